@@ -1,0 +1,73 @@
+"""The errors Penstock raises on purpose, sorted by what the caller can do next.
+
+Each one says what failed, where, and what to do. None of them ever holds a row value or a secret:
+a table, an operation, a position and a constraint name are enough to find the rest.
+"""
+
+from __future__ import annotations
+
+import json
+
+
+class PenstockError(Exception):
+    """Base of every error raised on purpose.
+
+    Attributes:
+        what: What could not be done, in lower case, without a full stop.
+        where: The table, file, connection or position concerned; empty when `what` names it.
+        do: What a person should do about it; empty when there is nothing but to wait.
+    """
+
+    exit_code = 3
+
+    def __init__(self, what: str, *, where: str = "", do: str = "") -> None:
+        super().__init__(what, where, do)
+        self.what = what
+        self.where = where
+        self.do = do
+
+    def __str__(self) -> str:
+        place = f" ({self.where})" if self.where else ""
+        advice = f". {self.do[0].upper()}{self.do[1:]}" if self.do else ""
+        return f"{self.what}{place}{advice}"
+
+    def to_json(self) -> str:
+        """Return a text that `from_json` turns back into the same error, in another process."""
+        fields = {"kind": type(self).__name__, "what": self.what, "where": self.where, "do": self.do}
+        return json.dumps(fields)
+
+
+class ConfigError(PenstockError):
+    """The pipeline file or an option is wrong; nothing was touched."""
+
+    exit_code = 2
+
+
+class OperatorError(PenstockError):
+    """A person must change something: a grant, a missing key, a full disk, a purged log."""
+
+
+class RetryableError(PenstockError):
+    """The same call may succeed later: a lost connection, a server that restarts, a deadlock victim."""
+
+    exit_code = 4
+
+
+class FencedError(PenstockError):
+    """Another process or a newer attempt of the same task has taken over; this one must stop."""
+
+
+class MalformedInputError(PenstockError):
+    """Bytes or rows that were read break their own format."""
+
+
+_KINDS = {
+    kind.__name__: kind
+    for kind in (PenstockError, ConfigError, OperatorError, RetryableError, FencedError, MalformedInputError)
+}
+
+
+def from_json(text: str) -> PenstockError:
+    """Rebuild the error that `PenstockError.to_json` wrote."""
+    fields = json.loads(text)
+    return _KINDS[fields["kind"]](fields["what"], where=fields["where"], do=fields["do"])

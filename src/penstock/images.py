@@ -1,0 +1,83 @@
+"""Images in bulk: columns of a whole batch of JSON images as Arrow arrays, without a Python object per row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as paj
+
+from penstock.errors import MalformedInputError
+
+_NULL_MEMBER = r'[^\\]":null'
+"""A member that is null. Inside a string the quote before the colon would have a backslash before it."""
+
+
+def parse_images(images: pa.Array, columns: Sequence[str], *, are_all: bool = False) -> Mapping[str, pa.Array]:
+    """Return the values of `columns` as string arrays, one value per image.
+
+    A value is null where the column is SQL NULL, where it is absent, and where the image itself is null;
+    `is_present` and `is_complete` tell these apart.
+
+    Args:
+        are_all: The images hold no other columns; otherwise those are skipped.
+
+    Raises:
+        MalformedInputError: An image is not a JSON object of strings and nulls, or `are_all` does not hold.
+    """
+    if len(images) == 0 or not columns:
+        return {name: pa.nulls(len(images), pa.string()) for name in columns}
+    lines = _join_lines(pc.fill_null(images, "{}"))
+    try:
+        table = paj.read_json(
+            pa.BufferReader(lines),
+            read_options=paj.ReadOptions(use_threads=False, block_size=lines.size + 1),
+            parse_options=paj.ParseOptions(
+                explicit_schema=pa.schema([(name, pa.string()) for name in columns]),
+                unexpected_field_behavior="error" if are_all else "ignore",
+            ),
+        )
+    except pa.ArrowInvalid as exc:
+        # Arrow's text may repeat a value.
+        raise MalformedInputError(
+            "image is not a JSON object of strings and nulls, or holds an unknown column",
+            where=f"one of {len(images)} changes",
+        ) from exc
+    return {name: _one_chunk(table[name]) for name in columns}
+
+
+def is_present(images: pa.Array, column: str) -> pa.Array:
+    """Tell, for each image, whether it has the column at all, be it null; False for a null image.
+
+    The column's name must hold neither a double quote nor a backslash (`is_plain_name`).
+    """
+    member = json.dumps(column, ensure_ascii=False) + ":"
+    return pc.fill_null(pc.match_substring(images, member), False)
+
+
+def is_plain_name(column: str) -> bool:
+    """Whether `is_present` can find this column: inside a value its quoted name would have to be escaped."""
+    return '"' not in column and "\\" not in column
+
+
+def is_complete(images: pa.Array, parsed: Mapping[str, pa.Array]) -> bool:
+    """Whether every image that is not null has all its table's columns, which were parsed with `are_all`.
+
+    True means that each null in `parsed` was written as null; False may also mean that it could not be told.
+    """
+    nulls = sum(values.null_count for values in parsed.values()) - images.null_count * len(parsed)
+    if nulls == 0:
+        return True
+    written = pc.sum(pc.count_substring_regex(images, _NULL_MEMBER)).as_py() or 0
+    return bool(written == nulls)
+
+
+def _join_lines(images: pa.Array) -> pa.Buffer:
+    whole = pa.ListArray.from_arrays(pa.array([0, len(images)], pa.int32()), images)
+    return pc.binary_join(whole, "\n")[0].as_buffer()
+
+
+def _one_chunk(values: pa.ChunkedArray) -> pa.Array:
+    return values.chunk(0) if values.num_chunks == 1 else pa.concat_arrays(values.chunks)

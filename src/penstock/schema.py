@@ -1,0 +1,224 @@
+"""Table definitions, and the dictionary of every version of them that a change may name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, TypeVar
+
+from penstock.change import TableName
+from penstock.errors import MalformedInputError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column, with what its database needs to write and read its canonical text.
+
+    Attributes:
+        type: The database's own spelling, with length and precision: `numeric(10,2)`.
+        base_type: The type below length, domain and alias: `numeric`.
+        is_nullable: False where the table refuses NULL.
+        is_generated: The database computes it; nobody may write it.
+        is_identity_always: An insert may write it by overriding the identity, an update never.
+        is_comparable: The type has an equality operator.
+        is_exact: Equal values have equal canonical text. False for numeric (1.0 = 1.00), floats, jsonb...
+        is_key_usable: May be part of an all-columns key (A-67).
+        is_integer, is_decimal: Canonical text is a plain number, so equal values can be told by normalising it.
+        to_text: SQL template, `{}` for the column, that yields canonical text.
+        from_text: SQL template, `{}` for a value of `staging_type`, that yields the column's value.
+        staging_type: The type canonical text is read into before `from_text`.
+    """
+
+    name: str
+    type: str
+    base_type: str
+    is_nullable: bool = True
+    is_generated: bool = False
+    is_identity_always: bool = False
+    is_comparable: bool = True
+    is_exact: bool = True
+    is_key_usable: bool = True
+    is_integer: bool = False
+    is_decimal: bool = False
+    to_text: str = "{}::text"
+    from_text: str = "{}"
+    staging_type: str = "text"
+
+    def text_sql(self, expression: str) -> str:
+        """SQL for the canonical text of `expression`, a value of this column."""
+        return self.to_text.replace("{}", expression)
+
+    def value_sql(self, expression: str) -> str:
+        """SQL for the column's value, from `expression` of the staging type."""
+        return self.from_text.replace("{}", expression)
+
+
+@dataclass(frozen=True)
+class Unique:
+    """A primary key, unique constraint or unique index.
+
+    Attributes:
+        columns: Empty when the index has an expression or a predicate: which rows it keeps apart cannot be
+            told from column values alone (A-45).
+        mentions: Every column it looks at.
+        is_deferrable: Checked at commit, or at the end of the statement, instead of row by row.
+        nulls_are_equal: NULLS NOT DISTINCT.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    mentions: tuple[str, ...]
+    is_deferrable: bool = False
+    nulls_are_equal: bool = False
+
+
+@dataclass(frozen=True)
+class ForeignKey:
+    """A foreign key that the database enforces."""
+
+    name: str
+    child: TableName
+    columns: tuple[str, ...]
+    parent: TableName
+    parent_columns: tuple[str, ...]
+    is_match_full: bool = False
+    is_deferrable: bool = False
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """An exclusion constraint: no two rows for which every operator holds between their columns.
+
+    `columns` is empty when it has an expression or a predicate.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    operators: tuple[str, ...]
+    is_deferrable: bool = False
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """One version of a table, as its database's catalogue described it. Columns are in catalogue order.
+
+    Attributes:
+        referenced_by: Foreign keys of other tables, or of itself, whose parent this table is.
+        checks: Conditions that every row must meet, as SQL over the bare column names.
+        fires_triggers: A trigger would fire even for rows that apply writes.
+        has_row_security: Row-level security is on.
+    """
+
+    name: TableName
+    columns: tuple[Column, ...]
+    primary_key: Unique | None = None
+    uniques: tuple[Unique, ...] = ()
+    exclusions: tuple[Exclusion, ...] = ()
+    checks: tuple[str, ...] = ()
+    foreign_keys: tuple[ForeignKey, ...] = ()
+    referenced_by: tuple[ForeignKey, ...] = ()
+    is_partitioned: bool = False
+    fires_triggers: bool = False
+    has_row_security: bool = False
+    version: int = 1
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Column]:
+        """The columns by their names."""
+        return {column.name: column for column in self.columns}
+
+    @property
+    def column_names(self) -> list[str]:
+        """Column names, in catalogue order."""
+        return [column.name for column in self.columns]
+
+    @property
+    def all_uniques(self) -> tuple[Unique, ...]:
+        """The primary key, if there is one, and every other unique index."""
+        return (self.primary_key, *self.uniques) if self.primary_key else self.uniques
+
+    @classmethod
+    def from_definition(cls, definition: Mapping[str, Any], *, version: int = 1) -> TableSchema:
+        """Read the JSON that a dialect's catalogue query yields.
+
+        Raises:
+            MalformedInputError: A part is missing.
+        """
+        try:
+            primary_key = definition["primary_key"]
+            return cls(
+                name=TableName(definition["schema"], definition["name"]),
+                columns=tuple(_pick(Column, column) for column in definition["columns"]),
+                primary_key=_unique(primary_key) if primary_key else None,
+                uniques=tuple(_unique(unique) for unique in definition["uniques"]),
+                exclusions=tuple(
+                    Exclusion(x["name"], tuple(x["columns"]), tuple(x["operators"]), x["is_deferrable"])
+                    for x in definition["exclusions"]
+                ),
+                checks=tuple(definition["checks"]),
+                foreign_keys=tuple(_foreign_key(fk) for fk in definition["foreign_keys"]),
+                referenced_by=tuple(_foreign_key(fk) for fk in definition["referenced_by"]),
+                is_partitioned=definition["is_partitioned"],
+                fires_triggers=definition["fires_triggers"],
+                has_row_security=definition["has_row_security"],
+                version=version,
+            )
+        except KeyError as exc:
+            raise MalformedInputError(f"table definition lacks {exc.args[0]!r}") from exc
+
+
+class Dictionary:
+    """Every version of every source table that a change may name.
+
+    A change is read with the version it was written under, whatever the table looks like now.
+    """
+
+    def __init__(self, tables: Iterable[TableSchema] = ()) -> None:
+        self._tables = {(table.name, table.version): table for table in tables}
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+    def get(self, name: TableName, version: int) -> TableSchema:
+        """Return the table as it was in `version`.
+
+        Raises:
+            MalformedInputError: No such version was ever described.
+        """
+        try:
+            return self._tables[name, version]
+        except KeyError:
+            raise MalformedInputError(
+                "change names a table version that the dictionary does not hold",
+                where=f"table {name}, version {version}",
+            ) from None
+
+
+def _pick(kind: type[T], values: Mapping[str, Any]) -> T:
+    names = {f.name for f in fields(kind)}  # type: ignore[arg-type]  # only ever called with dataclasses
+    return kind(**{name: value for name, value in values.items() if name in names})
+
+
+def _unique(values: Mapping[str, Any]) -> Unique:
+    return Unique(
+        values["name"],
+        tuple(values["columns"]),
+        tuple(values["mentions"]),
+        values["is_deferrable"],
+        values["nulls_are_equal"],
+    )
+
+
+def _foreign_key(values: Mapping[str, Any]) -> ForeignKey:
+    return ForeignKey(
+        values["name"],
+        TableName(**values["child"]),
+        tuple(values["columns"]),
+        TableName(**values["parent"]),
+        tuple(values["parent_columns"]),
+        values["is_match_full"],
+        values["is_deferrable"],
+    )

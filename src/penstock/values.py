@@ -1,0 +1,48 @@
+"""Canonical text: how a value of each logical type is written inside an image.
+
+Every value is a JSON string, never a JSON number (too many parsers turn those into doubles on the way):
+
+| logical type | canonical text |
+| --- | --- |
+| boolean | `true`, `false` |
+| integer, decimal | plain digits, the scale as the source holds it; `NaN`, `Infinity`, `-Infinity` |
+| float | shortest digits that read back the same; `NaN`, `Infinity`, `-Infinity` |
+| binary | base64 without line breaks |
+| date | `2024-01-02` |
+| time | `03:04:05.678000`, with the offset as `+05:30` where the type has one |
+| timestamp | `2024-01-02T03:04:05.678000` |
+| timestamptz | the same in UTC, ending in `+00:00` |
+| interval | ISO 8601 duration, `P1M-3DT4H5M6.7S` |
+| everything else | the source's own text |
+
+Dates and timestamps before the year 1 end in ` BC`, years above 9999 have as many digits as they need, and
+the ends of time are `infinity` and `-infinity`: no calendar library has to agree for a value to pass through.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import cast
+
+from penstock.change import Image
+from penstock.errors import MalformedInputError
+
+
+def encode_image(image: Image) -> str:
+    """Write an image as JSON, in the order of its columns."""
+    return json.dumps(dict(image), ensure_ascii=False, separators=(",", ":"))
+
+
+def decode_image(text: str) -> Image:
+    """Read an image; the inverse of `encode_image`.
+
+    Raises:
+        MalformedInputError: The text is not a JSON object of strings and nulls.
+    """
+    try:
+        image = json.loads(text)
+    except ValueError as exc:
+        raise MalformedInputError("image is not JSON", where=f"{len(text)} characters") from exc
+    if not isinstance(image, dict) or any(not isinstance(v, str | None) for v in image.values()):
+        raise MalformedInputError("image is not a JSON object of strings and nulls", where=f"{len(text)} characters")
+    return cast(Image, image)
