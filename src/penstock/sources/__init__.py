@@ -1,0 +1,1 @@
+"""Where changes come from: each folder reads one kind of capture and yields the change stream."""

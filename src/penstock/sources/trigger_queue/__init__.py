@@ -1,0 +1,1 @@
+"""Changes that triggers wrote into a log inside the source database."""

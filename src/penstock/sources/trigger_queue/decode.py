@@ -1,0 +1,173 @@
+"""Log rows to the change stream: Arrow in, Arrow out, no socket and no Spark."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from penstock import change as c
+from penstock.change import Op, TableName
+from penstock.errors import MalformedInputError
+from penstock.sources.trigger_queue.position import Slice
+
+LOG_SCHEMA = pa.schema(
+    [
+        ("txn_id", pa.int64()),
+        ("seq", pa.int64()),
+        ("relid", pa.int64()),
+        ("version", pa.int32()),
+        ("op", pa.string()),
+        ("before", pa.string()),
+        ("after", pa.string()),
+    ]
+)
+"""Rows of a change log, ordered by (txn_id, seq): the changes of one transaction follow each other."""
+
+_OPS = {"I": Op.INSERT, "U": Op.UPDATE, "D": Op.DELETE, "T": Op.TRUNCATE}
+
+
+@dataclass(frozen=True)
+class CapturedTable:
+    """What the decoder has to know of one version of a captured table."""
+
+    name: TableName
+    version: int
+    key: tuple[str, ...]
+
+
+class Decoder:
+    """Turns the log rows of one slice into change-stream batches, with positions filled in.
+
+    Rows of transactions outside the slice are dropped. The rows of one transaction may be spread over
+    several batches, in order.
+    """
+
+    def __init__(self, source: str, part: Slice, tables: Mapping[tuple[int, int], CapturedTable]) -> None:
+        """Decode for `source`; `tables` is keyed by (relid, version)."""
+        self._source = source
+        self._slice = part
+        self._tables = tables
+        self._by_id = np.argsort(part.txn_ids)
+        self._sorted_ids = part.txn_ids[self._by_id]
+        self._open_txn = -1
+        self._open_changes = 0
+
+    def decode(self, batches: Iterable[pa.RecordBatch], *, with_key: bool) -> Iterator[pa.RecordBatch]:
+        """Yield one change-stream batch per log batch that holds rows of the slice, in the same order.
+
+        Args:
+            with_key: Fill the `key` column; apply does not need it.
+
+        Raises:
+            MalformedInputError: A row names an unknown table version or operation.
+        """
+        for batch in batches:
+            decoded = self._decode(batch, with_key=with_key)
+            if decoded is not None:
+                yield decoded
+
+    def _decode(self, batch: pa.RecordBatch, *, with_key: bool) -> pa.RecordBatch | None:
+        ids = batch["txn_id"].to_numpy()
+        place = np.searchsorted(self._sorted_ids, ids)
+        place[place == len(self._sorted_ids)] = 0
+        is_ours = self._sorted_ids[place] == ids if len(self._sorted_ids) else np.zeros(len(ids), bool)
+        if not is_ours.any():
+            return None
+        if not is_ours.all():
+            batch, ids, place = batch.filter(pa.array(is_ours)), ids[is_ours], place[is_ours]
+        rank = self._by_id[place]
+        tables = self._tables_of(batch)
+        image = pc.coalesce(batch["before"], batch["after"])
+        n = batch.num_rows
+        columns = {
+            c.SOURCE: pa.array([self._source] * n, pa.string()),
+            c.TXN_ID: pc.cast(batch["txn_id"], pa.string()),
+            c.COMMIT_SCN: pa.array(self._slice.first + rank, pa.int64()),
+            c.CHANGE_SEQ: pa.array(self._change_seq(ids), pa.int64()),
+            c.TXN_CHANGES: pa.array(self._slice.changes[rank], pa.int64()),
+            c.SCN: batch["seq"],
+            c.COMMITTED_AT: pa.array(self._slice.committed_at_us[rank], pa.int64()).cast(pa.timestamp("us", tz="UTC")),
+            c.OP: self._ops(batch),
+            c.SCHEMA_NAME: tables.schemas,
+            c.TABLE_NAME: tables.names,
+            c.TABLE_VERSION: batch["version"],
+            c.KEY: tables.keys(image) if with_key else pa.nulls(n, pa.string()),
+            c.BEFORE: batch["before"],
+            c.AFTER: batch["after"],
+            c.DDL: pa.nulls(n, pa.string()),
+            c.TAG: pa.nulls(n, pa.string()),
+            c.META: pa.nulls(n, pa.string()),
+        }
+        return pa.record_batch(list(columns.values()), schema=c.ARROW_SCHEMA)
+
+    def _change_seq(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Number the rows of each transaction from 0, going on where the last batch ended."""
+        starts = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1]])
+        lengths = np.diff(np.r_[starts, len(ids)])
+        seq = np.arange(len(ids)) - np.repeat(starts, lengths)
+        if ids[0] == self._open_txn:
+            seq[: lengths[0]] += self._open_changes
+        self._open_txn, self._open_changes = int(ids[-1]), int(seq[-1]) + 1
+        return seq
+
+    def _tables_of(self, batch: pa.RecordBatch) -> _RowTables:
+        code = (batch["relid"].to_numpy() << 32) | batch["version"].to_numpy().astype(np.int64)
+        distinct, inverse = np.unique(code, return_inverse=True)
+        tables = []
+        for value in distinct:
+            relid, version = int(value) >> 32, int(value) & 0xFFFFFFFF
+            table = self._tables.get((relid, version))
+            if table is None:
+                raise MalformedInputError(
+                    "change log names a table version that was never captured",
+                    where=f"source {self._source}, relation {relid}, version {version}",
+                    do="run `penstock setup`",
+                )
+            tables.append(table)
+        return _RowTables(tables, inverse)
+
+    def _ops(self, batch: pa.RecordBatch) -> pa.Array:
+        index = pc.index_in(batch["op"], pa.array(list(_OPS)))
+        if index.null_count:
+            at = int(np.flatnonzero(index.is_null().to_numpy(zero_copy_only=False))[0])
+            raise MalformedInputError(
+                f"change log holds an unknown operation {batch['op'][at].as_py()!r}",
+                where=f"source {self._source}, log row {batch['seq'][at].as_py()}",
+            )
+        return pa.array([op.value for op in _OPS.values()], pa.string()).take(index)
+
+
+class _RowTables:
+    """The table of each row of a batch."""
+
+    def __init__(self, tables: list[CapturedTable], inverse: NDArray[np.int64]) -> None:
+        self._tables = tables
+        self._inverse = inverse
+        index = pa.array(inverse)
+        self.schemas = pa.array([t.name.schema for t in tables], pa.string()).take(index)
+        self.names = pa.array([t.name.name for t in tables], pa.string()).take(index)
+
+    def keys(self, image: pa.Array) -> pa.Array:
+        """The key of each row, cut from the head of its image; capture writes key columns first."""
+        keys = pa.nulls(len(image), pa.string())
+        for i, table in enumerate(self._tables):
+            if not table.key:
+                continue
+            is_here = pa.array(self._inverse == i)
+            found = pc.extract_regex(image.filter(is_here), pattern=_key_pattern(table.key))
+            head = pc.struct_field(found, "key")
+            keys = pc.replace_with_mask(keys, is_here, pc.binary_join_element_wise("{", head, "}", ""))
+        return keys
+
+
+def _key_pattern(key: tuple[str, ...]) -> str:
+    value = r'(?:null|"(?:[^"\\]|\\.)*")'
+    members = (re.escape(json.dumps(name, ensure_ascii=False)) + ":" + value for name in key)
+    return r"^\{(?P<key>" + ",".join(members) + ")"

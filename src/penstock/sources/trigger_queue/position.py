@@ -1,0 +1,100 @@
+"""Slices: which transactions lie between two positions of a trigger queue, in commit order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import MalformedInputError
+from penstock.position import Scn
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A run of transactions in commit order: the same ones on every read, until they are freed.
+
+    The i-th transaction has the source's own id `txn_ids[i]` and the `commit_scn` `first + i`.
+
+    Attributes:
+        after: Position before the first transaction.
+        end: Position after the last one; at least its `commit_scn`.
+        first: `commit_scn` of the first transaction.
+        txn_ids: The source's transaction ids.
+        changes: Number of changes of each transaction.
+        size_bytes: Size of each transaction's images.
+        committed_at_us: When each was committed, microseconds since 1970 in UTC.
+    """
+
+    after: Scn
+    end: Scn
+    first: Scn
+    txn_ids: NDArray[np.int64]
+    changes: NDArray[np.int64]
+    size_bytes: NDArray[np.int64]
+    committed_at_us: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.txn_ids)
+
+    @classmethod
+    def empty(cls, at: Scn) -> Slice:
+        """No transactions, at a position."""
+        none = np.zeros(0, np.int64)
+        return cls(at, at, Scn(at + 1), none, none, none, none)
+
+    @property
+    def last_committed_at(self) -> datetime | None:
+        """When the last of them was committed; None without transactions."""
+        if len(self) == 0:
+            return None
+        return datetime.fromtimestamp(int(self.committed_at_us.max()) / 1_000_000, UTC)
+
+    @property
+    def total_changes(self) -> int:
+        """Number of changes in all transactions together."""
+        return int(self.changes.sum())
+
+    def split(self, parts: int) -> list[Slice]:
+        """Cut into at most `parts` slices of about equal numbers of changes; no transaction is cut."""
+        if len(self) == 0:
+            return []
+        ends = np.cumsum(self.changes)
+        targets = ends[-1] * np.arange(1, parts) / parts
+        cuts = [0, *sorted(set(np.searchsorted(ends, targets) + 1) - {0, len(self)}), len(self)]
+        return [self._cut(a, b) for a, b in pairwise(cuts) if b > a]
+
+    def _cut(self, a: int, b: int) -> Slice:
+        is_last = b == len(self)
+        return Slice(
+            after=self.after if a == 0 else Scn(self.first + a - 1),
+            end=self.end if is_last else Scn(self.first + b - 1),
+            first=Scn(self.first + a),
+            txn_ids=self.txn_ids[a:b],
+            changes=self.changes[a:b],
+            size_bytes=self.size_bytes[a:b],
+            committed_at_us=self.committed_at_us[a:b],
+        )
+
+
+def offset_json(position: Scn) -> dict[str, Any]:
+    """Write a position as a Spark offset that a person can read."""
+    return {"commit_scn": int(position)}
+
+
+def offset_position(offset: dict[str, Any]) -> Scn:
+    """Read a position that `offset_json` wrote.
+
+    Raises:
+        MalformedInputError: It is something else.
+    """
+    try:
+        return Scn(int(offset["commit_scn"]))
+    except (KeyError, TypeError, ValueError) as exc:
+        raise MalformedInputError(
+            "offset of a trigger queue must be {'commit_scn': integer}", where=repr(offset)
+        ) from exc

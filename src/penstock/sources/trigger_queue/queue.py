@@ -1,0 +1,113 @@
+"""The trigger queue as a source: positions on the driver, change-stream batches in tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from penstock.change import TableName
+from penstock.position import Limit, Scn
+from penstock.schema import TableSchema
+from penstock.sources.trigger_queue.decode import CapturedTable, Decoder
+from penstock.sources.trigger_queue.position import Slice
+
+
+@dataclass(frozen=True)
+class Captured:
+    """One version of a captured table.
+
+    Attributes:
+        relid: The source's own id of the table; log rows name it together with the version.
+        table: The table as it was in that version.
+        definition: The JSON it was read from, as it is kept in the ledger.
+        root: The table that it is a partition of: its rows are changes of that table, only its truncation is its
+            own. Otherwise the table itself.
+    """
+
+    relid: int
+    table: TableSchema
+    definition: Mapping[str, Any]
+    root: TableName
+
+    @property
+    def is_partition(self) -> bool:
+        """Whether its rows are captured as those of its root."""
+        return self.root != self.table.name
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """What waits in the log after a position.
+
+    Attributes:
+        oldest_at: When the oldest change that waits was made.
+        size_bytes: Disk that the log takes.
+    """
+
+    changes: int
+    oldest_at: datetime | None
+    size_bytes: int
+
+
+class ChangeLog(Protocol):
+    """A change log in a source database. Dialects implement it."""
+
+    def next_slice(self, after: Scn, limit: Limit, *, until: Scn | None = None) -> Slice | None:
+        """Return the transactions that follow `after`, as many as `limit` allows; None when there are none yet."""
+
+    def tick(self) -> Scn:
+        """Return a position that every transaction committed before the call lies at or before."""
+
+    def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
+        """Yield the log rows of a slice (`decode.LOG_SCHEMA`), with rows of other transactions in between."""
+
+    def captured(self) -> Sequence[Captured]:
+        """Return every version of every captured table, oldest first."""
+
+    def captured_count(self) -> int:
+        """How many `captured` would return; cheap enough to ask before each batch."""
+
+    def free(self, upto: Scn) -> int:
+        """Delete what no reader at `upto` or later needs; returns the number of log rows deleted."""
+
+    def backlog(self, after: Scn) -> Backlog:
+        """Count what waits behind a position."""
+
+    def close(self) -> None:
+        """Close what was opened."""
+
+
+class LogAccess(Protocol):
+    """How a task reaches the log; small enough to travel with it."""
+
+    def log(self) -> ChangeLog:
+        """Return this worker's log, opened when first asked for and kept for later tasks."""
+
+
+@dataclass(frozen=True)
+class SliceReader:
+    """Reads slices as change-stream batches, wherever it has travelled to."""
+
+    source: str
+    access: LogAccess
+    tables: Mapping[tuple[int, int], CapturedTable]
+
+    @classmethod
+    def of(cls, source: str, access: LogAccess, captured: Iterable[Captured]) -> SliceReader:
+        """Read as `source`, with these table versions."""
+        tables = {
+            (c.relid, c.table.version): CapturedTable(
+                c.table.name, c.table.version, c.table.primary_key.columns if c.table.primary_key else ()
+            )
+            for c in captured
+        }
+        return cls(source, access, tables)
+
+    def read(self, part: Slice, *, with_key: bool = True) -> Iterator[pa.RecordBatch]:
+        """Yield the changes of a slice; those of one transaction follow each other in order."""
+        decoder = Decoder(self.source, part, self.tables)
+        return decoder.decode(self.access.log().read(part), with_key=with_key)
