@@ -1,0 +1,47 @@
+"""What can go wrong with one change at the target: conflicts and errors, by the numbers of the error queue."""
+
+from __future__ import annotations
+
+from penstock.change import Image
+from penstock.errors import PenstockError
+
+UNIQUE_VIOLATED = 1
+CONTENTION = 60
+TABLE_MISSING = 942
+MORE_THAN_ONE_ROW = 1422
+FOREIGN_KEY_VIOLATED = 2291
+CHILD_EXISTS = 2292
+ROW_DIFFERS = 26786
+ROW_MISSING = 26787
+NOT_INSTANTIATED = 26687
+VALUE_MISSING = 26688
+COLUMN_MISSING = 26689
+
+CONFLICTS = frozenset({UNIQUE_VIOLATED, FOREIGN_KEY_VIOLATED, CHILD_EXISTS, ROW_DIFFERS, ROW_MISSING})
+"""Errors that mean the target's rows are not what the source's were (A-80)."""
+
+
+class ApplyError(PenstockError):
+    """A change cannot be applied; its transaction goes to the error queue.
+
+    Attributes:
+        number: The portable number (apply.md section 0).
+        code: The database's own code, such as an SQLSTATE; None where we found it ourselves.
+        found: The row as the target holds it, where one was found. For the error queue only, never for a log.
+    """
+
+    def __init__(
+        self, number: int, what: str, *, where: str = "", code: str | None = None, found: Image | None = None
+    ) -> None:
+        super().__init__(what, where=where)
+        self.number = number
+        self.code = code
+        self.found = found
+
+
+class ContentionError(PenstockError):
+    """Somebody else was in the way; the same work may succeed at once (A-38)."""
+
+
+class SpeculationError(PenstockError):
+    """The set path met something it may not decide; the row path must (A-216)."""

@@ -1,0 +1,97 @@
+"""The coordinator's plan: which transactions may run side by side, and which must follow each other.
+
+Transactions that share a dependency value, at least one of them writing it (A-41), go into one lane, where they
+are applied in commit order. Lanes share no such value, so they may run at the same time in any interleaving.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Dependencies:
+    """Dependency values of a run of transactions, one entry per value and transaction that touches it.
+
+    Attributes:
+        txn: Index of the transaction, in commit order.
+        value: 64-bit hash of the value. Two values with one hash cost parallelism, never order.
+        is_written: The transaction writes the value; otherwise it only refers to it.
+        barriers: Indexes of transactions that nothing may overtake in either direction (A-54, A-55).
+    """
+
+    txn: NDArray[np.int64]
+    value: NDArray[np.uint64]
+    is_written: NDArray[np.bool_]
+    barriers: NDArray[np.int64]
+
+
+def plan_lanes(dependencies: Dependencies, sizes: NDArray[np.int64], lanes: int) -> NDArray[np.int32]:
+    """Assign each transaction to a lane; applying the lanes in any interleaving equals applying all in order.
+
+    With a barrier among the transactions everything goes into lane 0, in commit order: barriers are rare, and
+    the phases around one would each cost a Spark job.
+
+    Args:
+        sizes: Number of changes of each transaction, in commit order.
+        lanes: How many lanes there are, at least 1. Some may stay empty.
+    """
+    count = len(sizes)
+    if lanes == 1 or count <= 1 or len(dependencies.barriers):
+        return np.zeros(count, np.int32)
+    left, right = _links(dependencies)
+    group = connected_components(count, left, right)
+    return _balance(group, sizes, lanes)
+
+
+def connected_components(count: int, left: NDArray[np.int64], right: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Label `count` nodes so that two nodes have the same label exactly if a path of edges joins them.
+
+    The label of a component is its smallest node.
+    """
+    label = np.arange(count)
+    while len(left):
+        a, b = label[left], label[right]
+        open_edges = a != b
+        left, right, a, b = left[open_edges], right[open_edges], a[open_edges], b[open_edges]
+        np.minimum.at(label, np.maximum(a, b), np.minimum(a, b))
+        while not np.array_equal(shorter := label[label], label):
+            label = shorter
+    return label
+
+
+def _links(dependencies: Dependencies) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Edges that chain the transactions of each value that anybody writes."""
+    order = np.lexsort((dependencies.txn, dependencies.value))
+    value, txn = dependencies.value[order], dependencies.txn[order]
+    starts = np.r_[True, value[1:] != value[:-1]] if len(value) else np.zeros(0, bool)
+    number = np.cumsum(starts) - 1
+    is_written = np.zeros(int(number[-1]) + 1 if len(number) else 0, bool)
+    np.logical_or.at(is_written, number, dependencies.is_written[order])
+    follows = ~starts[1:] & is_written[number[1:]] & (txn[1:] != txn[:-1]) if len(value) else np.zeros(0, bool)
+    return txn[:-1][follows], txn[1:][follows]
+
+
+def _balance(group: NDArray[np.int64], sizes: NDArray[np.int64], lanes: int) -> NDArray[np.int32]:
+    """Spread groups over lanes: the large ones one by one, the many small ones by filling up."""
+    labels, member = np.unique(group, return_inverse=True)
+    weight = np.bincount(member, weights=sizes)
+    order = np.argsort(-weight, kind="stable")
+    load = np.zeros(lanes)
+    lane_of = np.zeros(len(labels), np.int32)
+    share = weight.sum() / lanes
+    large = order[: int(np.searchsorted(-weight[order], -share / 8))]
+    for index in large:
+        lane = int(np.argmin(load))
+        lane_of[index] = lane
+        load[lane] += weight[index]
+    small = order[len(large) :]
+    if len(small):
+        room = np.maximum(max(load.max(), (load.sum() + weight[small].sum()) / lanes) - load, 0)
+        filled = np.cumsum(weight[small])
+        bounds = np.cumsum(room) * filled[-1] / room.sum()
+        lane_of[small] = np.minimum(np.searchsorted(bounds, filled - weight[small] / 2), lanes - 1)
+    return lane_of[member]

@@ -1,0 +1,140 @@
+"""Cutting a lane's stream into groups of whole transactions; one group is one target transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from penstock import change as c
+from penstock.change import Change, Op, TableName, Transaction
+from penstock.errors import PenstockError
+from penstock.values import decode_image
+
+COLUMNS = (
+    c.COMMIT_SCN,
+    c.CHANGE_SEQ,
+    c.TXN_ID,
+    c.COMMITTED_AT,
+    c.OP,
+    c.SCHEMA_NAME,
+    c.TABLE_NAME,
+    c.TABLE_VERSION,
+    c.BEFORE,
+    c.AFTER,
+)
+"""The columns of the change stream that apply needs."""
+
+SCHEMA = pa.schema([c.ARROW_SCHEMA.field(name) for name in COLUMNS])
+
+
+@dataclass(frozen=True)
+class Group:
+    """Consecutive transactions of one lane, in commit order.
+
+    Attributes:
+        rows: All their changes, in order, with `SCHEMA`.
+        starts: For each transaction, the index of its first row; then the number of rows.
+    """
+
+    rows: pa.Table
+    starts: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def commit_scns(self) -> NDArray[np.int64]:
+        """The position of each transaction."""
+        return np.asarray(self.rows[c.COMMIT_SCN].to_numpy()[self.starts[:-1]])
+
+    @property
+    def committed_at_us(self) -> NDArray[np.int64]:
+        """When each transaction was committed at the source; 0 where that is not known."""
+        times = self.rows[c.COMMITTED_AT].cast(pa.int64()).fill_null(0)
+        return np.asarray(times.to_numpy()[self.starts[:-1]])
+
+    def part(self, first: int, end: int) -> Group:
+        """The transactions from `first` up to but not including `end`."""
+        low, high = int(self.starts[first]), int(self.starts[end])
+        return Group(self.rows.slice(low, high - low), self.starts[first : end + 1] - low)
+
+    def only(self, wanted: NDArray[np.bool_]) -> Group:
+        """The transactions for which `wanted` is true."""
+        if wanted.all():
+            return self
+        lengths = np.diff(self.starts)
+        rows = self.rows.filter(pa.array(np.repeat(wanted, lengths)))
+        return Group(rows, np.r_[0, np.cumsum(lengths[wanted])])
+
+    def transactions(self) -> Iterator[Transaction]:
+        """Yield the transactions one by one, as values."""
+        for i in range(len(self)):
+            yield _transaction(self.part(i, i + 1))
+
+
+def cut_groups(batches: Iterable[pa.RecordBatch], *, max_changes: int) -> Iterator[Group]:
+    """Cut a stream of changes, ordered by (commit_scn, change_seq), into groups.
+
+    A group ends with the transaction that reaches `max_changes`; a transaction is never cut.
+
+    Raises:
+        PenstockError: The stream is out of order.
+    """
+    held: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        held.append(batch.select(COLUMNS))
+        count += batch.num_rows
+        if count > max_changes:
+            whole = _group(held)
+            # The last transaction may go on in the next batch.
+            yield from _whole_groups(whole.part(0, len(whole) - 1), max_changes)
+            rest = whole.part(len(whole) - 1, len(whole)).rows
+            held, count = rest.to_batches(), len(rest)
+    if held:
+        yield from _whole_groups(_group(held), max_changes)
+
+
+def _whole_groups(group: Group, max_changes: int) -> Iterator[Group]:
+    first = 0
+    while first < len(group):
+        end = int(np.searchsorted(group.starts, group.starts[first] + max_changes))
+        end = min(max(end, first + 1), len(group))
+        yield group.part(first, end)
+        first = end
+
+
+def _group(batches: list[pa.RecordBatch]) -> Group:
+    rows = pa.Table.from_batches(batches)
+    scn, seq = rows[c.COMMIT_SCN].to_numpy(), rows[c.CHANGE_SEQ].to_numpy()
+    begins = np.r_[True, scn[1:] != scn[:-1]]
+    if (np.diff(scn) < 0).any() or (np.diff(seq)[~begins[1:]] <= 0).any():
+        raise PenstockError("changes reached apply out of order", where=f"commit_scn {scn[0]} to {scn[-1]}")
+    return Group(rows, np.r_[np.flatnonzero(begins), len(rows)])
+
+
+def _transaction(group: Group) -> Transaction:
+    rows = group.rows.to_pylist()
+    changes = tuple(
+        Change(
+            change_seq=row[c.CHANGE_SEQ],
+            op=Op(row[c.OP]),
+            table=TableName(row[c.SCHEMA_NAME], row[c.TABLE_NAME]),
+            table_version=row[c.TABLE_VERSION],
+            before=None if row[c.BEFORE] is None else decode_image(row[c.BEFORE]),
+            after=None if row[c.AFTER] is None else decode_image(row[c.AFTER]),
+        )
+        for row in rows
+    )
+    return Transaction(
+        commit_scn=int(group.commit_scns[0]),
+        txn_id=rows[0][c.TXN_ID],
+        committed_at_us=int(group.committed_at_us[0]) or None,
+        changes=changes,
+    )

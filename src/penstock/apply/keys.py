@@ -1,0 +1,38 @@
+"""Which columns tell the rows of a target table apart (A-67)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.schema import TableSchema, Unique
+
+
+@dataclass(frozen=True)
+class RowKey:
+    """The columns by which a changed row is found.
+
+    Attributes:
+        is_unique: The database admits no two rows with equal values of them.
+        is_declared: They are a primary or unique key; otherwise they are all columns that can be compared.
+    """
+
+    columns: tuple[str, ...]
+    is_unique: bool
+    is_declared: bool
+
+
+def row_key(table: TableSchema) -> RowKey:
+    """Choose the row key: the primary key, else the smallest unique key with a NOT NULL column, else all columns."""
+    if table.primary_key is not None:
+        return RowKey(table.primary_key.columns, is_unique=True, is_declared=True)
+    usable = [unique for unique in table.uniques if unique.columns and _has_not_null(table, unique)]
+    if usable:
+        unique = min(usable, key=lambda u: (len(u.columns), u.name))
+        is_unique = unique.nulls_are_equal or not any(table.by_name[name].is_nullable for name in unique.columns)
+        return RowKey(unique.columns, is_unique=is_unique, is_declared=True)
+    columns = tuple(column.name for column in table.columns if column.is_key_usable)
+    return RowKey(columns, is_unique=False, is_declared=False)
+
+
+def _has_not_null(table: TableSchema, unique: Unique) -> bool:
+    return any(not table.by_name[name].is_nullable for name in unique.columns)

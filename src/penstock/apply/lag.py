@@ -1,0 +1,39 @@
+"""How long transactions were under way: a histogram that can be added up across lanes and batches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+_BASE = 1.05
+"""Bucket n holds lags from 1.05**n to 1.05**(n+1) milliseconds, so a quantile is off by 5 % at most."""
+
+
+@dataclass
+class LagHistogram:
+    """Counts of transactions by the time between commit at the source and commit at the target."""
+
+    buckets: Counter[int] = field(default_factory=Counter)
+
+    def add(self, lag_us: NDArray[np.int64]) -> None:
+        """Count transactions; clocks that disagree make a lag of zero, never a negative one."""
+        numbers = np.floor(np.log(np.maximum(lag_us / 1000, 1)) / np.log(_BASE)).astype(int)
+        values, counts = np.unique(numbers, return_counts=True)
+        self.buckets.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+
+    def merge(self, buckets: Mapping[int, int]) -> None:
+        """Add the counts of another histogram."""
+        self.buckets.update({int(bucket): count for bucket, count in buckets.items()})
+
+    def quantile_s(self, share: float) -> float | None:
+        """Seconds that `share` of the transactions stayed at or below; None when there were none."""
+        total, seen = self.buckets.total(), 0
+        for bucket in sorted(self.buckets):
+            seen += self.buckets[bucket]
+            if seen >= share * total:
+                return float(_BASE ** (bucket + 1) / 1000)
+        return None

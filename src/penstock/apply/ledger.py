@@ -1,0 +1,100 @@
+"""What apply writes down at the target, in the same transactions as the rows: the truth about what is applied.
+
+Everything at or below the low watermark is applied; above it only what the applied set names; nothing above the
+high watermark is (A-169). "Applied" includes what went to the error queue (A-14).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.apply.conflicts import ApplyError
+from penstock.change import Transaction
+from penstock.position import Scn
+
+
+@dataclass(frozen=True)
+class LaneClaim:
+    """The right of one task to apply one lane.
+
+    A later claim of the same lane, or a later epoch of the process, ends it: the next transaction of whoever
+    held it fails before it writes anything.
+
+    Attributes:
+        process: Name of the apply process.
+        epoch: Counts the runs of the process.
+        lane: Number of the lane.
+        attempt: Grows with every attempt at the same work within an epoch.
+        moves_watermark: The process has only this lane, so each commit of it moves the low watermark.
+    """
+
+    process: str
+    epoch: int
+    lane: int
+    attempt: int
+    moves_watermark: bool
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a transaction could not be applied.
+
+    `message_number` counts its changes from 1; 0 when the failure belongs to none of them (A-133).
+    """
+
+    message_number: int
+    error: ApplyError
+
+
+class LaneLedger(Protocol):
+    """The lane's entries. Every method runs inside an open transaction of the lane's session."""
+
+    def claim(self) -> NDArray[np.int64]:
+        """Take the lane over from earlier attempts, waiting for what they are committing.
+
+        Returns:
+            The low watermark, then the positions above it that are applied already.
+
+        Raises:
+            FencedError: A later attempt or another process holds it.
+        """
+
+    def record(self, commit_scns: NDArray[np.int64], *, changes: int, failure: Failure | None = None) -> None:
+        """Write down that these transactions are applied; the first statement of a transaction.
+
+        `failure` is why the only one of them goes to the error queue instead.
+
+        Raises:
+            FencedError: The claim does not hold any more.
+        """
+
+    def put_error(self, transaction: Transaction, failure: Failure) -> None:
+        """Put a whole transaction into the error queue."""
+
+
+@dataclass(frozen=True)
+class ProcessState:
+    """Where an apply process stands.
+
+    Attributes:
+        consistent_at: Source commit time up to which everything is applied.
+        applied_at: When the low watermark was moved last.
+    """
+
+    name: str
+    epoch: int
+    status: str
+    error: str | None
+    low_watermark: Scn
+    high_watermark: Scn
+    consistent_at: datetime | None
+    applied_at: datetime | None
+    transactions: int
+    changes: int
+    errors: int
+    conflicts: int

@@ -1,0 +1,314 @@
+"""The net effect of a group of transactions on one table: first before image, last after image of each row.
+
+Netting hides what happened in between, so it is only done where nothing that apply would notice can be hidden
+(design section 7, A-216): the images of each row must form a chain, and images that exist only in between and
+might have broken a constraint of the target are handed on as probes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from penstock import change as c
+from penstock.apply.conflicts import SpeculationError
+from penstock.apply.hashing import hash_rows, hash_text, normalise_number
+from penstock.apply.target import TargetTable
+from penstock.change import Op
+from penstock.images import is_complete, is_plain_name, is_present, parse_images
+from penstock.schema import TableSchema
+
+Columns = Mapping[str, pa.Array]
+
+
+@dataclass(frozen=True)
+class NetChange:
+    """Rows to delete, update and insert in one table, as columns of canonical text.
+
+    Attributes:
+        deletes: Old images.
+        updates_old: Old images of the rows to update.
+        updates_new: For the same rows, new values of the columns that changed in any of them.
+        inserts: New images.
+        probes: Images that no row has in the end, but that had to be legal in between.
+        are_probes_absent: For each probe, whether no row may be left with its key.
+    """
+
+    table: TargetTable
+    deletes: pa.Table
+    updates_old: pa.Table
+    updates_new: pa.Table
+    inserts: pa.Table
+    probes: pa.Table
+    are_probes_absent: pa.Array
+
+
+@dataclass(frozen=True)
+class Netting:
+    """How one version of a source table nets onto a target table: what can be said before seeing any change."""
+
+    source: TableSchema
+    table: TargetTable
+
+    @cached_property
+    def is_possible(self) -> bool:
+        """Whether changes can be netted at all; otherwise they take the row path."""
+        target = self.table.schema
+        names = self.source.column_names
+        return (
+            not target.fires_triggers
+            and all(is_plain_name(name) and name in target.by_name for name in names)
+            and set(self.table.key.columns) <= set(names)
+            # Two rows may have the same key text there, and netting could not tell them apart.
+            and not (self.table.key.is_declared and not self.table.key.is_unique)
+        )
+
+    @cached_property
+    def is_insert_only(self) -> bool:
+        """Whether only inserts can be netted, because no declared key tells rows apart."""
+        return not self.table.key.is_declared
+
+    @cached_property
+    def can_move(self) -> bool:
+        """Whether a key change may be written as a delete and an insert: no column is only the target's."""
+        return all(column.is_generated or column.name in self.source.by_name for column in self.table.schema.columns)
+
+    @cached_property
+    def sensitive(self) -> frozenset[str]:
+        """Columns of constraints that a value which is only there in between could break."""
+        target = self.table.schema
+        key = set(self.table.key.columns)
+        columns = {name for unique in target.all_uniques if set(unique.mentions) != key for name in unique.mentions}
+        columns |= {name for x in target.exclusions for name in x.columns or target.column_names}
+        columns |= {name for foreign_key in target.foreign_keys for name in foreign_key.columns}
+        return frozenset(columns & set(self.source.column_names))
+
+    @cached_property
+    def is_stricter(self) -> bool:
+        """Whether the target may refuse a value that the source accepted."""
+        target = self.table.schema.by_name
+        return not set(self.table.schema.checks) <= set(self.source.checks) or any(
+            target[column.name].type != column.type or (column.is_nullable and not target[column.name].is_nullable)
+            for column in self.source.columns
+        )
+
+
+def net_change(rows: pa.Table, netting: Netting) -> NetChange:
+    """Net the changes of one table version.
+
+    Args:
+        rows: Inserts, updates and deletes of that table, in commit order.
+        netting: A possible one; if insert-only, there are only inserts.
+
+    Raises:
+        SpeculationError: The images do not chain, are partial, or hold a case only the row path decides.
+    """
+    return _Net(rows, netting).result()
+
+
+class _Net:
+    def __init__(self, rows: pa.Table, netting: Netting) -> None:
+        self._netting = netting
+        rows = rows.combine_chunks()
+        op = rows[c.OP]
+        # An update that changed nothing is no change to apply (A-131).
+        is_idle = pc.and_(pc.equal(op, Op.UPDATE), pc.fill_null(pc.equal(rows[c.AFTER], "{}"), False))
+        if pc.any(is_idle).as_py():
+            rows = rows.filter(pc.invert(is_idle)).combine_chunks()
+        self._count = len(rows)
+        before, after = _array(rows[c.BEFORE]), _array(rows[c.AFTER])
+        self._is_insert = _mask(pc.equal(rows[c.OP], Op.INSERT))
+        self._is_delete = _mask(pc.equal(rows[c.OP], Op.DELETE))
+        self._is_update = ~self._is_insert & ~self._is_delete
+        names = netting.source.column_names
+        self._old = parse_images(before, names, are_all=True)
+        changed = parse_images(after, names, are_all=True)
+        inserted = after.filter(pa.array(self._is_insert))
+        if not (
+            is_complete(before, self._old)
+            and is_complete(inserted, {name: changed[name].filter(pa.array(self._is_insert)) for name in names})
+        ):
+            raise SpeculationError("an image is partial")
+        self._is_set = {name: self._is_update & _mask(is_present(after, name)) for name in names}
+        self._new = self._overlay(changed)
+
+    def result(self) -> NetChange:
+        everything = np.arange(self._count)
+        nothing = everything[:0]
+        if self._netting.is_insert_only:
+            return self._build(
+                deletes=nothing,
+                updates_old=nothing,
+                updates_new=nothing,
+                inserts=everything,
+                probes=nothing,
+                are_absent=np.zeros(0, bool),
+            )
+        events = self._events()
+        first, last = events.is_first, events.is_last
+        self._check_chain(events)
+        # One entry per key: did its row exist before, does it exist after?
+        existed, exists = events.has_before[first], events.has_after[last]
+        first_row, last_row = events.row[first], events.row[last]
+        probes, are_absent = self._probes(events, existed, exists)
+        return self._build(
+            deletes=first_row[existed & ~exists],
+            updates_old=first_row[existed & exists],
+            updates_new=last_row[existed & exists],
+            inserts=last_row[~existed & exists],
+            probes=probes,
+            are_absent=are_absent,
+        )
+
+    def _overlay(self, changed: Columns) -> Columns:
+        """The whole new row: what the change set, and the old value of everything else."""
+        new = {}
+        for name, values in changed.items():
+            is_set = pa.array(self._is_set[name])
+            if pc.any(pc.and_(is_set, _same(values, self._old[name]))).as_py():
+                raise SpeculationError("a column was set to the value it had")
+            keeps = pa.array(self._is_update & ~self._is_set[name])
+            new[name] = pc.if_else(keeps, self._old[name], values)
+        return new
+
+    def _events(self) -> _Events:
+        """What happened under each key, in order; a key change is an end under one key and a start under another."""
+        key = self._netting.table.key.columns
+        moves = np.zeros(self._count, bool)
+        for name in key:
+            moves |= self._is_set[name]
+        if moves.any() and not self._netting.can_move:
+            raise SpeculationError("a key changed in a table with columns of its own")
+        old_key, new_key = self._key_hash(self._old, key), self._key_hash(self._new, key)
+        rows, moved = np.arange(self._count), np.flatnonzero(moves)
+        return _Events.sorted(
+            key=np.r_[np.where(self._is_insert, new_key, old_key), new_key[moved]],
+            order=np.r_[2 * rows, 2 * moved + 1],
+            row=np.r_[rows, moved],
+            has_before=np.r_[~self._is_insert, np.zeros(len(moved), bool)],
+            has_after=np.r_[~self._is_delete & ~moves, np.ones(len(moved), bool)],
+        )
+
+    def _key_hash(self, image: Columns, key: tuple[str, ...]) -> NDArray[np.uint64]:
+        by_name = self._netting.table.schema.by_name
+        return hash_rows(
+            [hash_text(normalise_number(image[name]) if by_name[name].is_decimal else image[name]) for name in key], ""
+        )
+
+    def _check_chain(self, events: _Events) -> None:
+        """Each before image must equal the after image before it, or both be missing.
+
+        This also catches two keys with one hash: their images differ.
+        """
+        follows = np.flatnonzero(~events.is_first)
+        if (events.has_after[follows - 1] != events.has_before[follows]).any():
+            raise SpeculationError("a row appears or vanishes between two changes")
+        linked = follows[events.has_before[follows]]
+        earlier, later = pa.array(events.row[linked - 1]), pa.array(events.row[linked])
+        for name, old in self._old.items():
+            if not _are_all(_same(self._new[name].take(earlier), old.take(later))):
+                raise SpeculationError("a before image is not the after image before it")
+
+    def _probes(
+        self, events: _Events, existed: NDArray[np.bool_], exists: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Images that are gone again in the end, where a constraint might have noticed them."""
+        is_hidden = events.has_after & ~events.is_last
+        if not is_hidden.any():
+            return events.row[:0], is_hidden[:0]
+        key_of = np.cumsum(events.is_first) - 1
+        is_transient = ~existed & ~exists
+        matters = is_transient.copy()
+        if self._netting.sensitive:
+            vanishes = events.has_before & ~events.has_after & ~events.is_last
+            is_set = np.logical_or.reduce([self._is_set[name] for name in self._netting.sensitive])
+            np.logical_or.at(matters, key_of, vanishes | is_set[events.row])
+        probed = is_hidden & (matters[key_of] | self._netting.is_stricter)
+        return events.row[probed], is_transient[key_of][probed]
+
+    def _build(
+        self,
+        *,
+        deletes: NDArray[np.int64],
+        updates_old: NDArray[np.int64],
+        updates_new: NDArray[np.int64],
+        inserts: NDArray[np.int64],
+        probes: NDArray[np.int64],
+        are_absent: NDArray[np.bool_],
+    ) -> NetChange:
+        new = _take(self._new, updates_new)
+        old = _take(self._old, updates_old)
+        changed = [name for name in new.column_names if not _are_all(_same(new[name], old[name]))]
+        return NetChange(
+            table=self._netting.table,
+            deletes=_take(self._old, deletes),
+            updates_old=old,
+            updates_new=new.select(changed),
+            inserts=_take(self._new, inserts),
+            probes=_take(self._new, probes),
+            are_probes_absent=pa.array(are_absent),
+        )
+
+
+@dataclass(frozen=True)
+class _Events:
+    """Changes by key and, under each key, in order."""
+
+    row: NDArray[np.int64]
+    has_before: NDArray[np.bool_]
+    has_after: NDArray[np.bool_]
+    is_first: NDArray[np.bool_]
+    is_last: NDArray[np.bool_]
+
+    @classmethod
+    def sorted(
+        cls,
+        *,
+        key: NDArray[np.uint64],
+        order: NDArray[np.int64],
+        row: NDArray[np.int64],
+        has_before: NDArray[np.bool_],
+        has_after: NDArray[np.bool_],
+    ) -> _Events:
+        by_key = np.lexsort((order, key))
+        key = key[by_key]
+        differs = key[1:] != key[:-1]
+        is_any = np.ones(min(len(key), 1), bool)
+        return cls(
+            row=row[by_key],
+            has_before=has_before[by_key],
+            has_after=has_after[by_key],
+            is_first=np.r_[is_any, differs],
+            is_last=np.r_[differs, is_any],
+        )
+
+
+def _same(left: pa.Array, right: pa.Array) -> pa.Array:
+    """Compare texts; two nulls are the same."""
+    both_null = pc.and_(pc.is_null(left), pc.is_null(right))
+    return pc.or_(pc.fill_null(pc.equal(left, right), False), both_null)
+
+
+def _are_all(values: pa.Array | pa.ChunkedArray) -> bool:
+    return bool(pc.all(values, min_count=0).as_py())
+
+
+def _take(columns: Columns, rows: NDArray[np.int64]) -> pa.Table:
+    index = pa.array(rows)
+    return pa.table({name: values.take(index) for name, values in columns.items()})
+
+
+def _mask(values: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:
+    return np.asarray(
+        values.to_numpy() if isinstance(values, pa.ChunkedArray) else values.to_numpy(zero_copy_only=False)
+    )
+
+
+def _array(values: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays(values.chunks) if values.num_chunks else pa.nulls(0, pa.string())

@@ -1,0 +1,257 @@
+"""The apply process: takes slice after slice from the source, has each applied, and moves the low watermark.
+
+It holds no truth of its own. Whatever happens to it, the next run reads from the ledger where to go on.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Protocol
+
+from penstock.apply.lag import LagHistogram
+from penstock.apply.ledger import ProcessState
+from penstock.apply.server import LaneResult
+from penstock.errors import OperatorError, RetryableError
+from penstock.position import Limit, Scn
+
+
+class CommitSerialization(StrEnum):
+    """Which transactions must commit at the target in the source's order (A-30)."""
+
+    FULL = "FULL"
+    DEPENDENT_TRANSACTIONS = "DEPENDENT_TRANSACTIONS"
+
+
+@dataclass(frozen=True)
+class ProcessConfig:
+    """How an apply process works.
+
+    Attributes:
+        parallelism: Apply servers at work side by side.
+        limit: Most that one batch takes.
+        poll_s: How long to wait before looking again when the source had nothing.
+        retry_s: How long to go on trying while a server cannot be reached.
+    """
+
+    parallelism: int = 2
+    commit_serialization: CommitSerialization = CommitSerialization.DEPENDENT_TRANSACTIONS
+    limit: Limit = field(default_factory=Limit)
+    poll_s: float = 0.05
+    retry_s: float = 60
+
+
+@dataclass
+class Progress:
+    """What a run has done so far, for whoever shows it."""
+
+    position: Scn
+    batches: int = 0
+    transactions: int = 0
+    changes: int = 0
+    set_changes: int = 0
+    row_changes: int = 0
+    errors: int = 0
+    conflicts: int = 0
+    lag: LagHistogram = field(default_factory=LagHistogram)
+
+    def add(self, results: Sequence[LaneResult]) -> None:
+        """Count the results of a batch."""
+        self.batches += 1
+        for result in results:
+            self.transactions += result.transactions
+            self.changes += result.changes
+            self.set_changes += result.set_changes
+            self.row_changes += result.row_changes
+            self.errors += result.errors
+            self.conflicts += result.conflicts
+            self.lag.merge(result.lag.buckets)
+
+
+class Batch(Protocol):
+    """Transactions that the source delivers together, in commit order."""
+
+    @property
+    def end(self) -> Scn:
+        """Position after the last of them."""
+
+    @property
+    def total_changes(self) -> int:
+        """Number of changes in all of them together."""
+
+    @property
+    def last_committed_at(self) -> datetime | None:
+        """When the last of them was committed at the source."""
+
+    def __len__(self) -> int:
+        """Number of transactions; none means that only the position moves."""
+
+    def apply(self, *, lanes: int) -> Sequence[LaneResult]:
+        """Apply them, side by side in at most so many lanes; returns one result per lane."""
+
+
+class Feed(Protocol):
+    """The source, as the process drives it."""
+
+    def start(self, state: ProcessState) -> None:
+        """Get ready to deliver batches to this run of the process."""
+
+    def next_batch(self, after: Scn, limit: Limit) -> Batch | None:
+        """Return the transactions that follow `after`; None when there are none yet."""
+
+    def tick(self) -> Scn:
+        """Return a position that every transaction committed before the call lies at or before."""
+
+    def free(self, upto: Scn) -> None:
+        """Let the source forget what lies at or before a position; may take effect later."""
+
+    def close(self) -> None:
+        """Close sessions, which may be broken; `start` opens new ones."""
+
+
+class Ledger(Protocol):
+    """The process's own entries at the target."""
+
+    def acquire(self, source: str, *, lanes: int) -> ProcessState:
+        """Become the one run of this process."""
+
+    def complete(self, end: Scn, consistent_at: datetime | None) -> None:
+        """Move the low watermark to the end of a batch."""
+
+    def note_idle(self, consistent_at: datetime) -> None:
+        """Write down that nothing waited at the source at this time."""
+
+    def set_status(self, status: str, error: str | None = None) -> None:
+        """Write down that the process stopped, and why."""
+
+    def close(self) -> None:
+        """Give up being the one run."""
+
+
+class Listener(Protocol):
+    """Hears how a run is doing."""
+
+    def following(self) -> None:
+        """Everything is ready; changes are applied from now on."""
+
+    def progressed(self, progress: Progress) -> None:
+        """A batch is applied."""
+
+    def waiting(self, progress: Progress) -> None:
+        """Nothing waits at the source."""
+
+    def retrying(self, error: RetryableError, left_s: float) -> None:
+        """A server cannot be reached; it will be tried again for so many seconds."""
+
+
+_SMALL_BATCH = 20_000
+"""A batch of fewer changes takes one lane: planning and shuffling would take longer than they save."""
+
+_IDLE_NOTE_S = 2.0
+
+
+class ApplyProcess:
+    """One run of an apply process."""
+
+    def __init__(
+        self,
+        *,
+        source: str,
+        feed: Feed,
+        ledger: Ledger,
+        prepare: Callable[[ProcessState, threading.Event], None],
+        config: ProcessConfig,
+        listener: Listener,
+    ) -> None:
+        """Prepare a run; nothing is touched yet.
+
+        Args:
+            source: Name of the source, which a process keeps for life (A-7).
+            prepare: Called once this is the one run, before the first batch; copies what is not copied yet.
+        """
+        self._source = source
+        self._feed = feed
+        self._ledger = ledger
+        self._prepare = prepare
+        self._config = config
+        self._listener = listener
+        self._lanes = 1 if config.commit_serialization is CommitSerialization.FULL else config.parallelism
+
+    def run(self, stop: threading.Event, *, until_caught_up: bool = False) -> Progress:
+        """Apply until told to stop; what is being applied then is finished first.
+
+        Args:
+            until_caught_up: Stop by itself once everything is applied, or in the error queue, that was committed
+                at the source before the call.
+
+        Raises:
+            OperatorError: Something only a person can change, or the process was told to stop at errors.
+            RetryableError: A server stayed out of reach for longer than the configured time.
+        """
+        until: Scn | None = None
+        progress = Progress(Scn(0))
+        deadline: float | None = None
+        while True:
+            try:
+                state = self._ledger.acquire(self._source, lanes=self._lanes)
+                progress.position = state.low_watermark
+                if until_caught_up and until is None:
+                    until = self._feed.tick()
+                self._prepare(state, stop)
+                self._feed.start(state)
+                self._listener.following()
+                deadline = None
+                self._follow(progress, stop, until)
+            except RetryableError as exc:
+                if stop.is_set():
+                    # What was cut short is applied by the next run; the ledger knows what it was.
+                    return progress
+                now = time.monotonic()
+                deadline = deadline or now + self._config.retry_s
+                if now >= deadline:
+                    raise
+                self._listener.retrying(exc, deadline - now)
+                self._feed.close()
+                self._ledger.close()
+                stop.wait(1.0)
+            else:
+                self._ledger.set_status("DISABLED")
+                return progress
+
+    def _follow(self, progress: Progress, stop: threading.Event, until: Scn | None) -> None:
+        noted_at = 0.0
+        while not stop.is_set() and (until is None or progress.position < until):
+            asked_at = datetime.now(UTC)
+            batch = self._feed.next_batch(progress.position, self._config.limit)
+            if batch is None:
+                if time.monotonic() - noted_at > _IDLE_NOTE_S:
+                    noted_at = time.monotonic()
+                    self._ledger.note_idle(asked_at)
+                    self._listener.waiting(progress)
+                stop.wait(self._config.poll_s)
+                continue
+            if len(batch):
+                self._apply(batch, progress)
+            self._ledger.complete(batch.end, batch.last_committed_at)
+            progress.position = batch.end
+            self._feed.free(batch.end)
+            self._listener.progressed(progress)
+
+    def _apply(self, batch: Batch, progress: Progress) -> None:
+        lanes = 1 if batch.total_changes < _SMALL_BATCH or len(batch) == 1 else self._lanes
+        results = batch.apply(lanes=lanes)
+        progress.add(results)
+        failures = [result.failure for result in results if result.failure is not None]
+        if failures:
+            raise failures[0]
+        aborted_by = [result.aborted_by for result in results if result.aborted_by is not None]
+        if aborted_by:
+            self._ledger.set_status("ABORTED", aborted_by[0])
+            raise OperatorError(
+                f"apply stopped at the first error, as disable_on_error asks: {aborted_by[0]}",
+                do="`penstock errors list` shows it; mend and retry it, then run again",
+            )

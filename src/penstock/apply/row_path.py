@@ -1,0 +1,204 @@
+"""The row path: one transaction, change by change, with every conflict told exactly (apply.md section 10).
+
+Foreign keys and deferrable constraints are checked when all changes are in: the source committed them together,
+so what they look like half-way is nobody's business (ADR 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from penstock.apply.conflicts import (
+    CHILD_EXISTS,
+    COLUMN_MISSING,
+    FOREIGN_KEY_VIOLATED,
+    MORE_THAN_ONE_ROW,
+    NOT_INSTANTIATED,
+    ROW_DIFFERS,
+    ROW_MISSING,
+    TABLE_MISSING,
+    UNIQUE_VIOLATED,
+    VALUE_MISSING,
+    ApplyError,
+)
+from penstock.apply.ledger import Failure
+from penstock.apply.target import RowMatch, RowWriter, TargetCatalog, TargetTable
+from penstock.change import Change, Image, Op, Transaction
+from penstock.errors import PenstockError
+from penstock.schema import ForeignKey
+
+
+class TransactionError(PenstockError):
+    """A transaction cannot be applied; `failure` says which change and why."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.error.what, where=failure.error.where)
+        self.failure = failure
+
+
+class RowPath:
+    """Applies transactions through a session whose transaction the caller opens and closes."""
+
+    def __init__(self, writer: RowWriter, catalog: TargetCatalog, *, allow_duplicate_rows: bool) -> None:
+        """Write to the catalog's tables.
+
+        Args:
+            allow_duplicate_rows: Where several rows are equal in every column, change one of them (A-70).
+        """
+        self._writer = writer
+        self._catalog = catalog
+        self._allow_duplicate_rows = allow_duplicate_rows
+
+    def apply(self, transaction: Transaction) -> None:
+        """Apply every change of a transaction, then check what the database does not check by itself.
+
+        Raises:
+            TransactionError: A change conflicts or fails; the caller must roll back.
+        """
+        message_number = 0
+        try:
+            for run in _truncate_runs(transaction.changes):
+                message_number += 1
+                if run[0].op is Op.TRUNCATE:
+                    self._writer.truncate([self._table(change, transaction.commit_scn) for change in run])
+                    message_number += len(run) - 1
+                else:
+                    self._apply_row(run[0], self._table(run[0], transaction.commit_scn))
+            with_references = transaction.commit_scn > self._catalog.references_from
+            for number, change in enumerate(transaction.changes, start=1):
+                message_number = number
+                if change.op is not Op.TRUNCATE:
+                    self._check(change, with_references=with_references)
+        except ApplyError as exc:
+            raise TransactionError(Failure(message_number, exc)) from exc
+
+    def _table(self, change: Change, commit_scn: int) -> TargetTable:
+        table = self._catalog.tables.get(change.table)
+        if table is None:
+            raise ApplyError(TABLE_MISSING, f"table {change.table} does not exist at the target")
+        instantiated = self._catalog.instantiated.get(change.table)
+        if instantiated is None:
+            raise ApplyError(NOT_INSTANTIATED, f"table {change.table} was never copied or declared to be in step")
+        return table
+
+    def _apply_row(self, change: Change, table: TargetTable) -> None:
+        _check_columns(change, table)
+        match change.op:
+            case Op.INSERT:
+                self._writer.insert(table, _writable(_present(change.after), table))
+            case Op.UPDATE:
+                self._update(change, table)
+            case Op.DELETE:
+                before = _present(change.before)
+                row = self._match(before, before, table, change)
+                self._expect_one(self._writer.delete(table, row), row, table, change)
+            case _:
+                raise ApplyError(VALUE_MISSING, f"operation {change.op} has no row to apply", where=_place(change))
+
+    def _update(self, change: Change, table: TargetTable) -> None:
+        before, after = _present(change.before), _present(change.after)
+        # A column set to the value it had is neither compared nor written (A-84).
+        changed = {name: value for name, value in after.items() if name not in before or before[name] != value}
+        if not changed:
+            return
+        compared = {name: value for name, value in before.items() if name not in after or name in changed}
+        row = self._match(before, compared, table, change)
+        self._expect_one(self._writer.update(table, row, _writable(changed, table)), row, table, change)
+
+    def _match(self, before: Image, compared: Image, table: TargetTable, change: Change) -> RowMatch:
+        missing = [name for name in table.key.columns if name not in before]
+        if missing:
+            raise ApplyError(VALUE_MISSING, f"key column {missing[0]!r} is not in the change", where=_place(change))
+        return RowMatch(
+            key={name: before[name] for name in table.key.columns},
+            old={name: value for name, value in compared.items() if name not in table.key.columns},
+            only_one=not table.key.is_unique and self._allow_duplicate_rows,
+        )
+
+    def _expect_one(self, count: int, row: RowMatch, table: TargetTable, change: Change) -> None:
+        if count == 1:
+            return
+        if count > 1:
+            raise ApplyError(MORE_THAN_ONE_ROW, f"{change.op} matches {count} rows", where=_place(change))
+        found = self._writer.lock_rows(table, row) if table.key.is_declared else []
+        if not found:
+            raise ApplyError(ROW_MISSING, f"{change.op} finds no row with its key", where=_place(change))
+        current = found[0]
+        by_name = table.schema.by_name
+        differing = [name for name, value in row.old.items() if by_name[name].is_comparable and current[name] != value]
+        columns = ", ".join(repr(name) for name in differing)
+        raise ApplyError(
+            ROW_DIFFERS, f"{change.op} finds other values in column {columns}", where=_place(change), found=current
+        )
+
+    def _check(self, change: Change, *, with_references: bool) -> None:
+        table = self._catalog.tables[change.table]
+        after = None if change.op is Op.DELETE else {**(change.before or {}), **(change.after or {})}
+        if after is not None:
+            broken = self._writer.is_unique_broken(table, after)
+            if broken is not None:
+                raise ApplyError(UNIQUE_VIOLATED, f"two rows break constraint {broken!r}", where=_place(change))
+        if not with_references:
+            return
+        for foreign_key in table.schema.foreign_keys:
+            if after is not None and _concerns(change, foreign_key.columns):
+                self._check_reference(foreign_key, after, change, is_child=True)
+        for foreign_key in table.schema.referenced_by:
+            if change.before is not None and _concerns(change, foreign_key.parent_columns):
+                self._check_reference(foreign_key, change.before, change, is_child=False)
+
+    def _check_reference(self, foreign_key: ForeignKey, image: Image, change: Change, *, is_child: bool) -> None:
+        columns = foreign_key.columns if is_child else foreign_key.parent_columns
+        values = [value for name in columns if (value := image.get(name)) is not None]
+        if len(values) < len(columns):
+            if is_child and foreign_key.is_match_full and values:
+                what = f"foreign key {foreign_key.name!r} is half null"
+                raise ApplyError(FOREIGN_KEY_VIOLATED, what, where=_place(change))
+            return
+        if not self._writer.is_reference_broken(foreign_key, values):
+            return
+        if is_child:
+            what = f"no row of {foreign_key.parent} for foreign key {foreign_key.name!r}"
+            raise ApplyError(FOREIGN_KEY_VIOLATED, what, where=_place(change))
+        what = f"rows of {foreign_key.child} still refer by foreign key {foreign_key.name!r}"
+        raise ApplyError(CHILD_EXISTS, what, where=_place(change))
+
+
+def _truncate_runs(changes: Sequence[Change]) -> Iterator[list[Change]]:
+    """Yield the changes one by one, but neighbouring truncates together: the source may have named them in one."""
+    run: list[Change] = []
+    for change in changes:
+        if run and change.op is not Op.TRUNCATE:
+            yield run
+            run = []
+        if change.op is Op.TRUNCATE:
+            run.append(change)
+        else:
+            yield [change]
+    if run:
+        yield run
+
+
+def _check_columns(change: Change, table: TargetTable) -> None:
+    for name in {**(change.before or {}), **(change.after or {})}:
+        if name not in table.schema.by_name:
+            what = f"column {name!r} does not exist at the target"
+            raise ApplyError(COLUMN_MISSING, what, where=_place(change))
+
+
+def _present(image: Image | None) -> Image:
+    return {} if image is None else image
+
+
+def _writable(image: Image, table: TargetTable) -> Image:
+    """Leave out what the target computes by itself."""
+    return {name: value for name, value in image.items() if not table.schema.by_name[name].is_generated}
+
+
+def _concerns(change: Change, columns: tuple[str, ...]) -> bool:
+    """Whether a change may have given these columns other values."""
+    return change.op is not Op.UPDATE or any(name in (change.after or {}) for name in columns)
+
+
+def _place(change: Change) -> str:
+    return f"table {change.table}"

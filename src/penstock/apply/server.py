@@ -1,0 +1,277 @@
+"""An apply server: one lane, one connection, transactions in commit order, several to a target transaction.
+
+The set path is tried first. Whatever it cannot decide is cut in halves and tried again, and what is left after
+that goes by the row path; the outcome is the same as if every transaction had gone by the row path (A-216).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from penstock import change as c
+from penstock.apply.conflicts import CONFLICTS, CONTENTION, ApplyError, ContentionError, SpeculationError
+from penstock.apply.group import Group, cut_groups
+from penstock.apply.lag import LagHistogram
+from penstock.apply.ledger import Failure, LaneLedger
+from penstock.apply.net import NetChange, Netting, net_change
+from penstock.apply.row_path import RowPath, TransactionError
+from penstock.apply.target import TargetCatalog, TargetSession
+from penstock.change import Op, TableName, Transaction
+from penstock.errors import PenstockError, from_json
+from penstock.schema import Dictionary
+
+_SMALLEST_SPLIT = 50
+"""A group of fewer changes is not halved any more when the set path fails: the row path is as quick."""
+
+_CONTENTION_RETRIES = 8
+"""How often a transaction that somebody else blocks is tried again before it is put aside."""
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """How an apply server works.
+
+    Attributes:
+        group_changes: A target transaction takes whole source transactions until it holds so many changes.
+        disable_on_error: Stop after the first transaction that goes to the error queue (A-146).
+        allow_duplicate_rows: See `RowPath`.
+        use_set_path: Off, every transaction goes by the row path; the outcome is the same.
+    """
+
+    group_changes: int = 25_000
+    disable_on_error: bool = False
+    allow_duplicate_rows: bool = True
+    use_set_path: bool = True
+
+
+@dataclass
+class LaneResult:
+    """What one lane of one batch came to."""
+
+    lane: int = 0
+    transactions: int = 0
+    changes: int = 0
+    set_changes: int = 0
+    row_changes: int = 0
+    target_transactions: int = 0
+    errors: int = 0
+    conflicts: int = 0
+    already_applied: int = 0
+    committed_at_us: int = 0
+    lag: LagHistogram = field(default_factory=LagHistogram)
+    aborted_by: str | None = None
+    failure: PenstockError | None = None
+
+    def to_json(self) -> str:
+        """Write the result as a line that `from_json` reads in another process."""
+        plain = {**self.__dict__, "lag": dict(self.lag.buckets), "failure": None}
+        if self.failure is not None:
+            plain["failure"] = self.failure.to_json()
+        return json.dumps(plain)
+
+    @classmethod
+    def from_json(cls, text: str) -> LaneResult:
+        """Read what `to_json` wrote."""
+        plain = json.loads(text)
+        lag = LagHistogram()
+        lag.merge(plain.pop("lag"))
+        failure = plain.pop("failure")
+        return cls(**plain, lag=lag, failure=from_json(failure) if failure else None)
+
+
+class ApplyServer:
+    """Applies the changes of one lane."""
+
+    def __init__(
+        self,
+        session: TargetSession,
+        ledger: LaneLedger,
+        catalog: TargetCatalog,
+        dictionary: Dictionary,
+        config: ServerConfig,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """Apply through `session`, whose transactions `ledger` writes into."""
+        self._session = session
+        self._ledger = ledger
+        self._catalog = catalog
+        self._dictionary = dictionary
+        self._config = config
+        self._sleep = sleep
+        self._now = now
+        self._rows = RowPath(session, catalog, allow_duplicate_rows=config.allow_duplicate_rows)
+        self._nettings: dict[tuple[TableName, int], Netting | None] = {}
+        self._result = LaneResult()
+
+    def serve(self, batches: Iterable[pa.RecordBatch]) -> LaneResult:
+        """Apply a stream of changes, ordered by (commit_scn, change_seq).
+
+        An error that stops the process is returned in the result's `failure`; what was committed before stays.
+        """
+        try:
+            applied = self._already_applied()
+            for group in cut_groups(batches, max_changes=self._config.group_changes):
+                self._serve(self._not_applied(group, applied))
+                if self._result.aborted_by is not None:
+                    break
+        except PenstockError as exc:
+            self._result.failure = exc
+        return self._result
+
+    def _already_applied(self) -> NDArray[np.int64]:
+        with self._session.transaction():
+            return self._ledger.claim()
+
+    def _not_applied(self, group: Group, applied: NDArray[np.int64]) -> Group:
+        """Leave out transactions that an earlier attempt has applied (A-170)."""
+        low, above = applied[0], applied[1:]
+        scns = group.commit_scns
+        is_new = (scns > low) & ~np.isin(scns, above)
+        self._result.already_applied += int((~is_new).sum())
+        return group.only(is_new)
+
+    def _serve(self, group: Group) -> None:
+        for run, can_net in self._runs(group):
+            if self._result.aborted_by is not None:
+                return
+            if can_net and self._config.use_set_path:
+                self._apply_set(run)
+            else:
+                self._apply_rows(run)
+
+    def _runs(self, group: Group) -> Iterator[tuple[Group, bool]]:
+        """Cut a group where transactions that can be netted and others follow each other."""
+        if len(group) == 0:
+            return
+        can_net = np.logical_and.reduceat(self._can_net(group.rows), group.starts[:-1])
+        ends = np.r_[np.flatnonzero(np.diff(can_net)) + 1, len(group)]
+        first = 0
+        for end in ends.tolist():
+            yield group.part(first, end), bool(can_net[first])
+            first = end
+
+    def _can_net(self, rows: pa.Table) -> NDArray[np.bool_]:
+        is_row = _mask(pc.is_in(rows[c.OP], pa.array([Op.INSERT, Op.UPDATE, Op.DELETE])))
+        is_insert = _mask(pc.equal(rows[c.OP], Op.INSERT))
+        can_net = np.zeros(len(rows), bool)
+        for table, version, is_here in _tables(rows):
+            netting = self._netting(table, version)
+            if netting is not None:
+                can_net |= is_here & (is_insert if netting.is_insert_only else is_row)
+        return can_net
+
+    def _netting(self, table: TableName, version: int) -> Netting | None:
+        if (table, version) not in self._nettings:
+            target = self._catalog.tables.get(table)
+            is_known = target is not None and table in self._catalog.instantiated
+            netting = Netting(self._dictionary.get(table, version), target) if is_known and target else None
+            self._nettings[table, version] = netting if netting is not None and netting.is_possible else None
+        return self._nettings[table, version]
+
+    def _apply_set(self, group: Group) -> None:
+        try:
+            nets = list(self._nets(group))
+            with_references = bool(group.commit_scns[0] > self._catalog.references_from)
+            with self._session.transaction():
+                self._ledger.record(group.commit_scns, changes=len(group.rows))
+                self._session.apply_net(nets, with_references=with_references)
+        except (SpeculationError, ApplyError, ContentionError):
+            if len(group) > 1 and len(group.rows) >= _SMALLEST_SPLIT:
+                middle = max(1, int(np.searchsorted(group.starts, len(group.rows) // 2)))
+                middle = min(middle, len(group) - 1)
+                self._apply_set(group.part(0, middle))
+                if self._result.aborted_by is None:
+                    self._apply_set(group.part(middle, len(group)))
+            else:
+                self._apply_rows(group)
+            return
+        self._result.set_changes += len(group.rows)
+        self._count(group)
+
+    def _nets(self, group: Group) -> Iterator[NetChange]:
+        seen = set()
+        for table, version, is_here in _tables(group.rows):
+            netting = self._netting(table, version)
+            if netting is None or table in seen:
+                raise SpeculationError("a table changed its definition in between")
+            seen.add(table)
+            yield net_change(group.rows.filter(pa.array(is_here)), netting)
+
+    def _apply_rows(self, group: Group) -> None:
+        for i, transaction in enumerate(group.transactions()):
+            self._apply_transaction(transaction)
+            self._result.row_changes += len(transaction.changes)
+            self._count(group.part(i, i + 1))
+            if self._result.aborted_by is not None:
+                return
+
+    def _apply_transaction(self, transaction: Transaction) -> None:
+        scns = np.array([transaction.commit_scn])
+        failure = self._try_rows(transaction, scns)
+        if failure is None:
+            return
+        with self._session.transaction():
+            self._ledger.record(scns, changes=len(transaction.changes), failure=failure)
+            self._ledger.put_error(transaction, failure)
+        self._result.errors += 1
+        self._result.conflicts += failure.error.number in CONFLICTS
+        if self._config.disable_on_error:
+            self._result.aborted_by = f"transaction {transaction.txn_id}: {failure.error}"
+
+    def _try_rows(self, transaction: Transaction, scns: NDArray[np.int64]) -> Failure | None:
+        """Apply a transaction by the row path and commit it; return why it could not be."""
+        for attempt in range(_CONTENTION_RETRIES + 1):
+            try:
+                with self._session.transaction():
+                    self._ledger.record(scns, changes=len(transaction.changes))
+                    self._rows.apply(transaction)
+            except TransactionError as exc:
+                return exc.failure
+            except ApplyError as exc:
+                # At commit: no change of the transaction can be named (A-208).
+                return Failure(0, exc)
+            except ContentionError as exc:
+                contention = Failure(0, ApplyError(CONTENTION, exc.what, where=exc.where))
+                self._sleep(0.01 * 2**attempt)
+            else:
+                return None
+        return contention
+
+    def _count(self, group: Group) -> None:
+        result = self._result
+        result.target_transactions += 1
+        result.transactions += len(group)
+        result.changes += len(group.rows)
+        times = group.committed_at_us
+        known = times[times > 0]
+        if len(known):
+            result.lag.add(int(self._now().timestamp() * 1_000_000) - known)
+            result.committed_at_us = max(result.committed_at_us, int(known.max()))
+
+
+def _tables(rows: pa.Table) -> Iterator[tuple[TableName, int, NDArray[np.bool_]]]:
+    """Yield each table version among the rows, and where it is."""
+    keys = [c.SCHEMA_NAME, c.TABLE_NAME, c.TABLE_VERSION]
+    for found in rows.select(keys).group_by(keys).aggregate([]).to_pylist():
+        is_here = pc.and_(
+            pc.and_(
+                pc.equal(rows[c.TABLE_NAME], found[c.TABLE_NAME]), pc.equal(rows[c.SCHEMA_NAME], found[c.SCHEMA_NAME])
+            ),
+            pc.equal(rows[c.TABLE_VERSION], found[c.TABLE_VERSION]),
+        )
+        yield TableName(found[c.SCHEMA_NAME], found[c.TABLE_NAME]), found[c.TABLE_VERSION], _mask(is_here)
+
+
+def _mask(values: pa.ChunkedArray) -> NDArray[np.bool_]:
+    return np.asarray(values.to_numpy(), bool)

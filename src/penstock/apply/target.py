@@ -1,0 +1,104 @@
+"""What apply needs of a target: its tables, and a session that writes them. Dialects implement it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.apply.keys import RowKey, row_key
+from penstock.change import Image, TableName
+from penstock.position import Scn
+from penstock.schema import ForeignKey, TableSchema
+
+if TYPE_CHECKING:
+    from penstock.apply.net import NetChange
+
+
+@dataclass(frozen=True)
+class TargetTable:
+    """A table at the target, as apply sees it."""
+
+    schema: TableSchema
+
+    @cached_property
+    def key(self) -> RowKey:
+        """How its rows are found."""
+        return row_key(self.schema)
+
+    @property
+    def name(self) -> TableName:
+        """Its name."""
+        return self.schema.name
+
+
+@dataclass(frozen=True)
+class TargetCatalog:
+    """The target's tables, and from which position on each takes changes.
+
+    Attributes:
+        tables: By their names in the stream.
+        instantiated: Changes at or before this position are already in the table (A-160).
+        references_from: Foreign keys are checked for transactions after this position. While a table that was
+            copied later still lacks nothing but its neighbours' older changes, a reference may hang for a moment.
+    """
+
+    tables: Mapping[TableName, TargetTable]
+    instantiated: Mapping[TableName, Scn]
+    references_from: Scn
+
+
+@dataclass(frozen=True)
+class RowMatch:
+    """Which row a change is about.
+
+    Attributes:
+        key: Row key columns and their old values.
+        old: Further columns and the values they must still have.
+        only_one: Rows may be equal in every column; take any one of them (A-70).
+    """
+
+    key: Image
+    old: Image
+    only_one: bool = False
+
+
+class RowWriter(Protocol):
+    """Writes single rows. A database error is an `ApplyError`, a `ContentionError`, or one of the process."""
+
+    def insert(self, table: TargetTable, values: Image) -> None:
+        """Insert a row; columns left out take their defaults."""
+
+    def update(self, table: TargetTable, match: RowMatch, values: Image) -> int:
+        """Set columns of the rows that match; returns how many there were."""
+
+    def delete(self, table: TargetTable, match: RowMatch) -> int:
+        """Delete the rows that match; returns how many there were."""
+
+    def truncate(self, tables: Sequence[TargetTable]) -> None:
+        """Empty several tables at once."""
+
+    def lock_rows(self, table: TargetTable, match: RowMatch) -> list[Image]:
+        """Return up to two rows that have the key, whatever their other columns hold, and lock them."""
+
+    def is_reference_broken(self, foreign_key: ForeignKey, values: Sequence[str]) -> bool:
+        """Whether a child holds these values and no parent does. The parent found is locked against removal."""
+
+    def is_unique_broken(self, table: TargetTable, image: Image) -> str | None:
+        """Name a deferrable constraint that two rows now break, one of them with the values of `image`."""
+
+
+class TargetSession(RowWriter, Protocol):
+    """One connection to the target, kept for many transactions."""
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Begin; commit at the end of the block, or roll back if it raises."""
+
+    def apply_net(self, nets: Sequence[NetChange], *, with_references: bool) -> None:
+        """Write the net changes of a group by set statements, inside the open transaction.
+
+        Raises:
+            SpeculationError: Rows were not as expected; nothing may be concluded but that the row path must run.
+        """

@@ -1,0 +1,116 @@
+"""The two tasks of a batch: plan the lanes of its transactions, and apply one lane.
+
+Both run wherever Spark puts them; what they need travels to them in a `TaskContext`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from penstock import change as c
+from penstock.apply.coordinator import plan_lanes
+from penstock.apply.group import COLUMNS, SCHEMA
+from penstock.apply.ledger import LaneClaim, LaneLedger
+from penstock.apply.reader import find_dependencies
+from penstock.apply.server import ApplyServer, LaneResult, ServerConfig
+from penstock.apply.target import TargetCatalog, TargetSession
+from penstock.change import TableName
+from penstock.position import Scn
+from penstock.schema import Dictionary
+
+LANE = "lane"
+
+PLANNED_SCHEMA = SCHEMA.append(pa.field(LANE, pa.int32(), nullable=False))
+
+
+class Target(Protocol):
+    """A target as a task reaches it; small enough to travel with the task."""
+
+    def session(self) -> TargetSession:
+        """Return this worker's session, opened when first asked for and kept for later tasks."""
+
+    def lane_ledger(self, session: TargetSession, claim: LaneClaim) -> LaneLedger:
+        """Return the ledger of one lane, writing through the session."""
+
+
+@dataclass(frozen=True)
+class TaskContext:
+    """What is the same for many batches."""
+
+    target: Target
+    catalog: TargetCatalog
+    dictionary: Dictionary
+    config: ServerConfig
+
+
+def plan_batch(
+    batches: Iterable[pa.RecordBatch], sizes: NDArray[np.int64], first: Scn, lanes: int, context: TaskContext
+) -> Iterator[pa.RecordBatch]:
+    """Give every change of a batch its lane.
+
+    Args:
+        batches: Change-stream batches; together they hold whole transactions.
+        sizes: Number of changes of each transaction, in commit order.
+        first: `commit_scn` of the first transaction; the others follow without a gap.
+        lanes: How many lanes to use at most.
+
+    Yields:
+        The same changes with `PLANNED_SCHEMA`, in the order they came.
+    """
+    kept = [batch for batch in discard_instantiated(batches, context.catalog.instantiated) if batch.num_rows]
+    if not kept:
+        return
+    txn_of = np.concatenate([batch[c.COMMIT_SCN].to_numpy() for batch in kept]) - first
+    tables = {name: table.schema for name, table in context.catalog.tables.items()}
+    lane_of = plan_lanes(find_dependencies(kept, txn_of, tables), sizes, lanes)
+    offset = 0
+    for batch in kept:
+        lane = lane_of[txn_of[offset : offset + batch.num_rows]]
+        offset += batch.num_rows
+        yield pa.record_batch([*(batch[name] for name in COLUMNS), pa.array(lane, pa.int32())], schema=PLANNED_SCHEMA)
+
+
+def in_commit_order(batches: Iterable[pa.RecordBatch], instantiated: Mapping[TableName, Scn]) -> pa.Table:
+    """Put the changes of a batch into commit order, for a lane that takes all of them."""
+    kept = [batch.select(COLUMNS) for batch in discard_instantiated(batches, instantiated)]
+    rows = pa.Table.from_batches(kept, schema=SCHEMA)
+    order = np.lexsort((rows[c.CHANGE_SEQ].to_numpy(), rows[c.COMMIT_SCN].to_numpy()))
+    return rows.take(pa.array(order))
+
+
+def apply_lane(batches: Iterable[pa.RecordBatch], claim: LaneClaim, context: TaskContext) -> LaneResult:
+    """Apply the changes of one lane, which come in commit order."""
+    session = context.target.session()
+    ledger = context.target.lane_ledger(session, claim)
+    server = ApplyServer(session, ledger, context.catalog, context.dictionary, context.config)
+    result = server.serve(batches)
+    result.lane = claim.lane
+    return result
+
+
+def discard_instantiated(
+    batches: Iterable[pa.RecordBatch], instantiated: Mapping[TableName, Scn]
+) -> Iterator[pa.RecordBatch]:
+    """Leave out changes that the copy of their table holds already (A-160, A-166)."""
+    newest = max(instantiated.values(), default=0)
+    for batch in batches:
+        scns = batch[c.COMMIT_SCN]
+        if batch.num_rows == 0 or pc.min(scns).as_py() > newest:
+            yield batch
+            continue
+        keep = np.ones(batch.num_rows, bool)
+        for name, scn in _late_tables(instantiated, pc.min(scns).as_py()):
+            is_here = pc.and_(pc.equal(batch[c.TABLE_NAME], name.name), pc.equal(batch[c.SCHEMA_NAME], name.schema))
+            keep &= ~pc.and_(is_here, pc.less_equal(scns, scn)).to_numpy(zero_copy_only=False)
+        yield batch.filter(pa.array(keep))
+
+
+def _late_tables(instantiated: Mapping[TableName, Scn], scn: int) -> Sequence[tuple[TableName, Scn]]:
+    return [(name, at) for name, at in instantiated.items() if at >= scn]
