@@ -1,0 +1,53 @@
+"""Chunks: the pieces in which a table is copied, each in one target transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.change import TableName
+
+KeyValues = Sequence[str]
+"""Canonical text of the values of a table's key columns, in the key's order."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A range of a table's rows in the order of its primary key; all of it where there is no such key.
+
+    Attributes:
+        number: Counts the chunks of a table from 0.
+        after: Key before the first row; None for no lower end.
+        upto: Key of the last row; None for no upper end.
+    """
+
+    table: TableName
+    number: int
+    after: KeyValues | None = None
+    upto: KeyValues | None = None
+
+    @property
+    def bounds(self) -> Mapping[str, Any]:
+        """The two ends as JSON."""
+        return {"after": self.after, "upto": self.upto}
+
+    @classmethod
+    def between(cls, table: TableName, cuts: Sequence[KeyValues]) -> list[Chunk]:
+        """Cut a table at these keys; every row is in exactly one of the chunks."""
+        ends: list[KeyValues | None] = [None, *cuts, None]
+        return [cls(table, i, ends[i], ends[i + 1]) for i in range(len(ends) - 1)]
+
+
+@dataclass(frozen=True)
+class CopySource:
+    """As of when a chunk is read.
+
+    Attributes:
+        snapshot: The stored snapshot that the copy is as of, in the source's own text.
+        exported: Name of that snapshot in a session that still holds it. Without it the rows are read as they
+            are now, and those that were changed since are put back to what they were, from the log's images.
+    """
+
+    snapshot: str
+    exported: str | None

@@ -1,0 +1,164 @@
+"""Instantiation: copying tables that are not copied yet, and going on with a copy that was cut short (A-160).
+
+All new tables are copied as of one snapshot, which is also a tick of the change log: changes at or before its
+position are in the copy, all later ones are applied. Each chunk is committed together with a mark in the ledger,
+so a crash costs at most the chunks that were under way.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.change import TableName
+from penstock.errors import OperatorError
+from penstock.position import Scn
+from penstock.snapshot.chunk import Chunk, CopySource
+
+
+@dataclass(frozen=True)
+class OpenCopy:
+    """A copy that an earlier run began and did not finish."""
+
+    table: TableName
+    scn: Scn
+    snapshot: str
+    todo: Sequence[Chunk]
+    done: int
+
+
+@dataclass(frozen=True)
+class HeldSnapshot:
+    """A snapshot that the source holds open: its text, the name it is exported under, and its position."""
+
+    text: str
+    exported: str
+    scn: Scn
+
+
+class CopyLedger(Protocol):
+    """What the ledger knows of copies."""
+
+    def instantiated(self) -> Mapping[TableName, Scn]:
+        """Return the tables whose copy is complete."""
+
+    def open_copies(self) -> Sequence[OpenCopy]:
+        """Return the copies that were begun and not finished."""
+
+    def begin_copies(self, chunks: Iterable[Chunk], held: HeldSnapshot) -> None:
+        """Note copies of tables as of a snapshot, and all their chunks."""
+
+    def finish_copies(self) -> None:
+        """Mark every copy as complete whose chunks are all done."""
+
+
+class CopyOrigin(Protocol):
+    """The source of a copy."""
+
+    def hold_snapshot(self) -> AbstractContextManager[HeldSnapshot]:
+        """Take a snapshot, cut the log at it, and keep it readable for other sessions until the end."""
+
+    def cut_into_chunks(self, table: TableName) -> list[Chunk]:
+        """Cut a table into pieces of roughly equal size."""
+
+    def can_resume(self, table: TableName, snapshot: str) -> bool:
+        """Whether rows can be put back to what they were at a snapshot, for the chunks that are still missing."""
+
+
+class CopyDestination(Protocol):
+    """The target of a copy."""
+
+    def is_empty(self, table: TableName) -> bool:
+        """Whether a table holds no row."""
+
+    def clear(self, table: TableName) -> None:
+        """Delete the rows that an unfinished copy has left in a table, and forget that copy."""
+
+
+class ChunkJobs(Protocol):
+    """Copies chunks side by side."""
+
+    def copy(self, chunks: Sequence[tuple[Chunk, CopySource]], done: CopyListener) -> None:
+        """Copy chunks, each in one target transaction that also marks it as done in the ledger."""
+
+
+class CopyListener(Protocol):
+    """Hears how the copying goes."""
+
+    def copying(self, chunks: int, tables: int) -> None:
+        """So many chunks are about to be copied."""
+
+    def copied(self, chunks: int, rows: int) -> None:
+        """So many more chunks are committed, with so many rows."""
+
+
+class Instantiator:
+    """Brings every table of a pipeline to where changes can be applied to it."""
+
+    def __init__(
+        self,
+        origin: CopyOrigin,
+        destination: CopyDestination,
+        ledger: CopyLedger,
+        jobs: ChunkJobs,
+        listener: CopyListener,
+    ) -> None:
+        """Copy from `origin` to `destination`."""
+        self._origin = origin
+        self._destination = destination
+        self._ledger = ledger
+        self._jobs = jobs
+        self._listener = listener
+
+    def run(self, tables: Sequence[TableName], stop: threading.Event) -> bool:
+        """Copy what is not copied yet; a partition comes with its root.
+
+        Returns:
+            False when told to stop before everything was copied.
+
+        Raises:
+            OperatorError: A table that was never copied holds rows at the target.
+        """
+        done = self._ledger.instantiated()
+        resumed = [copy for copy in self._ledger.open_copies() if self._resumes(copy)]
+        going_on = {copy.table for copy in resumed}
+        fresh = [table for table in tables if table not in done and table not in going_on]
+        self._refuse_full(fresh)
+        work = [(chunk, CopySource(copy.snapshot, None)) for copy in resumed for chunk in copy.todo]
+        if work and not self._copy(work, stop):
+            return False
+        if fresh:
+            with self._origin.hold_snapshot() as held:
+                chunks = [chunk for table in fresh for chunk in self._origin.cut_into_chunks(table)]
+                self._ledger.begin_copies(chunks, held)
+                source = CopySource(held.text, held.exported)
+                if not self._copy([(chunk, source) for chunk in chunks], stop):
+                    return False
+        self._ledger.finish_copies()
+        return True
+
+    def _resumes(self, copy: OpenCopy) -> bool:
+        if not copy.todo or self._origin.can_resume(copy.table, copy.snapshot):
+            return True
+        self._destination.clear(copy.table)
+        return False
+
+    def _refuse_full(self, tables: Sequence[TableName]) -> None:
+        full = [str(table) for table in tables if not self._destination.is_empty(table)]
+        if full:
+            raise OperatorError(
+                f"{', '.join(full)} at the target already holds rows that penstock did not copy",
+                do="empty it, or take it out of capture.tables",
+            )
+
+    def _copy(self, work: Sequence[tuple[Chunk, CopySource]], stop: threading.Event) -> bool:
+        self._listener.copying(len(work), len({chunk.table for chunk, _ in work}))
+        step = 16
+        for first in range(0, len(work), step):
+            if stop.is_set():
+                return False
+            self._jobs.copy(work[first : first + step], self._listener)
+        return True

@@ -1,0 +1,84 @@
+"""The task that copies one chunk: rows go from source to target inside it, not through Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from penstock.apply.target import TargetSession, TargetTable
+from penstock.change import TableName
+from penstock.errors import FencedError
+from penstock.schema import TableSchema
+from penstock.snapshot.chunk import Chunk, CopySource
+
+
+class ChunkReader(Protocol):
+    """Reads chunks at the source."""
+
+    def read_chunk(self, table: TableSchema, chunk: Chunk, source: CopySource) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a chunk, as of the source's snapshot; columns of canonical text."""
+
+
+class ChunkLoader(TargetSession, Protocol):
+    """A target session that also takes rows in bulk."""
+
+    def load(self, table: TargetTable, rows: pa.Table) -> None:
+        """Insert rows that need no further check."""
+
+    def open_chunk(self, process: str, epoch: int, chunk: Chunk) -> bool | None:
+        """Lock a chunk's mark; False when it is done already, None when this run is over or it is not a chunk."""
+
+    def close_chunk(self, process: str, chunk: Chunk, rows: int) -> None:
+        """Mark a chunk as done."""
+
+
+class ReaderAccess(Protocol):
+    """How a task reaches the source of a copy."""
+
+    def chunk_reader(self) -> ChunkReader:
+        """Return a reader; it travels no further."""
+
+
+class LoaderAccess(Protocol):
+    """How a task reaches the target of a copy."""
+
+    def loader(self) -> ChunkLoader:
+        """Return this worker's session."""
+
+
+@dataclass(frozen=True)
+class CopyContext:
+    """What is the same for all chunks of a run."""
+
+    process: str
+    epoch: int
+    source: ReaderAccess
+    target: LoaderAccess
+    source_tables: Mapping[TableName, TableSchema]
+    target_tables: Mapping[TableName, TargetTable]
+
+
+def copy_chunk(chunk: Chunk, source: CopySource, context: CopyContext) -> int:
+    """Copy a chunk in one target transaction; returns the number of rows, 0 if an earlier attempt has done it.
+
+    Raises:
+        FencedError: Another run of the process has taken over.
+    """
+    session = context.target.loader()
+    target = context.target_tables[chunk.table]
+    rows = 0
+    with session.transaction():
+        is_todo = session.open_chunk(context.process, context.epoch, chunk)
+        if is_todo is None:
+            raise FencedError("another run has taken over", where=f"copy of {chunk.table}, chunk {chunk.number}")
+        if not is_todo:
+            return 0
+        reader = context.source.chunk_reader()
+        for batch in reader.read_chunk(context.source_tables[chunk.table], chunk, source):
+            session.load(target, pa.Table.from_batches([batch]))
+            rows += batch.num_rows
+        session.close_chunk(context.process, chunk, rows)
+    return rows

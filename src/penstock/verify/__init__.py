@@ -1,0 +1,1 @@
+"""Comparing source and target, row by row, while changes flow."""
