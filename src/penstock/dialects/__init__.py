@@ -1,0 +1,1 @@
+"""One folder per database: everything that differs by database, and nothing else."""

@@ -1,0 +1,1 @@
+"""PostgreSQL 14 and later, as source and as target."""

@@ -1,0 +1,59 @@
+"""How tasks reach PostgreSQL: small values that travel, and sessions that stay in the worker they opened in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from penstock.apply.ledger import LaneClaim, LaneLedger
+from penstock.apply.target import TargetSession
+from penstock.dialects.postgres.change_log import ChangeLog
+from penstock.dialects.postgres.copy import PostgresChunkReader
+from penstock.dialects.postgres.lane_ledger import PostgresLaneLedger, lane_application_name
+from penstock.dialects.postgres.session import PostgresSession
+
+_logs: dict[PostgresSource, ChangeLog] = {}
+_sessions: dict[PostgresTarget, PostgresSession] = {}
+
+
+@dataclass(frozen=True)
+class PostgresSource:
+    """A capture set in a PostgreSQL database."""
+
+    url: str = field(repr=False)
+    set_name: str
+
+    def log(self) -> ChangeLog:
+        """Return this worker's log."""
+        if self not in _logs:
+            _logs[self] = ChangeLog(self.url, self.set_name)
+        return _logs[self]
+
+    def chunk_reader(self) -> PostgresChunkReader:
+        """Return a reader of chunks."""
+        return PostgresChunkReader(self.url, self.set_name)
+
+
+@dataclass(frozen=True)
+class PostgresTarget:
+    """A PostgreSQL database that a process applies to."""
+
+    url: str = field(repr=False)
+    process: str
+
+    def session(self) -> PostgresSession:
+        """Return this worker's session; a new one where the last one broke."""
+        session = _sessions.get(self)
+        if session is None or not session.is_usable:
+            if session is not None:
+                session.close()
+            session = _sessions[self] = PostgresSession(self.url, lane_application_name(self.process))
+        return session
+
+    def loader(self) -> PostgresSession:
+        """Return the same session, to copy chunks through."""
+        return self.session()
+
+    def lane_ledger(self, session: TargetSession, claim: LaneClaim) -> LaneLedger:
+        """Return the ledger of one lane, writing through the session."""
+        assert isinstance(session, PostgresSession)
+        return PostgresLaneLedger(self.url, session.connection, claim)

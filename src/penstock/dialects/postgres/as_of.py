@@ -1,0 +1,109 @@
+"""Rows of a captured table as they were at an earlier position, put right from the log's images.
+
+A row that nothing has touched since the position is as it is now. For one that was touched, the first image in the
+log says how it was: the before image of an update or delete; an insert says that there was no such row. The log
+keeps what is not applied yet, so every position from the low watermark on can be asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.change import TableName
+from penstock.dialects.postgres.connection import literal, quote
+from penstock.dialects.postgres.snapshots import Cut
+from penstock.schema import Column, TableSchema
+from penstock.snapshot.chunk import Chunk, KeyValues
+
+
+def rows_now(table: TableSchema, columns: Sequence[Column], chunk: Chunk) -> str:
+    """A query for the rows of a chunk as they are; columns of canonical text."""
+    texts = ", ".join(f"{c.text_sql(f't.{quote(c.name)}')} AS {quote(c.name)}" for c in columns)
+    name = quote(table.name.schema, table.name.name)
+    only = name if table.is_partitioned else f"ONLY {name}"
+    return f"SELECT {texts} FROM {only} t WHERE {_in_range(table, chunk)}"
+
+
+def rows_as_of(table: TableSchema, columns: Sequence[Column], chunk: Chunk, set_name: str, cut: Cut) -> str:
+    """A query for the rows of a chunk as they were; the table has a primary key and was not truncated since."""
+    assert table.primary_key is not None
+    log = f"{quote(set_name)}.log"
+    key = [table.by_name[name] for name in table.primary_key.columns]
+    old = ", ".join(f"{_value(k, _member('before', k))} AS {quote(k.name)}" for k in key)
+    new = ", ".join(f"{_value(k, _new_member(k))} AS {quote(k.name)}" for k in key)
+    moves = " OR ".join(f"after::jsonb ? {literal(k.name)}" for k in key)
+    names = ", ".join(quote(k.name) for k in key)
+    same = " AND ".join(f"touched.{quote(k.name)} = t.{quote(k.name)}" for k in key)
+    since = f"{is_of(table.name, set_name)} AND {cut.since()}"
+    images = ", ".join(f"{_member('before', c)} AS {quote(c.name)}" for c in columns)
+    return (
+        f"WITH touches AS (SELECT seq, before, {old} FROM {log} WHERE op IN ('U', 'D') AND {since}"
+        f" UNION ALL SELECT seq, NULL, {new} FROM {log} WHERE (op = 'I' OR op = 'U' AND ({moves})) AND {since}),"
+        # Before an insert, or a move to this key, no row had it.
+        f" touched AS MATERIALIZED (SELECT DISTINCT ON ({names}) {names}, before FROM touches"
+        f" ORDER BY {names}, seq)"
+        f" {rows_now(table, columns, chunk)} AND NOT EXISTS (SELECT FROM touched WHERE {same})"
+        f" UNION ALL SELECT {images} FROM touched t WHERE before IS NOT NULL AND {_in_range(table, chunk)}"
+    )
+
+
+def row_counts_as_of(table: TableSchema, columns: Sequence[Column], set_name: str, cut: Cut) -> str:
+    """A query for (digest, how many rows have it) as it was; for tables where only whole rows can be told apart."""
+    log = f"{quote(set_name)}.log"
+    since = f"{is_of(table.name, set_name)} AND {cut.since()}"
+    old = ", ".join(_member("before", c) for c in columns)
+    new = ", ".join(_new_member(c) for c in columns)
+    now = rows_now(table, columns, Chunk(table.name, 0))
+    return (
+        f"SELECT digest, sum(n)::bigint AS n FROM (SELECT {digest(columns, 'r')} AS digest, 1 AS n FROM ({now}) r"
+        f" UNION ALL SELECT md5(ROW({old})::text), 1 FROM {log} WHERE op IN ('U', 'D') AND {since}"
+        f" UNION ALL SELECT md5(ROW({new})::text), -1 FROM {log} WHERE op IN ('U', 'I') AND {since}) c"
+        " GROUP BY digest HAVING sum(n) <> 0"
+    )
+
+
+def digest(columns: Sequence[Column], row: str) -> str:
+    """SQL for a digest of a row's canonical texts."""
+    return f"md5(ROW({', '.join(f'{row}.{quote(c.name)}' for c in columns)})::text)"
+
+
+def is_of(table: TableName, set_name: str) -> str:
+    """SQL for a log row that belongs to a table, by whatever id the table had."""
+    return (
+        f"relid IN (SELECT relid FROM {quote(set_name)}.captured WHERE (definition ->> 'schema', definition ->> 'name')"
+        f" = ({literal(table.schema)}, {literal(table.name)}))"
+    )
+
+
+def _in_range(table: TableSchema, chunk: Chunk) -> str:
+    tests = [
+        f"({_key(table)}) {operator} ({_key_values(table, end)})"
+        for operator, end in ((">", chunk.after), ("<=", chunk.upto))
+        if end is not None
+    ]
+    return " AND ".join(tests) or "true"
+
+
+def _key(table: TableSchema) -> str:
+    assert table.primary_key is not None
+    return ", ".join(f"t.{quote(name)}" for name in table.primary_key.columns)
+
+
+def _key_values(table: TableSchema, values: KeyValues) -> str:
+    assert table.primary_key is not None
+    columns = (table.by_name[name] for name in table.primary_key.columns)
+    return ", ".join(_value(column, literal(value)) for column, value in zip(columns, values, strict=True))
+
+
+def _member(image: str, column: Column) -> str:
+    return f"({image}::json ->> {literal(column.name)})"
+
+
+def _new_member(column: Column) -> str:
+    """A column after the change: an update's new image has only what changed."""
+    name = literal(column.name)
+    return f"CASE WHEN after::jsonb ? {name} THEN after::json ->> {name} ELSE before::json ->> {name} END"
+
+
+def _value(column: Column, text: str) -> str:
+    return column.value_sql(f"({text})::{column.staging_type}")

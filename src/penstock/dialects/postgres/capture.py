@@ -1,0 +1,115 @@
+"""Installing and removing a capture set: the SQL that a DBA can read before it runs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+from penstock.change import TableName
+from penstock.dialects.base import Step
+from penstock.dialects.postgres.connection import Connection, literal, quote
+from penstock.dialects.postgres.resources import sql_text
+
+_EVENT_TAGS = ("ALTER TABLE", "CREATE TABLE", "CREATE TRIGGER", "ALTER TRIGGER")
+
+
+def set_name(pipeline: str) -> str:
+    """The schema that holds a pipeline's capture set; its triggers are named after it."""
+    return f"penstock_{pipeline}"
+
+
+def install_steps(name: str, tables: Iterable[TableName], *, with_event_trigger: bool) -> list[Step]:
+    """The steps that install a capture set, or bring one up to date. Taking them twice changes nothing.
+
+    Args:
+        name: The set, see `set_name`.
+        tables: Roots and ordinary tables; partitions come with their root.
+        with_event_trigger: Have DDL on captured tables rebuild their capture; takes a superuser.
+    """
+    quoted = quote(name)
+    script = sql_text("capture").format(
+        set=quoted,
+        name=literal(name),
+        bare=name,
+        seq=literal(f"{name}.change_seq"),
+        describe=sql_text("describe").rstrip(),
+    )
+    steps = [
+        Step(f"the log of capture set {name}, and the functions that fill it", script),
+        Step("which version of them is installed", f"COMMENT ON SCHEMA {quoted} IS {literal(stamp(script))}"),
+        Step(
+            "the first tick",
+            f"INSERT INTO {quoted}.tick (scn, snapshot, at) SELECT 0, pg_current_snapshot(), clock_timestamp()"
+            f" WHERE NOT EXISTS (SELECT FROM {quoted}.tick)",
+        ),
+    ]
+    for table in sorted(tables):
+        regclass = f"{literal(quote(table.schema, table.name))}::regclass"
+        steps.append(Step(f"capture table {table}", f"SELECT {quoted}.capture_all({regclass})"))
+    if with_event_trigger:
+        tags = ", ".join(literal(tag) for tag in _EVENT_TAGS)
+        steps += [
+            Step("no older event trigger", f"DROP EVENT TRIGGER IF EXISTS {quoted}"),
+            Step(
+                "rebuild the capture of a table when its definition changes",
+                f"CREATE EVENT TRIGGER {quoted} ON ddl_command_end WHEN TAG IN ({tags})"
+                f" EXECUTE FUNCTION {quoted}.on_ddl()",
+            ),
+        ]
+    return steps
+
+
+def is_installed(connection: Connection, name: str) -> bool:
+    """Whether there is a capture set of this name."""
+    row = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [f"{quote(name)}.captured"]).fetchone()
+    return bool(row and row[0])
+
+
+def is_current(connection: Connection, name: str, tables: Iterable[TableName], wanted: Sequence[Step]) -> bool:
+    """Whether these steps would change nothing."""
+    found = connection.execute(
+        "SELECT obj_description(oid, 'pg_namespace') FROM pg_namespace WHERE nspname = %s", [name]
+    ).fetchone()
+    if found is None or found[0] != stamp(wanted[0].sql):
+        return False
+    quoted = quote(name)
+    names = [quote(table.schema, table.name) for table in tables]
+    row = connection.execute(
+        f"SELECT count(*) = %s AND NOT EXISTS (SELECT FROM {quoted}.stale())"
+        f" FROM (SELECT DISTINCT relid FROM {quoted}.captured WHERE relid = ANY (%s::regclass[])) c",
+        [len(names), names],
+    ).fetchone()
+    return bool(row and row[0])
+
+
+def stamp(script: str) -> str:
+    """What the comment on one of our schemas says: that it is ours, and which script made it."""
+    return f"penstock: {hashlib.sha256(script.encode()).hexdigest()[:16]}"
+
+
+def uninstall_statements(connection: Connection, name: str) -> list[str]:
+    """The SQL that removes a capture set and nothing else; empty when there is none."""
+    quoted = quote(name)
+    if not is_installed(connection, name):
+        return []
+    triggers = connection.execute(
+        "SELECT t.tgname, n.nspname, c.relname FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid"
+        " JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE p.pronamespace = %s::regnamespace AND t.tgparentid = 0 ORDER BY 2, 3, 1",
+        [quoted],
+    )
+    drops = [f"DROP TRIGGER {quote(trigger)} ON {quote(schema, table)}" for trigger, schema, table in triggers]
+    functions = connection.execute(
+        "SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = %s::regnamespace ORDER BY p.proname",
+        [quoted],
+    )
+    has_event_trigger = connection.execute("SELECT FROM pg_event_trigger WHERE evtname = %s", [name]).fetchone()
+    return [
+        *([f"DROP EVENT TRIGGER {quoted}"] if has_event_trigger is not None else []),
+        *drops,
+        *(f"DROP TABLE {quoted}.{table}" for table in ("marker", "log", "tick")),
+        *(f"DROP FUNCTION {function}" for (function,) in functions),
+        f"DROP TABLE {quoted}.captured",
+        f"DROP SEQUENCE {quoted}.change_seq",
+        f"DROP SCHEMA {quoted}",
+    ]

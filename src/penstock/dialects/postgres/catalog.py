@@ -1,0 +1,79 @@
+"""Reading the catalogue: which tables there are, what they look like, what the user may do with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+import psycopg
+
+from penstock.change import TableName
+from penstock.dialects.postgres.connection import Connection
+from penstock.dialects.postgres.resources import sql_text
+from penstock.schema import TableSchema
+
+_USER_TABLES = """
+SELECT c.oid, n.nspname, c.relname, pg_partition_root(c.oid)::oid AS root
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
+  AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_' AND n.nspname <> ALL (%s)
+ORDER BY n.nspname, c.relname
+"""
+
+_OWN_SCHEMAS = """
+SELECT n.nspname FROM pg_namespace n
+WHERE obj_description(n.oid, 'pg_namespace') ~ '^penstock:'
+"""
+
+
+def list_tables(connection: Connection) -> Mapping[TableName, TableName]:
+    """Return every ordinary and partitioned table, each with the topmost table it is a partition of, or itself.
+
+    System schemas and our own are left out.
+    """
+    own = [row[0] for row in connection.execute(_OWN_SCHEMAS)]
+    rows = connection.execute(_USER_TABLES, [own]).fetchall()
+    names = {oid: TableName(schema, name) for oid, schema, name, _ in rows}
+    return {names[oid]: names.get(root, names[oid]) for oid, _, _, root in rows}
+
+
+def read_tables(connection: Connection, names: Iterable[TableName]) -> dict[TableName, TableSchema]:
+    """Describe the tables among `names` that exist. Type names come out qualified."""
+    with catalog_names(connection):
+        oids = list(table_oids(connection, names).values())
+        described = psycopg.RawCursor(connection).execute(sql_text("describe"), [oids]).fetchall()
+    tables = (TableSchema.from_definition(definition) for _, definition in described)
+    return {table.name: table for table in tables}
+
+
+def table_oids(connection: Connection, names: Iterable[TableName]) -> dict[TableName, int]:
+    """Return the oids of the ordinary and partitioned tables among `names` that exist."""
+    wanted = sorted(set(names))
+    rows = connection.execute(
+        "SELECT n.nspname, c.relname, c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " JOIN unnest(%s::text[], %s::text[]) w (schema, name) ON (n.nspname, c.relname) = (w.schema, w.name)"
+        " WHERE c.relkind IN ('r', 'p')",
+        [[name.schema for name in wanted], [name.name for name in wanted]],
+    )
+    return {TableName(schema, name): oid for schema, name, oid in rows}
+
+
+@contextmanager
+def catalog_names(connection: Connection) -> Iterator[None]:
+    """Have the catalogue qualify every name that is not its own, for the statements inside."""
+    with connection.transaction():
+        connection.execute("SET LOCAL search_path = pg_catalog")
+        yield
+
+
+def is_superuser(connection: Connection) -> bool:
+    """Whether the session's user is one."""
+    row = connection.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user").fetchone()
+    return bool(row and row[0])
+
+
+def current_user(connection: Connection) -> str:
+    """The session's user."""
+    row = connection.execute("SELECT current_user").fetchone()
+    assert row is not None
+    return str(row[0])

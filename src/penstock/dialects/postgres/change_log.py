@@ -1,0 +1,325 @@
+"""The change log inside a PostgreSQL source: ticks that cut it, slices of it, its rows, and freeing them.
+
+A *tick* is a stored snapshot. The transactions between two ticks are those visible in the later one and not in
+the earlier one (trigger-capture.md 16.5), in the order of their last sequence number, which is a legal serial
+order (15.2, 16.8). Ticks are rows of the source database, so every reader cuts the log at the same places and
+gives a transaction the same `commit_scn` on every read: the tick's `scn` plus its rank in the interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from penstock.change import TableName
+from penstock.dialects.postgres.arrow import ArrowReader
+from penstock.dialects.postgres.connection import Connection, connect, label, quote, speaking
+from penstock.dialects.postgres.snapshots import Cut, Snapshot
+from penstock.errors import OperatorError, RetryableError
+from penstock.position import Limit, Scn
+from penstock.schema import TableSchema
+from penstock.sources.trigger_queue.position import Slice
+from penstock.sources.trigger_queue.queue import Backlog, Captured
+
+_PAGE = 1_000_000
+"""Most transactions of one interval held in memory at once."""
+
+_GAP = 10_000
+"""Transaction ids further apart than this are read as separate ranges."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A cut through the log: every transaction visible in `snapshot` has a `commit_scn` of at most `scn`."""
+
+    scn: Scn
+    snapshot: Snapshot
+
+
+class ChangeLog:
+    """Reads one capture set's log. Sessions are opened when first needed and kept.
+
+    Not for use by two threads at once.
+    """
+
+    def __init__(self, url: str, set_name: str) -> None:
+        """Read the set named `set_name` in the database at `url`."""
+        self._url = url
+        self._set_name = set_name
+        self._set = quote(set_name)
+        self._session: Connection | None = None
+        self._reader: ArrowReader | None = None
+        self._page: _Page | None = None
+        self._freed_below = 0
+
+    def next_slice(self, after: Scn, limit: Limit, *, until: Scn | None = None) -> Slice | None:
+        """Return the transactions that follow `after`, as many as `limit` allows; None when there are none yet.
+
+        The log is cut here if it has not been cut behind `after` yet. With `until` it is only read up to that
+        position, which an earlier slice ended at. A slice without transactions only moves the position.
+
+        Raises:
+            OperatorError: The log does not hold what follows `after` (any more).
+            RetryableError: The source cannot be reached.
+        """
+        page = self._page
+        if page is None or not page.follows(after):
+            with speaking("read the change log", self._url):
+                page = self._page = self._find_page(after, may_cut=until is None)
+            if page is None:
+                return None
+        return page.slice(after, limit, until)
+
+    def tick(self) -> Scn:
+        """Cut the log now. Every transaction committed before the call lies at or before the result."""
+        return self.tick_at(self._current_snapshot)
+
+    def tick_at(self, take: Callable[[], Snapshot]) -> Scn:
+        """Cut the log at the snapshot that `take` takes when called, in whichever session it likes."""
+        with speaking("cut the change log", self._url), self._sql().transaction():
+            self._lock_ticks()
+            last = self._tick("true ORDER BY scn DESC")
+            if last is None:
+                raise OperatorError(
+                    "the capture set holds no tick",
+                    where=f"capture set {self._set_name}, {label(self._url)}",
+                    do="run `penstock setup`",
+                )
+            return self._insert_tick(last, take()).scn
+
+    def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
+        """Yield the log rows of a slice (`decode.LOG_SCHEMA`), with rows of other transactions in between."""
+        for low, high in _ranges(part.txn_ids):
+            yield from self._arrow().stream(
+                "SELECT xid::text::bigint AS txn_id, seq, relid::bigint, version, op::text, before, after"
+                f" FROM {self._set}.log WHERE xid >= '{low}'::xid8 AND xid <= '{high}'::xid8 ORDER BY log.xid, seq",
+                doing="read the change log",
+            )
+
+    def captured(self) -> list[Captured]:
+        """Return every version of every captured table, oldest first."""
+        with speaking("read the captured tables", self._url):
+            rows = self._sql().execute(
+                "SELECT c.relid::bigint, c.version, c.definition, r.definition ->> 'schema', r.definition ->> 'name'"
+                f" FROM {self._set}.captured c LEFT JOIN LATERAL (SELECT definition FROM {self._set}.captured r"
+                " WHERE r.relid = c.root ORDER BY r.version DESC LIMIT 1) r ON c.root <> c.relid"
+                " ORDER BY c.relid, c.version"
+            )
+            found = []
+            for relid, version, definition, root_schema, root_name in rows:
+                table = TableSchema.from_definition(definition, version=version)
+                root = TableName(root_schema, root_name) if root_name else table.name
+                found.append(Captured(relid, table, definition, root))
+            return found
+
+    def captured_count(self) -> int:
+        """How many table versions there are."""
+        with speaking("read the captured tables", self._url):
+            row = self._sql().execute(f"SELECT count(*) FROM {self._set}.captured").fetchone()
+            assert row is not None
+            return int(row[0])
+
+    def cut(self, after: Scn, also: Sequence[Scn] = ()) -> Cut:
+        """Say which transactions lie at or before a position, and at some positions besides.
+
+        Raises:
+            RetryableError: The log has been freed beyond that position in the meantime.
+        """
+        with speaking("read the change log", self._url):
+            start = self._tick("scn <= %s ORDER BY scn DESC", after)
+            if start is None:
+                raise RetryableError("the change log was freed in the meantime", where=label(self._url))
+            if start.scn == after and not also:
+                return Cut(start.snapshot)
+            end = self._tick("scn > %s ORDER BY scn", start.scn)
+            if end is None:
+                raise RetryableError("the change log was freed in the meantime", where=label(self._url))
+            ids = self._read_page(start, end.snapshot, end.scn, skip=0).txn_ids
+            extra = [*range(start.scn + 1, after + 1), *also]
+            return Cut(start.snapshot, [int(ids[scn - start.scn - 1]) for scn in extra])
+
+    def free(self, upto: Scn) -> int:
+        """Delete what no reader at `upto` or later needs. Returns the number of log rows deleted.
+
+        Only whole intervals are freed, so that ranks in an interval that is half read stay what they are.
+        """
+        # One transaction: who still finds a tick finds all of the log behind it.
+        with speaking("free the change log", self._url), self._sql().transaction():
+            tick = self._tick("scn <= %s ORDER BY scn DESC", upto)
+            if tick is None:
+                return 0
+            cut = tick.snapshot
+            is_over = "xid >= %s::xid8 AND xid < %s::xid8 AND pg_visible_in_snapshot(xid, %s::pg_snapshot)"
+            bounds = [str(self._freed_below), str(cut.xmax), cut.text]
+            freed = self._sql().execute(f"DELETE FROM {self._set}.log WHERE {is_over}", bounds).rowcount
+            self._sql().execute(f"DELETE FROM {self._set}.marker WHERE {is_over}", bounds)
+            self._sql().execute(f"DELETE FROM {self._set}.tick WHERE scn < %s", [tick.scn])
+        self._freed_below = cut.xmin
+        return freed
+
+    def backlog(self, after: Scn) -> Backlog:
+        """Count what waits behind a position; may count changes that were delivered since the last whole interval."""
+        with speaking("read the change log", self._url):
+            tick = self._tick("scn <= %s ORDER BY scn DESC", after)
+            row = (
+                self._sql()
+                .execute(
+                    f"SELECT count(*), min(at), pg_total_relation_size('{self._set}.log') FROM {self._set}.log"
+                    " WHERE NOT pg_visible_in_snapshot(xid, %s::pg_snapshot)",
+                    [tick.snapshot.text if tick else "1:1:"],
+                )
+                .fetchone()
+            )
+            assert row is not None
+            return Backlog(*row)
+
+    def close(self) -> None:
+        """Close the sessions that were opened; a later call opens them again."""
+        if self._session is not None:
+            self._session.close()
+        if self._reader is not None:
+            self._reader.close()
+        self._session = self._reader = self._page = None
+
+    def _find_page(self, after: Scn, *, may_cut: bool) -> _Page | None:
+        start = self._tick("scn <= %s ORDER BY scn DESC", after)
+        end = self._tick("scn > %s ORDER BY scn", after)
+        if start is None or (end is None and start.scn != after):
+            raise OperatorError(
+                f"the change log does not hold what follows position {after}",
+                where=f"capture set {self._set_name}, {label(self._url)}",
+                do="the set was made anew, or freed by another process: `penstock teardown` and `setup` start afresh",
+            )
+        if end is not None:
+            return self._read_page(start, end.snapshot, end.scn, skip=after - start.scn)
+        return self._cut_page(start) if may_cut else None
+
+    def _cut_page(self, last: Tick) -> _Page | None:
+        """List what was committed since the last tick, and cut behind it; None when that is nothing."""
+        snapshot = self._current_snapshot()
+        page = self._read_page(last, snapshot, last.scn, skip=0)
+        if len(page.txn_ids) == 0:
+            return None
+        with self._sql().transaction():
+            self._lock_ticks()
+            if self._tick("scn > %s ORDER BY scn", last.scn) is not None:
+                return None  # Another session has cut in between; the next call finds its tick.
+            page.end = self._insert_tick(last, snapshot).scn
+        return page
+
+    def _read_page(self, start: Tick, upto: Snapshot, end: Scn, *, skip: int) -> _Page:
+        """List the transactions between two snapshots in commit order, leaving out the first `skip`."""
+        ranked = (
+            "SELECT xid, count(*) AS changes, max(seq) AS last_seq, max(at) AS at,"
+            " sum(coalesce(octet_length(before), 0) + coalesce(octet_length(after), 0))::bigint AS size_bytes"
+            f" FROM {self._set}.log"
+        )
+        is_seen = f"xid < '{upto.xmax}'::xid8 AND pg_visible_in_snapshot(xid, '{upto.text}'::pg_snapshot)"
+        running = ",".join(map(str, start.snapshot.running))
+        found = self._arrow().table(
+            "SELECT xid::text::bigint AS txn_id, changes, size_bytes,"
+            " (extract(epoch FROM at) * 1000000)::bigint AS at_us FROM ("
+            f"{ranked} WHERE xid >= '{start.snapshot.xmax}'::xid8 AND {is_seen} GROUP BY xid"
+            f" UNION ALL {ranked} WHERE xid = ANY ('{{{running}}}'::xid8[]) AND {is_seen} GROUP BY xid"
+            f") t LEFT JOIN {self._set}.marker USING (xid)"
+            f" ORDER BY greatest(last_seq, commit_seq) LIMIT {_PAGE} OFFSET {skip}",
+            doing="read the change log",
+        )
+        return _Page(
+            first=Scn(start.scn + skip + 1),
+            end=end,
+            txn_ids=found["txn_id"].to_numpy(),
+            changes=found["changes"].to_numpy(),
+            size_bytes=found["size_bytes"].to_numpy(),
+            committed_at_us=found["at_us"].to_numpy(),
+        )
+
+    def _lock_ticks(self) -> None:
+        self._sql().execute(f"LOCK TABLE {self._set}.tick IN SHARE ROW EXCLUSIVE MODE")
+
+    def _insert_tick(self, last: Tick, snapshot: Snapshot) -> Tick:
+        # Each transaction of the interval was in progress at the last tick or began after it, which bounds how
+        # many there are; so ranks added to the last tick's scn stay below this one's.
+        scn = Scn(last.scn + len(last.snapshot.running) + snapshot.xmax - last.snapshot.xmax + 1)
+        self._sql().execute(
+            f"INSERT INTO {self._set}.tick (scn, snapshot, at) VALUES (%s, %s, clock_timestamp())", [scn, snapshot.text]
+        )
+        return Tick(scn, snapshot)
+
+    def _tick(self, condition: str, *values: Scn) -> Tick | None:
+        query = f"SELECT scn, snapshot::text FROM {self._set}.tick WHERE {condition} LIMIT 1"
+        row = self._sql().execute(query, values).fetchone()
+        return Tick(Scn(row[0]), Snapshot.parse(row[1])) if row else None
+
+    def _current_snapshot(self) -> Snapshot:
+        row = self._sql().execute("SELECT pg_current_snapshot()::text").fetchone()
+        assert row is not None
+        return Snapshot.parse(row[0])
+
+    def _sql(self) -> Connection:
+        if self._session is None or self._session.closed:
+            self._session = connect(self._url, f"penstock {self._set_name} log")
+        return self._session
+
+    def _arrow(self) -> ArrowReader:
+        if self._reader is None:
+            # The index yields (xid, seq) order; without statistics the planner would rather scan and sort.
+            plan = {"enable_seqscan": "off", "enable_bitmapscan": "off"}
+            self._reader = ArrowReader(self._url, f"penstock {self._set_name} reader", plan)
+        return self._reader
+
+
+@dataclass
+class _Page:
+    """Transactions between two ticks, from commit_scn `first` on. `end` is the position once all are delivered."""
+
+    first: Scn
+    end: Scn
+    txn_ids: NDArray[np.int64]
+    changes: NDArray[np.int64]
+    size_bytes: NDArray[np.int64]
+    committed_at_us: NDArray[np.int64]
+
+    def follows(self, after: Scn) -> bool:
+        return self.first - 1 <= after < self.first - 1 + len(self.txn_ids)
+
+    def slice(self, after: Scn, limit: Limit, until: Scn | None) -> Slice:
+        skip = after - self.first + 1
+        count = min(
+            limit.max_transactions,
+            _fitting(self.changes[skip:], limit.max_changes),
+            _fitting(self.size_bytes[skip:], limit.max_bytes),
+            len(self.txn_ids) - skip,
+        )
+        if until is not None:
+            count = min(count, until - after)
+        # A full page may not be the interval's last one.
+        is_end = skip + count == len(self.txn_ids) < _PAGE
+        return Slice(
+            after=after,
+            end=self.end if is_end else Scn(after + count),
+            first=Scn(after + 1),
+            txn_ids=self.txn_ids[skip : skip + count],
+            changes=self.changes[skip : skip + count],
+            size_bytes=self.size_bytes[skip : skip + count],
+            committed_at_us=self.committed_at_us[skip : skip + count],
+        )
+
+
+def _fitting(sizes: NDArray[np.int64], most: int) -> int:
+    """How many of the first entries stay below `most` together; at least one."""
+    return max(1, int(np.searchsorted(np.cumsum(sizes), most, side="right")))
+
+
+def _ranges(txn_ids: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Cover transaction ids by few ranges: one for those that ran together, one each for stragglers."""
+    if len(txn_ids) == 0:
+        return
+    ids = np.sort(txn_ids)
+    breaks = np.flatnonzero(np.diff(ids) > _GAP)
+    for low, high in zip(np.r_[0, breaks + 1], np.r_[breaks, len(ids) - 1], strict=True):
+        yield int(ids[low]), int(ids[high])

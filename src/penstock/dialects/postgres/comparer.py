@@ -1,0 +1,166 @@
+"""Comparing a range of a table in two PostgreSQL databases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from penstock.change import TableName
+from penstock.dialects.postgres.arrow import ArrowReader
+from penstock.dialects.postgres.as_of import digest, is_of, row_counts_as_of, rows_as_of, rows_now
+from penstock.dialects.postgres.change_log import ChangeLog
+from penstock.dialects.postgres.connection import literal, quote
+from penstock.dialects.postgres.snapshots import Cut
+from penstock.errors import RetryableError
+from penstock.position import Scn
+from penstock.schema import Column, TableSchema
+from penstock.snapshot.chunk import Chunk
+from penstock.verify.compare import MOST_KEYS, Difference, RangeResult
+
+_BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+
+@dataclass(frozen=True)
+class PostgresComparer:
+    """Implements `verify.compare.RangeComparer` between two PostgreSQL databases."""
+
+    source_url: str = field(repr=False)
+    set_name: str
+    target_url: str = field(repr=False)
+    process: str
+
+    def compare(self, source: TableSchema, target: TableSchema, chunk: Chunk) -> RangeResult:
+        """Compare the rows of a range, at what the target says is applied."""
+        columns = [column for column in source.columns if column.name in target.by_name]
+        pair = _Columns(columns, [target.by_name[column.name] for column in columns])
+        with self._readers(source.name) as (at_source, at_target, cut):
+            now = rows_now(target, pair.target, chunk)
+            if source.primary_key is None:
+                before = row_counts_as_of(source, pair.source, self.set_name, cut)
+                after = f"SELECT digest, count(*) AS n FROM ({_digests(now, pair.target, ())}) r GROUP BY digest"
+                return _compare_counts((at_source, at_target), (before, after), chunk)
+            key = [source.by_name[name] for name in source.primary_key.columns]
+            then = rows_as_of(source, pair.source, chunk, self.set_name, cut)
+            queries = _digests(then, pair.source, key), _digests(now, pair.target, key)
+            return _compare_rows((at_source, at_target), queries, key, chunk)
+
+    @contextmanager
+    def _readers(self, table: TableName) -> Iterator[tuple[ArrowReader, ArrowReader, Cut]]:
+        """Open a snapshot of each database; the cut says what the target's holds."""
+        name = f"penstock {self.process} verify"
+        plan = {"enable_nestloop": "off", "work_mem": "64MB"}
+        at_target = ArrowReader(self.target_url, name, plan)
+        at_source = ArrowReader(self.source_url, name)
+        log = ChangeLog(self.source_url, self.set_name)
+        try:
+            at_target.execute(_BEGIN)
+            name = literal(self.process)
+            low, *applied = at_target.table(
+                f"SELECT low_watermark AS scn FROM penstock.process WHERE name = {name}"
+                f" UNION ALL SELECT unnest(commit_scns) FROM penstock.applied WHERE process = {name}",
+                doing="read the ledger",
+            )["scn"].to_pylist()
+            cut = log.cut(Scn(low), [Scn(scn) for scn in applied if scn > low])
+            at_source.execute(_BEGIN)
+            self._check_log(at_source, table, cut)
+            yield at_source, at_target, cut
+        finally:
+            at_source.close()
+            at_target.close()
+            log.close()
+
+    def _check_log(self, at_source: ArrowReader, table: TableName, cut: Cut) -> None:
+        """Make sure that the session's snapshot holds all of the log behind the cut, and no truncate of the table."""
+        capture_set = quote(self.set_name)
+        row = at_source.table(
+            f"SELECT EXISTS (SELECT FROM {capture_set}.tick WHERE snapshot::text = {literal(cut.snapshot.text)})"
+            f" AS is_kept, EXISTS (SELECT FROM {capture_set}.log WHERE op = 'T' AND {cut.since()} AND relid IN"
+            f" (SELECT relid FROM {capture_set}.captured WHERE root IN (SELECT root FROM {capture_set}.captured"
+            f" WHERE {is_of(table, self.set_name)}))) AS is_emptied",
+            doing="read the change log",
+        ).to_pylist()[0]
+        if not row["is_kept"] or row["is_emptied"]:
+            what = f"table {table} was truncated" if row["is_kept"] else "the change log was freed"
+            raise RetryableError(f"{what} while it was compared", do="verify again in a moment")
+
+
+@dataclass(frozen=True)
+class _Columns:
+    source: Sequence[Column]
+    target: Sequence[Column]
+
+
+def _digests(rows: str, columns: Sequence[Column], key: Sequence[Column]) -> str:
+    keys = "".join(f"{quote(c.name)}, " for c in key)
+    return f"SELECT {keys}{digest(columns, 'r')} AS digest FROM ({rows}) r"
+
+
+def _compare_rows(
+    readers: tuple[ArrowReader, ArrowReader], queries: tuple[str, str], key: Sequence[Column], chunk: Chunk
+) -> RangeResult:
+    left, right = (
+        reader.table(
+            "SELECT count(*) AS n, md5(coalesce(string_agg(digest, '' ORDER BY digest COLLATE \"C\"), '')) AS checksum"
+            f" FROM ({query}) d",
+            doing=f"compare table {chunk.table}",
+        ).to_pylist()[0]
+        for reader, query in zip(readers, queries, strict=True)
+    )
+    if left == right:
+        return RangeResult(chunk, left["n"], 0, [])
+    names = [column.name for column in key]
+    found, there = (
+        _by_key(reader.table(query, doing=f"compare table {chunk.table}"), names)
+        for reader, query in zip(readers, queries, strict=True)
+    )
+    differences = [
+        Difference("missing" if k not in there else "different", dict(zip(names, k, strict=True)))
+        for k, value in found.items()
+        if there.get(k) != value
+    ]
+    differences += [Difference("extra", dict(zip(names, k, strict=True))) for k in there if k not in found]
+    return RangeResult(chunk, left["n"], len(differences), differences[:MOST_KEYS])
+
+
+def _compare_counts(readers: tuple[ArrowReader, ArrowReader], queries: tuple[str, str], chunk: Chunk) -> RangeResult:
+    """Compare bucket by bucket how often each row occurs, then row by row where a bucket differs."""
+
+    def buckets(reader: ArrowReader, query: str) -> dict[str, tuple[int, str]]:
+        rows = reader.table(
+            "SELECT left(digest, 2) AS bucket, sum(n)::bigint AS n, md5(string_agg(digest || ':' || n, ','"
+            f' ORDER BY digest COLLATE "C")) AS checksum FROM ({query}) d GROUP BY 1',
+            doing=f"compare table {chunk.table}",
+        ).to_pylist()
+        return {row["bucket"]: (row["n"], row["checksum"]) for row in rows}
+
+    left, right = (buckets(reader, query) for reader, query in zip(readers, queries, strict=True))
+    rows = sum(n for n, _ in left.values())
+    differing = [bucket for bucket in left.keys() | right.keys() if left.get(bucket) != right.get(bucket)]
+    if not differing:
+        return RangeResult(chunk, rows, 0, [])
+    wanted = ", ".join(f"'{bucket}'" for bucket in differing)
+
+    def counts(reader: ArrowReader, query: str) -> dict[str, int]:
+        found = reader.table(
+            f"SELECT digest, n FROM ({query}) d WHERE left(digest, 2) IN ({wanted})",
+            doing=f"compare table {chunk.table}",
+        ).to_pylist()
+        return {row["digest"]: row["n"] for row in found}
+
+    found, there = (counts(reader, query) for reader, query in zip(readers, queries, strict=True))
+    differences = []
+    total = 0
+    for row in found.keys() | there.keys():
+        surplus = found.get(row, 0) - there.get(row, 0)
+        if surplus:
+            total += abs(surplus)
+            differences.append(Difference("missing" if surplus > 0 else "extra", {"row": row}))
+    return RangeResult(chunk, rows, total, differences[:MOST_KEYS])
+
+
+def _by_key(rows: pa.Table, names: Sequence[str]) -> dict[tuple[str, ...], str]:
+    keys = zip(*(rows[name].to_pylist() for name in names), strict=True)
+    return dict(zip(keys, rows["digest"].to_pylist(), strict=True))

@@ -1,0 +1,123 @@
+"""The source of a copy: one snapshot for all tables, pieces of them, and rows as they were at that snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from penstock.change import TableName
+from penstock.dialects.postgres.arrow import ArrowReader
+from penstock.dialects.postgres.as_of import rows_as_of, rows_now
+from penstock.dialects.postgres.catalog import read_tables
+from penstock.dialects.postgres.change_log import ChangeLog
+from penstock.dialects.postgres.connection import Connection, connect, literal, quote, speaking
+from penstock.dialects.postgres.snapshots import Cut, Snapshot
+from penstock.schema import TableSchema
+from penstock.snapshot.chunk import Chunk, CopySource, KeyValues
+from penstock.snapshot.instantiate import HeldSnapshot
+
+_CHUNK_BYTES = 32 * 1024 * 1024
+_SAMPLED_PERCENT = 1
+
+
+class PostgresCopyOrigin:
+    """Implements `snapshot.instantiate.CopyOrigin`."""
+
+    def __init__(self, url: str, set_name: str) -> None:
+        """Copy from the database at `url`, whose changes the named set captures."""
+        self._url = url
+        self._set_name = set_name
+
+    @contextmanager
+    def hold_snapshot(self) -> Iterator[HeldSnapshot]:
+        """Take a snapshot, cut the log at it, and keep it readable for other sessions until the end."""
+        log = ChangeLog(self._url, self._set_name)
+        holder = connect(self._url, f"penstock {self._set_name} snapshot")
+        held: list[str] = []
+
+        def take() -> Snapshot:
+            holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            row = holder.execute("SELECT pg_current_snapshot()::text, pg_export_snapshot()").fetchone()
+            assert row is not None
+            held.extend(row)
+            return Snapshot.parse(row[0])
+
+        try:
+            scn = log.tick_at(take)
+            yield HeldSnapshot(held[0], held[1], scn)
+        finally:
+            holder.close()
+            log.close()
+
+    def cut_into_chunks(self, table: TableName) -> list[Chunk]:
+        """Cut a table into pieces of roughly equal size, by a sample of its primary key."""
+        with connect(self._url, f"penstock {self._set_name} chunks") as connection, speaking("cut a table", self._url):
+            schema = read_tables(connection, [table])[table]
+            row = connection.execute(
+                "SELECT sum(pg_table_size(relid)) FROM (SELECT relid FROM pg_partition_tree(%(table)s)"
+                " UNION SELECT %(table)s::regclass) t",
+                {"table": quote(table.schema, table.name)},
+            ).fetchone()
+            pieces = int(row[0] // _CHUNK_BYTES) + 1 if row else 1
+            if pieces == 1 or schema.primary_key is None:
+                return Chunk.between(table, [])
+            return Chunk.between(table, self._cuts(connection, schema, pieces))
+
+    def can_resume(self, table: TableName, snapshot: str) -> bool:
+        """Whether the log says how every row was at a snapshot."""
+        with connect(self._url, f"penstock {self._set_name} chunks") as connection, speaking("read the log", self._url):
+            captured = f"{quote(self._set_name)}.captured"
+            versions = connection.execute(
+                f"SELECT relid, definition -> 'primary_key' <> 'null' FROM {captured}"
+                " WHERE (definition ->> 'schema', definition ->> 'name') = (%s, %s)",
+                [table.schema, table.name],
+            ).fetchall()
+            if len(versions) != 1 or not versions[0][1]:
+                return False
+            emptied = connection.execute(
+                f"SELECT FROM {quote(self._set_name)}.log WHERE op = 'T'"
+                f" AND relid IN (SELECT relid FROM {captured} WHERE root = %s)"
+                " AND NOT pg_visible_in_snapshot(xid, %s::pg_snapshot) LIMIT 1",
+                [versions[0][0], snapshot],
+            ).fetchone()
+            return emptied is None
+
+    def _cuts(self, connection: Connection, table: TableSchema, pieces: int) -> list[KeyValues]:
+        assert table.primary_key is not None
+        key = [table.by_name[name] for name in table.primary_key.columns]
+        names = ", ".join(quote(column.name) for column in key)
+        texts = ", ".join(column.text_sql(quote(column.name)) for column in key)
+        rows = connection.execute(
+            f"SELECT {texts} FROM (SELECT {names}, row_number() OVER (ORDER BY {names}) AS penstock_n,"
+            f" count(*) OVER () AS penstock_count"
+            f" FROM {quote(table.name.schema, table.name.name)} TABLESAMPLE SYSTEM ({_SAMPLED_PERCENT})) s"
+            " WHERE penstock_n %% greatest(1, penstock_count / %s) = 0 ORDER BY penstock_n",
+            [pieces],
+        ).fetchall()
+        return [list(row) for row in rows[:-1]]
+
+
+class PostgresChunkReader:
+    """Implements `snapshot.task.ChunkReader`."""
+
+    def __init__(self, url: str, set_name: str) -> None:
+        """Read at `url`; a chunk that is read after the fact is put right from the named set's log."""
+        self._url = url
+        self._set_name = set_name
+
+    def read_chunk(self, table: TableSchema, chunk: Chunk, source: CopySource) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a chunk; columns of canonical text, without those the database computes."""
+        columns = [column for column in table.columns if not column.is_generated]
+        reader = ArrowReader(self._url, f"penstock {self._set_name} copy")
+        try:
+            if source.exported is not None:
+                reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                reader.execute(f"SET TRANSACTION SNAPSHOT {literal(source.exported)}")
+                query = rows_now(table, columns, chunk)
+            else:
+                query = rows_as_of(table, columns, chunk, self._set_name, Cut(Snapshot.parse(source.snapshot)))
+            yield from reader.stream(query, doing=f"copy table {table.name}")
+        finally:
+            reader.close()

@@ -1,0 +1,199 @@
+"""The error queue in a PostgreSQL target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from psycopg.rows import DictRow, dict_row
+
+from penstock.apply.error_queue import ErrorEntry
+from penstock.apply.ledger import Failure
+from penstock.apply.target import TargetCatalog, TargetTable
+from penstock.change import Change, Op, TableName, Transaction
+from penstock.dialects.postgres.catalog import read_tables
+from penstock.dialects.postgres.connection import Connection, connect, label, speaking
+from penstock.dialects.postgres.session import PostgresSession
+from penstock.errors import OperatorError
+from penstock.position import START
+from penstock.values import encode_image
+
+_ENTRY = """
+SELECT e.id, e.txn_id, e.commit_scn, e.committed_at, e.message_number, e.message_count, e.error_number, e.error_code,
+  e.error_message, e.found, c.schema_name, c.table_name, c.op, e.created_at
+FROM penstock.error e LEFT JOIN penstock.error_change c
+  ON c.process = e.process AND c.error_id = e.id AND c.message_number = e.message_number
+WHERE e.process = %s
+"""
+
+
+def put_error(connection: Connection, process: str, transaction: Transaction, failure: Failure) -> None:
+    """Insert a transaction with all its changes into the error queue."""
+    error = failure.error
+    row = connection.execute(
+        "INSERT INTO penstock.error (process, txn_id, commit_scn, committed_at, message_number, message_count,"
+        " error_number, error_code, error_message, found)"
+        " VALUES (%s, %s, %s, to_timestamp(%s / 1000000.0), %s, %s, %s, %s, %s, %s) RETURNING id",
+        [
+            process,
+            transaction.txn_id,
+            transaction.commit_scn,
+            transaction.committed_at_us,
+            failure.message_number,
+            len(transaction.changes),
+            error.number,
+            error.code,
+            str(error),
+            None if error.found is None else encode_image(error.found),
+        ],
+    ).fetchone()
+    assert row is not None
+    with connection.cursor().copy(
+        "COPY penstock.error_change (process, error_id, message_number, op, schema_name, table_name, table_version,"
+        " change_seq, before, after) FROM STDIN"
+    ) as copy:
+        for number, change in enumerate(transaction.changes, start=1):
+            images = (None if image is None else encode_image(image) for image in (change.before, change.after))
+            copy.write_row(
+                [
+                    process,
+                    row[0],
+                    number,
+                    change.op.value,
+                    change.table.schema,
+                    change.table.name,
+                    change.table_version,
+                    change.change_seq,
+                    *images,
+                ]
+            )
+
+
+class PostgresErrorQueue:
+    """Implements `apply.error_queue.ErrorQueue`."""
+
+    def __init__(self, url: str, process: str) -> None:
+        """Open the entries of a process in the database at `url`."""
+        self._url = url
+        self._process = process
+        self._connection: Connection | None = None
+
+    def entries(self) -> Sequence[ErrorEntry]:
+        """Return all entries, in commit order."""
+        with speaking("read the error queue", self._url):
+            rows = self._rows().execute(_ENTRY + " ORDER BY e.commit_scn, e.id", [self._process])
+            return [self._entry(row) for row in rows]
+
+    def load(self, entry_id: str) -> tuple[ErrorEntry, Transaction]:
+        """Return an entry and its changes."""
+        number = self._number(entry_id)
+        with speaking("read the error queue", self._url):
+            row = self._rows().execute(_ENTRY + " AND e.id = %s", [self._process, number]).fetchone()
+            if row is None:
+                raise self._unknown(entry_id)
+            changes = self._rows().execute(
+                "SELECT * FROM penstock.error_change WHERE process = %s AND error_id = %s ORDER BY message_number",
+                [self._process, number],
+            )
+            entry = self._entry(row)
+            committed = None if entry.committed_at is None else round(entry.committed_at.timestamp() * 1_000_000)
+            return entry, Transaction(entry.commit_scn, entry.txn_id, committed, [_change(c) for c in changes])
+
+    def delete(self, entry_id: str) -> None:
+        """Remove an entry; nothing is applied."""
+        with speaking("write the error queue", self._url):
+            deleted = self._sql().execute(_DELETE, [self._process, self._number(entry_id)])
+        if deleted.rowcount == 0:
+            raise self._unknown(entry_id)
+
+    def update_failure(self, entry_id: str, failure: Failure) -> None:
+        """Note why an entry failed again."""
+        error = failure.error
+        with speaking("write the error queue", self._url):
+            self._sql().execute(
+                "UPDATE penstock.error SET message_number = %s, error_number = %s, error_code = %s,"
+                " error_message = %s, found = %s WHERE process = %s AND id = %s",
+                [
+                    failure.message_number,
+                    error.number,
+                    error.code,
+                    str(error),
+                    None if error.found is None else encode_image(error.found),
+                    self._process,
+                    self._number(entry_id),
+                ],
+            )
+
+    @contextmanager
+    def retry_session(self) -> Iterator[PostgresRetrySession]:
+        """Open a session to apply entries through."""
+        session = PostgresRetrySession(self._url, self._process)
+        try:
+            yield session
+        finally:
+            session.close()
+
+    def _entry(self, row: DictRow) -> ErrorEntry:
+        table = TableName(row["schema_name"], row["table_name"]) if row["table_name"] else None
+        shared = {k: v for k, v in row.items() if k not in ("id", "schema_name", "table_name")}
+        return ErrorEntry(id=f"{self._process}.{row['id']}", table=table, **shared)
+
+    def _number(self, entry_id: str) -> int:
+        process, _, number = entry_id.rpartition(".")
+        if process not in ("", self._process) or not number.isdecimal():
+            raise self._unknown(entry_id)
+        return int(number)
+
+    def _unknown(self, entry_id: str) -> OperatorError:
+        return OperatorError(
+            f"no transaction {entry_id!r} in the error queue",
+            where=label(self._url),
+            do="`penstock errors list` names those that are there",
+        )
+
+    def _rows(self) -> Any:
+        return self._sql().cursor(row_factory=dict_row)
+
+    def _sql(self) -> Connection:
+        if self._connection is None or self._connection.closed:
+            self._connection = connect(self._url, f"penstock {self._process} errors")
+        return self._connection
+
+
+class PostgresRetrySession(PostgresSession):
+    """Implements `apply.error_queue.RetrySession`."""
+
+    def __init__(self, url: str, process: str) -> None:
+        """Open a session that writes like an apply server: ordinary triggers do not fire (A-177)."""
+        super().__init__(url, f"penstock {process} retry")
+        self._process = process
+
+    def remove_entry(self, entry_id: str) -> bool:
+        """Delete an entry inside the open transaction; False when somebody else has."""
+        number = int(entry_id.rpartition(".")[2])
+        return self._execute(_DELETE, [self._process, number]).rowcount == 1
+
+    def catalog(self, transaction: Transaction) -> TargetCatalog:
+        """Describe the tables that a transaction changes."""
+        names = {change.table for change in transaction.changes}
+        tables = read_tables(self.connection, names)
+        return TargetCatalog(
+            tables={name: TargetTable(table) for name, table in tables.items()},
+            instantiated=dict.fromkeys(names, START),
+            references_from=START,
+        )
+
+
+_DELETE = "DELETE FROM penstock.error WHERE process = %s AND id = %s"
+
+
+def _change(row: DictRow) -> Change:
+    return Change(
+        change_seq=row["change_seq"],
+        op=Op(row["op"]),
+        table=TableName(row["schema_name"], row["table_name"]),
+        table_version=row["table_version"],
+        before=row["before"],
+        after=row["after"],
+    )

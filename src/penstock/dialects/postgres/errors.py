@@ -1,0 +1,104 @@
+"""What a PostgreSQL error means to us: retry, stop, or an apply error of one transaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+
+from penstock.errors import OperatorError, PenstockError, RetryableError
+
+LOGICAL_ERRORS = {
+    "23505": 1,
+    "23P01": 1,
+    "23503": 2291,
+    "23502": 1400,
+    "23514": 2290,
+    "22001": 12899,
+    "22P02": 1722,
+    "22003": 1722,
+    "22007": 1722,
+    "22008": 1722,
+    "42703": 26689,
+    "42P01": 942,
+}
+"""SQLSTATE to the portable numbers of the error queue (apply.md section 0)."""
+
+_CONTENTION = {"40P01", "55P03", "40001"}
+_LOST = {"57P01", "57P02", "57P03", "57P04", "57P05", "57014", "25P03", "25006"}
+_STOP_CLASSES = {"53", "54", "58", "F0", "XX", "28", "3D", "0A"}
+_DATA_CLASSES = {"22", "23", "42", "44", "P0", "21", "09", "27"}
+
+
+def is_contention(sqlstate: str | None) -> bool:
+    """Whether somebody else was in the way: the same work may succeed at once (A-38)."""
+    return sqlstate in _CONTENTION
+
+
+def is_data_error(sqlstate: str | None) -> bool:
+    """Whether the transaction itself cannot be applied as the target stands: an error-queue entry."""
+    if sqlstate is None or sqlstate == "42501":
+        return False
+    return sqlstate[:2] in _DATA_CLASSES or sqlstate in ("0A000", "54000")
+
+
+def translate(exc: psycopg.Error, *, doing: str, where: str) -> PenstockError:
+    """Say what a database error means for the whole process, without repeating any value it mentions.
+
+    Args:
+        doing: What was being done, for example `read the change log`.
+        where: The connection, see `connection.label`.
+    """
+    return from_sqlstate(exc.sqlstate, doing=doing, where=where, reason=reason(exc))
+
+
+def from_sqlstate(sqlstate: str | None, *, doing: str, where: str, reason: str) -> PenstockError:
+    """`translate` for drivers other than psycopg."""
+    what = f"cannot {doing}: {reason}"
+    match sqlstate:
+        case None:
+            return RetryableError(what, where=where, do="check that the server is up and reachable")
+        case "28P01" | "28000":
+            return OperatorError(what, where=where, do="check user and password in the connection's url")
+        case "3D000":
+            return OperatorError(what, where=where, do="create the database, or correct the url")
+        case "42501":
+            return OperatorError(what, where=where, do="`penstock plan --print-sql` prints the grants that are needed")
+        case "53300":
+            return RetryableError(what, where=where, do="raise max_connections, or close other sessions")
+        case "53100" | "53200" | "58030":
+            return RetryableError(what, where=where, do="free space or memory on the database server")
+        case "42P01" | "42883" | "3F000":
+            return OperatorError(what, where=where, do="run `penstock setup`")
+        case _ if sqlstate in _LOST or sqlstate in _CONTENTION or sqlstate.startswith("08"):
+            return RetryableError(what, where=where)
+        case _:
+            return OperatorError(what, where=where)
+
+
+def reason(exc: psycopg.Error) -> str:
+    """The server's primary message, or the driver's first line; DETAIL is left out because it holds row values."""
+    text = exc.diag.message_primary or str(exc).strip()
+    return text.splitlines()[0] if text else type(exc).__name__
+
+
+def safe_message(diag: Any) -> str:
+    """An error queue's message: primary text with the constraint, column or type it names, never a row value.
+
+    PostgreSQL puts the offending text itself into the primary message of class 22 errors, so for those the
+    condition's name stands in.
+    """
+    parts = [
+        f"{kind} {name!r}"
+        for kind, name in (
+            ("table", f"{diag.schema_name}.{diag.table_name}" if diag.table_name else None),
+            ("column", diag.column_name),
+            ("constraint", diag.constraint_name),
+            ("type", diag.datatype_name),
+        )
+        if name
+    ]
+    condition = psycopg.errors.lookup(diag.sqlstate).__name__ if diag.sqlstate else "error"
+    words = "".join(" " + c.lower() if c.isupper() else c for c in condition).strip()
+    text = words if diag.sqlstate and diag.sqlstate[:2] == "22" else diag.message_primary or words
+    return f"{text} ({', '.join(parts)})" if parts else text

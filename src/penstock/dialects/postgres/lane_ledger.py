@@ -1,0 +1,97 @@
+"""The lanes' entries in the ledger, written through the lane's own connection."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.apply.conflicts import CONFLICTS
+from penstock.apply.ledger import Failure, LaneClaim
+from penstock.change import Transaction
+from penstock.dialects.postgres.connection import Connection, speaking
+from penstock.dialects.postgres.error_queue import put_error
+from penstock.errors import FencedError
+
+
+def lane_application_name(process: str) -> str:
+    """The application name of a process's apply servers, by which a later run finds those left behind."""
+    return f"penstock {process} apply"
+
+
+class PostgresLaneLedger:
+    """Implements `apply.ledger.LaneLedger` on the lane's own connection."""
+
+    def __init__(self, url: str, connection: Connection, claim: LaneClaim) -> None:
+        """Write entries for `claim` through `connection`, a session at `url`, inside its open transaction."""
+        self._url = url
+        self._connection = connection
+        self._claim = claim
+
+    def claim(self) -> NDArray[np.int64]:
+        """See `LaneLedger.claim`. Losing this commit in a crash of the server would lose nothing: all sessions end."""
+        with speaking("claim a lane", self._url):
+            return self._take(self._claim)
+
+    def record(self, commit_scns: NDArray[np.int64], *, changes: int, failure: Failure | None = None) -> None:
+        """See `LaneLedger.record`."""
+        with speaking("write the ledger", self._url):
+            self._write(self._claim, commit_scns.tolist(), changes, failure)
+
+    def put_error(self, transaction: Transaction, failure: Failure) -> None:
+        """See `LaneLedger.put_error`."""
+        with speaking("write the error queue", self._url):
+            put_error(self._connection, self._claim.process, transaction, failure)
+
+    def _take(self, claim: LaneClaim) -> NDArray[np.int64]:
+        self._connection.execute("SET LOCAL synchronous_commit = off")
+        taken = self._connection.execute(
+            "UPDATE penstock.lane SET attempt = %s WHERE process = %s AND lane = %s AND epoch = %s AND attempt <= %s",
+            [claim.attempt, claim.process, claim.lane, claim.epoch, claim.attempt],
+        )
+        if taken.rowcount == 0:
+            raise self._fenced()
+        rows = self._connection.execute(
+            "SELECT low_watermark FROM penstock.process WHERE name = %(process)s"
+            " UNION ALL SELECT unnest(commit_scns) FROM penstock.applied WHERE process = %(process)s",
+            {"process": claim.process},
+        ).fetchall()
+        return np.array([row[0] for row in rows], np.int64)
+
+    def _write(self, claim: LaneClaim, scns: list[int], changes: int, failure: Failure | None) -> None:
+        if claim.moves_watermark:
+            entry = (
+                "UPDATE penstock.process SET low_watermark = %(last)s, high_watermark = %(last)s, applied_at = now()"
+                " WHERE name = %(process)s AND EXISTS (SELECT FROM lane) RETURNING 1"
+            )
+        else:
+            entry = (
+                "INSERT INTO penstock.applied (process, highest_scn, commit_scns)"
+                " SELECT %(process)s, %(last)s, %(scns)s FROM lane RETURNING 1"
+            )
+        is_conflict = failure is not None and failure.error.number in CONFLICTS
+        row = self._connection.execute(
+            "WITH lane AS (UPDATE penstock.lane SET transactions = transactions + %(transactions)s,"
+            " changes = changes + %(changes)s, errors = errors + %(errors)s, conflicts = conflicts + %(conflicts)s"
+            " WHERE process = %(process)s AND lane = %(lane)s AND epoch = %(epoch)s AND attempt = %(attempt)s"
+            f" RETURNING 1), entry AS ({entry}) SELECT count(*) FROM entry",
+            {
+                "process": claim.process,
+                "lane": claim.lane,
+                "epoch": claim.epoch,
+                "attempt": claim.attempt,
+                "transactions": len(scns),
+                "changes": changes,
+                "errors": int(failure is not None),
+                "conflicts": int(is_conflict),
+                "last": scns[-1],
+                "scns": scns,
+            },
+        ).fetchone()
+        if row is None or row[0] == 0:
+            raise self._fenced()
+
+    def _fenced(self) -> FencedError:
+        return FencedError(
+            "another run, or a later attempt at the same work, has taken over",
+            where=f"process {self._claim.process!r}, lane {self._claim.lane}, epoch {self._claim.epoch}",
+        )

@@ -1,0 +1,314 @@
+"""The ledger of one apply process in a PostgreSQL target, as its driver reads and writes it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from psycopg.rows import dict_row
+
+from penstock.apply.ledger import ProcessState
+from penstock.change import TableName
+from penstock.dialects.base import Step
+from penstock.dialects.postgres.connection import Connection, connect, label, literal, quote, speaking
+from penstock.dialects.postgres.lane_ledger import lane_application_name
+from penstock.errors import FencedError, OperatorError
+from penstock.position import Scn
+from penstock.schema import Dictionary, TableSchema
+from penstock.snapshot.chunk import Chunk
+from penstock.snapshot.instantiate import HeldSnapshot, OpenCopy
+from penstock.sources.trigger_queue.queue import Captured
+
+
+class PostgresLedger:
+    """The entries of one apply process, as its driver reads and writes them."""
+
+    def __init__(self, url: str, process: str) -> None:
+        """Use the ledger in the database at `url`."""
+        self._url = url
+        self._process = process
+        self._connection: Connection | None = None
+        self._epoch = 0
+
+    def acquire(self, source: str, *, lanes: int, wait_s: float = 5) -> ProcessState:
+        """Become the one run of this process: refuse to be a second one, and shut out what an earlier one left.
+
+        Raises:
+            OperatorError: Another run of the process is alive, or it is fed by another source (A-7).
+        """
+        connection = self._sql()
+        with speaking("start the apply process", self._url):
+            self._lock(connection, wait_s)
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
+                " AND usename = current_user AND datname = current_database()",
+                [lane_application_name(self._process)],
+            )
+            with connection.transaction():
+                connection.execute(
+                    "INSERT INTO penstock.process (name, source) VALUES (%s, %s) ON CONFLICT DO NOTHING",
+                    [self._process, source],
+                )
+                row = connection.execute(
+                    "UPDATE penstock.process SET epoch = epoch + 1, status = 'ENABLED', status_at = now(), error = NULL"
+                    " WHERE name = %s RETURNING epoch, source",
+                    [self._process],
+                ).fetchone()
+                assert row is not None
+                self._epoch = row[0]
+                if row[1] != source:
+                    raise OperatorError(
+                        f"apply process {self._process!r} is fed by source {row[1]!r}, not {source!r}",
+                        where=label(self._url),
+                        do="give the pipeline another name",
+                    )
+                # Waits for a writer of an earlier epoch that is just committing.
+                connection.execute(
+                    "INSERT INTO penstock.lane (process, lane, epoch, attempt)"
+                    " SELECT %(process)s, generate_series(0, %(lanes)s - 1), %(epoch)s, -1"
+                    " ON CONFLICT (process, lane) DO UPDATE SET epoch = excluded.epoch, attempt = -1",
+                    {"process": self._process, "lanes": lanes, "epoch": self._epoch},
+                )
+                connection.execute(
+                    "UPDATE penstock.lane SET epoch = %s WHERE process = %s AND lane >= %s",
+                    [self._epoch, self._process, lanes],
+                )
+        state = self.state()
+        assert state is not None
+        return state
+
+    def state(self) -> ProcessState | None:
+        """Return where the process stands; None when it was never set up."""
+        with speaking("read the ledger", self._url):
+            cursor = self._sql().cursor(row_factory=dict_row)
+            row = cursor.execute(
+                "SELECT p.name, p.epoch, p.status, p.error, p.low_watermark, p.consistent_at, p.applied_at,"
+                " greatest(p.high_watermark, (SELECT max(a.highest_scn) FROM penstock.applied a"
+                " WHERE a.process = p.name)) AS high_watermark,"
+                " coalesce(sum(l.transactions), 0)::bigint AS transactions,"
+                " coalesce(sum(l.changes), 0)::bigint AS changes,"
+                " (SELECT count(*) FROM penstock.error e WHERE e.process = p.name) AS errors,"
+                " coalesce(sum(l.conflicts), 0)::bigint AS conflicts"
+                " FROM penstock.process p LEFT JOIN penstock.lane l ON l.process = p.name"
+                " WHERE p.name = %s GROUP BY p.name",
+                [self._process],
+            ).fetchone()
+            return ProcessState(**row) if row else None
+
+    def is_running(self) -> bool:
+        """Whether a run of the process is alive somewhere."""
+        with speaking("read the ledger", self._url):
+            row = (
+                self._sql()
+                .execute(
+                    "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2"
+                    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+                    " AND classid::bigint = hashtext('penstock')::bigint & 4294967295"
+                    " AND objid::bigint = hashtext(%s)::bigint & 4294967295)",
+                    [self._process],
+                )
+                .fetchone()
+            )
+            return bool(row and row[0])
+
+    def complete(self, end: Scn, consistent_at: datetime | None) -> None:
+        """Move the low watermark to the end of a batch whose every transaction is applied.
+
+        Raises:
+            FencedError: Another run has taken over.
+        """
+        connection = self._sql()
+        with speaking("write the ledger", self._url), connection.transaction():
+            moved = connection.execute(
+                "UPDATE penstock.process SET low_watermark = %(end)s,"
+                " high_watermark = greatest(high_watermark, %(end)s), consistent_at = coalesce(%(at)s, consistent_at),"
+                " applied_at = now() WHERE name = %(process)s AND epoch = %(epoch)s AND low_watermark <= %(end)s",
+                {"end": end, "at": consistent_at, "process": self._process, "epoch": self._epoch},
+            )
+            if moved.rowcount == 0:
+                raise FencedError(f"another run of process {self._process!r} has taken over", where=label(self._url))
+            connection.execute(
+                "DELETE FROM penstock.applied WHERE process = %s AND highest_scn <= %s", [self._process, end]
+            )
+
+    def note_idle(self, consistent_at: datetime) -> None:
+        """Write down that nothing waited at the source at this time."""
+        with speaking("write the ledger", self._url):
+            self._sql().execute(
+                "UPDATE penstock.process SET consistent_at = %s WHERE name = %s AND epoch = %s",
+                [consistent_at, self._process, self._epoch],
+            )
+
+    def set_status(self, status: str, error: str | None = None) -> None:
+        """Write down that the process stopped, and why."""
+        with speaking("write the ledger", self._url):
+            self._sql().execute(
+                "UPDATE penstock.process SET status = %s, status_at = now(), error = %s WHERE name = %s AND epoch = %s",
+                [status, error, self._process, self._epoch],
+            )
+
+    def save_dictionary(self, captured: Iterable[Captured]) -> None:
+        """Keep table versions, with the definitions they were read from, beside the rows they describe."""
+        with speaking("write the ledger", self._url), self._sql().transaction():
+            self._sql().cursor().executemany(
+                "INSERT INTO penstock.dictionary (process, schema_name, table_name, version, definition)"
+                " VALUES (%s, %s, %s, %s, %s) ON CONFLICT DO NOTHING",
+                [
+                    [self._process, t.name.schema, t.name.name, t.version, json.dumps(definition)]
+                    for t, definition in ((c.table, c.definition) for c in captured)
+                ],
+            )
+
+    def dictionary(self) -> Dictionary:
+        """Return every table version kept so far."""
+        with speaking("read the ledger", self._url):
+            rows = self._sql().execute(
+                "SELECT version, definition FROM penstock.dictionary WHERE process = %s", [self._process]
+            )
+            return Dictionary(TableSchema.from_definition(text, version=version) for version, text in rows)
+
+    def instantiated(self) -> dict[TableName, Scn]:
+        """Return the tables whose copy is complete, and the position each was copied at."""
+        with speaking("read the ledger", self._url):
+            rows = self._sql().execute(
+                "SELECT schema_name, table_name, scn FROM penstock.instantiation"
+                " WHERE process = %s AND state = 'READY'",
+                [self._process],
+            )
+            return {TableName(schema, name): Scn(scn) for schema, name, scn in rows}
+
+    def open_copies(self) -> Sequence[OpenCopy]:
+        """Return the copies that were begun and not finished."""
+        with speaking("read the ledger", self._url):
+            rows = self._sql().execute(
+                "SELECT i.schema_name, i.table_name, i.scn, i.snapshot,"
+                " coalesce(json_agg(json_build_array(c.chunk, c.bounds) ORDER BY c.chunk)"
+                " FILTER (WHERE c.chunk IS NOT NULL AND c.rows IS NULL), '[]'), count(c.rows)"
+                " FROM penstock.instantiation i LEFT JOIN penstock.chunk c USING (process, schema_name, table_name)"
+                " WHERE i.process = %s AND i.state = 'COPYING' GROUP BY 1, 2, 3, 4 ORDER BY 1, 2",
+                [self._process],
+            )
+            return [
+                OpenCopy(
+                    table := TableName(schema, name),
+                    Scn(scn),
+                    snapshot,
+                    [Chunk(table, number, bounds["after"], bounds["upto"]) for number, bounds in todo],
+                    done,
+                )
+                for schema, name, scn, snapshot, todo, done in rows
+            ]
+
+    def begin_copies(self, chunks: Iterable[Chunk], held: HeldSnapshot) -> None:
+        """Note copies of tables as of a snapshot, and all their chunks."""
+        chunks = list(chunks)
+        with speaking("write the ledger", self._url), self._sql().transaction():
+            cursor = self._sql().cursor()
+            cursor.executemany(
+                "INSERT INTO penstock.instantiation (process, schema_name, table_name, scn, snapshot, state)"
+                " VALUES (%s, %s, %s, %s, %s, 'COPYING')",
+                [[self._process, t.schema, t.name, held.scn, held.text] for t in sorted({c.table for c in chunks})],
+            )
+            cursor.executemany(
+                "INSERT INTO penstock.chunk (process, schema_name, table_name, chunk, bounds)"
+                " VALUES (%s, %s, %s, %s, %s)",
+                [[self._process, c.table.schema, c.table.name, c.number, json.dumps(c.bounds)] for c in chunks],
+            )
+
+    def finish_copies(self) -> None:
+        """Mark every copy as complete whose chunks are all done."""
+        with speaking("write the ledger", self._url):
+            self._sql().execute(
+                "UPDATE penstock.instantiation i SET state = 'READY' WHERE process = %s AND state = 'COPYING'"
+                " AND NOT EXISTS (SELECT FROM penstock.chunk c WHERE c.process = i.process"
+                " AND (c.schema_name, c.table_name) = (i.schema_name, i.table_name) AND c.rows IS NULL)",
+                [self._process],
+            )
+
+    def is_empty(self, table: TableName) -> bool:
+        """Whether a table holds no row."""
+        with speaking(f"look into table {table}", self._url):
+            found = self._sql().execute(f"SELECT FROM {quote(table.schema, table.name)} LIMIT 1").fetchone()
+            return found is None
+
+    def clear(self, table: TableName) -> None:
+        """Delete the rows that an unfinished copy has left in a table, and forget that copy."""
+        with speaking(f"clear table {table}", self._url), self._sql().transaction():
+            self._sql().execute("SET LOCAL session_replication_role = replica")
+            self._sql().execute(f"DELETE FROM {quote(table.schema, table.name)}")
+            self._sql().execute(
+                "DELETE FROM penstock.chunk WHERE process = %s AND (schema_name, table_name) = (%s, %s)",
+                [self._process, table.schema, table.name],
+            )
+            self._sql().execute(
+                "DELETE FROM penstock.instantiation WHERE process = %s AND (schema_name, table_name) = (%s, %s)",
+                [self._process, table.schema, table.name],
+            )
+
+    def close(self) -> None:
+        """Close the session, and with it the right to be the one run."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _lock(self, connection: Connection, wait_s: float) -> None:
+        deadline = time.monotonic() + wait_s
+        while True:
+            row = connection.execute(
+                "SELECT pg_try_advisory_lock(hashtext('penstock'), hashtext(%s))", [self._process]
+            ).fetchone()
+            if row and row[0]:
+                return
+            if time.monotonic() > deadline:
+                raise OperatorError(
+                    f"apply process {self._process!r} is running already",
+                    where=label(self._url),
+                    do="stop the other `penstock run` first, or give this pipeline another name",
+                )
+            time.sleep(0.2)
+
+    def _sql(self) -> Connection:
+        if self._connection is None or self._connection.closed:
+            self._connection = connect(self._url, f"penstock {self._process} ledger")
+        return self._connection
+
+
+def ledger_exists(connection: Connection) -> bool:
+    """Whether the database holds a ledger."""
+    row = connection.execute("SELECT to_regclass('penstock.process') IS NOT NULL").fetchone()
+    return bool(row and row[0])
+
+
+def removal_steps(connection: Connection, url: str, process: str) -> list[Step]:
+    """The steps that remove a process from the ledger, and the ledger with the last one.
+
+    Raises:
+        OperatorError: The process is running, or its error queue holds transactions (A-12).
+    """
+    if not ledger_exists(connection):
+        return []
+    row = connection.execute(
+        "SELECT (SELECT count(*) FROM penstock.error WHERE process = %(name)s),"
+        " (SELECT count(*) FROM penstock.process WHERE name <> %(name)s),"
+        " (SELECT count(*) FROM penstock.process WHERE name = %(name)s),"
+        " pg_try_advisory_xact_lock(hashtext('penstock'), hashtext(%(name)s))",
+        {"name": process},
+    ).fetchone()
+    assert row is not None
+    errors, others, known, is_free = row
+    if not is_free:
+        raise OperatorError(f"process {process!r} is running", where=label(url), do="stop `penstock run` first")
+    if errors:
+        raise OperatorError(
+            f"the error queue of {process!r} holds {errors} transactions",
+            where=label(url),
+            do="`penstock errors retry --all` or `penstock errors delete --all` first",
+        )
+    if others:
+        name = literal(process)
+        return [Step(f"process {process}", f"DELETE FROM penstock.process WHERE name = {name}")] if known else []
+    tables = ("error_change", "error", "dictionary", "chunk", "instantiation", "applied", "lane", "process")
+    drops = [Step(f"table penstock.{table}", f"DROP TABLE penstock.{table}") for table in tables]
+    return [*drops, Step("schema penstock", "DROP SCHEMA penstock")]

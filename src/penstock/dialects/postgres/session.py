@@ -1,0 +1,279 @@
+"""A session at a PostgreSQL target: its transactions, single-row statements, and the checks apply makes itself.
+
+Sessions run with `session_replication_role = replica`, so the target's ordinary triggers do not fire (A-179). That
+also silences foreign keys and deferrable constraints, whose checks are triggers; apply makes them itself (ADR 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+
+from penstock.apply.conflicts import ApplyError, ContentionError
+from penstock.apply.net import NetChange
+from penstock.apply.target import RowMatch, TargetTable
+from penstock.change import Image, TableName
+from penstock.dialects.postgres.catalog import read_tables
+from penstock.dialects.postgres.connection import Connection, connect, label, quote
+from penstock.dialects.postgres.errors import LOGICAL_ERRORS, is_contention, is_data_error, safe_message, translate
+from penstock.dialects.postgres.set_path import SetPath
+from penstock.errors import OperatorError, PenstockError
+from penstock.schema import Column, ForeignKey, TableSchema
+from penstock.snapshot.chunk import Chunk
+
+_APPLY_SETTINGS = (
+    "SET session_replication_role = replica",
+    # A killed task must not keep its locks (A-213).
+    "SET idle_in_transaction_session_timeout = '5min'",
+    # Statements find rows by key; what they cost must not grow with the table.
+    "SET enable_hashjoin = off",
+    "SET enable_mergejoin = off",
+    "SET jit = off",
+    # Operators of extension types are found by the search path.
+    "SELECT set_config('search_path', concat_ws(', ', current_setting('search_path'), string_agg(DISTINCT"
+    " quote_ident(n.nspname), ', ')), false) FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace",
+)
+
+
+class PostgresSession:
+    """Implements `apply.target.TargetSession`."""
+
+    def __init__(self, url: str, application_name: str) -> None:
+        """Connect, and switch ordinary triggers off for this session.
+
+        Raises:
+            OperatorError: The user may not do that.
+        """
+        self._url = url
+        self.connection: Connection = connect(url, application_name)
+        for statement in _APPLY_SETTINGS:
+            try:
+                self.connection.execute(statement)
+            except psycopg.errors.InsufficientPrivilege as exc:
+                user = self.connection.info.user
+                raise OperatorError(
+                    "cannot keep the target's triggers from firing: no right to set session_replication_role",
+                    where=label(url),
+                    do=f"as a superuser: GRANT SET ON PARAMETER session_replication_role TO {quote(user)}",
+                ) from exc
+        self._set_path = SetPath(self.connection)
+        self._described: dict[TableName, TableSchema] = {}
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the connection is open and outside a transaction."""
+        idle = psycopg.pq.TransactionStatus.IDLE
+        return not self.connection.closed and self.connection.info.transaction_status == idle
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Begin; commit at the end of the block, or roll back if it raises."""
+        self._execute("BEGIN")
+        try:
+            yield
+            self._execute("COMMIT")
+        except BaseException:
+            self._set_path.forget_new_tables()
+            if not self.connection.closed:
+                try:
+                    self.connection.execute("ROLLBACK")
+                except psycopg.OperationalError:
+                    # The connection is lost, and the server has rolled back; the first error says more.
+                    self.connection.close()
+            raise
+        self._set_path.keep_new_tables()
+
+    def apply_net(self, nets: Sequence[NetChange], *, with_references: bool) -> None:
+        """See `apply.target.TargetSession.apply_net`."""
+        try:
+            self._set_path.apply(nets, self._columns, with_references=with_references)
+        except psycopg.Error as exc:
+            raise self._translate(exc) from exc
+
+    def load(self, table: TargetTable, rows: pa.Table) -> None:
+        """Insert rows that need no further check."""
+        try:
+            self._set_path.load(table, rows)
+        except psycopg.Error as exc:
+            raise self._translate(exc) from exc
+
+    def open_chunk(self, process: str, epoch: int, chunk: Chunk) -> bool | None:
+        """Lock a chunk's mark; False when it is done already, None when this run is over or it is not a chunk."""
+        row = self._execute(
+            "SELECT c.rows IS NULL FROM penstock.chunk c JOIN penstock.process p ON p.name = c.process"
+            " WHERE c.process = %s AND p.epoch = %s AND (c.schema_name, c.table_name, c.chunk) = (%s, %s, %s)"
+            " FOR NO KEY UPDATE OF c",
+            [process, epoch, chunk.table.schema, chunk.table.name, chunk.number],
+        ).fetchone()
+        return None if row is None else bool(row[0])
+
+    def close_chunk(self, process: str, chunk: Chunk, rows: int) -> None:
+        """Mark a chunk as done."""
+        self._execute(
+            "UPDATE penstock.chunk SET rows = %s"
+            " WHERE process = %s AND (schema_name, table_name, chunk) = (%s, %s, %s)",
+            [rows, process, chunk.table.schema, chunk.table.name, chunk.number],
+        )
+
+    def insert(self, table: TargetTable, values: Image) -> None:
+        """Insert a row; an identity takes the given value."""
+        columns = [table.schema.by_name[name] for name in values]
+        if columns:
+            names = ", ".join(quote(column.name) for column in columns)
+            marks = ", ".join(_mark(column) for column in columns)
+            statement = f"INSERT INTO {_quoted(table)} ({names}) OVERRIDING SYSTEM VALUE VALUES ({marks})"
+        else:
+            statement = f"INSERT INTO {_quoted(table)} DEFAULT VALUES"
+        self._execute(statement, list(values.values()))
+
+    def update(self, table: TargetTable, match: RowMatch, values: Image) -> int:
+        """Set columns of the rows that match."""
+        if not values:
+            return len(self._find(table, match))
+        settings = ", ".join(f"{quote(name)} = {_mark(table.schema.by_name[name])}" for name in values)
+        condition, wanted = _condition(table, match)
+        if match.only_one:
+            statement = (
+                f"WITH one AS (SELECT tableoid, ctid FROM {_only(table)} t WHERE {condition} LIMIT 1 FOR UPDATE)"
+                f" UPDATE {_only(table)} t SET {settings} FROM one"
+                " WHERE t.ctid = one.ctid AND t.tableoid = one.tableoid"
+            )
+            return self._execute(statement, [*wanted, *values.values()]).rowcount
+        statement = f"UPDATE {_only(table)} t SET {settings} WHERE {condition}"
+        return self._execute(statement, [*values.values(), *wanted]).rowcount
+
+    def delete(self, table: TargetTable, match: RowMatch) -> int:
+        """Delete the rows that match."""
+        condition, wanted = _condition(table, match)
+        if match.only_one:
+            statement = (
+                f"WITH one AS (SELECT tableoid, ctid FROM {_only(table)} t WHERE {condition} LIMIT 1 FOR UPDATE)"
+                f" DELETE FROM {_only(table)} t USING one WHERE t.ctid = one.ctid AND t.tableoid = one.tableoid"
+            )
+        else:
+            statement = f"DELETE FROM {_only(table)} t WHERE {condition}"
+        return self._execute(statement, wanted).rowcount
+
+    def truncate(self, tables: Sequence[TargetTable]) -> None:
+        """Empty several tables at once; those that only refer to each other may be named together."""
+        self._execute("TRUNCATE " + ", ".join(_only(table) for table in tables))
+
+    def lock_rows(self, table: TargetTable, match: RowMatch) -> list[Image]:
+        """Return and lock up to two rows that have the key."""
+        return self._find(table, RowMatch(match.key, {}))
+
+    def is_reference_broken(self, foreign_key: ForeignKey, values: Sequence[str]) -> bool:
+        """Whether a child holds these values and no parent does; locks the parent against removal."""
+        parent = self._columns(foreign_key.parent)
+        child = self._columns(foreign_key.child)
+        on_parent = " AND ".join(f"{quote(name)} = {_mark(parent[name])}" for name in foreign_key.parent_columns)
+        on_child = " AND ".join(f"{quote(name)} = {_mark(child[name])}" for name in foreign_key.columns)
+        found = self._execute(
+            f"SELECT FROM {quote(foreign_key.parent.schema, foreign_key.parent.name)} WHERE {on_parent} FOR KEY SHARE",
+            values,
+        )
+        if found.fetchone() is not None:
+            return False
+        found = self._execute(
+            f"SELECT FROM {quote(foreign_key.child.schema, foreign_key.child.name)} WHERE {on_child} LIMIT 1", values
+        )
+        return found.fetchone() is not None
+
+    def is_unique_broken(self, table: TargetTable, image: Image) -> str | None:
+        """Name a deferrable constraint that two rows now break, one of them with the values of `image`."""
+        for unique in table.schema.all_uniques:
+            if unique.is_deferrable and set(unique.columns) <= set(image):
+                match = RowMatch({name: image[name] for name in unique.columns}, {})
+                has_null = any(value is None for value in match.key.values())
+                if (unique.nulls_are_equal or not has_null) and len(self._find(table, match)) > 1:
+                    return unique.name
+        for exclusion in table.schema.exclusions:
+            if exclusion.is_deferrable and exclusion.columns and set(exclusion.columns) <= set(image):
+                values = [image[name] for name in exclusion.columns]
+                if None not in values and self._is_excluded(table, exclusion.columns, exclusion.operators, values):
+                    return exclusion.name
+        return None
+
+    def _is_excluded(
+        self, table: TargetTable, columns: Sequence[str], operators: Sequence[str], values: Sequence[str | None]
+    ) -> bool:
+        marks = [_mark(table.schema.by_name[name]) for name in columns]
+        with_rows = " AND ".join(f"{quote(n)} {op} {m}" for n, op, m in zip(columns, operators, marks, strict=True))
+        with_self = " AND ".join(f"{m} {op} {m}" for op, m in zip(operators, marks, strict=True))
+        row = self._execute(
+            f"SELECT (SELECT count(*) FROM (SELECT FROM {_only(table)} WHERE {with_rows} LIMIT 2) found)"
+            f" > CASE WHEN {with_self} THEN 1 ELSE 0 END",
+            [*values, *(value for value in values for _ in range(2))],
+        ).fetchone()
+        return bool(row and row[0])
+
+    def _find(self, table: TargetTable, match: RowMatch) -> list[Image]:
+        condition, wanted = _condition(table, match)
+        names = table.schema.column_names
+        texts = ", ".join(column.text_sql(f"t.{quote(column.name)}") for column in table.schema.columns)
+        rows = self._execute(f"SELECT {texts} FROM {_only(table)} t WHERE {condition} LIMIT 2 FOR UPDATE", wanted)
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def _columns(self, name: TableName) -> Mapping[str, Column]:
+        """The columns of any table at the target, also one that no change ever names."""
+        if name not in self._described:
+            self._described.update(read_tables(self.connection, [name]))
+        return self._described[name].by_name
+
+    def _execute(self, statement: str, values: Sequence[Any] = ()) -> psycopg.Cursor[tuple[Any, ...]]:
+        try:
+            return self.connection.execute(statement, values)
+        except psycopg.Error as exc:
+            raise self._translate(exc) from exc
+
+    def _translate(self, exc: psycopg.Error) -> PenstockError:
+        if is_contention(exc.sqlstate):
+            return ContentionError(safe_message(exc.diag), where=label(self._url))
+        if is_data_error(exc.sqlstate) and exc.sqlstate is not None:
+            number = LOGICAL_ERRORS.get(exc.sqlstate, 0)
+            return ApplyError(number, safe_message(exc.diag), code=exc.sqlstate)
+        return translate(exc, doing="apply", where=label(self._url))
+
+
+def _condition(table: TargetTable, match: RowMatch) -> tuple[str, list[str | None]]:
+    """SQL that finds the rows of a match, and its values in order."""
+    tests, values = [], []
+    for name, value in match.key.items():
+        column = table.schema.by_name[name]
+        operator = "IS NOT DISTINCT FROM" if column.is_nullable else "="
+        tests.append(f"t.{quote(name)} {operator} {_mark(column)}")
+        values.append(value)
+        if not table.key.is_declared and not column.is_exact:
+            tests.append(f"{column.text_sql(f't.{quote(name)}')} IS NOT DISTINCT FROM %s")
+            values.append(value)
+    for name, value in match.old.items():
+        column = table.schema.by_name[name]
+        if column.is_comparable:
+            tests.append(f"t.{quote(name)} IS NOT DISTINCT FROM {_mark(column)}")
+            values.append(value)
+        if not table.key.is_declared and not (column.is_comparable and column.is_exact):
+            # Without a key the text is all there is to tell rows apart by.
+            tests.append(f"{column.text_sql(f't.{quote(name)}')} IS NOT DISTINCT FROM %s")
+            values.append(value)
+    return " AND ".join(tests) or "true", values
+
+
+def _mark(column: Column) -> str:
+    return column.value_sql(f"%s::{column.staging_type}")
+
+
+def _quoted(table: TargetTable) -> str:
+    return quote(table.name.schema, table.name.name)
+
+
+def _only(table: TargetTable) -> str:
+    """The table without those that inherit from it, unless they are its partitions."""
+    return _quoted(table) if table.schema.is_partitioned else f"ONLY {_quoted(table)}"

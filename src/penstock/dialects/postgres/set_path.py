@@ -1,0 +1,352 @@
+"""The set path: net changes by COPY into staging tables, then one statement per table and kind of change.
+
+Every count is checked and every constraint that the session does not enforce is looked at. Anything that is not
+exactly as expected raises `SpeculationError`; the caller rolls back and lets the row path find out why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from penstock.apply.conflicts import SpeculationError
+from penstock.apply.net import NetChange
+from penstock.apply.target import TargetTable
+from penstock.change import TableName
+from penstock.dialects.postgres.connection import Connection, quote
+from penstock.schema import Column, ForeignKey
+
+_CSV = pacsv.WriteOptions(include_header=False)
+
+ColumnsOf = Callable[[TableName], Mapping[str, Column]]
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Rows of one kind in a staging table; its column `o_x` or `n_x` holds an old or a new value of column x."""
+
+    table: TargetTable
+    name: str
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+    count: int
+
+    def old_value(self, column: str) -> str:
+        """SQL for the old value of a column, in rows `s` of the staging table."""
+        return self.table.schema.by_name[column].value_sql(f"s.{quote('o_' + column)}")
+
+    def new_value(self, column: str) -> str:
+        """SQL for the new value of a column, in rows `s` of the staging table."""
+        return self.table.schema.by_name[column].value_sql(f"s.{quote('n_' + column)}")
+
+
+class SetPath:
+    """Writes groups through one connection, inside the transaction that is open on it."""
+
+    def __init__(self, connection: Connection) -> None:
+        """Use `connection`; staging tables are made once per table and kind, and live as long as it does."""
+        self._connection = connection
+        self._tables: dict[Hashable, str] = {}
+        self._new_tables: list[Hashable] = []
+        self._made = 0
+
+    def keep_new_tables(self) -> None:
+        """The transaction was committed, and the staging tables it made with it."""
+        self._new_tables.clear()
+
+    def forget_new_tables(self) -> None:
+        """The transaction was rolled back, and the staging tables it made with it."""
+        for key in self._new_tables:
+            del self._tables[key]
+        self._new_tables.clear()
+
+    def apply(self, nets: Sequence[NetChange], columns_of: ColumnsOf, *, with_references: bool) -> None:
+        """Write the net changes: all deletes, then all updates, then all inserts; then check.
+
+        Raises:
+            SpeculationError: Rows or references were not as expected.
+            psycopg.Error: A statement failed.
+        """
+        staged = [_NetStatements(net, self) for net in nets]
+        for statements in staged:
+            statements.delete()
+        for statements in staged:
+            statements.update()
+        for statements in staged:
+            statements.insert()
+        for statements in staged:
+            statements.check_uniques()
+            statements.check_probes()
+            if with_references:
+                statements.check_references(columns_of)
+
+    def load(self, table: TargetTable, rows: pa.Table) -> None:
+        """Insert rows that need no check beyond the table's own."""
+        writable = rows.select([n for n in rows.column_names if not table.schema.by_name[n].is_generated])
+        if is_plain(table, writable):
+            self.copy(_quoted(table), writable.column_names, writable)
+            return
+        staged = self.stage(table, "l", NO_COLUMNS, writable)
+        self.insert_staged(staged)
+        self._connection.execute(f"TRUNCATE {staged.name}")
+
+    def insert_staged(self, s: Staged) -> None:
+        """Insert all rows of a staging table."""
+        names = ", ".join(quote(name) for name in s.new)
+        values = ", ".join(s.new_value(name) for name in s.new)
+        self.expect(
+            f"INSERT INTO {_quoted(s.table)} ({names}) OVERRIDING SYSTEM VALUE SELECT {values} FROM {s.name} s", s.count
+        )
+
+    def stage(self, table: TargetTable, kind: str, old: pa.Table, new: pa.Table) -> Staged:
+        """Copy rows into the staging table of a target table and kind of change."""
+        key = (kind, table.name, tuple((column.name, column.staging_type) for column in table.schema.columns))
+        if key not in self._tables:
+            self._made += 1
+            self._tables[key] = f"pg_temp.penstock_{kind}_{self._made}"
+            self._new_tables.append(key)
+            self._create(self._tables[key], table)
+        names = [f"o_{column}" for column in old.column_names] + [f"n_{column}" for column in new.column_names]
+        self.copy(self._tables[key], names, pa.Table.from_arrays([*old.columns, *new.columns], names=names))
+        return Staged(
+            table, self._tables[key], tuple(old.column_names), tuple(new.column_names), max(len(old), len(new))
+        )
+
+    def copy(self, into: str, columns: Sequence[str], rows: pa.Table) -> None:
+        """Copy canonical text into columns of a table."""
+        sink = pa.BufferOutputStream()
+        pacsv.write_csv(rows, sink, _CSV)
+        names = ", ".join(quote(column) for column in columns)
+        with self._connection.cursor().copy(f"COPY {into} ({names}) FROM STDIN (FORMAT csv)") as copy:
+            copy.write(memoryview(sink.getvalue()))
+
+    def expect(self, statement: str, count: int) -> None:
+        """Run a statement that must concern exactly `count` rows."""
+        found = self._connection.execute(statement).rowcount
+        if found != count:
+            raise SpeculationError(f"a statement concerns {found} rows, not {count}")
+
+    def expect_none(self, query: str) -> None:
+        """Run a query that must find nothing."""
+        if self._connection.execute(f"{query} LIMIT 1").fetchone() is not None:
+            raise SpeculationError("a constraint may be broken")
+
+    def _create(self, quoted: str, table: TargetTable) -> None:
+        columns = ", ".join(
+            f"{quote(side + column.name)} {column.staging_type}"
+            for side in ("o_", "n_")
+            for column in table.schema.columns
+        )
+        self._connection.execute(f"CREATE TEMP TABLE {quoted} ({columns}) ON COMMIT DELETE ROWS")
+
+
+class _NetStatements:
+    """The statements for the net change of one table."""
+
+    def __init__(self, net: NetChange, path: SetPath) -> None:
+        self._net = net
+        self._path = path
+        self._table = net.table
+        self._by_name = net.table.schema.by_name
+        self._target = _only(net.table)
+        self._deleted: Staged | None = None
+        self._updated: Staged | None = None
+        self._inserted: Staged | None = None
+        self._probed: list[Staged] = []
+
+    def delete(self) -> None:
+        if len(self._net.deletes):
+            rows = self._net.deletes.select(self._compared(self._net.deletes))
+            self._deleted = s = self._path.stage(self._table, "d", rows, NO_COLUMNS)
+            statement = f"DELETE FROM {self._target} t USING {s.name} s WHERE {self._matches(s)}"
+            self._path.expect(statement, s.count)
+
+    def update(self) -> None:
+        if not len(self._net.updates_old):
+            return
+        old = self._net.updates_old.select(self._compared(self._net.updates_old))
+        new = self._net.updates_new.select(self._writable(self._net.updates_new))
+        self._updated = s = self._path.stage(self._table, "u", old, new)
+        if s.new:
+            settings = ", ".join(f"{quote(name)} = {s.new_value(name)}" for name in s.new)
+            statement = f"UPDATE {self._target} t SET {settings} FROM {s.name} s WHERE {self._matches(s)}"
+        else:
+            statement = f"SELECT FROM {self._target} t, {s.name} s WHERE {self._matches(s)}"
+        self._path.expect(statement, s.count)
+
+    def insert(self) -> None:
+        rows = self._net.inserts.select(self._writable(self._net.inserts))
+        if not len(rows):
+            return
+        if self._can_copy(rows):
+            self._path.copy(_quoted(self._table), rows.column_names, rows)
+            return
+        self._inserted = self._path.stage(self._table, "i", NO_COLUMNS, rows)
+        self._path.insert_staged(self._inserted)
+
+    def check_uniques(self) -> None:
+        """Deferrable unique keys: no two rows may hold a value that was just written."""
+        for unique in self._table.schema.all_uniques:
+            if not unique.is_deferrable:
+                continue
+            for s in self._written(unique.columns):
+                values = self._values(s, unique.columns)
+                is_given = (
+                    "true" if unique.nulls_are_equal else _all(f"v.{quote(n)} IS NOT NULL" for n in unique.columns)
+                )
+                same = _all(f"t.{quote(n)} IS NOT DISTINCT FROM v.{quote(n)}" for n in unique.columns)
+                self._path.expect_none(
+                    f"SELECT FROM {values} v WHERE {is_given} AND 1 <"
+                    f" (SELECT count(*) FROM (SELECT FROM {self._target} t WHERE {same} LIMIT 2) found)"
+                )
+
+    def check_references(self, columns_of: ColumnsOf) -> None:
+        """Foreign keys: what was written must have a parent, what was removed must have no child.
+
+        A parent that a probe refers to may rightly be gone by now; then the row path decides.
+        """
+        for foreign_key in self._table.schema.foreign_keys:
+            for s in (*self._written(foreign_key.columns), *self._probed):
+                self._expect_parents(s, foreign_key, columns_of)
+        for foreign_key in self._table.schema.referenced_by:
+            for s in self._removed(foreign_key.parent_columns):
+                self._expect_no_children(s, foreign_key)
+
+    def check_probes(self) -> None:
+        """Images that are gone again: they had to be legal while they were there."""
+        probes = self._net.probes
+        if not len(probes):
+            return
+        rows = probes.select(self._writable(probes))
+        flags = pa.table({"is_absent": self._net.are_probes_absent})
+        present = rows.filter(pa.compute.invert(flags["is_absent"]))
+        absent = rows.filter(flags["is_absent"])
+        key = self._table.key.columns
+        for kind, images in (("p", present), ("a", absent)):
+            if not len(images):
+                continue
+            s = self._path.stage(self._table, kind, NO_COLUMNS, images)
+            self._expect_checks(s)
+            if kind == "a":
+                self._expect_absent(s, key)
+            for unique in self._table.schema.all_uniques:
+                if set(unique.columns) != set(key):
+                    if not unique.columns:
+                        raise SpeculationError("an index on expressions cannot be probed")
+                    self._expect_absent(s, unique.columns)
+            if self._table.schema.exclusions:
+                raise SpeculationError("an exclusion constraint cannot be probed")
+            self._probed.append(s)
+
+    def _expect_absent(self, s: Staged, columns: tuple[str, ...]) -> None:
+        key = self._table.key.columns
+        same = _all(f"t.{quote(n)} = {s.new_value(n)}" for n in columns)
+        own = _all(f"t.{quote(n)} = {s.new_value(n)}" for n in key)
+        is_other = "true" if columns == key else f"NOT ({own})"
+        self._path.expect_none(
+            f"SELECT FROM {s.name} s WHERE EXISTS (SELECT FROM {self._target} t WHERE {same} AND {is_other})"
+        )
+
+    def _expect_checks(self, s: Staged) -> None:
+        schema = self._table.schema
+        refused = [f"({check}) IS FALSE" for check in schema.checks]
+        refused += [
+            f"{quote(n)} IS NULL"
+            for n in s.new
+            if not self._by_name[n].is_nullable and not self._by_name[n].is_generated
+        ]
+        if not refused:
+            return
+        if schema.checks and set(s.new) != {c.name for c in schema.columns}:
+            raise SpeculationError("a check cannot be probed without all columns")
+        row = ", ".join(f"{s.new_value(n)} AS {quote(n)}" for n in s.new)
+        self._path.expect_none(f"SELECT FROM (SELECT {row} FROM {s.name} s) r WHERE {' OR '.join(refused)}")
+
+    def _expect_parents(self, s: Staged, foreign_key: ForeignKey, columns_of: ColumnsOf) -> None:
+        values = self._values(s, foreign_key.columns)
+        given = [f"v.{quote(name)} IS NOT NULL" for name in foreign_key.columns]
+        same = _all(
+            f"p.{quote(parent)} = v.{quote(child)}"
+            for parent, child in zip(foreign_key.parent_columns, foreign_key.columns, strict=True)
+        )
+        if foreign_key.is_match_full and len(given) > 1:
+            self._path.expect_none(f"SELECT FROM {values} v WHERE ({' OR '.join(given)}) AND NOT ({_all(given)})")
+        parent = quote(foreign_key.parent.schema, foreign_key.parent.name)
+        self._path.expect_none(
+            f"SELECT FROM {values} v WHERE {_all(given)}"
+            f" AND NOT EXISTS (SELECT FROM {parent} p WHERE {same} FOR KEY SHARE)"
+        )
+
+    def _expect_no_children(self, s: Staged, foreign_key: ForeignKey) -> None:
+        kept = _all(f"t.{quote(name)} = {s.old_value(name)}" for name in foreign_key.parent_columns)
+        refers = _all(
+            f"c.{quote(child)} = {s.old_value(parent)}"
+            for parent, child in zip(foreign_key.parent_columns, foreign_key.columns, strict=True)
+        )
+        child = quote(foreign_key.child.schema, foreign_key.child.name)
+        self._path.expect_none(
+            f"SELECT FROM {s.name} s WHERE NOT EXISTS (SELECT FROM {self._target} t WHERE {kept})"
+            f" AND EXISTS (SELECT FROM {child} c WHERE {refers})"
+        )
+
+    def _written(self, columns: tuple[str, ...]) -> Iterator[Staged]:
+        """Staged rows that give any of these columns a new value."""
+        if self._inserted is not None:
+            yield self._inserted
+        if self._updated is not None and set(columns) & set(self._updated.new):
+            yield self._updated
+
+    def _removed(self, columns: tuple[str, ...]) -> Iterator[Staged]:
+        """Staged rows that take the old value of any of these columns away."""
+        if self._deleted is not None:
+            yield self._deleted
+        if self._updated is not None and set(columns) & set(self._updated.new):
+            yield self._updated
+
+    def _values(self, s: Staged, columns: tuple[str, ...]) -> str:
+        """A subquery of the distinct values that the staged rows have in these columns now."""
+        values = (s.new_value(name) if name in s.new else s.old_value(name) for name in columns)
+        named = ", ".join(f"{value} AS {quote(name)}" for value, name in zip(values, columns, strict=True))
+        return f"(SELECT DISTINCT {named} FROM {s.name} s)"
+
+    def _matches(self, s: Staged) -> str:
+        tests = []
+        for name in s.old:
+            operator = "IS NOT DISTINCT FROM" if self._by_name[name].is_nullable else "="
+            tests.append(f"t.{quote(name)} {operator} {s.old_value(name)}")
+        return _all(tests)
+
+    def _compared(self, rows: pa.Table) -> list[str]:
+        return [name for name in rows.column_names if self._by_name[name].is_comparable]
+
+    def _writable(self, rows: pa.Table) -> list[str]:
+        return [name for name in rows.column_names if not self._by_name[name].is_generated]
+
+    def _can_copy(self, rows: pa.Table) -> bool:
+        """Whether rows can go straight into the table, with nothing to check afterwards."""
+        schema = self._table.schema
+        has_checks = schema.foreign_keys or any(unique.is_deferrable for unique in schema.all_uniques)
+        return not has_checks and is_plain(self._table, rows)
+
+
+NO_COLUMNS = pa.table({})
+
+
+def is_plain(table: TargetTable, rows: pa.Table) -> bool:
+    """Whether canonical text of these columns is what the table's own columns read."""
+    return all(table.schema.by_name[name].from_text == "{}" for name in rows.column_names)
+
+
+def _all(tests: Sequence[str] | Iterator[str]) -> str:
+    return " AND ".join(tests) or "true"
+
+
+def _quoted(table: TargetTable) -> str:
+    return quote(table.name.schema, table.name.name)
+
+
+def _only(table: TargetTable) -> str:
+    return _quoted(table) if table.schema.is_partitioned else f"ONLY {_quoted(table)}"

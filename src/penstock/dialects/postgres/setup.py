@@ -1,0 +1,298 @@
+"""Planning what setup does in PostgreSQL databases, and checking what is there already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import psycopg
+
+from penstock.apply.keys import row_key
+from penstock.change import TableName
+from penstock.dialects.base import DatabasePlan, Step
+from penstock.dialects.postgres import capture
+from penstock.dialects.postgres.catalog import (
+    catalog_names,
+    current_user,
+    is_superuser,
+    list_tables,
+    read_tables,
+    table_oids,
+)
+from penstock.dialects.postgres.connection import Connection, label, literal, quote
+from penstock.dialects.postgres.resources import sql_text
+from penstock.errors import OperatorError
+from penstock.schema import TableSchema
+from penstock.sources.trigger_queue.patterns import TablePattern
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """How to make tables like the source's in another PostgreSQL database.
+
+    Attributes:
+        types: (name, statement, extension) in the order they must be created; no statement, no way.
+        tables: Statements that make each table with its partitions, by the table they belong to.
+        keys: Statements for its keys, unique constraints and unique indexes.
+        references: (table it refers to, statement) for its foreign keys.
+    """
+
+    types: Sequence[tuple[TableName, str | None, str | None]]
+    tables: Mapping[TableName, Sequence[str]]
+    keys: Mapping[TableName, Sequence[str]]
+    references: Mapping[TableName, Sequence[tuple[TableName, str]]]
+
+
+def match_tables(connection: Connection, url: str, patterns: Sequence[str]) -> list[TableName]:
+    """Return the tables that the patterns mean; where its root is meant too, a partition is left out.
+
+    Raises:
+        OperatorError: A pattern means no table.
+    """
+    roots = list_tables(connection)
+    found: set[TableName] = set()
+    unknown = []
+    for pattern in map(TablePattern.parse, patterns):
+        matched = {table for table in roots if pattern.matches(table)}
+        found |= matched
+        if not matched:
+            unknown.append(repr(pattern.text))
+    if unknown:
+        raise OperatorError(
+            f"no table matches {', '.join(unknown)}",
+            where=f"capture.tables, {label(url)}",
+            do="names are taken as they stand in the catalogue, upper and lower case included",
+        )
+    return sorted(table for table in found if roots[table] == table or roots[table] not in found)
+
+
+def plan_source(connection: Connection, url: str, pipeline: str, tables: Sequence[TableName]) -> DatabasePlan:
+    """Plan the capture of `tables`."""
+    plan = DatabasePlan(label(url))
+    name = capture.set_name(pipeline)
+    superuser = is_superuser(connection)
+    steps = capture.install_steps(name, tables, with_event_trigger=superuser)
+    if not capture.is_current(connection, name, tables, steps):
+        plan.steps = steps
+    if not superuser:
+        plan.grants = list(_missing_source_grants(connection, name, tables))
+        plan.notes.append(
+            "only a superuser's event trigger can notice DDL: after ALTER TABLE on a captured table,"
+            " run `penstock setup` before the table is written to again"
+        )
+    plan.notes += _trigger_notes(connection, tables)
+    return plan
+
+
+def read_blueprint(connection: Connection, tables: Sequence[TableName]) -> Blueprint:
+    """Read from the source how to make tables like these."""
+    with catalog_names(connection):
+        oids = table_oids(connection, tables)
+        by_oid = {oid: name for name, oid in oids.items()}
+        cursor = psycopg.RawCursor(connection)
+        types = [
+            (TableName(schema, name), statement, extension)
+            for schema, name, statement, extension in cursor.execute(sql_text("types"), [list(by_oid)])
+        ]
+        rows = cursor.execute(sql_text("tables"), [list(by_oid)]).fetchall()
+    names = {name: name for name in tables}
+    made: dict[int, dict[TableName, list[tuple[TableName, str]]]] = {1: {}, 2: {}, 3: {}}
+    for root, step, statement, parent_schema, parent_name in rows:
+        parent = TableName(parent_schema, parent_name) if parent_name else by_oid[root]
+        made[step].setdefault(names[by_oid[root]], []).append((parent, statement))
+    return Blueprint(
+        types=types,
+        tables={name: [text for _, text in statements] for name, statements in made[1].items()},
+        keys={name: [text for _, text in statements] for name, statements in made[2].items()},
+        references=made[3],
+    )
+
+
+def plan_target(
+    connection: Connection, url: str, blueprint: Blueprint, source: Mapping[TableName, TableSchema]
+) -> DatabasePlan:
+    """Plan the ledger and the missing tables; check the tables that exist, without altering them."""
+    plan = DatabasePlan(label(url))
+    existing = read_tables(connection, source)
+    if not _is_ledger_current(connection):
+        script = sql_text("ledger")
+        plan.steps.append(Step("the ledger", script))
+        plan.steps.append(
+            Step("which version of it is installed", f"COMMENT ON SCHEMA penstock IS {literal(capture.stamp(script))}")
+        )
+    missing = [name for name in source if name not in existing]
+    plan.steps += _schema_steps(connection, missing, blueprint)
+    _plan_types(connection, plan, blueprint, missing)
+    for name in missing:
+        plan.steps += [Step(f"table {name}", sql) for sql in blueprint.tables[name]]
+    for name in missing:
+        plan.steps += [Step(f"keys of {name}", sql) for sql in blueprint.keys.get(name, ())]
+    known = set(list_tables(connection)) | set(missing)
+    for name in missing:
+        for parent, sql in blueprint.references.get(name, ()):
+            if parent in known:
+                plan.steps.append(Step(f"foreign key of {name}", sql))
+            else:
+                plan.notes.append(
+                    f"a foreign key of {name} is left out: {parent} is neither captured nor at the target"
+                )
+    for name, table in existing.items():
+        _check_table(plan, source[name], table)
+    if not is_superuser(connection):
+        plan.grants = list(_missing_target_grants(connection, existing, missing))
+    return plan
+
+
+def _is_ledger_current(connection: Connection) -> bool:
+    row = connection.execute("SELECT obj_description(to_regnamespace('penstock'), 'pg_namespace')").fetchone()
+    return bool(row and row[0] == capture.stamp(sql_text("ledger")))
+
+
+def _schema_steps(connection: Connection, missing: Iterable[TableName], blueprint: Blueprint) -> list[Step]:
+    if not missing:
+        return []
+    wanted = {name.schema for name in missing} | {name.schema for name, statement, _ in blueprint.types if statement}
+    found = {row[0] for row in connection.execute("SELECT nspname FROM pg_namespace")}
+    return [Step(f"schema {name}", f"CREATE SCHEMA {quote(name)}") for name in sorted(wanted - found)]
+
+
+def _plan_types(connection: Connection, plan: DatabasePlan, blueprint: Blueprint, missing: Sequence[TableName]) -> None:
+    if not missing:
+        return
+    rows = connection.execute(
+        "SELECT n.nspname, t.typname FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace"
+    )
+    found = {TableName(schema, name) for schema, name in rows}
+    for name, statement, extension in blueprint.types:
+        if name in found:
+            continue
+        if statement is not None:
+            plan.steps.append(Step(f"type {name}", statement))
+        elif extension is not None:
+            plan.faults.append(
+                OperatorError(
+                    f"type {name} is missing at the target",
+                    where=plan.label,
+                    do=f"install the extension it belongs to: CREATE EXTENSION {quote(extension)}",
+                )
+            )
+        else:
+            plan.faults.append(
+                OperatorError(
+                    f"type {name} is missing at the target and cannot be made from its definition",
+                    where=plan.label,
+                    do="create it there, then run setup again",
+                )
+            )
+
+
+def _check_table(plan: DatabasePlan, source: TableSchema, target: TableSchema) -> None:
+    """Compare a table that exists with what changes to it will need."""
+
+    def fault(what: str, do: str) -> None:
+        plan.faults.append(OperatorError(what, where=plan.label, do=do))
+
+    name = source.name
+    for column in source.columns:
+        there = target.by_name.get(column.name)
+        if there is None:
+            if not column.is_generated:
+                fault(
+                    f"table {name} lacks column {column.name!r}",
+                    f"ALTER TABLE {quote(name.schema, name.name)} ADD COLUMN {quote(column.name)} {column.type}",
+                )
+        elif there.base_type != column.base_type:
+            fault(
+                f"column {column.name!r} of table {name} is {there.type}, at the source it is {column.type}",
+                "give it the source's type",
+            )
+        elif there.is_generated and not column.is_generated:
+            fault(
+                f"column {column.name!r} of table {name} is generated, at the source it is not",
+                "make it a plain column",
+            )
+        elif there.type != column.type:
+            plan.notes.append(
+                f"column {column.name!r} of table {name} is {there.type}, at the source it is {column.type}:"
+                " values that do not fit go to the error queue"
+            )
+    if row_key(source).is_declared and not row_key(target).is_declared:
+        key = ", ".join(quote(column) for column in row_key(source).columns)
+        fault(
+            f"table {name} has no primary or unique key, at the source it has",
+            f"ALTER TABLE {quote(name.schema, name.name)} ADD PRIMARY KEY ({key})",
+        )
+    if target.fires_triggers:
+        plan.notes.append(f"table {name} has triggers that fire for apply too; its changes go row by row")
+    for exclusion in target.exclusions:
+        if exclusion.is_deferrable and not exclusion.columns:
+            plan.notes.append(f"deferrable constraint {exclusion.name!r} of {name} cannot be checked by apply")
+
+
+def _missing_source_grants(connection: Connection, name: str, tables: Sequence[TableName]) -> Iterator[str]:
+    user = quote(current_user(connection))
+    if not _may(connection, "SELECT has_database_privilege(current_database(), 'CREATE')") and not _may(
+        connection, "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = %s)", name
+    ):
+        yield f"GRANT CREATE ON DATABASE {quote(connection.info.dbname)} TO {user}"
+    yield from _missing_table_grants(connection, tables, ("SELECT", "TRIGGER"))
+
+
+def _missing_target_grants(
+    connection: Connection, existing: Iterable[TableName], missing: Sequence[TableName]
+) -> Iterator[str]:
+    user = quote(current_user(connection))
+    database = quote(connection.info.dbname)
+    for privilege in ("CREATE", "TEMPORARY"):
+        if not _may(connection, "SELECT has_database_privilege(current_database(), %s)", privilege):
+            yield f"GRANT {privilege} ON DATABASE {database} TO {user}"
+    for schema in sorted({name.schema for name in missing}):
+        is_closed = "SELECT coalesce(NOT has_schema_privilege(to_regnamespace(quote_ident(%s)), 'CREATE'), false)"
+        if _may(connection, is_closed, schema):
+            yield f"GRANT CREATE, USAGE ON SCHEMA {quote(schema)} TO {user}"
+    yield from _missing_table_grants(connection, existing, ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE"))
+    if connection.info.server_version < 150000:
+        yield f"ALTER ROLE {user} SUPERUSER -- before PostgreSQL 15 only a superuser may set session_replication_role"
+    elif not _may(connection, "SELECT has_parameter_privilege('session_replication_role', 'SET')"):
+        yield f"GRANT SET ON PARAMETER session_replication_role TO {user}"
+
+
+def _missing_table_grants(
+    connection: Connection, tables: Iterable[TableName], privileges: Sequence[str]
+) -> Iterator[str]:
+    user = quote(current_user(connection))
+    for schema in sorted({table.schema for table in tables}):
+        if not _may(connection, "SELECT has_schema_privilege(%s, 'USAGE')", schema):
+            yield f"GRANT USAGE ON SCHEMA {quote(schema)} TO {user}"
+    for table in sorted(tables):
+        name = quote(table.schema, table.name)
+        row = connection.execute(
+            "SELECT array_agg(p) FROM unnest(%s::text[]) p WHERE NOT has_table_privilege(("
+            "SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE n.nspname = %s AND c.relname = %s), p)",
+            [list(privileges), table.schema, table.name],
+        ).fetchone()
+        if row and row[0]:
+            yield f"GRANT {', '.join(row[0])} ON {name} TO {user}"
+
+
+def _may(connection: Connection, question: str, *values: str) -> bool:
+    row = connection.execute(question, values).fetchone()
+    return bool(row and row[0])
+
+
+def _trigger_notes(connection: Connection, tables: Sequence[TableName]) -> list[str]:
+    """Users' triggers that fire before the capture, and so may have their own writes captured first."""
+    rows = connection.execute(
+        "SELECT n.nspname, c.relname, t.tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid"
+        " JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE NOT t.tgisinternal AND t.tgenabled <> 'D' AND t.tgtype & 66 = 0"
+        " AND t.tgname COLLATE \"C\" < 'R_penstock' ORDER BY 1, 2, 3"
+    )
+    wanted = set(tables)
+    return [
+        f"trigger {trigger!r} on {TableName(schema, table)} fires before the capture: what it writes is captured first;"
+        " rename it to sort after 'R_penstock' if that matters"
+        for schema, table, trigger in rows
+        if TableName(schema, table) in wanted
+    ]

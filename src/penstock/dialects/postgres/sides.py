@@ -1,0 +1,176 @@
+"""PostgreSQL as the source and as the target of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import psycopg
+
+from penstock.change import TableName
+from penstock.dialects.base import DatabasePlan, Step
+from penstock.dialects.postgres import capture, setup
+from penstock.dialects.postgres.access import PostgresSource, PostgresTarget
+from penstock.dialects.postgres.catalog import read_tables
+from penstock.dialects.postgres.change_log import ChangeLog
+from penstock.dialects.postgres.comparer import PostgresComparer
+from penstock.dialects.postgres.connection import Connection, connect, label, quote, speaking
+from penstock.dialects.postgres.copy import PostgresCopyOrigin
+from penstock.dialects.postgres.error_queue import PostgresErrorQueue
+from penstock.dialects.postgres.ledger import PostgresLedger, ledger_exists, removal_steps
+from penstock.dialects.postgres.session import PostgresSession
+from penstock.dialects.postgres.setup import Blueprint
+from penstock.errors import OperatorError, RetryableError
+from penstock.schema import TableSchema
+
+_LOCK_WAIT = "10s"
+
+
+class PostgresSetupSession:
+    """Implements `pipeline.sides.SetupSession`."""
+
+    def __init__(self, connection: Connection, url: str) -> None:
+        """Run steps on `connection`, inside its open transaction."""
+        self._connection = connection
+        self._url = url
+
+    def take(self, step: Step) -> None:
+        """Carry out a step; waits only so long for a table that somebody else holds."""
+        try:
+            psycopg.ClientCursor(self._connection).execute(step.sql)
+        except psycopg.errors.LockNotAvailable as exc:
+            raise RetryableError(
+                f"cannot take this step: {step.summary}: another session holds a lock",
+                where=label(self._url),
+                do=f"nothing was changed; try again when no transaction keeps the table for longer than {_LOCK_WAIT}",
+            ) from exc
+        except psycopg.errors.InsufficientPrivilege as exc:
+            raise OperatorError(
+                f"no right to take this step: {step.summary}",
+                where=label(self._url),
+                do="nothing was changed; `penstock plan --print-sql` prints the grants and the SQL for a superuser",
+            ) from exc
+
+
+class _PostgresSide:
+    def __init__(self, url: str, pipeline: str) -> None:
+        """Stand for the database at `url`; nothing is opened yet."""
+        self._url = url
+        self._pipeline = pipeline
+
+    @property
+    def label(self) -> str:
+        """The database, named without secrets."""
+        return label(self._url)
+
+    def describe(self, tables: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
+        """Describe tables as they are now."""
+        with self._connection("read the catalogue") as connection:
+            return read_tables(connection, tables)
+
+    @contextmanager
+    def setup(self) -> Iterator[PostgresSetupSession]:
+        """Open a transaction for setup or teardown; commits at the end of the block."""
+        with self._connection("change the database") as connection, connection.transaction():
+            connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_WAIT}'")
+            yield PostgresSetupSession(connection, self._url)
+
+    @contextmanager
+    def _connection(self, doing: str) -> Iterator[Connection]:
+        with speaking(doing, self._url), connect(self._url, f"penstock {self._pipeline} setup") as connection:
+            yield connection
+
+
+class PostgresSourceSide(_PostgresSide):
+    """Implements `pipeline.sides.SourceSide`."""
+
+    @property
+    def _set_name(self) -> str:
+        return capture.set_name(self._pipeline)
+
+    @property
+    def access(self) -> PostgresSource:
+        """How tasks reach it."""
+        return PostgresSource(self._url, self._set_name)
+
+    def match(self, patterns: Sequence[str]) -> Sequence[TableName]:
+        """Return the tables that patterns mean."""
+        with self._connection("read the catalogue") as connection:
+            return setup.match_tables(connection, self._url, patterns)
+
+    def plan(self, tables: Sequence[TableName]) -> DatabasePlan:
+        """Plan the capture of tables."""
+        with self._connection("read the catalogue") as connection:
+            return setup.plan_source(connection, self._url, self._pipeline, tables)
+
+    def blueprint(self, tables: Sequence[TableName]) -> Blueprint:
+        """Say how to make tables like these."""
+        with self._connection("read the catalogue") as connection:
+            return setup.read_blueprint(connection, tables)
+
+    def removal(self) -> Sequence[Step]:
+        """The steps that remove the capture set."""
+        with self._connection("read the catalogue") as connection:
+            statements = capture.uninstall_statements(connection, self._set_name)
+            return [Step(" ".join(sql.split()[:3]), sql) for sql in statements]
+
+    def has_capture(self) -> bool:
+        """Whether setup has made a capture set here."""
+        with self._connection("read the catalogue") as connection:
+            return capture.is_installed(connection, self._set_name)
+
+    def open_log(self) -> ChangeLog:
+        """Open the change log."""
+        return ChangeLog(self._url, self._set_name)
+
+    def stale_tables(self) -> Sequence[str]:
+        """Captured tables whose definition is no longer the one their capture was built for."""
+        with self._connection("read the captured tables") as connection:
+            rows = connection.execute(f"SELECT stale::text FROM {quote(self._set_name)}.stale()")
+            return [row[0] for row in rows]
+
+    def origin(self) -> PostgresCopyOrigin:
+        """The source of a first copy."""
+        return PostgresCopyOrigin(self._url, self._set_name)
+
+    def comparer(self, target: PostgresTargetSide) -> PostgresComparer:
+        """What compares this database with another PostgreSQL."""
+        return PostgresComparer(self._url, self._set_name, target.access.url, self._pipeline)
+
+
+class PostgresTargetSide(_PostgresSide):
+    """Implements `pipeline.sides.TargetSide`."""
+
+    @property
+    def access(self) -> PostgresTarget:
+        """How tasks reach it."""
+        return PostgresTarget(self._url, self._pipeline)
+
+    def plan(self, blueprint: Blueprint, source: Mapping[TableName, TableSchema]) -> DatabasePlan:
+        """Plan the ledger and the missing tables; check those that exist."""
+        with self._connection("read the catalogue") as connection:
+            return setup.plan_target(connection, self._url, blueprint, source)
+
+    def removal(self) -> Sequence[Step]:
+        """The steps that remove this pipeline's part of the ledger, and the ledger itself if nobody else uses it."""
+        with self._connection("read the ledger") as connection:
+            return removal_steps(connection, self._url, self._pipeline)
+
+    def has_ledger(self) -> bool:
+        """Whether setup has made a ledger here."""
+        with self._connection("read the ledger") as connection:
+            return ledger_exists(connection)
+
+    def ledger(self) -> PostgresLedger:
+        """Open the ledger."""
+        return PostgresLedger(self._url, self._pipeline)
+
+    def error_queue(self) -> PostgresErrorQueue:
+        """Open the error queue."""
+        return PostgresErrorQueue(self._url, self._pipeline)
+
+    def check(self) -> None:
+        """Make sure that changes can be applied here at all."""
+        if not self.has_ledger():
+            raise OperatorError("there is no ledger", where=self.label, do="run `penstock setup`")
+        PostgresSession(self._url, f"penstock {self._pipeline} check").close()

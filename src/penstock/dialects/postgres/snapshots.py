@@ -1,0 +1,41 @@
+"""PostgreSQL's snapshots, and positions expressed by them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.dialects.postgres.connection import literal
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A `pg_snapshot`: ids below `xmin` are over, those from `xmax` on had not begun, `running` were in progress."""
+
+    text: str
+    xmin: int
+    xmax: int
+    running: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Snapshot:
+        """Read PostgreSQL's text form, `xmin:xmax:xid,xid`."""
+        xmin, xmax, running = text.split(":")
+        return cls(text, int(xmin), int(xmax), tuple(int(xid) for xid in running.split(",") if xid))
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A position in the log as a set of transactions: those visible in a snapshot, and these besides."""
+
+    snapshot: Snapshot
+    also: Sequence[int] = ()
+
+    def since(self) -> str:
+        """SQL for a log row whose transaction lies behind the cut."""
+        test = (
+            f"xid >= '{self.snapshot.xmin}'::xid8"
+            f" AND NOT pg_visible_in_snapshot(xid, {literal(self.snapshot.text)}::pg_snapshot)"
+        )
+        also = ",".join(map(str, self.also))
+        return f"{test} AND xid <> ALL ('{{{also}}}'::xid8[])" if also else test

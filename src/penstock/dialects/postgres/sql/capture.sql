@@ -1,0 +1,294 @@
+-- The capture set {set}: the change log of one pipeline, and what fills it.
+-- Everything here lives in one schema; `{set}` stands for its quoted name, {name} for the same as a literal.
+
+CREATE SCHEMA IF NOT EXISTS {set};
+
+CREATE SEQUENCE IF NOT EXISTS {set}.change_seq AS bigint CACHE 1;
+
+CREATE TABLE IF NOT EXISTS {set}.log (
+  xid xid8 NOT NULL DEFAULT pg_catalog.pg_current_xact_id(),
+  seq bigint NOT NULL DEFAULT pg_catalog.nextval({seq}),
+  at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+  relid oid NOT NULL,
+  version int NOT NULL,
+  op "char" NOT NULL,
+  before text,
+  after text,
+  PRIMARY KEY (xid, seq)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100000, autovacuum_vacuum_insert_threshold = -1);
+COMMENT ON TABLE {set}.log IS 'changes, one row each: I, U, D or T (truncate); freed when applied';
+
+CREATE TABLE IF NOT EXISTS {set}.tick (
+  scn bigint PRIMARY KEY,
+  snapshot pg_snapshot NOT NULL,
+  at timestamptz NOT NULL
+);
+COMMENT ON TABLE {set}.tick IS 'snapshots that cut the log into intervals; scn: no transaction before the cut has a higher one';
+
+CREATE TABLE IF NOT EXISTS {set}.captured (
+  relid oid NOT NULL,
+  version int NOT NULL,
+  definition jsonb NOT NULL,
+  mode text NOT NULL,
+  root oid NOT NULL,
+  PRIMARY KEY (relid, version)
+);
+COMMENT ON TABLE {set}.captured IS 'every version of every captured table; log rows name one by relid and version';
+COMMENT ON COLUMN {set}.captured.root IS 'the captured table that this one is a partition of, or itself';
+
+CREATE TABLE IF NOT EXISTS {set}.marker (
+  xid xid8 PRIMARY KEY,
+  commit_seq bigint
+);
+COMMENT ON TABLE {set}.marker IS 'a last sequence number for transactions on tables with deferrable constraints';
+
+CREATE OR REPLACE FUNCTION {set}.describe(relids oid[]) RETURNS TABLE (relid oid, definition jsonb)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $describe$
+{describe}
+$describe$;
+
+-- Deferred triggers fire in the order they were queued, so the first firing only queues the marker again, behind
+-- every check the transaction has queued so far; the second one draws the number.
+CREATE OR REPLACE FUNCTION {set}.draw_commit_seq() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  UPDATE {set}.marker SET commit_seq = CASE WHEN NEW.commit_seq IS NULL THEN 0 ELSE nextval({seq}) END
+  WHERE xid = NEW.xid;
+  RETURN NULL;
+END $$;
+CREATE OR REPLACE FUNCTION {set}.install_marker() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = '{set}.marker'::regclass AND tgname = 'draw_commit_seq') THEN
+    CREATE CONSTRAINT TRIGGER draw_commit_seq AFTER INSERT OR UPDATE ON {set}.marker
+      DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.commit_seq IS NULL OR NEW.commit_seq = 0)
+      EXECUTE FUNCTION {set}.draw_commit_seq();
+  END IF;
+END $$;
+
+-- Always quoted: PL/pgSQL has keywords of its own that quote_ident leaves bare.
+CREATE OR REPLACE FUNCTION {set}.quoted(name text) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT '"' || replace(name, '"', '""') || '"' $$;
+
+-- SQL for the text of one column's value inside an image: a JSON string, or null.
+CREATE OR REPLACE FUNCTION {set}.json_value(col jsonb, row_alias text) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT format(
+    CASE WHEN (col ->> 'is_plain')::bool THEN $f$coalesce('"' || (%s) || '"', 'null')$f$
+         ELSE $f$coalesce(to_json(%s)::text, 'null')$f$ END,
+    replace(col ->> 'to_text', '{{}}', row_alias || '.' || {set}.quoted(col ->> 'name')))
+$$;
+
+-- SQL for an image. With a second alias, only for the columns that differ between the two rows.
+CREATE OR REPLACE FUNCTION {set}.image(columns jsonb, row_alias text, old_alias text DEFAULT NULL) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT format($f$'{{' || %s || '}}'$f$, CASE WHEN count(*) = 1 THEN min(piece)
+    ELSE format($f$concat_ws(',', %s)$f$, string_agg(piece, ', ' ORDER BY chunk)) END)
+  FROM (
+    -- A function takes at most 100 arguments.
+    SELECT (ord - 1) / 90 AS chunk, format($f$concat_ws(',', %s)$f$, string_agg(CASE
+        WHEN old_alias IS NULL THEN value
+        WHEN (col ->> 'is_comparable')::bool AND (col ->> 'is_exact')::bool
+          THEN format('CASE WHEN %1$s.%3$s IS DISTINCT FROM %2$s.%3$s THEN %4$s END',
+                 old_alias, row_alias, {set}.quoted(col ->> 'name'), value)
+        -- Byte by byte: 1.0 and 1.00 are equal, yet the target must learn the difference.
+        ELSE format('CASE WHEN record_image_ne(ROW(%1$s.%3$s), ROW(%2$s.%3$s)) THEN %4$s END',
+                    old_alias, row_alias, {set}.quoted(col ->> 'name'), value)
+      END, ', ' ORDER BY ord)) AS piece
+    FROM (
+      SELECT ord, col, format('%L || %s', to_json(col ->> 'name')::text || ':', {set}.json_value(col, row_alias)) AS value
+      FROM jsonb_array_elements(columns) WITH ORDINALITY c (col, ord)
+    ) v
+    GROUP BY (ord - 1) / 90
+  ) chunks
+$$;
+
+-- The topmost ancestor of a partition that is captured, or the table itself.
+CREATE OR REPLACE FUNCTION {set}.captured_root(rel oid) RETURNS oid
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT coalesce((SELECT a.relid FROM pg_partition_ancestors(rel) WITH ORDINALITY a (relid, ord)
+    WHERE EXISTS (SELECT FROM {set}.captured c WHERE c.relid = a.relid) ORDER BY a.ord DESC LIMIT 1), rel)
+$$;
+
+-- How a table must be captured: by 'row', by 'statement', or by statement except for updates ('keyless').
+-- A statement trigger fires after all row triggers, so another trigger's writes would be logged before the change
+-- that caused them; and it can pair old with new rows only by a key that is unique at every moment.
+CREATE OR REPLACE FUNCTION {set}.capture_mode(rel oid, definition jsonb) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT CASE
+    -- Row triggers on the root are cloned to its partitions; only TRUNCATE has to be watched on each of them.
+    WHEN {set}.captured_root(rel) <> rel THEN 'partition'
+    WHEN (definition ->> 'is_partitioned')::bool OR EXISTS (
+      SELECT FROM pg_trigger t
+      WHERE t.tgrelid = rel AND NOT t.tgisinternal AND t.tgenabled <> 'D'
+        AND t.tgtype & 1 = 1 AND t.tgtype & 66 = 0 AND t.tgname NOT LIKE 'R\_penstock\_%') THEN 'row'
+    WHEN jsonb_typeof(definition -> 'primary_key') = 'null'
+      OR (definition #>> '{{primary_key,is_deferrable}}')::bool THEN 'keyless'
+    ELSE 'statement'
+  END
+  || CASE WHEN EXISTS (
+      SELECT FROM pg_constraint c WHERE c.condeferrable AND rel IN (c.conrelid, c.confrelid)) THEN '+marker' ELSE '' END
+$$;
+
+-- Capture a table from now on, or again after its definition changed. Does nothing when all is in place.
+CREATE OR REPLACE FUNCTION {set}.capture(rel regclass) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $capture$
+DECLARE
+  def jsonb := (SELECT d.definition FROM {set}.describe(ARRAY[rel::oid]) d);
+  new_mode text := {set}.capture_mode(rel, def);
+  is_row bool := new_mode LIKE 'row%';
+  is_keyed bool := new_mode LIKE 'statement%';
+  last {set}.captured := (SELECT c FROM {set}.captured c WHERE c.relid = rel ORDER BY c.version DESC LIMIT 1);
+  this_version int := coalesce(last.version, 0);
+  base_name text := 'R_' || {name};
+  wanted text[] := CASE WHEN new_mode LIKE 'partition%' THEN ARRAY['_t'] WHEN is_row THEN ARRAY['', '_t'] WHEN is_keyed THEN ARRAY['_i', '_d', '_u', '_k', '_t']
+                        ELSE ARRAY['_i', '_d', '_u', '_t'] END;
+  key_columns text[] := ARRAY(SELECT jsonb_array_elements_text(def #> '{{primary_key,columns}}'));
+  cols jsonb;
+  settings text;
+  marker text := CASE WHEN new_mode LIKE '%+marker' THEN format(
+    'INSERT INTO {set}.marker (xid) VALUES (pg_current_xact_id()) ON CONFLICT DO NOTHING;') ELSE '' END;
+  suffix text;
+BEGIN
+  IF last.definition = def AND last.mode = new_mode AND (
+    SELECT count(*) FROM pg_trigger t WHERE t.tgrelid = rel AND t.tgenabled = 'O'
+      AND t.tgname IN (SELECT base_name || s FROM unnest(wanted) s)) = cardinality(wanted)
+  THEN
+    RETURN;
+  END IF;
+  IF last.definition IS DISTINCT FROM def THEN
+    -- A table that was dropped and made again has another oid, but changes name it by its name.
+    SELECT coalesce(max(c.version), 0) + 1 INTO this_version FROM {set}.captured c
+    WHERE c.relid = rel OR (c.definition ->> 'schema', c.definition ->> 'name') = (def ->> 'schema', def ->> 'name');
+    INSERT INTO {set}.captured (relid, version, definition, mode, root)
+    VALUES (rel, this_version, def, new_mode, {set}.captured_root(rel));
+  ELSE
+    UPDATE {set}.captured SET mode = new_mode WHERE relid = rel AND version = this_version;
+  END IF;
+  IF marker <> '' THEN
+    PERFORM {set}.install_marker();
+  END IF;
+
+  -- Key columns first, so that a reader finds the key at the head of an image.
+  SELECT jsonb_agg(col ORDER BY array_position(key_columns, col ->> 'name'), ord) INTO cols
+  FROM jsonb_array_elements(def -> 'columns') WITH ORDINALITY c (col, ord);
+  SELECT coalesce(string_agg(DISTINCT format(' SET %s = %L', s, CASE s
+      WHEN 'datestyle' THEN 'ISO' WHEN 'intervalstyle' THEN 'iso_8601' WHEN 'timezone' THEN 'UTC'
+      WHEN 'bytea_output' THEN 'hex' WHEN 'extra_float_digits' THEN '1' END), ''), '') INTO settings
+  FROM jsonb_array_elements(cols) c (col), jsonb_array_elements_text(col -> 'settings') s;
+
+  FOR suffix IN SELECT unnest(ARRAY['', '_i', '_d', '_u', '_k', '_t']) LOOP
+    IF NOT suffix = ANY (wanted) THEN
+      IF EXISTS (SELECT FROM pg_trigger WHERE tgrelid = rel AND tgname = base_name || suffix AND tgparentid = 0) THEN
+        EXECUTE format('DROP TRIGGER %I ON %s', base_name || suffix, rel);
+      END IF;
+      CONTINUE;
+    END IF;
+    EXECUTE format('CREATE OR REPLACE FUNCTION {set}.%I() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER'
+      ' SET search_path = pg_catalog, pg_temp%s AS %L', format('capture_%s%s', rel::oid, suffix), settings,
+      {set}.capture_body(suffix, rel, this_version, cols, key_columns, is_keyed, marker));
+    EXECUTE format('CREATE OR REPLACE TRIGGER %I AFTER %s EXECUTE FUNCTION {set}.%I()', base_name || suffix,
+      format(CASE
+        WHEN suffix = '' THEN 'INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW'
+        WHEN suffix = '_i' THEN 'INSERT ON %s REFERENCING NEW TABLE AS n FOR EACH STATEMENT'
+        WHEN suffix = '_d' THEN 'DELETE ON %s REFERENCING OLD TABLE AS o FOR EACH STATEMENT'
+        WHEN suffix = '_u' AND is_keyed
+          THEN 'UPDATE ON %s REFERENCING OLD TABLE AS o NEW TABLE AS n FOR EACH STATEMENT'
+        WHEN suffix = '_u' THEN 'UPDATE ON %s FOR EACH ROW'
+        WHEN suffix = '_k' THEN 'UPDATE ON %s FOR EACH ROW WHEN (' || (
+          SELECT string_agg(format('OLD.%1$s IS DISTINCT FROM NEW.%1$s', {set}.quoted(k)), ' OR ') FROM unnest(key_columns) k) || ')'
+        WHEN suffix = '_t' THEN 'TRUNCATE ON %s FOR EACH STATEMENT' END, rel),
+      format('capture_%s%s', rel::oid, suffix));
+  END LOOP;
+END $capture$;
+
+-- Capture a table together with its partitions, at any depth.
+CREATE OR REPLACE FUNCTION {set}.capture_all(rel regclass) RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+  SELECT {set}.capture(rel);
+  SELECT {set}.capture(t.relid) FROM pg_partition_tree(rel) t WHERE t.level > 0 ORDER BY t.level, t.relid;
+$$;
+
+-- The body of one capture function. The suffix tells which trigger it serves, see capture().
+CREATE OR REPLACE FUNCTION {set}.capture_body(suffix text, rel oid, table_version int, cols jsonb,
+  key_columns text[], is_keyed bool, marker text) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $body$
+DECLARE
+  head text := format('INSERT INTO {set}.log (relid, version, op, before, after)');
+  row_insert text := format('%s VALUES (%s, %s, ''I'', NULL, %s);', head, rel, table_version, {set}.image(cols, 'NEW'));
+  row_update text := format('%s VALUES (%s, %s, ''U'', %s, %s)', head, rel, table_version,
+    {set}.image(cols, 'OLD'), {set}.image(cols, 'NEW', 'OLD'));
+  row_delete text := format('%s VALUES (%s, %s, ''D'', %s, NULL);', head, rel, table_version, {set}.image(cols, 'OLD'));
+  using_key text := (SELECT string_agg(format('o.%1$s = n.%1$s', {set}.quoted(k)), ' AND ') FROM unnest(key_columns) k);
+  set_update text := format('%s SELECT %s, %s, ''U'', %s, %s FROM o JOIN n ON %s', head, rel, table_version,
+    {set}.image(cols, 'o'), {set}.image(cols, 'n', 'o'), using_key);
+  statement text;
+BEGIN
+  statement := CASE
+    WHEN suffix = '' THEN format('IF TG_OP = ''INSERT'' THEN %s ELSIF TG_OP = ''UPDATE'' THEN %s; ELSE %s END IF;',
+      row_insert, row_update, row_delete)
+    WHEN suffix = '_i' THEN format('%s SELECT %s, %s, ''I'', NULL, %s FROM n;', head, rel, table_version,
+      {set}.image(cols, 'n'))
+    WHEN suffix = '_d' THEN format('%s SELECT %s, %s, ''D'', %s, NULL FROM o;', head, rel, table_version,
+      {set}.image(cols, 'o'))
+    WHEN suffix = '_u' AND NOT is_keyed THEN row_update || ';'
+    -- Rows whose key changed were logged by the row trigger _k of this statement, which left the number of the
+    -- first of them behind; they are told by their old image, which the key makes unique.
+    WHEN suffix = '_k' THEN format($f$
+  DECLARE k_seq bigint; BEGIN
+    %s RETURNING seq INTO k_seq;
+    IF coalesce(current_setting('{bare}.rekeyed_%s', true), '') = '' THEN
+      PERFORM set_config('{bare}.rekeyed_%2$s', k_seq::text, true);
+    END IF;
+  END;$f$, row_update, rel)
+    WHEN suffix = '_u' THEN format($f$
+  IF coalesce(current_setting('{bare}.rekeyed_%1$s', true), '') = '' THEN
+    %2$s;
+  ELSE
+    %2$s WHERE NOT EXISTS (SELECT FROM {set}.log l WHERE l.xid = pg_current_xact_id() AND l.relid = %1$s
+      AND l.seq >= current_setting('{bare}.rekeyed_%1$s')::bigint AND l.before = %3$s);
+    PERFORM set_config('{bare}.rekeyed_%1$s', '', true);
+  END IF;$f$, rel, set_update, {set}.image(cols, 'o'))
+    -- A partition that goes with its root needs no row of its own.
+    WHEN suffix = '_t' THEN format($f$
+  %1$s SELECT %2$s, %3$s, 'T', NULL, NULL WHERE %2$s = {set}.captured_root(%2$s) OR NOT EXISTS (
+    SELECT FROM {set}.log l JOIN pg_partition_ancestors(%2$s) a ON a.relid = l.relid
+    WHERE l.xid = pg_current_xact_id() AND l.op = 'T' AND l.relid <> %2$s AND NOT EXISTS (
+      SELECT FROM {set}.log later WHERE later.xid = l.xid AND later.seq > l.seq AND later.op <> 'T'));$f$,
+      head, rel, table_version)
+  END;
+  RETURN format('BEGIN %s %s RETURN NULL; END', marker, statement);
+END $body$;
+
+-- DDL on a captured table rebuilds its capture in the same transaction, so that no change is logged with the wrong
+-- columns and no user's statement fails on a column that is gone.
+CREATE OR REPLACE FUNCTION {set}.on_ddl() RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  root oid;
+BEGIN
+  FOR root IN
+    WITH touched AS (
+      SELECT d.objid AS relid FROM pg_event_trigger_ddl_commands() d WHERE d.classid = 'pg_class'::regclass
+      UNION
+      SELECT t.tgrelid FROM pg_event_trigger_ddl_commands() d JOIN pg_trigger t ON t.oid = d.objid
+      WHERE d.classid = 'pg_trigger'::regclass AND t.tgname NOT LIKE 'R\_penstock\_%'
+    )
+    SELECT DISTINCT {set}.captured_root(r.relid)
+    FROM (SELECT relid FROM touched
+          UNION SELECT c.confrelid FROM pg_constraint c WHERE c.contype = 'f' AND c.conrelid IN (SELECT relid FROM touched)) r
+    WHERE EXISTS (SELECT FROM {set}.captured c WHERE c.relid = {set}.captured_root(r.relid))
+      AND EXISTS (SELECT FROM pg_class k WHERE k.oid = r.relid)
+  LOOP
+    PERFORM {set}.capture_all(root);
+  END LOOP;
+END $$;
+
+-- Captured tables whose definition or triggers are no longer what the capture was built for.
+CREATE OR REPLACE FUNCTION {set}.stale() RETURNS SETOF regclass
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT c.relid::regclass
+  FROM (SELECT DISTINCT ON (relid) * FROM {set}.captured ORDER BY relid, version DESC) c
+  JOIN {set}.describe(ARRAY(SELECT relid FROM {set}.captured)) d ON d.relid = c.relid
+  WHERE c.definition <> d.definition OR c.mode <> {set}.capture_mode(c.relid, d.definition)
+$$;

@@ -1,0 +1,169 @@
+-- Definitions of the tables whose oids are in $1, one row each: (relid oid, definition jsonb).
+-- The keys of `definition` are the fields of penstock.schema.TableSchema; columns come in attnum order.
+WITH RECURSIVE rel AS (
+  SELECT c.oid, n.nspname, c.relname, c.relkind, c.relrowsecurity
+  FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+  WHERE c.oid = ANY ($1)
+), att AS (
+  SELECT a.* FROM pg_catalog.pg_attribute a JOIN rel ON rel.oid = a.attrelid
+  WHERE a.attnum > 0 AND NOT a.attisdropped
+), base (root, typ) AS (
+  -- The type below any chain of domains.
+  SELECT DISTINCT atttypid, atttypid FROM att
+  UNION
+  SELECT b.root, t.typbasetype FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.typ WHERE t.typtype = 'd'
+), part (root, typ) AS (
+  -- Every type a column's type is made of: array elements, attributes, range bounds, domain bases.
+  SELECT DISTINCT atttypid, atttypid FROM att
+  UNION
+  SELECT p.root, inner_type.oid
+  FROM part p JOIN pg_catalog.pg_type t ON t.oid = p.typ
+  CROSS JOIN LATERAL (
+    SELECT t.typelem WHERE t.typcategory = 'A' AND t.typelem <> 0
+    UNION ALL SELECT t.typbasetype WHERE t.typtype = 'd'
+    UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a
+      WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+    UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
+  ) inner_type (oid)
+), leaf AS (
+  SELECT p.root, p.typ, t.typname,
+    t.typnamespace = 'pg_catalog'::regnamespace AS is_builtin,
+    t.typtype = 'e' OR EXISTS (
+      SELECT FROM pg_catalog.pg_opclass o JOIN pg_catalog.pg_am am ON am.oid = o.opcmethod
+      WHERE o.opcdefault AND am.amname IN ('btree', 'hash')
+        AND (o.opcintype = p.typ OR EXISTS (
+          SELECT FROM pg_catalog.pg_cast k
+          WHERE k.castsource = p.typ AND k.casttarget = o.opcintype AND k.castmethod = 'b' AND k.castcontext = 'i'))
+    ) AS is_comparable,
+    t.typtype = 'e' OR t.typnamespace = 'pg_catalog'::regnamespace
+      AND t.typname NOT IN ('numeric', 'float4', 'float8', 'interval', 'jsonb') AS is_exact
+  FROM part p JOIN pg_catalog.pg_type t ON t.oid = p.typ
+  WHERE t.typtype IN ('b', 'e') AND (t.typcategory <> 'A' OR t.typelem = 0)
+), kind AS (
+  -- What a column's type needs, from all the types it is made of.
+  SELECT b.root, b.typ, t.typname, t.typtype, t.typcategory,
+    t.typtype IN ('c', 'r', 'm') OR t.typcategory = 'A' AND t.typelem <> 0 AS is_container,
+    t.typnamespace = 'pg_catalog'::regnamespace AS is_builtin,
+    l.is_comparable, l.is_exact, l.names
+  FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.typ AND t.typtype <> 'd'
+  JOIN LATERAL (
+    SELECT coalesce(bool_and(leaf.is_comparable), false) AS is_comparable,
+           coalesce(bool_and(leaf.is_exact), false) AS is_exact,
+           array_agg(leaf.typname::text) AS names
+    FROM leaf WHERE leaf.root = b.root
+  ) l ON true
+), col AS (
+  SELECT att.attrelid, att.attnum, jsonb_build_object(
+    'name', att.attname,
+    'type', pg_catalog.format_type(att.atttypid, att.atttypmod),
+    'base_type', pg_catalog.format_type(kind.typ, NULL),
+    'is_nullable', NOT att.attnotnull,
+    'is_generated', att.attgenerated <> '',
+    'is_stored', att.attgenerated <> 'v',
+    'is_identity_always', att.attidentity = 'a',
+    'is_comparable', kind.is_comparable,
+    'is_exact', kind.is_exact AND coalesce(coll.collisdeterministic, true),
+    'is_key_usable', kind.is_comparable AND NOT kind.is_container AND kind.typname <> 'jsonb',
+    'is_integer', kind.typname IN ('int2', 'int4', 'int8', 'oid') AND kind.is_builtin,
+    'is_plain', kind.is_builtin AND kind.typname IN ('bool', 'int2', 'int4', 'int8', 'oid', 'numeric', 'float4', 'float8',
+      'money', 'bytea', 'date', 'time', 'timetz', 'timestamp', 'timestamptz', 'interval', 'uuid', 'inet', 'cidr', 'macaddr',
+      'macaddr8', 'bit', 'varbit', 'pg_lsn'),
+    'is_decimal', kind.typname IN ('numeric', 'float4', 'float8') AND kind.is_builtin,
+    'to_text', CASE WHEN kind.is_builtin THEN
+      CASE kind.typname
+        WHEN 'bytea' THEN $q$replace(encode({}, 'base64'), chr(10), '')$q$
+        WHEN 'date' THEN $q$btrim(to_json({})::text, '"')$q$
+        WHEN 'time' THEN $q$to_char({}, 'HH24:MI:SS.US')$q$
+        WHEN 'timetz' THEN $q$to_char({}::time, 'HH24:MI:SS.US') || regexp_replace(substring({}::text from '[+-].*$'), '^([+-]\d\d)$', '\1:00')$q$
+        WHEN 'timestamp' THEN $q$CASE WHEN {} >= timestamp '0001-01-01' AND {} < timestamp 'infinity' THEN to_char({}, 'YYYY-MM-DD"T"HH24:MI:SS.US') WHEN isfinite({}) THEN to_char({}, 'YYYY-MM-DD"T"HH24:MI:SS.US" BC"') ELSE {}::text END$q$
+        WHEN 'timestamptz' THEN $q$CASE WHEN {} >= timestamptz '0001-01-01 00:00:00+00' AND {} < timestamptz 'infinity' THEN to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"') WHEN isfinite({}) THEN to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00 BC"') ELSE {}::text END$q$
+        WHEN 'money' THEN '{}::numeric::text'
+        ELSE '{}::text'
+      END ELSE '{}::text' END,
+    'from_text', CASE WHEN kind.is_builtin AND kind.typname = 'bytea' THEN $q$decode({}, 'base64')$q$
+                      WHEN kind.is_builtin AND kind.typname = 'money' THEN '{}::money' ELSE '{}' END,
+    'staging_type', CASE WHEN kind.is_builtin AND kind.typname = 'bytea' THEN 'text'
+                         WHEN kind.is_builtin AND kind.typname = 'money' THEN 'numeric'
+                         ELSE pg_catalog.format_type(att.atttypid, att.atttypmod) END,
+    'settings', to_jsonb(ARRAY(
+      SELECT setting FROM (VALUES
+        ('extra_float_digits', kind.names && ARRAY['float4', 'float8']),
+        ('intervalstyle', kind.names && ARRAY['interval']),
+        ('datestyle', kind.is_container AND kind.names && ARRAY['date', 'timestamp', 'timestamptz']),
+        ('timezone', kind.is_container AND kind.names && ARRAY['timestamptz']),
+        ('bytea_output', kind.is_container AND kind.names && ARRAY['bytea'])
+      ) s (setting, is_needed) WHERE is_needed ORDER BY setting))
+  ) AS definition, att.attname
+  FROM att JOIN kind ON kind.root = att.atttypid
+  LEFT JOIN pg_catalog.pg_collation coll ON coll.oid = att.attcollation
+), uniq AS (
+  SELECT i.indrelid, i.indisprimary, ic.relname AS name, jsonb_build_object(
+    'name', ic.relname,
+    'columns', CASE WHEN i.indpred IS NULL AND i.indexprs IS NULL THEN
+      (SELECT jsonb_agg(a.attname ORDER BY k.ord) FROM unnest(i.indkey::int2[]) WITH ORDINALITY k (attnum, ord)
+       JOIN att a ON a.attrelid = i.indrelid AND a.attnum = k.attnum WHERE k.ord <= i.indnkeyatts)
+      ELSE '[]' END,
+    'mentions', (SELECT coalesce(jsonb_agg(DISTINCT a.attname), '[]') FROM att a WHERE a.attrelid = i.indrelid
+       AND (a.attnum = ANY (i.indkey::int2[]) OR EXISTS (
+         SELECT FROM pg_catalog.pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = i.indexrelid
+           AND d.refclassid = 'pg_class'::regclass AND d.refobjid = i.indrelid AND d.refobjsubid = a.attnum))),
+    'is_deferrable', NOT i.indimmediate,
+    'nulls_are_equal', coalesce((to_jsonb(i) ->> 'indnullsnotdistinct')::bool, false)
+  ) AS definition
+  FROM pg_catalog.pg_index i JOIN rel ON rel.oid = i.indrelid JOIN pg_catalog.pg_class ic ON ic.oid = i.indexrelid
+  WHERE i.indisunique AND i.indisvalid AND NOT i.indisexclusion
+), con AS (
+  SELECT c.*, coalesce((to_jsonb(c) ->> 'conenforced')::bool, true) AS is_enforced,
+    coalesce((to_jsonb(c) ->> 'conperiod')::bool, false) AS is_temporal
+  FROM pg_catalog.pg_constraint c
+  WHERE c.contype IN ('f', 'x') AND (c.conrelid IN (SELECT oid FROM rel) OR c.confrelid IN (SELECT oid FROM rel))
+), fk AS (
+  SELECT con.conrelid, con.confrelid, con.conname, jsonb_build_object(
+    'name', con.conname,
+    'child', jsonb_build_object('schema', cn.nspname, 'name', cc.relname),
+    'columns', (SELECT jsonb_agg(a.attname ORDER BY k.ord) FROM unnest(con.conkey) WITH ORDINALITY k (attnum, ord)
+      JOIN pg_catalog.pg_attribute a ON a.attrelid = con.conrelid AND a.attnum = k.attnum),
+    'parent', jsonb_build_object('schema', pn.nspname, 'name', pc.relname),
+    'parent_columns', (SELECT jsonb_agg(a.attname ORDER BY k.ord)
+      FROM unnest(con.confkey) WITH ORDINALITY k (attnum, ord)
+      JOIN pg_catalog.pg_attribute a ON a.attrelid = con.confrelid AND a.attnum = k.attnum),
+    'is_match_full', con.confmatchtype = 'f',
+    'is_deferrable', con.condeferrable
+  ) AS definition
+  FROM con
+  JOIN pg_catalog.pg_class cc ON cc.oid = con.conrelid JOIN pg_catalog.pg_namespace cn ON cn.oid = cc.relnamespace
+  JOIN pg_catalog.pg_class pc ON pc.oid = con.confrelid JOIN pg_catalog.pg_namespace pn ON pn.oid = pc.relnamespace
+  WHERE con.contype = 'f' AND con.conparentid = 0 AND con.is_enforced AND NOT con.is_temporal
+)
+SELECT rel.oid AS relid, jsonb_build_object(
+  'schema', rel.nspname,
+  'name', rel.relname,
+  'is_partitioned', rel.relkind = 'p',
+  'has_row_security', rel.relrowsecurity,
+  'columns', coalesce((SELECT jsonb_agg(col.definition - 'is_stored' ORDER BY col.attnum) FROM col
+    WHERE col.attrelid = rel.oid AND (col.definition ->> 'is_stored')::bool), '[]'),
+  'primary_key', (SELECT uniq.definition FROM uniq WHERE uniq.indrelid = rel.oid AND uniq.indisprimary),
+  'uniques', coalesce((SELECT jsonb_agg(uniq.definition ORDER BY uniq.name) FROM uniq
+    WHERE uniq.indrelid = rel.oid AND NOT uniq.indisprimary), '[]'),
+  'exclusions', coalesce((SELECT jsonb_agg(jsonb_build_object(
+      'name', x.conname,
+      'columns', CASE WHEN xi.indexprs IS NULL AND xi.indpred IS NULL THEN (
+        SELECT jsonb_agg(a.attname ORDER BY k.ord) FROM unnest(x.conkey) WITH ORDINALITY k (attnum, ord)
+        JOIN att a ON a.attrelid = x.conrelid AND a.attnum = k.attnum) ELSE '[]' END,
+      'operators', (SELECT jsonb_agg(format('OPERATOR(%I.%s)', opn.nspname, op.oprname) ORDER BY k.ord)
+        FROM unnest(x.conexclop) WITH ORDINALITY k (opoid, ord)
+        JOIN pg_catalog.pg_operator op ON op.oid = k.opoid
+        JOIN pg_catalog.pg_namespace opn ON opn.oid = op.oprnamespace),
+      'is_deferrable', x.condeferrable) ORDER BY x.conname)
+    FROM con x JOIN pg_catalog.pg_index xi ON xi.indexrelid = x.conindid
+    WHERE x.contype = 'x' AND x.conrelid = rel.oid), '[]'),
+  'checks', coalesce((SELECT jsonb_agg(pg_catalog.pg_get_expr(k.conbin, k.conrelid) ORDER BY k.conname)
+    FROM pg_catalog.pg_constraint k
+    WHERE k.contype = 'c' AND k.conrelid = rel.oid AND coalesce((to_jsonb(k) ->> 'conenforced')::bool, true)), '[]'),
+  'foreign_keys', coalesce((SELECT jsonb_agg(fk.definition ORDER BY fk.conname) FROM fk WHERE fk.conrelid = rel.oid), '[]'),
+  'referenced_by', coalesce((SELECT jsonb_agg(fk.definition ORDER BY fk.conrelid, fk.conname)
+    FROM fk WHERE fk.confrelid = rel.oid), '[]'),
+  'fires_triggers', EXISTS (SELECT FROM pg_catalog.pg_trigger t
+    WHERE t.tgrelid = rel.oid AND t.tgenabled IN ('A', 'R') AND NOT t.tgisinternal)
+) AS definition
+FROM rel

@@ -1,0 +1,54 @@
+-- The user-defined types that the columns of the tables in $1 are made of, in the order they must be created:
+-- (schema, name, statement, extension). There is no statement for a type of an extension or of a table's rows.
+WITH RECURSIVE part (typ, depth) AS (
+  SELECT DISTINCT a.atttypid, 0 FROM pg_attribute a
+  WHERE a.attrelid = ANY ($1) AND a.attnum > 0 AND NOT a.attisdropped
+  UNION
+  SELECT inner_type.oid, p.depth + 1
+  FROM part p JOIN pg_type t ON t.oid = p.typ
+  CROSS JOIN LATERAL (
+    SELECT t.typelem WHERE t.typcategory = 'A' AND t.typelem <> 0
+    UNION ALL SELECT t.typbasetype WHERE t.typtype = 'd'
+    UNION ALL SELECT a.atttypid FROM pg_attribute a
+      WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+    UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE r.rngtypid = t.oid
+    UNION ALL SELECT r.rngtypid FROM pg_range r WHERE r.rngmultitypid = t.oid
+  ) inner_type (oid)
+), needed AS (
+  SELECT typ, max(depth) AS depth FROM part GROUP BY typ
+)
+SELECT n.nspname, t.typname,
+  CASE
+    WHEN e.extname IS NOT NULL THEN NULL
+    WHEN t.typtype = 'e' THEN format('CREATE TYPE %I.%I AS ENUM (%s)', n.nspname, t.typname,
+      (SELECT string_agg(quote_literal(l.enumlabel), ', ' ORDER BY l.enumsortorder) FROM pg_enum l WHERE l.enumtypid = t.oid))
+    WHEN t.typtype = 'd' THEN format('CREATE DOMAIN %I.%I AS %s%s%s%s', n.nspname, t.typname,
+      format_type(t.typbasetype, t.typtypmod),
+      (SELECT format(' COLLATE %I.%I', cn.nspname, c.collname) FROM pg_collation c
+       JOIN pg_namespace cn ON cn.oid = c.collnamespace JOIN pg_type b ON b.oid = t.typbasetype
+       WHERE c.oid = t.typcollation AND t.typcollation <> b.typcollation),
+      CASE WHEN t.typnotnull THEN ' NOT NULL' ELSE '' END,
+      (SELECT string_agg(format(' CONSTRAINT %I %s', k.conname, pg_get_constraintdef(k.oid)), '' ORDER BY k.conname)
+       FROM pg_constraint k WHERE k.contypid = t.oid AND k.contype = 'c'))
+    WHEN t.typtype = 'c' AND (SELECT relkind FROM pg_class WHERE oid = t.typrelid) = 'c' THEN format('CREATE TYPE %I.%I AS (%s)', n.nspname, t.typname,
+      (SELECT string_agg(format('%I %s%s', a.attname, format_type(a.atttypid, a.atttypmod),
+         (SELECT format(' COLLATE %I.%I', cn.nspname, c.collname) FROM pg_collation c
+          JOIN pg_namespace cn ON cn.oid = c.collnamespace JOIN pg_type b ON b.oid = a.atttypid
+          WHERE c.oid = a.attcollation AND a.attcollation <> b.typcollation)), ', ' ORDER BY a.attnum)
+       FROM pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped))
+    WHEN t.typtype = 'r' THEN (SELECT format('CREATE TYPE %I.%I AS RANGE (SUBTYPE = %s, SUBTYPE_OPCLASS = %I.%I%s%s%s, MULTIRANGE_TYPE_NAME = %s)',
+        n.nspname, t.typname, format_type(r.rngsubtype, NULL), on_.nspname, o.opcname,
+        (SELECT format(', COLLATION = %I.%I', cn.nspname, c.collname) FROM pg_collation c
+         JOIN pg_namespace cn ON cn.oid = c.collnamespace WHERE c.oid = r.rngcollation),
+        CASE WHEN r.rngcanonical::oid <> 0 THEN format(', CANONICAL = %s', r.rngcanonical) ELSE '' END,
+        CASE WHEN r.rngsubdiff::oid <> 0 THEN format(', SUBTYPE_DIFF = %s', r.rngsubdiff) ELSE '' END,
+        format_type(r.rngmultitypid, NULL))
+      FROM pg_range r JOIN pg_opclass o ON o.oid = r.rngsubopc JOIN pg_namespace on_ ON on_.oid = o.opcnamespace
+      WHERE r.rngtypid = t.oid)
+  END AS statement,
+  e.extname
+FROM needed JOIN pg_type t ON t.oid = needed.typ JOIN pg_namespace n ON n.oid = t.typnamespace
+LEFT JOIN pg_depend d ON d.classid = 'pg_type'::regclass AND d.objid = t.oid AND d.deptype = 'e'
+LEFT JOIN pg_extension e ON e.oid = d.refobjid
+WHERE n.nspname <> 'pg_catalog' AND t.typtype IN ('e', 'd', 'c', 'r', 'b') AND (t.typtype <> 'b' OR t.typcategory <> 'A')
+ORDER BY needed.depth DESC, n.nspname, t.typname
