@@ -1,0 +1,1 @@
+"""Spark: the stream's schema, the session, and the jobs. Thin on purpose."""

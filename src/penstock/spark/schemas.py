@@ -1,0 +1,15 @@
+"""Schemas of the DataFrames that Penstock hands out."""
+
+from __future__ import annotations
+
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from penstock import change
+from penstock.apply.task import PLANNED_SCHEMA
+
+CHANGES: StructType = from_arrow_schema(change.ARROW_SCHEMA)
+"""The change stream: what every source yields and every consumer takes (design section 4)."""
+
+PLANNED: StructType = from_arrow_schema(PLANNED_SCHEMA)
+"""Changes on their way to the apply servers, each with its lane."""

@@ -1,0 +1,111 @@
+"""Starting Spark, with settings that suit small batches of Arrow data."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from penstock.errors import OperatorError
+
+_NEEDED_JAVA = 17
+
+_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "1g",
+    "spark.sql.session.timeZone": "UTC",
+    # The plan of a batch is fixed and tiny; re-planning it costs more than it could gain.
+    "spark.sql.adaptive.enabled": "false",
+    # A second copy of an apply task would only be fenced off (A-212).
+    "spark.speculation": "false",
+    # Batches live for seconds on local disk; packing them costs more than it saves.
+    "spark.shuffle.compress": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    "spark.python.worker.reuse": "true",
+}
+
+
+_NOISE = (b"Using incubator modules",)
+"""What the JVM says on its standard error that nobody needs to read."""
+
+
+def start_session(name: str, *, lanes: int, settings: Mapping[str, str] = {}) -> SparkSession:
+    """Start Spark, on this machine unless the settings or spark-submit say otherwise.
+
+    Args:
+        name: Application name.
+        lanes: Tasks that should run side by side.
+        settings: Spark's own settings; they win over ours.
+
+    Raises:
+        OperatorError: There is no Java that Spark can run on.
+    """
+    check_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    local = f"local[{max(2, lanes)}]"
+    builder = SparkSession.builder.appName(name)
+    if "spark.master" not in settings and "MASTER" not in os.environ:
+        builder = (
+            builder.master(local)
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.driver.host", "127.0.0.1")
+        )
+    log_settings = files(__package__).joinpath("log4j2.properties")
+    java_options = f"-Dlog4j2.configurationFile={log_settings} -XX:+UseSerialGC"
+    for key, value in {**_SETTINGS, "spark.driver.extraJavaOptions": java_options, **settings}.items():
+        builder = builder.config(key, value)
+    with _without_noise():
+        return builder.getOrCreate()
+
+
+def check_java() -> None:
+    """Make sure that a Java which Spark can run on is found.
+
+    Raises:
+        OperatorError: None is installed, or it is too old.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    advice = f"install a Java {_NEEDED_JAVA} runtime (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; "
+    advice += "macOS: brew install openjdk@17), or point JAVA_HOME at one"
+    try:
+        found = subprocess.run([java or "java", "-version"], capture_output=True, text=True, check=True).stderr
+    except (OSError, subprocess.CalledProcessError) as exc:
+        raise OperatorError("no Java found, and Spark runs on it", where=home or "PATH", do=advice) from exc
+    version = re.search(r'version "(?:1\.)?(\d+)', found)
+    if version is None or int(version.group(1)) < _NEEDED_JAVA:
+        which = version.group(1) if version else "of an unknown version"
+        raise OperatorError(f"Java {which} is too old for Spark", where=java or "", do=advice)
+
+
+@contextmanager
+def _without_noise() -> Iterator[None]:
+    """Start the JVM inside with a standard error of its own, from which only what matters is passed on."""
+    sys.stderr.flush()
+    real = os.dup(2)
+    read_end, write_end = os.pipe()
+    os.dup2(write_end, 2)
+    os.close(write_end)
+
+    def pass_on() -> None:
+        with os.fdopen(read_end, "rb") as lines, os.fdopen(real, "wb", buffering=0) as out:
+            for line in lines:
+                if not any(noise in line for noise in _NOISE):
+                    out.write(line)
+
+    threading.Thread(target=pass_on, name="jvm stderr", daemon=True).start()
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(real, 2)
