@@ -1,0 +1,77 @@
+"""Speaking to whoever runs a command: people on a terminal, programs in a pipe, scripts with --json."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from penstock.config import load
+from penstock.pipeline.pipeline import Pipeline
+from penstock.wiring import open_pipeline
+
+FileOption = Annotated[
+    Path | None, typer.Option("--file", "-f", help="The pipeline file.", show_default="./pipeline.yaml")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one value; see docs/cli.md.")]
+
+out = Console(soft_wrap=True, highlight=False)
+err = Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+@dataclass
+class Defaults:
+    """What was said before the command's name."""
+
+    file: Path = Path("pipeline.yaml")
+
+
+defaults = Defaults()
+
+
+def open_file(file: Path | None) -> Pipeline:
+    """Open the pipeline of the file that was named, or of ./pipeline.yaml."""
+    return open_pipeline(load(file or defaults.file))
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON value."""
+    sys.stdout.write(json.dumps(value, indent=2, default=str, ensure_ascii=False) + "\n")
+
+
+def say(text: str) -> None:
+    """Print a line, exactly as it is."""
+    out.print(text, markup=False)
+
+
+def warn(text: str) -> None:
+    """Print a line to standard error."""
+    err.print(text, markup=False, style="yellow")
+
+
+def print_rows(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table: framed on a terminal, tab-separated in a pipe."""
+    if not out.is_terminal:
+        for row in [headings, *rows]:
+            sys.stdout.write("\t".join(str(cell) for cell in row) + "\n")
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    out.print(table)
+
+
+def print_facts(facts: Sequence[tuple[str, object]]) -> None:
+    """Print names and values, one pair to a line."""
+    width = max(len(name) for name, _ in facts)
+    for name, value in facts:
+        say(f"{name:<{width}}  {value}")

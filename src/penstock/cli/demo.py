@@ -1,0 +1,73 @@
+"""`penstock demo`: see it work, on servers of its own."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.apply.error_queue import ErrorEntry
+from penstock.cli.console import JsonOption, print_facts, print_json, say
+from penstock.cli.run import Reporter, as_json
+from penstock.demo.story import Ending, play
+
+
+def demo(
+    seconds: Annotated[int, typer.Option(min=5, help="How long pgbench works.")] = 20, json: JsonOption = False
+) -> None:
+    """Copy pgbench's tables between two embedded PostgreSQL servers and follow, with one failure on purpose."""
+    teller = Teller(quiet=json)
+    try:
+        ending = play(teller, seconds=seconds)
+    finally:
+        teller.listener.close()
+    is_good = ending.verified.is_identical and ending.errors_left == 0
+    if json:
+        print_json({**as_json(ending.progress), "identical": ending.verified.is_identical, "seconds": ending.seconds})
+    else:
+        show(ending)
+    if not is_good:
+        raise typer.Exit(1)
+
+
+class Teller:
+    """Tells the demo's story line by line."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        """Say nothing if `quiet`."""
+        self._quiet = quiet
+        self.listener = Reporter(quiet=quiet)
+
+    def tell(self, text: str) -> None:
+        """Say what happens next."""
+        if not self._quiet:
+            say(f"- {text}")
+
+    def show_error(self, entry: ErrorEntry) -> None:
+        """Show the transaction that failed."""
+        self.tell(
+            f"in the error queue: {entry.id}, {entry.message_count} changes, change {entry.message_number}"
+            f" ({entry.op} {entry.table}) failed: {entry.error_message}"
+        )
+
+    def compared(self, ranges: int, of: int) -> None:
+        """So many ranges are compared, out of so many."""
+
+
+def show(ending: Ending) -> None:
+    """Print how the demo ended."""
+    progress = ending.progress
+    p50, p99 = progress.lag.quantile_s(0.5), progress.lag.quantile_s(0.99)
+    verdict = "source and target identical" if ending.verified.is_identical else "source and target DIFFER"
+    say("")
+    print_facts(
+        [
+            ("transactions", f"{progress.transactions:,}"),
+            ("row changes", f"{progress.changes:,}"),
+            ("changes per second", f"{progress.changes / ending.seconds:,.0f}, as fast as pgbench made them"),
+            ("lag", "" if p50 is None or p99 is None else f"p50 {p50:.2f} s, p99 {p99:.2f} s"),
+            ("conflicts", f"{progress.conflicts}, made on purpose"),
+            ("errors left", f"{ending.errors_left}"),
+            ("verdict", verdict),
+        ]
+    )

@@ -1,0 +1,130 @@
+"""`penstock errors`: the error queue."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from penstock.apply.error_queue import ErrorEntry
+from penstock.change import Change, Transaction
+from penstock.cli.console import FileOption, JsonOption, open_file, print_facts, print_json, print_rows, say
+from penstock.errors import ConfigError
+
+app = typer.Typer(help="See, retry and delete the transactions that could not be applied.", no_args_is_help=True)
+
+AllOption = Annotated[bool, typer.Option("--all", help="All entries, in commit order.")]
+
+
+@app.command("list")
+def list_(file: FileOption = None, json: JsonOption = False) -> None:
+    """List the error queue, in commit order."""
+    entries = open_file(file).errors().entries()
+    if json:
+        print_json([_entry(entry) for entry in entries])
+    elif not entries:
+        say("the error queue is empty")
+    else:
+        headings = ["id", "committed at", "change", "table", "error", "message"]
+        print_rows(
+            headings,
+            [
+                [
+                    e.id,
+                    e.committed_at.isoformat(timespec="seconds") if e.committed_at else "",
+                    f"{e.message_number}/{e.message_count}",
+                    f"{e.op} {e.table}" if e.table else "",
+                    e.error_number or e.error_code or "",
+                    e.error_message,
+                ]
+                for e in entries
+            ],
+        )
+
+
+@app.command()
+def show(
+    entry_id: Annotated[str, typer.Argument(metavar="ID")], file: FileOption = None, json: JsonOption = False
+) -> None:
+    """Show one transaction whole: its changes, which one failed and why, and what the target held instead."""
+    entry, transaction = open_file(file).errors().load(entry_id)
+    if json:
+        print_json({**_entry(entry), "changes": [_change(change) for change in transaction.changes]})
+        return
+    print_facts(
+        [
+            ("id", entry.id),
+            ("transaction", f"{entry.txn_id}, position {entry.commit_scn}"),
+            ("committed at", entry.committed_at or "unknown"),
+            ("error", f"{entry.error_number or ''} {f'({entry.error_code})' if entry.error_code else ''}".strip()),
+            ("message", entry.error_message),
+        ]
+    )
+    _show_changes(entry, transaction)
+
+
+@app.command()
+def retry(
+    entry_id: Annotated[list[str] | None, typer.Argument(metavar="[ID]...")] = None,
+    every: AllOption = False,
+    file: FileOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Apply transactions again, in commit order; stops at the first that fails again."""
+    pipeline = open_file(file)
+    done = pipeline.retry(_chosen([e.id for e in pipeline.errors().entries()], entry_id, every=every))
+    print_json({"applied": done}) if json else say(f"applied {len(done)} transactions; they have left the error queue")
+
+
+@app.command()
+def delete(
+    entry_id: Annotated[list[str] | None, typer.Argument(metavar="[ID]...")] = None,
+    every: AllOption = False,
+    file: FileOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Give transactions up: remove them from the queue without applying them."""
+    queue = open_file(file).errors()
+    chosen = _chosen([e.id for e in queue.entries()], entry_id, every=every)
+    for one in chosen:
+        queue.delete(one)
+    print_json({"deleted": chosen}) if json else say(f"deleted {len(chosen)} transactions; they will not be applied")
+
+
+def _chosen(present: list[str], given: list[str] | None, *, every: bool) -> list[str]:
+    if every == bool(given):
+        raise ConfigError("say which: either ids, or --all")
+    return present if every else list(given or ())
+
+
+def _show_changes(entry: ErrorEntry, transaction: Transaction) -> None:
+    for number, change in enumerate(transaction.changes, start=1):
+        mark = "->" if number == entry.message_number else "  "
+        say(f"{mark} {number} {change.op} {change.table}")
+        for name, value in (change.before or {}).items():
+            after = change.after or {}
+            new = f" => {after[name]!r}" if name in after else ""
+            say(f"       {name}: {value!r}{new}")
+        if change.before is None:
+            for name, value in (change.after or {}).items():
+                say(f"       {name}: {value!r}")
+        if number == entry.message_number and entry.found is not None:
+            say("       the target holds")
+            for name, value in entry.found.items():
+                say(f"         {name}: {value!r}")
+
+
+def _entry(entry: ErrorEntry) -> dict[str, object]:
+    plain = asdict(entry)
+    plain["table"] = str(entry.table) if entry.table else None
+    return plain
+
+
+def _change(change: Change) -> dict[str, object]:
+    return {
+        "op": change.op.value,
+        "table": str(change.table),
+        "before": None if change.before is None else dict(change.before),
+        "after": None if change.after is None else dict(change.after),
+    }

@@ -1,0 +1,69 @@
+"""`penstock`: its commands, and what its exit codes mean.
+
+0 done · 1 `verify` found differences · 2 wrong file or option · 3 a person must change something ·
+4 a server stayed out of reach
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock import __version__
+from penstock.cli import demo, errors, plan, run, setup, status, teardown, verify
+from penstock.cli.console import defaults, err
+from penstock.errors import PenstockError
+
+app = typer.Typer(
+    name="penstock",
+    help="Capture committed changes and apply them to another database, transaction by transaction.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def _main(
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="The pipeline file.")] = None,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        sys.stdout.write(f"penstock {__version__}\n")
+        raise typer.Exit
+    if file is not None:
+        defaults.file = file
+
+
+app.command("plan")(plan.plan)
+app.command("setup")(setup.setup)
+app.command("run")(run.run)
+app.command("status")(status.status)
+app.add_typer(errors.app, name="errors")
+app.command("verify")(verify.verify)
+app.command("teardown")(teardown.teardown)
+app.command("demo")(demo.demo)
+
+
+def main() -> None:
+    """Run the command line; every error we raise on purpose ends as one clear message and an exit code."""
+    # Spark's Python half logs what it is about to raise anyway.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger("pyspark").setLevel(logging.CRITICAL)
+    try:
+        app()
+    except PenstockError as exc:
+        if os.environ.get("PENSTOCK_TRACEBACK"):
+            raise
+        err.print(f"penstock: {exc}", markup=False, style="red")
+        sys.exit(exc.exit_code)
+    except BrokenPipeError:
+        # The reader of our output has gone; that is its right.
+        sys.stdout = None
+        sys.exit(0)

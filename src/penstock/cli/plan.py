@@ -1,0 +1,62 @@
+"""`penstock plan`: what setup would do."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.cli.console import FileOption, JsonOption, open_file, print_json, say, warn
+from penstock.dialects.base import DatabasePlan
+from penstock.pipeline.plan import Plan
+
+
+def plan(
+    file: FileOption = None,
+    print_sql: Annotated[
+        bool, typer.Option("--print-sql", help="Print the exact SQL and the missing grants, for a DBA.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Show what setup would do, and what is in its way. Changes nothing."""
+    found = open_file(file).plan()
+    if print_sql:
+        say(found.sql())
+    elif json:
+        print_json(as_json(found))
+    else:
+        show(found)
+    if found.source.faults or found.target.faults:
+        raise typer.Exit(3)
+
+
+def show(found: Plan) -> None:
+    """Print a plan for a person."""
+    say(f"tables to capture: {len(found.tables)}")
+    for side, database in (("source", found.source), ("target", found.target)):
+        say(f"{side}: {database.label}")
+        for step in database.steps:
+            say(f"  {step.summary}")
+        if not database.steps:
+            say("  nothing to do")
+        for note in database.notes:
+            warn(f"  note: {note}")
+        for grant in database.grants:
+            warn(f"  missing privilege; as a superuser: {grant};")
+        for fault in database.faults:
+            warn(f"  in the way: {fault}")
+
+
+def as_json(found: Plan) -> dict[str, object]:
+    """A plan as plain data."""
+    return {"tables": list(found.tables), "source": _database(found.source), "target": _database(found.target)}
+
+
+def _database(database: DatabasePlan) -> dict[str, object]:
+    return {
+        "database": database.label,
+        "steps": [{"summary": step.summary, "sql": step.sql} for step in database.steps],
+        "missing_grants": database.grants,
+        "notes": database.notes,
+        "faults": [str(fault) for fault in database.faults],
+    }

@@ -1,0 +1,154 @@
+"""`penstock run`: copy, then follow."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from penstock.apply.process import Progress
+from penstock.cli.console import FileOption, JsonOption, err, open_file, out, print_json, say, warn
+from penstock.errors import RetryableError
+
+_LINE_EVERY_S = 5.0
+_LIVE_EVERY_S = 0.25
+
+
+def run(
+    file: FileOption = None,
+    until_caught_up: Annotated[
+        bool,
+        typer.Option(
+            "--until-caught-up", help="End once everything committed before the start is applied or put aside."
+        ),
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Copy what is not copied yet, then apply changes until SIGTERM or SIGINT."""
+    pipeline = open_file(file)
+    stop = threading.Event()
+
+    def end(_: int, __: FrameType | None) -> None:
+        if not stop.is_set():
+            err.print("stopping: what is being applied is finished first", markup=False)
+        stop.set()
+
+    previous = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    reporter = Reporter(quiet=json)
+    try:
+        progress = pipeline.run(stop, reporter, until_caught_up=until_caught_up)
+    finally:
+        reporter.close()
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    if json:
+        print_json(as_json(progress))
+    else:
+        how = "caught up" if until_caught_up and not stop.is_set() else "stopped"
+        say(f"{how}: {describe(progress)}")
+
+
+class Reporter:
+    """Shows how a run is doing: one line that changes on a terminal, a line now and then in a pipe."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        """Show nothing but warnings if `quiet`."""
+        self._quiet = quiet
+        self._live = out.status("starting") if out.is_terminal and not quiet else None
+        if self._live is not None:
+            self._live.start()
+        self._shown_at = 0.0
+        self._changes = 0
+        self._retrying = False
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        if self._live is not None:
+            self._live.stop()
+
+    def copying(self, chunks: int, tables: int) -> None:
+        """So many chunks are about to be copied."""
+        self._show(f"copying {tables} tables in {chunks} chunks", always=True)
+
+    def copied(self, chunks: int, rows: int) -> None:
+        """So many more chunks are committed, with so many rows."""
+        self._show(f"copied {chunks} chunks, {rows:,} rows", always=True)
+
+    def following(self) -> None:
+        """Everything is ready; changes are applied from now on."""
+        self._recovered()
+        self._show("following", always=True)
+
+    def progressed(self, progress: Progress) -> None:
+        """A batch is applied."""
+        self._recovered()
+        self._show(describe(progress, rate=self._rate(progress)), changes=progress.changes)
+
+    def waiting(self, progress: Progress) -> None:
+        """Nothing waits at the source."""
+        self._recovered()
+        self._show(f"{describe(progress)}; up to date", changes=progress.changes)
+
+    def retrying(self, error: RetryableError, left_s: float) -> None:
+        """A server cannot be reached; it will be tried again for so many seconds."""
+        if not self._retrying:
+            warn(f"{error}; trying again for {left_s:.0f} s")
+        self._retrying = True
+
+    def warned(self, text: str) -> None:
+        """Something a person should know."""
+        warn(f"note: {text}")
+
+    def _recovered(self) -> None:
+        if self._retrying:
+            warn("connected again")
+        self._retrying = False
+
+    def _rate(self, progress: Progress) -> float | None:
+        elapsed = time.monotonic() - self._shown_at
+        return (progress.changes - self._changes) / elapsed if self._shown_at and elapsed > 0 else None
+
+    def _show(self, text: str, *, changes: int = 0, always: bool = False) -> None:
+        if self._quiet:
+            return
+        now = time.monotonic()
+        every = _LINE_EVERY_S if self._live is None else _LIVE_EVERY_S
+        if not always and now - self._shown_at < every:
+            return
+        self._shown_at = now
+        self._changes = changes
+        if self._live is not None:
+            self._live.update(text)
+        else:
+            say(text)
+
+
+def describe(progress: Progress, *, rate: float | None = None) -> str:
+    """A run's progress in one line."""
+    parts = [f"{progress.transactions:,} transactions", f"{progress.changes:,} row changes"]
+    if rate is not None:
+        parts.append(f"{rate:,.0f} changes/s")
+    p50, p99 = progress.lag.quantile_s(0.5), progress.lag.quantile_s(0.99)
+    if p50 is not None and p99 is not None:
+        parts.append(f"lag p50 {p50:.2f} s p99 {p99:.2f} s")
+    parts += [f"{progress.conflicts:,} conflicts", f"{progress.errors:,} errors"]
+    return ", ".join(parts)
+
+
+def as_json(progress: Progress) -> dict[str, object]:
+    """A run's progress as plain data."""
+    return {
+        "position": progress.position,
+        "transactions": progress.transactions,
+        "changes": progress.changes,
+        "set_changes": progress.set_changes,
+        "row_changes": progress.row_changes,
+        "conflicts": progress.conflicts,
+        "errors": progress.errors,
+        "lag_p50_s": progress.lag.quantile_s(0.5),
+        "lag_p99_s": progress.lag.quantile_s(0.99),
+    }

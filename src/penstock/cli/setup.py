@@ -1,0 +1,22 @@
+"""`penstock setup`: install what a pipeline needs in both databases."""
+
+from __future__ import annotations
+
+from penstock.cli.console import FileOption, JsonOption, open_file, print_json, say, warn
+from penstock.cli.plan import as_json
+
+
+def setup(file: FileOption = None, json: JsonOption = False) -> None:
+    """Install capture and ledger, and create missing target tables. Running it again is harmless."""
+    done = open_file(file).setup()
+    if json:
+        print_json(as_json(done))
+        return
+    for note in done.source.notes + done.target.notes:
+        warn(f"note: {note}")
+    if done.is_done:
+        say(f"everything is in place: {len(done.tables)} tables are captured")
+        return
+    for side, database in (("source", done.source), ("target", done.target)):
+        say(f"{side}: {len(database.steps)} steps taken ({database.label})")
+    say(f"{len(done.tables)} tables are captured from now on; `penstock run` copies them and follows")

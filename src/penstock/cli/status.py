@@ -1,0 +1,34 @@
+"""`penstock status`: where a pipeline stands."""
+
+from __future__ import annotations
+
+from penstock.cli.console import FileOption, JsonOption, open_file, print_facts, print_json
+from penstock.pipeline.status import Status
+
+
+def status(file: FileOption = None, json: JsonOption = False) -> None:
+    """Show the consistency point first, then lag, backlog, errors and conflicts."""
+    found = open_file(file).status()
+    if json:
+        print_json(found.to_json())
+    else:
+        show(found)
+
+
+def show(found: Status) -> None:
+    """Print a status for a person."""
+    consistent = "never yet" if found.consistent_at is None else found.consistent_at.isoformat(timespec="seconds")
+    facts: list[tuple[str, object]] = [
+        ("pipeline", f"{found.pipeline}, {found.state}"),
+        ("consistent up to", f"{consistent} (source commit time)"),
+        ("lag", "unknown" if found.lag_s is None else f"{found.lag_s:.1f} s"),
+        ("waiting at the source", f"{found.backlog_changes:,} changes, log of {found.backlog_bytes / 1e6:,.1f} MB"),
+        ("errors in the queue", f"{found.errors:,}"),
+        ("conflicts so far", f"{found.conflicts:,}"),
+        ("applied so far", f"{found.transactions:,} transactions, {found.changes:,} row changes"),
+        ("watermarks", f"low {found.low_watermark}, high {found.high_watermark}"),
+        ("tables", f"{found.copied} copied, {found.to_copy} to copy"),
+    ]
+    if found.error:
+        facts.append(("stopped by", found.error))
+    print_facts(facts)

@@ -1,0 +1,82 @@
+"""`penstock verify`: are both sides identical?"""
+
+from __future__ import annotations
+
+import typer
+
+from penstock.cli.console import FileOption, JsonOption, open_file, out, print_json, print_rows, say
+from penstock.verify.compare import TableResult, VerifyResult
+
+_MOST_SHOWN = 20
+
+
+def verify(file: FileOption = None, json: JsonOption = False) -> None:
+    """Compare source and target row by row, also while changes flow. Exit code 1 if they differ."""
+    progress = Progress(quiet=json)
+    result = open_file(file).verify(progress)
+    progress.close()
+    if json:
+        print_json(as_json(result))
+    else:
+        show(result)
+    if not result.is_identical:
+        raise typer.Exit(1)
+
+
+class Progress:
+    """Shows how far a comparison is."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        """Show nothing if `quiet`, or if nobody watches."""
+        self._live = out.status("comparing") if out.is_terminal and not quiet else None
+        if self._live is not None:
+            self._live.start()
+
+    def compared(self, ranges: int, of: int) -> None:
+        """So many ranges are compared, out of so many."""
+        if self._live is not None:
+            self._live.update(f"compared {ranges} of {of} ranges")
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        if self._live is not None:
+            self._live.stop()
+
+
+def show(result: VerifyResult) -> None:
+    """Print a result for a person."""
+    verdicts = [
+        [str(table.table), f"{table.rows:,}", f"{table.differing:,} rows differ" if table.differing else "identical"]
+        for table in result.tables
+    ]
+    print_rows(["table", "rows", "verdict"], verdicts)
+    for table in result.tables:
+        for line in _differences(table):
+            say(line)
+    say("source and target identical" if result.is_identical else "source and target differ")
+
+
+def as_json(result: VerifyResult) -> dict[str, object]:
+    """A result as plain data."""
+    return {
+        "identical": result.is_identical,
+        "tables": [
+            {
+                "table": str(table.table),
+                "rows": table.rows,
+                "differing": table.differing,
+                "differences": [{"kind": d.kind, "key": dict(d.key)} for d in table.differences],
+            }
+            for table in result.tables
+        ],
+    }
+
+
+def _differences(table: TableResult) -> list[str]:
+    lines = [
+        f"{table.table}: {d.kind} at the target: " + ", ".join(f"{name}={value}" for name, value in d.key.items())
+        for d in table.differences[:_MOST_SHOWN]
+    ]
+    if table.differing > len(lines):
+        lines.append(f"{table.table}: and {table.differing - len(lines):,} more")
+    return lines

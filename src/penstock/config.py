@@ -1,0 +1,250 @@
+"""The pipeline file: read, checked whole, every fault reported at once with its line.
+
+Secrets come from outside: `${env:NAME}` and `${file:path}` inside a string stand for the variable's value and the
+file's content, without its final line break.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from penstock.apply.process import CommitSerialization
+from penstock.errors import ConfigError
+from penstock.sources.trigger_queue.patterns import TablePattern
+
+_REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
+_PASSWORD = re.compile(r"://[^/@]*:[^/@]+@|\bpassword\s*=")
+
+Path_ = tuple[str | int, ...]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ConnectionConfig(_Part):
+    """A database."""
+
+    type: Literal["postgres"] = Field(description="Kind of database")
+    url: str = Field(description="libpq url or conninfo; secrets only as ${env:NAME} or ${file:path}", repr=False)
+
+
+class CaptureConfig(_Part):
+    """Where changes come from."""
+
+    source: Literal["trigger_queue"] = Field(description="How changes are captured")
+    connection: str = Field(description="Name of the connection to capture from")
+    tables: list[str] = Field(
+        min_length=1, description="Patterns schema.table with * and ?, names as they stand in the catalogue"
+    )
+
+    @field_validator("tables")
+    @classmethod
+    def _are_patterns(cls, tables: list[str]) -> list[str]:
+        for text in tables:
+            try:
+                TablePattern.parse(text)
+            except ConfigError as exc:
+                raise ValueError(str(exc)) from exc
+        return tables
+
+
+class ApplyConfig(_Part):
+    """Where changes go."""
+
+    connection: str = Field(description="Name of the connection to apply to")
+    parallelism: int = Field(default=2, ge=1, le=64, description="Apply servers at work side by side")
+    commit_serialization: CommitSerialization = Field(
+        default=CommitSerialization.DEPENDENT_TRANSACTIONS,
+        description="FULL: all transactions commit in the source's order",
+    )
+    disable_on_error: bool = Field(
+        default=False, description="Stop after the first transaction that goes to the error queue"
+    )
+    allow_duplicate_rows: bool = Field(
+        default=True, description="Where several rows are equal in every column, change one of them"
+    )
+    retry_s: float = Field(default=60, ge=0, description="Seconds to go on trying while a server is out of reach")
+
+
+class PipelineConfig(_Part):
+    """One pipeline."""
+
+    version: Literal[1]
+    name: str = Field(
+        pattern=r"^[a-z][a-z0-9_]{0,39}$",
+        description="Name of the pipeline: lower-case letters, digits and underscores, at most 40",
+    )
+    connections: dict[str, ConnectionConfig] = Field(min_length=1)
+    capture: CaptureConfig
+    apply: ApplyConfig
+
+
+@dataclass(frozen=True)
+class _Fault:
+    line: int
+    text: str
+
+
+def load(path: Path, environment: Mapping[str, str] = os.environ) -> PipelineConfig:
+    """Read a pipeline file.
+
+    Raises:
+        ConfigError: It cannot be read or has faults; the message names each with its line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as exc:
+        reason = exc.strerror or type(exc).__name__
+        raise ConfigError(
+            f"cannot read {str(path)!r}: {reason.lower()}", do="name the pipeline file with -f, or write pipeline.yaml"
+        ) from exc
+    return parse(text, name=str(path), environment=environment)
+
+
+def parse(text: str, *, name: str, environment: Mapping[str, str]) -> PipelineConfig:
+    """Check the text of a pipeline file; see `load`."""
+    document = _Document(name)
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as exc:
+        mark = exc.problem_mark or exc.context_mark
+        raise _faults(name, [_Fault(mark.line + 1 if mark else 1, f"not YAML: {exc.problem}")]) from exc
+    if not isinstance(root, yaml.MappingNode):
+        raise _faults(name, [_Fault(1, "a pipeline file is a mapping: version, name, connections, capture, apply")])
+    data = document.read(root, ())
+    faults = document.faults + document.resolve(data, environment)
+    config = None
+    try:
+        config = PipelineConfig.model_validate(data)
+    except ValidationError as exc:
+        faults += [document.fault(error) for error in exc.errors()]
+    if config is not None:
+        faults += document.unknown_connections(config)
+    if faults or config is None:
+        raise _faults(name, faults)
+    return config
+
+
+class _Document:
+    """The file as data, with the line of everything in it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lines: dict[Path_, int] = {(): 1}
+        self.faults: list[_Fault] = []
+
+    def read(self, node: yaml.Node, path: Path_) -> Any:
+        """Turn a node into plain data, noting lines and repeated keys."""
+        self._lines.setdefault(path, node.start_mark.line + 1)
+        if isinstance(node, yaml.MappingNode):
+            result: dict[str, Any] = {}
+            for key_node, value_node in node.value:
+                key = str(key_node.value)
+                line = key_node.start_mark.line + 1
+                if key in result:
+                    self.faults.append(_Fault(line, f"{_dotted((*path, key))} is given twice"))
+                self._lines[*path, key] = line
+                result[key] = self.read(value_node, (*path, key))
+            return result
+        if isinstance(node, yaml.SequenceNode):
+            return [self.read(item, (*path, i)) for i, item in enumerate(node.value)]
+        return yaml.SafeLoader("").construct_object(node)
+
+    def resolve(self, data: Any, environment: Mapping[str, str]) -> list[_Fault]:
+        """Put secrets in place in the connections; returns what is missing."""
+        faults = []
+        connections = data.get("connections") if isinstance(data, dict) else None
+        for key, connection in connections.items() if isinstance(connections, dict) else ():
+            if not isinstance(connection, dict) or not isinstance(connection.get("url"), str):
+                continue
+            path = ("connections", key, "url")
+            url = connection["url"]
+            if _PASSWORD.search(_REFERENCE.sub("", url)):
+                what = "a password stands in the file; write it as ${env:NAME} or ${file:path}"
+                faults.append(_Fault(self._line(path), f"{_dotted(path)}: {what}"))
+            missing: list[str] = []
+            connection["url"] = _REFERENCE.sub(partial(_secret, environment, missing), url)
+            faults += [_Fault(self._line(path), f"{_dotted(path)}: {what}") for what in missing]
+        return faults
+
+    def fault(self, error: Any) -> _Fault:
+        """Say one of pydantic's findings in our words; never repeats a url."""
+        path: Path_ = tuple(part for part in error["loc"])
+        given = error["input"]
+        shown = f", not {given!r}" if isinstance(given, str | int | float | bool) and "url" not in path else ""
+        match error["type"]:
+            case "missing":
+                what = "is missing"
+            case "extra_forbidden":
+                what = "is not an option" + _suggestion(path)
+            case "literal_error" | "enum":
+                what = f"must be {error['ctx']['expected']}{shown}"
+            case "value_error":
+                what = str(error["ctx"]["error"])
+            case "string_pattern_mismatch":
+                what = f"must be lower-case letters, digits and underscores, at most 40, beginning with a letter{shown}"
+            case _:
+                what = error["msg"].replace("Input should be", "must be") + shown
+        return _Fault(self._line(path), f"{_dotted(path)}: {what}")
+
+    def unknown_connections(self, config: PipelineConfig) -> list[_Fault]:
+        """Connections that are named but not given."""
+        named: tuple[tuple[Path_, str], ...] = (
+            (("capture", "connection"), config.capture.connection),
+            (("apply", "connection"), config.apply.connection),
+        )
+        return [
+            _Fault(self._line(path), f"{_dotted(path)}: no connection {name!r}{_nearest(name, config.connections)}")
+            for path, name in named
+            if name not in config.connections
+        ]
+
+    def _line(self, path: Path_) -> int:
+        while path not in self._lines:
+            path = path[:-1]
+        return self._lines[path]
+
+
+def _secret(environment: Mapping[str, str], missing: list[str], found: re.Match[str]) -> str:
+    kind, name = found.groups()
+    if kind == "env":
+        if name not in environment:
+            missing.append(f"environment variable {name} is not set")
+        return environment.get(name, "")
+    try:
+        return Path(name).read_text(encoding="utf-8").removesuffix("\n")
+    except OSError as exc:
+        missing.append(f"cannot read file {name!r}: {(exc.strerror or '').lower()}")
+        return ""
+
+
+def _faults(name: str, faults: list[_Fault]) -> ConfigError:
+    lines = [f"{name}:{fault.line}: {fault.text}" for fault in sorted(faults, key=lambda f: f.line)]
+    return ConfigError("\n".join(lines))
+
+
+def _dotted(path: Path_) -> str:
+    return ".".join(str(part) for part in path)
+
+
+def _suggestion(path: Path_) -> str:
+    known: list[str] = []
+    for part in (PipelineConfig, ConnectionConfig, CaptureConfig, ApplyConfig):
+        known += part.model_fields
+    return _nearest(str(path[-1]), known)
+
+
+def _nearest(name: str, known: Mapping[str, Any] | list[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,191 @@
+"""Feeding an apply process from a trigger queue, by Spark jobs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime
+from typing import Protocol
+
+from pyspark.sql import SparkSession
+
+from penstock.apply.ledger import ProcessState
+from penstock.apply.server import LaneResult, ServerConfig
+from penstock.apply.target import TargetCatalog, TargetTable
+from penstock.apply.task import Target, TaskContext
+from penstock.change import TableName
+from penstock.position import Limit, Scn
+from penstock.schema import Dictionary, TableSchema
+from penstock.sources.trigger_queue.position import Slice
+from penstock.sources.trigger_queue.queue import Captured, ChangeLog, LogAccess, SliceReader
+from penstock.spark.job import BatchJobs
+
+_CATALOG_AGE_S = 30.0
+"""How long the target's catalogue is trusted while nothing looks wrong."""
+
+
+class Definitions(Protocol):
+    """What the ledger knows of tables."""
+
+    def save_dictionary(self, captured: Iterable[Captured]) -> None:
+        """Keep table versions."""
+
+    def instantiated(self) -> Mapping[TableName, Scn]:
+        """Return the tables whose copy is complete, and the position each was copied at."""
+
+
+class SparkBatch:
+    """Implements `apply.process.Batch`."""
+
+    def __init__(self, part: Slice, feed: SparkFeed) -> None:
+        """Apply `part` with the feed's jobs."""
+        self._part = part
+        self._feed = feed
+
+    def __len__(self) -> int:
+        return len(self._part)
+
+    @property
+    def end(self) -> Scn:
+        """Position after the last transaction."""
+        return self._part.end
+
+    @property
+    def total_changes(self) -> int:
+        """Number of changes."""
+        return self._part.total_changes
+
+    @property
+    def last_committed_at(self) -> datetime | None:
+        """When the last transaction was committed at the source."""
+        return self._part.last_committed_at
+
+    def apply(self, *, lanes: int) -> Sequence[LaneResult]:
+        """Apply the transactions on Spark."""
+        return self._feed.apply(self._part, lanes)
+
+
+class SparkFeed:
+    """Implements `apply.process.Feed`."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        *,
+        process: str,
+        source: str,
+        access: LogAccess,
+        open_log: Callable[[], ChangeLog],
+        target: Target,
+        describe_target: Callable[[Iterable[TableName]], Mapping[TableName, TableSchema]],
+        definitions: Definitions,
+        config: ServerConfig,
+        lanes: int,
+    ) -> None:
+        """Prepare; nothing is opened yet.
+
+        Args:
+            access: How tasks reach the log; `open_log` is how this process does.
+            target: How tasks reach the target; `describe_target` reads its catalogue.
+            lanes: How many apply servers to have ready.
+        """
+        self._spark = spark
+        self._process = process
+        self._source = source
+        self._access = access
+        self._log = open_log()
+        self._freer = _Freer(open_log)
+        self._target = target
+        self._describe_target = describe_target
+        self._definitions = definitions
+        self._config = config
+        self._lanes = lanes
+        self._jobs: BatchJobs | None = None
+        self._captured: Sequence[Captured] = ()
+        self._catalog: TargetCatalog | None = None
+        self._catalog_read_at = 0.0
+
+    def start(self, state: ProcessState) -> None:
+        """Get ready to deliver batches to this run of the process."""
+        self._jobs = BatchJobs(self._spark, process=state.name, epoch=state.epoch)
+        self._captured, self._catalog = (), None
+        self._refresh(self._jobs)
+        self._jobs.warm_up(lanes=self._lanes)
+
+    def next_batch(self, after: Scn, limit: Limit) -> SparkBatch | None:
+        """Return the transactions that follow `after`; None when there are none yet."""
+        part = self._log.next_slice(after, limit)
+        return None if part is None else SparkBatch(part, self)
+
+    def apply(self, part: Slice, lanes: int) -> Sequence[LaneResult]:
+        """Apply a slice with up-to-date definitions of both sides."""
+        assert self._jobs is not None
+        self._refresh(self._jobs)
+        results = self._jobs.run(part, lanes=lanes)
+        if any(result.errors or result.failure for result in results):
+            # Somebody may have changed a table at the target.
+            self._catalog_read_at = 0.0
+        return results
+
+    def tick(self) -> Scn:
+        """Return a position that every transaction committed before the call lies at or before."""
+        return self._log.tick()
+
+    def free(self, upto: Scn) -> None:
+        """Free the log in the background, as soon as the last freeing is done."""
+        self._freer.free(upto)
+
+    def close(self) -> None:
+        """Close the sessions with the source."""
+        self._log.close()
+        self._freer.close()
+
+    def _refresh(self, jobs: BatchJobs) -> None:
+        is_new = False
+        if self._log.captured_count() != len(self._captured):
+            self._captured = self._log.captured()
+            self._definitions.save_dictionary(self._captured)
+            is_new = True
+        if is_new or self._catalog is None or time.monotonic() - self._catalog_read_at > _CATALOG_AGE_S:
+            catalog = self._read_catalog()
+            is_new = is_new or catalog != self._catalog
+            self._catalog, self._catalog_read_at = catalog, time.monotonic()
+        if is_new:
+            dictionary = Dictionary(captured.table for captured in self._captured)
+            reader = SliceReader.of(self._source, self._access, self._captured)
+            jobs.share(reader, TaskContext(self._target, self._catalog, dictionary, self._config))
+
+    def _read_catalog(self) -> TargetCatalog:
+        tables = self._describe_target({captured.table.name for captured in self._captured})
+        copied = self._definitions.instantiated()
+        # A partition was copied with its root.
+        instantiated = dict(copied) | {c.table.name: copied[c.root] for c in self._captured if c.root in copied}
+        return TargetCatalog(
+            tables={name: TargetTable(table) for name, table in tables.items()},
+            instantiated=instantiated,
+            references_from=Scn(max(instantiated.values(), default=0)),
+        )
+
+
+class _Freer:
+    """Frees the log on a thread of its own, one position at a time."""
+
+    def __init__(self, open_log: Callable[[], ChangeLog]) -> None:
+        self._log = open_log()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="free")
+        self._running: Future[int] | None = None
+
+    def free(self, upto: Scn) -> None:
+        if self._running is not None:
+            if not self._running.done():
+                return
+            # A failure to free is a failure of the source; the next batch would meet it too.
+            self._running.result()
+        self._running = self._thread.submit(self._log.free, upto)
+
+    def close(self) -> None:
+        if self._running is not None:
+            self._running.exception()
+            self._running = None
+        self._log.close()

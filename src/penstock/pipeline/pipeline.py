@@ -1,0 +1,242 @@
+"""A pipeline: what the command line, and any program, can do with one pipeline file."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Protocol
+
+from pyspark.sql import SparkSession
+
+from penstock.apply import error_queue
+from penstock.apply.error_queue import ErrorQueue
+from penstock.apply.ledger import ProcessState
+from penstock.apply.process import ApplyProcess, Listener, ProcessConfig, Progress
+from penstock.apply.server import ServerConfig
+from penstock.apply.target import TargetTable
+from penstock.config import PipelineConfig
+from penstock.errors import OperatorError, PenstockError
+from penstock.pipeline.feed import SparkFeed
+from penstock.pipeline.plan import Plan
+from penstock.pipeline.sides import SourceSide, TargetLedger, TargetSide
+from penstock.pipeline.status import Status, status_of
+from penstock.position import START, Scn
+from penstock.snapshot.instantiate import CopyListener, Instantiator
+from penstock.snapshot.task import CopyContext
+from penstock.spark.job import ChunkJobs, CompareJobs
+from penstock.verify import compare
+from penstock.verify.compare import VerifyResult
+
+
+class RunListener(Listener, CopyListener, Protocol):
+    """Hears how a run is doing, the first copy included."""
+
+    def warned(self, text: str) -> None:
+        """Something a person should know, though it stops nothing."""
+
+
+class Pipeline:
+    """One pipeline file put to work. Every method may be called on its own, in its own process."""
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        source: SourceSide,
+        target: TargetSide,
+        start_spark: Callable[[], SparkSession],
+    ) -> None:
+        """Use two databases; neither is touched yet. Spark is started by what needs it."""
+        self.config = config
+        self._source = source
+        self._target = target
+        self._start_spark = start_spark
+
+    def plan(self) -> Plan:
+        """Work out what `setup` would do. Changes nothing."""
+        tables = self._source.match(self.config.capture.tables)
+        described = self._source.describe(tables)
+        return Plan(
+            tables=[str(table) for table in tables],
+            source=self._source.plan(tables),
+            target=self._target.plan(self._source.blueprint(tables), described),
+        )
+
+    def setup(self) -> Plan:
+        """Install capture and ledger, and make the tables that are missing at the target; all of it or nothing.
+
+        Returns:
+            What was done.
+
+        Raises:
+            OperatorError: Something is in the way; the message names everything at once.
+        """
+        plan = self.plan()
+        faults = [str(fault) for fault in plan.target.faults + plan.source.faults]
+        for side in (plan.source, plan.target):
+            faults += [f"missing privilege ({side.label}). As a superuser: {grant};" for grant in side.grants]
+        if faults:
+            raise OperatorError("\n".join(faults))
+        with self._target.setup() as at_target, self._source.setup() as at_source:
+            for step in plan.target.steps:
+                at_target.take(step)
+            for step in plan.source.steps:
+                at_source.take(step)
+        return plan
+
+    def run(self, stop: threading.Event, listener: RunListener, *, until_caught_up: bool = False) -> Progress:
+        """Copy what is not copied yet, then apply changes until told to stop; see `ApplyProcess.run`."""
+        apply = self.config.apply
+        self._check_capture(listener)
+        self._target.check()
+        spark = self._start_spark()
+        with closing(self._target.ledger()) as ledger:
+            feed = SparkFeed(
+                spark,
+                process=self.config.name,
+                source=self.config.capture.connection,
+                access=self._source.access,
+                open_log=self._source.open_log,
+                target=self._target.access,
+                describe_target=self._target.describe,
+                definitions=ledger,
+                config=ServerConfig(
+                    disable_on_error=apply.disable_on_error, allow_duplicate_rows=apply.allow_duplicate_rows
+                ),
+                lanes=apply.parallelism,
+            )
+            process = ApplyProcess(
+                source=self.config.capture.connection,
+                feed=feed,
+                ledger=ledger,
+                prepare=lambda state, stop: self._copy(spark, ledger, state, stop, listener),
+                config=ProcessConfig(
+                    parallelism=apply.parallelism,
+                    commit_serialization=apply.commit_serialization,
+                    retry_s=apply.retry_s,
+                ),
+                listener=listener,
+            )
+            with closing(feed):
+                return process.run(stop, until_caught_up=until_caught_up)
+
+    def status(self) -> Status:
+        """Say where the pipeline stands."""
+        is_set_up = self._target.has_ledger() and self._source.has_capture()
+        if not is_set_up:
+            return status_of(self.config.name, None, None, is_running=False, copied=0, to_copy=0)
+        with closing(self._target.ledger()) as ledger, closing(self._source.open_log()) as log:
+            process = ledger.state()
+            roots = {c.table.name for c in log.captured() if not c.is_partition}
+            copied = len(roots & set(ledger.instantiated()))
+            return status_of(
+                self.config.name,
+                process,
+                log.backlog(process.low_watermark if process else START),
+                is_running=ledger.is_running(),
+                copied=copied,
+                to_copy=len(roots) - copied,
+            )
+
+    def verify(self, listener: compare.Listener) -> VerifyResult:
+        """Compare both sides row by row, also while changes flow."""
+        if not (self._target.has_ledger() and self._source.has_capture()):
+            raise OperatorError("there is nothing to compare yet", do="run `penstock setup`, then `penstock run`")
+        with closing(self._target.ledger()) as ledger, closing(self._source.open_log()) as log:
+            captured = {c.table.name for c in log.captured() if not c.is_partition}
+            source = self._source.describe(captured)
+            target = self._target.describe(source)
+            copied = ledger.instantiated()
+            waiting = [name for name in sorted(source) if name not in copied]
+            if waiting:
+                raise compare.not_copied(waiting)
+            lost = [name for name in sorted(source) if name not in target]
+            if lost:
+                names = ", ".join(map(str, lost))
+                raise OperatorError(f"{names} does not exist at the target", where=self._target.label)
+            origin = self._source.origin()
+            chunks = [chunk for name in sorted(source) for chunk in origin.cut_into_chunks(name)]
+            comparer = self._source.comparer(self._target)
+            jobs = CompareJobs(self._start_spark(), compare.CompareContext(comparer, source, target))
+            return compare.verify(
+                chunks,
+                jobs,
+                listener,
+                consistency_point=lambda: _low_watermark(ledger),
+                tick=log.tick,
+                is_running=ledger.is_running,
+            )
+
+    def errors(self) -> ErrorQueue:
+        """Open the error queue."""
+        if not self._target.has_ledger():
+            raise OperatorError("there is no error queue yet", where=self._target.label, do="run `penstock setup`")
+        return self._target.error_queue()
+
+    def retry(self, entry_ids: Sequence[str]) -> list[str]:
+        """Apply entries of the error queue again, see `apply.error_queue.retry`."""
+        allow = self.config.apply.allow_duplicate_rows
+        return error_queue.retry(self.errors(), entry_ids, allow_duplicate_rows=allow)
+
+    def teardown(self) -> Sequence[str]:
+        """Remove what setup made, except target tables and their data; returns what was removed.
+
+        Raises:
+            OperatorError: The process is running, or its error queue holds transactions.
+        """
+        target_steps, source_steps = self._target.removal(), self._source.removal()
+        with self._target.setup() as at_target, self._source.setup() as at_source:
+            for step in target_steps:
+                at_target.take(step)
+            for step in source_steps:
+                at_source.take(step)
+        return [step.summary for step in (*source_steps, *target_steps)]
+
+    def _check_capture(self, listener: RunListener) -> None:
+        if not self._source.has_capture():
+            raise OperatorError("there is no capture set", where=self._source.label, do="run `penstock setup`")
+        stale = self._source.stale_tables()
+        if stale:
+            raise OperatorError(
+                f"the definition of {', '.join(stale)} has changed since its capture was set up",
+                where=self._source.label,
+                do="run `penstock setup`, and `penstock verify` afterwards",
+            )
+        with closing(self._source.open_log()) as log:
+            captured = {c.table.name for c in log.captured()}
+        try:
+            new = [str(table) for table in self._source.match(self.config.capture.tables) if table not in captured]
+        except PenstockError:
+            # A pattern means no table any more; what was captured before it was dropped is still applied.
+            new = []
+        if new:
+            listener.warned(f"{', '.join(new)} matches capture.tables but is not captured; run `penstock setup`")
+
+    def _copy(
+        self,
+        spark: SparkSession,
+        ledger: TargetLedger,
+        state: ProcessState,
+        stop: threading.Event,
+        listener: RunListener,
+    ) -> None:
+        with closing(self._source.open_log()) as log:
+            captured = {c.table.name: c.table for c in log.captured() if not c.is_partition}
+        existing = self._source.describe(captured)
+        at_target = self._target.describe(captured)
+        copyable = sorted(name for name in existing if name in at_target)
+        context = CopyContext(
+            process=state.name,
+            epoch=state.epoch,
+            source=self._source.access,
+            target=self._target.access,
+            source_tables={name: existing[name] for name in copyable},
+            target_tables={name: TargetTable(at_target[name]) for name in copyable},
+        )
+        jobs = ChunkJobs(spark, context)
+        Instantiator(self._source.origin(), ledger, ledger, jobs, listener).run(copyable, stop)
+
+
+def _low_watermark(ledger: TargetLedger) -> Scn:
+    state = ledger.state()
+    return state.low_watermark if state is not None else START

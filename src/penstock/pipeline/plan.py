@@ -1,0 +1,38 @@
+"""What setting a pipeline up would do, as a value that can be shown, printed and carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.dialects.base import DatabasePlan
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What setup does, in the source and in the target."""
+
+    tables: Sequence[str]
+    source: DatabasePlan
+    target: DatabasePlan
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everything is in place already."""
+        return not (self.source.steps or self.target.steps)
+
+    def sql(self) -> str:
+        """The exact SQL that setup would run, for a DBA to read, and the grants that are missing."""
+        return "\n".join([*_sql(self.target, "target"), *_sql(self.source, "source")])
+
+
+def _sql(plan: DatabasePlan, side: str) -> list[str]:
+    lines = [f"-- {side}: {plan.label}"]
+    if plan.grants:
+        lines += ["-- missing grants, for a superuser to run first", *(f"{grant};" for grant in plan.grants)]
+    if not plan.steps:
+        return [*lines, "-- nothing to do", ""]
+    lines += ["BEGIN;"]
+    for step in plan.steps:
+        lines += [f"-- {step.summary}", f"{step.sql.rstrip().removesuffix(';')};"]
+    return [*lines, "COMMIT;", ""]

@@ -1,0 +1,134 @@
+"""The two databases of a pipeline, as a pipeline sees them. Dialects implement both; wiring picks them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from penstock.apply.error_queue import ErrorQueue
+from penstock.apply.ledger import ProcessState
+from penstock.apply.process import Ledger
+from penstock.apply.task import Target
+from penstock.change import TableName
+from penstock.dialects.base import DatabasePlan, Step
+from penstock.pipeline.feed import Definitions
+from penstock.schema import TableSchema
+from penstock.snapshot.instantiate import CopyDestination, CopyLedger, CopyOrigin
+from penstock.snapshot.task import LoaderAccess, ReaderAccess
+from penstock.sources.trigger_queue.queue import ChangeLog, LogAccess
+from penstock.verify.compare import RangeComparer
+
+
+class SetupSession(Protocol):
+    """One transaction in which setup or teardown changes a database."""
+
+    def take(self, step: Step) -> None:
+        """Carry out a step."""
+
+
+class SourceAccess(LogAccess, ReaderAccess, Protocol):
+    """How tasks reach the source."""
+
+
+class TargetAccess(Target, LoaderAccess, Protocol):
+    """How tasks reach the target."""
+
+
+class TargetLedger(Ledger, CopyLedger, CopyDestination, Definitions, Protocol):
+    """The ledger of the pipeline's apply process."""
+
+    def state(self) -> ProcessState | None:
+        """Return where the process stands; None when it was never started."""
+
+    def is_running(self) -> bool:
+        """Whether a run of the process is alive somewhere."""
+
+
+class SourceSide(Protocol):
+    """The database that changes are captured from."""
+
+    @property
+    def label(self) -> str:
+        """The database, named without secrets."""
+
+    @property
+    def access(self) -> SourceAccess:
+        """How tasks reach it."""
+
+    def match(self, patterns: Sequence[str]) -> Sequence[TableName]:
+        """Return the tables that patterns mean."""
+
+    def describe(self, tables: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
+        """Describe tables as they are now."""
+
+    def plan(self, tables: Sequence[TableName]) -> DatabasePlan:
+        """Plan the capture of tables."""
+
+    def blueprint(self, tables: Sequence[TableName]) -> Any:
+        """Say how to make tables like these, in a form that a target of the same kind understands."""
+
+    def setup(self) -> AbstractContextManager[SetupSession]:
+        """Open a transaction for setup or teardown; commits at the end of the block."""
+
+    def removal(self) -> Sequence[Step]:
+        """The steps that remove what setup made; none when there is nothing."""
+
+    def has_capture(self) -> bool:
+        """Whether setup has made a capture set here."""
+
+    def open_log(self) -> ChangeLog:
+        """Open the change log."""
+
+    def stale_tables(self) -> Sequence[str]:
+        """Captured tables whose definition is no longer the one their capture was built for."""
+
+    def origin(self) -> CopyOrigin:
+        """The source of a first copy."""
+
+    def comparer(self, target: Any) -> RangeComparer:
+        """What compares this database with a target of the same kind."""
+
+
+class TargetSide(Protocol):
+    """The database that changes are applied to."""
+
+    @property
+    def label(self) -> str:
+        """The database, named without secrets."""
+
+    @property
+    def access(self) -> TargetAccess:
+        """How tasks reach it."""
+
+    def plan(self, blueprint: Any, source: Mapping[TableName, TableSchema]) -> DatabasePlan:
+        """Plan the ledger and the missing tables; check those that exist."""
+
+    def describe(self, tables: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
+        """Describe tables as they are now."""
+
+    def setup(self) -> AbstractContextManager[SetupSession]:
+        """Open a transaction for setup or teardown; commits at the end of the block."""
+
+    def removal(self) -> Sequence[Step]:
+        """The steps that remove what setup made for this pipeline, but no table that holds data.
+
+        Raises:
+            OperatorError: The process is running, or its error queue holds transactions (A-12).
+        """
+
+    def has_ledger(self) -> bool:
+        """Whether setup has made a ledger here."""
+
+    def ledger(self) -> TargetLedger:
+        """Open the ledger."""
+
+    def error_queue(self) -> ErrorQueue:
+        """Open the error queue."""
+
+    def check(self) -> None:
+        """Make sure that changes can be applied here at all.
+
+        Raises:
+            OperatorError: Setup was not run, or a privilege is missing.
+        """
