@@ -28,8 +28,9 @@ class Column:
         is_key_usable: May be part of an all-columns key (A-67).
         is_integer, is_decimal: Canonical text is a plain number, so equal values can be told by normalising it.
         to_text: SQL template, `{}` for the column, that yields canonical text.
-        from_text: SQL template, `{}` for a value of `staging_type`, that yields the column's value.
-        staging_type: The type canonical text is read into before `from_text`.
+        from_text: SQL template, `{}` for canonical text read as one of the two types below, that yields the value.
+        staging_type: The type of a staging column that canonical text is copied into.
+        cast_type: The type canonical text is cast to in a statement; it has no length, so it cuts nothing.
     """
 
     name: str
@@ -46,14 +47,19 @@ class Column:
     to_text: str = "{}::text"
     from_text: str = "{}"
     staging_type: str = "text"
+    cast_type: str = "text"
 
     def text_sql(self, expression: str) -> str:
         """SQL for the canonical text of `expression`, a value of this column."""
         return self.to_text.replace("{}", expression)
 
-    def value_sql(self, expression: str) -> str:
-        """SQL for the column's value, from `expression` of the staging type."""
-        return self.from_text.replace("{}", expression)
+    def value_sql(self, staged: str) -> str:
+        """SQL for the column's value, from a column of the staging type."""
+        return self.from_text.replace("{}", staged)
+
+    def cast_sql(self, text: str) -> str:
+        """SQL for the column's value, from a parameter or expression that is canonical text."""
+        return self.from_text.replace("{}", f"{text}::{self.cast_type}")
 
 
 @dataclass(frozen=True)

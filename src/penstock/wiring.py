@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from pyspark.sql import SparkSession
+
 from penstock.config import PipelineConfig
+from penstock.dialects.postgres.access import PostgresSource
 from penstock.dialects.postgres.sides import PostgresSourceSide, PostgresTargetSide
+from penstock.errors import ConfigError
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.sides import SourceSide, TargetSide
+from penstock.sources.trigger_queue.queue import LogAccess
+from penstock.sources.trigger_queue.source import TriggerQueueSource
 from penstock.spark.session import start_session
 
 _SOURCES: Mapping[str, Callable[[str, str], SourceSide]] = {"postgres": PostgresSourceSide}
+_LOGS: Mapping[str, Callable[[str, str], LogAccess]] = {"postgres": PostgresSource}
 _TARGETS: Mapping[str, Callable[[str, str], TargetSide]] = {"postgres": PostgresTargetSide}
 
 
@@ -24,3 +31,19 @@ def open_pipeline(config: PipelineConfig) -> Pipeline:
         _TARGETS[target.type](target.url, config.name),
         lambda: start_session(f"penstock {config.name}", lanes=config.apply.parallelism),
     )
+
+
+class TriggerQueue(TriggerQueueSource):
+    """The data source, for every database that has a folder."""
+
+    @staticmethod
+    def access(kind: str, url: str, set_name: str) -> LogAccess:
+        """Say how tasks reach the log of a set in a kind of database."""
+        if kind not in _LOGS:
+            raise ConfigError(f"option 'type' must be one of {', '.join(_LOGS)}, not {kind!r}")
+        return _LOGS[kind](url, set_name)
+
+
+def register_sources(spark: SparkSession) -> None:
+    """Make `format("penstock.trigger_queue")` known to a Spark session."""
+    spark.dataSource.register(TriggerQueue)

@@ -63,6 +63,7 @@ class Netting:
         names = self.source.column_names
         return (
             not target.fires_triggers
+            and not any(exclusion.is_deferrable for exclusion in target.exclusions)
             and all(is_plain_name(name) and name in target.by_name for name in names)
             and set(self.table.key.columns) <= set(names)
             # Two rows may have the same key text there, and netting could not tell them apart.

@@ -151,6 +151,10 @@ class Listener(Protocol):
 _SMALL_BATCH = 20_000
 """A batch of fewer changes takes one lane: planning and shuffling would take longer than they save."""
 
+_ONE_SIDED = 0.9
+_BATCHES_IN_ONE_LANE = 10
+"""When so large a share of a batch depends on itself, so many batches are not worth planning."""
+
 _IDLE_NOTE_S = 2.0
 
 
@@ -179,6 +183,7 @@ class ApplyProcess:
         self._prepare = prepare
         self._config = config
         self._listener = listener
+        self._in_one_lane = 0
         self._lanes = 1 if config.commit_serialization is CommitSerialization.FULL else config.parallelism
 
     def run(self, stop: threading.Event, *, until_caught_up: bool = False) -> Progress:
@@ -242,8 +247,10 @@ class ApplyProcess:
             self._listener.progressed(progress)
 
     def _apply(self, batch: Batch, progress: Progress) -> None:
-        lanes = 1 if batch.total_changes < _SMALL_BATCH or len(batch) == 1 else self._lanes
+        lanes = self._lanes_for(batch)
         results = batch.apply(lanes=lanes)
+        if lanes > 1 and max((r.changes for r in results), default=0) > _ONE_SIDED * batch.total_changes:
+            self._in_one_lane = _BATCHES_IN_ONE_LANE
         progress.add(results)
         failures = [result.failure for result in results if result.failure is not None]
         if failures:
@@ -255,3 +262,11 @@ class ApplyProcess:
                 f"apply stopped at the first error, as disable_on_error asks: {aborted_by[0]}",
                 do="`penstock errors list` shows it; mend and retry it, then run again",
             )
+
+    def _lanes_for(self, batch: Batch) -> int:
+        if batch.total_changes < _SMALL_BATCH or len(batch) == 1:
+            return 1
+        if self._in_one_lane > 0:
+            self._in_one_lane -= 1
+            return 1
+        return self._lanes

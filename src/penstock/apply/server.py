@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock import change as c
+from penstock.apply.ahead import ahead
 from penstock.apply.conflicts import CONFLICTS, CONTENTION, ApplyError, ContentionError, SpeculationError
 from penstock.apply.group import Group, cut_groups
 from penstock.apply.lag import LagHistogram
@@ -26,7 +27,7 @@ from penstock.apply.net import NetChange, Netting, net_change
 from penstock.apply.row_path import RowPath, TransactionError
 from penstock.apply.target import TargetCatalog, TargetSession
 from penstock.change import Op, TableName, Transaction
-from penstock.errors import PenstockError, from_json
+from penstock.errors import MalformedInputError, PenstockError, from_json
 from penstock.schema import Dictionary
 
 _SMALLEST_SPLIT = 50
@@ -88,6 +89,15 @@ class LaneResult:
         return cls(**plain, lag=lag, failure=from_json(failure) if failure else None)
 
 
+@dataclass(frozen=True)
+class _Work:
+    """A run of transactions, with their net changes if it is one for the set path and they could be told."""
+
+    group: Group
+    can_net: bool
+    nets: Sequence[NetChange] | None
+
+
 class ApplyServer:
     """Applies the changes of one lane."""
 
@@ -121,13 +131,25 @@ class ApplyServer:
         """
         try:
             applied = self._already_applied()
-            for group in cut_groups(batches, max_changes=self._config.group_changes):
-                self._serve(self._not_applied(group, applied))
+            groups = cut_groups(batches, max_changes=self._config.group_changes)
+            # Python nets the next group while the database is at work on this one.
+            for work in ahead(self._prepare(groups, applied)):
+                if work.can_net:
+                    self._apply_set(work.group, work.nets)
+                else:
+                    self._apply_rows(work.group)
                 if self._result.aborted_by is not None:
                     break
         except PenstockError as exc:
             self._result.failure = exc
         return self._result
+
+    def _prepare(self, groups: Iterable[Group], applied: NDArray[np.int64]) -> Iterator[_Work]:
+        """Cut groups into runs for the set path, with their net changes, and runs for the row path."""
+        for group in groups:
+            for run, can_net in self._runs(self._not_applied(group, applied)):
+                is_for_set_path = can_net and self._config.use_set_path
+                yield _Work(run, is_for_set_path, self._nets(run) if is_for_set_path else None)
 
     def _already_applied(self) -> NDArray[np.int64]:
         with self._session.transaction():
@@ -140,15 +162,6 @@ class ApplyServer:
         is_new = (scns > low) & ~np.isin(scns, above)
         self._result.already_applied += int((~is_new).sum())
         return group.only(is_new)
-
-    def _serve(self, group: Group) -> None:
-        for run, can_net in self._runs(group):
-            if self._result.aborted_by is not None:
-                return
-            if can_net and self._config.use_set_path:
-                self._apply_set(run)
-            else:
-                self._apply_rows(run)
 
     def _runs(self, group: Group) -> Iterator[tuple[Group, bool]]:
         """Cut a group where transactions that can be netted and others follow each other."""
@@ -179,34 +192,45 @@ class ApplyServer:
             self._nettings[table, version] = netting if netting is not None and netting.is_possible else None
         return self._nettings[table, version]
 
-    def _apply_set(self, group: Group) -> None:
+    def _apply_set(self, group: Group, nets: Sequence[NetChange] | None) -> None:
         try:
-            nets = list(self._nets(group))
+            if nets is None:
+                raise SpeculationError("the changes cannot be netted")
             with_references = bool(group.commit_scns[0] > self._catalog.references_from)
             with self._session.transaction():
                 self._ledger.record(group.commit_scns, changes=len(group.rows))
                 self._session.apply_net(nets, with_references=with_references)
         except (SpeculationError, ApplyError, ContentionError):
-            if len(group) > 1 and len(group.rows) >= _SMALLEST_SPLIT:
-                middle = max(1, int(np.searchsorted(group.starts, len(group.rows) // 2)))
-                middle = min(middle, len(group) - 1)
-                self._apply_set(group.part(0, middle))
-                if self._result.aborted_by is None:
-                    self._apply_set(group.part(middle, len(group)))
-            else:
-                self._apply_rows(group)
+            self._apply_parts(group)
             return
         self._result.set_changes += len(group.rows)
         self._count(group)
 
-    def _nets(self, group: Group) -> Iterator[NetChange]:
-        seen = set()
+    def _apply_parts(self, group: Group) -> None:
+        """Narrow down to the transactions that the set path cannot apply; those go by the row path."""
+        if len(group) == 1 or len(group.rows) < _SMALLEST_SPLIT:
+            self._apply_rows(group)
+            return
+        middle = int(np.searchsorted(group.starts, len(group.rows) // 2))
+        middle = min(max(1, middle), len(group) - 1)
+        for part in (group.part(0, middle), group.part(middle, len(group))):
+            if self._result.aborted_by is None:
+                self._apply_set(part, self._nets(part))
+
+    def _nets(self, group: Group) -> Sequence[NetChange] | None:
+        """The net changes of a group, table by table; None where they cannot be told."""
+        nets: dict[TableName, NetChange] = {}
         for table, version, is_here in _tables(group.rows):
             netting = self._netting(table, version)
-            if netting is None or table in seen:
-                raise SpeculationError("a table changed its definition in between")
-            seen.add(table)
-            yield net_change(group.rows.filter(pa.array(is_here)), netting)
+            if netting is None or table in nets:
+                # Two versions of one table: what is before and after cannot be told from the images.
+                return None
+            try:
+                nets[table] = net_change(group.rows.filter(pa.array(is_here)), netting)
+            except (SpeculationError, MalformedInputError):
+                # The row path reads the images one by one, and says which of them is wrong.
+                return None
+        return list(nets.values())
 
     def _apply_rows(self, group: Group) -> None:
         for i, transaction in enumerate(group.transactions()):

@@ -106,4 +106,4 @@ def _new_member(column: Column) -> str:
 
 
 def _value(column: Column, text: str) -> str:
-    return column.value_sql(f"({text})::{column.staging_type}")
+    return column.cast_sql(f"({text})")

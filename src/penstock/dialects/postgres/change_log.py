@@ -82,14 +82,13 @@ class ChangeLog:
         """Cut the log at the snapshot that `take` takes when called, in whichever session it likes."""
         with speaking("cut the change log", self._url), self._sql().transaction():
             self._lock_ticks()
-            last = self._tick("true ORDER BY scn DESC")
-            if last is None:
-                raise OperatorError(
-                    "the capture set holds no tick",
-                    where=f"capture set {self._set_name}, {label(self._url)}",
-                    do="run `penstock setup`",
-                )
+            last = self._some_tick("true ORDER BY scn DESC")
             return self._insert_tick(last, take()).scn
+
+    def earliest(self) -> Scn:
+        """Return the earliest position that can still be read from."""
+        with speaking("read the change log", self._url):
+            return self._some_tick("true ORDER BY scn").scn
 
     def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
         """Yield the log rows of a slice (`decode.LOG_SCHEMA`), with rows of other transactions in between."""
@@ -254,6 +253,16 @@ class ChangeLog:
         query = f"SELECT scn, snapshot::text FROM {self._set}.tick WHERE {condition} LIMIT 1"
         row = self._sql().execute(query, values).fetchone()
         return Tick(Scn(row[0]), Snapshot.parse(row[1])) if row else None
+
+    def _some_tick(self, condition: str) -> Tick:
+        tick = self._tick(condition)
+        if tick is None:
+            raise OperatorError(
+                "the capture set holds no tick",
+                where=f"capture set {self._set_name}, {label(self._url)}",
+                do="run `penstock setup`",
+            )
+        return tick
 
     def _current_snapshot(self) -> Snapshot:
         row = self._sql().execute("SELECT pg_current_snapshot()::text").fetchone()

@@ -267,7 +267,7 @@ def _condition(table: TargetTable, match: RowMatch) -> tuple[str, list[str | Non
 
 
 def _mark(column: Column) -> str:
-    return column.value_sql(f"%s::{column.staging_type}")
+    return column.cast_sql("%s")
 
 
 def _quoted(table: TargetTable) -> str:

@@ -62,6 +62,9 @@ class ChangeLog(Protocol):
     def tick(self) -> Scn:
         """Return a position that every transaction committed before the call lies at or before."""
 
+    def earliest(self) -> Scn:
+        """Return the earliest position that can still be read from."""
+
     def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
         """Yield the log rows of a slice (`decode.LOG_SCHEMA`), with rows of other transactions in between."""
 

@@ -7,11 +7,11 @@ WITH RECURSIVE rel AS (
 ), att AS (
   SELECT a.* FROM pg_catalog.pg_attribute a JOIN rel ON rel.oid = a.attrelid
   WHERE a.attnum > 0 AND NOT a.attisdropped
-), base (root, typ) AS (
-  -- The type below any chain of domains.
-  SELECT DISTINCT atttypid, atttypid FROM att
+), base (root, typ, typmod) AS (
+  -- The type below any chain of domains, and the length that the lowest domain gives it.
+  SELECT DISTINCT atttypid, atttypid, -1 FROM att
   UNION
-  SELECT b.root, t.typbasetype FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.typ WHERE t.typtype = 'd'
+  SELECT b.root, t.typbasetype, t.typtypmod FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.typ WHERE t.typtype = 'd'
 ), part (root, typ) AS (
   -- Every type a column's type is made of: array elements, attributes, range bounds, domain bases.
   SELECT DISTINCT atttypid, atttypid FROM att
@@ -41,7 +41,7 @@ WITH RECURSIVE rel AS (
   WHERE t.typtype IN ('b', 'e') AND (t.typcategory <> 'A' OR t.typelem = 0)
 ), kind AS (
   -- What a column's type needs, from all the types it is made of.
-  SELECT b.root, b.typ, t.typname, t.typtype, t.typcategory,
+  SELECT b.root, b.typ, b.typmod, t.typname, t.typtype, t.typcategory,
     t.typtype IN ('c', 'r', 'm') OR t.typcategory = 'A' AND t.typelem <> 0 AS is_container,
     t.typnamespace = 'pg_catalog'::regnamespace AS is_builtin,
     l.is_comparable, l.is_exact, l.names
@@ -84,7 +84,15 @@ WITH RECURSIVE rel AS (
                       WHEN kind.is_builtin AND kind.typname = 'money' THEN '{}::money' ELSE '{}' END,
     'staging_type', CASE WHEN kind.is_builtin AND kind.typname = 'bytea' THEN 'text'
                          WHEN kind.is_builtin AND kind.typname = 'money' THEN 'numeric'
+                         -- Not the domain: it might refuse the nulls of columns that are not staged.
+                         WHEN kind.typ <> att.atttypid THEN pg_catalog.format_type(kind.typ, kind.typmod)
                          ELSE pg_catalog.format_type(att.atttypid, att.atttypmod) END,
+    -- An explicit cast to a type with a length cuts the value; one without leaves that to the assignment, which refuses.
+    'cast_type', CASE WHEN kind.is_builtin THEN
+      CASE kind.typname WHEN 'bytea' THEN 'text' WHEN 'money' THEN 'numeric' WHEN 'bpchar' THEN 'bpchar'
+        WHEN '_bpchar' THEN 'bpchar[]' WHEN 'bit' THEN 'bit varying' WHEN '_bit' THEN 'bit varying[]'
+        ELSE pg_catalog.format_type(kind.typ, NULL) END
+      ELSE pg_catalog.format_type(kind.typ, NULL) END,
     'settings', to_jsonb(ARRAY(
       SELECT setting FROM (VALUES
         ('extra_float_digits', kind.names && ARRAY['float4', 'float8']),

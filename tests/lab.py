@@ -1,0 +1,203 @@
+"""A source and a target database with a pipeline between them, driven step by step and without Spark.
+
+What Spark does in production, putting a slice's changes on their way to the lanes, is done here by calling the
+same two tasks directly; so a test can choose the plan, the path and the order of the lanes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock import change as c
+from penstock.apply.error_queue import ErrorEntry, retry
+from penstock.apply.ledger import LaneClaim, ProcessState
+from penstock.apply.server import LaneResult, ServerConfig
+from penstock.apply.target import TargetCatalog, TargetTable
+from penstock.apply.task import LANE, TaskContext, apply_lane, in_commit_order, plan_batch
+from penstock.change import TableName
+from penstock.config import parse
+from penstock.dialects.postgres.access import PostgresSource, PostgresTarget
+from penstock.dialects.postgres.catalog import read_tables
+from penstock.dialects.postgres.change_log import ChangeLog
+from penstock.dialects.postgres.connection import connect
+from penstock.dialects.postgres.error_queue import PostgresErrorQueue
+from penstock.dialects.postgres.ledger import PostgresLedger
+from penstock.pipeline.pipeline import Pipeline
+from penstock.position import Limit, Scn
+from penstock.schema import Dictionary
+from penstock.sources.trigger_queue.position import Slice
+from penstock.sources.trigger_queue.queue import SliceReader
+from penstock.wiring import open_pipeline
+
+FILE = """\
+version: 1
+name: {name}
+connections:
+  shop: {{type: postgres, url: "${{env:SHOP_URL}}"}}
+  copy: {{type: postgres, url: "${{env:COPY_URL}}"}}
+capture:
+  source: trigger_queue
+  connection: shop
+  tables: {tables}
+apply:
+  connection: copy
+"""
+
+
+class Lab:
+    """A pipeline between two databases."""
+
+    def __init__(self, source_url: str, target_url: str, *, name: str = "lab") -> None:
+        self.source_url = source_url
+        self.target_url = target_url
+        self.name = name
+        self.set_name = f"penstock_{name}"
+        self.source = psycopg.connect(source_url, autocommit=True)
+        self.target = psycopg.connect(target_url, autocommit=True)
+        self.log = ChangeLog(source_url, self.set_name)
+        self.ledger = PostgresLedger(target_url, name)
+        self.state: ProcessState | None = None
+        self._attempt = 0
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for closable in (self.source, self.target, self.log, self.ledger):
+            closable.close()
+
+    def pipeline(self, tables: Sequence[str] = ("public.*",)) -> Pipeline:
+        text = FILE.format(name=self.name, tables=list(tables))
+        environment = {"SHOP_URL": self.source_url, "COPY_URL": self.target_url}
+        return open_pipeline(parse(text, name="pipeline.yaml", environment=environment))
+
+    def setup(self, sql: str, tables: Sequence[str] = ("public.*",)) -> None:
+        """Make tables at the source, and have them captured and made at the target; both sides empty or equal."""
+        self.source.execute(sql)
+        self.pipeline(tables).setup()
+        self.start()
+
+    def start(self, *, lanes: int = 4) -> None:
+        """Begin a run of the apply process; every captured table counts as copied."""
+        self.state = self.ledger.acquire("shop", lanes=lanes)
+        for captured in self.log.captured():
+            self.target.execute(
+                "INSERT INTO penstock.instantiation (process, schema_name, table_name, scn, snapshot, state)"
+                " VALUES (%s, %s, %s, 0, '', 'READY') ON CONFLICT DO NOTHING",
+                [self.name, captured.table.name.schema, captured.table.name.name],
+            )
+
+    def changes(self, *, limit: Limit = Limit(), after: Scn | None = None) -> Iterator[dict[str, Any]]:
+        """Deliver what the log holds, change by change."""
+        position = Scn(0) if after is None else after
+        while (part := self.log.next_slice(position, limit)) is not None:
+            for batch in self.reader().read(part):
+                yield from batch.to_pylist()
+            position = part.end
+
+    def reader(self) -> SliceReader:
+        return SliceReader.of("shop", PostgresSource(self.source_url, self.set_name), self.log.captured())
+
+    def context(self, config: ServerConfig) -> TaskContext:
+        captured = self.log.captured()
+        self.ledger.save_dictionary(captured)
+        with connect(self.target_url, "lab") as connection:
+            tables = read_tables(connection, {x.table.name for x in captured})
+        instantiated = self.ledger.instantiated()
+        catalog = TargetCatalog(
+            tables={name: TargetTable(table) for name, table in tables.items()},
+            instantiated=instantiated
+            | {x.table.name: instantiated[x.root] for x in captured if x.root in instantiated},
+            references_from=max(instantiated.values(), default=Scn(0)),
+        )
+        return TaskContext(
+            PostgresTarget(self.target_url, self.name), catalog, Dictionary(x.table for x in captured), config
+        )
+
+    def apply(
+        self,
+        *,
+        lanes: int = 1,
+        config: ServerConfig = ServerConfig(),
+        limit: Limit = Limit(),
+        shuffle: random.Random | None = None,
+    ) -> list[LaneResult]:
+        """Apply everything the log holds, and complete each batch; returns the results of all lanes."""
+        results: list[LaneResult] = []
+        while (part := self.next_slice(limit)) is not None:
+            for batch_result in self.apply_slice(part, lanes=lanes, config=config, shuffle=shuffle):
+                if batch_result.failure is not None:
+                    raise batch_result.failure
+                results.append(batch_result)
+            self.ledger.complete(part.end, part.last_committed_at)
+        return results
+
+    def next_slice(self, limit: Limit = Limit()) -> Slice | None:
+        state = self.ledger.state()
+        assert state is not None
+        return self.log.next_slice(state.low_watermark, limit)
+
+    def apply_slice(
+        self, part: Slice, *, lanes: int, config: ServerConfig = ServerConfig(), shuffle: random.Random | None = None
+    ) -> list[LaneResult]:
+        """Apply one slice without completing it."""
+        if len(part) == 0:
+            return []
+        context = self.context(config)
+        batches = list(self.reader().read(part, with_key=False))
+        if lanes == 1:
+            rows = in_commit_order(batches, context.catalog.instantiated)
+            return [apply_lane(rows.to_batches(), self.claim(0, moves_watermark=True), context)]
+        planned = pa.Table.from_batches(list(plan_batch(batches, part.changes, part.first, lanes, context)))
+        numbers = sorted(set(planned[LANE].to_pylist()))
+        if shuffle is not None:
+            shuffle.shuffle(numbers)
+        results = []
+        for lane in numbers:
+            rows = planned.filter(pc.equal(planned[LANE], lane))
+            rows = rows.sort_by([(c.COMMIT_SCN, "ascending"), (c.CHANGE_SEQ, "ascending")])
+            claim = self.claim(lane, moves_watermark=False)
+            results.append(apply_lane(rows.to_batches(max_chunksize=7), claim, context))
+        return results
+
+    def claim(self, lane: int, *, moves_watermark: bool) -> LaneClaim:
+        assert self.state is not None
+        self._attempt += 1
+        return LaneClaim(self.name, self.state.epoch, lane, self._attempt, moves_watermark)
+
+    def rows(self, table: str, *, side: str = "target") -> list[tuple[Any, ...]]:
+        connection = self.target if side == "target" else self.source
+        return sorted(connection.execute(f"SELECT * FROM {table}").fetchall(), key=repr)
+
+    def assert_identical(self, *tables: str) -> None:
+        for table in tables:
+            assert self.rows(table) == self.rows(table, side="source"), table
+
+    def errors(self) -> list[ErrorEntry]:
+        return list(PostgresErrorQueue(self.target_url, self.name).entries())
+
+    def retry(self, *entry_ids: str) -> list[str]:
+        queue = PostgresErrorQueue(self.target_url, self.name)
+        return retry(queue, entry_ids, allow_duplicate_rows=True)
+
+    @contextmanager
+    def session(self) -> Iterator[psycopg.Connection]:
+        """A further session at the source, in a transaction of its own."""
+        with psycopg.connect(self.source_url) as connection:
+            yield connection
+
+
+def table(name: str, schema: str = "public") -> TableName:
+    return TableName(schema, name)
+
+
+def images(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str | None, str | None]]:
+    """What a story compares: operation, table, before and after."""
+    return [(row[c.OP], row[c.TABLE_NAME], row[c.BEFORE], row[c.AFTER]) for row in rows]
