@@ -88,11 +88,10 @@ WITH RECURSIVE rel AS (
                          WHEN kind.typ <> att.atttypid THEN pg_catalog.format_type(kind.typ, kind.typmod)
                          ELSE pg_catalog.format_type(att.atttypid, att.atttypmod) END,
     -- An explicit cast to a type with a length cuts the value; one without leaves that to the assignment, which refuses.
-    'cast_type', CASE WHEN kind.is_builtin THEN
-      CASE kind.typname WHEN 'bytea' THEN 'text' WHEN 'money' THEN 'numeric' WHEN 'bpchar' THEN 'bpchar'
-        WHEN '_bpchar' THEN 'bpchar[]' WHEN 'bit' THEN 'bit varying' WHEN '_bit' THEN 'bit varying[]'
-        ELSE pg_catalog.format_type(kind.typ, NULL) END
-      ELSE pg_catalog.format_type(kind.typ, NULL) END,
+    'cast_type', CASE WHEN kind.is_builtin AND kind.typname = 'bytea' THEN 'text'
+                      WHEN kind.is_builtin AND kind.typname = 'money' THEN 'numeric'
+                      -- -1 rather than NULL: that bit without a length is not bit(1), nor bpchar char(1).
+                      ELSE pg_catalog.format_type(kind.typ, -1) END,
     'settings', to_jsonb(ARRAY(
       SELECT setting FROM (VALUES
         ('extra_float_digits', kind.names && ARRAY['float4', 'float8']),
