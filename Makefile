@@ -1,0 +1,41 @@
+# make demo   see it work, on servers of its own
+# make test   run every test, on servers of its own
+# make help   all targets
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help demo test soak lint types bench java clean
+
+help:
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
+
+demo: $(STAMP) java ## copy between two embedded PostgreSQL servers, with one failure on purpose
+	@$(BIN)/penstock demo
+
+test: $(STAMP) java ## run the test suite
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+soak: $(STAMP) java ## run the long tests: more examples, more crashes
+	@$(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
+
+lint: $(STAMP) ## ruff, codespell, import-linter
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/codespell && $(BIN)/lint-imports
+
+types: $(STAMP) ## mypy, strict
+	@$(BIN)/mypy
+
+bench: $(STAMP) java ## how fast a backlog of TPC-B transactions is applied
+	@$(BIN)/python bench/catchup.py $(BENCH_ARGS)
+
+java:
+	@scripts/ensure-java
+
+$(STAMP): pyproject.toml scripts/make-venv
+	@scripts/make-venv $(PYTHON) $(VENV)
+	@touch $@
+
+clean: ## remove what was installed here
+	rm -rf $(VENV)
