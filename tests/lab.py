@@ -70,6 +70,9 @@ class Lab:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         for closable in (self.source, self.target, self.log, self.ledger):
             closable.close()
 
@@ -95,11 +98,11 @@ class Lab:
             )
 
     def changes(self, *, limit: Limit = Limit(), after: Scn | None = None) -> Iterator[dict[str, Any]]:
-        """Deliver what the log holds, change by change."""
+        """Deliver what the log holds, change by change, in commit order."""
         position = Scn(0) if after is None else after
         while (part := self.log.next_slice(position, limit)) is not None:
-            for batch in self.reader().read(part):
-                yield from batch.to_pylist()
+            rows = [row for batch in self.reader().read(part) for row in batch.to_pylist()]
+            yield from sorted(rows, key=lambda row: (row[c.COMMIT_SCN], row[c.CHANGE_SEQ]))
             position = part.end
 
     def reader(self) -> SliceReader:
@@ -179,6 +182,12 @@ class Lab:
     def assert_identical(self, *tables: str) -> None:
         for table in tables:
             assert self.rows(table) == self.rows(table, side="source"), table
+
+    def assert_identical_text(self, *tables: str) -> None:
+        """Compare what the rows look like, not only what the database calls equal: 1.0 is not 1.00 here."""
+        for name in tables:
+            query = f'SELECT whole FROM (SELECT r::text AS whole FROM {name} AS r) AS rows ORDER BY whole COLLATE "C"'
+            assert self.target.execute(query).fetchall() == self.source.execute(query).fetchall(), name
 
     def errors(self) -> list[ErrorEntry]:
         return list(PostgresErrorQueue(self.target_url, self.name).entries())

@@ -1,0 +1,229 @@
+"""Any plan and any path give what serial apply gives: the same rows, ledger and error queue (A-31, A-216).
+
+Random transactions run at a real source, whose rows and the targets' may differ from the start, so that conflicts
+and errors of every kind come up as well.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.apply.server import ServerConfig
+from penstock.demo.servers import EmbeddedPostgres
+from penstock.position import Limit, Scn
+from tests.conftest import create_database, drop_database
+from tests.lab import Lab
+
+SCHEMA = """
+CREATE TABLE p (id int PRIMARY KEY, code text UNIQUE, v int);
+CREATE TABLE c (id int PRIMARY KEY, pid int REFERENCES p ON UPDATE CASCADE ON DELETE CASCADE, u int UNIQUE, w numeric);
+CREATE TABLE d (id int PRIMARY KEY, pid int REFERENCES p (id) DEFERRABLE INITIALLY DEFERRED,
+                u int UNIQUE DEFERRABLE INITIALLY DEFERRED);
+CREATE TABLE s (id int PRIMARY KEY, parent int REFERENCES s ON DELETE SET NULL);
+CREATE TABLE k (a int, b text);
+"""
+TABLES = ("p", "c", "d", "s", "k")
+
+DATA = """
+INSERT INTO p VALUES (1, 'a', 1), (2, 'b', 2), (3, NULL, 3);
+INSERT INTO c VALUES (1, 1, 1, 1.0), (2, 2, NULL, 2.0);
+INSERT INTO d VALUES (1, 1, 1), (2, 2, 2);
+INSERT INTO s VALUES (1, NULL), (2, 1);
+INSERT INTO k VALUES (1, 'x'), (1, 'x'), (2, NULL);
+"""
+
+ids = st.integers(1, 4)
+codes = st.sampled_from(["a", "b", "c", None])
+
+statements = st.one_of(
+    st.tuples(st.just("INSERT INTO p VALUES (%s, %s, 0)"), ids, codes),
+    st.tuples(st.just("UPDATE p SET v = v + %s WHERE id = %s"), ids, ids),
+    st.tuples(st.just("UPDATE p SET code = %s WHERE id = %s"), codes, ids),
+    st.tuples(st.just("UPDATE p SET id = %s WHERE id = %s"), ids, ids),
+    st.tuples(st.just("DELETE FROM p WHERE id = %s"), ids),
+    st.tuples(st.just("INSERT INTO c VALUES (%s, %s, %s, 1.50)"), ids, ids, ids),
+    st.tuples(st.just("UPDATE c SET pid = %s WHERE id = %s"), st.one_of(ids, st.none()), ids),
+    st.tuples(st.just("UPDATE c SET u = %s, w = w * 1.0 WHERE id = %s"), ids, ids),
+    st.tuples(st.just("UPDATE c SET id = id + %s"), ids),
+    st.tuples(st.just("DELETE FROM c WHERE pid = %s"), ids),
+    st.tuples(st.just("INSERT INTO d VALUES (%s, %s, %s)"), ids, ids, ids),
+    st.tuples(
+        st.just("UPDATE d SET u = 3 - u WHERE u < 3"),
+    ),
+    st.tuples(st.just("DELETE FROM d WHERE id = %s"), ids),
+    st.tuples(st.just("INSERT INTO s VALUES (%s, %s)"), ids, st.one_of(ids, st.none())),
+    st.tuples(st.just("DELETE FROM s WHERE id = %s"), ids),
+    st.tuples(st.just("INSERT INTO k VALUES (%s, 'x')"), ids),
+    st.tuples(st.just("UPDATE k SET b = 'y' WHERE a = %s"), ids),
+    st.tuples(st.just("DELETE FROM k WHERE a = %s"), ids),
+    st.tuples(st.just("TRUNCATE k")),
+)
+transactions = st.lists(st.lists(statements, min_size=1, max_size=4), min_size=1, max_size=12)
+
+divergences = st.lists(
+    st.one_of(
+        st.tuples(st.just("UPDATE p SET v = 9 WHERE id = %s"), ids),
+        st.tuples(st.just("DELETE FROM p WHERE id = %s"), ids),
+        st.tuples(st.just("INSERT INTO p VALUES (%s, 'c', 0) ON CONFLICT DO NOTHING"), ids),
+        st.tuples(st.just("DELETE FROM c WHERE id = %s"), ids),
+        st.tuples(st.just("DELETE FROM k WHERE a = %s"), ids),
+        st.tuples(st.just("UPDATE d SET u = 3 WHERE id = 1")),
+        st.tuples(st.just("UPDATE s SET parent = NULL WHERE id = %s"), ids),
+    ),
+    max_size=3,
+)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How one target applies."""
+
+    name: str
+    lanes: int
+    config: ServerConfig
+    limit: Limit = field(default_factory=Limit)
+
+
+WAYS = [
+    Way("serial, row path", 1, ServerConfig(use_set_path=False)),
+    Way("serial, set path", 1, ServerConfig()),
+    Way("serial, small groups", 1, ServerConfig(group_changes=3)),
+    Way("lanes, set path", 3, ServerConfig()),
+    Way("lanes, row path, small batches", 4, ServerConfig(use_set_path=False), Limit(max_transactions=3)),
+    Way("lanes, small groups and batches", 2, ServerConfig(group_changes=2), Limit(max_transactions=5)),
+]
+
+
+class Farm:
+    """One source and a target for each way, all of them set up once."""
+
+    def __init__(self, source: EmbeddedPostgres, target: EmbeddedPostgres) -> None:
+        self._servers = source, target
+        create_database(source, "farm")
+        self.labs = []
+        for number, _ in enumerate(WAYS):
+            create_database(target, f"farm{number}")
+            self.labs.append(Lab(source.url("farm"), target.url(f"farm{number}")))
+        self.source = self.labs[0].source
+        self.source.execute(SCHEMA)
+        for lab in self.labs:
+            lab.pipeline().setup()
+            lab.start()
+
+    def close(self) -> None:
+        for lab in self.labs:
+            lab.close()
+        source, target = self._servers
+        drop_database(source, "farm")
+        for number, _ in enumerate(WAYS):
+            drop_database(target, f"farm{number}")
+
+    def reset(self, divergence: list[tuple[Any, ...]]) -> None:
+        """Put the same rows everywhere, but for the targets' divergence, and begin a new log interval."""
+        fresh = f"TRUNCATE {', '.join(TABLES)}; {DATA}"
+        _as_replica(self.source, fresh)
+        position = self.labs[0].log.tick()
+        for lab in self.labs:
+            _as_replica(lab.target, fresh)
+            for statement, *values in divergence:
+                lab.target.execute("SET session_replication_role = replica")
+                lab.target.execute(statement, values)
+            lab.target.execute("RESET session_replication_role")
+            lab.target.execute("DELETE FROM penstock.error; DELETE FROM penstock.applied")
+            lab.target.execute("UPDATE penstock.lane SET transactions = 0, changes = 0, errors = 0, conflicts = 0")
+            lab.target.execute(
+                "UPDATE penstock.process SET low_watermark = %(p)s, high_watermark = %(p)s", {"p": position}
+            )
+
+    def work(self, work: list[list[tuple[Any, ...]]]) -> None:
+        """Run transactions at the source; a statement that fails is rolled back by itself."""
+        for statements_ in work:
+            try:
+                with self.source.transaction():
+                    for statement, *values in statements_:
+                        _try(self.source, statement, values)
+            except psycopg.errors.IntegrityError:
+                # A deferred check refused the whole transaction.
+                continue
+
+
+@pytest.fixture(scope="module")
+def farm(source_server: EmbeddedPostgres, target_server: EmbeddedPostgres) -> Iterator[Farm]:
+    made = Farm(source_server, target_server)
+    yield made
+    made.close()
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(work=transactions, divergence=divergences, seed=st.integers(0, 9))
+def test_every_way_gives_the_same(farm: Farm, work: list[Any], divergence: list[Any], seed: int) -> None:
+    farm.reset(divergence)
+    farm.work(work)
+
+    outcomes = [_outcome(lab, way, seed) for lab, way in zip(farm.labs, WAYS, strict=True)]
+
+    for way, outcome in zip(WAYS[1:], outcomes[1:], strict=True):
+        assert outcome == outcomes[0], way.name
+    if not divergence:
+        assert outcomes[0]["errors"] == []
+        farm.labs[0].assert_identical(*TABLES)
+
+
+def _outcome(lab: Lab, way: Way, seed: int) -> dict[str, Any]:
+    lab.apply(lanes=way.lanes, config=way.config, limit=way.limit, shuffle=random.Random(seed))
+    state = lab.ledger.state()
+    assert state is not None
+    return {
+        "rows": {table: lab.rows(table) for table in TABLES},
+        "errors": [
+            (e.commit_scn, e.error_number, e.message_number, e.message_count, e.error_message, e.found)
+            for e in lab.errors()
+        ],
+        "watermarks": (state.low_watermark, state.high_watermark),
+        "counts": (state.transactions, state.changes, state.errors, state.conflicts),
+        "applied above": lab.target.execute("SELECT count(*) FROM penstock.applied").fetchone(),
+    }
+
+
+def _as_replica(connection: psycopg.Connection, sql: str) -> None:
+    connection.execute(f"SET session_replication_role = replica; {sql} RESET session_replication_role")
+
+
+def _try(connection: psycopg.Connection, statement: str, values: list[Any]) -> None:
+    try:
+        with connection.transaction():
+            connection.execute(statement, values)
+    except psycopg.errors.IntegrityError:
+        # Refused at once; the transaction goes on without it.
+        return
+
+
+def test_positions_do_not_depend_on_how_the_log_is_cut_into_slices(farm: Farm) -> None:
+    farm.reset([])
+    farm.work([[("UPDATE p SET v = v + %s", n)] for n in range(20)])
+    state = farm.labs[0].ledger.state()
+    assert state is not None
+
+    whole = _ids(farm.labs[0], state.low_watermark, Limit())
+    again = _ids(farm.labs[1], state.low_watermark, Limit(max_transactions=3))
+
+    assert whole == again
+    assert len(whole) == 20
+
+
+def _ids(lab: Lab, after: Scn, limit: Limit) -> dict[int, int]:
+    found: dict[int, int] = {}
+    while (part := lab.log.next_slice(after, limit)) is not None:
+        found |= {part.first + i: int(txn) for i, txn in enumerate(part.txn_ids)}
+        after = part.end
+    return found
