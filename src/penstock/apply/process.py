@@ -15,6 +15,7 @@ from typing import Protocol
 
 from penstock.apply.lag import LagHistogram
 from penstock.apply.ledger import ProcessState
+from penstock.apply.patience import Patience, RetryListener
 from penstock.apply.server import LaneResult
 from penstock.errors import OperatorError, RetryableError
 from penstock.position import Limit, Scn
@@ -35,14 +36,12 @@ class ProcessConfig:
         parallelism: Apply servers at work side by side.
         limit: Most that one batch takes.
         poll_s: How long to wait before looking again when the source had nothing.
-        retry_s: How long to go on trying while a server cannot be reached.
     """
 
     parallelism: int = 2
     commit_serialization: CommitSerialization = CommitSerialization.DEPENDENT_TRANSACTIONS
     limit: Limit = field(default_factory=Limit)
     poll_s: float = 0.05
-    retry_s: float = 60
 
 
 @dataclass
@@ -132,7 +131,7 @@ class Ledger(Protocol):
         """Give up being the one run."""
 
 
-class Listener(Protocol):
+class Listener(RetryListener, Protocol):
     """Hears how a run is doing."""
 
     def following(self) -> None:
@@ -143,9 +142,6 @@ class Listener(Protocol):
 
     def waiting(self, progress: Progress) -> None:
         """Nothing waits at the source."""
-
-    def retrying(self, error: RetryableError, left_s: float) -> None:
-        """A server cannot be reached; it will be tried again for so many seconds."""
 
 
 _SMALL_BATCH = 20_000
@@ -169,6 +165,7 @@ class ApplyProcess:
         ledger: Ledger,
         prepare: Callable[[ProcessState, threading.Event], None],
         config: ProcessConfig,
+        patience: Patience,
         listener: Listener,
     ) -> None:
         """Prepare a run; nothing is touched yet.
@@ -176,12 +173,14 @@ class ApplyProcess:
         Args:
             source: Name of the source, which a process keeps for life (A-7).
             prepare: Called once this is the one run, before the first batch; copies what is not copied yet.
+            patience: How long to go on trying while a server is out of reach.
         """
         self._source = source
         self._feed = feed
         self._ledger = ledger
         self._prepare = prepare
         self._config = config
+        self._patience = patience
         self._listener = listener
         self._in_one_lane = 0
         self._lanes = 1 if config.commit_serialization is CommitSerialization.FULL else config.parallelism
@@ -199,8 +198,7 @@ class ApplyProcess:
         """
         until: Scn | None = None
         progress = Progress(Scn(0))
-        deadline: float | None = None
-        while True:
+        while not stop.is_set():
             try:
                 state = self._ledger.acquire(self._source, lanes=self._lanes)
                 progress.position = state.low_watermark
@@ -209,23 +207,19 @@ class ApplyProcess:
                 self._prepare(state, stop)
                 self._feed.start(state)
                 self._listener.following()
-                deadline = None
+                self._patience.restore()
                 self._follow(progress, stop, until)
             except RetryableError as exc:
                 if stop.is_set():
                     # What was cut short is applied by the next run; the ledger knows what it was.
-                    return progress
-                now = time.monotonic()
-                deadline = deadline or now + self._config.retry_s
-                if now >= deadline:
-                    raise
-                self._listener.retrying(exc, deadline - now)
+                    break
                 self._feed.close()
                 self._ledger.close()
-                stop.wait(1.0)
+                self._patience.wait(exc)
             else:
                 self._ledger.set_status("DISABLED")
-                return progress
+                break
+        return progress
 
     def _follow(self, progress: Progress, stop: threading.Event, until: Scn | None) -> None:
         noted_at = 0.0

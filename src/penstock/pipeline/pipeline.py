@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from penstock.apply import error_queue
 from penstock.apply.error_queue import ErrorQueue
 from penstock.apply.ledger import ProcessState
+from penstock.apply.patience import Patience
 from penstock.apply.process import ApplyProcess, Listener, ProcessConfig, Progress
 from penstock.apply.server import ServerConfig
 from penstock.apply.target import TargetTable
@@ -87,8 +88,11 @@ class Pipeline:
     def run(self, stop: threading.Event, listener: RunListener, *, until_caught_up: bool = False) -> Progress:
         """Copy what is not copied yet, then apply changes until told to stop; see `ApplyProcess.run`."""
         apply = self.config.apply
-        self._check_capture(listener)
-        self._target.check()
+        patience = Patience(apply.retry_s, stop, listener)
+        patience.insist(lambda: self._check_capture(listener))
+        patience.insist(self._target.check)
+        if stop.is_set():
+            return Progress(START)
         spark = self._start_spark()
         with closing(self._target.ledger()) as ledger:
             feed = SparkFeed(
@@ -113,8 +117,8 @@ class Pipeline:
                 config=ProcessConfig(
                     parallelism=apply.parallelism,
                     commit_serialization=apply.commit_serialization,
-                    retry_s=apply.retry_s,
                 ),
+                patience=patience,
                 listener=listener,
             )
             with closing(feed):

@@ -109,7 +109,8 @@ def _connect_error(exc: psycopg.Error, url: str) -> PenstockError:
     """The error for a connection that did not come about; libpq has no SQLSTATE for those, only its text."""
     lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
     refused = next((line.split("FATAL:", 1)[1].strip() for line in lines if "FATAL:" in line), "")
-    reason = refused or next((line for line in lines if "refused" in line or "failed" in line), "no answer")
+    # The rest of libpq's line repeats host and port.
+    reason = refused or next((line.rpartition("failed: ")[2] for line in lines if "failed: " in line), "no answer")
     for sqlstate, sign in _REFUSALS.items():
         if sign in str(exc):
             return from_sqlstate(sqlstate, doing="connect", where=label(url), reason=reason)
