@@ -72,8 +72,9 @@ def retry(
     json: JsonOption = False,
 ) -> None:
     """Apply transactions again, in commit order; stops at the first that fails again."""
+    _refuse_unclear(entry_id, every=every)
     pipeline = open_file(file)
-    done = pipeline.retry(_chosen([e.id for e in pipeline.errors().entries()], entry_id, every=every))
+    done = pipeline.retry(entry_id or [entry.id for entry in pipeline.errors().entries()])
     print_json({"applied": done}) if json else say(f"applied {len(done)} transactions; they have left the error queue")
 
 
@@ -85,17 +86,17 @@ def delete(
     json: JsonOption = False,
 ) -> None:
     """Give transactions up: remove them from the queue without applying them."""
+    _refuse_unclear(entry_id, every=every)
     queue = open_file(file).errors()
-    chosen = _chosen([e.id for e in queue.entries()], entry_id, every=every)
+    chosen = entry_id or [entry.id for entry in queue.entries()]
     for one in chosen:
         queue.delete(one)
     print_json({"deleted": chosen}) if json else say(f"deleted {len(chosen)} transactions; they will not be applied")
 
 
-def _chosen(present: list[str], given: list[str] | None, *, every: bool) -> list[str]:
+def _refuse_unclear(given: list[str] | None, *, every: bool) -> None:
     if every == bool(given):
         raise ConfigError("say which: either ids, or --all")
-    return present if every else list(given or ())
 
 
 def _show_changes(entry: ErrorEntry, transaction: Transaction) -> None:

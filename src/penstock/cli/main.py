@@ -29,14 +29,17 @@ app = typer.Typer(
 )
 
 
+def _version(is_asked: bool) -> None:
+    if is_asked:
+        sys.stdout.write(f"penstock {__version__}\n")
+        raise typer.Exit
+
+
 @app.callback()
 def _main(
     file: Annotated[Path | None, typer.Option("--file", "-f", help="The pipeline file.")] = None,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    _: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)] = False,
 ) -> None:
-    if version:
-        sys.stdout.write(f"penstock {__version__}\n")
-        raise typer.Exit
     if file is not None:
         defaults.file = file
 

@@ -13,8 +13,10 @@ _MOST_SHOWN = 20
 def verify(file: FileOption = None, json: JsonOption = False) -> None:
     """Compare source and target row by row, also while changes flow. Exit code 1 if they differ."""
     progress = Progress(quiet=json)
-    result = open_file(file).verify(progress)
-    progress.close()
+    try:
+        result = open_file(file).verify(progress)
+    finally:
+        progress.close()
     if json:
         print_json(as_json(result))
     else:

@@ -71,6 +71,10 @@ class CopyOrigin(Protocol):
 class CopyDestination(Protocol):
     """The target of a copy."""
 
+    @property
+    def label(self) -> str:
+        """The target, named without secrets."""
+
     def is_empty(self, table: TableName) -> bool:
         """Whether a table holds no row."""
 
@@ -151,6 +155,7 @@ class Instantiator:
         if full:
             raise OperatorError(
                 f"{', '.join(full)} at the target already holds rows that penstock did not copy",
+                where=self._destination.label,
                 do="empty it, or take it out of capture.tables",
             )
 

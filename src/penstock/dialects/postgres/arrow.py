@@ -8,7 +8,6 @@ from contextlib import closing
 
 import adbc_driver_manager
 import pyarrow as pa
-from adbc_driver_postgresql import dbapi
 
 from penstock.dialects.postgres.connection import conninfo, label
 from penstock.dialects.postgres.errors import from_sqlstate
@@ -22,6 +21,9 @@ class ArrowReader:
 
     def __init__(self, url: str, application_name: str, settings: Mapping[str, str] = {}) -> None:
         """Connect; `settings` are session settings beyond those for canonical text."""
+        # Imported here because it imports pandas, which no command that only asks for a status should wait for.
+        from adbc_driver_postgresql import dbapi
+
         self._where = label(url)
         try:
             self._connection = dbapi.connect(conninfo(url, application_name, settings), autocommit=True)

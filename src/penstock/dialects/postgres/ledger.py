@@ -32,6 +32,11 @@ class PostgresLedger:
         self._connection: Connection | None = None
         self._epoch = 0
 
+    @property
+    def label(self) -> str:
+        """The database it is in, named without secrets."""
+        return label(self._url)
+
     def acquire(self, source: str, *, lanes: int, wait_s: float = 5) -> ProcessState:
         """Become the one run of this process: refuse to be a second one, and shut out what an earlier one left.
 
