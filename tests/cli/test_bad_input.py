@@ -1,0 +1,265 @@
+"""What a user gets wrong, one after the other: one clear line each, the right exit code, nothing half done."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+import pytest
+
+from penstock.demo.servers import EmbeddedPostgres
+from tests.lab import Lab
+from tests.program import Done, Program
+
+PASSWORD = "s3kr1t-passw0rd"
+
+TABLES = """
+CREATE TABLE customer (id int PRIMARY KEY, name varchar(20), CONSTRAINT n CHECK (name <> ''));
+CREATE TABLE item (customer int REFERENCES customer, no int, PRIMARY KEY (customer, no));
+"""
+
+
+def assert_refused(done: Done, code: int, *texts: str) -> None:
+    assert done.code == code, done.out + done.err
+    for text in texts:
+        assert text in done.err, done.err
+    assert "Traceback" not in done.err
+    assert PASSWORD not in done.out + done.err
+
+
+def is_untouched(connection: psycopg.Connection) -> bool:
+    row = connection.execute("SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'penstock%'").fetchone()
+    return row == (0,)
+
+
+def grants_of(plan: Done, side: str) -> Sequence[str]:
+    return plan.json[side]["missing_grants"]
+
+
+@pytest.fixture
+def shop(lab: Lab, program: Program) -> Program:
+    lab.source.execute(TABLES)
+    return program
+
+
+@pytest.fixture
+def role(lab: Lab, source_server: EmbeddedPostgres, target_server: EmbeddedPostgres) -> Iterator[str]:
+    """An ordinary user of both servers, who may do nothing yet."""
+    name = f"ordinary_{lab.name}"
+    for connection in (lab.source, lab.target):
+        connection.execute(f"CREATE ROLE {name} LOGIN PASSWORD '{PASSWORD}'")
+    yield name
+    for connection in (lab.source, lab.target):
+        connection.execute(f"DROP OWNED BY {name} CASCADE")
+        connection.execute(f"DROP ROLE {name}")
+
+
+def test_every_fault_of_the_file_is_named_at_once_with_its_line(program: Program) -> None:
+    text = (program.folder / "pipeline.yaml").read_text()
+    text = text.replace("version: 1", "version: 2").replace("trigger_queue", "triger_queue")
+    text = text.replace("connection: copy", "connection: kopy\n  paralelism: 2")
+    (program.folder / "pipeline.yaml").write_text(text)
+
+    done = program("setup")
+
+    assert_refused(
+        done, 2, "pipeline.yaml:1: version", "pipeline.yaml:7: capture.source", "did you mean 'parallelism'?"
+    )
+    assert len(done.err.strip().splitlines()) == 3
+
+
+def test_a_file_that_is_no_yaml(program: Program) -> None:
+    (program.folder / "pipeline.yaml").write_text("version: 1\nname: [shop\nconnections: {}\n")
+    assert_refused(program("setup"), 2, "pipeline.yaml:3: not YAML")
+
+
+def test_no_file(program: Program) -> None:
+    (program.folder / "pipeline.yaml").unlink()
+    assert_refused(program("run"), 2, "cannot read 'pipeline.yaml': no such file or directory", "-f")
+    assert_refused(program("-f", "other.yaml", "run"), 2, "'other.yaml'")
+
+
+def test_an_unknown_option_or_command(program: Program) -> None:
+    assert program("run", "--until-coughed-up").code == 2
+    assert program("rum").code == 2
+    assert_refused(program("errors", "retry"), 2, "--all")
+
+
+def test_an_environment_variable_that_is_not_set(program: Program) -> None:
+    del program.environment["COPY_URL"]
+    assert_refused(
+        program("plan"), 2, "pipeline.yaml:5: connections.copy.url: environment variable COPY_URL is not set"
+    )
+
+
+def test_a_password_in_the_file(program: Program) -> None:
+    text = (program.folder / "pipeline.yaml").read_text()
+    url = f"postgresql://me:{PASSWORD}@localhost/shop"
+    (program.folder / "pipeline.yaml").write_text(text.replace("${env:SHOP_URL}", url))
+    assert_refused(program("plan"), 2, "pipeline.yaml:4: connections.shop.url: a password stands in the file")
+
+
+def test_a_pattern_that_means_no_table(shop: Program, lab: Lab) -> None:
+    text = (shop.folder / "pipeline.yaml").read_text()
+    (shop.folder / "pipeline.yaml").write_text(text.replace("['public.*']", "['public.item', 'public.Custmer']"))
+    assert_refused(shop("setup"), 3, "no table matches 'public.Custmer'", "capture.tables", lab.source.info.dbname)
+    assert is_untouched(lab.source)
+    assert is_untouched(lab.target)
+
+
+def test_a_wrong_password(shop: Program, lab: Lab, role: str, source_server: EmbeddedPostgres) -> None:
+    rules = source_server.hba.read_text()
+    source_server.hba.write_text(f"host all {role} 127.0.0.1/32 scram-sha-256\n{rules}")
+    source_server.reload()
+    try:
+        url = lab.source_url.replace("postgres@", f"{role}:{quote('wrong ' + PASSWORD)}@")
+        done = shop("setup", env={"SHOP_URL": url})
+        assert_refused(done, 3, "password authentication failed", role, "Check user and password")
+        assert "wrong" not in done.err
+    finally:
+        source_server.hba.write_text(rules)
+        source_server.reload()
+
+
+def test_a_database_that_does_not_exist(shop: Program, lab: Lab) -> None:
+    done = shop("setup", env={"COPY_URL": lab.target_url + "_not"})
+    assert_refused(done, 3, '_not" does not exist', "Create the database")
+    assert is_untouched(lab.source)
+
+
+def test_a_url_that_is_none(shop: Program) -> None:
+    done = shop("setup", env={"COPY_URL": f"postgres//x:{PASSWORD}"})
+    assert_refused(done, 2, "not a libpq url")
+
+
+@pytest.mark.parametrize("side", ["SHOP_URL", "COPY_URL"])
+def test_a_server_that_is_down_at_start_is_tried_again_and_then_named(program: Program, lab: Lab, side: str) -> None:
+    lab.setup(TABLES)
+    text = (program.folder / "pipeline.yaml").read_text()
+    (program.folder / "pipeline.yaml").write_text(text + "  retry_s: 1.5\n")
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        port = nobody.getsockname()[1]
+        url = f"postgresql://postgres@127.0.0.1:{port}/{lab.name}"
+        done = program("run", env={side: url})
+        assert_refused(
+            done,
+            4,
+            f":{port}",
+            "trying again for",
+            "Connection refused",
+            "in spite of trying for 1.5 s",
+            "Check that the server is up",
+        )
+        assert len(done.err.strip().splitlines()) == 2, done.err
+        assert_refused(program("status", env={side: url}), 4, f":{port}", "Connection refused")
+
+
+def test_no_java(program: Program, lab: Lab, tmp_path: Path) -> None:
+    lab.setup(TABLES)
+    done = program("run", env={"PATH": str(tmp_path), "JAVA_HOME": ""})
+    assert_refused(done, 3, "no Java found", "openjdk-17-jre-headless")
+
+
+def test_a_java_that_is_too_old(program: Program, lab: Lab, tmp_path: Path) -> None:
+    lab.setup(TABLES)
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    java.chmod(0o755)
+    assert_refused(program("run", env={"JAVA_HOME": str(tmp_path)}), 3, "Java 11 is too old", "openjdk-17")
+
+
+def test_missing_privileges_are_named_as_grants_that_suffice(shop: Program, lab: Lab, role: str) -> None:
+    database = lab.source.info.dbname
+    lab.source.execute(f"REVOKE ALL ON DATABASE {database} FROM public")
+    lab.source.execute(f"GRANT CONNECT ON DATABASE {database} TO {role}")
+    urls = {
+        "SHOP_URL": lab.source_url.replace("postgres@", f"{role}@"),
+        "COPY_URL": lab.target_url.replace("postgres@", f"{role}@"),
+    }
+
+    refused = shop("setup", env=urls)
+    assert_refused(refused, 3, "missing privilege", f'GRANT CREATE ON DATABASE "{database}" TO "{role}"')
+    assert is_untouched(lab.source)
+    assert is_untouched(lab.target)
+
+    plan = shop("plan", "--json", env=urls)
+    for statement in grants_of(plan, "source"):
+        lab.source.execute(statement)
+    for statement in grants_of(plan, "target"):
+        lab.target.execute(statement)
+    done = shop("setup", env=urls)
+    assert done.code == 0, done.err
+    lab.source.execute("INSERT INTO customer VALUES (1, 'a'); INSERT INTO item VALUES (1, 1)")
+    ran = shop("run", "--until-caught-up", env=urls)
+    assert ran.code == 0, ran.err
+    lab.assert_identical("customer", "item")
+
+
+@pytest.mark.parametrize(
+    ("at_target", "texts"),
+    [
+        pytest.param(
+            "CREATE TABLE customer (id int, name varchar(20)); CREATE TABLE item (customer int, no int)",
+            ["table public.customer has no primary or unique key", "public.item", "ADD PRIMARY KEY", '("id")'],
+            id="a table without key",
+        ),
+        pytest.param(
+            "CREATE TABLE customer (id int PRIMARY KEY)",
+            ["table public.customer lacks column 'name'", 'ADD COLUMN "name" character varying(20)'],
+            id="a column is missing",
+        ),
+        pytest.param(
+            "CREATE TABLE customer (id bigint PRIMARY KEY, name varchar(20))",
+            ["column 'id' of table public.customer is bigint, at the source it is integer"],
+            id="another type",
+        ),
+    ],
+)
+def test_a_target_table_that_cannot_take_the_changes(
+    shop: Program, lab: Lab, at_target: str, texts: Sequence[str]
+) -> None:
+    lab.target.execute(at_target)
+    assert_refused(shop("setup"), 3, *texts, lab.target.info.dbname)
+    assert is_untouched(lab.source)
+    assert is_untouched(lab.target)
+    plan = shop("plan", "--json")
+    assert plan.code == 3
+    assert plan.json["target"]["faults"]
+
+
+def test_a_target_table_that_holds_rows_is_not_copied_over(shop: Program, lab: Lab) -> None:
+    lab.source.execute("INSERT INTO customer VALUES (1, 'a')")
+    lab.target.execute(TABLES)
+    lab.target.execute("INSERT INTO customer VALUES (9, 'mine')")
+    assert shop("setup").code == 0
+    assert_refused(shop("run", "--until-caught-up"), 3, "public.customer", "already holds rows", lab.target.info.dbname)
+    assert lab.target.execute("SELECT id FROM customer").fetchall() == [(9,)]
+
+
+def test_changes_that_the_target_cannot_hold_wait_in_the_error_queue(shop: Program, lab: Lab) -> None:
+    lab.target.execute(TABLES.replace("varchar(20)", "varchar(5)"))
+    lab.source.execute("CREATE TABLE gone (id int PRIMARY KEY); CREATE TABLE lost (id int PRIMARY KEY)")
+    assert "values that do not fit go to the error queue" in shop("setup").err
+    assert shop("run", "--until-caught-up").code == 0
+
+    lab.source.execute("INSERT INTO customer VALUES (1, 'far too long for it')")
+    lab.source.execute("INSERT INTO gone VALUES (1)")
+    lab.source.execute("DROP TABLE gone")
+    lab.source.execute("INSERT INTO lost VALUES (1)")
+    lab.target.execute("DROP TABLE lost")
+    lab.source.execute("INSERT INTO customer VALUES (2, 'fits')")
+    ran = shop("run", "--until-caught-up")
+
+    assert ran.code == 0, ran.err
+    assert lab.target.execute("SELECT id FROM customer").fetchall() == [(2,)]
+    assert lab.target.execute("SELECT id FROM gone").fetchall() == [(1,)]
+    entries = shop("errors", "list", "--json").json
+    assert [(e["table"], e["error_number"]) for e in entries] == [("public.customer", 12899), ("public.lost", 942)]
+    assert "too long" not in " ".join(e["error_message"] for e in entries)
+    verified = shop("verify")
+    assert_refused(verified, 3, "public.lost does not exist at the target")

@@ -1,0 +1,105 @@
+"""The `penstock` command as a user runs it: a program of its own, told to stop, or killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.lab import FILE
+
+COMMAND = [sys.executable, "-c", "from penstock.cli.main import main; main()"]
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class Program:
+    """`penstock`, with a pipeline file and an environment of its own."""
+
+    def __init__(self, folder: Path, source_url: str, target_url: str, *, name: str, **apply: object) -> None:
+        self.folder = folder
+        self.environment = {"SHOP_URL": source_url, "COPY_URL": target_url}
+        text = FILE.format(name=name, tables=["public.*"])
+        text += "".join(f"  {key}: {value}\n" for key, value in apply.items())
+        (folder / "pipeline.yaml").write_text(text)
+
+    def __call__(self, *arguments: str, env: Mapping[str, str] = {}, timeout: float = 180) -> Done:
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            cwd=self.folder,
+            env=os.environ | self.environment | env,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    def start(self, *arguments: str) -> Running:
+        return Running([*COMMAND, *arguments], self.folder, os.environ | self.environment)
+
+
+class Running:
+    """A run in the background, in a process group of its own."""
+
+    def __init__(self, command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
+        self._output = folder / f"output-{time.monotonic_ns()}"
+        with self._output.open("wb") as output:
+            self._process = subprocess.Popen(
+                command, cwd=folder, env=environment, stdout=output, stderr=output, start_new_session=True
+            )
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self.kill()
+
+    @property
+    def said(self) -> str:
+        return self._output.read_text()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def await_line(self, text: str, seconds: float = 90) -> None:
+        await_true(lambda: text in self.said or not self.is_alive, seconds, lambda: self.said)
+        assert text in self.said, self.said
+
+    def end(self, number: int = signal.SIGTERM, seconds: float = 60) -> int:
+        """Tell it to stop, and wait until it has."""
+        self._process.send_signal(number)
+        return self._process.wait(seconds)
+
+    def wait(self, seconds: float = 120) -> int:
+        return self._process.wait(seconds)
+
+    def kill(self) -> None:
+        """Kill the whole process group: driver, JVM, Python workers."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def await_true(is_true: Callable[[], bool], seconds: float = 60, tell: Callable[[], str] = str) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < deadline, f"did not come true in {seconds} s {tell()}"
+        time.sleep(0.05)
