@@ -33,8 +33,8 @@ PLANNED_SCHEMA = SCHEMA.append(pa.field(LANE, pa.int32(), nullable=False))
 class Target(Protocol):
     """A target as a task reaches it; small enough to travel with the task."""
 
-    def session(self) -> TargetSession:
-        """Return this worker's session, opened when first asked for and kept for later tasks."""
+    def session(self, epoch: int) -> TargetSession:
+        """Return this worker's session, opened when first asked for and kept for later tasks of the same run."""
 
     def lane_ledger(self, session: TargetSession, claim: LaneClaim) -> LaneLedger:
         """Return the ledger of one lane, writing through the session."""
@@ -87,7 +87,7 @@ def in_commit_order(batches: Iterable[pa.RecordBatch], instantiated: Mapping[Tab
 
 def apply_lane(batches: Iterable[pa.RecordBatch], claim: LaneClaim, context: TaskContext) -> LaneResult:
     """Apply the changes of one lane, which come in commit order."""
-    session = context.target.session()
+    session = context.target.session(claim.epoch)
     ledger = context.target.lane_ledger(session, claim)
     server = ApplyServer(session, ledger, context.catalog, context.dictionary, context.config)
     result = server.serve(batches)

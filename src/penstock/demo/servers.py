@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -76,14 +75,16 @@ class EmbeddedPostgres:
 
     def kill(self) -> None:
         """Crash the server: no process of it gets to finish anything."""
-        pid = int((self._data / "postmaster.pid").read_text().split()[0])
-        children = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False).stdout.split()
-        for process in (pid, *map(int, children)):
-            try:
-                os.kill(process, signal.SIGKILL)
-            except ProcessLookupError:
-                # It has ended by itself in the meantime.
-                continue
+        import psutil
+
+        postmaster = psutil.Process(int((self._data / "postmaster.pid").read_text().split()[0]))
+        # So that it starts no further process while we list those it has.
+        postmaster.suspend()
+        processes = [postmaster, *postmaster.children(recursive=True)]
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(processes)
 
     def remove(self) -> None:
         """Stop the server and remove its directory."""

@@ -45,8 +45,8 @@ class ReaderAccess(Protocol):
 class LoaderAccess(Protocol):
     """How a task reaches the target of a copy."""
 
-    def loader(self) -> ChunkLoader:
-        """Return this worker's session."""
+    def loader(self, epoch: int) -> ChunkLoader:
+        """Return this worker's session for a run of the process."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def copy_chunk(chunk: Chunk, source: CopySource, context: CopyContext) -> int:
     Raises:
         FencedError: Another run of the process has taken over.
     """
-    session = context.target.loader()
+    session = context.target.loader(context.epoch)
     target = context.target_tables[chunk.table]
     rows = 0
     with session.transaction():

@@ -12,7 +12,7 @@ from penstock.dialects.postgres.lane_ledger import PostgresLaneLedger, lane_appl
 from penstock.dialects.postgres.session import PostgresSession
 
 _logs: dict[PostgresSource, ChangeLog] = {}
-_sessions: dict[PostgresTarget, PostgresSession] = {}
+_sessions: dict[PostgresTarget, tuple[int, PostgresSession]] = {}
 
 
 @dataclass(frozen=True)
@@ -40,18 +40,22 @@ class PostgresTarget:
     url: str = field(repr=False)
     process: str
 
-    def session(self) -> PostgresSession:
-        """Return this worker's session; a new one where the last one broke."""
-        session = _sessions.get(self)
-        if session is None or not session.is_usable:
+    def session(self, epoch: int) -> PostgresSession:
+        """Return this worker's session for a run of the process; a new one where the last one broke.
+
+        A new run has cut off the sessions of the one before it.
+        """
+        of_run, session = _sessions.get(self, (0, None))
+        if session is None or of_run != epoch or not session.is_usable:
             if session is not None:
                 session.close()
-            session = _sessions[self] = PostgresSession(self.url, lane_application_name(self.process))
+            session = PostgresSession(self.url, lane_application_name(self.process))
+            _sessions[self] = epoch, session
         return session
 
-    def loader(self) -> PostgresSession:
+    def loader(self, epoch: int) -> PostgresSession:
         """Return the same session, to copy chunks through."""
-        return self.session()
+        return self.session(epoch)
 
     def lane_ledger(self, session: TargetSession, claim: LaneClaim) -> LaneLedger:
         """Return the ledger of one lane, writing through the session."""

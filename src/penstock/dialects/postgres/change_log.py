@@ -93,10 +93,9 @@ class ChangeLog:
     def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
         """Yield the log rows of a slice (`decode.LOG_SCHEMA`), with rows of other transactions in between."""
         for low, high in _ranges(part.txn_ids):
-            yield from self._arrow().stream(
+            yield from self._stream(
                 "SELECT xid::text::bigint AS txn_id, seq, relid::bigint, version, op::text, before, after"
-                f" FROM {self._set}.log WHERE xid >= '{low}'::xid8 AND xid <= '{high}'::xid8 ORDER BY log.xid, seq",
-                doing="read the change log",
+                f" FROM {self._set}.log WHERE xid >= '{low}'::xid8 AND xid <= '{high}'::xid8 ORDER BY log.xid, seq"
             )
 
     def captured(self) -> list[Captured]:
@@ -273,6 +272,23 @@ class ChangeLog:
         if self._session is None or self._session.closed:
             self._session = connect(self._url, f"penstock {self._set_name} log")
         return self._session
+
+    def _stream(self, query: str) -> Iterator[pa.RecordBatch]:
+        doing = "read the change log"
+        was_kept = self._reader is not None
+        batches = self._arrow().stream(query, doing=doing)
+        try:
+            first = next(batches, None)
+        except RetryableError:
+            if not was_kept:
+                raise
+            # The session served an earlier task, and was cut off since.
+            self.close()
+            batches = self._arrow().stream(query, doing=doing)
+            first = next(batches, None)
+        if first is not None:
+            yield first
+            yield from batches
 
     def _arrow(self) -> ArrowReader:
         if self._reader is None:

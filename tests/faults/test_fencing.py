@@ -1,0 +1,109 @@
+"""Two at the same work: only the later one may commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from penstock.apply.ledger import LaneClaim
+from penstock.apply.server import LaneResult, ServerConfig
+from penstock.apply.task import apply_lane, in_commit_order
+from penstock.dialects.postgres.ledger import PostgresLedger
+from penstock.errors import FencedError, OperatorError, RetryableError
+from tests.hand_made import T, Target, as_batch, insert, update
+
+TRANSACTIONS = [
+    T(20 + i, insert("nk", a=i, b="x", c=i), update("acct", {"id": 1, "bal": i}, {"bal": i + 1})) for i in range(4)
+]
+
+
+@pytest.fixture
+def target(database: str) -> Iterator[Target]:
+    made = Target(database)
+    made.connection.execute("UPDATE acct SET bal = 0 WHERE id = 1")
+    yield made
+    made.close()
+
+
+def serve(target: Target, *, epoch: int, attempt: int, moves_watermark: bool = True) -> LaneResult:
+    context = target.context(ServerConfig(group_changes=2))
+    rows = in_commit_order([as_batch(TRANSACTIONS)], context.catalog.instantiated)
+    return apply_lane(rows.to_batches(), LaneClaim("A1", epoch, 0, attempt, moves_watermark), context)
+
+
+def state(target: Target) -> tuple[int, int, int]:
+    row = target.connection.execute("SELECT count(*), max(a) FROM nk WHERE b = 'x'").fetchone()
+    assert row is not None
+    return row[0], target.one("SELECT bal FROM acct WHERE id = 1"), target.watermarks()[0]
+
+
+def test_a_second_run_of_the_same_name_is_refused(target: Target) -> None:
+    second = PostgresLedger(target.url, "A1")
+    with pytest.raises(OperatorError, match="'A1' is running already"):
+        second.acquire("DBS1", lanes=1, wait_s=0.1)
+    assert target.ledger.is_running()
+    second.close()
+
+
+def test_a_process_keeps_its_source(target: Target) -> None:
+    target.ledger.close()
+    other = PostgresLedger(target.url, "A1")
+    with pytest.raises(OperatorError, match="DBS1"):
+        other.acquire("DBS2", lanes=1)
+    other.close()
+
+
+@pytest.mark.parametrize("moves_watermark", [True, False])
+def test_a_task_of_an_earlier_run_writes_nothing(target: Target, moves_watermark: bool) -> None:
+    before = state(target)
+    result = serve(target, epoch=target.state.epoch - 1, attempt=1, moves_watermark=moves_watermark)
+    assert isinstance(result.failure, FencedError)
+    assert state(target) == before
+
+
+def test_an_earlier_attempt_writes_nothing_once_a_later_one_has_begun(target: Target) -> None:
+    done = serve(target, epoch=target.state.epoch, attempt=2)
+    assert (done.failure, done.transactions) == (None, 4)
+    after = state(target)
+    zombie = serve(target, epoch=target.state.epoch, attempt=1)
+    assert isinstance(zombie.failure, FencedError)
+    assert state(target) == after
+
+
+@pytest.mark.parametrize("moves_watermark", [True, False])
+def test_a_later_attempt_skips_what_an_earlier_one_has_committed(target: Target, moves_watermark: bool) -> None:
+    epoch = target.state.epoch
+    # The third transaction is in somebody's way: the first attempt waits in front of it with two committed.
+    first = serve_until_blocked(target, epoch=epoch, moves_watermark=moves_watermark)
+    assert isinstance(first.failure, RetryableError)
+    second = serve(target, epoch=epoch, attempt=2, moves_watermark=moves_watermark)
+    assert second.failure is None
+    assert second.already_applied >= 1
+    assert second.already_applied + second.transactions == 4
+    rows, balance, _ = state(target)
+    assert (rows, balance) == (4, 4)
+
+
+def serve_until_blocked(target: Target, *, epoch: int, moves_watermark: bool) -> LaneResult:
+    """Cut the connection of an attempt after its first transactions, from inside the database."""
+    target.connection.execute(
+        "CREATE FUNCTION cut() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " IF new.a = 2 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF; RETURN new; END $$;"
+        "CREATE TRIGGER cut BEFORE INSERT ON nk FOR EACH ROW EXECUTE FUNCTION cut();"
+        "ALTER TABLE nk ENABLE ALWAYS TRIGGER cut"
+    )
+    try:
+        return serve(target, epoch=epoch, attempt=1, moves_watermark=moves_watermark)
+    finally:
+        target.connection.execute("DROP FUNCTION cut CASCADE")
+
+
+def test_a_new_run_ends_the_sessions_that_an_earlier_one_left_behind(target: Target) -> None:
+    left_behind = psycopg.connect(target.url, application_name="penstock A1 apply", autocommit=True)
+    target.ledger.close()
+    target.ledger.acquire("DBS1", lanes=4)
+    with pytest.raises(psycopg.OperationalError):
+        left_behind.execute("SELECT 1")
+    left_behind.close()
