@@ -23,7 +23,11 @@ from penstock.errors import ConfigError
 from penstock.sources.trigger_queue.patterns import TablePattern
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
-_PASSWORD = re.compile(r"://[^/@]*:[^/@]+@|\bpassword\s*=")
+_MARK = "\0"
+"""Stands for a reference where the text around it is looked at."""
+
+_PASSWORD = re.compile(rf"://[^/@]*:(?!{_MARK}+@)[^/@]+@|password\s*=\s*(?!{_MARK})")
+_MAY_BE_SECRET = re.compile(r"://|@|password", re.IGNORECASE)
 
 Path_ = tuple[str | int, ...]
 
@@ -63,7 +67,7 @@ class ApplyConfig(_Part):
     """Where changes go."""
 
     connection: str = Field(description="Name of the connection to apply to")
-    parallelism: int = Field(default=2, ge=1, le=64, description="Apply servers at work side by side")
+    parallelism: int = Field(default=2, strict=True, ge=1, le=64, description="Apply servers at work side by side")
     commit_serialization: CommitSerialization = Field(
         default=CommitSerialization.DEPENDENT_TRANSACTIONS,
         description="FULL: all transactions commit in the source's order",
@@ -104,6 +108,8 @@ def load(path: Path, environment: Mapping[str, str] = os.environ) -> PipelineCon
     """
     try:
         text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as exc:
+        raise _faults(str(path), [_Fault(1, "not UTF-8 text")]) from exc
     except OSError as exc:
         reason = exc.strerror or type(exc).__name__
         raise ConfigError(
@@ -117,20 +123,22 @@ def parse(text: str, *, name: str, environment: Mapping[str, str]) -> PipelineCo
     document = _Document(name)
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = None if root is None else document.read(root, ())
     except yaml.MarkedYAMLError as exc:
         mark = exc.problem_mark or exc.context_mark
         raise _faults(name, [_Fault(mark.line + 1 if mark else 1, f"not YAML: {exc.problem}")]) from exc
-    if not isinstance(root, yaml.MappingNode):
+    except yaml.reader.ReaderError as exc:
+        raise _faults(name, [_Fault(text.count("\n", 0, exc.position) + 1, f"not YAML: {exc.reason}")]) from exc
+    except RecursionError as exc:
+        raise _faults(name, [_Fault(1, "not a pipeline file: it is nested without end")]) from exc
+    if not isinstance(data, dict):
         raise _faults(name, [_Fault(1, "a pipeline file is a mapping: version, name, connections, capture, apply")])
-    data = document.read(root, ())
-    faults = document.faults + document.resolve(data, environment)
+    faults = document.faults + document.resolve(data, environment) + document.unknown_connections(data)
     config = None
     try:
         config = PipelineConfig.model_validate(data)
     except ValidationError as exc:
         faults += [document.fault(error) for error in exc.errors()]
-    if config is not None:
-        faults += document.unknown_connections(config)
     if faults or config is None:
         raise _faults(name, faults)
     return config
@@ -159,7 +167,12 @@ class _Document:
             return result
         if isinstance(node, yaml.SequenceNode):
             return [self.read(item, (*path, i)) for i, item in enumerate(node.value)]
-        return yaml.SafeLoader("").construct_object(node)
+        try:
+            return yaml.SafeLoader("").construct_object(node)
+        except ValueError as exc:
+            # A date, or a number, that cannot be.
+            mark = node.start_mark
+            raise yaml.constructor.ConstructorError(None, None, "a value that cannot be read", mark) from exc
 
     def resolve(self, data: Any, environment: Mapping[str, str]) -> list[_Fault]:
         """Put secrets in place in the connections; returns what is missing."""
@@ -170,7 +183,7 @@ class _Document:
                 continue
             path = ("connections", key, "url")
             url = connection["url"]
-            if _PASSWORD.search(_REFERENCE.sub("", url)):
+            if _PASSWORD.search(_REFERENCE.sub(_MARK, url)):
                 what = "a password stands in the file; write it as ${env:NAME} or ${file:path}"
                 faults.append(_Fault(self._line(path), f"{_dotted(path)}: {what}"))
             missing: list[str] = []
@@ -182,7 +195,8 @@ class _Document:
         """Say one of pydantic's findings in our words; never repeats a url."""
         path: Path_ = tuple(part for part in error["loc"])
         given = error["input"]
-        shown = f", not {given!r}" if isinstance(given, str | int | float | bool) and "url" not in path else ""
+        is_plain = isinstance(given, str | int | float | bool) and "url" not in path and _may_be_shown(given)
+        shown = f", not {given!r}" if is_plain else ""
         match error["type"]:
             case "missing":
                 what = "is missing"
@@ -198,17 +212,17 @@ class _Document:
                 what = error["msg"].replace("Input should be", "must be") + shown
         return _Fault(self._line(path), f"{_dotted(path)}: {what}")
 
-    def unknown_connections(self, config: PipelineConfig) -> list[_Fault]:
+    def unknown_connections(self, data: Mapping[str, Any]) -> list[_Fault]:
         """Connections that are named but not given."""
-        named: tuple[tuple[Path_, str], ...] = (
-            (("capture", "connection"), config.capture.connection),
-            (("apply", "connection"), config.apply.connection),
-        )
-        return [
-            _Fault(self._line(path), f"{_dotted(path)}: no connection {name!r}{_nearest(name, config.connections)}")
-            for path, name in named
-            if name not in config.connections
-        ]
+        given = data.get("connections")
+        faults = []
+        for part in ("capture", "apply"):
+            section, path = data.get(part), (part, "connection")
+            name = section.get("connection") if isinstance(section, dict) else None
+            if isinstance(given, dict) and isinstance(name, str) and name not in given:
+                shown = f" {name!r}" if _may_be_shown(name) else " of this name"
+                faults.append(_Fault(self._line(path), f"{_dotted(path)}: no connection{shown}{_nearest(name, given)}"))
+        return faults
 
     def _line(self, path: Path_) -> int:
         while path not in self._lines:
@@ -224,9 +238,16 @@ def _secret(environment: Mapping[str, str], missing: list[str], found: re.Match[
         return environment.get(name, "")
     try:
         return Path(name).read_text(encoding="utf-8").removesuffix("\n")
+    except UnicodeDecodeError:
+        missing.append(f"file {name!r} is not UTF-8 text")
     except OSError as exc:
         missing.append(f"cannot read file {name!r}: {(exc.strerror or '').lower()}")
-        return ""
+    return ""
+
+
+def _may_be_shown(value: object) -> bool:
+    """Whether a value from the file may stand in a message: an url in the wrong place may hold a password."""
+    return not _MAY_BE_SECRET.search(str(value))
 
 
 def _faults(name: str, faults: list[_Fault]) -> ConfigError:

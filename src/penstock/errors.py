@@ -32,8 +32,12 @@ class PenstockError(Exception):
         return f"{self.what}{place}{advice}"
 
     def to_json(self) -> str:
-        """Return a text that `from_json` turns back into the same error, in another process."""
-        fields = {"kind": type(self).__name__, "what": self.what, "where": self.where, "do": self.do}
+        """Return a text that `from_json` turns back into the same error, in another process.
+
+        An error of a kind that is not defined here becomes the nearest one that is.
+        """
+        kind = next(base.__name__ for base in type(self).__mro__ if base.__name__ in _KINDS)
+        fields = {"kind": kind, "what": self.what, "where": self.where, "do": self.do}
         return json.dumps(fields)
 
 

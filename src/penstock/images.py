@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
@@ -10,6 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.json as paj
 
 from penstock.errors import MalformedInputError
+
+_PLAIN_NAME = re.compile(r"[^\x00-\x1f\"\\\\,}][^\x00-\x1f\"\\\\]*")
 
 _NULL_MEMBER = r'[^\\]":null'
 """A member that is null. Inside a string the quote before the colon would have a backslash before it."""
@@ -29,7 +32,16 @@ def parse_images(images: pa.Array, columns: Sequence[str], *, are_all: bool = Fa
     """
     if len(images) == 0 or not columns:
         return {name: pa.nulls(len(images), pa.string()) for name in columns}
-    lines = _join_lines(pc.fill_null(images, "{}"))
+    malformed = MalformedInputError(
+        "image is not a JSON object of strings and nulls, or holds an unknown column",
+        where=f"one of {len(images)} changes",
+    )
+    images = pc.fill_null(images, "{}")
+    # Arrow reads lines, and crashes on one that is `null`.
+    is_object = pc.and_(pc.starts_with(images, "{"), pc.ends_with(images, "}"))
+    if not pc.all(is_object).as_py():
+        raise malformed
+    lines = _join_lines(images)
     try:
         table = paj.read_json(
             pa.BufferReader(lines),
@@ -41,25 +53,21 @@ def parse_images(images: pa.Array, columns: Sequence[str], *, are_all: bool = Fa
         )
     except pa.ArrowInvalid as exc:
         # Arrow's text may repeat a value.
-        raise MalformedInputError(
-            "image is not a JSON object of strings and nulls, or holds an unknown column",
-            where=f"one of {len(images)} changes",
-        ) from exc
+        raise malformed from exc
+    if len(table) != len(images):
+        raise malformed
     return {name: _one_chunk(table[name]) for name in columns}
 
 
 def is_present(images: pa.Array, column: str) -> pa.Array:
-    """Tell, for each image, whether it has the column at all, be it null; False for a null image.
-
-    The column's name must hold neither a double quote nor a backslash (`is_plain_name`).
-    """
+    """Tell, for each image, whether it has the column at all, be it null; False for a null image."""
+    if not _PLAIN_NAME.fullmatch(column):
+        return pa.array([text is not None and column in json.loads(text) for text in images.to_pylist()], pa.bool_())
+    # Inside a value the quotes would have to be escaped, and a comma or brace that ends one is followed by
+    # a quote, but then not by this name.
     member = json.dumps(column, ensure_ascii=False) + ":"
-    return pc.fill_null(pc.match_substring(images, member), False)
-
-
-def is_plain_name(column: str) -> bool:
-    """Whether `is_present` can find this column: inside a value its quoted name would have to be escaped."""
-    return '"' not in column and "\\" not in column
+    first, later = pc.match_substring(images, "{" + member), pc.match_substring(images, "," + member)
+    return pc.fill_null(pc.or_(first, later), False)
 
 
 def is_complete(images: pa.Array, parsed: Mapping[str, pa.Array]) -> bool:

@@ -174,6 +174,8 @@ class TableSchema:
             )
         except KeyError as exc:
             raise MalformedInputError(f"table definition lacks {exc.args[0]!r}") from exc
+        except TypeError as exc:
+            raise MalformedInputError("table definition holds a column, key or reference that lacks a part") from exc
 
 
 class Dictionary:

@@ -41,7 +41,7 @@ def decode_image(text: str) -> Image:
     """
     try:
         image = json.loads(text)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise MalformedInputError("image is not JSON", where=f"{len(text)} characters") from exc
     if not isinstance(image, dict) or any(not isinstance(v, str | None) for v in image.values()):
         raise MalformedInputError("image is not a JSON object of strings and nulls", where=f"{len(text)} characters")

@@ -13,7 +13,7 @@ _END = object()
 
 
 def ahead(items: Iterable[T], *, depth: int = 1) -> Iterator[T]:
-    """Yield the same items, at most `depth` of which are made before they are asked for.
+    """Yield the same items; at most `depth` of them wait to be asked for while one more is made.
 
     An error in making an item is raised where that item would have come. When the consumer leaves early the
     thread ends after the item it is at.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.change import Image
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, RetryableError
 
 UNIQUE_VIOLATED = 1
 CONTENTION = 60
@@ -39,7 +39,7 @@ class ApplyError(PenstockError):
         self.found = found
 
 
-class ContentionError(PenstockError):
+class ContentionError(RetryableError):
     """Somebody else was in the way; the same work may succeed at once (A-38)."""
 
 

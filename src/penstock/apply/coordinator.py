@@ -92,6 +92,6 @@ def _balance(group: NDArray[np.int64], sizes: NDArray[np.int64], lanes: int) -> 
     if len(small):
         room = np.maximum(max(load.max(), (load.sum() + weight[small].sum()) / lanes) - load, 0)
         filled = np.cumsum(weight[small])
-        bounds = np.cumsum(room) * filled[-1] / room.sum()
+        bounds = np.cumsum(room) * filled[-1] / max(room.sum(), 1)
         lane_of[small] = np.minimum(np.searchsorted(bounds, filled - weight[small] / 2), lanes - 1)
     return lane_of[member]

@@ -93,21 +93,26 @@ def cut_groups(batches: Iterable[pa.RecordBatch], *, max_changes: int) -> Iterat
         count += batch.num_rows
         if count > max_changes:
             whole = _group(held)
+            first = 0
             # The last transaction may go on in the next batch.
-            yield from _whole_groups(whole.part(0, len(whole) - 1), max_changes)
-            rest = whole.part(len(whole) - 1, len(whole)).rows
+            while (end := _end(whole, first, max_changes)) < len(whole):
+                yield whole.part(first, end)
+                first = end
+            rest = whole.part(first, len(whole)).rows
             held, count = rest.to_batches(), len(rest)
     if held:
-        yield from _whole_groups(_group(held), max_changes)
+        whole = _group(held)
+        first = 0
+        while first < len(whole):
+            end = _end(whole, first, max_changes)
+            yield whole.part(first, end)
+            first = end
 
 
-def _whole_groups(group: Group, max_changes: int) -> Iterator[Group]:
-    first = 0
-    while first < len(group):
-        end = int(np.searchsorted(group.starts, group.starts[first] + max_changes))
-        end = min(max(end, first + 1), len(group))
-        yield group.part(first, end)
-        first = end
+def _end(whole: Group, first: int, max_changes: int) -> int:
+    """Where the group ends that begins with transaction `first`."""
+    end = int(np.searchsorted(whole.starts, whole.starts[first] + max_changes))
+    return min(max(end, first + 1), len(whole))
 
 
 def _group(batches: list[pa.RecordBatch]) -> Group:

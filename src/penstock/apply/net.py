@@ -21,8 +21,8 @@ from penstock.apply.conflicts import SpeculationError
 from penstock.apply.hashing import hash_rows, hash_text, normalise_number
 from penstock.apply.target import TargetTable
 from penstock.change import Op
-from penstock.images import is_complete, is_plain_name, is_present, parse_images
-from penstock.schema import TableSchema
+from penstock.images import is_complete, is_present, parse_images
+from penstock.schema import ForeignKey, TableSchema
 
 Columns = Mapping[str, pa.Array]
 
@@ -64,8 +64,10 @@ class Netting:
         return (
             not target.fires_triggers
             and not any(exclusion.is_deferrable for exclusion in target.exclusions)
-            and all(is_plain_name(name) and name in target.by_name for name in names)
+            and all(name in target.by_name for name in names)
             and set(self.table.key.columns) <= set(names)
+            # What the source does not enforce may be broken in between.
+            and not {_ends(fk) for fk in target.foreign_keys} - {_ends(fk) for fk in self.source.foreign_keys}
             # Two rows may have the same key text there, and netting could not tell them apart.
             and not (self.table.key.is_declared and not self.table.key.is_unique)
         )
@@ -89,6 +91,11 @@ class Netting:
         columns |= {name for x in target.exclusions for name in x.columns or target.column_names}
         columns |= {name for foreign_key in target.foreign_keys for name in foreign_key.columns}
         return frozenset(columns & set(self.source.column_names))
+
+    @cached_property
+    def referred_to(self) -> frozenset[str]:
+        """Columns that rows of other tables refer to."""
+        return frozenset(name for fk in self.table.schema.referenced_by for name in fk.parent_columns)
 
     @cached_property
     def is_stricter(self) -> bool:
@@ -123,6 +130,7 @@ class _Net:
         if pc.any(is_idle).as_py():
             rows = rows.filter(pc.invert(is_idle)).combine_chunks()
         self._count = len(rows)
+        self._scn = rows[c.COMMIT_SCN].to_numpy()
         before, after = _array(rows[c.BEFORE]), _array(rows[c.AFTER])
         self._is_insert = _mask(pc.equal(rows[c.OP], Op.INSERT))
         self._is_delete = _mask(pc.equal(rows[c.OP], Op.DELETE))
@@ -215,6 +223,18 @@ class _Net:
         for name, old in self._old.items():
             if not _are_all(_same(self._new[name].take(earlier), old.take(later))):
                 raise SpeculationError("a before image is not the after image before it")
+        self._check_referred(events, follows)
+
+    def _check_referred(self, events: _Events, follows: NDArray[np.int64]) -> None:
+        """A value that others refer to must not be gone between two transactions: the target may have children."""
+        columns = self._netting.referred_to
+        if not columns or not len(follows):
+            return
+        is_new_transaction = self._scn[events.row[follows]] != self._scn[events.row[follows - 1]]
+        is_set = np.logical_or.reduce([self._is_set[name] for name in columns if name in self._is_set])
+        is_gone = ~events.has_before[follows] | is_set[events.row[follows]] | is_set[events.row[follows - 1]]
+        if (is_new_transaction & is_gone).any():
+            raise SpeculationError("a value that other rows may refer to was not there for a while")
 
     def _probes(
         self, events: _Events, existed: NDArray[np.bool_], exists: NDArray[np.bool_]
@@ -288,6 +308,11 @@ class _Events:
             is_first=np.r_[is_any, differs],
             is_last=np.r_[differs, is_any],
         )
+
+
+def _ends(foreign_key: ForeignKey) -> tuple[object, ...]:
+    pairs = zip(foreign_key.columns, foreign_key.parent_columns, strict=True)
+    return foreign_key.parent, frozenset(pairs)
 
 
 def _same(left: pa.Array, right: pa.Array) -> pa.Array:

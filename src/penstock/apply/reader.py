@@ -18,7 +18,7 @@ from penstock.apply.coordinator import Dependencies
 from penstock.apply.hashing import hash_name, hash_rows, hash_text, normalise_number
 from penstock.apply.keys import row_key
 from penstock.change import Op, TableName
-from penstock.images import is_plain_name, is_present, parse_images
+from penstock.images import is_present, parse_images
 from penstock.schema import TableSchema
 
 
@@ -117,8 +117,7 @@ class _TableItems:
         changed = np.zeros(len(self._is_update), bool)
         for name in columns:
             if name not in self._changed:
-                found = is_present(self._after, name) if is_plain_name(name) else pa.array(self._is_update)
-                self._changed[name] = found.to_numpy(zero_copy_only=False)
+                self._changed[name] = is_present(self._after, name).to_numpy(zero_copy_only=False)
             changed |= self._changed[name]
         return changed
 

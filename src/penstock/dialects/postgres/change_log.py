@@ -66,6 +66,8 @@ class ChangeLog:
             OperatorError: The log does not hold what follows `after` (any more).
             RetryableError: The source cannot be reached.
         """
+        if until is not None and after >= until:
+            return None
         page = self._page
         if page is None or not page.follows(after):
             with speaking("read the change log", self._url):
@@ -324,9 +326,10 @@ class _Page:
             count = min(count, until - after)
         # A full page may not be the interval's last one.
         is_end = skip + count == len(self.txn_ids) < _PAGE
+        end = self.end if is_end else Scn(after + count)
         return Slice(
             after=after,
-            end=self.end if is_end else Scn(after + count),
+            end=end if until is None else min(end, until),
             first=Scn(after + 1),
             txn_ids=self.txn_ids[skip : skip + count],
             changes=self.changes[skip : skip + count],

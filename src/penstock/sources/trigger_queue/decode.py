@@ -118,7 +118,8 @@ class Decoder:
         return seq
 
     def _tables_of(self, batch: pa.RecordBatch) -> _RowTables:
-        code = (batch["relid"].to_numpy() << 32) | batch["version"].to_numpy().astype(np.int64)
+        relids, versions = (batch[name].to_numpy().astype(np.uint64) for name in ("relid", "version"))
+        code = (relids << np.uint64(32)) | versions
         distinct, inverse = np.unique(code, return_inverse=True)
         tables = []
         for value in distinct:

@@ -92,9 +92,7 @@ def offset_position(offset: dict[str, Any]) -> Scn:
     Raises:
         MalformedInputError: It is something else.
     """
-    try:
-        return Scn(int(offset["commit_scn"]))
-    except (KeyError, TypeError, ValueError) as exc:
-        raise MalformedInputError(
-            "offset of a trigger queue must be {'commit_scn': integer}", where=repr(offset)
-        ) from exc
+    scn = offset.get("commit_scn") if isinstance(offset, dict) else None
+    if type(scn) is not int or scn < 0:
+        raise MalformedInputError("offset of a trigger queue must be {'commit_scn': integer}", where=repr(offset))
+    return Scn(scn)

@@ -74,7 +74,8 @@ class _Options:
         missing = [name for name in ("url", "set") if name not in options]
         if missing:
             raise ConfigError(f"option {' and '.join(map(repr, missing))} of penstock.trigger_queue is missing")
-        rows, transactions = _number(options, "maxRowsPerTrigger"), _number(options, "maxTransactionsPerTrigger")
+        rows = _number(options, "maxRowsPerTrigger", least=1)
+        transactions = _number(options, "maxTransactionsPerTrigger", least=1)
         start, end = _number(options, "startingPosition"), _number(options, "endingPosition")
         limit = None
         if rows is not None or transactions is not None:
@@ -87,8 +88,8 @@ class _Options:
             start=None if start is None else Scn(start),
             end=None if end is None else Scn(end),
             limit=limit,
-            read_partitions=_number(options, "readPartitions") or 1,
-            free_on_commit=options.get("freeOnCommit", "true").lower() == "true",
+            read_partitions=_number(options, "readPartitions", least=1) or 1,
+            free_on_commit=_flag(options, "freeOnCommit", default=True),
         )
 
 
@@ -141,7 +142,9 @@ class _StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow
         if isinstance(limit, ReadMaxRows):
             part = log.next_slice(position, self._options.limit or _EVERYTHING, until=self._until)
             return offset_json(position if part is None else part.end)
-        while (part := log.next_slice(position, _EVERYTHING, until=self._until)) is not None:
+        while (self._until is None or position < self._until) and (
+            part := log.next_slice(position, _EVERYTHING, until=self._until)
+        ) is not None:
             position = part.end
         return offset_json(position)
 
@@ -169,10 +172,17 @@ def slices_between(log: ChangeLog, start: Scn, end: Scn) -> Iterator[Slice]:
         start = part.end
 
 
-def _number(options: Mapping[str, str], name: str) -> int | None:
+def _number(options: Mapping[str, str], name: str, *, least: int = 0) -> int | None:
     if name not in options:
         return None
-    try:
-        return int(options[name])
-    except ValueError as exc:
-        raise ConfigError(f"option {name!r} of penstock.trigger_queue must be a whole number") from exc
+    text = options[name].strip()
+    if not text.isdecimal() or int(text) < least:
+        raise ConfigError(f"option {name!r} of penstock.trigger_queue must be a whole number, {least} or more")
+    return int(text)
+
+
+def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = options.get(name, str(default)).lower()
+    if text not in ("true", "false"):
+        raise ConfigError(f"option {name!r} of penstock.trigger_queue must be true or false")
+    return text == "true"
