@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.apply.conflicts import (
+    CHILD_EXISTS,
     COLUMN_MISSING,
     FOREIGN_KEY_VIOLATED,
     MORE_THAN_ONE_ROW,
@@ -569,3 +570,12 @@ def test_hidden(database: str, case: str, way: tuple[bool, int]) -> None:
 
     assert target.failed() == expected
     target.close()
+
+
+def test_a_parent_that_was_gone_for_a_moment_is_missed_by_a_child_that_only_the_target_has(
+    target: Target, way: tuple[bool, int]
+) -> None:
+    apply(target, way, T(100, delete("dept", id=10, name="ENG")), T(110, insert("dept", id=10, name="NEW")))
+
+    assert target.failed() == [(100, CHILD_EXISTS, 1, 1), (110, UNIQUE_VIOLATED, 1, 1)]
+    assert target.one("SELECT name FROM dept WHERE id = 10") == "ENG"

@@ -1,0 +1,323 @@
+"""Dependency values: transactions that must keep their order meet in one, others do not (apply.md section 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.apply.coordinator import Dependencies
+from penstock.apply.reader import find_dependencies
+from penstock.change import TableName
+from penstock.schema import Column, Exclusion, ForeignKey, TableSchema, Unique
+from tests.hand_made import Lcr, T, Txn, as_batch, delete, insert, truncate, update
+
+
+def name(table: str) -> TableName:
+    return TableName("public", table)
+
+
+def integer(column: str, *, null: bool = True) -> Column:
+    return Column(column, "integer", "integer", is_nullable=null, is_integer=True)
+
+
+def numeric(column: str) -> Column:
+    return Column(column, "numeric", "numeric", is_exact=False, is_decimal=True)
+
+
+def loose(column: str) -> Column:
+    """Text whose equality is not that of its letters."""
+    return Column(column, "citext", "citext", is_exact=False)
+
+
+def unique(*columns: str, index: str = "u", **options: bool) -> Unique:
+    return Unique(index, columns, columns, **options)
+
+
+def table(table_name: str, *columns: Column, key: Sequence[str] = ("id",), **parts: Any) -> TableSchema:
+    primary = unique(*key, index="pk") if key else None
+    return TableSchema(name(table_name), (integer("id", null=False), *columns), primary, **parts)
+
+
+def references(child: str, columns: Sequence[str], parent: str, parent_columns: Sequence[str]) -> tuple[ForeignKey]:
+    return (ForeignKey("fk", name(child), tuple(columns), name(parent), tuple(parent_columns)),)
+
+
+def find(tables: Sequence[TableSchema], transactions: Sequence[Txn], *, batches: int = 1) -> Dependencies:
+    whole = as_batch(transactions)
+    step = max(1, -(-whole.num_rows // batches))
+    parts = [whole.slice(at, step) for at in range(0, whole.num_rows, step)]
+    txn_of = np.repeat(np.arange(len(transactions)), [len(txn.changes) for txn in transactions])
+    return find_dependencies(parts, txn_of, {t.name: t for t in tables})
+
+
+def meetings(found: Dependencies) -> set[tuple[int, int]]:
+    """Pairs of transactions that share a value which one of them writes."""
+    items = zip(found.txn.tolist(), found.value.tolist(), found.is_written.tolist(), strict=True)
+    return {
+        (min(t1, t2), max(t1, t2))
+        for (t1, v1, w1), (t2, v2, w2) in combinations(items, 2)
+        if v1 == v2 and (w1 or w2) and t1 != t2
+    }
+
+
+def numbered(*changes: Lcr) -> list[Txn]:
+    return [T(n, change) for n, change in enumerate(changes)]
+
+
+T_ = table("t", integer("v"))
+CODE = table("code", integer("a"), integer("b"), uniques=(unique("a", "b"),))
+EQUAL_NULLS = table("code", integer("a"), integer("b"), uniques=(unique("a", "b", nulls_are_equal=True),))
+PARENT = table("parent", integer("v"))
+CHILD = table("child", integer("pid"), foreign_keys=references("child", ["pid"], "parent", ["id"]))
+NUMBERS = table("num", numeric("n"), key=["n"])
+AMOUNTS = table("amount", integer("n"), foreign_keys=references("amount", ["n"], "num", ["n"]))
+ANY_CASE = table("ci", loose("c"), uniques=(unique("c"),))
+ANY_CASE_CHILD = table("cic", integer("c"), foreign_keys=references("cic", ["c"], "ci", ["c"]))
+EXPRESSION = table("expr", integer("v"), integer("w"), uniques=(Unique("x", (), ("v",)),))
+EXCLUSION = table("excl", integer("v"), integer("w"), exclusions=(Exclusion("x", ("v",), ("&&",)),))
+KEYLESS = TableSchema(name("nk"), (integer("a"), integer("b")))
+TWO = table("two", integer("x"), integer("y"), key=["x", "y"])
+TWO_CHILD = table("twoc", integer("p"), integer("q"), foreign_keys=references("twoc", ["q", "p"], "two", ["y", "x"]))
+
+
+@pytest.mark.parametrize(
+    ("tables", "changes", "expected"),
+    [
+        pytest.param([T_], [insert("t", id=1), insert("t", id=2)], set(), id="two rows"),
+        pytest.param([T_], [insert("t", id=1), delete("t", id=1)], {(0, 1)}, id="one row"),
+        pytest.param(
+            [T_],
+            [update("t", {"id": 1, "v": 1}, {"v": 2}), update("t", {"id": 1, "v": 2}, {"v": 3})],
+            {(0, 1)},
+            id="updates of one row",
+        ),
+        pytest.param(
+            [T_],
+            [update("t", {"id": 1}, {"id": 2}), insert("t", id=1), insert("t", id=2), insert("t", id=3)],
+            {(0, 1), (0, 2)},
+            id="a key change writes the old and the new key",
+        ),
+        pytest.param([T_, PARENT], [insert("t", id=1), insert("parent", id=1)], set(), id="equal keys of two tables"),
+        pytest.param(
+            [CODE],
+            [delete("code", id=1, a=1, b=2), insert("code", id=2, a=1, b=2), insert("code", id=3, a=2, b=1)],
+            {(0, 1)},
+            id="a unique value is released and taken",
+        ),
+        pytest.param(
+            [CODE],
+            [update("code", {"id": 1, "a": 1, "b": 1}, {"b": 2}), insert("code", id=2, a=1, b=2)],
+            {(0, 1)},
+            id="a unique value whose other half did not change",
+        ),
+        pytest.param(
+            [CODE],
+            [update("code", {"id": 1, "a": 1, "b": None}, {"b": 2}), insert("code", id=2, a=1, b=2)],
+            {(0, 1)},
+            id="a unique value that was half null",
+        ),
+        pytest.param(
+            [CODE],
+            [insert("code", id=1, a=1, b=None), insert("code", id=2, a=1, b=None)],
+            set(),
+            id="nulls do not meet",
+        ),
+        pytest.param(
+            [EQUAL_NULLS],
+            [insert("code", id=1, a=1, b=None), insert("code", id=2, a=1, b=None)],
+            {(0, 1)},
+            id="nulls meet where the index says so",
+        ),
+        pytest.param(
+            [PARENT, CHILD],
+            [insert("parent", id=7), insert("child", id=1, pid=7), insert("child", id=2, pid=7)],
+            {(0, 1), (0, 2)},
+            id="children meet their parent and not each other",
+        ),
+        pytest.param(
+            [PARENT, CHILD],
+            [update("child", {"id": 1, "pid": 7}, {"pid": 8}), delete("parent", id=7), insert("parent", id=8)],
+            {(0, 1), (0, 2)},
+            id="a child leaves one parent for another",
+        ),
+        pytest.param(
+            [PARENT, CHILD],
+            [insert("child", id=1, pid=None), insert("parent", id=7)],
+            set(),
+            id="a child without parent",
+        ),
+        pytest.param(
+            [CHILD], [insert("child", id=1, pid=7), insert("child", id=2, pid=7)], set(), id="a parent that is not ours"
+        ),
+        pytest.param(
+            [TWO, TWO_CHILD],
+            [insert("two", id=0, x=1, y=2), insert("twoc", id=1, p=1, q=2), insert("twoc", id=2, p=2, q=1)],
+            {(0, 1)},
+            id="a foreign key that names its columns in another order",
+        ),
+        pytest.param(
+            [NUMBERS, AMOUNTS],
+            [insert("num", id=0, n="1.00"), insert("amount", id=1, n="1"), delete("num", id=0, n="1.0")],
+            {(0, 1), (0, 2), (1, 2)},
+            id="equal numbers in other words",
+        ),
+        pytest.param(
+            [ANY_CASE, ANY_CASE_CHILD],
+            [
+                insert("ci", id=1, c="A"),
+                insert("ci", id=2, c="b"),
+                insert("cic", id=3, c="a"),
+                insert("cic", id=4, c="z"),
+            ],
+            {(0, 1), (0, 2), (1, 2), (0, 3), (1, 3)},
+            id="values that cannot be told apart by their text meet all",
+        ),
+        pytest.param(
+            [EXPRESSION],
+            [
+                insert("expr", id=1, v=1, w=1),
+                update("expr", {"id": 2, "v": 1, "w": 1}, {"w": 2}),
+                update("expr", {"id": 3, "v": 1, "w": 1}, {"v": 2}),
+                delete("expr", id=4, v=9, w=9),
+            ],
+            {(0, 2), (0, 3), (2, 3)},
+            id="an index on an expression: whoever touches what it mentions",
+        ),
+        pytest.param(
+            [EXCLUSION],
+            [
+                insert("excl", id=1, v=1, w=1),
+                update("excl", {"id": 2, "v": 1, "w": 1}, {"w": 2}),
+                delete("excl", id=4, v=9, w=9),
+            ],
+            {(0, 2)},
+            id="an exclusion constraint likewise",
+        ),
+        pytest.param(
+            [KEYLESS],
+            [
+                insert("nk", a=1, b=None),
+                delete("nk", a=1, b=None),
+                update("nk", {"a": 1, "b": 2}, {"b": None}),
+                insert("nk", a=2, b=2),
+            ],
+            {(0, 1), (0, 2), (1, 2)},
+            id="without a key all columns are the key, and null is a value",
+        ),
+    ],
+)
+def test_who_meets_whom(tables: list[TableSchema], changes: list[Lcr], expected: set[tuple[int, int]]) -> None:
+    found = find(tables, numbered(*changes))
+
+    assert meetings(found) == expected
+    assert found.barriers.tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("tables", "transactions", "barriers"),
+    [
+        pytest.param([T_], [T(0, insert("t", id=1)), T(1, truncate("t"))], [1], id="truncate"),
+        pytest.param([T_], [T(0, insert("t", id=1), insert("ghost", id=1), insert("ghost", id=2))], [0], id="no table"),
+        pytest.param(
+            [TableSchema(name("lob"), (replace(integer("x"), is_key_usable=False),))],
+            [T(0, insert("lob", x=1))],
+            [0],
+            id="nothing to tell rows apart",
+        ),
+        pytest.param(
+            [T_], [T(0, Lcr("snapshot", "t", None, {"id": 1})), T(1, Lcr("ddl", "t", None, None))], [0, 1], id="others"
+        ),
+        pytest.param([T_], [T(0, insert("t", id=1))], [], id="a row"),
+    ],
+)
+def test_what_cannot_be_placed_is_a_barrier(
+    tables: list[TableSchema], transactions: list[Txn], barriers: list[int]
+) -> None:
+    assert find(tables, transactions).barriers.tolist() == barriers
+
+
+def test_no_changes_depend_on_nothing() -> None:
+    found = find_dependencies([], np.zeros(0, np.int64), {})
+
+    assert [len(part) for part in (found.txn, found.value, found.is_written, found.barriers)] == [0, 0, 0, 0]
+
+
+def test_a_table_goes_by_its_name_in_the_stream() -> None:
+    transactions = numbered(insert("alias", id=1), insert("alias", id=1))
+
+    found = find_dependencies([as_batch(transactions)], np.arange(2), {name("alias"): T_})
+
+    assert meetings(found) == {(0, 1)}
+
+
+few = st.integers(1, 3)
+maybe = st.none() | few
+parents = st.builds(lambda v: {"v": v}, maybe)
+PARENT_U = table("parent", integer("v"), uniques=(unique("v"),))
+
+
+def changes(table_name: str, column: str) -> st.SearchStrategy[Lcr]:
+    whole = st.fixed_dictionaries({"id": few, column: maybe})
+    return st.one_of(
+        whole.map(lambda row: insert(table_name, **row)),
+        whole.map(lambda row: delete(table_name, **row)),
+        st.tuples(whole, st.fixed_dictionaries({}, optional={"id": few, column: maybe})).map(
+            lambda pair: update(table_name, pair[0], {n: v for n, v in pair[1].items() if v != pair[0][n]})
+        ),
+    )
+
+
+histories = st.lists(
+    st.lists(changes("parent", "v") | changes("child", "pid"), min_size=1, max_size=3), min_size=1, max_size=6
+)
+
+
+def items(change: Lcr) -> Iterator[tuple[Any, bool]]:
+    """The dependency items of one change, word by word from A-41 and A-43."""
+    old, new = change.before, change.after
+    whole: Mapping[str, Any] | None = None if new is None else {**(old or {}), **new}
+    spaces = {
+        "parent": [("id", "parent.id", True, True), ("v", "parent.v", True, False)],
+        "child": [("id", "child.id", True, True), ("pid", "parent.id", False, False)],
+    }[change.table]
+    for column, space, is_written, is_row_key in spaces:
+        is_changed = change.op != "update" or column in (new or {})
+        sides = ([old] if is_changed or is_row_key else []) + ([whole] if is_changed else [])
+        for side in sides:
+            if side is not None and side[column] is not None:
+                yield (space, side[column]), is_written
+
+
+@settings(deadline=None, max_examples=50)
+@given(histories, st.integers(1, 4))
+def test_transactions_meet_exactly_where_the_rules_say(history: list[list[Lcr]], batches: int) -> None:
+    transactions = [T(n, *txn) for n, txn in enumerate(history)]
+    touched = [(n, *item) for n, txn in enumerate(history) for change in txn for item in items(change)]
+
+    found = find([PARENT_U, CHILD], transactions, batches=batches)
+
+    assert meetings(found) == {
+        (t1, t2) for (t1, v1, w1), (t2, v2, w2) in combinations(touched, 2) if t1 != t2 and v1 == v2 and (w1 or w2)
+    }
+
+
+def test_an_unchanged_column_with_a_quote_in_its_name_keeps_its_value() -> None:
+    """code("a""b", c) unique: T0 releases (1, 2), T1 takes it by changing only c."""
+    odd = 'a"b'
+    t = TableSchema(
+        name("code"),
+        (integer("id", null=False), integer(odd), integer("c")),
+        Unique("pk", ("id",), ("id",)),
+        (Unique("u", (odd, "c"), (odd, "c")),),
+    )
+    found = find(
+        [t], numbered(delete("code", **{"id": 1, odd: 1, "c": 2}), update("code", {"id": 2, odd: 1, "c": 1}, {"c": 2}))
+    )
+    assert meetings(found) == {(0, 1)}

@@ -1,0 +1,302 @@
+"""The pipeline file: read with its secrets in place, or refused with every fault and its line at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.apply.process import CommitSerialization
+from penstock.config import PipelineConfig, load, parse
+from penstock.errors import ConfigError
+
+GOOD = """\
+version: 1
+name: shop
+connections:
+  source:
+    type: postgres
+    url: postgresql://app@one/shop
+  target:
+    type: postgres
+    url: postgresql://app@two/shop
+capture:
+  source: trigger_queue
+  connection: source
+  tables: [public.*]
+apply:
+  connection: target
+"""
+
+
+def read(text: str, **environment: str) -> PipelineConfig:
+    return parse(text, name="p.yaml", environment=environment)
+
+
+def faults(text: str, **environment: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        read(text, **environment)
+    return [line.removeprefix("p.yaml:") for line in str(caught.value).split("\n")]
+
+
+def with_url(url: str) -> str:
+    return GOOD.replace("postgresql://app@one/shop", url)
+
+
+def test_what_is_left_out_takes_its_default() -> None:
+    apply = read(GOOD).apply
+
+    assert apply.parallelism == 2
+    assert apply.commit_serialization is CommitSerialization.DEPENDENT_TRANSACTIONS
+    assert (apply.disable_on_error, apply.allow_duplicate_rows, apply.retry_s) == (False, True, 60)
+
+
+def test_what_is_given_is_taken() -> None:
+    given_options = "  parallelism: 8\n  commit_serialization: FULL\n  disable_on_error: true\n  retry_s: 0.5\n"
+
+    apply = read(GOOD + given_options).apply
+
+    assert (apply.parallelism, apply.disable_on_error, apply.retry_s) == (8, True, 0.5)
+    assert apply.commit_serialization is CommitSerialization.FULL
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("version: 1", "version: 2", "1: version: must be 1, not 2"),
+        ("version: 1\n", "", "1: version: is missing"),
+        (
+            "name: shop",
+            "name: My-Shop",
+            "2: name: must be lower-case letters, digits and underscores, at most 40, beginning with a letter,"
+            " not 'My-Shop'",
+        ),
+        ("name: shop", "name: 7", "2: name: must be a valid string, not 7"),
+        ("type: postgres", "type: oracle", "5: connections.source.type: must be 'postgres', not 'oracle'"),
+        ("    url: postgresql://app@one/shop\n", "", "4: connections.source.url: is missing"),
+        ("    url:", "    uri:", "4: connections.source.url: is missing"),
+        ("    url:", "    uri:", "6: connections.source.uri: is not an option; did you mean 'url'?"),
+        ("  tables: [public.*]\n", "", "10: capture.tables: is missing"),
+        ("[public.*]", "[]", "13: capture.tables: "),
+        ("[public.*]", "[public.*, 5]", "13: capture.tables.1: must be a valid string, not 5"),
+        (
+            "connection: target",
+            "connection: targets",
+            "15: apply.connection: no connection 'targets'; did you mean 'target'?",
+        ),
+        ("connection: source", "connection: zzz", "12: capture.connection: no connection 'zzz'"),
+        (
+            "connection: target",
+            "connection: target\n  parallel: 2",
+            "16: apply.parallel: is not an option; did you mean 'parallelism'?",
+        ),
+        (
+            "connection: target",
+            "connection: target\n  parallelism: 0",
+            "16: apply.parallelism: must be greater than or equal to 1, not 0",
+        ),
+        (
+            "connection: target",
+            "connection: target\n  parallelism: 65",
+            "16: apply.parallelism: must be less than or equal to 64, not 65",
+        ),
+        (
+            "connection: target",
+            "connection: target\n  retry_s: -1",
+            "16: apply.retry_s: must be greater than or equal to 0, not -1",
+        ),
+        (
+            "connection: target",
+            "connection: target\n  commit_serialization: NONE",
+            "16: apply.commit_serialization: must be 'FULL' or 'DEPENDENT_TRANSACTIONS', not 'NONE'",
+        ),
+        ("apply:", "apply_to:", "1: apply: is missing"),
+        ("version: 1", "version: 1\nversion: 1", "2: version is given twice"),
+        ("  connection: target", "  connection: target\n  connection: target", "16: apply.connection is given twice"),
+    ],
+)
+def test_a_fault_is_told_with_its_line(old: str, new: str, fault: str) -> None:
+    found = faults(GOOD.replace(old, new, 1))
+
+    assert [line for line in found if line.startswith(fault)]
+
+
+FAULTS = {
+    "version: 1": ("version: 9", "1: version: must be 1, not 9"),
+    "name: shop": ("name: 5", "2: name: must be a valid string, not 5"),
+    "postgresql://app@one/shop": (
+        "postgresql://${env:NOBODY}@one/shop",
+        "6: connections.source.url: environment variable NOBODY is not set",
+    ),
+    "source: trigger_queue": ("source: log", "11: capture.source: must be 'trigger_queue', not 'log'"),
+    "[public.*]": (
+        "[a.b, c]",
+        "13: capture.tables: 'c' is not a table pattern. Write schema.table, with * and ? as you like;"
+        ' a part with a dot in it in double quotes: "a.b".*',
+    ),
+    "connection: target": ("connection: [target]", "15: apply.connection: must be a valid string"),
+}
+
+
+@settings(deadline=None)
+@given(st.sets(st.sampled_from(sorted(FAULTS)), min_size=1))
+def test_all_faults_come_in_one_error_by_line(broken: set[str]) -> None:
+    text = GOOD
+    for good in broken:
+        text = text.replace(good, FAULTS[good][0])
+
+    found = faults(text)
+
+    assert sorted(found) == sorted(FAULTS[good][1] for good in broken)
+    assert [int(fault.split(":")[0]) for fault in found] == sorted(int(fault.split(":")[0]) for fault in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("", "1: a pipeline file is a mapping: version, name, connections, capture, apply"),
+        ("- version", "1: a pipeline file is a mapping: version, name, connections, capture, apply"),
+        ("just words", "1: a pipeline file is a mapping: version, name, connections, capture, apply"),
+        ("version: 1\nname: [a\n", "3: not YAML: expected ',' or ']', but got '<stream end>'"),
+        ("version: 1\n\tname: a\n", "2: not YAML: found character '\\t' that cannot start any token"),
+    ],
+)
+def test_what_is_no_pipeline_file_at_all(text: str, fault: str) -> None:
+    assert faults(text) == [fault]
+
+
+def test_secrets_come_from_the_environment_and_from_files(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("p\u00e4ss word\n\n")
+
+    config = read(with_url(f"postgresql://${{env:WHO}}:${{file:{file}}}@one/shop"), WHO="ann")
+
+    # One line break is the editor's, a second one is the owner's.
+    assert config.connections["source"].url == "postgresql://ann:p\u00e4ss word\n@one/shop"
+
+
+def test_a_secret_that_looks_like_a_reference_is_taken_as_it_is() -> None:
+    config = read(with_url("postgresql://u:${env:PW}@one/shop"), PW="${env:OTHER}")
+
+    assert config.connections["source"].url == "postgresql://u:${env:OTHER}@one/shop"
+
+
+def test_every_missing_secret_is_named() -> None:
+    found = faults(with_url("postgresql://${env:A}:${file:/nowhere/b}@${env:C}/shop"))
+
+    assert found == [
+        "6: connections.source.url: environment variable A is not set",
+        "6: connections.source.url: cannot read file '/nowhere/b': no such file or directory",
+        "6: connections.source.url: environment variable C is not set",
+    ]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://app:s3cret@one/shop",
+        "postgresql://:s3cret@one/shop",
+        "postgresql://app:s3cret${env:MORE}@one/shop",
+        "postgresql://one/shop?password=s3cret",
+        "host=one password=s3cret",
+        '"host=one password = s3cret"',
+    ],
+)
+def test_a_password_in_the_file_is_refused_and_not_repeated(url: str) -> None:
+    assert faults(with_url(url), MORE="x") == [
+        "6: connections.source.url: a password stands in the file; write it as ${env:NAME} or ${file:path}"
+    ]
+
+
+def test_an_url_is_never_shown_whatever_is_wrong_with_it() -> None:
+    assert faults(with_url("4711")) == ["6: connections.source.url: must be a valid string"]
+
+
+def test_neither_faults_nor_the_config_show_a_secret() -> None:
+    text = with_url("postgresql://u:${env:PW}@one/shop")
+
+    found = faults(text.replace("name: shop", "name: 5").replace("connection: target", "connection: x"), PW="s3cret")
+
+    assert "s3cret" not in "\n".join(found)
+    assert "s3cret" not in repr(read(text, PW="s3cret"))
+
+
+def test_a_file_is_read_from_where_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(with_url("postgresql://u:${env:PW}@one/shop"))
+
+    assert load(path, {"PW": "x"}).connections["source"].url == "postgresql://u:x@one/shop"
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read .*: no such file or directory") as caught:
+        load(tmp_path / "pipeline.yaml", {})
+
+    assert caught.value.do == "name the pipeline file with -f, or write pipeline.yaml"
+
+
+def test_a_fault_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(GOOD.replace("version: 1", "version: 2"))
+
+    with pytest.raises(ConfigError) as caught:
+        load(path, {})
+
+    assert str(caught.value) == f"{path}:1: version: must be 1, not 2"
+
+
+URL = "postgresql://u:s3cret@h/db"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD.replace("    type: postgres\n    url: postgresql://app@one/shop\n", f"    {URL}\n"),
+        f"version: 1\nname: shop\nconnections: {URL}\n",
+        GOOD.replace("connection: source", f"connection: {URL}"),
+        GOOD.replace("type: postgres", f"type: {URL}", 1),
+    ],
+    ids=["connection", "connections", "capture.connection", "type"],
+)
+def test_a_secret_in_the_wrong_place_is_not_repeated(text: str) -> None:
+    assert "s3cret" not in "\n".join(faults(text))
+
+
+def test_a_password_reference_in_a_conninfo_is_no_password() -> None:
+    url = read(with_url("host=one password=${env:PW}"), PW="x").connections["source"].url
+    assert url == "host=one password=x"
+
+
+def test_the_passphrase_of_a_key_is_a_password() -> None:
+    faults(with_url("host=one sslpassword=s3cret"))
+
+
+def test_an_unknown_connection_comes_with_the_other_faults() -> None:
+    found = faults(GOOD.replace("connection: target", "connection: targets\n  parallelism: 0"))
+    assert len(found) == 2, found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD.replace("name: shop", "name: !secret shop"),
+        GOOD.replace("name: shop", "name: 2024-13-45"),
+        GOOD + "# \x07\n",
+        "a: &a [*a]\n",
+    ],
+    ids=["unknown tag", "impossible date", "control character", "alias of itself"],
+)
+def test_what_yaml_refuses_is_a_fault_with_its_line(text: str) -> None:
+    faults(text)
+
+
+@pytest.mark.parametrize("where", ["pipeline", "secret"])
+def test_a_file_that_is_not_utf8(tmp_path: Path, where: str) -> None:
+    path, secret = tmp_path / "pipeline.yaml", tmp_path / "secret"
+    path.write_text(with_url(f"postgresql://u:${{file:{secret}}}@one/shop"))
+    secret.write_text("x")
+    (path if where == "pipeline" else secret).write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="UTF-8"):
+        load(path, {})
