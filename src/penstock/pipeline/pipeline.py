@@ -23,6 +23,7 @@ from penstock.pipeline.plan import Plan
 from penstock.pipeline.sides import SourceSide, TargetLedger, TargetSide
 from penstock.pipeline.status import Status, status_of
 from penstock.position import START, Scn
+from penstock.schema import TableSchema
 from penstock.snapshot.instantiate import CopyListener, Instantiator
 from penstock.snapshot.task import CopyContext
 from penstock.spark.job import ChunkJobs, CompareJobs
@@ -158,6 +159,8 @@ class Pipeline:
             if lost:
                 names = ", ".join(map(str, lost))
                 raise OperatorError(f"{names} does not exist at the target", where=self._target.label)
+            for name, table in sorted(source.items()):
+                self._check_columns(table, target[name])
             origin = self._source.origin()
             chunks = [chunk for name in sorted(source) for chunk in origin.cut_into_chunks(name)]
             comparer = self._source.comparer(self._target)
@@ -195,6 +198,16 @@ class Pipeline:
             for step in source_steps:
                 at_source.take(step)
         return [step.summary for step in (*source_steps, *target_steps)]
+
+    def _check_columns(self, source: TableSchema, target: TableSchema) -> None:
+        wanted = [column.name for column in source.columns if not column.is_generated]
+        lacking = [repr(name) for name in wanted if name not in target.by_name]
+        if lacking:
+            raise OperatorError(
+                f"{source.name} lacks column {', '.join(lacking)} at the target",
+                where=self._target.label,
+                do="add it, and run `penstock setup`",
+            )
 
     def _check_capture(self, listener: RunListener) -> None:
         if not self._source.has_capture():

@@ -20,12 +20,19 @@ class Chunk:
         number: Counts the chunks of a table from 0.
         after: Key before the first row; None for no lower end.
         upto: Key of the last row; None for no upper end.
+        is_by_text: Keys are in the order of their canonical text's code points, whatever their type.
     """
 
     table: TableName
     number: int
     after: KeyValues | None = None
     upto: KeyValues | None = None
+    is_by_text: bool = False
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether it has an end at all."""
+        return self.after is not None or self.upto is not None
 
     @property
     def bounds(self) -> Mapping[str, Any]:

@@ -127,7 +127,7 @@ class Instantiator:
             OperatorError: A table that was never copied holds rows at the target.
         """
         done = self._ledger.instantiated()
-        resumed = [copy for copy in self._ledger.open_copies() if self._resumes(copy)]
+        resumed = [copy for copy in self._ledger.open_copies() if copy.table in tables and self._resumes(copy)]
         going_on = {copy.table for copy in resumed}
         fresh = [table for table in tables if table not in done and table not in going_on]
         self._refuse_full(fresh)

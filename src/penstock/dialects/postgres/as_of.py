@@ -7,7 +7,7 @@ keeps what is not applied yet, so every position from the low watermark on can b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from penstock.change import TableName
 from penstock.dialects.postgres.connection import literal, quote
@@ -27,6 +27,8 @@ def rows_now(table: TableSchema, columns: Sequence[Column], chunk: Chunk) -> str
 def rows_as_of(table: TableSchema, columns: Sequence[Column], chunk: Chunk, set_name: str, cut: Cut) -> str:
     """A query for the rows of a chunk as they were; the table has a primary key and was not truncated since."""
     assert table.primary_key is not None
+    if table.primary_key.is_deferrable:
+        return _rows_by_difference(table, columns, chunk, set_name, cut)
     log = f"{quote(set_name)}.log"
     key = [table.by_name[name] for name in table.primary_key.columns]
     old = ", ".join(f"{_value(k, _member('before', k))} AS {quote(k.name)}" for k in key)
@@ -41,10 +43,28 @@ def rows_as_of(table: TableSchema, columns: Sequence[Column], chunk: Chunk, set_
         f" UNION ALL SELECT seq, NULL, {new} FROM {log} WHERE (op = 'I' OR op = 'U' AND ({moves})) AND {since}),"
         # Before an insert, or a move to this key, no row had it.
         f" touched AS MATERIALIZED (SELECT DISTINCT ON ({names}) {names}, before FROM touches"
-        f" ORDER BY {names}, seq)"
+        # A change of key that only rewrites it, 1.0 to 1.00, is both at once.
+        f" ORDER BY {names}, seq, before IS NULL)"
         f" {rows_now(table, columns, chunk)} AND NOT EXISTS (SELECT FROM touched WHERE {same})"
         f" UNION ALL SELECT {images} FROM touched t WHERE before IS NOT NULL AND {_in_range(table, chunk)}"
     )
+
+
+def _rows_by_difference(table: TableSchema, columns: Sequence[Column], chunk: Chunk, set_name: str, cut: Cut) -> str:
+    """The same where two rows may share a key for a while, so that it does not tell which was there first."""
+    assert table.primary_key is not None
+    since = f"FROM {quote(set_name)}.log WHERE {is_of(table.name, set_name)} AND {cut.since()}"
+    key = [table.by_name[name] for name in table.primary_key.columns]
+
+    def images(operations: str, member: Callable[[Column], str]) -> str:
+        keys = ", ".join(f"{_value(k, member(k))} AS {quote(k.name)}" for k in key)
+        texts = ", ".join(f"{member(column)} AS {quote(f'text of {column.name}')}" for column in columns)
+        wanted = ", ".join(f"{quote(f'text of {column.name}')} AS {quote(column.name)}" for column in columns)
+        return f"SELECT {wanted} FROM (SELECT {keys}, {texts} {since} AND op IN ({operations})) t WHERE {in_range}"
+
+    in_range = _in_range(table, chunk)
+    left, came = images("'U', 'D'", lambda c: _member("before", c)), images("'U', 'I'", _new_member)
+    return f"({rows_now(table, columns, chunk)} UNION ALL {left}) EXCEPT ALL {came}"
 
 
 def row_counts_as_of(table: TableSchema, columns: Sequence[Column], set_name: str, cut: Cut) -> str:
@@ -76,8 +96,9 @@ def is_of(table: TableName, set_name: str) -> str:
 
 
 def _in_range(table: TableSchema, chunk: Chunk) -> str:
+    key, values = (_key_texts, _text_values) if chunk.is_by_text else (_key, _key_values)
     tests = [
-        f"({_key(table)}) {operator} ({_key_values(table, end)})"
+        f"({key(table)}) {operator} ({values(table, end)})"
         for operator, end in ((">", chunk.after), ("<=", chunk.upto))
         if end is not None
     ]
@@ -93,6 +114,16 @@ def _key_values(table: TableSchema, values: KeyValues) -> str:
     assert table.primary_key is not None
     columns = (table.by_name[name] for name in table.primary_key.columns)
     return ", ".join(_value(column, literal(value)) for column, value in zip(columns, values, strict=True))
+
+
+def _key_texts(table: TableSchema) -> str:
+    assert table.primary_key is not None
+    columns = (table.by_name[name] for name in table.primary_key.columns)
+    return ", ".join(f'{column.text_sql(f"t.{quote(column.name)}")} COLLATE "C"' for column in columns)
+
+
+def _text_values(_: TableSchema, values: KeyValues) -> str:
+    return ", ".join(literal(value) for value in values)
 
 
 def _member(image: str, column: Column) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -37,6 +37,9 @@ class PostgresComparer:
         columns = [column for column in source.columns if column.name in target.by_name]
         pair = _Columns(columns, [target.by_name[column.name] for column in columns])
         with self._readers(source.name) as (at_source, at_target, cut):
+            if chunk.is_bounded and _collations(at_source, source) != _collations(at_target, target):
+                # What lies between two keys is not the same on both sides.
+                chunk = replace(chunk, is_by_text=True)
             now = rows_now(target, pair.target, chunk)
             if source.primary_key is None:
                 before = row_counts_as_of(source, pair.source, self.set_name, cut)
@@ -79,18 +82,43 @@ class PostgresComparer:
             f"SELECT EXISTS (SELECT FROM {capture_set}.tick WHERE snapshot::text = {literal(cut.snapshot.text)})"
             f" AS is_kept, EXISTS (SELECT FROM {capture_set}.log WHERE op = 'T' AND {cut.since()} AND relid IN"
             f" (SELECT relid FROM {capture_set}.captured WHERE root IN (SELECT root FROM {capture_set}.captured"
-            f" WHERE {is_of(table, self.set_name)}))) AS is_emptied",
+            f" WHERE {is_of(table, self.set_name)}))) AS is_emptied,"
+            f" EXISTS (SELECT FROM {capture_set}.log l WHERE {is_of(table, self.set_name)} AND {cut.since()}"
+            f" AND version < (SELECT max(version) FROM {capture_set}.captured c WHERE c.relid = l.relid)) AS is_altered",
             doing="read the change log",
         ).to_pylist()[0]
-        if not row["is_kept"] or row["is_emptied"]:
-            what = f"table {table} was truncated" if row["is_kept"] else "the change log was freed"
-            raise RetryableError(f"{what} while it was compared", do="verify again in a moment")
+        if not row["is_kept"]:
+            raise RetryableError("the change log was freed while it was compared", do="verify again in a moment")
+        if row["is_emptied"] or row["is_altered"]:
+            done = "truncated" if row["is_emptied"] else "altered"
+            raise RetryableError(
+                f"changes from before table {table} was {done} are not applied yet",
+                do="let `penstock run` apply them, then verify again",
+            )
 
 
 @dataclass(frozen=True)
 class _Columns:
     source: Sequence[Column]
     target: Sequence[Column]
+
+
+def _collations(reader: ArrowReader, table: TableSchema) -> str:
+    """What decides the order of a table's key, apart from its types."""
+    assert table.primary_key is not None
+    names = ", ".join(literal(name) for name in table.primary_key.columns)
+    found = reader.table(
+        "SELECT coalesce(string_agg(concat_ws('/', CASE c.collname WHEN 'default' THEN d.own ELSE concat_ws('/',"
+        " c.collname, c.collprovider, c.collcollate, to_jsonb(c) ->> 'colllocale') END,"
+        " pg_collation_actual_version(c.oid)), ',' ORDER BY a.attname), '') AS text"
+        " FROM pg_attribute a JOIN pg_collation c ON c.oid = a.attcollation, LATERAL (SELECT concat_ws('/', datcollate,"
+        " to_jsonb(d) ->> 'datlocprovider', to_jsonb(d) ->> 'datlocale') AS own"
+        " FROM pg_database d WHERE datname = current_database()) d"
+        f" WHERE a.attrelid = {literal(quote(table.name.schema, table.name.name))}::regclass"
+        f" AND a.attname IN ({names})",
+        doing=f"compare table {table.name}",
+    )
+    return str(found["text"][0].as_py())
 
 
 def _digests(rows: str, columns: Sequence[Column], key: Sequence[Column]) -> str:

@@ -12,8 +12,9 @@ from penstock.dialects.postgres.arrow import ArrowReader
 from penstock.dialects.postgres.as_of import rows_as_of, rows_now
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.change_log import ChangeLog
-from penstock.dialects.postgres.connection import Connection, connect, literal, quote, speaking
+from penstock.dialects.postgres.connection import Connection, connect, label, literal, quote, speaking
 from penstock.dialects.postgres.snapshots import Cut, Snapshot
+from penstock.errors import RetryableError
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, CopySource, KeyValues
 from penstock.snapshot.instantiate import HeldSnapshot
@@ -119,5 +120,28 @@ class PostgresChunkReader:
             else:
                 query = rows_as_of(table, columns, chunk, self._set_name, Cut(Snapshot.parse(source.snapshot)))
             yield from reader.stream(query, doing=f"copy table {table.name}")
+            if source.exported is not None:
+                self._check_files(reader, table)
         finally:
             reader.close()
+
+    def _check_files(self, reader: ArrowReader, table: TableSchema) -> None:
+        """Make sure that the table was not truncated or rewritten since: an old snapshot sees no row of a new file.
+
+        The catalogue's rows are those of the snapshot, its functions know the file of today; and reading the table
+        has locked it until the end of the transaction.
+        """
+        name = literal(quote(table.name.schema, table.name.name))
+        found = reader.table(
+            f"WITH RECURSIVE parts AS (SELECT {name}::regclass::oid AS oid UNION ALL"
+            " SELECT inhrelid FROM pg_inherits JOIN parts ON inhparent = parts.oid)"
+            " SELECT count(*) AS n FROM pg_class JOIN parts USING (oid) WHERE relkind = 'r'"
+            " AND relfilenode IS DISTINCT FROM pg_relation_filenode(oid)",
+            doing=f"copy table {table.name}",
+        )
+        if found["n"][0].as_py():
+            raise RetryableError(
+                f"table {table.name} was truncated or rewritten while it was copied",
+                where=label(self._url),
+                do="its copy begins anew",
+            )

@@ -33,9 +33,11 @@ _APPLY_SETTINGS = (
     "SET enable_hashjoin = off",
     "SET enable_mergejoin = off",
     "SET jit = off",
-    # Operators of extension types are found by the search path.
+    # Operators of extension types are found by the search path; the system's own names stay first as long as
+    # they are not in it.
     "SELECT set_config('search_path', concat_ws(', ', current_setting('search_path'), string_agg(DISTINCT"
-    " quote_ident(n.nspname), ', ')), false) FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace",
+    " quote_ident(n.nspname), ', ')), false) FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace"
+    " WHERE n.nspname <> 'pg_catalog'",
 )
 
 

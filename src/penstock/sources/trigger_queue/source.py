@@ -109,7 +109,9 @@ class _Reader:
         parts = slices_between(self._access.log(), start, end)
         return [_SlicePartition(cut) for part in parts for cut in part.split(self._options.read_partitions)]
 
-    def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def _read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        if partition is None:
+            return  # Spark's way to read no partition at all.
         assert isinstance(partition, _SlicePartition)
         reader = SliceReader.of(self._options.source, self._access, self._access.log().captured())
         yield from reader.read(partition.part)
@@ -120,6 +122,10 @@ class _BatchReader(_Reader, DataSourceReader):
         log = self._access.log()
         start = self._options.start if self._options.start is not None else log.earliest()
         end = self._options.end if self._options.end is not None else log.tick()
+        if start > end:
+            raise ConfigError(
+                f"option 'startingPosition' of penstock.trigger_queue is {start}, and the log is read up to {end}"
+            )
         return self._partitions(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
