@@ -77,14 +77,14 @@ class PostgresComparer:
 
     def _check_log(self, at_source: ArrowReader, table: TableName, cut: Cut) -> None:
         """Make sure that the session's snapshot holds all of the log behind the cut, and no truncate of the table."""
-        capture_set = quote(self.set_name)
+        log, captured, ticks = (f"{quote(self.set_name)}.{name}" for name in ("log", "captured", "tick"))
+        is_ours = is_of(table, self.set_name)
+        family = f"SELECT relid FROM {captured} WHERE root IN (SELECT root FROM {captured} WHERE {is_ours})"
+        newest = f"SELECT max(version) FROM {captured} c WHERE c.relid = l.relid"
         row = at_source.table(
-            f"SELECT EXISTS (SELECT FROM {capture_set}.tick WHERE snapshot::text = {literal(cut.snapshot.text)})"
-            f" AS is_kept, EXISTS (SELECT FROM {capture_set}.log WHERE op = 'T' AND {cut.since()} AND relid IN"
-            f" (SELECT relid FROM {capture_set}.captured WHERE root IN (SELECT root FROM {capture_set}.captured"
-            f" WHERE {is_of(table, self.set_name)}))) AS is_emptied,"
-            f" EXISTS (SELECT FROM {capture_set}.log l WHERE {is_of(table, self.set_name)} AND {cut.since()}"
-            f" AND version < (SELECT max(version) FROM {capture_set}.captured c WHERE c.relid = l.relid)) AS is_altered",
+            f"SELECT EXISTS (SELECT FROM {ticks} WHERE snapshot::text = {literal(cut.snapshot.text)}) AS is_kept,"
+            f" EXISTS (SELECT FROM {log} WHERE op = 'T' AND {cut.since()} AND relid IN ({family})) AS is_emptied,"
+            f" EXISTS (SELECT FROM {log} l WHERE {is_ours} AND {cut.since()} AND version < ({newest})) AS is_altered",
             doing="read the change log",
         ).to_pylist()[0]
         if not row["is_kept"]:

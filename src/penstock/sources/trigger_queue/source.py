@@ -109,10 +109,9 @@ class _Reader:
         parts = slices_between(self._access.log(), start, end)
         return [_SlicePartition(cut) for part in parts for cut in part.split(self._options.read_partitions)]
 
-    def _read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        if partition is None:
-            return  # Spark's way to read no partition at all.
-        assert isinstance(partition, _SlicePartition)
+    def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, _SlicePartition):
+            return  # Spark stands one of its own in for none at all.
         reader = SliceReader.of(self._options.source, self._access, self._access.log().captured())
         yield from reader.read(partition.part)
 
