@@ -26,6 +26,9 @@ from penstock.schema import TableSchema
 from penstock.sources.trigger_queue.patterns import TablePattern
 
 
+_OLDEST = 14
+
+
 @dataclass(frozen=True)
 class Blueprint:
     """How to make tables like the source's in another PostgreSQL database.
@@ -68,7 +71,7 @@ def match_tables(connection: Connection, url: str, patterns: Sequence[str]) -> l
 
 def plan_source(connection: Connection, url: str, pipeline: str, tables: Sequence[TableName]) -> DatabasePlan:
     """Plan the capture of `tables`."""
-    plan = DatabasePlan(label(url))
+    plan = DatabasePlan(label(url), faults=_version_faults(connection, url))
     name = capture.set_name(pipeline)
     superuser = is_superuser(connection)
     steps = capture.install_steps(name, tables, with_event_trigger=superuser)
@@ -112,7 +115,7 @@ def plan_target(
     connection: Connection, url: str, blueprint: Blueprint, source: Mapping[TableName, TableSchema]
 ) -> DatabasePlan:
     """Plan the ledger and the missing tables; check the tables that exist, without altering them."""
-    plan = DatabasePlan(label(url))
+    plan = DatabasePlan(label(url), faults=_version_faults(connection, url))
     existing = read_tables(connection, source)
     if not _is_ledger_current(connection):
         script = sql_text("ledger")
@@ -141,6 +144,14 @@ def plan_target(
     if not is_superuser(connection):
         plan.grants = list(_missing_target_grants(connection, existing, missing))
     return plan
+
+
+def _version_faults(connection: Connection, url: str) -> list[OperatorError]:
+    if connection.info.server_version >= _OLDEST * 10_000:
+        return []
+    found = connection.info.parameter_status("server_version")
+    what = f"PostgreSQL {found} is too old"
+    return [OperatorError(what, where=label(url), do=f"use PostgreSQL {_OLDEST} or later")]
 
 
 def _is_ledger_current(connection: Connection) -> bool:

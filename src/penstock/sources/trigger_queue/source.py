@@ -120,10 +120,12 @@ class _BatchReader(_Reader, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         log = self._access.log()
         start = self._options.start if self._options.start is not None else log.earliest()
-        end = self._options.end if self._options.end is not None else log.tick()
-        if start > end:
+        newest = log.tick()
+        end = self._options.end if self._options.end is not None else newest
+        if not start <= end <= newest:
             raise ConfigError(
-                f"option 'startingPosition' of penstock.trigger_queue is {start}, and the log is read up to {end}"
+                f"penstock.trigger_queue cannot read from position {start} to {end}; the log ends at {newest}",
+                do="set startingPosition and endingPosition to positions that were read before, in this order",
             )
         return self._partitions(start, end)
 
