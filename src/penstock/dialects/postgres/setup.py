@@ -21,10 +21,9 @@ from penstock.dialects.postgres.catalog import (
 )
 from penstock.dialects.postgres.connection import Connection, label, literal, quote
 from penstock.dialects.postgres.resources import sql_text
-from penstock.errors import OperatorError
+from penstock.errors import OperatorError, PenstockError
 from penstock.schema import TableSchema
 from penstock.sources.trigger_queue.patterns import TablePattern
-
 
 _OLDEST = 14
 
@@ -146,7 +145,7 @@ def plan_target(
     return plan
 
 
-def _version_faults(connection: Connection, url: str) -> list[OperatorError]:
+def _version_faults(connection: Connection, url: str) -> list[PenstockError]:
     if connection.info.server_version >= _OLDEST * 10_000:
         return []
     found = connection.info.parameter_status("server_version")
