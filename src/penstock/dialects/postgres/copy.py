@@ -94,8 +94,7 @@ class PostgresCopyOrigin:
             f"SELECT {texts} FROM (SELECT {names}, row_number() OVER (ORDER BY {names}) AS penstock_n,"
             f" count(*) OVER () AS penstock_count"
             f" FROM {quote(table.name.schema, table.name.name)} TABLESAMPLE SYSTEM ({_SAMPLED_PERCENT})) s"
-            " WHERE penstock_n %% greatest(1, penstock_count / %s) = 0 ORDER BY penstock_n",
-            [pieces],
+            f" WHERE penstock_n % greatest(1, penstock_count / {pieces}) = 0 ORDER BY penstock_n"
         ).fetchall()
         return [list(row) for row in rows[:-1]]
 

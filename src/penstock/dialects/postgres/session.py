@@ -41,6 +41,10 @@ _APPLY_SETTINGS = (
 )
 
 
+_PARAMETER = "\0"
+"""Stands for a value in a statement built from names, which may hold a % but no zero byte."""
+
+
 class PostgresSession:
     """Implements `apply.target.TargetSession`."""
 
@@ -134,7 +138,7 @@ class PostgresSession:
             statement = f"INSERT INTO {_quoted(table)} ({names}) OVERRIDING SYSTEM VALUE VALUES ({marks})"
         else:
             statement = f"INSERT INTO {_quoted(table)} DEFAULT VALUES"
-        self._execute(statement, list(values.values()))
+        self._run(statement, list(values.values()))
 
     def update(self, table: TargetTable, match: RowMatch, values: Image) -> int:
         """Set columns of the rows that match."""
@@ -148,9 +152,9 @@ class PostgresSession:
                 f" UPDATE {_only(table)} t SET {settings} FROM one"
                 " WHERE t.ctid = one.ctid AND t.tableoid = one.tableoid"
             )
-            return self._execute(statement, [*wanted, *values.values()]).rowcount
+            return self._run(statement, [*wanted, *values.values()]).rowcount
         statement = f"UPDATE {_only(table)} t SET {settings} WHERE {condition}"
-        return self._execute(statement, [*values.values(), *wanted]).rowcount
+        return self._run(statement, [*values.values(), *wanted]).rowcount
 
     def delete(self, table: TargetTable, match: RowMatch) -> int:
         """Delete the rows that match."""
@@ -162,11 +166,11 @@ class PostgresSession:
             )
         else:
             statement = f"DELETE FROM {_only(table)} t WHERE {condition}"
-        return self._execute(statement, wanted).rowcount
+        return self._run(statement, wanted).rowcount
 
     def truncate(self, tables: Sequence[TargetTable]) -> None:
         """Empty several tables at once; those that only refer to each other may be named together."""
-        self._execute("TRUNCATE " + ", ".join(_only(table) for table in tables))
+        self._run("TRUNCATE " + ", ".join(_only(table) for table in tables))
 
     def lock_rows(self, table: TargetTable, match: RowMatch) -> list[Image]:
         """Return and lock up to two rows that have the key."""
@@ -178,13 +182,13 @@ class PostgresSession:
         child = self._columns(foreign_key.child)
         on_parent = " AND ".join(f"{quote(name)} = {_mark(parent[name])}" for name in foreign_key.parent_columns)
         on_child = " AND ".join(f"{quote(name)} = {_mark(child[name])}" for name in foreign_key.columns)
-        found = self._execute(
+        found = self._run(
             f"SELECT FROM {quote(foreign_key.parent.schema, foreign_key.parent.name)} WHERE {on_parent} FOR KEY SHARE",
             values,
         )
         if found.fetchone() is not None:
             return False
-        found = self._execute(
+        found = self._run(
             f"SELECT FROM {quote(foreign_key.child.schema, foreign_key.child.name)} WHERE {on_child} LIMIT 1", values
         )
         return found.fetchone() is not None
@@ -210,7 +214,7 @@ class PostgresSession:
         marks = [_mark(table.schema.by_name[name]) for name in columns]
         with_rows = " AND ".join(f"{quote(n)} {op} {m}" for n, op, m in zip(columns, operators, marks, strict=True))
         with_self = " AND ".join(f"{m} {op} {m}" for op, m in zip(operators, marks, strict=True))
-        row = self._execute(
+        row = self._run(
             f"SELECT (SELECT count(*) FROM (SELECT FROM {_only(table)} WHERE {with_rows} LIMIT 2) found)"
             f" > CASE WHEN {with_self} THEN 1 ELSE 0 END",
             [*values, *(value for value in values for _ in range(2))],
@@ -221,7 +225,7 @@ class PostgresSession:
         condition, wanted = _condition(table, match)
         names = table.schema.column_names
         texts = ", ".join(column.text_sql(f"t.{quote(column.name)}") for column in table.schema.columns)
-        rows = self._execute(f"SELECT {texts} FROM {_only(table)} t WHERE {condition} LIMIT 2 FOR UPDATE", wanted)
+        rows = self._run(f"SELECT {texts} FROM {_only(table)} t WHERE {condition} LIMIT 2 FOR UPDATE", wanted)
         return [dict(zip(names, row, strict=True)) for row in rows]
 
     def _columns(self, name: TableName) -> Mapping[str, Column]:
@@ -229,6 +233,9 @@ class PostgresSession:
         if name not in self._described:
             self._described.update(read_tables(self.connection, [name]))
         return self._described[name].by_name
+
+    def _run(self, statement: str, values: Sequence[Any] = ()) -> psycopg.Cursor[tuple[Any, ...]]:
+        return self._execute(statement.replace("%", "%%").replace(_PARAMETER, "%s"), values)
 
     def _execute(self, statement: str, values: Sequence[Any] = ()) -> psycopg.Cursor[tuple[Any, ...]]:
         try:
@@ -254,7 +261,7 @@ def _condition(table: TargetTable, match: RowMatch) -> tuple[str, list[str | Non
         tests.append(f"t.{quote(name)} {operator} {_mark(column)}")
         values.append(value)
         if not table.key.is_declared and not column.is_exact:
-            tests.append(f"{column.text_sql(f't.{quote(name)}')} IS NOT DISTINCT FROM %s")
+            tests.append(f"{column.text_sql(f't.{quote(name)}')} IS NOT DISTINCT FROM {_PARAMETER}")
             values.append(value)
     for name, value in match.old.items():
         column = table.schema.by_name[name]
@@ -263,13 +270,13 @@ def _condition(table: TargetTable, match: RowMatch) -> tuple[str, list[str | Non
             values.append(value)
         if not table.key.is_declared and not (column.is_comparable and column.is_exact):
             # Without a key the text is all there is to tell rows apart by.
-            tests.append(f"{column.text_sql(f't.{quote(name)}')} IS NOT DISTINCT FROM %s")
+            tests.append(f"{column.text_sql(f't.{quote(name)}')} IS NOT DISTINCT FROM {_PARAMETER}")
             values.append(value)
     return " AND ".join(tests) or "true", values
 
 
 def _mark(column: Column) -> str:
-    return column.cast_sql("%s")
+    return column.cast_sql(_PARAMETER)
 
 
 def _quoted(table: TargetTable) -> str:

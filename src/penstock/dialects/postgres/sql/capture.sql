@@ -196,7 +196,8 @@ BEGIN
           THEN 'UPDATE ON %s REFERENCING OLD TABLE AS o NEW TABLE AS n FOR EACH STATEMENT'
         WHEN suffix = '_u' THEN 'UPDATE ON %s FOR EACH ROW'
         WHEN suffix = '_k' THEN 'UPDATE ON %s FOR EACH ROW WHEN (' || (
-          SELECT string_agg(format('OLD.%1$s IS DISTINCT FROM NEW.%1$s', {set}.quoted(k)), ' OR ') FROM unnest(key_columns) k) || ')'
+          SELECT string_agg(format('OLD.%1$s IS DISTINCT FROM NEW.%1$s', replace({set}.quoted(k), '%', '%%')), ' OR ')
+          FROM unnest(key_columns) k) || ')'
         WHEN suffix = '_t' THEN 'TRUNCATE ON %s FOR EACH STATEMENT' END, rel),
       format('capture_%s%s', rel::oid, suffix));
   END LOOP;
