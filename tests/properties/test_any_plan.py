@@ -74,6 +74,7 @@ divergences = st.lists(
         st.tuples(st.just("DELETE FROM p WHERE id = %s"), ids),
         st.tuples(st.just("INSERT INTO p VALUES (%s, 'c', 0) ON CONFLICT DO NOTHING"), ids),
         st.tuples(st.just("DELETE FROM c WHERE id = %s"), ids),
+        st.tuples(st.just("INSERT INTO c SELECT 5, id FROM p WHERE id = %s ON CONFLICT DO NOTHING"), ids),
         st.tuples(st.just("DELETE FROM k WHERE a = %s"), ids),
         st.tuples(st.just("UPDATE d SET u = 3 WHERE id = 1")),
         st.tuples(st.just("UPDATE s SET parent = NULL WHERE id = %s"), ids),

@@ -123,7 +123,7 @@ CREATE TYPE floats AS RANGE (SUBTYPE = float8, SUBTYPE_DIFF = float8mi);
 
 def everything(types: list[str]) -> str:
     """A table with a key and one without, each with a column of every type."""
-    columns = ", ".join(f'"c {n}" {name}' for n, name in enumerate(types))
+    columns = ", ".join(f'"c%s {n}" {name}' for n, name in enumerate(types))
     return f"CREATE TABLE keyed (id int PRIMARY KEY, {columns}); CREATE TABLE keyless (n int, {columns});"
 
 
@@ -163,14 +163,16 @@ def test_every_type(typed: Lab) -> None:
             _insert(lab, row, types, literals)
     for n, _ in enumerate(types):
         lab.source.execute(
-            f'UPDATE keyed SET "c {n}" = (SELECT "c {n}" FROM keyed k WHERE k.id = keyed.id / 2) WHERE id > 4'
+            f'UPDATE keyed SET "c%s {n}" = (SELECT "c%s {n}" FROM keyed k WHERE k.id = keyed.id / 2) WHERE id > 4'
         )
     lab.apply(lanes=3)
     assert [e.error_message for e in lab.errors()] == []
     lab.assert_identical_text("keyed", "keyless")
 
     for n, _ in enumerate(types):
-        lab.source.execute(f'UPDATE keyless SET "c {n}" = (SELECT "c {n}" FROM keyed WHERE id = n % 4) WHERE n % 2 = 1')
+        lab.source.execute(
+            f'UPDATE keyless SET "c%s {n}" = (SELECT "c%s {n}" FROM keyed WHERE id = n % 4) WHERE n % 2 = 1'
+        )
     lab.source.execute(
         "UPDATE keyed SET id = id + 100 WHERE id < 4; DELETE FROM keyless WHERE n % 3 = 0;"
         " DELETE FROM keyed WHERE id % 2 = 0"
@@ -211,3 +213,22 @@ def _has_xml(connection: psycopg.Connection) -> bool:
     except psycopg.errors.FeatureNotSupported:
         return False
     return True
+
+
+@pytest.mark.parametrize("use_set", [True, False], ids=["set path", "row path"])
+@pytest.mark.parametrize("name", ['100% "sure" %s', "a.b\\c", ",}é", "select", "%I"])
+def test_names_that_mean_something_elsewhere(lab: Lab, name: str, use_set: bool) -> None:
+    quoted = '"' + name.replace('"', '""') + '"'
+    lab.setup(
+        f'CREATE SCHEMA {quoted}; CREATE TABLE {quoted}.{quoted} ({quoted} int PRIMARY KEY, {quoted[:-1]} 2" numeric);'
+        f"CREATE TABLE child (id int PRIMARY KEY, {quoted} int REFERENCES {quoted}.{quoted} DEFERRABLE)",
+        tables=["*.*"],
+    )
+    lab.source.execute(
+        f"INSERT INTO {quoted}.{quoted} VALUES (1, 1.0), (2, 2.0), (3, 3.0); INSERT INTO child VALUES (1, 1), (2, 2);"
+    )
+    lab.source.execute(f"UPDATE {quoted}.{quoted} SET {quoted} = 4 WHERE {quoted} = 3; DELETE FROM child WHERE id = 2")
+    lab.source.execute(f'UPDATE {quoted}.{quoted} SET {quoted[:-1]} 2" = 7; UPDATE child SET {quoted} = 4')
+    lab.apply(config=ServerConfig(use_set_path=use_set), lanes=2)
+    assert [e.error_message for e in lab.errors()] == []
+    lab.assert_identical(f"{quoted}.{quoted}", "child")
