@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.apply.process import CommitSerialization
-from penstock.config import PipelineConfig, load, parse
+from penstock.config import PipelineConfig, json_schema, load, parse
 from penstock.errors import ConfigError
 
 GOOD = """\
@@ -300,3 +300,8 @@ def test_a_file_that_is_not_utf8(tmp_path: Path, where: str) -> None:
     (path if where == "pipeline" else secret).write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="UTF-8"):
         load(path, {})
+
+
+def test_the_published_schema_is_that_of_the_code() -> None:
+    published = Path(__file__).parent.parent / "docs" / "pipeline.schema.json"
+    assert published.read_text(encoding="utf-8") == json_schema(), "run scripts/write-schema"

@@ -7,6 +7,7 @@ file's content, without its final line break.
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -116,6 +117,12 @@ def load(path: Path, environment: Mapping[str, str] = os.environ) -> PipelineCon
             f"cannot read {str(path)!r}: {reason.lower()}", do="name the pipeline file with -f, or write pipeline.yaml"
         ) from exc
     return parse(text, name=str(path), environment=environment)
+
+
+def json_schema() -> str:
+    """The JSON Schema of a pipeline file, for editors; published as docs/pipeline.schema.json."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **PipelineConfig.model_json_schema()}
+    return json.dumps(schema, indent=2) + "\n"
 
 
 def parse(text: str, *, name: str, environment: Mapping[str, str]) -> PipelineConfig:
