@@ -175,6 +175,8 @@ def test_a_java_that_is_too_old(program: Program, lab: Lab, tmp_path: Path) -> N
 
 def test_missing_privileges_are_named_as_grants_that_suffice(shop: Program, lab: Lab, role: str) -> None:
     database = lab.source.info.dbname
+    # Row-level security would let this user see none of the rows.
+    lab.source.execute("ALTER TABLE item ENABLE ROW LEVEL SECURITY")
     lab.source.execute(f"REVOKE ALL ON DATABASE {database} FROM public")
     lab.source.execute(f"GRANT CONNECT ON DATABASE {database} TO {role}")
     urls = {
@@ -188,6 +190,7 @@ def test_missing_privileges_are_named_as_grants_that_suffice(shop: Program, lab:
     assert is_untouched(lab.target)
 
     plan = shop("plan", "--json", env=urls)
+    assert f'ALTER ROLE "{role}" BYPASSRLS' in grants_of(plan, "source")
     for statement in grants_of(plan, "source"):
         lab.source.execute(statement)
     for statement in grants_of(plan, "target"):
@@ -195,6 +198,9 @@ def test_missing_privileges_are_named_as_grants_that_suffice(shop: Program, lab:
     done = shop("setup", env=urls)
     assert done.code == 0, done.err
     lab.source.execute("INSERT INTO customer VALUES (1, 'a'); INSERT INTO item VALUES (1, 1)")
+    lab.source.execute(f"ALTER ROLE {role} NOBYPASSRLS")
+    assert_refused(shop("run", "--until-caught-up", env=urls), 3, "row-level security")
+    lab.source.execute(f"ALTER ROLE {role} BYPASSRLS")
     ran = shop("run", "--until-caught-up", env=urls)
     assert ran.code == 0, ran.err
     lab.assert_identical("customer", "item")

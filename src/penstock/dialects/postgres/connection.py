@@ -23,8 +23,11 @@ CANONICAL_SETTINGS = {
     "extra_float_digits": "1",
     "xmloption": "content",
     "standard_conforming_strings": "on",
+    # Where row-level security would hide rows from this user, fail instead.
+    "row_security": "off",
 }
-"""Session settings under which a type's text is canonical text; capture functions set those they need."""
+"""Session settings under which a type's text is canonical text, and nothing is left out; capture functions set those
+they need."""
 
 
 _REFUSALS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import psycopg
@@ -249,7 +249,7 @@ def _missing_source_grants(connection: Connection, name: str, tables: Sequence[T
 
 
 def _missing_target_grants(
-    connection: Connection, existing: Iterable[TableName], missing: Sequence[TableName]
+    connection: Connection, existing: Collection[TableName], missing: Sequence[TableName]
 ) -> Iterator[str]:
     user = quote(current_user(connection))
     database = quote(connection.info.dbname)
@@ -257,33 +257,41 @@ def _missing_target_grants(
         if not _may(connection, "SELECT has_database_privilege(current_database(), %s)", privilege):
             yield f"GRANT {privilege} ON DATABASE {database} TO {user}"
     for schema in sorted({name.schema for name in missing}):
-        is_closed = "SELECT coalesce(NOT has_schema_privilege(to_regnamespace(quote_ident(%s)), 'CREATE'), false)"
-        if _may(connection, is_closed, schema):
+        # A schema that is not there yet will be this user's own.
+        if not _may(
+            connection,
+            "SELECT NOT EXISTS (SELECT FROM pg_namespace WHERE nspname = %s"
+            " AND NOT has_schema_privilege(oid, 'CREATE'))",
+            schema,
+        ):
             yield f"GRANT CREATE, USAGE ON SCHEMA {quote(schema)} TO {user}"
     yield from _missing_table_grants(connection, existing, ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE"))
     if connection.info.server_version < 150000:
-        yield f"ALTER ROLE {user} SUPERUSER -- before PostgreSQL 15 only a superuser may set session_replication_role"
+        # Nobody else may set session_replication_role there.
+        yield f"ALTER ROLE {user} SUPERUSER"
     elif not _may(connection, "SELECT has_parameter_privilege('session_replication_role', 'SET')"):
         yield f"GRANT SET ON PARAMETER session_replication_role TO {user}"
 
 
 def _missing_table_grants(
-    connection: Connection, tables: Iterable[TableName], privileges: Sequence[str]
+    connection: Connection, tables: Collection[TableName], privileges: Sequence[str]
 ) -> Iterator[str]:
     user = quote(current_user(connection))
     for schema in sorted({table.schema for table in tables}):
         if not _may(connection, "SELECT has_schema_privilege(%s, 'USAGE')", schema):
             yield f"GRANT USAGE ON SCHEMA {quote(schema)} TO {user}"
-    for table in sorted(tables):
-        name = quote(table.schema, table.name)
-        row = connection.execute(
-            "SELECT array_agg(p) FROM unnest(%s::text[]) p WHERE NOT has_table_privilege(("
-            "SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-            " WHERE n.nspname = %s AND c.relname = %s), p)",
-            [list(privileges), table.schema, table.name],
-        ).fetchone()
-        if row and row[0]:
-            yield f"GRANT {', '.join(row[0])} ON {name} TO {user}"
+    found = connection.execute(
+        "SELECT n.nspname, c.relname,"
+        " ARRAY(SELECT p FROM unnest(%s::text[]) p WHERE NOT has_table_privilege(c.oid, p)),"
+        " row_security_active(c.oid) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[])) ORDER BY 1, 2",
+        [list(privileges), [table.schema for table in tables], [table.name for table in tables]],
+    ).fetchall()
+    for schema, name, missing, _ in found:
+        if missing:
+            yield f"GRANT {', '.join(missing)} ON {quote(schema, name)} TO {user}"
+    if any(hides_rows for *_, hides_rows in found):
+        yield f"ALTER ROLE {user} BYPASSRLS"
 
 
 def _may(connection: Connection, question: str, *values: str) -> bool:
