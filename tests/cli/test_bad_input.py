@@ -66,9 +66,14 @@ def test_every_fault_of_the_file_is_named_at_once_with_its_line(program: Program
     done = program("setup")
 
     assert_refused(
-        done, 2, "pipeline.yaml:1: version", "pipeline.yaml:7: capture.source", "did you mean 'parallelism'?"
+        done,
+        2,
+        "pipeline.yaml:1: version: must be 1, not 2",
+        "pipeline.yaml:7: capture.source: must be 'trigger_queue'",
+        "pipeline.yaml:11: apply.connection: no connection 'kopy'; did you mean 'copy'?",
+        "pipeline.yaml:12: apply.paralelism: is not an option; did you mean 'parallelism'?",
     )
-    assert len(done.err.strip().splitlines()) == 3
+    assert len(done.err.strip().splitlines()) == 4
 
 
 def test_a_file_that_is_no_yaml(program: Program) -> None:

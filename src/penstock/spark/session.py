@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -64,7 +65,7 @@ def start_session(name: str, *, lanes: int, settings: Mapping[str, str] = {}) ->
     java_options = f"-Dlog4j2.configurationFile={log_settings} -XX:+UseSerialGC"
     for key, value in {**_SETTINGS, "spark.driver.extraJavaOptions": java_options, **settings}.items():
         builder = builder.config(key, value)
-    with _without_noise():
+    with _without_noise(), _keeping_interrupts():
         return builder.getOrCreate()
 
 
@@ -86,6 +87,15 @@ def check_java() -> None:
     if version is None or int(version.group(1)) < _NEEDED_JAVA:
         which = version.group(1) if version else "of an unknown version"
         raise OperatorError(f"Java {which} is too old for Spark", where=java or "", do=advice)
+
+
+@contextmanager
+def _keeping_interrupts() -> Iterator[None]:
+    """Spark takes SIGINT over, to cancel jobs; what is being applied has to be finished first."""
+    handler = signal.getsignal(signal.SIGINT)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, handler)
 
 
 @contextmanager
