@@ -6,6 +6,7 @@ import signal
 
 import psycopg
 
+from penstock.demo.servers import EmbeddedPostgres
 from penstock.position import START
 from tests.lab import Lab
 from tests.program import Program, await_true
@@ -88,8 +89,10 @@ def test_a_pipeline_from_plan_to_teardown(lab: Lab, program: Program) -> None:
     assert program("teardown").out == "there was nothing to remove\n"
 
 
-def test_the_error_queue_from_failure_to_retry(lab: Lab, program: Program) -> None:
+def test_the_error_queue_from_failure_to_retry(lab: Lab, program: Program, target_server: EmbeddedPostgres) -> None:
     lab.source.execute(SHOP)
+    # A Unix socket does as well as TCP.
+    program.environment["COPY_URL"] = target_server.socket_url(lab.target.info.dbname)
     assert program("setup").code == 0
     with program.start("run") as run:
         run.await_line("following")

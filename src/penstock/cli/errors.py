@@ -14,6 +14,7 @@ from penstock.errors import ConfigError
 
 app = typer.Typer(help="See, retry and delete the transactions that could not be applied.", no_args_is_help=True)
 
+IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="[ID]...")]
 AllOption = Annotated[bool, typer.Option("--all", help="All entries, in commit order.")]
 
 
@@ -66,7 +67,7 @@ def show(
 
 @app.command()
 def retry(
-    entry_id: Annotated[list[str] | None, typer.Argument(metavar="[ID]...")] = None,
+    entry_id: IdsArgument = None,
     every: AllOption = False,
     file: FileOption = None,
     json: JsonOption = False,
@@ -80,7 +81,7 @@ def retry(
 
 @app.command()
 def delete(
-    entry_id: Annotated[list[str] | None, typer.Argument(metavar="[ID]...")] = None,
+    entry_id: IdsArgument = None,
     every: AllOption = False,
     file: FileOption = None,
     json: JsonOption = False,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 from pyspark import Broadcast
@@ -28,6 +28,10 @@ from penstock.sources.trigger_queue.position import Slice
 from penstock.sources.trigger_queue.queue import SliceReader
 from penstock.spark.schemas import PLANNED
 from penstock.verify.compare import CompareContext, RangeResult
+
+Item = TypeVar("Item")
+Context = TypeVar("Context")
+Result = TypeVar("Result")
 
 Shared: TypeAlias = "Broadcast[tuple[SliceReader, TaskContext]]"
 
@@ -131,24 +135,8 @@ class ChunkJobs:
             RetryableError: A worker or a connection was lost; what is not done yet can be tried again.
             PenstockError: Something else keeps a chunk from being copied.
         """
-        shared = self._spark.sparkContext.broadcast((list(chunks), self._context))
-
-        def copy(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            work, context = shared.value
-            for number in chain.from_iterable(batch["id"].to_pylist() for batch in batches):
-                with _carried():
-                    chunk, source = work[number]
-                    rows = copy_chunk(chunk, source, context)
-                yield pa.record_batch({"rows": pa.array([rows], pa.int64())})
-
-        numbers = self._spark.range(0, len(chunks), 1, len(chunks))
-        try:
-            copied = numbers.mapInArrow(copy, "rows long").collect()
-        except PySparkException as exc:
-            raise _translate(exc) from exc
-        finally:
-            shared.unpersist()
-        done.copied(len(chunks), sum(row[0] for row in copied))
+        copied = _for_each(self._spark, chunks, self._context, lambda work, context: copy_chunk(*work, context))
+        done.copied(len(chunks), sum(copied))
 
 
 class CompareJobs:
@@ -161,25 +149,34 @@ class CompareJobs:
 
     def compare(self, chunks: Sequence[Chunk]) -> Sequence[RangeResult]:
         """Compare ranges side by side."""
-        shared = self._spark.sparkContext.broadcast((list(chunks), self._context))
 
-        def compare(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            work, context = shared.value
-            for number in chain.from_iterable(batch["id"].to_pylist() for batch in batches):
-                chunk = work[number]
-                source, target = context.source_tables[chunk.table], context.target_tables[chunk.table]
-                with _carried():
-                    result = context.comparer.compare(source, target, chunk)
-                yield pa.record_batch({"result": [pickle.dumps(result)]})
+        def compare(chunk: Chunk, context: CompareContext) -> RangeResult:
+            source, target = context.source_tables[chunk.table], context.target_tables[chunk.table]
+            return context.comparer.compare(source, target, chunk)
 
-        numbers = self._spark.range(0, len(chunks), 1, len(chunks))
-        try:
-            compared = numbers.mapInArrow(compare, "result binary").collect()
-        except PySparkException as exc:
-            raise _translate(exc) from exc
-        finally:
-            shared.unpersist()
-        return [pickle.loads(row[0]) for row in compared]  # noqa: S301  # our own tasks wrote it
+        return _for_each(self._spark, chunks, self._context, compare)
+
+
+def _for_each(
+    spark: SparkSession, work: Sequence[Item], context: Context, do: Callable[[Item, Context], Result]
+) -> list[Result]:
+    """Do something with each item, in a task of its own; returns the results in no particular order."""
+    shared = spark.sparkContext.broadcast((list(work), context))
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        items, context = shared.value
+        for number in chain.from_iterable(batch["id"].to_pylist() for batch in batches):
+            with _carried():
+                result = do(items[number], context)
+            yield pa.record_batch({"result": [pickle.dumps(result)]})
+
+    try:
+        rows = spark.range(0, len(work), 1, len(work)).mapInArrow(run, "result binary").collect()
+    except PySparkException as exc:
+        raise _translate(exc) from exc
+    finally:
+        shared.unpersist()
+    return [pickle.loads(row[0]) for row in rows]  # noqa: S301  # our own tasks wrote it
 
 
 @contextmanager

@@ -16,7 +16,6 @@ from penstock.dialects.postgres.connection import Connection, connect, label, li
 from penstock.dialects.postgres.lane_ledger import lane_application_name
 from penstock.errors import FencedError, OperatorError
 from penstock.position import Scn
-from penstock.schema import Dictionary, TableSchema
 from penstock.snapshot.chunk import Chunk
 from penstock.snapshot.instantiate import HeldSnapshot, OpenCopy
 from penstock.sources.trigger_queue.queue import Captured
@@ -165,14 +164,6 @@ class PostgresLedger:
                     for t, definition in ((c.table, c.definition) for c in captured)
                 ],
             )
-
-    def dictionary(self) -> Dictionary:
-        """Return every table version kept so far."""
-        with speaking("read the ledger", self._url):
-            rows = self._sql().execute(
-                "SELECT version, definition FROM penstock.dictionary WHERE process = %s", [self._process]
-            )
-            return Dictionary(TableSchema.from_definition(text, version=version) for version, text in rows)
 
     def instantiated(self) -> dict[TableName, Scn]:
         """Return the tables whose copy is complete, and the position each was copied at."""
