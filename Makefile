@@ -27,8 +27,8 @@ lint: $(STAMP) ## ruff, codespell, import-linter
 types: $(STAMP) ## mypy, strict
 	@$(BIN)/mypy
 
-bench: $(STAMP) java ## how fast a backlog of TPC-B transactions is applied
-	@$(BIN)/python bench/catchup.py $(BENCH_ARGS)
+bench: $(STAMP) java ## beside PostgreSQL's own replication: make bench WORKLOADS="mixed hot" ROUNDS=1
+	@$(BIN)/python -m bench $(WORKLOADS) $(if $(ROUNDS),--rounds $(ROUNDS)) $(BENCH_ARGS)
 
 java:
 	@scripts/ensure-java

@@ -77,7 +77,7 @@ class EmbeddedPostgres:
         """Crash the server: no process of it gets to finish anything."""
         import psutil
 
-        postmaster = psutil.Process(int((self._data / "postmaster.pid").read_text().split()[0]))
+        postmaster = psutil.Process(self.pid)
         # So that it starts no further process while we list those it has.
         postmaster.suspend()
         processes = [postmaster, *postmaster.children(recursive=True)]
@@ -99,6 +99,11 @@ class EmbeddedPostgres:
     def socket_url(self, database: str = "postgres") -> str:
         """The same through the server's Unix socket."""
         return f"postgresql://postgres@/{database}?host={self._data}&port={self.port}"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running server's first process, whose children the others are."""
+        return int((self._data / "postmaster.pid").read_text().split()[0])
 
     @property
     def hba(self) -> Path:

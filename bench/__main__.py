@@ -1,0 +1,269 @@
+"""Penstock beside PostgreSQL's own logical replication, in one run: `make bench`.
+
+Each system has a source server of its own, so that neither pays for the other's capture; pgbench writes the same
+transactions to both, from the same seeds, while nothing is applied. Then the systems catch up one after the other, in
+an order that alternates, and source and target are compared row by row. All figures are of one machine, at one time:
+compare the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from bench.systems import Meter, Native, Ours, System, execute
+from bench.workloads import HOT, WORKLOADS, Workload
+from penstock.demo.servers import EmbeddedPostgres
+
+RESULTS = Path(__file__).parent / "results" / "latest.json"
+NATIVE_SETTINGS = {"wal_level": "logical", "max_wal_size": "8GB"}
+OUR_SETTINGS = {"max_wal_size": "8GB"}
+
+
+def digest(url: str, tables: Sequence[str]) -> list[Any]:
+    """Digest tables row by row, in no order."""
+    with psycopg.connect(url) as connection:
+        return [
+            connection.execute(f"SELECT count(*), sum(hashtextextended(t::text, 0)::numeric) FROM {table} t").fetchone()
+            for table in tables
+        ]
+
+
+def count_changes(workload: Workload, share: float) -> int:
+    match workload.name:
+        case "mixed":
+            return int(workload.transactions * share) * 9
+        case "hot":
+            return int(workload.transactions * share) * 4
+        case _:
+            return len(workload.statements) * 50_000
+
+
+class Bench:
+    """The servers, and everything measured on them."""
+
+    def __init__(self, rounds: int, share: float) -> None:
+        self._rounds = rounds
+        self._share = share
+        self.results: list[dict[str, Any]] = []
+        self._plain = EmbeddedPostgres(settings=NATIVE_SETTINGS)
+        self._captured = EmbeddedPostgres(settings=OUR_SETTINGS)
+        self._target = EmbeddedPostgres(settings=OUR_SETTINGS)
+        self._servers = (self._plain, self._captured, self._target)
+        self._ours = Ours(self._captured, self._target)
+        self._natives = [Native(self._plain, self._target), Native(self._plain, self._target, streaming="off")]
+
+    def __enter__(self) -> Bench:
+        for server in self._servers:
+            server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in self._servers:
+            server.remove()
+
+    def catch_up(self, workload: Workload) -> None:
+        systems: list[System] = [self._ours, *self._natives]
+        self._prepare(workload, systems)
+        for number in range(self._rounds):
+            ratio = self._backlog(workload, number)
+            for system in systems if number % 2 == 0 else reversed(systems):
+                for server in self._servers:
+                    execute(server.url(), "CHECKPOINT")
+                meter = Meter(*self._servers)
+                seconds = system.catch_up()
+                cpu_s, peak_rss_mb = meter.end()
+                changes = count_changes(workload, self._share)
+                source, target = system.source.url(system.source_db), self._target.url(system.target_db)
+                self._note(
+                    workload=workload.name,
+                    system=system.name,
+                    round=number,
+                    changes=changes,
+                    seconds=seconds,
+                    changes_per_s=changes / seconds,
+                    verified=digest(source, workload.tables) == digest(target, workload.tables),
+                    source_tps_ratio=ratio if system is self._ours else None,
+                    cpu_s=cpu_s,
+                    peak_rss_mb=peak_rss_mb if system is self._ours else None,
+                )
+        self._drop(workload)
+
+    def lag(self, seconds: int) -> None:
+        """Write at 200 transactions/s, and see when a marker committed at the source is seen at the target."""
+        systems: list[System] = [self._ours, self._natives[0]]
+        self._prepare(HOT, systems)
+        for system in systems:
+            end = system.follow()
+            load = subprocess.Popen(
+                [
+                    system.source.programs / "pgbench",
+                    *("-n", "-c", "4", "-R", "200", "-T", str(seconds + 15), system.source.url(system.source_db)),
+                ],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            time.sleep(10)
+            lags = self._probe(system, seconds)
+            load.terminate()
+            load.wait()
+            end()
+            quantiles = statistics.quantiles(lags, n=100)
+            self._note(workload="lag", system=system.name, round=0, p50_s=quantiles[49], p99_s=quantiles[98])
+        self._drop(HOT)
+
+    def cold_start(self) -> None:
+        """Start `penstock run` as a user does, with one change waiting, and see when it is at the target."""
+        self._prepare(HOT, [self._ours])
+        execute(self._captured.url(HOT.name), "INSERT INTO marker VALUES (1)")
+        began = time.monotonic()
+        command = [
+            sys.executable,
+            "-c",
+            "from penstock.cli.main import main; main()",
+            "-f",
+            str(self._ours.file),
+            "run",
+        ]
+        run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with psycopg.connect(self._target.url(self._ours.target_db), autocommit=True) as connection:
+            while not connection.execute("SELECT FROM marker WHERE id = 1").rowcount:
+                time.sleep(0.02)
+        self._note(workload="cold start", system="penstock", round=0, seconds=time.monotonic() - began)
+        run.terminate()
+        run.wait()
+
+    def _prepare(self, workload: Workload, systems: Sequence[System]) -> None:
+        for server in (self._plain, self._captured):
+            workload.create(server, workload.name)
+        for system in systems:
+            seconds = system.prepare(workload)
+            with psycopg.connect(system.source.url(workload.name)) as connection:
+                rows = sum(
+                    (connection.execute(f"SELECT count(*) FROM {table}").fetchone() or (0,))[0]
+                    for table in workload.tables
+                )
+            self._note(
+                workload=f"snapshot {workload.name}",
+                system=system.name,
+                round=0,
+                changes=rows,
+                seconds=seconds,
+                changes_per_s=rows / seconds,
+            )
+
+    def _backlog(self, workload: Workload, number: int) -> float:
+        """Write the same backlog to both sources; returns how much of its speed capture leaves the source."""
+        order = (self._plain, self._captured) if number % 2 == 0 else (self._captured, self._plain)
+        tps = {}
+        for server in order:
+            execute(server.url(), "CHECKPOINT")
+            tps[server] = workload.write(server, workload.name, seed=number + 1, share=self._share)
+        return tps[self._captured] / tps[self._plain]
+
+    def _probe(self, system: System, seconds: int) -> list[float]:
+        committed: dict[int, float] = {}
+        lags: list[float] = []
+        done = threading.Event()
+
+        def write() -> None:
+            with psycopg.connect(system.source.url(system.source_db), autocommit=True) as connection:
+                for n in range(1, seconds * 20):
+                    connection.execute("INSERT INTO marker (id) VALUES (%s)", [n])
+                    committed[n] = time.monotonic()
+                    time.sleep(0.05)
+            done.set()
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        seen = 0
+        with psycopg.connect(self._target.url(system.target_db), autocommit=True) as connection:
+            while not done.is_set() or seen < len(committed):
+                row = connection.execute("SELECT coalesce(max(id), 0) FROM marker").fetchone()
+                now = time.monotonic()
+                while row and seen < row[0]:
+                    seen += 1
+                    # The first sight may come before the writer has noted its commit.
+                    while seen not in committed:
+                        time.sleep(0.001)
+                    lags.append(max(0.0, now - committed[seen]))
+                time.sleep(0.005)
+        writer.join()
+        return lags
+
+    def _drop(self, workload: Workload) -> None:
+        for native in self._natives:
+            native.drop()
+        for server in (self._plain, self._captured):
+            execute(server.url(), f"DROP DATABASE {workload.name} WITH (FORCE)")
+
+    def _note(self, **result: Any) -> None:
+        self.results.append({key: value for key, value in result.items() if value is not None})
+        shown = {key: round(value, 3) if isinstance(value, float) else value for key, value in self.results[-1].items()}
+        print("  ".join(f"{key} {value}" for key, value in shown.items()), flush=True)
+
+
+def report(results: Sequence[dict[str, Any]]) -> None:
+    """Print medians, and ratios to the better of PostgreSQL's modes."""
+    print()
+    for workload in dict.fromkeys(r["workload"] for r in results if "changes_per_s" in r):
+        medians = {}
+        for system in dict.fromkeys(r["system"] for r in results if r["workload"] == workload):
+            rates = [r["changes_per_s"] for r in results if (r["workload"], r["system"]) == (workload, system)]
+            medians[system] = statistics.median(rates)
+        best = max((rate for system, rate in medians.items() if system != "penstock"), default=0)
+        for system, rate in medians.items():
+            ratio = f"{rate / best:6.2f} of PostgreSQL" if best and system == "penstock" else ""
+            print(f"{workload:16} {system:28} {rate:>10,.0f} rows/s  {ratio}")
+        kept = [r["source_tps_ratio"] for r in results if r["workload"] == workload and "source_tps_ratio" in r]
+        if kept:
+            print(f"{workload:16} source speed kept under capture {statistics.median(kept):.2f}")
+    for r in results:
+        if r["workload"] == "lag":
+            print(f"{'lag':16} {r['system']:28} p50 {r['p50_s']:.3f} s, p99 {r['p99_s']:.3f} s")
+        if r["workload"] == "cold start":
+            print(f"{'cold start':16} {r['system']:28} {r['seconds']:.1f} s to the first applied change")
+    peak = max((r["peak_rss_mb"] for r in results if "peak_rss_mb" in r), default=0)
+    print(f"{'memory':16} {'penstock':28} driver and workers together at most {peak:,.0f} MB")
+    wrong = [r for r in results if r.get("verified") is False]
+    print("every result compared row by row: " + ("identical" if not wrong else f"{len(wrong)} DIFFER"))
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(prog="bench", description=__doc__.splitlines()[0])
+    names = [*WORKLOADS, "lag", "cold"]
+    arguments.add_argument("workloads", nargs="*", default=names, metavar="WORKLOAD", help=", ".join(names))
+    arguments.add_argument("--rounds", type=int, default=3)
+    arguments.add_argument("--share", type=float, default=1.0, help="part of each backlog to write")
+    arguments.add_argument("--lag-seconds", type=int, default=60)
+    given = arguments.parse_args()
+    unknown = set(given.workloads) - set(names)
+    if unknown:
+        arguments.error(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    with Bench(given.rounds, given.share) as bench:
+        for name in given.workloads:
+            if name in WORKLOADS:
+                bench.catch_up(WORKLOADS[name])
+        if "lag" in given.workloads:
+            bench.lag(given.lag_seconds)
+        if "cold" in given.workloads:
+            bench.cold_start()
+        report(bench.results)
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps(bench.results, indent=1) + "\n")
+        if any(r.get("verified") is False for r in bench.results):
+            sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
