@@ -15,7 +15,7 @@ from tests.lab import Lab
 # Nothing here outlives its test, and no test crashes the machine below a server.
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
-_numbers = count(1)
+numbers = count(1)
 
 
 def pytest_report_header() -> str:
@@ -43,7 +43,7 @@ def old_server() -> Iterator[EmbeddedPostgres]:
 @pytest.fixture
 def lab(source_server: EmbeddedPostgres, target_server: EmbeddedPostgres) -> Iterator[Lab]:
     """A source and a target database of this test's own."""
-    name = f"lab{next(_numbers)}"
+    name = f"lab{next(numbers)}"
     for server in (source_server, target_server):
         create_database(server, name)
     with Lab(source_server.url(name), target_server.url(name)) as made:
@@ -55,7 +55,7 @@ def lab(source_server: EmbeddedPostgres, target_server: EmbeddedPostgres) -> Ite
 @pytest.fixture
 def database(source_server: EmbeddedPostgres) -> Iterator[str]:
     """The url of an empty database of this test's own."""
-    name = f"db{next(_numbers)}"
+    name = f"db{next(numbers)}"
     create_database(source_server, name)
     yield source_server.url(name)
     drop_database(source_server, name)

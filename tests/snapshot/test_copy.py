@@ -18,7 +18,8 @@ from penstock.apply.server import ServerConfig
 from penstock.change import TableName
 from penstock.dialects.postgres import copy as postgres_copy
 from penstock.dialects.postgres.access import PostgresSource, PostgresTarget
-from penstock.dialects.postgres.copy import PostgresCopyOrigin
+from penstock.dialects.postgres.connection import RAW_FORM
+from penstock.dialects.postgres.copy import PostgresChunkReader, PostgresCopyOrigin
 from penstock.errors import FencedError, OperatorError, PenstockError, RetryableError
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, CopySource
@@ -268,9 +269,10 @@ def rows_of_t(lab: Lab) -> Lab:
     return lab
 
 
-def test_a_crash_in_the_midst_of_a_chunk_leaves_none_of_it(rows_of_t: Lab) -> None:
+@pytest.mark.parametrize("raw_form", [RAW_FORM, "of another database"])
+def test_a_crash_in_the_midst_of_a_chunk_leaves_none_of_it(rows_of_t: Lab, raw_form: str) -> None:
     lab = rows_of_t
-    context = replace(copy_context(lab), source=BreaksOff(lab))
+    context = replace(copy_context(lab), source=BreaksOff(lab, raw_form))
     origin = CutAt(lab, TENS)
 
     with pytest.raises(RetryableError, match="connection lost"):
@@ -289,15 +291,21 @@ class BreaksOff:
     """Reads chunks, and loses the connection once their rows are through."""
 
     lab: Lab
+    raw_form: str
 
     def chunk_reader(self) -> BreaksOff:
         return self
 
     def read_chunk(self, table: TableSchema, chunk: Chunk, source: CopySource) -> Iterator[pa.RecordBatch]:
-        yield from (
-            PostgresSource(self.lab.source_url, self.lab.set_name).chunk_reader().read_chunk(table, chunk, source)
-        )
+        yield from self._reader().read_chunk(table, chunk, source)
         raise RetryableError("connection lost")
+
+    def read_raw(self, table: TableSchema, columns: Sequence[str], chunk: Chunk, source: CopySource) -> Iterator[bytes]:
+        yield from self._reader().read_raw(table, columns, chunk, source)
+        raise RetryableError("connection lost")
+
+    def _reader(self) -> PostgresChunkReader:
+        return PostgresSource(self.lab.source_url, self.lab.set_name).chunk_reader()
 
 
 def test_a_chunk_that_is_done_is_not_copied_again(rows_of_t: Lab) -> None:

@@ -7,9 +7,10 @@ import pytest
 
 from penstock.apply.server import ServerConfig
 from penstock.demo.servers import EmbeddedPostgres
+from penstock.dialects.postgres.connection import RAW_FORM
 from penstock.snapshot.chunk import Chunk, CopySource
 from penstock.snapshot.task import CopyContext, copy_chunk
-from tests.conftest import create_database, drop_database
+from tests.conftest import numbers, create_database, drop_database
 from tests.lab import Lab, table
 
 TEXTS = [
@@ -130,7 +131,7 @@ def everything(types: list[str]) -> str:
 @pytest.fixture(params=[18, 16], ids=["from 18", "from 16"])
 def typed(request: pytest.FixtureRequest, source_server: EmbeddedPostgres, target_server: EmbeddedPostgres) -> object:
     source = source_server if request.param == 18 else request.getfixturevalue("old_server")
-    name = f"types{request.param}"
+    name = f"types{next(numbers)}"
     create_database(source, name)
     create_database(target_server, name)
     with Lab(source.url(name), target_server.url(name)) as lab:
@@ -139,7 +140,10 @@ def typed(request: pytest.FixtureRequest, source_server: EmbeddedPostgres, targe
     drop_database(target_server, name)
 
 
-def test_every_type(typed: Lab) -> None:
+@pytest.mark.parametrize("raw_form", [RAW_FORM, "of another database"])
+def test_every_type(typed: Lab, monkeypatch: pytest.MonkeyPatch, raw_form: str) -> None:
+    """Copied as COPY writes it, or as canonical text."""
+    monkeypatch.setattr("penstock.dialects.postgres.session.RAW_FORM", raw_form)
     lab = typed
     types = [*TYPES, *(["xml"] if _has_xml(lab.source) and _has_xml(lab.target) else [])]
     values = TYPES | {"xml": ["'<a b=\"c\">é</a>'", "'text only'"]}

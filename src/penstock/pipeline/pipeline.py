@@ -242,6 +242,8 @@ class Pipeline:
         existing = self._source.describe(captured)
         at_target = self._target.describe(captured)
         copyable = sorted(name for name in existing if name in at_target)
+        for name in set(copyable) - set(ledger.instantiated()):
+            self._check_columns(existing[name], at_target[name])
         context = CopyContext(
             process=state.name,
             epoch=state.epoch,

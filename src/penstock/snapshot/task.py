@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,12 +21,29 @@ class ChunkReader(Protocol):
     def read_chunk(self, table: TableSchema, chunk: Chunk, source: CopySource) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a chunk, as of the source's snapshot; columns of canonical text."""
 
+    @property
+    def raw_form(self) -> str:
+        """Name of the form in which `read_raw` yields rows."""
+
+    def read_raw(self, table: TableSchema, columns: Sequence[str], chunk: Chunk, source: CopySource) -> Iterator[bytes]:
+        """Yield the same rows as blocks of bytes, which a target that takes this form can write as they are.
+
+        The source's session must still hold the snapshot.
+        """
+
 
 class ChunkLoader(TargetSession, Protocol):
     """A target session that also takes rows in bulk."""
 
     def load(self, table: TargetTable, rows: pa.Table) -> None:
         """Insert rows that need no further check."""
+
+    @property
+    def raw_form(self) -> str:
+        """Name of the form that `load_raw` takes."""
+
+    def load_raw(self, table: TargetTable, columns: Sequence[str], blocks: Iterable[bytes]) -> int:
+        """Insert rows as they come, and return how many there were."""
 
     def open_chunk(self, process: str, epoch: int, chunk: Chunk) -> bool | None:
         """Lock a chunk's mark; False when it is done already, None when this run is over or it is not a chunk."""
@@ -76,9 +93,13 @@ def copy_chunk(chunk: Chunk, source: CopySource, context: CopyContext) -> int:
             raise FencedError("another run has taken over", where=f"copy of {chunk.table}, chunk {chunk.number}")
         if not is_todo:
             return 0
-        reader = context.source.chunk_reader()
-        for batch in reader.read_chunk(context.source_tables[chunk.table], chunk, source):
-            session.load(target, pa.Table.from_batches([batch]))
-            rows += batch.num_rows
+        reader, table = context.source.chunk_reader(), context.source_tables[chunk.table]
+        columns = [c.name for c in table.columns if not (c.is_generated or target.schema.by_name[c.name].is_generated)]
+        if source.exported is not None and reader.raw_form == session.raw_form and columns:
+            rows = session.load_raw(target, columns, reader.read_raw(table, columns, chunk, source))
+        else:
+            for batch in reader.read_chunk(table, chunk, source):
+                session.load(target, pa.Table.from_batches([batch]))
+                rows += batch.num_rows
         session.close_chunk(context.process, chunk, rows)
     return rows

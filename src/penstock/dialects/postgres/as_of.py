@@ -19,9 +19,18 @@ from penstock.snapshot.chunk import Chunk, KeyValues
 def rows_now(table: TableSchema, columns: Sequence[Column], chunk: Chunk) -> str:
     """A query for the rows of a chunk as they are; columns of canonical text."""
     texts = ", ".join(f"{c.text_sql(f't.{quote(c.name)}')} AS {quote(c.name)}" for c in columns)
+    return _rows(table, texts, chunk)
+
+
+def plain_rows_now(table: TableSchema, columns: Sequence[str], chunk: Chunk) -> str:
+    """The same, as the database's own values."""
+    return _rows(table, ", ".join(f"t.{quote(name)}" for name in columns), chunk)
+
+
+def _rows(table: TableSchema, selected: str, chunk: Chunk) -> str:
     name = quote(table.name.schema, table.name.name)
     only = name if table.is_partitioned else f"ONLY {name}"
-    return f"SELECT {texts} FROM {only} t WHERE {_in_range(table, chunk)}"
+    return f"SELECT {selected} FROM {only} t WHERE {_in_range(table, chunk)}"
 
 
 def rows_as_of(table: TableSchema, columns: Sequence[Column], chunk: Chunk, set_name: str, cut: Cut) -> str:

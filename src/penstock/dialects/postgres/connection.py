@@ -29,6 +29,8 @@ CANONICAL_SETTINGS = {
 """Session settings under which a type's text is canonical text, and nothing is left out; capture functions set those
 they need."""
 
+RAW_FORM = "postgres copy text"
+"""Rows as COPY writes and reads them under these settings."""
 
 _REFUSALS = {
     "28P01": "password",

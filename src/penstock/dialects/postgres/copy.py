@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import psycopg
 import pyarrow as pa
 
 from penstock.change import TableName
 from penstock.dialects.postgres.arrow import ArrowReader
-from penstock.dialects.postgres.as_of import rows_as_of, rows_now
+from penstock.dialects.postgres.as_of import plain_rows_now, rows_as_of, rows_now
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.change_log import ChangeLog
-from penstock.dialects.postgres.connection import Connection, connect, label, literal, quote, speaking
+from penstock.dialects.postgres.connection import RAW_FORM, Connection, connect, label, literal, quote, speaking
 from penstock.dialects.postgres.snapshots import Cut, Snapshot
 from penstock.errors import RetryableError
 from penstock.schema import TableSchema
@@ -21,6 +22,7 @@ from penstock.snapshot.instantiate import HeldSnapshot
 
 _CHUNK_BYTES = 32 * 1024 * 1024
 _SAMPLED_PERCENT = 1
+_BLOCK_BYTES = 256 * 1024
 
 
 class PostgresCopyOrigin:
@@ -113,34 +115,77 @@ class PostgresChunkReader:
         reader = ArrowReader(self._url, f"penstock {self._set_name} copy")
         try:
             if source.exported is not None:
-                reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                reader.execute(f"SET TRANSACTION SNAPSHOT {literal(source.exported)}")
+                for statement in _under(source.exported):
+                    reader.execute(statement)
                 query = rows_now(table, columns, chunk)
             else:
                 query = rows_as_of(table, columns, chunk, self._set_name, Cut(Snapshot.parse(source.snapshot)))
             yield from reader.stream(query, doing=f"copy table {table.name}")
             if source.exported is not None:
-                self._check_files(reader, table)
+                found = reader.table(_rewritten(table), doing=f"copy table {table.name}")
+                self._refuse_rewritten(table, found["n"][0].as_py())
         finally:
             reader.close()
 
-    def _check_files(self, reader: ArrowReader, table: TableSchema) -> None:
-        """Make sure that the table was not truncated or rewritten since: an old snapshot sees no row of a new file.
+    @property
+    def raw_form(self) -> str:
+        """Name of the form in which `read_raw` yields rows."""
+        return RAW_FORM
 
-        The catalogue's rows are those of the snapshot, its functions know the file of today; and reading the table
-        has locked it until the end of the transaction.
-        """
-        name = literal(quote(table.name.schema, table.name.name))
-        found = reader.table(
-            f"WITH RECURSIVE parts AS (SELECT {name}::regclass::oid AS oid UNION ALL"
-            " SELECT inhrelid FROM pg_inherits JOIN parts ON inhparent = parts.oid)"
-            " SELECT count(*) AS n FROM pg_class JOIN parts USING (oid) WHERE relkind = 'r'"
-            " AND relfilenode IS DISTINCT FROM pg_relation_filenode(oid)",
-            doing=f"copy table {table.name}",
-        )
-        if found["n"][0].as_py():
+    def read_raw(self, table: TableSchema, columns: Sequence[str], chunk: Chunk, source: CopySource) -> Iterator[bytes]:
+        """Yield the rows as COPY writes them; a block holds many rows, and ends anywhere."""
+        assert source.exported is not None
+        connection = connect(self._url, f"penstock {self._set_name} copy")
+        try:
+            with speaking(f"copy table {table.name}", self._url):
+                for statement in _under(source.exported):
+                    connection.execute(statement)
+                query = plain_rows_now(table, columns, chunk)
+                with connection.cursor().copy(f"COPY ({query}) TO STDOUT") as rows:
+                    yield from _blocks(rows)
+                found = connection.execute(_rewritten(table)).fetchone()
+            assert found is not None
+            self._refuse_rewritten(table, found[0])
+        finally:
+            connection.close()
+
+    def _refuse_rewritten(self, table: TableSchema, files: int) -> None:
+        if files:
             raise RetryableError(
                 f"table {table.name} was truncated or rewritten while it was copied",
                 where=label(self._url),
                 do="its copy begins anew",
             )
+
+
+def _under(exported: str) -> tuple[str, str]:
+    return "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", f"SET TRANSACTION SNAPSHOT {literal(exported)}"
+
+
+def _blocks(rows: psycopg.Copy) -> Iterator[bytes]:
+    """Join what comes row by row."""
+    held: list[bytes] = []
+    size = 0
+    for row in rows:
+        held.append(bytes(row))
+        size += len(row)
+        if size > _BLOCK_BYTES:
+            yield b"".join(held)
+            held, size = [], 0
+    yield b"".join(held)
+
+
+def _rewritten(table: TableSchema) -> str:
+    """A query for the number of files of a table that are not those of the session's snapshot any more.
+
+    An old snapshot sees no row of a new file, which TRUNCATE and some forms of ALTER TABLE make. The catalogue's rows
+    are those of the snapshot, its functions know the file of today; and a session that has read the table has locked
+    it until the end of its transaction.
+    """
+    name = literal(quote(table.name.schema, table.name.name))
+    return (
+        f"WITH RECURSIVE parts AS (SELECT {name}::regclass::oid AS oid UNION ALL"
+        " SELECT inhrelid FROM pg_inherits JOIN parts ON inhparent = parts.oid)"
+        " SELECT count(*) AS n FROM pg_class JOIN parts USING (oid) WHERE relkind = 'r'"
+        " AND relfilenode IS DISTINCT FROM pg_relation_filenode(oid)"
+    )

@@ -6,7 +6,7 @@ also silences foreign keys and deferrable constraints, whose checks are triggers
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,7 @@ from penstock.apply.net import NetChange
 from penstock.apply.target import RowMatch, TargetTable
 from penstock.change import Image, TableName
 from penstock.dialects.postgres.catalog import read_tables
-from penstock.dialects.postgres.connection import Connection, connect, label, quote
+from penstock.dialects.postgres.connection import RAW_FORM, Connection, connect, label, quote
 from penstock.dialects.postgres.errors import LOGICAL_ERRORS, is_contention, is_data_error, safe_message, translate
 from penstock.dialects.postgres.set_path import SetPath
 from penstock.errors import OperatorError, PenstockError
@@ -110,6 +110,23 @@ class PostgresSession:
             self._set_path.load(table, rows)
         except psycopg.Error as exc:
             raise self._translate(exc) from exc
+
+    @property
+    def raw_form(self) -> str:
+        """Name of the form that `load_raw` takes."""
+        return RAW_FORM
+
+    def load_raw(self, table: TargetTable, columns: Sequence[str], blocks: Iterable[bytes]) -> int:
+        """Insert rows as they come, and return how many there were."""
+        names = ", ".join(quote(name) for name in columns)
+        cursor = self.connection.cursor()
+        try:
+            with cursor.copy(f"COPY {_quoted(table)} ({names}) FROM STDIN") as into:
+                for block in blocks:
+                    into.write(block)
+        except psycopg.Error as exc:
+            raise self._translate(exc) from exc
+        return cursor.rowcount
 
     def open_chunk(self, process: str, epoch: int, chunk: Chunk) -> bool | None:
         """Lock a chunk's mark; False when it is done already, None when this run is over or it is not a chunk."""
