@@ -10,7 +10,7 @@ from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres.connection import RAW_FORM
 from penstock.snapshot.chunk import Chunk, CopySource
 from penstock.snapshot.task import CopyContext, copy_chunk
-from tests.conftest import numbers, create_database, drop_database
+from tests.conftest import create_database, drop_database, numbers
 from tests.lab import Lab, table
 
 TEXTS = [
