@@ -87,8 +87,8 @@ class PipelineConfig(_Part):
 
     version: Literal[1]
     name: str = Field(
-        pattern=r"^[a-z][a-z0-9_]{0,39}$",
-        description="Name of the pipeline: lower-case letters, digits and underscores, at most 40",
+        pattern=r"^[a-z][a-z0-9_]{0,35}$",
+        description="Name of the pipeline: lower-case letters, digits and underscores, at most 36",
     )
     connections: dict[str, ConnectionConfig] = Field(min_length=1)
     capture: CaptureConfig
@@ -214,7 +214,7 @@ class _Document:
             case "value_error":
                 what = str(error["ctx"]["error"])
             case "string_pattern_mismatch":
-                what = f"must be lower-case letters, digits and underscores, at most 40, beginning with a letter{shown}"
+                what = f"must be lower-case letters, digits and underscores, at most 36, beginning with a letter{shown}"
             case _:
                 what = error["msg"].replace("Input should be", "must be") + shown
         return _Fault(self._line(path), f"{_dotted(path)}: {what}")

@@ -28,9 +28,9 @@ from penstock.change import Image
 from penstock.errors import MalformedInputError
 
 
-def encode_image(image: Image) -> str:
-    """Write an image as JSON, in the order of its columns."""
-    return json.dumps(dict(image), ensure_ascii=False, separators=(",", ":"))
+def encode_image(image: Image, *, is_ascii: bool = False) -> str:
+    """Write an image as JSON, in the order of its columns; with `is_ascii` for a place that may know few characters."""
+    return json.dumps(dict(image), ensure_ascii=is_ascii, separators=(",", ":"))
 
 
 def decode_image(text: str) -> Image:

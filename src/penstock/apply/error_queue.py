@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
@@ -76,7 +76,7 @@ class RetrySession(RowWriter, Protocol):
         """Delete an entry inside the open transaction; False when somebody else has."""
 
     def catalog(self, transaction: Transaction) -> TargetCatalog:
-        """Describe the tables that a transaction changes. Instantiation is not checked again (A-137)."""
+        """Describe the tables that a transaction changes; one that was never copied counts as copied (A-137)."""
 
 
 def retry(queue: ErrorQueue, entry_ids: Sequence[str], *, allow_duplicate_rows: bool) -> list[str]:
@@ -91,16 +91,23 @@ def retry(queue: ErrorQueue, entry_ids: Sequence[str], *, allow_duplicate_rows: 
     done: list[str] = []
     with queue.retry_session() as session:
         for entry_id in entry_ids:
-            _, transaction = queue.load(entry_id)
-            rows = RowPath(session, session.catalog(transaction), allow_duplicate_rows=allow_duplicate_rows)
+            _, whole = queue.load(entry_id)
+            catalog = session.catalog(whole)
+            # A table may have been copied since, with what the change did.
+            changes = tuple(c for c in whole.changes if catalog.instantiated[c.table] < whole.commit_scn)
+            transaction = replace(whole, changes=changes)
+            rows = RowPath(session, catalog, allow_duplicate_rows=allow_duplicate_rows)
             try:
                 with session.transaction():
                     if session.remove_entry(entry_id):
                         rows.apply(transaction)
             except (TransactionError, ApplyError) as exc:
                 failure = exc.failure if isinstance(exc, TransactionError) else Failure(0, exc)
+                if failure.message_number:
+                    number = whole.changes.index(changes[failure.message_number - 1]) + 1
+                    failure = replace(failure, message_number=number)
                 queue.update_failure(entry_id, failure)
-                number, count = failure.message_number, len(transaction.changes)
+                number, count = failure.message_number, len(whole.changes)
                 raise OperatorError(
                     f"transaction {entry_id} still cannot be applied: {failure.error}",
                     where=f"change {number} of {count}" if number else "at commit",

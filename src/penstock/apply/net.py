@@ -7,7 +7,7 @@ might have broken a constraint of the target are handed on as probes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,6 +23,9 @@ from penstock.apply.target import TargetTable
 from penstock.change import Op
 from penstock.images import is_complete, is_present, parse_images
 from penstock.schema import ForeignKey, TableSchema
+
+_MOST_COLUMNS = 800
+"""A staging table holds each column twice, and a table of PostgreSQL at most 1,600."""
 
 Columns = Mapping[str, pa.Array]
 
@@ -68,6 +71,9 @@ class Netting:
             and set(self.table.key.columns) <= set(names)
             # What the source does not enforce may be broken in between.
             and not {_ends(fk) for fk in target.foreign_keys} - {_ends(fk) for fk in self.source.foreign_keys}
+            and not set(_keys(target)) - set(_keys(self.source))
+            and not self._checks_generated
+            and len(target.columns) <= _MOST_COLUMNS
             # Two rows may have the same key text there, and netting could not tell them apart.
             and not (self.table.key.is_declared and not self.table.key.is_unique)
         )
@@ -80,7 +86,22 @@ class Netting:
     @cached_property
     def can_move(self) -> bool:
         """Whether a key change may be written as a delete and an insert: no column is only the target's."""
-        return all(column.is_generated or column.name in self.source.by_name for column in self.table.schema.columns)
+        key = set(self.table.key.columns)
+        return all(
+            (column.is_generated or column.name in self.source.by_name)
+            # Only an insert may write such a column, so the row path would refuse.
+            and not (column.is_identity_always and column.name in key)
+            for column in self.table.schema.columns
+        )
+
+    @property
+    def _checks_generated(self) -> bool:
+        """Whether a constraint that apply checks itself looks at values that only the target has."""
+        target = self.table.schema
+        checked = [name for unique in target.all_uniques if unique.is_deferrable for name in unique.mentions]
+        checked += [name for fk in target.foreign_keys for name in fk.columns]
+        checked += [name for fk in target.referenced_by for name in fk.parent_columns]
+        return any(target.by_name[name].is_generated for name in checked)
 
     @cached_property
     def sensitive(self) -> frozenset[str]:
@@ -308,6 +329,14 @@ class _Events:
             is_first=np.r_[is_any, differs],
             is_last=np.r_[differs, is_any],
         )
+
+
+def _keys(table: TableSchema) -> Iterator[tuple[str, ...]]:
+    """What no two rows of a table may share: columns, or what an index with an expression looks at."""
+    for unique in table.all_uniques:
+        yield ("unique", *sorted(unique.columns or unique.mentions), "" if unique.columns else "of expressions")
+    for exclusion in table.exclusions:
+        yield ("exclusion", *exclusion.columns, *exclusion.operators)
 
 
 def _ends(foreign_key: ForeignKey) -> tuple[object, ...]:

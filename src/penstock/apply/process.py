@@ -17,7 +17,7 @@ from penstock.apply.lag import LagHistogram
 from penstock.apply.ledger import ProcessState
 from penstock.apply.patience import Patience, RetryListener
 from penstock.apply.server import LaneResult
-from penstock.errors import OperatorError, RetryableError
+from penstock.errors import OperatorError, PenstockError, RetryableError
 from penstock.position import Limit, Scn
 
 
@@ -71,6 +71,10 @@ class Progress:
             self.lag.merge(result.lag.buckets)
 
 
+class TablesAddedError(PenstockError):
+    """The source has tables that were not there when the run began: they have to be copied before changes follow."""
+
+
 class Batch(Protocol):
     """Transactions that the source delivers together, in commit order."""
 
@@ -90,7 +94,11 @@ class Batch(Protocol):
         """Number of transactions; none means that only the position moves."""
 
     def apply(self, *, lanes: int) -> Sequence[LaneResult]:
-        """Apply them, side by side in at most so many lanes; returns one result per lane."""
+        """Apply them, side by side in at most so many lanes; returns one result per lane.
+
+        Raises:
+            TablesAddedError: Nothing was applied; the run has to get ready again.
+        """
 
 
 class Feed(Protocol):
@@ -209,6 +217,8 @@ class ApplyProcess:
                 self._listener.following()
                 self._patience.restore()
                 self._follow(progress, stop, until)
+            except TablesAddedError:
+                continue
             except RetryableError as exc:
                 if stop.is_set():
                     # What was cut short is applied by the next run; the ledger knows what it was.

@@ -227,24 +227,26 @@ class ApplyServer:
                 return None
             try:
                 nets[table] = net_change(group.rows.filter(pa.array(is_here)), netting)
-            except (SpeculationError, MalformedInputError):
-                # The row path reads the images one by one, and says which of them is wrong.
+            except (SpeculationError, MalformedInputError, pa.ArrowInvalid):
+                # The row path reads the images one by one, and says which of them is wrong; images of more than
+                # 2 GB together do not fit into one Arrow array.
                 return None
         return list(nets.values())
 
     def _apply_rows(self, group: Group) -> None:
         for i, transaction in enumerate(group.transactions()):
-            self._apply_transaction(transaction)
-            self._result.row_changes += len(transaction.changes)
-            self._count(group.part(i, i + 1))
+            if self._apply_transaction(transaction):
+                self._result.row_changes += len(transaction.changes)
+                self._count(group.part(i, i + 1))
             if self._result.aborted_by is not None:
                 return
 
-    def _apply_transaction(self, transaction: Transaction) -> None:
+    def _apply_transaction(self, transaction: Transaction) -> bool:
+        """Apply a transaction, or put it into the error queue; whether it was applied."""
         scns = np.array([transaction.commit_scn])
         failure = self._try_rows(transaction, scns)
         if failure is None:
-            return
+            return True
         with self._session.transaction():
             self._ledger.record(scns, changes=len(transaction.changes), failure=failure)
             self._ledger.put_error(transaction, failure)
@@ -252,6 +254,7 @@ class ApplyServer:
         self._result.conflicts += failure.error.number in CONFLICTS
         if self._config.disable_on_error:
             self._result.aborted_by = f"transaction {transaction.txn_id}: {failure.error}"
+        return False
 
     def _try_rows(self, transaction: Transaction, scns: NDArray[np.int64]) -> Failure | None:
         """Apply a transaction by the row path and commit it; return why it could not be."""

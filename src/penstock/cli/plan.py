@@ -26,7 +26,7 @@ def plan(
         print_json(as_json(found))
     else:
         show(found)
-    if found.source.faults or found.target.faults:
+    if not found.is_possible:
         raise typer.Exit(3)
 
 

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from penstock.cli.console import FileOption, JsonOption, open_file, print_json, say
 
 
-def teardown(file: FileOption = None, json: JsonOption = False) -> None:
+def teardown(
+    file: FileOption = None,
+    print_sql: Annotated[
+        bool, typer.Option("--print-sql", help="Print the exact SQL, for a DBA to run; change nothing.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
     """Remove the capture and the ledger. Target tables and their data stay."""
-    removed = open_file(file).teardown()
+    pipeline = open_file(file)
+    if print_sql:
+        say(pipeline.removal().sql())
+        return
+    removed = pipeline.teardown()
     if json:
         print_json({"removed": list(removed)})
     elif removed:

@@ -25,6 +25,7 @@ class DatabasePlan:
         grants: SQL a superuser has to run first, because this user may not do some step.
         notes: What a person should know, though it stops nothing.
         faults: What keeps the pipeline from being set up.
+        role: Who the objects have to belong to, where somebody else may carry the steps out.
     """
 
     label: str
@@ -32,3 +33,4 @@ class DatabasePlan:
     grants: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     faults: list[PenstockError] = field(default_factory=list)
+    role: str | None = None

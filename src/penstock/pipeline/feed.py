@@ -11,6 +11,7 @@ from typing import Protocol
 from pyspark.sql import SparkSession
 
 from penstock.apply.ledger import ProcessState
+from penstock.apply.process import TablesAddedError
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.apply.task import Target, TaskContext
@@ -144,9 +145,12 @@ class SparkFeed:
     def _refresh(self, jobs: BatchJobs) -> None:
         is_new = False
         if self._log.captured_count() != len(self._captured):
+            known = {captured.table.name for captured in self._captured}
             self._captured = self._log.captured()
             self._definitions.save_dictionary(self._captured)
             is_new = True
+            if known and not {c.table.name for c in self._captured if not c.is_partition} <= known:
+                raise TablesAddedError("tables were added to the capture set; they are copied first")
         if is_new or self._catalog is None or time.monotonic() - self._catalog_read_at > _CATALOG_AGE_S:
             catalog = self._read_catalog()
             is_new = is_new or catalog != self._catalog

@@ -17,6 +17,7 @@ from penstock.apply.process import ApplyProcess, Listener, ProcessConfig, Progre
 from penstock.apply.server import ServerConfig
 from penstock.apply.target import TargetTable
 from penstock.config import PipelineConfig
+from penstock.dialects.base import DatabasePlan
 from penstock.errors import OperatorError, PenstockError
 from penstock.pipeline.feed import SparkFeed
 from penstock.pipeline.plan import Plan
@@ -58,11 +59,15 @@ class Pipeline:
         """Work out what `setup` would do. Changes nothing."""
         tables = self._source.match(self.config.capture.tables)
         described = self._source.describe(tables)
-        return Plan(
+        plan = Plan(
             tables=[str(table) for table in tables],
             source=self._source.plan(tables),
-            target=self._target.plan(self._source.blueprint(tables), described),
+            target=self._target.plan(self._source.blueprint(tables), described, self._source.replaced_tables()),
         )
+        if self._source.identity() == self._target.identity():
+            what = "source and target are the same database"
+            plan.target.faults.append(OperatorError(what, where=self._target.label, do="correct one of the urls"))
+        return plan
 
     def setup(self) -> Plan:
         """Install capture and ledger, and make the tables that are missing at the target; all of it or nothing.
@@ -91,7 +96,7 @@ class Pipeline:
         apply = self.config.apply
         patience = Patience(apply.retry_s, stop, listener)
         patience.insist(lambda: self._check_capture(listener))
-        patience.insist(self._target.check)
+        patience.insist(self._check_target)
         if stop.is_set():
             return Progress(START)
         spark = self._start_spark()
@@ -185,19 +190,32 @@ class Pipeline:
         allow = self.config.apply.allow_duplicate_rows
         return error_queue.retry(self.errors(), entry_ids, allow_duplicate_rows=allow)
 
+    def removal(self) -> Plan:
+        """Work out what `teardown` would remove. Changes nothing; raises as it does."""
+        return Plan(
+            tables=[],
+            source=DatabasePlan(self._source.label, list(self._source.removal())),
+            target=DatabasePlan(self._target.label, list(self._target.removal())),
+        )
+
     def teardown(self) -> Sequence[str]:
         """Remove what setup made, except target tables and their data; returns what was removed.
 
         Raises:
             OperatorError: The process is running, or its error queue holds transactions.
         """
-        target_steps, source_steps = self._target.removal(), self._source.removal()
-        with self._target.setup() as at_target, self._source.setup() as at_source:
-            for step in target_steps:
+        plan = self.removal()
+        with self._target.setup(printer="teardown") as at_target, self._source.setup(printer="teardown") as at_source:
+            for step in plan.target.steps:
                 at_target.take(step)
-            for step in source_steps:
+            for step in plan.source.steps:
                 at_source.take(step)
-        return [step.summary for step in (*source_steps, *target_steps)]
+        return [step.summary for step in (*plan.source.steps, *plan.target.steps)]
+
+    def _check_target(self) -> None:
+        self._target.check()
+        with closing(self._target.ledger()) as ledger:
+            ledger.refuse_second()
 
     def _check_columns(self, source: TableSchema, target: TableSchema) -> None:
         wanted = [column.name for column in source.columns if not column.is_generated]

@@ -1,4 +1,4 @@
-"""What setting a pipeline up would do, as a value that can be shown, printed and carried out."""
+"""What setting a pipeline up, or tearing it down, would do: a value that can be shown, printed and carried out."""
 
 from __future__ import annotations
 
@@ -21,8 +21,13 @@ class Plan:
         """Whether everything is in place already."""
         return not (self.source.steps or self.target.steps)
 
+    @property
+    def is_possible(self) -> bool:
+        """Whether nothing is in the way."""
+        return not any(side.faults or side.grants for side in (self.source, self.target))
+
     def sql(self) -> str:
-        """The exact SQL that setup would run, for a DBA to read, and the grants that are missing."""
+        """The exact SQL that would be run, for a DBA to read or to run, and the grants that are missing."""
         return "\n".join([*_sql(self.target, "target"), *_sql(self.source, "source")])
 
 
@@ -33,6 +38,9 @@ def _sql(plan: DatabasePlan, side: str) -> list[str]:
     if not plan.steps:
         return [*lines, "-- nothing to do", ""]
     lines += ["BEGIN;"]
+    if plan.role:
+        role = plan.role.replace('"', '""')
+        lines += ["-- whoever runs this: everything is to belong to the pipeline's user", f'SET LOCAL ROLE "{role}";']
     for step in plan.steps:
         lines += [f"-- {step.summary}", f"{step.sql.rstrip().removesuffix(';')};"]
     return [*lines, "COMMIT;", ""]

@@ -38,6 +38,9 @@ class TargetAccess(Target, LoaderAccess, Protocol):
 class TargetLedger(Ledger, CopyLedger, CopyDestination, Definitions, Protocol):
     """The ledger of the pipeline's apply process."""
 
+    def refuse_second(self) -> None:
+        """Raise an `OperatorError` if a run of the process is alive already."""
+
     def state(self) -> ProcessState | None:
         """Return where the process stands; None when it was never started."""
 
@@ -68,8 +71,11 @@ class SourceSide(Protocol):
     def blueprint(self, tables: Sequence[TableName]) -> Any:
         """Say how to make tables like these, in a form that a target of the same kind understands."""
 
-    def setup(self) -> AbstractContextManager[SetupSession]:
-        """Open a transaction for setup or teardown; commits at the end of the block."""
+    def setup(self, *, printer: str = "plan") -> AbstractContextManager[SetupSession]:
+        """Open a transaction for setup or teardown; commits at the end of the block.
+
+        `printer` is the command that prints the steps for somebody with more rights.
+        """
 
     def removal(self) -> Sequence[Step]:
         """The steps that remove what setup made; none when there is nothing."""
@@ -79,6 +85,12 @@ class SourceSide(Protocol):
 
     def open_log(self) -> ChangeLog:
         """Open the change log."""
+
+    def identity(self) -> str:
+        """What no other database has, as long as the server runs."""
+
+    def replaced_tables(self) -> Sequence[TableName]:
+        """Tables that were made anew under a captured name, and are not captured yet."""
 
     def stale_tables(self) -> Sequence[str]:
         """Captured tables whose definition is no longer the one their capture was built for."""
@@ -101,14 +113,22 @@ class TargetSide(Protocol):
     def access(self) -> TargetAccess:
         """How tasks reach it."""
 
-    def plan(self, blueprint: Any, source: Mapping[TableName, TableSchema]) -> DatabasePlan:
-        """Plan the ledger and the missing tables; check those that exist."""
+    def identity(self) -> str:
+        """What no other database has, as long as the server runs."""
+
+    def plan(
+        self, blueprint: Any, source: Mapping[TableName, TableSchema], replaced: Sequence[TableName]
+    ) -> DatabasePlan:
+        """Plan the ledger and the missing tables; check those that exist. Replaced tables have to be copied anew."""
 
     def describe(self, tables: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
         """Describe tables as they are now."""
 
-    def setup(self) -> AbstractContextManager[SetupSession]:
-        """Open a transaction for setup or teardown; commits at the end of the block."""
+    def setup(self, *, printer: str = "plan") -> AbstractContextManager[SetupSession]:
+        """Open a transaction for setup or teardown; commits at the end of the block.
+
+        `printer` is the command that prints the steps for somebody with more rights.
+        """
 
     def removal(self) -> Sequence[Step]:
         """The steps that remove what setup made for this pipeline, but no table that holds data.

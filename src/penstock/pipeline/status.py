@@ -58,14 +58,15 @@ def status_of(
         state = "running"
     else:
         state = "aborted" if process.status == "ABORTED" else "stopped"
+    now = datetime.now(UTC)
     consistent_at = process.consistent_at if process else None
-    if backlog and backlog.oldest_at and (consistent_at is None or backlog.oldest_at < consistent_at):
+    if process is None or backlog is None or to_copy:
+        consistent_at = None
+    elif backlog.changes == 0:
+        consistent_at = now
+    elif backlog.oldest_at and (consistent_at is None or backlog.oldest_at < consistent_at):
         consistent_at = backlog.oldest_at
-    lag_s = None
-    if process is not None and backlog is not None and backlog.changes == 0:
-        lag_s = 0.0
-    elif consistent_at is not None:
-        lag_s = max(0.0, (datetime.now(UTC) - consistent_at).total_seconds())
+    lag_s = None if consistent_at is None else max(0.0, (now - consistent_at).total_seconds())
     return Status(
         pipeline=pipeline,
         state=state,

@@ -10,7 +10,7 @@ import adbc_driver_manager
 import pyarrow as pa
 
 from penstock.dialects.postgres.connection import conninfo, label
-from penstock.dialects.postgres.errors import from_sqlstate
+from penstock.dialects.postgres.errors import condition, from_sqlstate
 from penstock.errors import PenstockError
 
 _PRIMARY_MESSAGE = re.compile(r"(?:ERROR|FATAL):\s+(.*)")
@@ -68,5 +68,9 @@ class ArrowReader:
     def _translate(self, exc: Exception, doing: str) -> PenstockError:
         # Only the server's primary message: the rest of the driver's text repeats the query.
         found = _PRIMARY_MESSAGE.search(str(exc))
-        reason = found.group(1) if found else "connection lost"
-        return from_sqlstate(getattr(exc, "sqlstate", None), doing=doing, where=self._where, reason=reason)
+        sqlstate = getattr(exc, "sqlstate", None) or None
+        if sqlstate and sqlstate[:2] == "22":
+            reason = condition(sqlstate)
+        else:
+            reason = found.group(1) if found else "connection lost"
+        return from_sqlstate(sqlstate, doing=doing, where=self._where, reason=reason)

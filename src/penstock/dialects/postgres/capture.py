@@ -10,6 +10,25 @@ from penstock.dialects.base import Step
 from penstock.dialects.postgres.connection import Connection, literal, quote
 from penstock.dialects.postgres.resources import sql_text
 
+_FUNCTIONS = [
+    "describe",
+    "draw_commit_seq",
+    "install_marker",
+    "quoted",
+    "json_value",
+    "image",
+    "captured_root",
+    "capture_mode",
+    "trigger_names",
+    "has_triggers",
+    "essence",
+    "capture",
+    "capture_all",
+    "capture_body",
+    "on_ddl",
+    "replaced",
+    "stale",
+]
 _EVENT_TAGS = ("ALTER TABLE", "CREATE TABLE", "CREATE TRIGGER", "ALTER TRIGGER")
 
 
@@ -65,6 +84,16 @@ def is_installed(connection: Connection, name: str) -> bool:
     return bool(row and row[0])
 
 
+def has_function(connection: Connection, name: str, function: str) -> bool:
+    """Whether the set as it is installed has a function, which an older version may lack."""
+    row = connection.execute(
+        "SELECT EXISTS (SELECT FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace"
+        " WHERE n.nspname = %s AND p.proname = %s)",
+        [name, function],
+    ).fetchone()
+    return bool(row and row[0])
+
+
 def is_current(connection: Connection, name: str, tables: Iterable[TableName], wanted: Sequence[Step]) -> bool:
     """Whether these steps would change nothing."""
     found = connection.execute(
@@ -75,8 +104,8 @@ def is_current(connection: Connection, name: str, tables: Iterable[TableName], w
     quoted = quote(name)
     names = [quote(table.schema, table.name) for table in tables]
     row = connection.execute(
-        f"SELECT count(*) = %s AND NOT EXISTS (SELECT FROM {quoted}.stale())"
-        f" FROM (SELECT DISTINCT relid FROM {quoted}.captured WHERE relid = ANY (%s::regclass[])) c",
+        f"SELECT count(*) = %s AND NOT EXISTS (SELECT FROM {quoted}.stale()) FROM (SELECT DISTINCT relid"
+        f" FROM {quoted}.captured WHERE relid = ANY (%s::regclass[]) AND mode <> 'detached') c",
         [len(names), names],
     ).fetchone()
     return bool(row and row[0])
@@ -87,6 +116,16 @@ def stamp(script: str) -> str:
     return f"penstock: {hashlib.sha256(script.encode()).hexdigest()[:16]}"
 
 
+def is_foreign(connection: Connection, schema: str) -> bool:
+    """Whether a schema of this name exists that is not ours, or not only."""
+    row = connection.execute(
+        "SELECT coalesce(obj_description(oid, 'pg_namespace'), '') NOT LIKE 'penstock: %%' FROM pg_namespace"
+        " WHERE nspname = %s",
+        [schema],
+    ).fetchone()
+    return bool(row and row[0])
+
+
 def uninstall_statements(connection: Connection, name: str) -> list[str]:
     """The SQL that removes a capture set and nothing else; empty when there is none."""
     quoted = quote(name)
@@ -95,13 +134,14 @@ def uninstall_statements(connection: Connection, name: str) -> list[str]:
     triggers = connection.execute(
         "SELECT t.tgname, n.nspname, c.relname FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid"
         " JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace"
-        " WHERE p.pronamespace = %s::regnamespace AND t.tgparentid = 0 ORDER BY 2, 3, 1",
-        [quoted],
+        " WHERE p.pronamespace = %s::regnamespace AND t.tgparentid = 0 AND starts_with(t.tgname, %s) ORDER BY 2, 3, 1",
+        [quoted, f"R_{name}_"],
     )
     drops = [f"DROP TRIGGER {quote(trigger)} ON {quote(schema, table)}" for trigger, schema, table in triggers]
     functions = connection.execute(
-        "SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = %s::regnamespace ORDER BY p.proname",
-        [quoted],
+        "SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = %s::regnamespace"
+        r" AND (p.proname = ANY (%s) OR p.proname ~ '^capture_\d+_[riudt]$') ORDER BY p.proname",
+        [quoted, _FUNCTIONS],
     )
     has_event_trigger = connection.execute("SELECT FROM pg_event_trigger WHERE evtname = %s", [name]).fetchone()
     return [

@@ -25,6 +25,10 @@ CANONICAL_SETTINGS = {
     "standard_conforming_strings": "on",
     # Where row-level security would hide rows from this user, fail instead.
     "row_security": "off",
+    # What a role or database limits for its interactive users would end our work half-way, again and again.
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
 }
 """Session settings under which a type's text is canonical text, and nothing is left out; capture functions set those
 they need."""

@@ -16,7 +16,7 @@ from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.connection import Connection, connect, label, speaking
 from penstock.dialects.postgres.session import PostgresSession
 from penstock.errors import OperatorError
-from penstock.position import START
+from penstock.position import START, Scn
 from penstock.values import encode_image
 
 _ENTRY = """
@@ -45,7 +45,7 @@ def put_error(connection: Connection, process: str, transaction: Transaction, fa
             error.number,
             error.code,
             str(error),
-            None if error.found is None else encode_image(error.found),
+            None if error.found is None else encode_image(error.found, is_ascii=True),
         ],
     ).fetchone()
     assert row is not None
@@ -54,7 +54,9 @@ def put_error(connection: Connection, process: str, transaction: Transaction, fa
         " change_seq, before, after) FROM STDIN"
     ) as copy:
         for number, change in enumerate(transaction.changes, start=1):
-            images = (None if image is None else encode_image(image) for image in (change.before, change.after))
+            images = (
+                None if image is None else encode_image(image, is_ascii=True) for image in (change.before, change.after)
+            )
             copy.write_row(
                 [
                     process,
@@ -119,7 +121,7 @@ class PostgresErrorQueue:
                     error.number,
                     error.code,
                     str(error),
-                    None if error.found is None else encode_image(error.found),
+                    None if error.found is None else encode_image(error.found, is_ascii=True),
                     self._process,
                     self._number(entry_id),
                 ],
@@ -180,9 +182,16 @@ class PostgresRetrySession(PostgresSession):
         tables = read_tables(self.connection, names)
         return TargetCatalog(
             tables={name: TargetTable(table) for name, table in tables.items()},
-            instantiated=dict.fromkeys(names, START),
+            instantiated=dict.fromkeys(names, START) | self._copied(),
             references_from=START,
         )
+
+    def _copied(self) -> dict[TableName, Scn]:
+        rows = self._execute(
+            "SELECT schema_name, table_name, scn FROM penstock.instantiation WHERE process = %s AND state = 'READY'",
+            [self._process],
+        )
+        return {TableName(schema, name): Scn(scn) for schema, name, scn in rows}
 
 
 _DELETE = "DELETE FROM penstock.error WHERE process = %s AND id = %s"

@@ -70,6 +70,8 @@ def from_sqlstate(sqlstate: str | None, *, doing: str, where: str, reason: str) 
             return RetryableError(what, where=where, do="free space or memory on the database server")
         case "42P01" | "42883" | "3F000":
             return OperatorError(what, where=where, do="run `penstock setup`")
+        case _ if sqlstate[:2] == "22":
+            return OperatorError(what, where=where, do="a value cannot be read as what it should be; mend it")
         case _ if sqlstate in _LOST or sqlstate in _CONTENTION or sqlstate.startswith("08"):
             return RetryableError(what, where=where)
         case _:
@@ -78,6 +80,9 @@ def from_sqlstate(sqlstate: str | None, *, doing: str, where: str, reason: str) 
 
 def reason(exc: psycopg.Error) -> str:
     """The server's primary message, or the driver's first line; DETAIL is left out because it holds row values."""
+    if exc.sqlstate and exc.sqlstate[:2] == "22":
+        # Such a message repeats the value.
+        return condition(exc.sqlstate)
     text = exc.diag.message_primary or str(exc).strip()
     return text.splitlines()[0] if text else type(exc).__name__
 
@@ -98,7 +103,15 @@ def safe_message(diag: Any) -> str:
         )
         if name
     ]
-    condition = psycopg.errors.lookup(diag.sqlstate).__name__ if diag.sqlstate else "error"
-    words = "".join(" " + c.lower() if c.isupper() else c for c in condition).strip()
+    words = condition(diag.sqlstate) if diag.sqlstate else "error"
     text = words if diag.sqlstate and diag.sqlstate[:2] == "22" else diag.message_primary or words
     return f"{text} ({', '.join(parts)})" if parts else text
+
+
+def condition(sqlstate: str) -> str:
+    """The name of an error condition, in words."""
+    try:
+        name = psycopg.errors.lookup(sqlstate).__name__
+    except KeyError:
+        return f"SQLSTATE {sqlstate}"
+    return "".join(" " + c.lower() if c.isupper() else c for c in name).strip()

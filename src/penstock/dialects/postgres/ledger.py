@@ -101,6 +101,15 @@ class PostgresLedger:
             ).fetchone()
             return ProcessState(**row) if row else None
 
+    def refuse_second(self) -> None:
+        """Make sure, before anything is started, that no run of the process is alive.
+
+        Raises:
+            OperatorError: One is.
+        """
+        if self.is_running():
+            raise self._running_already()
+
     def is_running(self) -> bool:
         """Whether a run of the process is alive somewhere."""
         with speaking("read the ledger", self._url):
@@ -127,7 +136,7 @@ class PostgresLedger:
         with speaking("write the ledger", self._url), connection.transaction():
             moved = connection.execute(
                 "UPDATE penstock.process SET low_watermark = %(end)s,"
-                " high_watermark = greatest(high_watermark, %(end)s), consistent_at = coalesce(%(at)s, consistent_at),"
+                " high_watermark = greatest(high_watermark, %(end)s), consistent_at = greatest(consistent_at, %(at)s),"
                 " applied_at = now() WHERE name = %(process)s AND epoch = %(epoch)s AND low_watermark <= %(end)s",
                 {"end": end, "at": consistent_at, "process": self._process, "epoch": self._epoch},
             )
@@ -258,12 +267,15 @@ class PostgresLedger:
             if row and row[0]:
                 return
             if time.monotonic() > deadline:
-                raise OperatorError(
-                    f"apply process {self._process!r} is running already",
-                    where=label(self._url),
-                    do="stop the other `penstock run` first, or give this pipeline another name",
-                )
+                raise self._running_already()
             time.sleep(0.2)
+
+    def _running_already(self) -> OperatorError:
+        return OperatorError(
+            f"apply process {self._process!r} is running already",
+            where=label(self._url),
+            do="stop the other `penstock run` first, or give this pipeline another name",
+        )
 
     def _sql(self) -> Connection:
         if self._connection is None or self._connection.closed:

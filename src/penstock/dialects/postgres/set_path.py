@@ -17,7 +17,7 @@ from penstock.apply.net import NetChange
 from penstock.apply.target import TargetTable
 from penstock.change import TableName
 from penstock.dialects.postgres.connection import Connection, quote
-from penstock.schema import Column, ForeignKey
+from penstock.schema import Column, ForeignKey, Unique
 
 _CSV = pacsv.WriteOptions(include_header=False)
 
@@ -197,7 +197,11 @@ class _NetStatements:
                 is_given = (
                     "true" if unique.nulls_are_equal else _all(f"v.{quote(n)} IS NOT NULL" for n in unique.columns)
                 )
-                same = _all(f"t.{quote(n)} IS NOT DISTINCT FROM v.{quote(n)}" for n in unique.columns)
+                # Only = can use the index.
+                same = _all(
+                    f"t.{quote(n)} {'IS NOT DISTINCT FROM' if self._may_be_null(unique, n) else '='} v.{quote(n)}"
+                    for n in unique.columns
+                )
                 self._path.expect_none(
                     f"SELECT FROM {values} v WHERE {is_given} AND 1 <"
                     f" (SELECT count(*) FROM (SELECT FROM {self._target} t WHERE {same} LIMIT 2) found)"
@@ -291,6 +295,9 @@ class _NetStatements:
             f"SELECT FROM {s.name} s WHERE NOT EXISTS (SELECT FROM {self._target} t WHERE {kept})"
             f" AND EXISTS (SELECT FROM {child} c WHERE {refers})"
         )
+
+    def _may_be_null(self, unique: Unique, column: str) -> bool:
+        return unique.nulls_are_equal and self._by_name[column].is_nullable
 
     def _written(self, columns: tuple[str, ...]) -> Iterator[Staged]:
         """Staged rows that give any of these columns a new value."""

@@ -70,13 +70,18 @@ def match_tables(connection: Connection, url: str, patterns: Sequence[str]) -> l
 
 def plan_source(connection: Connection, url: str, pipeline: str, tables: Sequence[TableName]) -> DatabasePlan:
     """Plan the capture of `tables`."""
-    plan = DatabasePlan(label(url), faults=_version_faults(connection, url))
     name = capture.set_name(pipeline)
+    plan = DatabasePlan(label(url), faults=_faults_of(connection, url, name))
     superuser = is_superuser(connection)
     steps = capture.install_steps(name, tables, with_event_trigger=superuser)
     if not capture.is_current(connection, name, tables, steps):
         plan.steps = steps
+    if connection.execute("SELECT to_regclass('penstock.process')").fetchone() != (None,):
+        plan.notes.append(
+            "changes that penstock applies to this database are not captured again: their triggers are off"
+        )
     if not superuser:
+        plan.role = current_user(connection)
         plan.grants = list(_missing_source_grants(connection, name, tables))
         plan.notes.append(
             "only a superuser's event trigger can notice DDL: after ALTER TABLE on a captured table,"
@@ -111,10 +116,20 @@ def read_blueprint(connection: Connection, tables: Sequence[TableName]) -> Bluep
 
 
 def plan_target(
-    connection: Connection, url: str, blueprint: Blueprint, source: Mapping[TableName, TableSchema]
+    connection: Connection,
+    url: str,
+    *,
+    process: str,
+    blueprint: Blueprint,
+    source: Mapping[TableName, TableSchema],
+    replaced: Sequence[TableName],
 ) -> DatabasePlan:
-    """Plan the ledger and the missing tables; check the tables that exist, without altering them."""
-    plan = DatabasePlan(label(url), faults=_version_faults(connection, url))
+    """Plan the ledger and the missing tables; check the tables that exist, without altering them.
+
+    Args:
+        replaced: Tables that were made anew at the source, whose copy is of the table before.
+    """
+    plan = DatabasePlan(label(url), faults=_faults_of(connection, url, "penstock"))
     existing = read_tables(connection, source)
     if not _is_ledger_current(connection):
         script = sql_text("ledger")
@@ -138,19 +153,64 @@ def plan_target(
                 plan.notes.append(
                     f"a foreign key of {name} is left out: {parent} is neither captured nor at the target"
                 )
+    copied = _copied(connection, process)
     for name, table in existing.items():
         _check_table(plan, source[name], table)
+        if name in replaced and name in copied:
+            forget = (
+                f"DELETE FROM penstock.instantiation WHERE process = {literal(process)}"
+                f" AND (schema_name, table_name) = ({literal(name.schema)}, {literal(name.name)})"
+            )
+            plan.steps.append(Step(f"forget the copy of {name}, which was made anew at the source", forget))
+        if (name in replaced or name not in copied) and _has_rows(connection, name):
+            plan.faults.append(
+                OperatorError(
+                    f"table {name} holds rows that penstock did not copy",
+                    where=plan.label,
+                    do="empty it, or take it out of capture.tables",
+                )
+            )
     if not is_superuser(connection):
+        plan.role = current_user(connection)
         plan.grants = list(_missing_target_grants(connection, existing, missing))
     return plan
 
 
-def _version_faults(connection: Connection, url: str) -> list[PenstockError]:
-    if connection.info.server_version >= _OLDEST * 10_000:
-        return []
-    found = connection.info.parameter_status("server_version")
-    what = f"PostgreSQL {found} is too old"
-    return [OperatorError(what, where=label(url), do=f"use PostgreSQL {_OLDEST} or later")]
+def _faults_of(connection: Connection, url: str, schema: str) -> list[PenstockError]:
+    """What is wrong with a database as a whole."""
+    faults: list[PenstockError] = []
+    if connection.info.server_version < _OLDEST * 10_000:
+        found = connection.info.parameter_status("server_version")
+        what = f"PostgreSQL {found} is too old"
+        faults.append(OperatorError(what, where=label(url), do=f"use PostgreSQL {_OLDEST} or later"))
+    if connection.info.parameter_status("server_encoding") == "SQL_ASCII":
+        what = "the database's encoding is SQL_ASCII, which does not say what its bytes mean"
+        faults.append(OperatorError(what, where=label(url), do="use a database with a real encoding, best UTF8"))
+    if capture.is_foreign(connection, schema):
+        what = f"schema {schema!r} exists, and is not Penstock's"
+        faults.append(OperatorError(what, where=label(url), do="rename it: Penstock keeps its own objects there"))
+    return faults
+
+
+def _copied(connection: Connection, process: str) -> set[TableName]:
+    """Tables that the process has copied, or begun to copy."""
+    if connection.execute("SELECT to_regclass('penstock.instantiation')").fetchone() == (None,):
+        return set()
+    if not _may(connection, "SELECT has_table_privilege('penstock.instantiation', 'SELECT')"):
+        return set()
+    rows = connection.execute(
+        "SELECT schema_name, table_name FROM penstock.instantiation WHERE process = %s", [process]
+    )
+    return {TableName(schema, name) for schema, name in rows}
+
+
+def _has_rows(connection: Connection, name: TableName) -> bool:
+    quoted = quote(name.schema, name.name)
+    if not _may(connection, "SELECT has_schema_privilege(%s, 'USAGE')", name.schema):
+        return False
+    if not _may(connection, "SELECT has_table_privilege(%s, 'SELECT') AND NOT row_security_active(%s)", quoted, quoted):
+        return False
+    return connection.execute(f"SELECT FROM {quoted} LIMIT 1").fetchone() is not None
 
 
 def _is_ledger_current(connection: Connection) -> bool:
@@ -245,7 +305,17 @@ def _missing_source_grants(connection: Connection, name: str, tables: Sequence[T
         connection, "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = %s)", name
     ):
         yield f"GRANT CREATE ON DATABASE {quote(connection.info.dbname)} TO {user}"
-    yield from _missing_table_grants(connection, tables, ("SELECT", "TRIGGER"))
+    yield from _missing_table_grants(connection, _with_partitions(connection, tables), ("SELECT", "TRIGGER"))
+
+
+def _with_partitions(connection: Connection, tables: Sequence[TableName]) -> list[TableName]:
+    rows = connection.execute(
+        "SELECT pn.nspname, p.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,"
+        " pg_partition_tree(c.oid) t JOIN pg_class p ON p.oid = t.relid JOIN pg_namespace pn ON pn.oid = p.relnamespace"
+        " WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[]))",
+        [[table.schema for table in tables], [table.name for table in tables]],
+    )
+    return sorted({TableName(schema, name) for schema, name in rows} | set(tables))
 
 
 def _missing_target_grants(

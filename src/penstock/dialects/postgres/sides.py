@@ -17,6 +17,7 @@ from penstock.dialects.postgres.comparer import PostgresComparer
 from penstock.dialects.postgres.connection import Connection, connect, label, quote, speaking
 from penstock.dialects.postgres.copy import PostgresCopyOrigin
 from penstock.dialects.postgres.error_queue import PostgresErrorQueue
+from penstock.dialects.postgres.errors import translate
 from penstock.dialects.postgres.ledger import PostgresLedger, ledger_exists, removal_steps
 from penstock.dialects.postgres.session import PostgresSession
 from penstock.dialects.postgres.setup import Blueprint
@@ -29,10 +30,11 @@ _LOCK_WAIT = "10s"
 class PostgresSetupSession:
     """Implements `pipeline.sides.SetupSession`."""
 
-    def __init__(self, connection: Connection, url: str) -> None:
-        """Run steps on `connection`, inside its open transaction."""
+    def __init__(self, connection: Connection, url: str, printer: str) -> None:
+        """Run steps on `connection`, inside its open transaction; `printer` is the command that prints them."""
         self._connection = connection
         self._url = url
+        self._printer = printer
 
     def take(self, step: Step) -> None:
         """Carry out a step; waits only so long for a table that somebody else holds."""
@@ -48,8 +50,10 @@ class PostgresSetupSession:
             raise OperatorError(
                 f"no right to take this step: {step.summary}",
                 where=label(self._url),
-                do="nothing was changed; `penstock plan --print-sql` prints the grants and the SQL for a superuser",
+                do=f"nothing was changed; `penstock {self._printer} --print-sql` prints the SQL for a superuser to run",
             ) from exc
+        except psycopg.Error as exc:
+            raise translate(exc, doing=f"take this step: {step.summary}", where=label(self._url)) from exc
 
 
 class _PostgresSide:
@@ -63,17 +67,27 @@ class _PostgresSide:
         """The database, named without secrets."""
         return label(self._url)
 
+    def identity(self) -> str:
+        """What no other database has, as long as the server runs."""
+        with self._connection("tell databases apart") as connection:
+            row = connection.execute(
+                "SELECT concat_ws(' ', pg_postmaster_start_time()::text, oid, current_setting('port'))"
+                " FROM pg_database WHERE datname = current_database()"
+            ).fetchone()
+            assert row is not None
+            return str(row[0])
+
     def describe(self, tables: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
         """Describe tables as they are now."""
         with self._connection("read the catalogue") as connection:
             return read_tables(connection, tables)
 
     @contextmanager
-    def setup(self) -> Iterator[PostgresSetupSession]:
+    def setup(self, *, printer: str = "plan") -> Iterator[PostgresSetupSession]:
         """Open a transaction for setup or teardown; commits at the end of the block."""
         with self._connection("change the database") as connection, connection.transaction():
             connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_WAIT}'")
-            yield PostgresSetupSession(connection, self._url)
+            yield PostgresSetupSession(connection, self._url, printer)
 
     @contextmanager
     def _connection(self, doing: str) -> Iterator[Connection]:
@@ -112,7 +126,7 @@ class PostgresSourceSide(_PostgresSide):
         """The steps that remove the capture set."""
         with self._connection("read the catalogue") as connection:
             statements = capture.uninstall_statements(connection, self._set_name)
-            return [Step(" ".join(sql.split()[:3]), sql) for sql in statements]
+            return [Step(sql[0].lower() + sql[1:].replace("ROP", "rop", 1), sql) for sql in statements]
 
     def has_capture(self) -> bool:
         """Whether setup has made a capture set here."""
@@ -122,6 +136,19 @@ class PostgresSourceSide(_PostgresSide):
     def open_log(self) -> ChangeLog:
         """Open the change log."""
         return ChangeLog(self._url, self._set_name)
+
+    def replaced_tables(self) -> Sequence[TableName]:
+        """Tables that were made anew under a captured name, and are not captured yet."""
+        if not self.has_capture():
+            return []
+        with self._connection("read the captured tables") as connection:
+            if not capture.has_function(connection, self._set_name, "replaced"):
+                return []
+            rows = connection.execute(
+                "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+                f" WHERE c.oid IN (SELECT r FROM {quote(self._set_name)}.replaced() r)"
+            )
+            return [TableName(schema, name) for schema, name in rows]
 
     def stale_tables(self) -> Sequence[str]:
         """Captured tables whose definition is no longer the one their capture was built for."""
@@ -146,10 +173,19 @@ class PostgresTargetSide(_PostgresSide):
         """How tasks reach it."""
         return PostgresTarget(self._url, self._pipeline)
 
-    def plan(self, blueprint: Blueprint, source: Mapping[TableName, TableSchema]) -> DatabasePlan:
+    def plan(
+        self, blueprint: Blueprint, source: Mapping[TableName, TableSchema], replaced: Sequence[TableName]
+    ) -> DatabasePlan:
         """Plan the ledger and the missing tables; check those that exist."""
         with self._connection("read the catalogue") as connection:
-            return setup.plan_target(connection, self._url, blueprint, source)
+            return setup.plan_target(
+                connection,
+                self._url,
+                process=self._pipeline,
+                blueprint=blueprint,
+                source=source,
+                replaced=replaced,
+            )
 
     def removal(self) -> Sequence[Step]:
         """The steps that remove this pipeline's part of the ledger, and the ledger itself if nobody else uses it."""

@@ -1,7 +1,8 @@
 -- The capture set {set}: the change log of one pipeline, and what fills it.
 -- Everything here lives in one schema; `{set}` stands for its quoted name, {name} for the same as a literal.
 
-CREATE SCHEMA IF NOT EXISTS {set};
+-- IF NOT EXISTS would want the right to create one all the same.
+DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_namespace WHERE nspname = {name}) THEN CREATE SCHEMA {set}; END IF; END $$;
 
 CREATE SEQUENCE IF NOT EXISTS {set}.change_seq AS bigint CACHE 1;
 
@@ -83,7 +84,8 @@ $$;
 CREATE OR REPLACE FUNCTION {set}.image(columns jsonb, row_alias text, old_alias text DEFAULT NULL) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT format($f$'{{' || %s || '}}'$f$, CASE WHEN count(*) = 1 THEN min(piece)
-    ELSE format($f$concat_ws(',', %s)$f$, string_agg(piece, ', ' ORDER BY chunk)) END)
+    -- A chunk without a change is an empty text, and would leave its comma behind.
+    ELSE format($f$concat_ws(',', %s)$f$, string_agg(format($f$nullif(%s, '')$f$, piece), ', ' ORDER BY chunk)) END)
   FROM (
     -- A function takes at most 100 arguments.
     SELECT (ord - 1) / 90 AS chunk, format($f$concat_ws(',', %s)$f$, string_agg(CASE
@@ -110,24 +112,47 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     WHERE EXISTS (SELECT FROM {set}.captured c WHERE c.relid = a.relid) ORDER BY a.ord DESC LIMIT 1), rel)
 $$;
 
--- How a table must be captured: by 'row', by 'statement', or by statement except for updates ('keyless').
--- A statement trigger fires after all row triggers, so another trigger's writes would be logged before the change
--- that caused them; and it can pair old with new rows only by a key that is unique at every moment.
+-- How a table must be captured: by 'row', by 'statement', or as a 'partition' that goes with its root; '+marker' where
+-- a constraint may be checked at commit. A statement trigger fires after all row triggers, so another trigger's writes
+-- would be logged before the change that caused them; and it also sees the rows of tables that inherit.
 CREATE OR REPLACE FUNCTION {set}.capture_mode(rel oid, definition jsonb) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT CASE
     -- Row triggers on the root are cloned to its partitions; only TRUNCATE has to be watched on each of them.
     WHEN {set}.captured_root(rel) <> rel THEN 'partition'
-    WHEN (definition ->> 'is_partitioned')::bool OR EXISTS (
-      SELECT FROM pg_trigger t
-      WHERE t.tgrelid = rel AND NOT t.tgisinternal AND t.tgenabled <> 'D'
-        AND t.tgtype & 1 = 1 AND t.tgtype & 66 = 0 AND t.tgname NOT LIKE 'R\_penstock\_%') THEN 'row'
-    WHEN jsonb_typeof(definition -> 'primary_key') = 'null'
-      OR (definition #>> '{{primary_key,is_deferrable}}')::bool THEN 'keyless'
+    WHEN (definition ->> 'is_partitioned')::bool
+      OR EXISTS (SELECT FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+        WHERE rel IN (i.inhparent, i.inhrelid) AND NOT c.relispartition)
+      OR EXISTS (SELECT FROM pg_trigger t
+        WHERE t.tgrelid = rel AND NOT t.tgisinternal AND t.tgenabled <> 'D'
+          AND t.tgtype & 1 = 1 AND t.tgtype & 66 = 0 AND t.tgname NOT LIKE 'R\_penstock\_%') THEN 'row'
     ELSE 'statement'
   END
   || CASE WHEN EXISTS (
       SELECT FROM pg_constraint c WHERE c.condeferrable AND rel IN (c.conrelid, c.confrelid)) THEN '+marker' ELSE '' END
+$$;
+
+-- The triggers that a mode needs. Their names hold the table's oid: a partition may have some of its own beside those
+-- it has from its root, and no other set's names begin alike.
+CREATE OR REPLACE FUNCTION {set}.trigger_names(rel oid, mode text) RETURNS text[]
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT array_agg(format('R_%s_%s%s', {name}, rel, suffix)) FROM unnest(CASE
+    WHEN mode LIKE 'partition%' THEN ARRAY['_t']
+    WHEN mode LIKE 'row%' THEN ARRAY['_r', '_t']
+    WHEN mode LIKE 'statement%' THEN ARRAY['_i', '_d', '_u', '_t'] END) suffix
+$$;
+
+-- Whether a table's triggers are there and switched on.
+CREATE OR REPLACE FUNCTION {set}.has_triggers(rel oid, mode text) RETURNS bool
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT count(*) = cardinality({set}.trigger_names(rel, mode)) FROM pg_trigger t
+  WHERE t.tgrelid = rel AND t.tgenabled = 'O' AND t.tgname = ANY ({set}.trigger_names(rel, mode))
+$$;
+
+-- What of a definition capture depends on; the rest may change without it.
+CREATE OR REPLACE FUNCTION {set}.essence(definition jsonb) RETURNS jsonb
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT definition - '{{uniques,exclusions,checks,foreign_keys,referenced_by,fires_triggers,has_row_security}}'::text[]
 $$;
 
 -- Capture a table from now on, or again after its definition changed. Does nothing when all is in place.
@@ -136,24 +161,18 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $capture$
 DECLARE
   def jsonb := (SELECT d.definition FROM {set}.describe(ARRAY[rel::oid]) d);
   new_mode text := {set}.capture_mode(rel, def);
-  is_row bool := new_mode LIKE 'row%';
-  is_keyed bool := new_mode LIKE 'statement%';
   last {set}.captured := (SELECT c FROM {set}.captured c WHERE c.relid = rel ORDER BY c.version DESC LIMIT 1);
   this_version int := coalesce(last.version, 0);
-  base_name text := 'R_' || {name};
-  wanted text[] := CASE WHEN new_mode LIKE 'partition%' THEN ARRAY['_t'] WHEN is_row THEN ARRAY['', '_t'] WHEN is_keyed THEN ARRAY['_i', '_d', '_u', '_k', '_t']
-                        ELSE ARRAY['_i', '_d', '_u', '_t'] END;
+  wanted text[] := {set}.trigger_names(rel, new_mode);
   key_columns text[] := ARRAY(SELECT jsonb_array_elements_text(def #> '{{primary_key,columns}}'));
   cols jsonb;
   settings text;
   marker text := CASE WHEN new_mode LIKE '%+marker' THEN format(
     'INSERT INTO {set}.marker (xid) VALUES (pg_current_xact_id()) ON CONFLICT DO NOTHING;') ELSE '' END;
   suffix text;
+  trigger_name text;
 BEGIN
-  IF last.definition = def AND last.mode = new_mode AND (
-    SELECT count(*) FROM pg_trigger t WHERE t.tgrelid = rel AND t.tgenabled = 'O'
-      AND t.tgname IN (SELECT base_name || s FROM unnest(wanted) s)) = cardinality(wanted)
-  THEN
+  IF last.definition = def AND last.mode = new_mode AND {set}.has_triggers(rel, new_mode) THEN
     RETURN;
   END IF;
   IF last.definition IS DISTINCT FROM def THEN
@@ -177,42 +196,56 @@ BEGIN
       WHEN 'bytea_output' THEN 'hex' WHEN 'extra_float_digits' THEN '1' END), ''), '') INTO settings
   FROM jsonb_array_elements(cols) c (col), jsonb_array_elements_text(col -> 'settings') s;
 
-  FOR suffix IN SELECT unnest(ARRAY['', '_i', '_d', '_u', '_k', '_t']) LOOP
-    IF NOT suffix = ANY (wanted) THEN
-      IF EXISTS (SELECT FROM pg_trigger WHERE tgrelid = rel AND tgname = base_name || suffix AND tgparentid = 0) THEN
-        EXECUTE format('DROP TRIGGER %I ON %s', base_name || suffix, rel);
+  FOREACH suffix IN ARRAY ARRAY['_r', '_i', '_d', '_u', '_t'] LOOP
+    trigger_name := format('R_%s_%s%s', {name}, rel::oid, suffix);
+    IF NOT trigger_name = ANY (wanted) THEN
+      IF EXISTS (SELECT FROM pg_trigger WHERE tgrelid = rel AND tgname = trigger_name AND tgparentid = 0) THEN
+        EXECUTE format('DROP TRIGGER %I ON %s', trigger_name, rel);
       END IF;
       CONTINUE;
     END IF;
     EXECUTE format('CREATE OR REPLACE FUNCTION {set}.%I() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER'
-      ' SET search_path = pg_catalog, pg_temp%s AS %L', format('capture_%s%s', rel::oid, suffix), settings,
-      {set}.capture_body(suffix, rel, this_version, cols, key_columns, is_keyed, marker));
-    EXECUTE format('CREATE OR REPLACE TRIGGER %I AFTER %s EXECUTE FUNCTION {set}.%I()', base_name || suffix,
-      format(CASE
-        WHEN suffix = '' THEN 'INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW'
-        WHEN suffix = '_i' THEN 'INSERT ON %s REFERENCING NEW TABLE AS n FOR EACH STATEMENT'
-        WHEN suffix = '_d' THEN 'DELETE ON %s REFERENCING OLD TABLE AS o FOR EACH STATEMENT'
-        WHEN suffix = '_u' AND is_keyed
-          THEN 'UPDATE ON %s REFERENCING OLD TABLE AS o NEW TABLE AS n FOR EACH STATEMENT'
-        WHEN suffix = '_u' THEN 'UPDATE ON %s FOR EACH ROW'
-        WHEN suffix = '_k' THEN 'UPDATE ON %s FOR EACH ROW WHEN (' || (
-          SELECT string_agg(format('OLD.%1$s IS DISTINCT FROM NEW.%1$s', replace({set}.quoted(k), '%', '%%')), ' OR ')
-          FROM unnest(key_columns) k) || ')'
-        WHEN suffix = '_t' THEN 'TRUNCATE ON %s FOR EACH STATEMENT' END, rel),
+      ' SET search_path = pg_catalog, pg_temp%s%s AS %L', format('capture_%s%s', rel::oid, suffix), settings,
+      -- A plan is kept for the session; one made for two rows would be quadratic for a million.
+      CASE suffix WHEN '_u' THEN ' SET enable_nestloop = off' ELSE '' END,
+      {set}.capture_body(suffix, rel, this_version, cols, marker));
+    EXECUTE format('CREATE OR REPLACE TRIGGER %I AFTER %s EXECUTE FUNCTION {set}.%I()', trigger_name,
+      format(CASE suffix
+        WHEN '_r' THEN 'INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW'
+        WHEN '_i' THEN 'INSERT ON %s REFERENCING NEW TABLE AS n FOR EACH STATEMENT'
+        WHEN '_d' THEN 'DELETE ON %s REFERENCING OLD TABLE AS o FOR EACH STATEMENT'
+        WHEN '_u' THEN 'UPDATE ON %s REFERENCING OLD TABLE AS o NEW TABLE AS n FOR EACH STATEMENT'
+        WHEN '_t' THEN 'TRUNCATE ON %s FOR EACH STATEMENT' END, rel),
       format('capture_%s%s', rel::oid, suffix));
   END LOOP;
 END $capture$;
 
--- Capture a table together with its partitions, at any depth.
+-- Capture a table together with its partitions, at any depth, and let go of those it does not have any more.
 CREATE OR REPLACE FUNCTION {set}.capture_all(rel regclass) RETURNS void
-LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
-  SELECT {set}.capture(rel);
-  SELECT {set}.capture(t.relid) FROM pg_partition_tree(rel) t WHERE t.level > 0 ORDER BY t.level, t.relid;
-$$;
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  part regclass;
+  trigger_name text;
+BEGIN
+  PERFORM {set}.capture(rel);
+  PERFORM {set}.capture(t.relid) FROM pg_partition_tree(rel) t WHERE t.level > 0 ORDER BY t.level, t.relid;
+  FOR part IN
+    SELECT c.relid FROM {set}.captured c JOIN pg_class k ON k.oid = c.relid
+    WHERE c.root = rel AND c.relid <> rel AND c.mode LIKE 'partition%'
+      AND c.relid NOT IN (SELECT t.relid FROM pg_partition_tree(rel) t)
+  LOOP
+    FOR trigger_name IN SELECT t.tgname FROM pg_trigger t WHERE t.tgrelid = part AND t.tgparentid = 0
+      AND t.tgname = ANY ({set}.trigger_names(part, 'partition'))
+    LOOP
+      EXECUTE format('DROP TRIGGER %I ON %s', trigger_name, part);
+    END LOOP;
+    UPDATE {set}.captured SET mode = 'detached' WHERE relid = part;
+  END LOOP;
+END $$;
 
 -- The body of one capture function. The suffix tells which trigger it serves, see capture().
-CREATE OR REPLACE FUNCTION {set}.capture_body(suffix text, rel oid, table_version int, cols jsonb,
-  key_columns text[], is_keyed bool, marker text) RETURNS text
+CREATE OR REPLACE FUNCTION {set}.capture_body(suffix text, rel oid, table_version int, cols jsonb, marker text)
+RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $body$
 DECLARE
   head text := format('INSERT INTO {set}.log (relid, version, op, before, after)');
@@ -220,36 +253,26 @@ DECLARE
   row_update text := format('%s VALUES (%s, %s, ''U'', %s, %s)', head, rel, table_version,
     {set}.image(cols, 'OLD'), {set}.image(cols, 'NEW', 'OLD'));
   row_delete text := format('%s VALUES (%s, %s, ''D'', %s, NULL);', head, rel, table_version, {set}.image(cols, 'OLD'));
-  using_key text := (SELECT string_agg(format('o.%1$s = n.%1$s', {set}.quoted(k)), ' AND ') FROM unnest(key_columns) k);
-  set_update text := format('%s SELECT %s, %s, ''U'', %s, %s FROM o JOIN n ON %s', head, rel, table_version,
-    {set}.image(cols, 'o'), {set}.image(cols, 'n', 'o'), using_key);
+  set_update text := format('%s SELECT %s, %s, ''U'', %s, %s', head, rel, table_version,
+    {set}.image(cols, 'o'), {set}.image(cols, 'n', 'o'));
   statement text;
 BEGIN
   statement := CASE
-    WHEN suffix = '' THEN format('IF TG_OP = ''INSERT'' THEN %s ELSIF TG_OP = ''UPDATE'' THEN %s; ELSE %s END IF;',
+    WHEN suffix = '_r' THEN format('IF TG_OP = ''INSERT'' THEN %s ELSIF TG_OP = ''UPDATE'' THEN %s; ELSE %s END IF;',
       row_insert, row_update, row_delete)
     WHEN suffix = '_i' THEN format('%s SELECT %s, %s, ''I'', NULL, %s FROM n;', head, rel, table_version,
       {set}.image(cols, 'n'))
     WHEN suffix = '_d' THEN format('%s SELECT %s, %s, ''D'', %s, NULL FROM o;', head, rel, table_version,
       {set}.image(cols, 'o'))
-    WHEN suffix = '_u' AND NOT is_keyed THEN row_update || ';'
-    -- Rows whose key changed were logged by the row trigger _k of this statement, which left the number of the
-    -- first of them behind; they are told by their old image, which the key makes unique.
-    WHEN suffix = '_k' THEN format($f$
-  DECLARE k_seq bigint; BEGIN
-    %s RETURNING seq INTO k_seq;
-    IF coalesce(current_setting('{bare}.rekeyed_%s', true), '') = '' THEN
-      PERFORM set_config('{bare}.rekeyed_%2$s', k_seq::text, true);
-    END IF;
-  END;$f$, row_update, rel)
+    -- The old and the new row of an update stand at the same place of the two transition tables, which are filled row
+    -- by row in the order of the work; that also tells which row became which when a key changes.
     WHEN suffix = '_u' THEN format($f$
-  IF coalesce(current_setting('{bare}.rekeyed_%1$s', true), '') = '' THEN
-    %2$s;
+  IF NOT EXISTS (SELECT FROM n OFFSET 1) THEN
+    %1$s FROM o, n;
   ELSE
-    %2$s WHERE NOT EXISTS (SELECT FROM {set}.log l WHERE l.xid = pg_current_xact_id() AND l.relid = %1$s
-      AND l.seq >= current_setting('{bare}.rekeyed_%1$s')::bigint AND l.before = %3$s);
-    PERFORM set_config('{bare}.rekeyed_%1$s', '', true);
-  END IF;$f$, rel, set_update, {set}.image(cols, 'o'))
+    %1$s FROM (SELECT *, row_number() OVER () AS "penstock row" FROM o) o
+      JOIN (SELECT *, row_number() OVER () AS "penstock row" FROM n) n USING ("penstock row") ORDER BY "penstock row";
+  END IF;$f$, set_update)
     -- A partition that goes with its root needs no row of its own.
     WHEN suffix = '_t' THEN format($f$
   %1$s SELECT %2$s, %3$s, 'T', NULL, NULL WHERE %2$s = {set}.captured_root(%2$s) OR NOT EXISTS (
@@ -285,11 +308,23 @@ BEGIN
   END LOOP;
 END $$;
 
--- Captured tables whose definition or triggers are no longer what the capture was built for.
+-- Tables that were made anew, under a captured name, and are not captured yet.
+CREATE OR REPLACE FUNCTION {set}.replaced() RETURNS SETOF regclass
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT k.oid::regclass FROM pg_class k JOIN pg_namespace n ON n.oid = k.relnamespace
+  WHERE (n.nspname, k.relname) IN (SELECT definition ->> 'schema', definition ->> 'name' FROM {set}.captured
+      WHERE mode NOT LIKE 'partition%' AND mode <> 'detached')
+    AND k.oid NOT IN (SELECT relid FROM {set}.captured) AND k.relkind IN ('r', 'p')
+$$;
+
+-- Tables that are captured no more as they should be: their definition or triggers changed, or another table has
+-- taken the name.
 CREATE OR REPLACE FUNCTION {set}.stale() RETURNS SETOF regclass
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT c.relid::regclass
   FROM (SELECT DISTINCT ON (relid) * FROM {set}.captured ORDER BY relid, version DESC) c
   JOIN {set}.describe(ARRAY(SELECT relid FROM {set}.captured)) d ON d.relid = c.relid
-  WHERE c.definition <> d.definition OR c.mode <> {set}.capture_mode(c.relid, d.definition)
+  WHERE c.mode <> 'detached' AND ({set}.essence(c.definition) <> {set}.essence(d.definition)
+    OR c.mode <> {set}.capture_mode(c.relid, d.definition) OR NOT {set}.has_triggers(c.relid, c.mode))
+  UNION SELECT r FROM {set}.replaced() r
 $$;

@@ -123,7 +123,7 @@ WITH RECURSIVE rel AS (
   SELECT c.*, coalesce((to_jsonb(c) ->> 'conenforced')::bool, true) AS is_enforced,
     coalesce((to_jsonb(c) ->> 'conperiod')::bool, false) AS is_temporal
   FROM pg_catalog.pg_constraint c
-  WHERE c.contype IN ('f', 'x') AND (c.conrelid IN (SELECT oid FROM rel) OR c.confrelid IN (SELECT oid FROM rel))
+  WHERE (c.contype IN ('f', 'x') OR (to_jsonb(c) ->> 'conperiod')::bool) AND (c.conrelid IN (SELECT oid FROM rel) OR c.confrelid IN (SELECT oid FROM rel))
 ), fk AS (
   SELECT con.conrelid, con.confrelid, con.conname, jsonb_build_object(
     'name', con.conname,
@@ -163,7 +163,7 @@ SELECT rel.oid AS relid, jsonb_build_object(
         JOIN pg_catalog.pg_namespace opn ON opn.oid = op.oprnamespace),
       'is_deferrable', x.condeferrable) ORDER BY x.conname)
     FROM con x JOIN pg_catalog.pg_index xi ON xi.indexrelid = x.conindid
-    WHERE x.contype = 'x' AND x.conrelid = rel.oid), '[]'),
+    WHERE x.contype <> 'f' AND x.conrelid = rel.oid), '[]'),
   'checks', coalesce((SELECT jsonb_agg(pg_catalog.pg_get_expr(k.conbin, k.conrelid) ORDER BY k.conname)
     FROM pg_catalog.pg_constraint k
     WHERE k.contype = 'c' AND k.conrelid = rel.oid AND coalesce((to_jsonb(k) ->> 'conenforced')::bool, true)), '[]'),

@@ -1,6 +1,7 @@
 -- The ledger: what apply processes write down at the target, in the same transactions as the rows.
 
-CREATE SCHEMA IF NOT EXISTS penstock;
+-- IF NOT EXISTS would want the right to create one all the same.
+DO $$ BEGIN IF to_regnamespace('penstock') IS NULL THEN CREATE SCHEMA penstock; END IF; END $$;
 
 CREATE TABLE IF NOT EXISTS penstock.process (
   name text PRIMARY KEY,
