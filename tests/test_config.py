@@ -70,7 +70,7 @@ def test_what_is_given_is_taken() -> None:
         (
             "name: shop",
             "name: My-Shop",
-            "2: name: must be lower-case letters, digits and underscores, at most 40, beginning with a letter,"
+            "2: name: must be lower-case letters, digits and underscores, at most 36, beginning with a letter,"
             " not 'My-Shop'",
         ),
         ("name: shop", "name: 7", "2: name: must be a valid string, not 7"),

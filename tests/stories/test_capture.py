@@ -65,8 +65,8 @@ STORIES = {
         [
             ("insert", "t", {"id": "1"}, None, {"id": "1", "name": "a", "amount": "1"}),
             ("insert", "t", {"id": "2"}, None, {"id": "2", "name": "b", "amount": "1"}),
-            ("update", "t", {"id": "2"}, {"id": "2", "name": "b", "amount": "1"}, {"id": "12", "amount": "5"}),
             ("update", "t", {"id": "1"}, {"id": "1", "name": "a", "amount": "1"}, {"amount": "5"}),
+            ("update", "t", {"id": "2"}, {"id": "2", "name": "b", "amount": "1"}, {"id": "12", "amount": "5"}),
         ],
     ),
     "delete": (

@@ -1,0 +1,200 @@
+"""What users do to captured tables, and what capture must never do to users."""
+
+from __future__ import annotations
+
+import time
+
+import psycopg
+import pytest
+
+from penstock.apply.server import ServerConfig
+from penstock.errors import OperatorError
+from tests.lab import Lab
+
+WIDE = ", ".join(f"c{n} int DEFAULT 0" for n in range(300))
+
+
+def test_an_update_of_a_wide_table_holds_what_changed(lab: Lab) -> None:
+    lab.setup(f"CREATE TABLE t (id int PRIMARY KEY, {WIDE}, gone int)")
+    lab.source.execute("INSERT INTO t VALUES (1), (2)")
+    lab.source.execute(
+        "UPDATE t SET c5 = 7 WHERE id = 1; UPDATE t SET c7 = 1, c150 = 2, c299 = 3; UPDATE t SET id = id + 2"
+    )
+    lab.apply()
+    assert lab.errors() == []
+    lab.assert_identical("t")
+
+
+def test_a_large_update_after_a_small_one_is_not_quadratic(lab: Lab) -> None:
+    """A session keeps the plan of its first statement; the ratio is far from what any noise could do."""
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t SELECT n, 0 FROM generate_series(1, 20000) n")
+
+    def seconds(*before: str) -> float:
+        with psycopg.connect(lab.source_url, autocommit=True) as session:
+            for statement in before:
+                session.execute(statement)
+            began = time.monotonic()
+            session.execute("UPDATE t SET v = v + 1")
+            return time.monotonic() - began
+
+    fresh = min(seconds() for _ in range(2))
+    assert seconds("UPDATE t SET v = 1 WHERE id < 3", "UPDATE t SET v = 1 WHERE id < 0") < 20 * fresh + 1
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE t ALTER id TYPE bigint",
+        "ALTER TABLE t DROP COLUMN id",
+        "ALTER TABLE t DROP CONSTRAINT t_pkey, ALTER id TYPE text, ADD PRIMARY KEY (id)",
+        "ALTER TABLE t RENAME id TO number",
+        "DROP TABLE t",
+        "CREATE TABLE sub (id int, v int) PARTITION BY RANGE (id);"
+        " ALTER TABLE m ATTACH PARTITION sub FOR VALUES FROM (50) TO (60)",
+        "ALTER TABLE m DETACH PARTITION m1; ALTER TABLE m ATTACH PARTITION m1 FOR VALUES FROM (1) TO (10)",
+    ],
+)
+def test_capture_is_in_the_way_of_no_ddl(lab: Lab, statement: str) -> None:
+    lab.setup(
+        "CREATE TABLE t (id int PRIMARY KEY, v int); CREATE TABLE m (id int, v int) PARTITION BY RANGE (id);"
+        "CREATE TABLE m1 PARTITION OF m FOR VALUES FROM (1) TO (10);"
+        "CREATE TABLE other (id int, v int) PARTITION BY RANGE (id)"
+    )
+    lab.source.execute(statement)
+    lab.source.execute("INSERT INTO m VALUES (1, 1); UPDATE m SET v = 2")
+    assert [row["op"] for row in lab.changes() if row["table_name"] == "m"] == ["insert", "update"]
+
+
+def test_a_partition_that_was_detached_is_let_go(lab: Lab) -> None:
+    lab.setup(
+        "CREATE TABLE m (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE m1 PARTITION OF m FOR VALUES FROM (1) TO (10);"
+        "CREATE TABLE m2 PARTITION OF m FOR VALUES FROM (10) TO (20)",
+        tables=["public.m"],
+    )
+    lab.source.execute("ALTER TABLE m DETACH PARTITION m1")
+    lab.source.execute("INSERT INTO m1 VALUES (1); TRUNCATE m1; INSERT INTO m VALUES (11)")
+
+    assert [(row["op"], row["table_name"]) for row in lab.changes()] == [("insert", "m")]
+    assert lab.pipeline(["public.m"]).setup().is_done
+    assert lab.source.execute("SELECT * FROM penstock_lab.stale()").fetchall() == []
+    assert lab.source.execute("SELECT tgname FROM pg_trigger WHERE tgrelid = 'm1'::regclass").fetchall() == []
+
+
+def test_a_table_made_anew_is_noticed_and_copied_anew(lab: Lab) -> None:
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    lab.source.execute("INSERT INTO t VALUES (1, 1)")
+    lab.apply()
+    lab.source.execute(
+        "CREATE TABLE t_new (LIKE t INCLUDING ALL); INSERT INTO t_new VALUES (2, 2); DROP TABLE t;"
+        " ALTER TABLE t_new RENAME TO t"
+    )
+
+    assert lab.source.execute("SELECT r::text FROM penstock_lab.stale() r").fetchall() == [("t",)]
+    with pytest.raises(OperatorError, match=r"table public\.t holds rows that penstock did not copy"):
+        lab.pipeline(["public.t"]).setup()
+    lab.target.execute("TRUNCATE t")
+    lab.pipeline(["public.t"]).setup()
+
+    assert lab.ledger.instantiated() == {}
+    assert lab.source.execute("SELECT * FROM penstock_lab.stale()").fetchall() == []
+    assert lab.pipeline(["public.t"]).setup().is_done
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE t DISABLE TRIGGER ALL",
+        "DO $$ BEGIN EXECUTE (SELECT format('DROP TRIGGER %I ON t', min(tgname)) FROM pg_trigger"
+        " WHERE tgname LIKE 'R\\_penstock%'); END $$",
+    ],
+    ids=["disabled", "dropped"],
+)
+def test_capture_that_somebody_switched_off_is_noticed(lab: Lab, statement: str) -> None:
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY)")
+    lab.source.execute("DROP EVENT TRIGGER penstock_lab")
+    lab.source.execute(statement)
+
+    assert lab.source.execute("SELECT r::text FROM penstock_lab.stale() r").fetchall() == [("t",)]
+    assert not lab.pipeline().setup().is_done
+    assert lab.source.execute("SELECT r::text FROM penstock_lab.stale() r").fetchall() == []
+
+
+def test_pipelines_whose_names_begin_alike_leave_each_other_alone(lab: Lab) -> None:
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE m (id int) PARTITION BY RANGE (id)")
+    with Lab(lab.source_url, lab.target_url, name="lab_d") as other:
+        other.pipeline().setup()
+        lab.source.execute("INSERT INTO t VALUES (1); DELETE FROM t")
+        assert [row["op"] for row in other.changes()] == ["insert", "delete"]
+        other.pipeline().teardown()
+    lab.source.execute("INSERT INTO t VALUES (2); DELETE FROM t")
+    assert [row["op"] for row in lab.changes()] == ["insert", "delete"] * 2
+
+
+def test_rows_of_tables_that_inherit_are_captured_each_as_its_own(lab: Lab) -> None:
+    lab.setup(
+        "CREATE TABLE p (id int PRIMARY KEY, v int); CREATE TABLE c (x int, PRIMARY KEY (id)) INHERITS (p);"
+        "INSERT INTO p VALUES (1, 1); INSERT INTO c VALUES (1, 1, 1), (2, 2, 2)"
+    )
+    lab.source.execute("UPDATE p SET v = v + 1; DELETE FROM p WHERE id = 2")
+    found = [(row["op"], row["table_name"]) for row in lab.changes()]
+    assert sorted(found) == [("delete", "c"), ("update", "c"), ("update", "c"), ("update", "p")]
+
+
+def test_a_schema_of_the_user_s_own_is_refused(lab: Lab) -> None:
+    lab.source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    lab.target.execute("CREATE SCHEMA penstock; CREATE TABLE penstock.lane (mine int)")
+    with pytest.raises(OperatorError, match="schema 'penstock' exists, and is not Penstock's"):
+        lab.pipeline(["public.t"]).setup()
+
+
+def test_teardown_leaves_what_others_put_beside_it(lab: Lab) -> None:
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)", tables=["public.t"])
+    lab.source.execute(
+        "CREATE FUNCTION penstock_lab.mine() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
+        "CREATE TRIGGER mine AFTER INSERT ON u FOR EACH STATEMENT EXECUTE FUNCTION penstock_lab.mine()"
+    )
+    lab.ledger.close()
+    with pytest.raises(OperatorError, match="other objects depend on it"):
+        lab.pipeline(["public.t"]).teardown()
+    lab.source.execute("INSERT INTO u VALUES (1); INSERT INTO t VALUES (1)")
+    assert [row["table_name"] for row in lab.changes()] == ["t"]
+
+
+def test_limits_for_interactive_users_do_not_bind_apply(lab: Lab) -> None:
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    for setting in (
+        "lock_timeout = '100ms'",
+        "statement_timeout = '300ms'",
+        "idle_in_transaction_session_timeout = '100ms'",
+    ):
+        lab.target.execute(f"ALTER DATABASE {lab.target.info.dbname} SET {setting}")
+        lab.source.execute(f"ALTER DATABASE {lab.source.info.dbname} SET {setting}")
+    lab.source.execute("INSERT INTO t VALUES (1, 1)")
+    lab.apply()
+    lab.source.execute("UPDATE t SET v = 2")
+    with psycopg.connect(lab.target_url) as holder:
+        holder.execute("SET idle_in_transaction_session_timeout = 0")
+        holder.execute("SELECT FROM t FOR UPDATE")
+        lab.target.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE false")
+        from threading import Timer
+
+        Timer(1.0, holder.rollback).start()
+        lab.apply(config=ServerConfig(use_set_path=False))
+    assert lab.errors() == []
+    lab.assert_identical("t")
+
+
+@pytest.mark.parametrize("use_set", [True, False], ids=["set path", "row path"])
+def test_keys_of_generated_columns_are_checked(lab: Lab, use_set: bool) -> None:
+    lab.setup(
+        "CREATE TABLE p (id int PRIMARY KEY);"
+        "CREATE TABLE c (id int PRIMARY KEY, v int, g int GENERATED ALWAYS AS (v + 1) STORED REFERENCES p,"
+        " UNIQUE (g) DEFERRABLE)"
+    )
+    lab.source.execute("INSERT INTO p VALUES (1), (2)")
+    lab.apply()
+    lab.target.execute("DELETE FROM p WHERE id = 2")
+    lab.source.execute("INSERT INTO c (id, v) VALUES (1, 1)")
+    lab.apply(config=ServerConfig(use_set_path=use_set))
+    assert [entry.error_number for entry in lab.errors()] == [2291]
