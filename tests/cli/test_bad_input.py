@@ -122,7 +122,7 @@ def test_a_wrong_password(shop: Program, lab: Lab, role: str, source_server: Emb
     try:
         url = lab.source_url.replace("postgres@", f"{role}:{quote('wrong ' + PASSWORD)}@")
         done = shop("setup", env={"SHOP_URL": url})
-        assert_refused(done, 3, "password authentication failed", role, "Check user and password")
+        assert_refused(done, 3, "password authentication failed", role, "Check the user and the password")
         assert "wrong" not in done.err
     finally:
         source_server.hba.write_text(rules)
@@ -165,12 +165,14 @@ def test_a_server_that_is_down_at_start_is_tried_again_and_then_named(program: P
 
 def test_no_java(program: Program, lab: Lab, tmp_path: Path) -> None:
     lab.setup(TABLES)
+    lab.ledger.close()
     done = program("run", env={"PATH": str(tmp_path), "JAVA_HOME": ""})
     assert_refused(done, 3, "no Java found", "openjdk-17-jre-headless")
 
 
 def test_a_java_that_is_too_old(program: Program, lab: Lab, tmp_path: Path) -> None:
     lab.setup(TABLES)
+    lab.ledger.close()
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
@@ -247,8 +249,14 @@ def test_a_target_table_that_holds_rows_is_not_copied_over(shop: Program, lab: L
     lab.source.execute("INSERT INTO customer VALUES (1, 'a')")
     lab.target.execute(TABLES)
     lab.target.execute("INSERT INTO customer VALUES (9, 'mine')")
+    refused = "public.customer", "holds rows that penstock did not copy", lab.target.info.dbname
+    assert_refused(shop("setup"), 3, *refused)
+    assert is_untouched(lab.source)
+
+    lab.target.execute("DELETE FROM customer")
     assert shop("setup").code == 0
-    assert_refused(shop("run", "--until-caught-up"), 3, "public.customer", "already holds rows", lab.target.info.dbname)
+    lab.target.execute("INSERT INTO customer VALUES (9, 'mine')")
+    assert_refused(shop("run", "--until-caught-up"), 3, *refused)
     assert lab.target.execute("SELECT id FROM customer").fetchall() == [(9,)]
 
 

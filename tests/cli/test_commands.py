@@ -169,3 +169,18 @@ def test_a_dba_can_run_the_printed_sql(lab: Lab, program: Program) -> None:
     assert "everything is in place" in program("setup").out
     lab.source.execute("UPDATE customer SET name = 'x' WHERE id = 1")
     assert lab.log.backlog(START).changes == 1
+
+
+def test_a_table_that_is_set_up_while_a_run_is_at_work_is_copied_and_followed(lab: Lab, program: Program) -> None:
+    lab.source.execute(SHOP)
+    assert program("setup").code == 0
+    with program.start("run") as run:
+        run.await_line("following")
+        lab.source.execute("CREATE TABLE later (id int PRIMARY KEY, v int); INSERT INTO later VALUES (1, 1)")
+        assert program("setup").code == 0
+        with lab.source.transaction():
+            lab.source.execute("INSERT INTO later VALUES (2, 2); UPDATE customer SET name = 'x' WHERE id = 1")
+        await_true(lambda: lab.target.execute("SELECT FROM customer WHERE name = 'x'").rowcount == 1)
+        assert run.end() == 0, run.said
+    assert program("errors", "list").out == "the error queue is empty\n"
+    lab.assert_identical("later", "customer")

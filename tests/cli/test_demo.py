@@ -15,7 +15,7 @@ def test_the_demo_fails_one_transaction_on_purpose_mends_it_and_ends_identical(t
     for text in (
         "on purpose",
         "in the error queue: demo.1",
-        "errors retry --all: 1 transaction applied",
+        "errors retry --all: 1 applied",
         "source and target identical",
     ):
         assert text in done.out, done.out

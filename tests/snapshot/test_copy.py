@@ -502,7 +502,7 @@ def test_rows_at_the_target_that_nobody_copied_are_left_alone_and_nothing_is_wri
     with pytest.raises(OperatorError) as caught:
         copy(lab, "here", "t", "there")
 
-    assert caught.value.what == "public.here, public.t at the target already holds rows that penstock did not copy"
+    assert caught.value.what == "table public.here, public.t holds rows that penstock did not copy"
     assert caught.value.do == "empty it, or take it out of capture.tables"
     assert lab.rows("t") == [(99,)]
     assert lab.rows("there") == []

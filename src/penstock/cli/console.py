@@ -46,6 +46,11 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2, default=str, ensure_ascii=False) + "\n")
 
 
+def count(number: int, noun: str) -> str:
+    """A number of things, in words: `1 table`, `2,000 tables`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def say(text: str) -> None:
     """Print a line, exactly as it is."""
     out.print(text, markup=False)

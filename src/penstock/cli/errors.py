@@ -9,7 +9,7 @@ import typer
 
 from penstock.apply.error_queue import ErrorEntry
 from penstock.change import Change, Transaction
-from penstock.cli.console import FileOption, JsonOption, open_file, print_facts, print_json, print_rows, say
+from penstock.cli.console import FileOption, JsonOption, count, open_file, print_facts, print_json, print_rows, say
 from penstock.errors import ConfigError
 
 app = typer.Typer(help="See, retry and delete the transactions that could not be applied.", no_args_is_help=True)
@@ -27,7 +27,7 @@ def list_(file: FileOption = None, json: JsonOption = False) -> None:
     elif not entries:
         say("the error queue is empty")
     else:
-        headings = ["id", "committed at", "change", "table", "error", "message"]
+        headings = ["id", "committed at", "failed change", "operation", "error", "message"]
         print_rows(
             headings,
             [
@@ -76,7 +76,7 @@ def retry(
     _refuse_unclear(entry_id, every=every)
     pipeline = open_file(file)
     done = pipeline.retry(entry_id or [entry.id for entry in pipeline.errors().entries()])
-    print_json({"applied": done}) if json else say(f"applied {len(done)} transactions; they have left the error queue")
+    print_json({"applied": done}) if json else say(f"applied {count(len(done), 'transaction')} from the error queue")
 
 
 @app.command()
@@ -92,7 +92,9 @@ def delete(
     chosen = entry_id or [entry.id for entry in queue.entries()]
     for one in chosen:
         queue.delete(one)
-    print_json({"deleted": chosen}) if json else say(f"deleted {len(chosen)} transactions; they will not be applied")
+    print_json({"deleted": chosen}) if json else say(
+        f"deleted {count(len(chosen), 'transaction')}, never to be applied"
+    )
 
 
 def _refuse_unclear(given: list[str] | None, *, every: bool) -> None:
@@ -106,15 +108,19 @@ def _show_changes(entry: ErrorEntry, transaction: Transaction) -> None:
         say(f"{mark} {number} {change.op} {change.table}")
         for name, value in (change.before or {}).items():
             after = change.after or {}
-            new = f" => {after[name]!r}" if name in after else ""
-            say(f"       {name}: {value!r}{new}")
+            new = f" => {_shown(after[name])}" if name in after else ""
+            say(f"       {name}: {_shown(value)}{new}")
         if change.before is None:
             for name, value in (change.after or {}).items():
-                say(f"       {name}: {value!r}")
+                say(f"       {name}: {_shown(value)}")
         if number == entry.message_number and entry.found is not None:
             say("       the target holds")
             for name, value in entry.found.items():
-                say(f"         {name}: {value!r}")
+                say(f"         {name}: {_shown(value)}")
+
+
+def _shown(value: str | None) -> str:
+    return "NULL" if value is None else repr(value)
 
 
 def _entry(entry: ErrorEntry) -> dict[str, object]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Annotated
 
@@ -63,7 +64,7 @@ def main() -> None:
         app()
     except PenstockError as exc:
         if os.environ.get("PENSTOCK_TRACEBACK"):
-            raise
+            traceback.print_exception(exc)
         err.print(f"penstock: {exc}", markup=False, style="red")
         sys.exit(exc.exit_code)
     except BrokenPipeError:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from penstock.apply.process import Progress
-from penstock.cli.console import FileOption, JsonOption, err, open_file, out, print_json, say, warn
+from penstock.cli.console import FileOption, JsonOption, count, err, open_file, out, print_json, say, warn
 from penstock.errors import RetryableError
 
 _LINE_EVERY_S = 5.0
@@ -34,6 +34,8 @@ def run(
 
     def end(_: int, __: FrameType | None) -> None:
         if not stop.is_set():
+            if out.is_terminal:
+                err.print()
             err.print("stopping: what is being applied is finished first", markup=False)
         stop.set()
 
@@ -64,6 +66,7 @@ class Reporter:
         self._shown_at = 0.0
         self._changes = 0
         self._retrying = False
+        self._idle_at = -1
 
     def close(self) -> None:
         """Leave the terminal as it was."""
@@ -72,11 +75,11 @@ class Reporter:
 
     def copying(self, chunks: int, tables: int) -> None:
         """So many chunks are about to be copied."""
-        self._show(f"copying {tables} tables in {chunks} chunks", always=True)
+        self._show(f"copying {count(tables, 'table')} in {count(chunks, 'chunk')}", always=True)
 
     def copied(self, chunks: int, rows: int) -> None:
         """So many more chunks are committed, with so many rows."""
-        self._show(f"copied {chunks} chunks, {rows:,} rows", always=True)
+        self._show(f"copied {count(chunks, 'chunk')}, {count(rows, 'row')}", always=True)
 
     def following(self) -> None:
         """Everything is ready; changes are applied from now on."""
@@ -91,6 +94,9 @@ class Reporter:
     def waiting(self, progress: Progress) -> None:
         """Nothing waits at the source."""
         self._recovered()
+        if self._idle_at == progress.transactions and self._live is None:
+            return  # Said already.
+        self._idle_at = progress.transactions
         self._show(f"{describe(progress)}; up to date", changes=progress.changes)
 
     def retrying(self, error: RetryableError, left_s: float) -> None:
@@ -129,13 +135,17 @@ class Reporter:
 
 def describe(progress: Progress, *, rate: float | None = None) -> str:
     """A run's progress in one line."""
-    parts = [f"{progress.transactions:,} transactions", f"{progress.changes:,} row changes"]
+    parts = [
+        count(progress.errors, "error"),
+        count(progress.conflicts, "conflict"),
+        count(progress.transactions, "transaction"),
+        count(progress.changes, "change"),
+    ]
     if rate is not None:
-        parts.append(f"{rate:,.0f} changes/s")
+        parts.append(f"{rate:,.0f}/s")
     p50, p99 = progress.lag.quantile_s(0.5), progress.lag.quantile_s(0.99)
     if p50 is not None and p99 is not None:
         parts.append(f"lag p50 {p50:.2f} s p99 {p99:.2f} s")
-    parts += [f"{progress.conflicts:,} conflicts", f"{progress.errors:,} errors"]
     return ", ".join(parts)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.cli.console import FileOption, JsonOption, open_file, print_json, say, warn
+from penstock.cli.console import FileOption, JsonOption, count, open_file, print_json, say, warn
 from penstock.cli.plan import as_json
 
 
@@ -15,8 +15,8 @@ def setup(file: FileOption = None, json: JsonOption = False) -> None:
     for note in done.source.notes + done.target.notes:
         warn(f"note: {note}")
     if done.is_done:
-        say(f"everything is in place: {len(done.tables)} tables are captured")
+        say(f"everything is in place: {count(len(done.tables), 'table')} captured")
         return
     for side, database in (("source", done.source), ("target", done.target)):
-        say(f"{side}: {len(database.steps)} steps taken ({database.label})")
-    say(f"{len(done.tables)} tables are captured from now on; `penstock run` copies them and follows")
+        say(f"{side}: {count(len(database.steps), 'step')} taken ({database.label})")
+    say(f"{count(len(done.tables), 'table')} captured from now on; `penstock run` copies and follows")

@@ -106,7 +106,7 @@ def _play(teller: Teller, pipeline: Pipeline, bank: EmbeddedPostgres, copy: Embe
     with psycopg.connect(copy.url(), autocommit=True) as connection:
         connection.execute("DELETE FROM pgbench_branches WHERE filler = 'by hand'")
     done = pipeline.retry([entry.id for entry in pipeline.errors().entries()])
-    teller.tell(f"penstock errors retry --all: {len(done)} transaction applied")
+    teller.tell(f"penstock errors retry --all: {len(done)} applied")
     teller.tell("penstock verify: comparing every table, row by row")
     verified = pipeline.verify(teller)
     progress = run.end()

@@ -154,7 +154,7 @@ class Instantiator:
         full = [str(table) for table in tables if not self._destination.is_empty(table)]
         if full:
             raise OperatorError(
-                f"{', '.join(full)} at the target already holds rows that penstock did not copy",
+                f"table {', '.join(full)} holds rows that penstock did not copy",
                 where=self._destination.label,
                 do="empty it, or take it out of capture.tables",
             )

@@ -37,11 +37,12 @@ RAW_FORM = "postgres copy text"
 """Rows as COPY writes and reads them under these settings."""
 
 _REFUSALS = {
-    "28P01": "password",
-    "28000": "pg_hba.conf",
-    "3D000": "does not exist",
+    "password": "28P01",
+    "pg_hba.conf": "28000",
+    'role "': "28000",
+    "does not exist": "3D000",
 }
-"""SQLSTATE by what libpq's text says of a server that answered and refused."""
+"""What libpq's text says of a server that answered and refused, and the SQLSTATE it stands for."""
 
 
 def label(url: str) -> str:
@@ -120,7 +121,7 @@ def _connect_error(exc: psycopg.Error, url: str) -> PenstockError:
     refused = next((line.split("FATAL:", 1)[1].strip() for line in lines if "FATAL:" in line), "")
     # The rest of libpq's line repeats host and port.
     reason = refused or next((line.rpartition("failed: ")[2] for line in lines if "failed: " in line), "no answer")
-    for sqlstate, sign in _REFUSALS.items():
+    for sign, sqlstate in _REFUSALS.items():
         if sign in str(exc):
             return from_sqlstate(sqlstate, doing="connect", where=label(url), reason=reason)
     return from_sqlstate(None, doing="connect", where=label(url), reason=reason)

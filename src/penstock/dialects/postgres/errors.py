@@ -59,7 +59,7 @@ def from_sqlstate(sqlstate: str | None, *, doing: str, where: str, reason: str) 
         case None:
             return RetryableError(what, where=where, do="check that the server is up and reachable")
         case "28P01" | "28000":
-            return OperatorError(what, where=where, do="check user and password in the connection's url")
+            return OperatorError(what, where=where, do="check the user and the password in the connection's url")
         case "3D000":
             return OperatorError(what, where=where, do="create the database, or correct the url")
         case "42501":
