@@ -195,7 +195,7 @@ class Target:
 
     def retry(self, *entry_ids: str) -> list[str]:
         queue = PostgresErrorQueue(self.url, "A1")
-        return retry(queue, entry_ids or [e.id for e in self.errors()], allow_duplicate_rows=True)
+        return list(retry(queue, entry_ids or [e.id for e in self.errors()], allow_duplicate_rows=True))
 
 
 def as_batch(transactions: Sequence[Txn], *, version: int = 1) -> pa.RecordBatch:

@@ -194,7 +194,7 @@ class Lab:
 
     def retry(self, *entry_ids: str) -> list[str]:
         queue = PostgresErrorQueue(self.target_url, self.name)
-        return retry(queue, entry_ids, allow_duplicate_rows=True)
+        return list(retry(queue, entry_ids, allow_duplicate_rows=True))
 
     @contextmanager
     def session(self) -> Iterator[psycopg.Connection]:

@@ -118,8 +118,9 @@ def test_the_error_queue_from_failure_to_retry(lab: Lab, program: Program, targe
     assert "name: 'secret'" in shown.out
     assert len(program("errors", "show", first["id"], "--json").json["changes"]) == 2
 
-    failing = program("errors", "retry", "--all")
+    failing = program("errors", "retry", "--all", "--json")
     assert failing.code == 3
+    assert failing.json == {"applied": []}
     assert first["id"] in failing.err
     refused = program("teardown")
     assert refused.code == 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -79,16 +79,15 @@ class RetrySession(RowWriter, Protocol):
         """Describe the tables that a transaction changes; one that was never copied counts as copied (A-137)."""
 
 
-def retry(queue: ErrorQueue, entry_ids: Sequence[str], *, allow_duplicate_rows: bool) -> list[str]:
+def retry(queue: ErrorQueue, entry_ids: Sequence[str], *, allow_duplicate_rows: bool) -> Iterator[str]:
     """Apply entries, in the order given, each in a target transaction that also removes it.
 
-    Returns:
-        The entries that were applied.
+    Yields:
+        Each entry, once it is applied.
 
     Raises:
         OperatorError: One failed again; it stays, with the new reason, and so do those after it (A-139).
     """
-    done: list[str] = []
     with queue.retry_session() as session:
         for entry_id in entry_ids:
             _, whole = queue.load(entry_id)
@@ -113,5 +112,4 @@ def retry(queue: ErrorQueue, entry_ids: Sequence[str], *, allow_duplicate_rows: 
                     where=f"change {number} of {count}" if number else "at commit",
                     do=f"`penstock errors show {entry_id}` shows it whole",
                 ) from exc
-            done.append(entry_id)
-    return done
+            yield entry_id

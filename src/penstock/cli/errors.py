@@ -75,8 +75,16 @@ def retry(
     """Apply transactions again, in commit order; stops at the first that fails again."""
     _refuse_unclear(entry_id, every=every)
     pipeline = open_file(file)
-    done = pipeline.retry(entry_id or [entry.id for entry in pipeline.errors().entries()])
-    print_json({"applied": done}) if json else say(f"applied {count(len(done), 'transaction')} from the error queue")
+    in_order = {entry.id: number for number, entry in enumerate(pipeline.errors().entries())}
+    done = []
+    try:
+        for applied in pipeline.retry(sorted(entry_id or in_order, key=lambda one: in_order.get(one, -1))):
+            done.append(applied)
+    finally:
+        # Also when one fails: what was applied before it has left the queue.
+        print_json({"applied": done}) if json else say(
+            f"applied {count(len(done), 'transaction')} from the error queue"
+        )
 
 
 @app.command()

@@ -105,7 +105,7 @@ def _play(teller: Teller, pipeline: Pipeline, bank: EmbeddedPostgres, copy: Embe
     teller.tell("removing the cause: the row that somebody had put into the copy by hand")
     with psycopg.connect(copy.url(), autocommit=True) as connection:
         connection.execute("DELETE FROM pgbench_branches WHERE filler = 'by hand'")
-    done = pipeline.retry([entry.id for entry in pipeline.errors().entries()])
+    done = list(pipeline.retry([entry.id for entry in pipeline.errors().entries()]))
     teller.tell(f"penstock errors retry --all: {len(done)} applied")
     teller.tell("penstock verify: comparing every table, row by row")
     verified = pipeline.verify(teller)

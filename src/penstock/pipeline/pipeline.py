@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Protocol
 
@@ -185,8 +185,8 @@ class Pipeline:
             raise OperatorError("there is no error queue yet", where=self._target.label, do="run `penstock setup`")
         return self._target.error_queue()
 
-    def retry(self, entry_ids: Sequence[str]) -> list[str]:
-        """Apply entries of the error queue again, see `apply.error_queue.retry`."""
+    def retry(self, entry_ids: Sequence[str]) -> Iterator[str]:
+        """Apply entries of the error queue again, one by one as they are asked for; see `apply.error_queue.retry`."""
         allow = self.config.apply.allow_duplicate_rows
         return error_queue.retry(self.errors(), entry_ids, allow_duplicate_rows=allow)
 
