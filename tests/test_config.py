@@ -305,3 +305,13 @@ def test_a_file_that_is_not_utf8(tmp_path: Path, where: str) -> None:
 def test_the_published_schema_is_that_of_the_code() -> None:
     published = Path(__file__).parent.parent / "docs" / "pipeline.schema.json"
     assert published.read_text(encoding="utf-8") == json_schema(), "run scripts/write-schema"
+
+
+def test_spark_s_own_settings_are_passed_on_as_spark_writes_them() -> None:
+    text = GOOD + 'spark:\n  master: "spark://host:7077"\n  spark.executor.cores: 2\n  spark.shuffle.compress: false\n'
+    assert read(text).spark_settings == {
+        "spark.master": "spark://host:7077",
+        "spark.executor.cores": "2",
+        "spark.shuffle.compress": "false",
+    }
+    assert "'executor.cores' is none of Spark's settings" in faults(GOOD + "spark: {executor.cores: 2}\n")[0]

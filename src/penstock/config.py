@@ -93,6 +93,26 @@ class PipelineConfig(_Part):
     connections: dict[str, ConnectionConfig] = Field(min_length=1)
     capture: CaptureConfig
     apply: ApplyConfig
+    spark: dict[str, str | int | float | bool] = Field(
+        default_factory=dict, description="Spark's own settings, spark.*; master stands for spark.master"
+    )
+
+    @field_validator("spark")
+    @classmethod
+    def _are_spark_settings(cls, settings: dict[str, str | int | float | bool]) -> dict[str, str | int | float | bool]:
+        for name in settings:
+            if name != "master" and not name.startswith("spark."):
+                raise ValueError(f"{name!r} is none of Spark's settings, whose names begin with 'spark.'")
+        return settings
+
+    @property
+    def spark_settings(self) -> Mapping[str, str]:
+        """Spark's settings, as Spark names and writes them."""
+        names = {"master": "spark.master"}
+        return {
+            names.get(name, name): str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in self.spark.items()
+        }
 
 
 @dataclass(frozen=True)

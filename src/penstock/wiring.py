@@ -29,7 +29,9 @@ def open_pipeline(config: PipelineConfig) -> Pipeline:
         config,
         _SOURCES[source.type](source.url, config.name),
         _TARGETS[target.type](target.url, config.name),
-        lambda: start_session(f"penstock {config.name}", lanes=config.apply.parallelism),
+        lambda: start_session(
+            f"penstock {config.name}", lanes=config.apply.parallelism, settings=config.spark_settings
+        ),
     )
 
 
