@@ -78,7 +78,7 @@ class RowPath:
             raise ApplyError(TABLE_MISSING, f"table {change.table} does not exist at the target")
         instantiated = self._catalog.instantiated.get(change.table)
         if instantiated is None:
-            raise ApplyError(NOT_INSTANTIATED, f"table {change.table} was never copied or declared to be in step")
+            raise ApplyError(NOT_INSTANTIATED, f"table {change.table} was never copied to this target")
         return table
 
     def _apply_row(self, change: Change, table: TargetTable) -> None:

@@ -222,7 +222,7 @@ class Pipeline:
         lacking = [repr(name) for name in wanted if name not in target.by_name]
         if lacking:
             raise OperatorError(
-                f"{source.name} lacks column {', '.join(lacking)} at the target",
+                f"{source.name} lacks column{'s' if len(lacking) > 1 else ''} {', '.join(lacking)} at the target",
                 where=self._target.label,
                 do="add it, and run `penstock setup`",
             )

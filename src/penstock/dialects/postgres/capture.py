@@ -55,7 +55,7 @@ def install_steps(name: str, tables: Iterable[TableName], *, with_event_trigger:
     )
     steps = [
         Step(f"the log of capture set {name}, and the functions that fill it", script),
-        Step("which version of them is installed", f"COMMENT ON SCHEMA {quoted} IS {literal(stamp(script))}"),
+        Step("a note of their version", f"COMMENT ON SCHEMA {quoted} IS {literal(stamp(script))}"),
         Step(
             "the first tick",
             f"INSERT INTO {quoted}.tick (scn, snapshot, at) SELECT 0, pg_current_snapshot(), clock_timestamp()"
@@ -68,7 +68,7 @@ def install_steps(name: str, tables: Iterable[TableName], *, with_event_trigger:
     if with_event_trigger:
         tags = ", ".join(literal(tag) for tag in _EVENT_TAGS)
         steps += [
-            Step("no older event trigger", f"DROP EVENT TRIGGER IF EXISTS {quoted}"),
+            Step("an older event trigger goes", f"DROP EVENT TRIGGER IF EXISTS {quoted}"),
             Step(
                 "rebuild the capture of a table when its definition changes",
                 f"CREATE EVENT TRIGGER {quoted} ON ddl_command_end WHEN TAG IN ({tags})"

@@ -135,7 +135,9 @@ def plan_target(
         script = sql_text("ledger")
         plan.steps.append(Step("the ledger", script))
         plan.steps.append(
-            Step("which version of it is installed", f"COMMENT ON SCHEMA penstock IS {literal(capture.stamp(script))}")
+            Step(
+                "a note of the version of the ledger", f"COMMENT ON SCHEMA penstock IS {literal(capture.stamp(script))}"
+            )
         )
     missing = [name for name in source if name not in existing]
     plan.steps += _schema_steps(connection, missing, blueprint)
