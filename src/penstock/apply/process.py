@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Protocol
@@ -159,6 +159,10 @@ _ONE_SIDED = 0.9
 _BATCHES_IN_ONE_LANE = 10
 """When so large a share of a batch depends on itself, so many batches are not worth planning."""
 
+_BATCH_S = 5.0
+_SMALLEST_LIMIT = 1_000
+"""Batches are to take so long at most, or hold so few changes: what is told to stop stops after one of them."""
+
 _IDLE_NOTE_S = 2.0
 
 
@@ -191,6 +195,7 @@ class ApplyProcess:
         self._patience = patience
         self._listener = listener
         self._in_one_lane = 0
+        self._limit = config.limit
         self._lanes = 1 if config.commit_serialization is CommitSerialization.FULL else config.parallelism
 
     def run(self, stop: threading.Event, *, until_caught_up: bool = False) -> Progress:
@@ -235,7 +240,7 @@ class ApplyProcess:
         noted_at = 0.0
         while not stop.is_set() and (until is None or progress.position < until):
             asked_at = datetime.now(UTC)
-            batch = self._feed.next_batch(progress.position, self._config.limit)
+            batch = self._feed.next_batch(progress.position, self._limit)
             if batch is None:
                 if time.monotonic() - noted_at > _IDLE_NOTE_S:
                     noted_at = time.monotonic()
@@ -252,7 +257,11 @@ class ApplyProcess:
 
     def _apply(self, batch: Batch, progress: Progress) -> None:
         lanes = self._lanes_for(batch)
+        began = time.monotonic()
         results = batch.apply(lanes=lanes)
+        rate = batch.total_changes / (time.monotonic() - began)
+        most = self._config.limit.max_changes
+        self._limit = replace(self._config.limit, max_changes=min(most, max(_SMALLEST_LIMIT, int(rate * _BATCH_S))))
         if lanes > 1 and max((r.changes for r in results), default=0) > _ONE_SIDED * batch.total_changes:
             self._in_one_lane = _BATCHES_IN_ONE_LANE
         progress.add(results)

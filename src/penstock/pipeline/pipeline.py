@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Protocol
 
 from pyspark.sql import SparkSession
@@ -30,6 +30,8 @@ from penstock.snapshot.task import CopyContext
 from penstock.spark.job import ChunkJobs, CompareJobs
 from penstock.verify import compare
 from penstock.verify.compare import VerifyResult
+
+_GRACE_S = 20.0
 
 
 class RunListener(Listener, CopyListener, Protocol):
@@ -127,7 +129,7 @@ class Pipeline:
                 patience=patience,
                 listener=listener,
             )
-            with closing(feed):
+            with closing(feed), _not_for_ever(spark, stop):
                 return process.run(stop, until_caught_up=until_caught_up)
 
     def status(self) -> Status:
@@ -272,6 +274,23 @@ class Pipeline:
         )
         jobs = ChunkJobs(spark, context)
         Instantiator(self._source.origin(), ledger, ledger, jobs, listener).run(copyable, stop)
+
+
+@contextmanager
+def _not_for_ever(spark: SparkSession, stop: threading.Event) -> Iterator[None]:
+    """Once told to stop, cut off what takes too long to be finished: the ledger knows what of it is done."""
+    over = threading.Event()
+
+    def watch() -> None:
+        stop.wait()
+        if not over.wait(_GRACE_S):
+            spark.sparkContext.cancelAllJobs()
+
+    threading.Thread(target=watch, name="end", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 def _low_watermark(ledger: TargetLedger) -> Scn:

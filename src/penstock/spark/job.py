@@ -10,6 +10,7 @@ from itertools import chain
 from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark import Broadcast
 from pyspark import TaskContext as SparkTask
 from pyspark.errors import PySparkException
@@ -34,6 +35,9 @@ Context = TypeVar("Context")
 Result = TypeVar("Result")
 
 Shared: TypeAlias = "Broadcast[tuple[SliceReader, TaskContext]]"
+
+_FAILURES = (PySparkException, Py4JJavaError)
+"""What a job fails with; the second where PySpark knows no error of its own, as when it was cancelled."""
 
 _RESULT = "result string"
 _ERROR_MARK = "penstock-error:"
@@ -70,7 +74,7 @@ class BatchJobs:
         frame = self._one_lane(part, self._shared) if lanes == 1 else self._several_lanes(part, lanes, self._shared)
         try:
             return [LaneResult.from_json(row[0]) for row in frame.collect()]
-        except PySparkException as exc:
+        except _FAILURES as exc:
             raise _translate(exc) from exc
 
     def _one_lane(self, part: Slice, shared: Shared) -> DataFrame:
@@ -172,7 +176,7 @@ def _for_each(
 
     try:
         rows = spark.range(0, len(work), 1, len(work)).mapInArrow(run, "result binary").collect()
-    except PySparkException as exc:
+    except _FAILURES as exc:
         raise _translate(exc) from exc
     finally:
         shared.unpersist()
@@ -188,7 +192,7 @@ def _carried() -> Iterator[None]:
         raise RuntimeError(_ERROR_MARK + exc.to_json()) from exc
 
 
-def _translate(exc: PySparkException) -> PenstockError:
+def _translate(exc: Exception) -> PenstockError:
     text = str(exc)
     if _ERROR_MARK in text:
         carried, _ = json.JSONDecoder().raw_decode(text.split(_ERROR_MARK, 1)[1])
