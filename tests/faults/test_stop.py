@@ -1,4 +1,4 @@
-"""Told to stop in the middle of a batch that takes for ever, a run ends soon; the next one goes on where it was."""
+"""What makes a run end: being told to, even in a batch that takes for ever, and DDL that nobody told the capture of."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from penstock.errors import OperatorError
 from tests.lab import Lab
 
 
@@ -60,3 +61,29 @@ def test_a_batch_that_takes_for_ever_is_cut_off(lab: Lab, monkeypatch: pytest.Mo
     lab.pipeline().run(threading.Event(), Watch(), until_caught_up=True)
     lab.assert_identical("t")
     assert lab.errors() == []
+
+
+@pytest.mark.usefixtures("spark")
+def test_ddl_that_the_capture_was_not_told_of_ends_the_run(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.pipeline.feed._CATALOG_AGE_S", 0.0)
+    lab.source.execute("CREATE TABLE t (a int PRIMARY KEY)")
+    lab.pipeline().setup()
+    # As where no superuser set it up.
+    lab.source.execute("DROP EVENT TRIGGER penstock_lab")
+    watch, ended = Watch(), list[OperatorError]()
+
+    def work() -> None:
+        try:
+            lab.pipeline().run(threading.Event(), watch)
+        except OperatorError as exc:
+            ended.append(exc)
+
+    run = threading.Thread(target=work)
+    run.start()
+    assert watch.follows.wait(60)
+
+    lab.source.execute("ALTER TABLE t ADD b int; INSERT INTO t VALUES (1, 2)")
+    run.join(60)
+
+    assert [exc.what for exc in ended] == ["the definition of t, or its triggers, changed after its capture was set up"]
+    assert lab.target.execute("SELECT * FROM t").fetchall() == []

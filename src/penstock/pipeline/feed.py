@@ -23,7 +23,7 @@ from penstock.sources.trigger_queue.queue import Captured, ChangeLog, LogAccess,
 from penstock.spark.job import BatchJobs
 
 _CATALOG_AGE_S = 30.0
-"""How long the target's catalogue is trusted while nothing looks wrong."""
+"""How long the catalogues are trusted while nothing looks wrong."""
 
 
 class Definitions(Protocol):
@@ -80,6 +80,7 @@ class SparkFeed:
         open_log: Callable[[], ChangeLog],
         target: Target,
         describe_target: Callable[[Iterable[TableName]], Mapping[TableName, TableSchema]],
+        check_source: Callable[[], None],
         definitions: Definitions,
         config: ServerConfig,
         lanes: int,
@@ -89,6 +90,7 @@ class SparkFeed:
         Args:
             access: How tasks reach the log; `open_log` is how this process does.
             target: How tasks reach the target; `describe_target` reads its catalogue.
+            check_source: Raises if captured tables are not what their capture was built for any more.
             lanes: How many apply servers to have ready.
         """
         self._spark = spark
@@ -99,6 +101,7 @@ class SparkFeed:
         self._freer = _Freer(open_log)
         self._target = target
         self._describe_target = describe_target
+        self._check_source = check_source
         self._definitions = definitions
         self._config = config
         self._lanes = lanes
@@ -152,6 +155,7 @@ class SparkFeed:
             if known and not {c.table.name for c in self._captured if not c.is_partition} <= known:
                 raise TablesAddedError("tables were added to the capture set; they are copied first")
         if is_new or self._catalog is None or time.monotonic() - self._catalog_read_at > _CATALOG_AGE_S:
+            self._check_source()
             catalog = self._read_catalog()
             is_new = is_new or catalog != self._catalog
             self._catalog, self._catalog_read_at = catalog, time.monotonic()

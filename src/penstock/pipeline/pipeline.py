@@ -111,6 +111,7 @@ class Pipeline:
                 open_log=self._source.open_log,
                 target=self._target.access,
                 describe_target=self._target.describe,
+                check_source=self._check_definitions,
                 definitions=ledger,
                 config=ServerConfig(
                     disable_on_error=apply.disable_on_error, allow_duplicate_rows=apply.allow_duplicate_rows
@@ -232,13 +233,7 @@ class Pipeline:
     def _check_capture(self, listener: RunListener) -> None:
         if not self._source.has_capture():
             raise OperatorError("there is no capture set", where=self._source.label, do="run `penstock setup`")
-        stale = self._source.stale_tables()
-        if stale:
-            raise OperatorError(
-                f"the definition of {', '.join(stale)} has changed since its capture was set up",
-                where=self._source.label,
-                do="run `penstock setup`, and `penstock verify` afterwards",
-            )
+        self._check_definitions()
         with closing(self._source.open_log()) as log:
             captured = {c.table.name for c in log.captured()}
         try:
@@ -248,6 +243,15 @@ class Pipeline:
             new = []
         if new:
             listener.warned(f"{', '.join(new)} matches capture.tables but is not captured; run `penstock setup`")
+
+    def _check_definitions(self) -> None:
+        stale = self._source.stale_tables()
+        if stale:
+            raise OperatorError(
+                f"the definition of {', '.join(stale)}, or its triggers, changed after its capture was set up",
+                where=self._source.label,
+                do="run `penstock setup`, and `penstock verify` afterwards",
+            )
 
     def _copy(
         self,
