@@ -20,7 +20,7 @@ from penstock.apply.error_queue import ErrorEntry, retry
 from penstock.apply.ledger import LaneClaim, ProcessState
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.target import TargetCatalog, TargetTable
-from penstock.apply.task import LANE, TaskContext, apply_lane, in_commit_order, plan_batch
+from penstock.apply.task import LANE, PACKED_SCHEMA, TaskContext, apply_lane, apply_large, pack, plan_batch, unpack
 from penstock.change import TableName
 from penstock.config import parse
 from penstock.dialects.postgres.access import PostgresSource, PostgresTarget
@@ -34,6 +34,7 @@ from penstock.position import Limit, Scn
 from penstock.schema import Dictionary
 from penstock.sources.trigger_queue.position import Slice
 from penstock.sources.trigger_queue.queue import SliceReader
+from penstock.spark.job import large_transaction, read_in_commit_order
 from penstock.wiring import open_pipeline
 
 FILE = """\
@@ -154,20 +155,24 @@ class Lab:
         if len(part) == 0:
             return []
         context = self.context(config)
-        batches = list(self.reader().read(part, with_key=False))
+        if part.is_large:
+            large = large_transaction(self.reader(), part)
+            return [apply_large(large, self.claim(0, moves_watermark=True), context)]
         if lanes == 1:
-            rows = in_commit_order(batches, context.catalog.instantiated)
-            return [apply_lane(rows.to_batches(), self.claim(0, moves_watermark=True), context)]
-        planned = pa.Table.from_batches(list(plan_batch(batches, part.changes, part.first, lanes, context)))
-        numbers = sorted(set(planned[LANE].to_pylist()))
+            rows = read_in_commit_order(self.reader(), part, context)
+            return [apply_lane(rows, self.claim(0, moves_watermark=True), context)]
+        batches = self.reader().read(part, with_key=False)
+        packed = pa.Table.from_batches(
+            pack(plan_batch(batches, part.changes, part.first, lanes, context)), PACKED_SCHEMA
+        )
+        numbers = sorted(set(packed[LANE].to_pylist()))
         if shuffle is not None:
             shuffle.shuffle(numbers)
         results = []
         for lane in numbers:
-            rows = planned.filter(pc.equal(planned[LANE], lane))
-            rows = rows.sort_by([(c.COMMIT_SCN, "ascending"), (c.CHANGE_SEQ, "ascending")])
+            runs = packed.filter(pc.equal(packed[LANE], lane)).sort_by("number")
             claim = self.claim(lane, moves_watermark=False)
-            results.append(apply_lane(rows.to_batches(max_chunksize=7), claim, context))
+            results.append(apply_lane(unpack(runs.to_batches()), claim, context))
         return results
 
     def claim(self, lane: int, *, moves_watermark: bool) -> LaneClaim:

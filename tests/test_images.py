@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.change import Image
 from penstock.errors import MalformedInputError
-from penstock.images import is_complete, is_present, parse_images
+from penstock.images import find_present, is_complete, is_present, parse_images
 from penstock.values import encode_image
 
 # Names and values that look like the syntax around them.
@@ -52,9 +52,12 @@ def test_columns_that_were_not_asked_for_are_skipped(batch: list[Image | None]) 
 @given(batches)
 def test_a_column_is_present_exactly_where_it_was_written(batch: list[Image | None]) -> None:
     written = as_array(batch)
+    found = find_present(written, parse_images(written, NAMES))
 
     for name in NAMES:
-        assert is_present(written, name).to_pylist() == [image is not None and name in image for image in batch]
+        expected = [image is not None and name in image for image in batch]
+        assert is_present(written, name).to_pylist() == expected
+        assert found[name].to_pylist() == expected
 
 
 @settings(deadline=None)

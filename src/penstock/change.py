@@ -6,7 +6,7 @@ did not change; a column that is *present with None* is SQL NULL. The two are ne
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
@@ -106,4 +106,4 @@ class Transaction:
     commit_scn: int
     txn_id: str
     committed_at_us: int | None
-    changes: Sequence[Change]
+    changes: Collection[Change]

@@ -36,7 +36,8 @@ def parse_images(images: pa.Array, columns: Sequence[str], *, are_all: bool = Fa
         "image is not a JSON object of strings and nulls, or holds an unknown column",
         where=f"one of {len(images)} changes",
     )
-    images = pc.fill_null(images, "{}")
+    if images.null_count:
+        images = pc.fill_null(images, "{}")
     # Arrow reads lines, and crashes on one that is `null`.
     is_object = pc.and_(pc.starts_with(images, "{"), pc.ends_with(images, "}"))
     if not pc.all(is_object).as_py():
@@ -68,6 +69,13 @@ def is_present(images: pa.Array, column: str) -> pa.Array:
     member = json.dumps(column, ensure_ascii=False) + ":"
     first, later = pc.match_substring(images, "{" + member), pc.match_substring(images, "," + member)
     return pc.fill_null(pc.or_(first, later), False)
+
+
+def find_present(images: pa.Array, parsed: Mapping[str, pa.Array]) -> Mapping[str, pa.Array]:
+    """Tell `is_present` for every parsed column; quicker, as long as no image holds a null."""
+    if pc.any(pc.match_substring(images, '":null')).as_py():
+        return {name: is_present(images, name) for name in parsed}
+    return {name: values.is_valid() for name, values in parsed.items()}
 
 
 def is_complete(images: pa.Array, parsed: Mapping[str, pa.Array]) -> bool:

@@ -17,8 +17,15 @@ START = Scn(0)
 
 @dataclass(frozen=True)
 class Limit:
-    """How much a reader takes at a time. A transaction that is larger by itself comes alone, whole."""
+    """How much a reader takes at a time.
 
-    max_transactions: int = 50_000
-    max_changes: int = 200_000
-    max_bytes: int = 64 * 1024 * 1024
+    Attributes:
+        large_changes: A transaction of more changes comes alone, and whole, whatever the other limits.
+        large_bytes: The same for one of larger images.
+    """
+
+    max_transactions: int = 500_000
+    max_changes: int = 1_000_000
+    max_bytes: int = 256 * 1024 * 1024
+    large_changes: int = 200_000
+    large_bytes: int = 64 * 1024 * 1024

@@ -303,3 +303,80 @@ def test_applied_changes_are_not_captured_again(lab: Lab) -> None:
 
 def _read(text: str | None) -> dict[str, str | None] | None:
     return None if text is None else json.loads(text)
+
+
+def test_every_row_of_a_large_statement_comes_in_the_order_of_the_work(lab: Lab) -> None:
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY, name text)")
+
+    lab.source.execute("INSERT INTO t SELECT n, E'line\\n\\ttab ' || n FROM generate_series(1, 150) n")
+    lab.source.execute("UPDATE t SET id = -id, name = CASE WHEN id % 2 = 0 THEN name END")
+    lab.source.execute("UPDATE t SET name = repeat('x', 5000) WHERE id >= -3")
+    lab.source.execute("DELETE FROM t")
+
+    rows = [(row[c.OP], _read(row[c.BEFORE]), _read(row[c.AFTER])) for row in lab.changes()]
+    first = [{"id": str(n), "name": f"line\n\ttab {n}"} for n in range(1, 151)]
+    assert rows[:150] == [("insert", None, row) for row in first]
+    changed = [{"id": f"-{n}"} | ({} if n % 2 == 0 else {"name": None}) for n in range(1, 151)]
+    assert rows[150:300] == [("update", *pair) for pair in zip(first, changed, strict=True)]
+    second = [old | new for old, new in zip(first, changed, strict=True)]
+    long = {"name": "x" * 5000}
+    assert rows[300:303] == [("update", row, long) for row in second[:3]]
+    last = [row | long for row in second[:3]] + second[3:]
+    assert sorted(rows[303:], key=repr) == sorted((("delete", row, None) for row in last), key=repr)
+
+
+@pytest.mark.parametrize("size", [1, 100])
+def test_values_that_come_and_go(lab: Lab, size: int) -> None:
+    lab.setup(
+        "CREATE TYPE pair AS (a int, b int); CREATE TABLE x (id int PRIMARY KEY, i int, n numeric,"
+        " m numeric(8,2) NOT NULL, t text, p pair, a int[])"
+    )
+    lab.source.execute(f"INSERT INTO x (id, m) SELECT n, 1 FROM generate_series(1, {size}) n")
+    for change in (
+        "i = 1, n = 'NaN', t = '', p = ROW(NULL, NULL), a = '{}'",
+        "i = 1, n = 'NaN', t = '', p = ROW(NULL, NULL), a = '{}'",
+        "i = NULL, n = 1.0, m = 2, t = NULL, p = NULL, a = NULL",
+        "n = 1.00, m = 2.00",
+    ):
+        lab.source.execute(f"UPDATE x SET {change}")
+
+    found = [_read(row[c.AFTER]) for row in lab.changes() if row[c.OP] == "update"]
+    expected = [
+        {"i": "1", "n": "NaN", "t": "", "p": "(,)", "a": "{}"},
+        {},
+        {"i": None, "n": "1.0", "m": "2.00", "t": None, "p": None, "a": None},
+        {"n": "1.00"},
+    ]
+    assert found == [image for image in expected for _ in range(size)]
+
+
+def test_a_writer_s_search_path_has_no_say_in_what_the_capture_runs(lab: Lab) -> None:
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY, name text, at timestamptz, price numeric)")
+    lab.source.execute(
+        """
+        CREATE SCHEMA evil;
+        CREATE FUNCTION evil.boom(int, int) RETURNS bool LANGUAGE plpgsql AS 'BEGIN RAISE ''called''; END';
+        CREATE FUNCTION evil.boom(text, text) RETURNS bool LANGUAGE plpgsql AS 'BEGIN RAISE ''called''; END';
+        CREATE FUNCTION evil.boom(bigint, bigint) RETURNS bool LANGUAGE plpgsql AS 'BEGIN RAISE ''called''; END';
+        CREATE FUNCTION evil.row_number() RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint';
+        CREATE FUNCTION evil.to_json(text) RETURNS json LANGUAGE sql AS $$ SELECT '"evil"'::json $$;
+        CREATE OPERATOR evil.= (FUNCTION = evil.boom, LEFTARG = int, RIGHTARG = int);
+        CREATE OPERATOR evil.= (FUNCTION = evil.boom, LEFTARG = text, RIGHTARG = text);
+        CREATE OPERATOR evil.= (FUNCTION = evil.boom, LEFTARG = bigint, RIGHTARG = bigint);
+        CREATE OPERATOR evil.>= (FUNCTION = evil.boom, LEFTARG = int, RIGHTARG = int);
+        CREATE DOMAIN evil.text AS pg_catalog.text CHECK (false);
+        CREATE TABLE evil.n (id int); CREATE TABLE evil.o (id int);
+        """
+    )
+
+    with lab.session() as session:
+        session.execute("SET search_path = evil, public, pg_catalog")
+        session.execute("INSERT INTO public.t VALUES (1, 'a', '2024-01-01 00:00+00', 1)")
+        session.execute("INSERT INTO public.t SELECT n, 'a', now(), n FROM generate_series(2, 100) n")
+        session.execute("UPDATE public.t SET name = 'b'")
+        session.execute("UPDATE public.t SET name = 'c' WHERE id OPERATOR(pg_catalog.=) 7")
+        session.execute("DELETE FROM public.t")
+
+    assert [row[c.OP] for row in lab.changes()] == ["insert"] * 100 + ["update"] * 101 + ["delete"] * 100
+    names = {_read(row[c.AFTER]).get("name") for row in lab.changes() if row[c.AFTER]}
+    assert names == {"a", "b", "c"}

@@ -18,7 +18,7 @@ from penstock import change as c
 from penstock.change import TableName
 from penstock.errors import MalformedInputError
 from penstock.position import Scn
-from penstock.sources.trigger_queue.decode import LOG_SCHEMA, CapturedTable, Decoder
+from penstock.sources.trigger_queue.decode import LOG_SCHEMA, CapturedTable, Decoder, unpack
 from penstock.sources.trigger_queue.position import Slice
 
 EMP = TableName("public", "emp")
@@ -210,3 +210,36 @@ def test_an_oid_above_two_billion_is_known() -> None:
     decoder = Decoder("s", a_slice(5), {(oid, 1): CapturedTable(TableName("p", "t"), 1, ())})
     (batch,) = decoder.decode([log((5, 1, oid, 1, "I", None, "{}"))], with_key=False)
     assert batch.num_rows == 1
+
+
+def test_many_changes_stored_as_one_row_become_rows_of_their_own() -> None:
+    stored = log(
+        (5, 1, 16400, 1, "I", None, "{1}"),
+        (5, 2, 16400, 1, "u", "{1}\t{a}\n{2}\t{}", None),
+        (5, 3, 16401, 1, "i", "{3}\n{4}", None),
+        (5, 4, 16401, 1, "T", None, None),
+        (6, 5, 16400, 2, "d", "{5}", None),
+        (6, 6, 16400, 2, "U", "{6}", "{b}"),
+    )
+
+    assert (
+        unpack(stored).to_pylist()
+        == log(
+            (5, 1, 16400, 1, "I", None, "{1}"),
+            (5, 2, 16400, 1, "U", "{1}", "{a}"),
+            (5, 2, 16400, 1, "U", "{2}", "{}"),
+            (5, 3, 16401, 1, "I", None, "{3}"),
+            (5, 3, 16401, 1, "I", None, "{4}"),
+            (5, 4, 16401, 1, "T", None, None),
+            (6, 5, 16400, 2, "D", "{5}", None),
+            (6, 6, 16400, 2, "U", "{6}", "{b}"),
+        ).to_pylist()
+    )
+    assert unpack(stored.slice(1, 2)).num_rows == 4
+
+
+def test_rows_of_one_change_are_left_as_they_are() -> None:
+    stored = log(row(5), row(6))
+
+    assert unpack(stored) is stored
+    assert unpack(log()).num_rows == 0

@@ -50,6 +50,24 @@ def test_the_parts_together_are_the_whole(changes: list[int], parts: int, empty_
 
 
 @settings(deadline=None)
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.integers(1, 100), st.integers(1, 1000))
+def test_a_window_ends_with_the_transaction_that_fills_it(changes: list[int], most: int, most_bytes: int) -> None:
+    whole = a_slice(changes)
+
+    windows = list(whole.windows(most, most_bytes))
+
+    assert [t for window in windows for t in transactions(window)] == transactions(whole)
+    assert [window.after for window in windows] == [whole.after, *(window.end for window in windows[:-1])]
+    for window in windows:
+        is_full = [
+            window.changes[:n].sum() >= most or window.size_bytes[:n].sum() >= most_bytes
+            for n in range(1, len(window) + 1)
+        ]
+        assert not any(is_full[:-1])
+        assert is_full[-1] or window is windows[-1]
+
+
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.integers(1, 8))
 def test_no_part_is_larger_than_its_share_by_more_than_one_transaction(changes: list[int], parts: int) -> None:
     whole = a_slice(changes)

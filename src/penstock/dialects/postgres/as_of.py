@@ -38,7 +38,7 @@ def rows_as_of(table: TableSchema, columns: Sequence[Column], chunk: Chunk, set_
     assert table.primary_key is not None
     if table.primary_key.is_deferrable:
         return _rows_by_difference(table, columns, chunk, set_name, cut)
-    log = f"{quote(set_name)}.log"
+    log = f"{quote(set_name)}.changes"
     key = [table.by_name[name] for name in table.primary_key.columns]
     old = ", ".join(f"{_value(k, _member('before', k))} AS {quote(k.name)}" for k in key)
     new = ", ".join(f"{_value(k, _new_member(k))} AS {quote(k.name)}" for k in key)
@@ -48,12 +48,12 @@ def rows_as_of(table: TableSchema, columns: Sequence[Column], chunk: Chunk, set_
     since = f"{is_of(table.name, set_name)} AND {cut.since()}"
     images = ", ".join(f"{_member('before', c)} AS {quote(c.name)}" for c in columns)
     return (
-        f"WITH touches AS (SELECT seq, before, {old} FROM {log} WHERE op IN ('U', 'D') AND {since}"
-        f" UNION ALL SELECT seq, NULL, {new} FROM {log} WHERE (op = 'I' OR op = 'U' AND ({moves})) AND {since}),"
+        f"WITH touches AS (SELECT seq, line, before, {old} FROM {log} WHERE op IN ('U', 'D') AND {since}"
+        f" UNION ALL SELECT seq, line, NULL, {new} FROM {log} WHERE (op = 'I' OR op = 'U' AND ({moves})) AND {since}),"
         # Before an insert, or a move to this key, no row had it.
         f" touched AS MATERIALIZED (SELECT DISTINCT ON ({names}) {names}, before FROM touches"
         # A change of key that only rewrites it, 1.0 to 1.00, is both at once.
-        f" ORDER BY {names}, seq, before IS NULL)"
+        f" ORDER BY {names}, seq, line, before IS NULL)"
         f" {rows_now(table, columns, chunk)} AND NOT EXISTS (SELECT FROM touched WHERE {same})"
         f" UNION ALL SELECT {images} FROM touched t WHERE before IS NOT NULL AND {_in_range(table, chunk)}"
     )
@@ -62,7 +62,7 @@ def rows_as_of(table: TableSchema, columns: Sequence[Column], chunk: Chunk, set_
 def _rows_by_difference(table: TableSchema, columns: Sequence[Column], chunk: Chunk, set_name: str, cut: Cut) -> str:
     """The same where two rows may share a key for a while, so that it does not tell which was there first."""
     assert table.primary_key is not None
-    since = f"FROM {quote(set_name)}.log WHERE {is_of(table.name, set_name)} AND {cut.since()}"
+    since = f"FROM {quote(set_name)}.changes WHERE {is_of(table.name, set_name)} AND {cut.since()}"
     key = [table.by_name[name] for name in table.primary_key.columns]
 
     def images(operations: str, member: Callable[[Column], str]) -> str:
@@ -78,7 +78,7 @@ def _rows_by_difference(table: TableSchema, columns: Sequence[Column], chunk: Ch
 
 def row_counts_as_of(table: TableSchema, columns: Sequence[Column], set_name: str, cut: Cut) -> str:
     """A query for (digest, how many rows have it) as it was; for tables where only whole rows can be told apart."""
-    log = f"{quote(set_name)}.log"
+    log = f"{quote(set_name)}.changes"
     since = f"{is_of(table.name, set_name)} AND {cut.since()}"
     old = ", ".join(_member("before", c) for c in columns)
     new = ", ".join(_new_member(c) for c in columns)

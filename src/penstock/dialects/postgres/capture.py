@@ -15,7 +15,10 @@ _FUNCTIONS = [
     "draw_commit_seq",
     "install_marker",
     "quoted",
-    "json_value",
+    "json_value",  # Of sets that were installed before `json_member` took its place.
+    "json_member",
+    "has_value",
+    "changed_member",
     "image",
     "captured_root",
     "capture_mode",
@@ -25,6 +28,7 @@ _FUNCTIONS = [
     "capture",
     "capture_all",
     "capture_body",
+    "in_lines",
     "on_ddl",
     "replaced",
     "stale",
@@ -147,6 +151,7 @@ def uninstall_statements(connection: Connection, name: str) -> list[str]:
     return [
         *([f"DROP EVENT TRIGGER {quoted}"] if has_event_trigger is not None else []),
         *drops,
+        f"DROP VIEW {quoted}.changes",
         *(f"DROP TABLE {quoted}.{table}" for table in ("marker", "log", "tick")),
         *(f"DROP FUNCTION {function}" for (function,) in functions),
         f"DROP TABLE {quoted}.captured",

@@ -22,6 +22,7 @@ from penstock.dialects.postgres.snapshots import Cut, Snapshot
 from penstock.errors import OperatorError, RetryableError
 from penstock.position import Limit, Scn
 from penstock.schema import TableSchema
+from penstock.sources.trigger_queue.decode import unpack
 from penstock.sources.trigger_queue.position import Slice
 from penstock.sources.trigger_queue.queue import Backlog, Captured
 
@@ -95,10 +96,12 @@ class ChangeLog:
     def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
         """Yield the log rows of a slice (`decode.LOG_SCHEMA`), with rows of other transactions in between."""
         for low, high in _ranges(part.txn_ids):
-            yield from self._stream(
+            stored = self._stream(
                 "SELECT xid::text::bigint AS txn_id, seq, relid::bigint, version, op::text, before, after"
                 f" FROM {self._set}.log WHERE xid >= '{low}'::xid8 AND xid <= '{high}'::xid8 ORDER BY log.xid, seq"
             )
+            for batch in stored:
+                yield unpack(batch)
 
     def captured(self) -> list[Captured]:
         """Return every version of every captured table, oldest first."""
@@ -168,8 +171,8 @@ class ChangeLog:
             row = (
                 self._sql()
                 .execute(
-                    f"SELECT count(*), min(at), pg_total_relation_size('{self._set}.log') FROM {self._set}.log"
-                    " WHERE NOT pg_visible_in_snapshot(xid, %s::pg_snapshot)",
+                    f"SELECT coalesce(sum(changes), 0)::bigint, min(at), pg_total_relation_size('{self._set}.log')"
+                    f" FROM {self._set}.log WHERE NOT pg_visible_in_snapshot(xid, %s::pg_snapshot)",
                     [tick.snapshot.text if tick else "1:1:"],
                 )
                 .fetchone()
@@ -214,18 +217,19 @@ class ChangeLog:
     def _read_page(self, start: Tick, upto: Snapshot, end: Scn, *, skip: int) -> _Page:
         """List the transactions between two snapshots in commit order, leaving out the first `skip`."""
         ranked = (
-            "SELECT xid, count(*) AS changes, max(seq) AS last_seq, max(at) AS at,"
+            "SELECT xid, sum(changes)::bigint AS changes, max(seq) AS last_seq, max(at) AS at,"
             " sum(coalesce(octet_length(before), 0) + coalesce(octet_length(after), 0))::bigint AS size_bytes"
             f" FROM {self._set}.log"
         )
         is_seen = f"xid < '{upto.xmax}'::xid8 AND pg_visible_in_snapshot(xid, '{upto.text}'::pg_snapshot)"
         running = ",".join(map(str, start.snapshot.running))
+        oldest = min([start.snapshot.xmax, *start.snapshot.running])
         found = self._arrow().table(
             "SELECT xid::text::bigint AS txn_id, changes, size_bytes,"
             " (extract(epoch FROM at) * 1000000)::bigint AS at_us FROM ("
             f"{ranked} WHERE xid >= '{start.snapshot.xmax}'::xid8 AND {is_seen} GROUP BY xid"
             f" UNION ALL {ranked} WHERE xid = ANY ('{{{running}}}'::xid8[]) AND {is_seen} GROUP BY xid"
-            f") t LEFT JOIN {self._set}.marker USING (xid)"
+            f") t LEFT JOIN (SELECT * FROM {self._set}.marker WHERE xid >= '{oldest}'::xid8) m USING (xid)"
             f" ORDER BY greatest(last_seq, commit_seq) LIMIT {_PAGE} OFFSET {skip}",
             doing="read the change log",
         )
@@ -295,7 +299,7 @@ class ChangeLog:
     def _arrow(self) -> ArrowReader:
         if self._reader is None:
             # The index yields (xid, seq) order; without statistics the planner would rather scan and sort.
-            plan = {"enable_seqscan": "off", "enable_bitmapscan": "off"}
+            plan = {"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_nestloop": "off", "work_mem": "64MB"}
             self._reader = ArrowReader(self._url, f"penstock {self._set_name} reader", plan)
         return self._reader
 
@@ -316,10 +320,12 @@ class _Page:
 
     def slice(self, after: Scn, limit: Limit, until: Scn | None) -> Slice:
         skip = after - self.first + 1
+        is_large = (self.changes[skip:] > limit.large_changes) | (self.size_bytes[skip:] > limit.large_bytes)
         count = min(
             limit.max_transactions,
             _fitting(self.changes[skip:], limit.max_changes),
             _fitting(self.size_bytes[skip:], limit.max_bytes),
+            max(1, int(np.argmax(is_large))) if is_large.any() else len(is_large),
             len(self.txn_ids) - skip,
         )
         if until is not None:
@@ -335,6 +341,7 @@ class _Page:
             changes=self.changes[skip : skip + count],
             size_bytes=self.size_bytes[skip : skip + count],
             committed_at_us=self.committed_at_us[skip : skip + count],
+            is_large=bool(is_large[:1].any()),
         )
 
 

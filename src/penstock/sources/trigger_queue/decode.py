@@ -30,6 +30,8 @@ LOG_SCHEMA = pa.schema(
 )
 """Rows of a change log, ordered by (txn_id, seq): the changes of one transaction follow each other."""
 
+_PACKED_OPS = ("i", "u", "d")
+
 _OPS = {"I": Op.INSERT, "U": Op.UPDATE, "D": Op.DELETE, "T": Op.TRUNCATE}
 
 
@@ -143,6 +145,30 @@ class Decoder:
                 where=f"source {self._source}, log row {batch['seq'][at].as_py()}",
             )
         return pa.array([op.value for op in _OPS.values()], pa.string()).take(index)
+
+
+def unpack(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Turn rows as they are stored into rows of one change each (`LOG_SCHEMA`), in the same order.
+
+    Many changes of one statement may be stored as one row: operation `i`, `u` or `d`, and `before` holds a line for
+    each change, with the image; that of an update is two, with a tab between. A row of one change stays as it is.
+    """
+    is_packed = pc.is_in(batch["op"], value_set=pa.array(_PACKED_OPS))
+    if not pc.any(is_packed).as_py():
+        return batch
+    # A row of one change becomes one empty line. What many share is not to be copied for each of them.
+    nothing = pa.scalar(None, pa.string())
+    lines = pc.split_pattern(pc.if_else(is_packed, batch["before"], ""), "\n")
+    row, line = pc.list_parent_indices(lines), pc.list_flatten(lines)
+    stored = {name: batch[name].take(row) for name in LOG_SCHEMA.names if name != "before"}
+    single = pc.if_else(is_packed, nothing, batch["before"]).take(row)
+    is_insert, is_update, is_delete = (pc.equal(stored["op"], op) for op in _PACKED_OPS)
+    images = pc.split_pattern(pc.if_else(is_update, line, "\t"), "\t", max_splits=1)
+    old, new = pc.list_element(images, 0), pc.list_element(images, 1)
+    stored["op"] = pc.utf8_upper(stored["op"])
+    stored["before"] = pc.if_else(is_update, old, pc.if_else(is_delete, line, single))
+    stored["after"] = pc.if_else(is_update, new, pc.if_else(is_insert, line, stored["after"]))
+    return pa.record_batch([stored[name] for name in LOG_SCHEMA.names], names=LOG_SCHEMA.names)
 
 
 class _RowTables:

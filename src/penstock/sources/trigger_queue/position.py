@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -28,6 +29,7 @@ class Slice:
         changes: Number of changes of each transaction.
         size_bytes: Size of each transaction's images.
         committed_at_us: When each was committed, microseconds since 1970 in UTC.
+        is_large: It is one transaction that must not be held in memory.
     """
 
     after: Scn
@@ -37,6 +39,7 @@ class Slice:
     changes: NDArray[np.int64]
     size_bytes: NDArray[np.int64]
     committed_at_us: NDArray[np.int64]
+    is_large: bool = False
 
     def __len__(self) -> int:
         return len(self.txn_ids)
@@ -67,6 +70,17 @@ class Slice:
         targets = ends[-1] * np.arange(1, parts) / parts
         cuts = [0, *sorted(set(np.searchsorted(ends, targets) + 1) - {0, len(self)}), len(self)]
         return [self._cut(a, b) for a, b in pairwise(cuts) if b > a]
+
+    def windows(self, max_changes: int, max_bytes: int) -> Iterator[Slice]:
+        """Cut into consecutive slices; each ends with the transaction that reaches one of the limits."""
+        changes, size_bytes = np.cumsum(self.changes), np.cumsum(self.size_bytes)
+        first = 0
+        while first < len(self):
+            by_changes = np.searchsorted(changes, (changes[first - 1] if first else 0) + max_changes)
+            by_bytes = np.searchsorted(size_bytes, (size_bytes[first - 1] if first else 0) + max_bytes)
+            end = min(int(min(by_changes, by_bytes)) + 1, len(self))
+            yield self._cut(first, end)
+            first = end
 
     def _cut(self, a: int, b: int) -> Slice:
         is_last = b == len(self)

@@ -36,7 +36,8 @@ WITH RECURSIVE rel AS (
           WHERE k.castsource = p.typ AND k.casttarget = o.opcintype AND k.castmethod = 'b' AND k.castcontext = 'i'))
     ) AS is_comparable,
     t.typtype = 'e' OR t.typnamespace = 'pg_catalog'::regnamespace
-      AND t.typname NOT IN ('numeric', 'float4', 'float8', 'interval', 'jsonb') AS is_exact
+      AND t.typname NOT IN ('numeric', 'float4', 'float8', 'interval', 'jsonb') AS is_exact,
+    t.typtype = 'e' OR t.typnamespace = 'pg_catalog'::regnamespace AND t.typname NOT LIKE 'reg%' AS has_safe_text
   FROM part p JOIN pg_catalog.pg_type t ON t.oid = p.typ
   WHERE t.typtype IN ('b', 'e') AND (t.typcategory <> 'A' OR t.typelem = 0)
 ), kind AS (
@@ -44,11 +45,15 @@ WITH RECURSIVE rel AS (
   SELECT b.root, b.typ, b.typmod, t.typname, t.typtype, t.typcategory,
     t.typtype IN ('c', 'r', 'm') OR t.typcategory = 'A' AND t.typelem <> 0 AS is_container,
     t.typnamespace = 'pg_catalog'::regnamespace AS is_builtin,
-    l.is_comparable, l.is_exact, l.names
+    l.is_comparable, l.is_exact, l.names,
+    l.has_safe_text AND NOT EXISTS (SELECT FROM pg_catalog.pg_cast k JOIN pg_catalog.pg_proc f ON f.oid = k.castfunc
+      WHERE k.castsource IN (b.root, b.typ) AND k.casttarget = 'text'::regtype AND f.pronamespace <> 'pg_catalog'::regnamespace
+    ) AS has_safe_text
   FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.typ AND t.typtype <> 'd'
   JOIN LATERAL (
     SELECT coalesce(bool_and(leaf.is_comparable), false) AS is_comparable,
            coalesce(bool_and(leaf.is_exact), false) AS is_exact,
+           coalesce(bool_and(leaf.has_safe_text), false) AS has_safe_text,
            array_agg(leaf.typname::text) AS names
     FROM leaf WHERE leaf.root = b.root
   ) l ON true
@@ -57,7 +62,9 @@ WITH RECURSIVE rel AS (
     'name', att.attname,
     'type', pg_catalog.format_type(att.atttypid, att.atttypmod),
     'base_type', pg_catalog.format_type(kind.typ, NULL),
-    'is_nullable', NOT att.attnotnull,
+    -- A constraint that is not valid yet lets old rows be.
+    'is_nullable', NOT att.attnotnull OR EXISTS (SELECT FROM pg_catalog.pg_constraint k WHERE k.conrelid = att.attrelid
+      AND k.contype = 'n' AND NOT k.convalidated AND att.attnum = ANY (k.conkey)),
     'is_generated', att.attgenerated <> '',
     'is_stored', att.attgenerated <> 'v',
     'is_identity_always', att.attidentity = 'a',
@@ -69,17 +76,18 @@ WITH RECURSIVE rel AS (
       'money', 'bytea', 'date', 'time', 'timetz', 'timestamp', 'timestamptz', 'interval', 'uuid', 'inet', 'cidr', 'macaddr',
       'macaddr8', 'bit', 'varbit', 'pg_lsn'),
     'is_decimal', kind.typname IN ('numeric', 'float4', 'float8') AND kind.is_builtin,
+    -- Every name qualified: capture functions run with their owner's rights under the writer's search_path.
     'to_text', CASE WHEN kind.is_builtin THEN
       CASE kind.typname
-        WHEN 'bytea' THEN $q$replace(encode({}, 'base64'), chr(10), '')$q$
-        WHEN 'date' THEN $q$btrim(to_json({})::text, '"')$q$
-        WHEN 'time' THEN $q$to_char({}, 'HH24:MI:SS.US')$q$
-        WHEN 'timetz' THEN $q$to_char({}::time, 'HH24:MI:SS.US') || regexp_replace(substring({}::text from '[+-].*$'), '^([+-]\d\d)$', '\1:00')$q$
-        WHEN 'timestamp' THEN $q$CASE WHEN {} >= timestamp '0001-01-01' AND {} < timestamp 'infinity' THEN to_char({}, 'YYYY-MM-DD"T"HH24:MI:SS.US') WHEN isfinite({}) THEN to_char({}, 'YYYY-MM-DD"T"HH24:MI:SS.US" BC"') ELSE {}::text END$q$
-        WHEN 'timestamptz' THEN $q$CASE WHEN {} >= timestamptz '0001-01-01 00:00:00+00' AND {} < timestamptz 'infinity' THEN to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"') WHEN isfinite({}) THEN to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00 BC"') ELSE {}::text END$q$
-        WHEN 'money' THEN '{}::numeric::text'
-        ELSE '{}::text'
-      END ELSE '{}::text' END,
+        WHEN 'bytea' THEN $q$pg_catalog.replace(pg_catalog.encode({}, 'base64'), pg_catalog.chr(10), '')$q$
+        WHEN 'date' THEN $q$pg_catalog.btrim(pg_catalog.to_json({})::pg_catalog.text, '"')$q$
+        WHEN 'time' THEN $q$pg_catalog.to_char({}, 'HH24:MI:SS.US')$q$
+        WHEN 'timetz' THEN $q$pg_catalog.concat(pg_catalog.to_char({}::time, 'HH24:MI:SS.US'), pg_catalog.regexp_replace(substring({}::pg_catalog.text from '[+-].*$'), '^([+-]\d\d)$', '\1:00'))$q$
+        WHEN 'timestamp' THEN $q$CASE WHEN {} OPERATOR(pg_catalog.>=) timestamp '0001-01-01' AND {} OPERATOR(pg_catalog.<) timestamp 'infinity' THEN pg_catalog.to_char({}, 'YYYY-MM-DD"T"HH24:MI:SS.US') WHEN pg_catalog.isfinite({}) THEN pg_catalog.to_char({}, 'YYYY-MM-DD"T"HH24:MI:SS.US" BC"') ELSE {}::pg_catalog.text END$q$
+        WHEN 'timestamptz' THEN $q$CASE WHEN {} OPERATOR(pg_catalog.>=) timestamptz '0001-01-01 00:00:00+00' AND {} OPERATOR(pg_catalog.<) timestamptz 'infinity' THEN pg_catalog.to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"') WHEN pg_catalog.isfinite({}) THEN pg_catalog.to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00 BC"') ELSE {}::pg_catalog.text END$q$
+        WHEN 'money' THEN '{}::numeric::pg_catalog.text'
+        ELSE '{}::pg_catalog.text'
+      END ELSE '{}::pg_catalog.text' END,
     'from_text', CASE WHEN kind.is_builtin AND kind.typname = 'bytea' THEN $q$decode({}, 'base64')$q$
                       WHEN kind.is_builtin AND kind.typname = 'money' THEN '{}::money' ELSE '{}' END,
     'staging_type', CASE WHEN kind.is_builtin AND kind.typname = 'bytea' THEN 'text'
@@ -98,7 +106,9 @@ WITH RECURSIVE rel AS (
         ('intervalstyle', kind.names && ARRAY['interval']),
         ('datestyle', kind.is_container AND kind.names && ARRAY['date', 'timestamp', 'timestamptz']),
         ('timezone', kind.is_container AND kind.names && ARRAY['timestamptz']),
-        ('bytea_output', kind.is_container AND kind.names && ARRAY['bytea'])
+        ('bytea_output', kind.is_container AND kind.names && ARRAY['bytea']),
+        -- Their text names objects; and what a type of somebody's own runs to make its text is not known.
+        ('search_path', NOT kind.has_safe_text)
       ) s (setting, is_needed) WHERE is_needed ORDER BY setting))
   ) AS definition, att.attname
   FROM att JOIN kind ON kind.root = att.atttypid
