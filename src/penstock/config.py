@@ -68,7 +68,13 @@ class ApplyConfig(_Part):
     """Where changes go."""
 
     connection: str = Field(description="Name of the connection to apply to")
-    parallelism: int = Field(default=2, strict=True, ge=1, le=64, description="Apply servers at work side by side")
+    parallelism: int = Field(
+        default=2,
+        strict=True,
+        ge=1,
+        le=64,
+        description="Most apply servers at work side by side; how many are used is measured",
+    )
     commit_serialization: CommitSerialization = Field(
         default=CommitSerialization.DEPENDENT_TRANSACTIONS,
         description="FULL: all transactions commit in the source's order",

@@ -100,6 +100,7 @@ WAYS = [
     Way("lanes, set path", 3, ServerConfig()),
     Way("lanes, row path, small batches", 4, ServerConfig(use_set_path=False), Limit(max_transactions=3)),
     Way("lanes, small groups and batches", 2, ServerConfig(group_changes=2), Limit(max_transactions=5)),
+    Way("large transactions in pieces", 1, ServerConfig(group_changes=2), Limit(large_changes=2)),
 ]
 
 

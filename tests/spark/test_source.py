@@ -25,7 +25,7 @@ from tests.lab import Lab
 
 FORMAT = "penstock.trigger_queue"
 SCHEMA = "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE u (id int PRIMARY KEY, v text);"
-DEADLINE_S = 60
+DEADLINE_S = 180
 
 Batch = list[tuple[int, int, str | None]]
 """What one micro-batch brought: (commit_scn, change_seq, after)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -39,6 +39,10 @@ def ahead(items: Iterable[T], *, depth: int = 1) -> Iterator[T]:
             put(_Failure(exc))
         else:
             put(_END)
+        finally:
+            if isinstance(items, Generator):
+                # What it has open is closed here and now, not whenever it is collected.
+                items.close()
 
     thread = threading.Thread(target=make, name="ahead", daemon=True)
     thread.start()

@@ -103,7 +103,7 @@ def retry(queue: ErrorQueue, entry_ids: Sequence[str], *, allow_duplicate_rows: 
             except (TransactionError, ApplyError) as exc:
                 failure = exc.failure if isinstance(exc, TransactionError) else Failure(0, exc)
                 if failure.message_number:
-                    number = whole.changes.index(changes[failure.message_number - 1]) + 1
+                    number = list(whole.changes).index(changes[failure.message_number - 1]) + 1
                     failure = replace(failure, message_number=number)
                 queue.update_failure(entry_id, failure)
                 number, count = failure.message_number, len(whole.changes)

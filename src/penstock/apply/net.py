@@ -21,7 +21,7 @@ from penstock.apply.conflicts import SpeculationError
 from penstock.apply.hashing import hash_rows, hash_text, normalise_number
 from penstock.apply.target import TargetTable
 from penstock.change import Op
-from penstock.images import is_complete, is_present, parse_images
+from penstock.images import find_present, is_complete, parse_images
 from penstock.schema import ForeignKey, TableSchema
 
 _MOST_COLUMNS = 800
@@ -165,7 +165,9 @@ class _Net:
             and is_complete(inserted, {name: changed[name].filter(pa.array(self._is_insert)) for name in names})
         ):
             raise SpeculationError("an image is partial")
-        self._is_set = {name: self._is_update & _mask(is_present(after, name)) for name in names}
+        of_updates = {name: _where(self._is_update, values) for name, values in changed.items()}
+        is_set = find_present(_where(self._is_update, after), of_updates)
+        self._is_set = {name: _mask(values) for name, values in is_set.items()}
         self._new = self._overlay(changed)
 
     def result(self) -> NetChange:
@@ -203,8 +205,8 @@ class _Net:
             is_set = pa.array(self._is_set[name])
             if pc.any(pc.and_(is_set, _same(values, self._old[name]))).as_py():
                 raise SpeculationError("a column was set to the value it had")
-            keeps = pa.array(self._is_update & ~self._is_set[name])
-            new[name] = pc.if_else(keeps, self._old[name], values)
+            keeps = self._is_update & ~self._is_set[name]
+            new[name] = _where(keeps, self._old[name], values)
         return new
 
     def _events(self) -> _Events:
@@ -350,11 +352,23 @@ def _same(left: pa.Array, right: pa.Array) -> pa.Array:
     return pc.or_(pc.fill_null(pc.equal(left, right), False), both_null)
 
 
+def _where(mask: NDArray[np.bool_], values: pa.Array, other: pa.Array | None = None) -> pa.Array:
+    """Values where the mask holds, else the other ones, or null. Copies nothing where all come from one side."""
+    if mask.all():
+        return values
+    if other is not None and not mask.any():
+        return other
+    return pc.if_else(pa.array(mask), values, other)
+
+
 def _are_all(values: pa.Array | pa.ChunkedArray) -> bool:
     return bool(pc.all(values, min_count=0).as_py())
 
 
 def _take(columns: Columns, rows: NDArray[np.int64]) -> pa.Table:
+    count = len(next(iter(columns.values()))) if columns else 0
+    if len(rows) == count and (rows == np.arange(count)).all():
+        return pa.table(dict(columns))
     index = pa.array(rows)
     return pa.table({name: values.take(index) for name, values in columns.items()})
 
@@ -366,4 +380,6 @@ def _mask(values: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:
 
 
 def _array(values: pa.ChunkedArray) -> pa.Array:
+    if values.num_chunks == 1:
+        return values.chunk(0)
     return pa.concat_arrays(values.chunks) if values.num_chunks else pa.nulls(0, pa.string())

@@ -8,13 +8,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Protocol
 
 from penstock.apply.lag import LagHistogram
 from penstock.apply.ledger import ProcessState
+from penstock.apply.pace import Pace
 from penstock.apply.patience import Patience, RetryListener
 from penstock.apply.server import LaneResult
 from penstock.errors import OperatorError, PenstockError, RetryableError
@@ -152,17 +153,6 @@ class Listener(RetryListener, Protocol):
         """Nothing waits at the source."""
 
 
-_SMALL_BATCH = 20_000
-"""A batch of fewer changes takes one lane: planning and shuffling would take longer than they save."""
-
-_ONE_SIDED = 0.9
-_BATCHES_IN_ONE_LANE = 10
-"""When so large a share of a batch depends on itself, so many batches are not worth planning."""
-
-_BATCH_S = 5.0
-_SMALLEST_LIMIT = 1_000
-"""Batches are to take so long at most, or hold so few changes: what is told to stop stops after one of them."""
-
 _IDLE_NOTE_S = 2.0
 
 
@@ -194,9 +184,8 @@ class ApplyProcess:
         self._config = config
         self._patience = patience
         self._listener = listener
-        self._in_one_lane = 0
-        self._limit = config.limit
         self._lanes = 1 if config.commit_serialization is CommitSerialization.FULL else config.parallelism
+        self._pace = Pace(config.limit, self._lanes)
 
     def run(self, stop: threading.Event, *, until_caught_up: bool = False) -> Progress:
         """Apply until told to stop; what is being applied then is finished first.
@@ -240,7 +229,7 @@ class ApplyProcess:
         noted_at = 0.0
         while not stop.is_set() and (until is None or progress.position < until):
             asked_at = datetime.now(UTC)
-            batch = self._feed.next_batch(progress.position, self._limit)
+            batch = self._feed.next_batch(progress.position, self._pace.limit())
             if batch is None:
                 if time.monotonic() - noted_at > _IDLE_NOTE_S:
                     noted_at = time.monotonic()
@@ -256,14 +245,10 @@ class ApplyProcess:
             self._listener.progressed(progress)
 
     def _apply(self, batch: Batch, progress: Progress) -> None:
-        lanes = self._lanes_for(batch)
+        lanes = self._pace.lanes(transactions=len(batch), changes=batch.total_changes)
         began = time.monotonic()
         results = batch.apply(lanes=lanes)
-        rate = batch.total_changes / (time.monotonic() - began)
-        most = self._config.limit.max_changes
-        self._limit = replace(self._config.limit, max_changes=min(most, max(_SMALLEST_LIMIT, int(rate * _BATCH_S))))
-        if lanes > 1 and max((r.changes for r in results), default=0) > _ONE_SIDED * batch.total_changes:
-            self._in_one_lane = _BATCHES_IN_ONE_LANE
+        self._pace.note(lanes=lanes, changes=batch.total_changes, seconds=time.monotonic() - began)
         progress.add(results)
         failures = [result.failure for result in results if result.failure is not None]
         if failures:
@@ -275,11 +260,3 @@ class ApplyProcess:
                 f"apply stopped at the first error, as disable_on_error asks: {aborted_by[0]}",
                 do="`penstock errors list` shows it; mend and retry it, then run again",
             )
-
-    def _lanes_for(self, batch: Batch) -> int:
-        if batch.total_changes < _SMALL_BATCH or len(batch) == 1:
-            return 1
-        if self._in_one_lane > 0:
-            self._in_one_lane -= 1
-            return 1
-        return self._lanes

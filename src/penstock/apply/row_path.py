@@ -6,7 +6,7 @@ so what they look like half-way is nobody's business (ADR 4).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from penstock.apply.conflicts import (
     CHILD_EXISTS,
@@ -164,7 +164,7 @@ class RowPath:
         raise ApplyError(CHILD_EXISTS, what, where=_place(change))
 
 
-def _truncate_runs(changes: Sequence[Change]) -> Iterator[list[Change]]:
+def _truncate_runs(changes: Iterable[Change]) -> Iterator[list[Change]]:
     """Yield the changes one by one, but neighbouring truncates together: the source may have named them in one."""
     run: list[Change] = []
     for change in changes:

@@ -22,6 +22,7 @@ from penstock.apply.ahead import ahead
 from penstock.apply.conflicts import CONFLICTS, CONTENTION, ApplyError, ContentionError, SpeculationError
 from penstock.apply.group import Group, cut_groups
 from penstock.apply.lag import LagHistogram
+from penstock.apply.large import LargeTransaction
 from penstock.apply.ledger import Failure, LaneLedger
 from penstock.apply.net import NetChange, Netting, net_change
 from penstock.apply.row_path import RowPath, TransactionError
@@ -32,6 +33,9 @@ from penstock.schema import Dictionary
 
 _SMALLEST_SPLIT = 50
 """A group of fewer changes is not halved any more when the set path fails: the row path is as quick."""
+
+_PIECE_BYTES = 32 * 1024 * 1024
+_WIDE_BYTES = 1024 * 1024
 
 _CONTENTION_RETRIES = 8
 """How often a transaction that somebody else blocks is tried again before it is put aside."""
@@ -131,8 +135,8 @@ class ApplyServer:
         """
         try:
             applied = self._already_applied()
-            groups = cut_groups(batches, max_changes=self._config.group_changes)
-            # Python nets the next group while the database is at work on this one.
+            # One group is being read, one is netted, and the target is at work on one.
+            groups = ahead(cut_groups(batches, max_changes=self._config.group_changes))
             for work in ahead(self._prepare(groups, applied)):
                 if work.can_net:
                     self._apply_set(work.group, work.nets)
@@ -140,6 +144,18 @@ class ApplyServer:
                     self._apply_rows(work.group)
                 if self._result.aborted_by is not None:
                     break
+        except PenstockError as exc:
+            self._result.failure = exc
+        return self._result
+
+    def serve_large(self, large: LargeTransaction) -> LaneResult:
+        """Apply a transaction that cannot be held; otherwise as `serve`."""
+        try:
+            low, *above = self._already_applied().tolist()
+            if large.commit_scn <= low or large.commit_scn in above:
+                self._result.already_applied += 1
+            elif large.changes:
+                self._apply_large(large)
         except PenstockError as exc:
             self._result.failure = exc
         return self._result
@@ -204,7 +220,7 @@ class ApplyServer:
             self._apply_parts(group)
             return
         self._result.set_changes += len(group.rows)
-        self._count(group)
+        self._count(len(group), len(group.rows), group.committed_at_us)
 
     def _apply_parts(self, group: Group) -> None:
         """Narrow down to the transactions that the set path cannot apply; those go by the row path."""
@@ -226,18 +242,47 @@ class ApplyServer:
                 # Two versions of one table: what is before and after cannot be told from the images.
                 return None
             try:
-                nets[table] = net_change(group.rows.filter(pa.array(is_here)), netting)
+                rows = group.rows if is_here.all() else group.rows.filter(pa.array(is_here))
+                nets[table] = net_change(rows, netting)
             except (SpeculationError, MalformedInputError, pa.ArrowInvalid):
                 # The row path reads the images one by one, and says which of them is wrong; images of more than
                 # 2 GB together do not fit into one Arrow array.
                 return None
         return list(nets.values())
 
+    def _apply_large(self, large: LargeTransaction) -> None:
+        try:
+            if not self._config.use_set_path:
+                raise SpeculationError("the set path is switched off")
+            with_references = large.commit_scn > self._catalog.references_from
+            with self._session.transaction():
+                self._ledger.record(np.array([large.commit_scn]), changes=large.changes)
+                nets = self._nets_of_pieces(large)
+                # Two pieces at a time would be too much where single rows are huge.
+                for piece in nets if large.size_bytes > _WIDE_BYTES * large.changes else ahead(nets):
+                    self._session.apply_net(piece, with_references=with_references)
+        except (SpeculationError, ApplyError, ContentionError):
+            if not self._apply_transaction(large.transaction()):
+                return
+            self._result.row_changes += large.changes
+        else:
+            self._result.set_changes += large.changes
+        self._count(1, large.changes, large.committed_at_us)
+
+    def _nets_of_pieces(self, large: LargeTransaction) -> Iterator[Sequence[NetChange]]:
+        """Net a transaction piece by piece; what is only right once all pieces are in, the row path decides."""
+        for piece in large.pieces(max_changes=self._config.group_changes, max_bytes=_PIECE_BYTES):
+            nets = self._nets(piece) if self._can_net(piece.rows).all() else None
+            if nets is None:
+                raise SpeculationError("the changes cannot be netted")
+            yield nets
+
     def _apply_rows(self, group: Group) -> None:
+        times = group.committed_at_us
         for i, transaction in enumerate(group.transactions()):
             if self._apply_transaction(transaction):
                 self._result.row_changes += len(transaction.changes)
-                self._count(group.part(i, i + 1))
+                self._count(1, len(transaction.changes), times[i : i + 1])
             if self._result.aborted_by is not None:
                 return
 
@@ -275,13 +320,12 @@ class ApplyServer:
                 return None
         return contention
 
-    def _count(self, group: Group) -> None:
+    def _count(self, transactions: int, changes: int, committed_at_us: NDArray[np.int64]) -> None:
         result = self._result
         result.target_transactions += 1
-        result.transactions += len(group)
-        result.changes += len(group.rows)
-        times = group.committed_at_us
-        known = times[times > 0]
+        result.transactions += transactions
+        result.changes += changes
+        known = committed_at_us[committed_at_us > 0]
         if len(known):
             result.lag.add(int(self._now().timestamp() * 1_000_000) - known)
             result.committed_at_us = max(result.committed_at_us, int(known.max()))

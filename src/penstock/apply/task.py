@@ -5,8 +5,10 @@ Both run wherever Spark puts them; what they need travels to them in a `TaskCont
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 from penstock import change as c
 from penstock.apply.coordinator import plan_lanes
 from penstock.apply.group import COLUMNS, SCHEMA
+from penstock.apply.large import LargeTransaction
 from penstock.apply.ledger import LaneClaim, LaneLedger
 from penstock.apply.reader import find_dependencies
 from penstock.apply.server import ApplyServer, LaneResult, ServerConfig
@@ -28,6 +31,11 @@ from penstock.schema import Dictionary
 LANE = "lane"
 
 PLANNED_SCHEMA = SCHEMA.append(pa.field(LANE, pa.int32(), nullable=False))
+
+PACKED_SCHEMA = pa.schema([(LANE, pa.int32()), ("number", pa.int32()), ("changes", pa.binary())])
+"""Changes on their way to the lanes: runs of them, whole, so that Spark need not look at every one."""
+
+_PACK_CHANGES = 10_000
 
 
 class Target(Protocol):
@@ -80,19 +88,64 @@ def plan_batch(
 def in_commit_order(batches: Iterable[pa.RecordBatch], instantiated: Mapping[TableName, Scn]) -> pa.Table:
     """Put the changes of a batch into commit order, for a lane that takes all of them."""
     kept = [batch.select(COLUMNS) for batch in discard_instantiated(batches, instantiated)]
-    rows = pa.Table.from_batches(kept, schema=SCHEMA)
-    order = np.lexsort((rows[c.CHANGE_SEQ].to_numpy(), rows[c.COMMIT_SCN].to_numpy()))
-    return rows.take(pa.array(order))
+    rows = pa.Table.from_batches(kept, schema=SCHEMA).combine_chunks()
+    return _sorted(rows, (rows[c.CHANGE_SEQ].to_numpy(), rows[c.COMMIT_SCN].to_numpy()))
+
+
+def pack(planned: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Put planned changes into commit order lane by lane, and wrap runs of them up (`PACKED_SCHEMA`)."""
+    rows = pa.Table.from_batches(planned, schema=PLANNED_SCHEMA).combine_chunks()
+    rows = _sorted(rows, (rows[c.CHANGE_SEQ].to_numpy(), rows[c.COMMIT_SCN].to_numpy(), rows[LANE].to_numpy()))
+    lane = rows[LANE].to_numpy()
+    bounds = np.flatnonzero(np.diff(lane, prepend=-1, append=-1)) if len(lane) else np.zeros(1, int)
+    for low, high in pairwise(bounds.tolist()):
+        for number, start in enumerate(range(low, high, _PACK_CHANGES)):
+            run = rows.slice(start, min(_PACK_CHANGES, high - start)).select(COLUMNS)
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, SCHEMA) as stream:
+                stream.write_table(run)
+            yield _packed(int(lane[low]), number, sink.getvalue())
+
+
+def _packed(lane: int, number: int, content: pa.Buffer) -> pa.RecordBatch:
+    ends = pa.py_buffer(np.array([0, content.size], np.int32))
+    changes = pa.Array.from_buffers(pa.binary(), 1, [None, ends, content])
+    return pa.record_batch([pa.array([lane], pa.int32()), pa.array([number], pa.int32()), changes], PACKED_SCHEMA)
+
+
+def unpack(packed: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Undo `pack` for the runs of one lane, which come in the order of their numbers."""
+    for batch in packed:
+        for run in batch["changes"]:
+            yield from pa.ipc.open_stream(run.as_buffer())
+
+
+def _sorted(rows: pa.Table, by: tuple[NDArray[np.int64], ...]) -> pa.Table:
+    """Sort by keys, the last one first; a copy is only made of what is out of order."""
+    order = np.lexsort(by)
+    return rows if (order[1:] > order[:-1]).all() else rows.take(pa.array(order))
 
 
 def apply_lane(batches: Iterable[pa.RecordBatch], claim: LaneClaim, context: TaskContext) -> LaneResult:
     """Apply the changes of one lane, which come in commit order."""
-    session = context.target.session(claim.epoch)
-    ledger = context.target.lane_ledger(session, claim)
-    server = ApplyServer(session, ledger, context.catalog, context.dictionary, context.config)
-    result = server.serve(batches)
+    result = _server(claim, context).serve(batches)
     result.lane = claim.lane
     return result
+
+
+def apply_large(large: LargeTransaction, claim: LaneClaim, context: TaskContext) -> LaneResult:
+    """Apply a transaction that cannot be held."""
+    late = dict(_late_tables(context.catalog.instantiated, large.commit_scn))
+    if late:
+        read = partial(_read_without, large.read, late)
+        large = replace(large, read=read, changes=sum(batch.num_rows for batch in read()))
+    return _server(claim, context).serve_large(large)
+
+
+def _server(claim: LaneClaim, context: TaskContext) -> ApplyServer:
+    session = context.target.session(claim.epoch)
+    ledger = context.target.lane_ledger(session, claim)
+    return ApplyServer(session, ledger, context.catalog, context.dictionary, context.config)
 
 
 def discard_instantiated(
@@ -110,6 +163,12 @@ def discard_instantiated(
             is_here = pc.and_(pc.equal(batch[c.TABLE_NAME], name.name), pc.equal(batch[c.SCHEMA_NAME], name.schema))
             keep &= ~pc.and_(is_here, pc.less_equal(scns, scn)).to_numpy(zero_copy_only=False)
         yield batch.filter(pa.array(keep))
+
+
+def _read_without(
+    read: Callable[[], Iterator[pa.RecordBatch]], instantiated: Mapping[TableName, Scn]
+) -> Iterator[pa.RecordBatch]:
+    return discard_instantiated(read(), instantiated)
 
 
 def _late_tables(instantiated: Mapping[TableName, Scn], scn: int) -> Sequence[tuple[TableName, Scn]]:

@@ -83,7 +83,6 @@ class SparkFeed:
         check_source: Callable[[], None],
         definitions: Definitions,
         config: ServerConfig,
-        lanes: int,
     ) -> None:
         """Prepare; nothing is opened yet.
 
@@ -91,7 +90,6 @@ class SparkFeed:
             access: How tasks reach the log; `open_log` is how this process does.
             target: How tasks reach the target; `describe_target` reads its catalogue.
             check_source: Raises if captured tables are not what their capture was built for any more.
-            lanes: How many apply servers to have ready.
         """
         self._spark = spark
         self._process = process
@@ -104,7 +102,6 @@ class SparkFeed:
         self._check_source = check_source
         self._definitions = definitions
         self._config = config
-        self._lanes = lanes
         self._jobs: BatchJobs | None = None
         self._captured: Sequence[Captured] = ()
         self._catalog: TargetCatalog | None = None
@@ -115,7 +112,7 @@ class SparkFeed:
         self._jobs = BatchJobs(self._spark, process=state.name, epoch=state.epoch)
         self._captured, self._catalog = (), None
         self._refresh(self._jobs)
-        self._jobs.warm_up(lanes=self._lanes)
+        self._jobs.warm_up()
 
     def next_batch(self, after: Scn, limit: Limit) -> SparkBatch | None:
         """Return the transactions that follow `after`; None when there are none yet."""

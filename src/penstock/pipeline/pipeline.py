@@ -116,7 +116,6 @@ class Pipeline:
                 config=ServerConfig(
                     disable_on_error=apply.disable_on_error, allow_duplicate_rows=apply.allow_duplicate_rows
                 ),
-                lanes=apply.parallelism,
             )
             process = ApplyProcess(
                 source=self.config.capture.connection,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
+from functools import partial
+from io import StringIO
 from itertools import chain
 from typing import TypeAlias, TypeVar
 
@@ -16,10 +18,19 @@ from pyspark import TaskContext as SparkTask
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock import change as c
+from penstock.apply.large import LargeTransaction
 from penstock.apply.ledger import LaneClaim
 from penstock.apply.server import LaneResult
-from penstock.apply.task import LANE, TaskContext, apply_lane, discard_instantiated, in_commit_order, plan_batch
+from penstock.apply.task import (
+    LANE,
+    TaskContext,
+    apply_lane,
+    apply_large,
+    in_commit_order,
+    pack,
+    plan_batch,
+    unpack,
+)
 from penstock.errors import PenstockError, RetryableError, from_json
 from penstock.position import START
 from penstock.snapshot.chunk import Chunk, CopySource
@@ -27,17 +38,20 @@ from penstock.snapshot.instantiate import CopyListener
 from penstock.snapshot.task import CopyContext, copy_chunk
 from penstock.sources.trigger_queue.position import Slice
 from penstock.sources.trigger_queue.queue import SliceReader
-from penstock.spark.schemas import PLANNED
+from penstock.spark.schemas import PACKED
 from penstock.verify.compare import CompareContext, RangeResult
 
 Item = TypeVar("Item")
 Context = TypeVar("Context")
 Result = TypeVar("Result")
+Value = TypeVar("Value")
 
 Shared: TypeAlias = "Broadcast[tuple[SliceReader, TaskContext]]"
 
 _FAILURES = (PySparkException, Py4JJavaError)
 """What a job fails with; the second where PySpark knows no error of its own, as when it was cancelled."""
+
+_WINDOW_BYTES = 32 * 1024 * 1024
 
 _RESULT = "result string"
 _ERROR_MARK = "penstock-error:"
@@ -57,11 +71,11 @@ class BatchJobs:
         """Use these from the next batch on; to be called before the first one."""
         if self._shared is not None:
             self._shared.unpersist()
-        self._shared = self._spark.sparkContext.broadcast((reader, context))
+        self._shared = _broadcast(self._spark, (reader, context))
 
-    def warm_up(self, *, lanes: int) -> None:
-        """Have workers started and plans compiled before the first batch is waiting for them."""
-        self.run(Slice.empty(START), lanes=lanes)
+    def warm_up(self) -> None:
+        """Have a worker started and the plan compiled before the first batch is waiting for them."""
+        self.run(Slice.empty(START), lanes=1)
 
     def run(self, part: Slice, *, lanes: int) -> Sequence[LaneResult]:
         """Apply a slice; returns one result per lane.
@@ -84,14 +98,11 @@ class BatchJobs:
             _drain(start)
             reader, context = shared.value
             with _carried():
-                if len(part) == 1:
-                    # It may be larger than memory, and is in order as it comes.
-                    batches = discard_instantiated(reader.read(part, with_key=False), context.catalog.instantiated)
-                else:
-                    rows = in_commit_order(reader.read(part, with_key=False), context.catalog.instantiated)
-                    batches = iter(rows.to_batches())
                 claim = LaneClaim(process, epoch, 0, _attempt(), moves_watermark=True)
-                yield _result(apply_lane(batches, claim, context))
+                if part.is_large:
+                    yield _result(apply_large(large_transaction(reader, part), claim, context))
+                else:
+                    yield _result(apply_lane(read_in_commit_order(reader, part, context), claim, context))
 
         return self._spark.range(0, 1, 1, 1).mapInArrow(apply, _RESULT)
 
@@ -102,7 +113,8 @@ class BatchJobs:
             _drain(start)
             reader, context = shared.value
             with _carried():
-                yield from plan_batch(reader.read(part, with_key=False), part.changes, part.first, lanes, context)
+                batches = reader.read(part, with_key=False)
+                yield from pack(plan_batch(batches, part.changes, part.first, lanes, context))
 
         def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             _, context = shared.value
@@ -112,16 +124,34 @@ class BatchJobs:
                 return
             claim = LaneClaim(process, epoch, first[LANE][0].as_py(), _attempt(), moves_watermark=False)
             with _carried():
-                yield _result(apply_lane(chain([first], batches), claim, context))
+                yield _result(apply_lane(unpack(chain([first], batches)), claim, context))
             _drain(batches)
 
         return (
             self._spark.range(0, 1, 1, 1)
-            .mapInArrow(plan, PLANNED)
+            .mapInArrow(plan, PACKED)
             .repartitionById(lanes, LANE)
-            .sortWithinPartitions(c.COMMIT_SCN, c.CHANGE_SEQ)
+            .sortWithinPartitions("number")
             .mapInArrow(apply, _RESULT)
         )
+
+
+def read_in_commit_order(reader: SliceReader, part: Slice, context: TaskContext) -> Iterator[pa.RecordBatch]:
+    """Read a slice window by window, so that no more than a window has to be sorted, and held, at a time."""
+    for window in part.windows(context.config.group_changes, _WINDOW_BYTES):
+        batches = reader.read(window, with_key=False)
+        yield from in_commit_order(batches, context.catalog.instantiated).to_batches()
+
+
+def large_transaction(reader: SliceReader, part: Slice) -> LargeTransaction:
+    """Make a slice of one large transaction readable piece by piece."""
+    return LargeTransaction(
+        commit_scn=part.first,
+        committed_at_us=part.committed_at_us,
+        changes=part.total_changes,
+        size_bytes=int(part.size_bytes[0]),
+        read=partial(reader.read, part, with_key=False),
+    )
 
 
 class ChunkJobs:
@@ -165,7 +195,7 @@ def _for_each(
     spark: SparkSession, work: Sequence[Item], context: Context, do: Callable[[Item, Context], Result]
 ) -> list[Result]:
     """Do something with each item, in a task of its own; returns the results in no particular order."""
-    shared = spark.sparkContext.broadcast((list(work), context))
+    shared = _broadcast(spark, (list(work), context))
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         items, context = shared.value
@@ -181,6 +211,22 @@ def _for_each(
     finally:
         shared.unpersist()
     return [pickle.loads(row[0]) for row in rows]  # noqa: S301  # our own tasks wrote it
+
+
+def _broadcast(spark: SparkSession, value: Value) -> Broadcast[Value]:
+    """Have a value travel to the workers once.
+
+    Raises:
+        RetryableError: There is no room for the file that it travels in.
+    """
+    try:
+        # PySpark prints a traceback before it raises.
+        with redirect_stderr(StringIO()):
+            return spark.sparkContext.broadcast(value)
+    except (pickle.PicklingError, OSError) as exc:
+        reason = str(exc).rpartition("OSError: ")[2]
+        do = "free space in Spark's local directory"
+        raise RetryableError(f"cannot hand work to Spark: {reason}", where="Spark", do=do) from exc
 
 
 @contextmanager

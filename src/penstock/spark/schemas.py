@@ -6,10 +6,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock import change
-from penstock.apply.task import PLANNED_SCHEMA
+from penstock.apply.task import PACKED_SCHEMA
 
 CHANGES: StructType = from_arrow_schema(change.ARROW_SCHEMA)
 """The change stream: what every source yields and every consumer takes (design section 4)."""
 
-PLANNED: StructType = from_arrow_schema(PLANNED_SCHEMA)
-"""Changes on their way to the apply servers, each with its lane."""
+PACKED: StructType = from_arrow_schema(PACKED_SCHEMA)
+"""Changes on their way to the apply servers, in runs, each with its lane."""

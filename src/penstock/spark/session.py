@@ -33,8 +33,12 @@ _SETTINGS = {
     "spark.shuffle.compress": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.python.worker.reuse": "true",
+    "spark.python.daemon.module": "penstock.spark.daemon",
 }
 
+
+# The JVM only passes Arrow data on; compiling it thoroughly would take more of a core than it gives back.
+_JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 _NOISE = (b"Using incubator modules",)
 """What the JVM says on its standard error that nobody needs to read."""
@@ -62,7 +66,7 @@ def start_session(name: str, *, lanes: int, settings: Mapping[str, str] = {}) ->
             .config("spark.driver.host", "127.0.0.1")
         )
     log_settings = files(__package__).joinpath("log4j2.properties")
-    java_options = f"-Dlog4j2.configurationFile={log_settings} -XX:+UseSerialGC"
+    java_options = f"-Dlog4j2.configurationFile={log_settings} {_JAVA_OPTIONS}"
     for key, value in {**_SETTINGS, "spark.driver.extraJavaOptions": java_options, **settings}.items():
         builder = builder.config(key, value)
     with _without_noise(), _keeping_interrupts():

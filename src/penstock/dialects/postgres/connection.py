@@ -29,6 +29,10 @@ CANONICAL_SETTINGS = {
     "statement_timeout": "0",
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
+    # Have the server notice within a minute that a client is gone without a word, and give up its locks.
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
 }
 """Session settings under which a type's text is canonical text, and nothing is left out; capture functions set those
 they need."""

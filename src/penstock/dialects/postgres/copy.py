@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import select
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import psycopg
 import pyarrow as pa
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGresult
 
 from penstock.change import TableName
 from penstock.dialects.postgres.arrow import ArrowReader
@@ -20,7 +23,7 @@ from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, CopySource, KeyValues
 from penstock.snapshot.instantiate import HeldSnapshot
 
-_CHUNK_BYTES = 32 * 1024 * 1024
+_CHUNK_BYTES = 16 * 1024 * 1024
 _SAMPLED_PERCENT = 1
 _BLOCK_BYTES = 256 * 1024
 
@@ -141,8 +144,7 @@ class PostgresChunkReader:
                 for statement in _under(source.exported):
                     connection.execute(statement)
                 query = plain_rows_now(table, columns, chunk)
-                with connection.cursor().copy(f"COPY ({query}) TO STDOUT") as rows:
-                    yield from _blocks(rows)
+                yield from _copy_out(connection, query)
                 found = connection.execute(_rewritten(table)).fetchone()
             assert found is not None
             self._refuse_rewritten(table, found[0])
@@ -162,17 +164,35 @@ def _under(exported: str) -> tuple[str, str]:
     return "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", f"SET TRANSACTION SNAPSHOT {literal(exported)}"
 
 
-def _blocks(rows: psycopg.Copy) -> Iterator[bytes]:
-    """Join what comes row by row."""
+def _copy_out(connection: Connection, query: str) -> Iterator[bytes]:
+    """Run a COPY and yield what it writes; many rows to a block. `Cursor.copy` takes twice as long for each row.
+
+    Raises:
+        psycopg.Error: The COPY failed.
+    """
+    session = connection.pgconn
+    _expect(session.exec_(f"COPY ({query}) TO STDOUT".encode()), ExecStatus.COPY_OUT)
     held: list[bytes] = []
     size = 0
-    for row in rows:
+    while (found := session.get_copy_data(1))[0] >= 0:
+        length, row = found
+        if length == 0:
+            select.select([session.socket], [], [])
+            session.consume_input()
+            continue
         held.append(bytes(row))
-        size += len(row)
+        size += length
         if size > _BLOCK_BYTES:
             yield b"".join(held)
             held, size = [], 0
+    while (ended := session.get_result()) is not None:
+        _expect(ended, ExecStatus.COMMAND_OK)
     yield b"".join(held)
+
+
+def _expect(result: PGresult, status: ExecStatus) -> None:
+    if result.status != status:
+        raise psycopg.errors.error_from_result(result)
 
 
 def _rewritten(table: TableSchema) -> str:

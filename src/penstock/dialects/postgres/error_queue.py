@@ -169,6 +169,11 @@ class PostgresRetrySession(PostgresSession):
     def __init__(self, url: str, process: str) -> None:
         """Open a session that writes like an apply server: ordinary triggers do not fire (A-177)."""
         super().__init__(url, f"penstock {process} retry")
+        # No batch waits for the disk in its place, and a person is told that it is applied.
+        self._execute(
+            "SELECT set_config('synchronous_commit', CASE reset_val WHEN 'off' THEN 'on' ELSE reset_val END, false)"
+            " FROM pg_settings WHERE name = 'synchronous_commit'"
+        )
         self._process = process
 
     def remove_entry(self, entry_id: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import psycopg
 from numpy.typing import NDArray
 
 from penstock.apply.conflicts import CONFLICTS
@@ -11,6 +12,9 @@ from penstock.change import Transaction
 from penstock.dialects.postgres.connection import Connection, speaking
 from penstock.dialects.postgres.error_queue import put_error
 from penstock.errors import FencedError
+
+_PATIENCE_MS = 5_000
+"""How long an earlier attempt may take to end what it is committing."""
 
 
 def lane_application_name(process: str) -> str:
@@ -28,9 +32,16 @@ class PostgresLaneLedger:
         self._claim = claim
 
     def claim(self) -> NDArray[np.int64]:
-        """See `LaneLedger.claim`. Losing this commit in a crash of the server would lose nothing: all sessions end."""
+        """See `LaneLedger.claim`. An earlier attempt that does not give the lane up in time has its session ended."""
         with speaking("claim a lane", self._url):
-            return self._take(self._claim)
+            try:
+                return self._take(self._claim, patience_ms=_PATIENCE_MS)
+            except psycopg.errors.LockNotAvailable:
+                # Nothing but the claim was done in this transaction.
+                self._connection.execute("ROLLBACK")
+                self._end_holder(self._claim)
+                self._connection.execute("BEGIN")
+                return self._take(self._claim, patience_ms=0)
 
     def record(self, commit_scns: NDArray[np.int64], *, changes: int, failure: Failure | None = None) -> None:
         """See `LaneLedger.record`."""
@@ -42,8 +53,18 @@ class PostgresLaneLedger:
         with speaking("write the error queue", self._url):
             put_error(self._connection, self._claim.process, transaction, failure)
 
-    def _take(self, claim: LaneClaim) -> NDArray[np.int64]:
-        self._connection.execute("SET LOCAL synchronous_commit = off")
+    def _end_holder(self, claim: LaneClaim) -> None:
+        """End the session of an earlier attempt that keeps the lane: its machine hangs, or is cut off."""
+        # Who is about to change a row is its xmax.
+        self._connection.execute(
+            "SELECT pg_terminate_backend(a.pid) FROM penstock.lane l"
+            " JOIN pg_stat_activity a ON a.backend_xid::text = l.xmax::text"
+            " WHERE l.process = %s AND l.lane = %s AND l.epoch = %s AND l.attempt <= %s AND a.application_name = %s",
+            [claim.process, claim.lane, claim.epoch, claim.attempt, lane_application_name(claim.process)],
+        )
+
+    def _take(self, claim: LaneClaim, *, patience_ms: int) -> NDArray[np.int64]:
+        self._connection.execute(f"SET LOCAL lock_timeout = {patience_ms}")
         taken = self._connection.execute(
             "UPDATE penstock.lane SET attempt = %s WHERE process = %s AND lane = %s AND epoch = %s AND attempt <= %s",
             [claim.attempt, claim.process, claim.lane, claim.epoch, claim.attempt],

@@ -30,6 +30,7 @@ class PostgresLedger:
         self._process = process
         self._connection: Connection | None = None
         self._epoch = 0
+        self._holder: tuple[int, datetime] | None = None
 
     @property
     def label(self) -> str:
@@ -44,6 +45,7 @@ class PostgresLedger:
         """
         connection = self._sql()
         with speaking("start the apply process", self._url):
+            self._end_lost_session(connection)
             self._lock(connection, wait_s)
             connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
@@ -129,11 +131,18 @@ class PostgresLedger:
     def complete(self, end: Scn, consistent_at: datetime | None) -> None:
         """Move the low watermark to the end of a batch whose every transaction is applied.
 
+        Once this returns, what the apply servers have committed is on disk too, and the source may forget it.
+
         Raises:
             FencedError: Another run has taken over.
         """
         connection = self._sql()
         with speaking("write the ledger", self._url), connection.transaction():
+            # The servers' commits do not wait for the disk; they come before this one in the log, which does (ADR 17).
+            connection.execute(
+                "SELECT set_config('synchronous_commit', 'on', true)"
+                " WHERE current_setting('synchronous_commit') = 'off'"
+            )
             moved = connection.execute(
                 "UPDATE penstock.process SET low_watermark = %(end)s,"
                 " high_watermark = greatest(high_watermark, %(end)s), consistent_at = greatest(consistent_at, %(at)s),"
@@ -258,13 +267,26 @@ class PostgresLedger:
             self._connection.close()
             self._connection = None
 
+    def _end_lost_session(self, connection: Connection) -> None:
+        """End the session that this object held the lock in, of whose loss the server may not have heard."""
+        if self._holder is not None:
+            # A process id may be taken anew; with its start it is the one.
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE pid = %s AND backend_start = %s AND pid <> pg_backend_pid()",
+                self._holder,
+            )
+
     def _lock(self, connection: Connection, wait_s: float) -> None:
         deadline = time.monotonic() + wait_s
         while True:
             row = connection.execute(
-                "SELECT pg_try_advisory_lock(hashtext('penstock'), hashtext(%s))", [self._process]
+                "SELECT pg_try_advisory_lock(hashtext('penstock'), hashtext(%s)), pid, backend_start"
+                " FROM pg_stat_activity WHERE pid = pg_backend_pid()",
+                [self._process],
             ).fetchone()
             if row and row[0]:
+                self._holder = row[1], row[2]
                 return
             if time.monotonic() > deadline:
                 raise self._running_already()

@@ -27,6 +27,8 @@ from penstock.snapshot.chunk import Chunk
 
 _APPLY_SETTINGS = (
     "SET session_replication_role = replica",
+    # The batch as a whole waits for the disk, see `PostgresLedger.complete`.
+    "SET synchronous_commit = off",
     # A killed task must not keep its locks.
     "SET idle_in_transaction_session_timeout = '5min'",
     # Statements find rows by key; what they cost must not grow with the table.

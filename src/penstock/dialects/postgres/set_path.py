@@ -51,17 +51,20 @@ class SetPath:
         self._connection = connection
         self._tables: dict[Hashable, str] = {}
         self._new_tables: list[Hashable] = []
+        self._filled: set[str] = set()
         self._made = 0
 
     def keep_new_tables(self) -> None:
         """The transaction was committed, and the staging tables it made with it."""
         self._new_tables.clear()
+        self._filled.clear()
 
     def forget_new_tables(self) -> None:
         """The transaction was rolled back, and the staging tables it made with it."""
         for key in self._new_tables:
             del self._tables[key]
         self._new_tables.clear()
+        self._filled.clear()
 
     def apply(self, nets: Sequence[NetChange], columns_of: ColumnsOf, *, with_references: bool) -> None:
         """Write the net changes: all deletes, then all updates, then all inserts; then check.
@@ -70,6 +73,10 @@ class SetPath:
             SpeculationError: Rows or references were not as expected.
             psycopg.Error: A statement failed.
         """
+        if self._filled:
+            # They empty themselves at the end of a transaction, and this is a later piece of the same one.
+            self._connection.execute(f"TRUNCATE {', '.join(sorted(self._filled))}")
+            self._filled.clear()
         staged = [_NetStatements(net, self) for net in nets]
         for statements in staged:
             statements.delete()
@@ -109,6 +116,7 @@ class SetPath:
             self._tables[key] = f"pg_temp.penstock_{kind}_{self._made}"
             self._new_tables.append(key)
             self._create(self._tables[key], table)
+        self._filled.add(self._tables[key])
         names = [f"o_{column}" for column in old.column_names] + [f"n_{column}" for column in new.column_names]
         self.copy(self._tables[key], names, pa.Table.from_arrays([*old.columns, *new.columns], names=names))
         return Staged(

@@ -1,0 +1,39 @@
+"""The process that Spark forks its Python workers from, with everything imported that a task will need.
+
+A worker that has to import it all takes a second before its first row; forked from here it takes none. Named in
+`spark.python.daemon.module`. Spark's own daemon imports as little as it can, for threads do not survive a fork: here
+the only one is jemalloc's, which minds forks by itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+
+import pyspark.daemon
+
+_NEEDED = ("penstock.wiring", "adbc_driver_postgresql.dbapi", "pyspark.sql.pandas.serializers")
+
+_work = pyspark.daemon.worker
+
+
+def main() -> None:
+    """Import, then be the daemon."""
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    for name in _NEEDED:
+        importlib.import_module(name)
+    pyspark.daemon.worker = worker
+    pyspark.daemon.manager()
+
+
+def worker(sock: socket.socket, authenticated: bool) -> int:
+    """Serve tasks, and end without a word when there is nobody left to tell: the driver says why it gave one up."""
+    try:
+        return int(_work(sock, authenticated))
+    except BrokenPipeError:
+        return 1
+
+
+if __name__ == "__main__":
+    main()
