@@ -5,6 +5,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+MINUTES ?= 10
 STAMP := $(VENV)/.installed
 
 .PHONY: help demo test soak lint types bench java clean
@@ -18,8 +19,9 @@ demo: $(STAMP) java ## copy between two embedded PostgreSQL servers, with one fa
 test: $(STAMP) java ## run the test suite
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-soak: $(STAMP) java ## run the long tests: more examples, more crashes
+soak: $(STAMP) java ## the long tests, then faults at random under load: make soak MINUTES=60
 	@$(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
+	@$(BIN)/python -m tests.soak --minutes $(MINUTES) $(SOAK_ARGS)
 
 lint: $(STAMP) ## ruff, codespell, import-linter
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/codespell && $(BIN)/lint-imports

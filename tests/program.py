@@ -39,7 +39,7 @@ class Program:
         text += "".join(f"  {key}: {value}\n" for key, value in apply.items())
         (folder / "pipeline.yaml").write_text(text)
 
-    def __call__(self, *arguments: str, env: Mapping[str, str] = {}, timeout: float = 180) -> Done:
+    def __call__(self, *arguments: str, env: Mapping[str, str] = {}, timeout: float = 400) -> Done:
         done = subprocess.run(
             [*COMMAND, *arguments],
             cwd=self.folder,
@@ -77,19 +77,24 @@ class Running:
         return self._output.read_text()
 
     @property
+    def pid(self) -> int:
+        """Process id of the driver, which is also that of its process group."""
+        return self._process.pid
+
+    @property
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def await_line(self, text: str, seconds: float = 90) -> None:
+    def await_line(self, text: str, seconds: float = 300) -> None:
         await_true(lambda: text in self.said or not self.is_alive, seconds, lambda: self.said)
         assert text in self.said, self.said
 
-    def end(self, number: int = signal.SIGTERM, seconds: float = 60) -> int:
+    def end(self, number: int = signal.SIGTERM, seconds: float = 120) -> int:
         """Tell it to stop, and wait until it has."""
         self._process.send_signal(number)
         return self._process.wait(seconds)
 
-    def wait(self, seconds: float = 120) -> int:
+    def wait(self, seconds: float = 300) -> int:
         return self._process.wait(seconds)
 
     def kill(self) -> None:
@@ -98,7 +103,7 @@ class Running:
         self._process.wait()
 
 
-def await_true(is_true: Callable[[], bool], seconds: float = 60, tell: Callable[[], str] = str) -> None:
+def await_true(is_true: Callable[[], bool], seconds: float = 180, tell: Callable[[], str] = str) -> None:
     deadline = time.monotonic() + seconds
     while not is_true():
         assert time.monotonic() < deadline, f"did not come true in {seconds} s {tell()}"

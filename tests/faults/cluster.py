@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
@@ -16,6 +17,14 @@ import psutil
 import pyspark
 
 SPARK = Path(pyspark.__file__).parent
+
+QUICK_TO_NOTICE = {
+    "spark.executor.memory": "512m",
+    # After so long an executor that says nothing counts as lost.
+    "spark.network.timeout": "8s",
+    "spark.network.timeoutInterval": "2s",
+    "spark.executor.heartbeatInterval": "2s",
+}
 
 
 class Cluster:
@@ -65,8 +74,10 @@ class Cluster:
         found = []
         for process in self._processes:
             for child in psutil.Process(process.pid).children(recursive=True):
-                if "CoarseGrainedExecutorBackend" in " ".join(child.cmdline()):
-                    found.append(child)
+                # Some end while we look.
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if "CoarseGrainedExecutorBackend" in " ".join(child.cmdline()):
+                        found.append(child)
         return found
 
     def _start(self, name: str, kind: str, *arguments: str) -> None:

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from penstock.apply.ledger import LaneClaim
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.task import apply_lane, in_commit_order
+from penstock.dialects.postgres.connection import connect
 from penstock.dialects.postgres.ledger import PostgresLedger
 from penstock.errors import FencedError, OperatorError, RetryableError
+from tests.faults.proxy import Proxy
 from tests.hand_made import T, Target, as_batch, insert, update
 
 TRANSACTIONS = [
@@ -45,6 +48,30 @@ def test_a_second_run_of_the_same_name_is_refused(target: Target) -> None:
         second.acquire("DBS1", lanes=1, wait_s=0.1)
     assert target.ledger.is_running()
     second.close()
+
+
+def test_a_run_is_not_kept_out_by_a_session_of_its_own_that_it_has_lost(target: Target) -> None:
+    target.ledger.close()
+    at = make_conninfo(target.url)
+    with Proxy(int(conninfo_to_dict(at)["port"])) as proxy:
+        ledger = PostgresLedger(make_conninfo(at, port=proxy.port), "A1")
+        first = ledger.acquire("DBS1", lanes=1)
+        proxy.lose()
+        ledger.close()
+
+        again = ledger.acquire("DBS1", lanes=1, wait_s=2)
+
+        assert again.epoch == first.epoch + 1
+        ledger.close()
+
+
+def test_the_server_asks_after_a_client_that_has_not_said_anything_for_a_while(target: Target) -> None:
+    with connect(target.url, "test") as session:
+        settings = session.execute(
+            "SELECT setting::int FROM pg_settings WHERE name LIKE 'tcp_keepalives_%' ORDER BY name"
+        ).fetchall()
+
+    assert settings == [(3,), (30,), (10,)]
 
 
 def test_a_process_keeps_its_source(target: Target) -> None:
@@ -84,6 +111,22 @@ def test_a_later_attempt_skips_what_an_earlier_one_has_committed(target: Target,
     assert second.already_applied + second.transactions == 4
     rows, balance, _ = state(target)
     assert (rows, balance) == (4, 4)
+
+
+def test_an_attempt_that_hangs_inside_a_transaction_does_not_keep_the_lane(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.dialects.postgres.lane_ledger._PATIENCE_MS", 200)
+    hangs = psycopg.connect(target.url, application_name="penstock A1 apply")
+    hangs.execute("UPDATE penstock.lane SET changes = changes + 1 WHERE process = 'A1' AND lane = 0")
+
+    result = serve(target, epoch=target.state.epoch, attempt=2)
+
+    assert (result.failure, result.transactions) == (None, 4)
+    assert target.one("SELECT changes FROM penstock.lane WHERE process = 'A1' AND lane = 0") == 8
+    with pytest.raises(psycopg.OperationalError):
+        hangs.execute("SELECT 1")
+    hangs.close()
 
 
 def serve_until_blocked(target: Target, *, epoch: int, moves_watermark: bool) -> LaneResult:
