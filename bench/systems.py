@@ -154,7 +154,7 @@ class Ours:
     def catch_up(self) -> float:
         clock = Clock()
         self.progress = self._pipeline().run(threading.Event(), clock, until_caught_up=True)
-        return time.monotonic() - clock.following_at
+        return clock.progressed_at - clock.following_at
 
     def follow(self) -> Callable[[], None]:
         stop, clock = threading.Event(), Clock()
@@ -180,6 +180,7 @@ class Clock:
         self._copying_at = 0.0
         self.copied_s = 0.0
         self.following_at = 0.0
+        self.progressed_at = 0.0
 
     def copying(self, chunks: int, tables: int) -> None:
         self._copying_at = time.monotonic()
@@ -190,7 +191,8 @@ class Clock:
     def following(self) -> None:
         self.following_at = time.monotonic()
 
-    def progressed(self, progress: Progress) -> None: ...
+    def progressed(self, progress: Progress) -> None:
+        self.progressed_at = time.monotonic()
 
     def waiting(self, progress: Progress) -> None: ...
 

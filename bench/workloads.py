@@ -13,6 +13,8 @@ import psycopg
 
 from penstock.demo.servers import EmbeddedPostgres
 
+_N = 100_000
+
 MARKER = "CREATE TABLE marker (id int PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp());"
 
 
@@ -21,7 +23,8 @@ class Workload:
     """Tables, and transactions over them.
 
     Attributes:
-        script: A pgbench script of one transaction; None for pgbench's own TPC-B.
+        rows: What is in the tables at first; `{n}` stands for how much that is.
+        script: A pgbench script of one transaction, which knows `:n`; None for pgbench's own TPC-B.
         statements: Instead of a script: statements that one session runs once per round, one transaction each.
     """
 
@@ -34,14 +37,14 @@ class Workload:
     transactions: int = 50_000
     clients: int = 4
 
-    def create(self, server: EmbeddedPostgres, database: str, *, scale: float = 1.0) -> None:
+    def create(self, server: EmbeddedPostgres, database: str) -> None:
         """Make the tables and fill them."""
         with psycopg.connect(server.url(), autocommit=True) as connection:
             connection.execute(f"DROP DATABASE IF EXISTS {database} WITH (FORCE)")
             connection.execute(f"CREATE DATABASE {database}")
         with psycopg.connect(server.url(database), autocommit=True) as connection:
             connection.execute(MARKER + self.ddl)
-            connection.execute(self.rows.replace("{n}", str(int(100_000 * scale))))
+            connection.execute(self.rows.replace("{n}", str(_N)))
             connection.execute("VACUUM ANALYZE")
 
     def write(self, server: EmbeddedPostgres, database: str, *, seed: int, share: float = 1.0) -> float:
@@ -59,7 +62,7 @@ class Workload:
             if self.script is not None:
                 file = Path(folder, "script.sql")
                 file.write_text(self.script)
-                script = ["-f", str(file)]
+                script = ["-D", f"n={_N}", "-f", str(file)]
             options = ["-n", "-M", "prepared", "-c", str(self.clients), f"--random-seed={seed}"]
             each = int(self.transactions * share) // self.clients
             done = subprocess.run(
@@ -93,11 +96,11 @@ INSERT INTO orders (customer_id, status, total, placed_at)
 INSERT INTO items (order_id, sku, quantity) SELECT n, 'sku ' || n % 1000, 1 FROM generate_series(1, 5 * {n}) n;
 """,
     script="""
-\\set c1 random(1, 100000)
-\\set c2 random(1, 100000)
-\\set o1 random(1, 500000)
-\\set o2 random(1, 500000)
-\\set i1 random(1, 500000)
+\\set c1 random(1, :n)
+\\set c2 random(1, :n)
+\\set o1 random(1, 5 * :n)
+\\set o2 random(1, 5 * :n)
+\\set i1 random(1, 5 * :n)
 \\set q random(1, 9)
 BEGIN;
 UPDATE customers SET balance = balance + :q WHERE id = :c1;
