@@ -189,11 +189,14 @@ class _Net:
         existed, exists = events.has_before[first], events.has_after[last]
         first_row, last_row = events.row[first], events.row[last]
         probes, are_absent = self._probes(events, existed, exists)
+        deleted, updated = first_row[existed & ~exists], first_row[existed & exists]
+        in_key_order = self._key_order(updated)
         return self._build(
-            deletes=first_row[existed & ~exists],
-            updates_old=first_row[existed & exists],
-            updates_new=last_row[existed & exists],
-            inserts=last_row[~existed & exists],
+            deletes=deleted[self._key_order(deleted)],
+            updates_old=updated[in_key_order],
+            updates_new=last_row[existed & exists][in_key_order],
+            # Rows that the source inserted one after the other stand side by side in the target and its indexes too.
+            inserts=np.sort(last_row[~existed & exists]),
             probes=probes,
             are_absent=are_absent,
         )
@@ -232,6 +235,22 @@ class _Net:
         return hash_rows(
             [hash_text(normalise_number(image[name]) if by_name[name].is_decimal else image[name]) for name in key], ""
         )
+
+    def _key_order(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Put rows in the order of their old keys, so that the target finds neighbours one after the other.
+
+        Where keys are no integers, in commit order.
+        """
+        key = self._netting.table.key.columns
+        if not all(self._netting.table.schema.by_name[name].is_integer for name in key):
+            return np.argsort(rows)
+        index = pa.array(rows)
+        try:
+            values = [self._old[name].take(index).cast(pa.int64()).fill_null(0).to_numpy() for name in reversed(key)]
+        except pa.ArrowInvalid:
+            # The source has another type there.
+            return np.argsort(rows)
+        return np.lexsort(values)
 
     def _check_chain(self, events: _Events) -> None:
         """Each before image must equal the after image before it, or both be missing.
