@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import islice, pairwise, repeat
 
 import numpy as np
 import pyarrow as pa
@@ -13,10 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import change as c
-from penstock.apply.group import SCHEMA, Group, cut_groups
+from penstock.apply.group import SCHEMA, Group, cut_groups, group_sizes
 from penstock.change import Change, Op, TableName, Transaction
 from penstock.errors import MalformedInputError, PenstockError
 from tests.hand_made import T, Txn, as_batch, delete, insert, truncate, update
+
+MANY = 1 << 30
+"""More than any group here has."""
 
 
 def stream(lengths: Sequence[int], *, first: int = 100) -> pa.RecordBatch:
@@ -30,7 +33,7 @@ def cut(batch: pa.RecordBatch, at: Sequence[int]) -> list[pa.RecordBatch]:
 
 
 def group(*transactions: Txn) -> Group:
-    (only,) = cut_groups([as_batch(transactions)], max_changes=1000)
+    (only,) = cut_groups([as_batch(transactions)], repeat(1000), max_bytes=MANY)
     return only
 
 
@@ -43,7 +46,7 @@ def places(rows: pa.Table | pa.RecordBatch) -> list[tuple[int, int]]:
 def test_groups_hold_everything_once_and_cut_no_transaction(lengths: list[int], at: set[int], most: int) -> None:
     whole = stream(lengths)
 
-    groups = list(cut_groups(cut(whole, [n for n in at if n < whole.num_rows]), max_changes=most))
+    groups = list(cut_groups(cut(whole, [n for n in at if n < whole.num_rows]), repeat(most), max_bytes=MANY))
 
     assert [place for g in groups for place in places(g.rows)] == places(whole)
     assert [scn for g in groups for scn in g.commit_scns.tolist()] == [100 + 3 * i for i in range(len(lengths))]
@@ -67,15 +70,37 @@ def test_groups_hold_everything_once_and_cut_no_transaction(lengths: list[int], 
     ],
 )
 def test_a_group_ends_with_the_transaction_that_fills_it(lengths: list[int], most: int, expected: list[int]) -> None:
-    groups = cut_groups([stream(lengths)], max_changes=most)
+    groups = cut_groups([stream(lengths)], repeat(most), max_bytes=MANY)
 
     assert [len(g.rows) for g in groups] == expected
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.sets(st.integers(0, 60)), st.integers(1, 200))
+def test_a_group_ends_with_the_transaction_whose_images_fill_it(values: list[int], at: set[int], most: int) -> None:
+    whole = as_batch([T(n, insert("t", id=n, v="x" * size)) for n, size in enumerate(values)])
+
+    groups = list(cut_groups(cut(whole, [n for n in at if n < whole.num_rows]), repeat(MANY), max_bytes=most))
+
+    assert [place for g in groups for place in places(g.rows)] == places(whole)
+    for g in groups:
+        lengths = [len(image) for image in g.rows[c.AFTER].to_pylist()]
+        assert sum(lengths[:-1]) < most
+        assert sum(lengths) >= most or g is groups[-1]
+
+
+@pytest.mark.parametrize(
+    ("most", "expected"),
+    [(1, [1, 1, 1]), (3, [1, 2, 3, 3]), (32, [2, 4, 8, 16, 32, 32]), (100, [6, 12, 24, 48, 96, 100, 100])],
+)
+def test_groups_grow(most: int, expected: list[int]) -> None:
+    assert list(islice(group_sizes(most), len(expected))) == expected
 
 
 def test_empty_batches_say_nothing() -> None:
     empty = stream([])
 
-    assert [len(g) for g in cut_groups([empty, stream([1, 1]), empty], max_changes=10)] == [2]
+    assert [len(g) for g in cut_groups([empty, stream([1, 1]), empty], repeat(10), max_bytes=MANY)] == [2]
 
 
 @pytest.mark.parametrize("most", [1, 3, 100])
@@ -92,7 +117,7 @@ def test_a_stream_that_is_out_of_order_is_refused(order: list[int], most: int) -
     batch = stream([3, 3]).take(pa.array(order))
 
     with pytest.raises(PenstockError, match="out of order"):
-        list(cut_groups(cut(batch, range(batch.num_rows)), max_changes=most))
+        list(cut_groups(cut(batch, range(batch.num_rows)), repeat(most), max_bytes=MANY))
 
 
 def test_a_part_holds_only_its_transactions() -> None:
@@ -110,7 +135,7 @@ def test_a_part_holds_only_its_transactions() -> None:
 @given(st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=1, max_size=8))
 def test_what_is_left_out_is_gone_whole(chosen: list[tuple[int, bool]]) -> None:
     lengths, wanted = [n for n, _ in chosen], np.array([is_wanted for _, is_wanted in chosen])
-    (whole,) = cut_groups([stream(lengths)], max_changes=1000)
+    (whole,) = cut_groups([stream(lengths)], repeat(1000), max_bytes=MANY)
 
     kept = whole.only(wanted)
 
@@ -146,7 +171,7 @@ def test_commit_times_are_kept_where_they_are_known() -> None:
     column = batch.schema.get_field_index(c.COMMITTED_AT)
     batch = batch.set_column(column, batch.schema.field(column), pa.array([at, None], batch.schema.field(column).type))
 
-    (found,) = cut_groups([batch], max_changes=9)
+    (found,) = cut_groups([batch], repeat(9), max_bytes=MANY)
 
     in_us = 1_704_164_645_000_678
     assert found.committed_at_us.tolist() == [in_us, 0]
@@ -157,7 +182,7 @@ def test_an_image_that_cannot_be_read_is_not_shown() -> None:
     batch = as_batch([T(1, delete("t", id=1))])
     column = batch.schema.get_field_index(c.BEFORE)
     broken = batch.set_column(column, batch.schema.field(column), pa.array(['{"id":"s3cret"']))
-    (found,) = cut_groups([broken], max_changes=9)
+    (found,) = cut_groups([broken], repeat(9), max_bytes=MANY)
 
     with pytest.raises(MalformedInputError) as caught:
         list(found.transactions())
@@ -167,6 +192,6 @@ def test_an_image_that_cannot_be_read_is_not_shown() -> None:
 
 def test_a_group_does_not_end_because_a_batch_does() -> None:
     batch = stream([2, 2, 2])
-    whole = [len(g.rows) for g in cut_groups([batch], max_changes=3)]
-    cut = [len(g.rows) for g in cut_groups([batch.slice(0, 4), batch.slice(4)], max_changes=3)]
+    whole = [len(g.rows) for g in cut_groups([batch], repeat(3), max_bytes=MANY)]
+    cut = [len(g.rows) for g in cut_groups([batch.slice(0, 4), batch.slice(4)], repeat(3), max_bytes=MANY)]
     assert cut == whole

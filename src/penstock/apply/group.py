@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain, repeat
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock import change as c
@@ -76,43 +78,62 @@ class Group:
             yield _transaction(self.part(i, i + 1))
 
 
-def cut_groups(batches: Iterable[pa.RecordBatch], *, max_changes: int) -> Iterator[Group]:
+def group_sizes(most: int) -> Iterator[int]:
+    """How many changes the first group is to hold, the second, and so on, up to `most`.
+
+    The target is to have work soon, and larger groups cost it less per change.
+    """
+    size = max(1, most // 16)
+    while size < most:
+        yield size
+        size *= 2
+    yield from repeat(most)
+
+
+def cut_groups(batches: Iterable[pa.RecordBatch], sizes: Iterable[int], *, max_bytes: int) -> Iterator[Group]:
     """Cut a stream of changes, ordered by (commit_scn, change_seq), into groups.
 
-    A group ends with the transaction that reaches `max_changes`; a transaction is never cut.
+    A group ends with the transaction that reaches its number of changes, or `max_bytes` of images; a transaction is
+    never cut.
+
+    Args:
+        sizes: The number of changes for each group; enough of them.
 
     Raises:
         PenstockError: The stream is out of order.
     """
+    wanted = iter(sizes)
+    size = next(wanted)
     held: list[pa.RecordBatch] = []
-    count = 0
-    for batch in batches:
-        if batch.num_rows == 0:
+    count = size_bytes = 0
+    for batch in chain(batches, [None]):
+        if batch is not None and batch.num_rows:
+            held.append(batch.select(COLUMNS))
+            count += batch.num_rows
+            size_bytes += int(_image_bytes(held[-1]).sum())
+        is_full = count > size or size_bytes > max_bytes
+        if not held or not (is_full or batch is None):
             continue
-        held.append(batch.select(COLUMNS))
-        count += batch.num_rows
-        if count > max_changes:
-            whole = _group(held)
-            first = 0
-            # The last transaction may go on in the next batch.
-            while (end := _end(whole, first, max_changes)) < len(whole):
-                yield whole.part(first, end)
-                first = end
-            rest = whole.part(first, len(whole)).rows
-            held, count = rest.to_batches(), len(rest)
-    if held:
         whole = _group(held)
+        filled = np.r_[0, np.cumsum(_image_bytes(whole.rows))][whole.starts]
         first = 0
         while first < len(whole):
-            end = _end(whole, first, max_changes)
+            by_changes = np.searchsorted(whole.starts, whole.starts[first] + size)
+            by_bytes = np.searchsorted(filled, filled[first] + max_bytes)
+            end = min(max(int(min(by_changes, by_bytes)), first + 1), len(whole))
+            if end == len(whole) and batch is not None:
+                # The last transaction may go on in the next batch.
+                break
             yield whole.part(first, end)
-            first = end
+            first, size = end, next(wanted)
+        held = whole.part(first, len(whole)).rows.to_batches()
+        count, size_bytes = int(whole.starts[-1] - whole.starts[first]), int(filled[-1] - filled[first])
 
 
-def _end(whole: Group, first: int, max_changes: int) -> int:
-    """Where the group ends that begins with transaction `first`."""
-    end = int(np.searchsorted(whole.starts, whole.starts[first] + max_changes))
-    return min(max(end, first + 1), len(whole))
+def _image_bytes(rows: pa.Table | pa.RecordBatch) -> NDArray[np.int64]:
+    """The size of each change's images."""
+    before, after = (pc.fill_null(pc.binary_length(rows[name]), 0).to_numpy() for name in (c.BEFORE, c.AFTER))
+    return np.asarray(before, np.int64) + np.asarray(after, np.int64)
 
 
 def _group(batches: list[pa.RecordBatch]) -> Group:

@@ -7,6 +7,7 @@ that goes by the row path; the outcome is the same as if every transaction had g
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from penstock import change as c
 from penstock.apply.ahead import ahead
 from penstock.apply.conflicts import CONFLICTS, CONTENTION, ApplyError, ContentionError, SpeculationError
-from penstock.apply.group import Group, cut_groups
+from penstock.apply.group import Group, cut_groups, group_sizes
 from penstock.apply.lag import LagHistogram
 from penstock.apply.large import LargeTransaction
 from penstock.apply.ledger import Failure, LaneLedger
@@ -34,7 +35,9 @@ from penstock.schema import Dictionary
 _SMALLEST_SPLIT = 50
 """A group of fewer changes is not halved any more when the set path fails: the row path is as quick."""
 
-_PIECE_BYTES = 32 * 1024 * 1024
+GROUP_BYTES = 32 * 1024 * 1024
+"""Most bytes of images in a group, or in a piece of a large transaction."""
+
 _WIDE_BYTES = 1024 * 1024
 
 _CONTENTION_RETRIES = 8
@@ -46,13 +49,14 @@ class ServerConfig:
     """How an apply server works.
 
     Attributes:
-        group_changes: A target transaction takes whole source transactions until it holds so many changes.
+        group_changes: A target transaction takes whole source transactions until it holds so many changes; the first
+            ones of a batch fewer, see `group_sizes`.
         disable_on_error: Stop after the first transaction that goes to the error queue (A-146).
         allow_duplicate_rows: See `RowPath`.
         use_set_path: Off, every transaction goes by the row path; the outcome is the same.
     """
 
-    group_changes: int = 25_000
+    group_changes: int = 100_000
     disable_on_error: bool = False
     allow_duplicate_rows: bool = True
     use_set_path: bool = True
@@ -127,6 +131,7 @@ class ApplyServer:
         self._rows = RowPath(session, catalog, allow_duplicate_rows=config.allow_duplicate_rows)
         self._nettings: dict[tuple[TableName, int], Netting | None] = {}
         self._result = LaneResult()
+        self._trusted = sys.maxsize
 
     def serve(self, batches: Iterable[pa.RecordBatch]) -> LaneResult:
         """Apply a stream of changes, ordered by (commit_scn, change_seq).
@@ -136,7 +141,8 @@ class ApplyServer:
         try:
             applied = self._already_applied()
             # One group is being read, one is netted, and the target is at work on one.
-            groups = ahead(cut_groups(batches, max_changes=self._config.group_changes))
+            sizes = group_sizes(self._config.group_changes)
+            groups = ahead(cut_groups(batches, sizes, max_bytes=GROUP_BYTES))
             for work in ahead(self._prepare(groups, applied)):
                 if work.can_net:
                     self._apply_set(work.group, work.nets)
@@ -209,6 +215,9 @@ class ApplyServer:
         return self._nettings[table, version]
 
     def _apply_set(self, group: Group, nets: Sequence[NetChange] | None) -> None:
+        if len(group.rows) > self._trusted and len(group) > 1:
+            self._apply_parts(group)
+            return
         try:
             if nets is None:
                 raise SpeculationError("the changes cannot be netted")
@@ -217,8 +226,11 @@ class ApplyServer:
                 self._ledger.record(group.commit_scns, changes=len(group.rows))
                 self._session.apply_net(nets, with_references=with_references)
         except (SpeculationError, ApplyError, ContentionError):
+            # Where one fails others will: larger ones are not tried again until smaller ones go well.
+            self._trusted = len(group.rows) // 2
             self._apply_parts(group)
             return
+        self._trusted = max(self._trusted, 2 * len(group.rows))
         self._result.set_changes += len(group.rows)
         self._count(len(group), len(group.rows), group.committed_at_us)
 
@@ -271,7 +283,7 @@ class ApplyServer:
 
     def _nets_of_pieces(self, large: LargeTransaction) -> Iterator[Sequence[NetChange]]:
         """Net a transaction piece by piece; what is only right once all pieces are in, the row path decides."""
-        for piece in large.pieces(max_changes=self._config.group_changes, max_bytes=_PIECE_BYTES):
+        for piece in large.pieces(max_changes=self._config.group_changes, max_bytes=GROUP_BYTES):
             nets = self._nets(piece) if self._can_net(piece.rows).all() else None
             if nets is None:
                 raise SpeculationError("the changes cannot be netted")

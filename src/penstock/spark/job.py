@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from functools import partial
 from io import StringIO
@@ -18,9 +18,10 @@ from pyspark import TaskContext as SparkTask
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.apply.group import group_sizes
 from penstock.apply.large import LargeTransaction
 from penstock.apply.ledger import LaneClaim
-from penstock.apply.server import LaneResult
+from penstock.apply.server import GROUP_BYTES, LaneResult
 from penstock.apply.task import (
     LANE,
     TaskContext,
@@ -42,7 +43,6 @@ from penstock.spark.schemas import PACKED
 from penstock.verify.compare import CompareContext, RangeResult
 
 Item = TypeVar("Item")
-Context = TypeVar("Context")
 Result = TypeVar("Result")
 Value = TypeVar("Value")
 
@@ -50,8 +50,6 @@ Shared: TypeAlias = "Broadcast[tuple[SliceReader, TaskContext]]"
 
 _FAILURES = (PySparkException, Py4JJavaError)
 """What a job fails with; the second where PySpark knows no error of its own, as when it was cancelled."""
-
-_WINDOW_BYTES = 32 * 1024 * 1024
 
 _RESULT = "result string"
 _ERROR_MARK = "penstock-error:"
@@ -85,26 +83,23 @@ class BatchJobs:
             PenstockError: Something else keeps the batch from being read or planned.
         """
         assert self._shared is not None
-        frame = self._one_lane(part, self._shared) if lanes == 1 else self._several_lanes(part, lanes, self._shared)
-        try:
-            return [LaneResult.from_json(row[0]) for row in frame.collect()]
-        except _FAILURES as exc:
-            raise _translate(exc) from exc
+        if lanes == 1:
+            return [self._one_lane(part, self._shared)]
+        with _failures_translated():
+            return [LaneResult.from_json(row[0]) for row in self._several_lanes(part, lanes, self._shared).collect()]
 
-    def _one_lane(self, part: Slice, shared: Shared) -> DataFrame:
+    def _one_lane(self, part: Slice, shared: Shared) -> LaneResult:
         process, epoch = self._process, self._epoch
 
-        def apply(start: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            _drain(start)
+        def apply(part: Slice) -> str:
             reader, context = shared.value
-            with _carried():
-                claim = LaneClaim(process, epoch, 0, _attempt(), moves_watermark=True)
-                if part.is_large:
-                    yield _result(apply_large(large_transaction(reader, part), claim, context))
-                else:
-                    yield _result(apply_lane(read_in_commit_order(reader, part, context), claim, context))
+            claim = LaneClaim(process, epoch, 0, _attempt(), moves_watermark=True)
+            if part.is_large:
+                return apply_large(large_transaction(reader, part), claim, context).to_json()
+            return apply_lane(read_in_commit_order(reader, part, context), claim, context).to_json()
 
-        return self._spark.range(0, 1, 1, 1).mapInArrow(apply, _RESULT)
+        (result,) = _for_each(self._spark, [part], apply)
+        return LaneResult.from_json(result)
 
     def _several_lanes(self, part: Slice, lanes: int, shared: Shared) -> DataFrame:
         process, epoch = self._process, self._epoch
@@ -137,8 +132,8 @@ class BatchJobs:
 
 
 def read_in_commit_order(reader: SliceReader, part: Slice, context: TaskContext) -> Iterator[pa.RecordBatch]:
-    """Read a slice window by window, so that no more than a window has to be sorted, and held, at a time."""
-    for window in part.windows(context.config.group_changes, _WINDOW_BYTES):
+    """Read a slice window by window, each as large as a group, so that no more is sorted, and held, at a time."""
+    for window in part.windows(group_sizes(context.config.group_changes), GROUP_BYTES):
         batches = reader.read(window, with_key=False)
         yield from in_commit_order(batches, context.catalog.instantiated).to_batches()
 
@@ -169,7 +164,8 @@ class ChunkJobs:
             RetryableError: A worker or a connection was lost; what is not done yet can be tried again.
             PenstockError: Something else keeps a chunk from being copied.
         """
-        copied = _for_each(self._spark, chunks, self._context, lambda work, context: copy_chunk(*work, context))
+        with _shared(self._spark, self._context) as shared:
+            copied = _for_each(self._spark, chunks, lambda work: copy_chunk(*work, shared.value))
         done.copied(len(chunks), sum(copied))
 
 
@@ -184,49 +180,45 @@ class CompareJobs:
     def compare(self, chunks: Sequence[Chunk]) -> Sequence[RangeResult]:
         """Compare ranges side by side."""
 
-        def compare(chunk: Chunk, context: CompareContext) -> RangeResult:
+        def compare(chunk: Chunk) -> RangeResult:
+            context = shared.value
             source, target = context.source_tables[chunk.table], context.target_tables[chunk.table]
             return context.comparer.compare(source, target, chunk)
 
-        return _for_each(self._spark, chunks, self._context, compare)
+        with _shared(self._spark, self._context) as shared:
+            return _for_each(self._spark, chunks, compare)
 
 
-def _for_each(
-    spark: SparkSession, work: Sequence[Item], context: Context, do: Callable[[Item, Context], Result]
-) -> list[Result]:
-    """Do something with each item, in a task of its own; returns the results in no particular order."""
-    shared = _broadcast(spark, (list(work), context))
+def _for_each(spark: SparkSession, work: Sequence[Item], do: Callable[[Item], Result]) -> list[Result]:
+    """Do something with each item, in a task of its own; returns the results in the order of the items.
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        items, context = shared.value
-        for number in chain.from_iterable(batch["id"].to_pylist() for batch in batches):
+    An RDD: where there is no data for Spark to move, a frame's plan would take longer than all the rest of the job.
+    """
+
+    def run(items: Iterable[Item]) -> Iterator[Result]:
+        for item in items:
             with _carried():
-                result = do(items[number], context)
-            yield pa.record_batch({"result": [pickle.dumps(result)]})
+                yield do(item)
 
+    with _failures_translated():
+        return spark.sparkContext.parallelize(work, len(work)).mapPartitions(run).collect()
+
+
+@contextmanager
+def _shared(spark: SparkSession, value: Value) -> Iterator[Broadcast[Value]]:
+    """Have a value at the workers' hands while the block runs."""
+    shared = _broadcast(spark, value)
     try:
-        rows = spark.range(0, len(work), 1, len(work)).mapInArrow(run, "result binary").collect()
-    except _FAILURES as exc:
-        raise _translate(exc) from exc
+        yield shared
     finally:
         shared.unpersist()
-    return [pickle.loads(row[0]) for row in rows]  # noqa: S301  # our own tasks wrote it
 
 
 def _broadcast(spark: SparkSession, value: Value) -> Broadcast[Value]:
-    """Have a value travel to the workers once.
-
-    Raises:
-        RetryableError: There is no room for the file that it travels in.
-    """
-    try:
-        # PySpark prints a traceback before it raises.
-        with redirect_stderr(StringIO()):
-            return spark.sparkContext.broadcast(value)
-    except (pickle.PicklingError, OSError) as exc:
-        reason = str(exc).rpartition("OSError: ")[2]
-        do = "free space in Spark's local directory"
-        raise RetryableError(f"cannot hand work to Spark: {reason}", where="Spark", do=do) from exc
+    """Have a value travel to the workers once; raises as `_failures_translated` says."""
+    # PySpark prints a traceback before it raises that something could not be written.
+    with _failures_translated(), redirect_stderr(StringIO()):
+        return spark.sparkContext.broadcast(value)
 
 
 @contextmanager
@@ -236,6 +228,24 @@ def _carried() -> Iterator[None]:
         yield
     except PenstockError as exc:
         raise RuntimeError(_ERROR_MARK + exc.to_json()) from exc
+
+
+@contextmanager
+def _failures_translated() -> Iterator[None]:
+    """Raise what Spark makes of a failure as an error of ours.
+
+    Raises:
+        RetryableError: A worker was lost, or there is no room for the file in which work travels.
+        PenstockError: What the task raised.
+    """
+    try:
+        yield
+    except _FAILURES as exc:
+        raise _translate(exc) from exc
+    except (pickle.PicklingError, OSError) as exc:
+        reason = str(exc).rpartition("OSError: ")[2]
+        do = "free space in Spark's local directory"
+        raise RetryableError(f"cannot hand work to Spark: {reason}", where="Spark", do=do) from exc
 
 
 def _translate(exc: Exception) -> PenstockError:

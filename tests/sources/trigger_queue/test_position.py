@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,7 @@ def test_the_parts_together_are_the_whole(changes: list[int], parts: int, empty_
 def test_a_window_ends_with_the_transaction_that_fills_it(changes: list[int], most: int, most_bytes: int) -> None:
     whole = a_slice(changes)
 
-    windows = list(whole.windows(most, most_bytes))
+    windows = list(whole.windows(repeat(most), most_bytes))
 
     assert [t for window in windows for t in transactions(window)] == transactions(whole)
     assert [window.after for window in windows] == [whole.after, *(window.end for window in windows[:-1])]

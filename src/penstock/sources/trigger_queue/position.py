@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -71,11 +71,17 @@ class Slice:
         cuts = [0, *sorted(set(np.searchsorted(ends, targets) + 1) - {0, len(self)}), len(self)]
         return [self._cut(a, b) for a, b in pairwise(cuts) if b > a]
 
-    def windows(self, max_changes: int, max_bytes: int) -> Iterator[Slice]:
-        """Cut into consecutive slices; each ends with the transaction that reaches one of the limits."""
+    def windows(self, sizes: Iterable[int], max_bytes: int) -> Iterator[Slice]:
+        """Cut into consecutive slices; each ends with the transaction that reaches one of the limits.
+
+        Args:
+            sizes: The number of changes for each slice; enough of them.
+        """
         changes, size_bytes = np.cumsum(self.changes), np.cumsum(self.size_bytes)
         first = 0
-        while first < len(self):
+        for max_changes in sizes:
+            if first == len(self):
+                return
             by_changes = np.searchsorted(changes, (changes[first - 1] if first else 0) + max_changes)
             by_bytes = np.searchsorted(size_bytes, (size_bytes[first - 1] if first else 0) + max_bytes)
             end = min(int(min(by_changes, by_bytes)) + 1, len(self))
