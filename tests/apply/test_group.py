@@ -91,7 +91,12 @@ def test_a_group_ends_with_the_transaction_whose_images_fill_it(values: list[int
 
 @pytest.mark.parametrize(
     ("most", "expected"),
-    [(1, [1, 1, 1]), (3, [1, 2, 3, 3]), (32, [2, 4, 8, 16, 32, 32]), (100, [6, 12, 24, 48, 96, 100, 100])],
+    [
+        (1, [1, 1, 1]),
+        (3, [2, 3, 3]),
+        (32, [2, 3, 4, 6, 9, 13, 19, 28, 32, 32]),
+        (100, [6, 9, 13, 19, 28, 42, 63, 94, 100]),
+    ],
 )
 def test_groups_grow(most: int, expected: list[int]) -> None:
     assert list(islice(group_sizes(most), len(expected))) == expected

@@ -83,10 +83,11 @@ def group_sizes(most: int) -> Iterator[int]:
 
     The target is to have work soon, and larger groups cost it less per change.
     """
-    size = max(1, most // 16)
+    size = max(2, most // 16)
     while size < most:
         yield size
-        size *= 2
+        # While the target is at work on one group the next but one is read, which must not take longer.
+        size = size * 3 // 2
     yield from repeat(most)
 
 

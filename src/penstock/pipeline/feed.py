@@ -111,6 +111,7 @@ class SparkFeed:
         """Get ready to deliver batches to this run of the process."""
         self._jobs = BatchJobs(self._spark, process=state.name, epoch=state.epoch)
         self._captured, self._catalog = (), None
+        self._log.open()
         self._refresh(self._jobs)
         self._jobs.warm_up()
 

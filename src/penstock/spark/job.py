@@ -72,7 +72,10 @@ class BatchJobs:
         self._shared = _broadcast(self._spark, (reader, context))
 
     def warm_up(self) -> None:
-        """Have a worker started and the plan compiled before the first batch is waiting for them."""
+        """Have a worker started, and its sessions opened, before the first batch is waiting for them."""
+        assert self._shared is not None
+        shared = self._shared
+        _for_each(self._spark, [None], lambda _: shared.value[0].access.log().open())
         self.run(Slice.empty(START), lanes=1)
 
     def run(self, part: Slice, *, lanes: int) -> Sequence[LaneResult]:

@@ -57,6 +57,12 @@ class ChangeLog:
         self._page: _Page | None = None
         self._freed_below = 0
 
+    def open(self) -> None:
+        """Open the sessions now, so that the first calls need not wait for them."""
+        with speaking("read the change log", self._url):
+            self._sql()
+            self._arrow()
+
     def next_slice(self, after: Scn, limit: Limit, *, until: Scn | None = None) -> Slice | None:
         """Return the transactions that follow `after`, as many as `limit` allows; None when there are none yet.
 

@@ -56,6 +56,9 @@ class Backlog:
 class ChangeLog(Protocol):
     """A change log in a source database. Dialects implement it."""
 
+    def open(self) -> None:
+        """Open what the first calls would have to wait for."""
+
     def next_slice(self, after: Scn, limit: Limit, *, until: Scn | None = None) -> Slice | None:
         """Return the transactions that follow `after`, as many as `limit` allows; None when there are none yet."""
 
