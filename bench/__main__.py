@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ class Bench:
             server.start()
         # Spark is to be as warm for the first workload as for the last; what it takes to start is measured by itself.
         spark = start_session("bench", lanes=2)
-        spark.range(0, 4, 1, 4).mapInArrow(lambda batches: batches, "id long").count()
+        spark.sparkContext.parallelize(range(4), 4).count()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -78,7 +79,7 @@ class Bench:
 
     def catch_up(self, workload: Workload) -> None:
         systems: list[System] = [self._ours, *self._natives]
-        self._prepare(workload, systems)
+        self._prepare(workload, systems, rounds=self._rounds)
         for number in range(self._rounds):
             ratio = self._backlog(workload, number)
             for system in systems if number % 2 == 0 else reversed(systems):
@@ -147,24 +148,48 @@ class Bench:
         run.terminate()
         run.wait()
 
-    def _prepare(self, workload: Workload, systems: Sequence[System]) -> None:
+    def growth(self) -> None:
+        """Catch up with twice and four times the backlog, and with the same one over ten times the rows."""
+        for tables, backlogs in ((1, (1, 2, 4)), (10, (1,))):
+            workload = replace(HOT, scale=tables)
+            workload.create(self._captured, workload.name)
+            self._ours.prepare(workload)
+            for number in range(self._rounds):
+                for backlog in backlogs:
+                    workload.write(self._captured, workload.name, seed=number + 1, share=backlog * self._share)
+                    execute(self._captured.url(), "CHECKPOINT")
+                    execute(self._target.url(), "CHECKPOINT")
+                    self._note(
+                        workload="growth",
+                        system="penstock",
+                        round=number,
+                        backlog=backlog,
+                        tables=tables,
+                        seconds=self._ours.catch_up(),
+                    )
+
+    def _prepare(self, workload: Workload, systems: Sequence[System], *, rounds: int = 1) -> None:
+        """Make tables and the first copies of them; the last ones stay."""
         for server in (self._plain, self._captured):
             workload.create(server, workload.name)
-        for system in systems:
-            seconds = system.prepare(workload)
-            with psycopg.connect(system.source.url(workload.name)) as connection:
-                rows = sum(
-                    (connection.execute(f"SELECT count(*) FROM {table}").fetchone() or (0,))[0]
-                    for table in workload.tables
+        for number in range(rounds):
+            for system in systems if number % 2 == 0 else reversed(systems):
+                for server in self._servers:
+                    execute(server.url(), "CHECKPOINT")
+                seconds = system.prepare(workload)
+                with psycopg.connect(system.source.url(workload.name)) as connection:
+                    rows = sum(
+                        (connection.execute(f"SELECT count(*) FROM {table}").fetchone() or (0,))[0]
+                        for table in workload.tables
+                    )
+                self._note(
+                    workload=f"snapshot {workload.name}",
+                    system=system.name,
+                    round=number,
+                    changes=rows,
+                    seconds=seconds,
+                    changes_per_s=rows / seconds,
                 )
-            self._note(
-                workload=f"snapshot {workload.name}",
-                system=system.name,
-                round=0,
-                changes=rows,
-                seconds=seconds,
-                changes_per_s=rows / seconds,
-            )
 
     def _backlog(self, workload: Workload, number: int) -> float:
         """Write the same backlog to both sources; returns how much of its speed capture leaves the source."""
@@ -237,6 +262,14 @@ def report(results: Sequence[dict[str, Any]]) -> None:
             print(f"{'lag':16} {r['system']:28} p50 {r['p50_s']:.3f} s, p99 {r['p99_s']:.3f} s")
         if r["workload"] == "cold start":
             print(f"{'cold start':16} {r['system']:28} {r['seconds']:.1f} s to the first applied change")
+    grown: dict[tuple[int, int], list[float]] = {}
+    for r in results:
+        if r["workload"] == "growth":
+            grown.setdefault((r["backlog"], r["tables"]), []).append(r["seconds"])
+    for (backlog, tables), seconds in grown.items():
+        times = statistics.median(seconds) / statistics.median(grown[1, 1])
+        what = f"{backlog}x the backlog, {tables}x the rows"
+        print(f"{'growth':16} {what:28} {statistics.median(seconds):.2f} s, {times:.2f} times as long")
     peak = max((r["peak_rss_mb"] for r in results if "peak_rss_mb" in r), default=0)
     print(f"{'memory':16} {'penstock':28} driver and workers together at most {peak:,.0f} MB")
     wrong = [r for r in results if r.get("verified") is False]
@@ -245,7 +278,7 @@ def report(results: Sequence[dict[str, Any]]) -> None:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(prog="bench", description=__doc__.splitlines()[0])
-    names = [*WORKLOADS, "lag", "cold"]
+    names = [*WORKLOADS, "lag", "cold", "growth"]
     arguments.add_argument("workloads", nargs="*", default=names, metavar="WORKLOAD", help=", ".join(names))
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--share", type=float, default=1.0, help="part of each backlog to write")
@@ -262,6 +295,8 @@ def main() -> None:
             bench.lag(given.lag_seconds)
         if "cold" in given.workloads:
             bench.cold_start()
+        if "growth" in given.workloads:
+            bench.growth()
         report(bench.results)
         RESULTS.parent.mkdir(exist_ok=True)
         RESULTS.write_text(json.dumps(bench.results, indent=1) + "\n")

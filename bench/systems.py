@@ -18,6 +18,7 @@ from bench.workloads import Workload
 from penstock.apply.process import Progress
 from penstock.config import load
 from penstock.demo.servers import EmbeddedPostgres
+from penstock.errors import PenstockError
 from penstock.pipeline.pipeline import Pipeline
 from penstock.wiring import open_pipeline
 
@@ -133,6 +134,7 @@ class Ours:
         self._folder = tempfile.TemporaryDirectory()
         self.source_db = self.target_db = ""
         self.progress: Progress | None = None
+        self._copies = 0
 
     @property
     def file(self) -> Path:
@@ -140,7 +142,13 @@ class Ours:
         return Path(self._folder.name, "pipeline.yaml")
 
     def prepare(self, workload: Workload) -> float:
-        self.source_db, self.target_db = workload.name, f"{workload.name}_penstock"
+        if self.source_db == workload.name and self.file.exists():
+            with suppress(PenstockError):
+                self._pipeline().teardown()
+            execute(self._target.url(), f"DROP DATABASE IF EXISTS {self.target_db} WITH (FORCE)")
+        # A name of its own: workers keep sessions with databases they know.
+        self._copies += 1
+        self.source_db, self.target_db = workload.name, f"{workload.name}_penstock_{self._copies}"
         copy_schema(workload, self._target, self.target_db)
         os.environ["BENCH_SOURCE_URL"] = self.source.url(self.source_db)
         os.environ["BENCH_COPY_URL"] = self._target.url(self.target_db)

@@ -25,6 +25,7 @@ class Workload:
     Attributes:
         rows: What is in the tables at first; `{n}` stands for how much that is.
         script: A pgbench script of one transaction, which knows `:n`; None for pgbench's own TPC-B.
+        scale: How many times the usual number of rows the tables hold.
         statements: Instead of a script: statements that one session runs once per round, one transaction each.
     """
 
@@ -36,6 +37,7 @@ class Workload:
     statements: Sequence[str] = ()
     transactions: int = 50_000
     clients: int = 4
+    scale: int = 1
 
     def create(self, server: EmbeddedPostgres, database: str) -> None:
         """Make the tables and fill them."""
@@ -44,7 +46,7 @@ class Workload:
             connection.execute(f"CREATE DATABASE {database}")
         with psycopg.connect(server.url(database), autocommit=True) as connection:
             connection.execute(MARKER + self.ddl)
-            connection.execute(self.rows.replace("{n}", str(_N)))
+            connection.execute(self.rows.replace("{n}", str(_N * self.scale)))
             connection.execute("VACUUM ANALYZE")
 
     def write(self, server: EmbeddedPostgres, database: str, *, seed: int, share: float = 1.0) -> float:
@@ -62,7 +64,7 @@ class Workload:
             if self.script is not None:
                 file = Path(folder, "script.sql")
                 file.write_text(self.script)
-                script = ["-D", f"n={_N}", "-f", str(file)]
+                script = ["-D", f"n={_N * self.scale}", "-f", str(file)]
             options = ["-n", "-M", "prepared", "-c", str(self.clients), f"--random-seed={seed}"]
             each = int(self.transactions * share) // self.clients
             done = subprocess.run(
