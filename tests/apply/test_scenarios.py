@@ -446,6 +446,24 @@ def test_s87_a_conflict_inside_a_group_costs_only_its_transaction(target: Target
     assert target.watermarks() == (110, 110)
 
 
+@pytest.mark.parametrize("wrong", [{2500}, {900, 901, 2500, 3999}, set(range(1000, 5000, 500))])
+def test_conflicts_leave_most_transactions_to_the_set_path(target: Target, wrong: set[int]) -> None:
+    target.connection.execute("INSERT INTO acct SELECT n, 'c' || n, 0 FROM generate_series(1000, 4999) n")
+
+    (result,) = target.apply(
+        *(
+            T(n, update("acct", {"id": n, "code": f"c{n}", "bal": 9 if n in wrong else 0}, {"bal": n}))
+            for n in range(1000, 5000)
+        ),
+    )
+
+    failed = wrong & set(range(1000, 5000))
+    assert (result.errors, result.set_changes + result.row_changes) == (len(failed), 4000 - len(failed))
+    # Halved down to fewer than 50, with a neighbour or two.
+    assert result.row_changes <= 100 * len(failed)
+    assert target.one("SELECT count(*) FROM acct WHERE bal = id") == 4000 - len(failed)
+
+
 def test_a_change_without_its_key(target: Target, way: tuple[bool, int]) -> None:
     apply(target, way, T(100, update("acct", {"code": "X", "bal": 100}, {"bal": 1})))
 

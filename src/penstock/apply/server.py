@@ -227,7 +227,7 @@ class ApplyServer:
                 self._session.apply_net(nets, with_references=with_references)
         except (SpeculationError, ApplyError, ContentionError):
             # Where one fails others will: larger ones are not tried again until smaller ones go well.
-            self._trusted = len(group.rows) // 2
+            self._trusted = max(len(group.rows) // 2, _SMALLEST_SPLIT)
             self._apply_parts(group)
             return
         self._trusted = max(self._trusted, 2 * len(group.rows))
