@@ -65,7 +65,7 @@ class Reporter:
             self._live.start()
         self._shown_at = 0.0
         self._changes = 0
-        self._reasons: set[str] = set()
+        self._lost: set[str] = set()
         self._idle_at = -1
 
     def close(self) -> None:
@@ -100,19 +100,19 @@ class Reporter:
         self._show(f"{describe(progress)}; up to date", changes=progress.changes)
 
     def retrying(self, error: RetryableError, left_s: float) -> None:
-        """A server cannot be reached; it will be tried again for so many seconds. Each reason is said once."""
-        if str(error) not in self._reasons:
+        """Something is out of reach; it will be tried again for so many seconds. Each place is named once."""
+        if error.where not in self._lost:
             warn(f"{error}; trying again for {left_s:.0f} s")
-        self._reasons.add(str(error))
+        self._lost.add(error.where)
 
     def warned(self, text: str) -> None:
         """Something a person should know."""
         warn(f"note: {text}")
 
     def _recovered(self) -> None:
-        if self._reasons:
+        if self._lost:
             warn("connected again")
-        self._reasons.clear()
+        self._lost.clear()
 
     def _rate(self, progress: Progress) -> float | None:
         elapsed = time.monotonic() - self._shown_at
