@@ -95,3 +95,18 @@ def test_no_room_for_what_travels_to_workers_is_tried_again(
     monkeypatch.setattr(spark.sparkContext, "broadcast", full)
     with pytest.raises(RetryableError, match=r"cannot hand work to Spark: .*No space left on device"):
         jobs.share(lab.reader(), lab.context(CONFIG))
+
+
+def test_a_lost_spark_is_not_taken_for_a_full_disk(
+    spark: SparkSession, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.setup(SCHEMA)
+    jobs = BatchJobs(spark, process=lab.name, epoch=1)
+    jobs.share(lab.reader(), lab.context(CONFIG))
+
+    def gone(*_: object) -> None:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr(spark.sparkContext, "parallelize", gone)
+    with pytest.raises(RetryableError, match="lost Spark's Java process"):
+        jobs.warm_up()

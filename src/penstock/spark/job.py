@@ -243,13 +243,16 @@ def _failures_translated() -> Iterator[None]:
     """Raise what Spark makes of a failure as an error of ours.
 
     Raises:
-        RetryableError: A worker was lost, or there is no room for the file in which work travels.
+        RetryableError: A worker was lost, or Spark itself, or there is no room for the file in which work travels.
         PenstockError: What the task raised.
     """
     try:
         yield
     except _FAILURES as exc:
         raise _translate(exc) from exc
+    except ConnectionError as exc:
+        do = "see whether the system ended it for want of memory; run again"
+        raise RetryableError("lost Spark's Java process", where="Spark", do=do) from exc
     except (pickle.PicklingError, OSError) as exc:
         reason = str(exc).rpartition("OSError: ")[2]
         do = "free space in Spark's local directory"
