@@ -74,6 +74,7 @@ class OneByOne:
     context: CopyContext
     before: Mapping[tuple[str, int], Callable[[], object]]
     copied: list[tuple[str, int, int]]
+    at_once: int = 16
 
     def copy(self, chunks: Sequence[tuple[Chunk, CopySource]], done: CopyListener) -> None:
         for chunk, source in chunks:

@@ -45,6 +45,7 @@ class InTurn:
     context: CompareContext
     before: Sequence[Callable[[], object]] = ()
     calls: list[list[tuple[str, int]]] = field(default_factory=list)
+    at_once: int = 16
 
     def compare(self, chunks: Sequence[Chunk]) -> Sequence[RangeResult]:
         if len(self.calls) < len(self.before):

@@ -85,6 +85,10 @@ class CopyDestination(Protocol):
 class ChunkJobs(Protocol):
     """Copies chunks side by side."""
 
+    @property
+    def at_once(self) -> int:
+        """How many chunks one call should be given."""
+
     def copy(self, chunks: Sequence[tuple[Chunk, CopySource]], done: CopyListener) -> None:
         """Copy chunks, each in one target transaction that also marks it as done in the ledger."""
 
@@ -161,7 +165,7 @@ class Instantiator:
 
     def _copy(self, work: Sequence[tuple[Chunk, CopySource]], stop: threading.Event) -> bool:
         self._listener.copying(len(work), len({chunk.table for chunk, _ in work}))
-        step = 16
+        step = self._jobs.at_once
         for first in range(0, len(work), step):
             if stop.is_set():
                 return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from functools import partial
 from io import StringIO
@@ -53,6 +53,8 @@ _FAILURES = (PySparkException, Py4JJavaError)
 
 _TASKS_PER_CORE = 2
 """More would make the end more even, and cost more."""
+
+_ITEMS_PER_TASK = 4
 
 _RESULT = "result string"
 _ERROR_MARK = "penstock-error:"
@@ -163,6 +165,11 @@ class ChunkJobs:
         self._spark = spark
         self._context = context
 
+    @property
+    def at_once(self) -> int:
+        """How many chunks one call should be given."""
+        return _at_once(self._spark)
+
     def copy(self, chunks: Sequence[tuple[Chunk, CopySource]], done: CopyListener) -> None:
         """Copy chunks side by side.
 
@@ -183,6 +190,11 @@ class CompareJobs:
         self._spark = spark
         self._context = context
 
+    @property
+    def at_once(self) -> int:
+        """How many ranges one call should be given."""
+        return _at_once(self._spark)
+
     def compare(self, chunks: Sequence[Chunk]) -> Sequence[RangeResult]:
         """Compare ranges side by side."""
 
@@ -199,17 +211,24 @@ def _for_each(spark: SparkSession, work: Sequence[Item], do: Callable[[Item], Re
     """Do something with each item; returns the results in the order of the items.
 
     An RDD: where there is no data for Spark to move, a frame's plan would take longer than all the rest of the job. A
-    task takes some items after each other, since to begin one takes a worker longer than a small item does.
+    task takes some items after each other, since to begin one takes a worker longer than a small item does. The items
+    are dealt out in turn: those of one table, which follow each other, are of one size.
     """
     tasks = min(len(work), _TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
+    dealt = [work[task::tasks] for task in range(tasks)]
 
-    def run(items: Iterable[Item]) -> Iterator[Result]:
-        for item in items:
-            with _carried():
-                yield do(item)
+    def run(items: Sequence[Item]) -> list[Result]:
+        with _carried():
+            return [do(item) for item in items]
 
     with _failures_translated():
-        return spark.sparkContext.parallelize(work, tasks).mapPartitions(run).collect()
+        done = spark.sparkContext.parallelize(dealt, tasks).map(run).collect()
+    return [done[n % tasks][n // tasks] for n in range(len(work))]
+
+
+def _at_once(spark: SparkSession) -> int:
+    """Enough items for every task of a job to have some, and few enough for a run to be stopped between two jobs."""
+    return _ITEMS_PER_TASK * _TASKS_PER_CORE * spark.sparkContext.defaultParallelism
 
 
 @contextmanager

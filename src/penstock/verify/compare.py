@@ -90,6 +90,10 @@ class RangeComparer(Protocol):
 class RangeJobs(Protocol):
     """Compares ranges side by side."""
 
+    @property
+    def at_once(self) -> int:
+        """How many ranges one call should be given."""
+
     def compare(self, chunks: Sequence[Chunk]) -> Sequence[RangeResult]:
         """Compare ranges; results in any order."""
 
@@ -138,7 +142,7 @@ def _compare(
     chunks: Sequence[Chunk], jobs: RangeJobs, listener: Listener, is_running: Callable[[], bool]
 ) -> list[RangeResult]:
     results: list[RangeResult] = []
-    step = 16
+    step = jobs.at_once
     for first in range(0, len(chunks), step):
         results += _retrying(jobs, chunks[first : first + step], is_running)
         listener.compared(len(results), len(chunks))
