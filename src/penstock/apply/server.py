@@ -271,7 +271,7 @@ class ApplyServer:
                 self._ledger.record(np.array([large.commit_scn]), changes=large.changes)
                 nets = self._nets_of_pieces(large)
                 # Two pieces at a time would be too much where single rows are huge.
-                for piece in nets if large.size_bytes > _WIDE_BYTES * large.changes else ahead(nets):
+                for piece in _trimmed(nets) if large.size_bytes > _WIDE_BYTES * large.changes else ahead(nets):
                     self._session.apply_net(piece, with_references=with_references)
         except (SpeculationError, ApplyError, ContentionError):
             if not self._apply_transaction(large.transaction()):
@@ -341,6 +341,13 @@ class ApplyServer:
         if len(known):
             result.lag.add(int(self._now().timestamp() * 1_000_000) - known)
             result.committed_at_us = max(result.committed_at_us, int(known.max()))
+
+
+def _trimmed(nets: Iterator[Sequence[NetChange]]) -> Iterator[Sequence[NetChange]]:
+    """Give back what making each piece took: Arrow keeps memory for a while that is free again."""
+    for piece in nets:
+        pa.default_memory_pool().release_unused()
+        yield piece
 
 
 def _tables(rows: pa.Table) -> Iterator[tuple[TableName, int, NDArray[np.bool_]]]:

@@ -139,7 +139,10 @@ def apply_large(large: LargeTransaction, claim: LaneClaim, context: TaskContext)
     if late:
         read = partial(_read_without, large.read, late)
         large = replace(large, read=read, changes=sum(batch.num_rows for batch in read()))
-    return _server(claim, context).serve_large(large)
+    result = _server(claim, context).serve_large(large)
+    # Arrow keeps for a while what this worker may not need again for long.
+    pa.default_memory_pool().release_unused()
+    return result
 
 
 def _server(claim: LaneClaim, context: TaskContext) -> ApplyServer:

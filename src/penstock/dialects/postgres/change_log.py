@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +29,9 @@ from penstock.sources.trigger_queue.queue import Backlog, Captured
 
 _PAGE = 1_000_000
 """Most transactions of one interval held in memory at once."""
+
+_WIDE_BYTES = 64 * 1024 * 1024
+"""A batch of rows is larger only where a single row is."""
 
 _GAP = 10_000
 """Transaction ids further apart than this are read as separate ranges."""
@@ -190,9 +194,8 @@ class ChangeLog:
         """Close the sessions that were opened; a later call opens them again."""
         if self._session is not None:
             self._session.close()
-        if self._reader is not None:
-            self._reader.close()
-        self._session = self._reader = self._page = None
+        self._session = self._page = None
+        self._close_reader()
 
     def _find_page(self, after: Scn, *, may_cut: bool) -> _Page | None:
         start = self._tick("scn <= %s ORDER BY scn DESC", after)
@@ -287,7 +290,7 @@ class ChangeLog:
 
     def _stream(self, query: str) -> Iterator[pa.RecordBatch]:
         doing = "read the change log"
-        was_kept = self._reader is not None
+        was_kept, is_wide = self._reader is not None, False
         batches = self._arrow().stream(query, doing=doing)
         try:
             first = next(batches, None)
@@ -299,8 +302,17 @@ class ChangeLog:
             batches = self._arrow().stream(query, doing=doing)
             first = next(batches, None)
         if first is not None:
-            yield first
-            yield from batches
+            for batch in chain([first], batches):
+                is_wide = is_wide or batch.nbytes > _WIDE_BYTES
+                yield batch
+        if is_wide:
+            # The session keeps the room that its largest row took.
+            self._close_reader()
+
+    def _close_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+        self._reader = None
 
     def _arrow(self) -> ArrowReader:
         if self._reader is None:

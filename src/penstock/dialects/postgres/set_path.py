@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import psycopg
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
@@ -41,6 +42,22 @@ class Staged:
     def new_value(self, column: str) -> str:
         """SQL for the new value of a column, in rows `s` of the staging table."""
         return self.table.schema.by_name[column].value_sql(f"s.{quote('n_' + column)}")
+
+
+class _CopyFile:
+    """A COPY as what Arrow takes for a file: the text of a whole group need not be held at once."""
+
+    closed = False
+
+    def __init__(self, copy: psycopg.Copy) -> None:
+        self._copy = copy
+
+    def write(self, data: pa.Buffer | bytes) -> None:
+        self._copy.write(memoryview(data))
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class SetPath:
@@ -125,11 +142,9 @@ class SetPath:
 
     def copy(self, into: str, columns: Sequence[str], rows: pa.Table) -> None:
         """Copy canonical text into columns of a table."""
-        sink = pa.BufferOutputStream()
-        pacsv.write_csv(rows, sink, _CSV)
         names = ", ".join(quote(column) for column in columns)
         with self._connection.cursor().copy(f"COPY {into} ({names}) FROM STDIN (FORMAT csv)") as copy:
-            copy.write(memoryview(sink.getvalue()))
+            pacsv.write_csv(rows, pa.PythonFile(_CopyFile(copy), "w"), _CSV)
 
     def expect(self, statement: str, count: int) -> None:
         """Run a statement that must concern exactly `count` rows."""

@@ -86,7 +86,6 @@ class Decoder:
             batch, ids, place = batch.filter(pa.array(is_ours)), ids[is_ours], place[is_ours]
         rank = self._by_id[place]
         tables = self._tables_of(batch)
-        image = pc.coalesce(batch["before"], batch["after"])
         n = batch.num_rows
         columns = {
             c.SOURCE: pa.array([self._source] * n, pa.string()),
@@ -100,7 +99,7 @@ class Decoder:
             c.SCHEMA_NAME: tables.schemas,
             c.TABLE_NAME: tables.names,
             c.TABLE_VERSION: batch["version"],
-            c.KEY: tables.keys(image) if with_key else pa.nulls(n, pa.string()),
+            c.KEY: tables.keys(pc.coalesce(batch["before"], batch["after"])) if with_key else pa.nulls(n, pa.string()),
             c.BEFORE: batch["before"],
             c.AFTER: batch["after"],
             c.DDL: pa.nulls(n, pa.string()),
