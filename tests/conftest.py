@@ -24,7 +24,7 @@ def pytest_report_header() -> str:
 
 @pytest.fixture(scope="session")
 def source_server() -> Iterator[EmbeddedPostgres]:
-    with EmbeddedPostgres(settings=FAST) as server:
+    with EmbeddedPostgres(settings={**FAST, "max_prepared_transactions": "50"}) as server:
         yield server
 
 

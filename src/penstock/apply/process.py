@@ -36,13 +36,11 @@ class ProcessConfig:
     Attributes:
         parallelism: Apply servers at work side by side.
         limit: Most that one batch takes.
-        poll_s: How long to wait before looking again when the source had nothing.
     """
 
     parallelism: int = 2
     commit_serialization: CommitSerialization = CommitSerialization.DEPENDENT_TRANSACTIONS
     limit: Limit = field(default_factory=Limit)
-    poll_s: float = 0.05
 
 
 @dataclass
@@ -110,6 +108,9 @@ class Feed(Protocol):
 
     def next_batch(self, after: Scn, limit: Limit) -> Batch | None:
         """Return the transactions that follow `after`; None when there are none yet."""
+
+    def wait(self, stop: threading.Event, timeout_s: float) -> None:
+        """Return when the source may have something; when told to stop, or after the timeout, at the latest."""
 
     def tick(self) -> Scn:
         """Return a position that every transaction committed before the call lies at or before."""
@@ -235,7 +236,7 @@ class ApplyProcess:
                     noted_at = time.monotonic()
                     self._ledger.note_idle(asked_at)
                     self._listener.waiting(progress)
-                stop.wait(self._config.poll_s)
+                self._feed.wait(stop, _IDLE_NOTE_S)
                 continue
             if len(batch):
                 self._apply(batch, progress)

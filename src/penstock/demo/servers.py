@@ -49,7 +49,6 @@ class EmbeddedPostgres:
             "listen_addresses": "127.0.0.1",
             "port": str(self.port),
             "unix_socket_directories": str(data),
-            "max_prepared_transactions": "50",
             "max_connections": "200",
             **settings,
         }

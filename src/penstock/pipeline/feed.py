@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -119,6 +120,10 @@ class SparkFeed:
         """Return the transactions that follow `after`; None when there are none yet."""
         part = self._log.next_slice(after, limit)
         return None if part is None else SparkBatch(part, self)
+
+    def wait(self, stop: threading.Event, timeout_s: float) -> None:
+        """Return when the source may have something; when told to stop, or after the timeout, at the latest."""
+        self._log.wait(stop, timeout_s)
 
     def apply(self, part: Slice, lanes: int) -> Sequence[LaneResult]:
         """Apply a slice with up-to-date definitions of both sides."""

@@ -9,9 +9,11 @@ from penstock.change import TableName
 from penstock.dialects.base import Step
 from penstock.dialects.postgres.connection import Connection, literal, quote
 from penstock.dialects.postgres.resources import sql_text
+from penstock.dialects.postgres.wake import wake_key
 
 _FUNCTIONS = [
     "describe",
+    "wake",
     "draw_commit_seq",
     "install_marker",
     "quoted",
@@ -55,6 +57,7 @@ def install_steps(name: str, tables: Iterable[TableName], *, with_event_trigger:
         name=literal(name),
         bare=name,
         seq=literal(f"{name}.change_seq"),
+        wake=wake_key(name),
         describe=sql_text("describe").rstrip(),
     )
     steps = [

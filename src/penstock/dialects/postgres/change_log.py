@@ -8,6 +8,7 @@ gives a transaction the same `commit_scn` on every read: the tick's `scn` plus i
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -20,6 +21,7 @@ from penstock.change import TableName
 from penstock.dialects.postgres.arrow import ArrowReader
 from penstock.dialects.postgres.connection import Connection, connect, label, quote, speaking
 from penstock.dialects.postgres.snapshots import Cut, Snapshot
+from penstock.dialects.postgres.wake import Sleeper
 from penstock.errors import OperatorError, RetryableError
 from penstock.position import Limit, Scn
 from penstock.schema import TableSchema
@@ -59,6 +61,7 @@ class ChangeLog:
         self._session: Connection | None = None
         self._reader: ArrowReader | None = None
         self._page: _Page | None = None
+        self._sleeper: Sleeper | None = None
         self._freed_below = 0
 
     def open(self) -> None:
@@ -83,9 +86,19 @@ class ChangeLog:
         if page is None or not page.follows(after):
             with speaking("read the change log", self._url):
                 page = self._page = self._find_page(after, may_cut=until is None)
-            if page is None:
-                return None
+                if page is None:
+                    return None
+                if self._sleeper is not None:
+                    self._sleeper.rise()
         return page.slice(after, limit, until)
+
+    def wait(self, stop: threading.Event, timeout_s: float) -> None:
+        """Return when `next_slice`, which had nothing, may have something; after the timeout at the latest."""
+        with speaking("wait for changes", self._url):
+            session = self._sql()
+            if self._sleeper is None:
+                self._sleeper = Sleeper(session, self._set_name)
+            self._sleeper.wait(stop, timeout_s)
 
     def tick(self) -> Scn:
         """Cut the log now. Every transaction committed before the call lies at or before the result."""
@@ -194,7 +207,7 @@ class ChangeLog:
         """Close the sessions that were opened; a later call opens them again."""
         if self._session is not None:
             self._session.close()
-        self._session = self._page = None
+        self._session = self._page = self._sleeper = None
         self._close_reader()
 
     def _find_page(self, after: Scn, *, may_cut: bool) -> _Page | None:
@@ -286,6 +299,7 @@ class ChangeLog:
     def _sql(self) -> Connection:
         if self._session is None or self._session.closed:
             self._session = connect(self._url, f"penstock {self._set_name} log")
+            self._sleeper = None
         return self._session
 
     def _stream(self, query: str) -> Iterator[pa.RecordBatch]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -61,6 +62,9 @@ class ChangeLog(Protocol):
 
     def next_slice(self, after: Scn, limit: Limit, *, until: Scn | None = None) -> Slice | None:
         """Return the transactions that follow `after`, as many as `limit` allows; None when there are none yet."""
+
+    def wait(self, stop: threading.Event, timeout_s: float) -> None:
+        """Return when `next_slice`, which had nothing, may have something; after the timeout at the latest."""
 
     def tick(self) -> Scn:
         """Return a position that every transaction committed before the call lies at or before."""
