@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 
@@ -29,6 +30,8 @@ class ArrowReader:
             self._connection = dbapi.connect(conninfo(url, application_name, settings), autocommit=True)
         except adbc_driver_manager.Error as exc:
             raise self._translate(exc, "connect") from exc
+        # Also at exit: a session that is still open when Python takes itself apart is answered by a traceback.
+        self._finish = weakref.finalize(self, self._connection.close)
 
     def execute(self, statement: str) -> None:
         """Run a statement that yields no rows; raises as `stream` does."""
@@ -63,7 +66,7 @@ class ArrowReader:
 
     def close(self) -> None:
         """Close the session."""
-        self._connection.close()
+        self._finish()
 
     def _translate(self, exc: Exception, doing: str) -> PenstockError:
         # Only the server's primary message: the rest of the driver's text repeats the query.
