@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from penstock.apply.conflicts import SpeculationError
 from penstock.apply.group import COLUMNS
-from penstock.apply.net import NetChange, Netting, net_change
+from penstock.apply.net import NetChange, net_change
+from penstock.apply.netting import Netting
 from penstock.apply.target import TargetTable
 from penstock.change import TableName
 from penstock.errors import MalformedInputError

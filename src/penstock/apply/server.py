@@ -25,7 +25,8 @@ from penstock.apply.group import Group, cut_groups, group_sizes
 from penstock.apply.lag import LagHistogram
 from penstock.apply.large import LargeTransaction
 from penstock.apply.ledger import Failure, LaneLedger
-from penstock.apply.net import NetChange, Netting, net_change
+from penstock.apply.net import NetChange, net_change
+from penstock.apply.netting import Netting
 from penstock.apply.row_path import RowPath, TransactionError
 from penstock.apply.target import TargetCatalog, TargetSession
 from penstock.change import Op, TableName, Transaction

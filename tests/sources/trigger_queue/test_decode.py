@@ -18,7 +18,7 @@ from penstock import change as c
 from penstock.change import TableName
 from penstock.errors import MalformedInputError
 from penstock.position import Scn
-from penstock.sources.trigger_queue.decode import LOG_SCHEMA, CapturedTable, Decoder, unpack
+from penstock.sources.trigger_queue.decode import LOG_SCHEMA, CapturedTable, Decoder, change_by_change
 from penstock.sources.trigger_queue.position import Slice
 
 EMP = TableName("public", "emp")
@@ -223,7 +223,7 @@ def test_many_changes_stored_as_one_row_become_rows_of_their_own() -> None:
     )
 
     assert (
-        unpack(stored).to_pylist()
+        change_by_change(stored).to_pylist()
         == log(
             (5, 1, 16400, 1, "I", None, "{1}"),
             (5, 2, 16400, 1, "U", "{1}", "{a}"),
@@ -235,11 +235,11 @@ def test_many_changes_stored_as_one_row_become_rows_of_their_own() -> None:
             (6, 6, 16400, 2, "U", "{6}", "{b}"),
         ).to_pylist()
     )
-    assert unpack(stored.slice(1, 2)).num_rows == 4
+    assert change_by_change(stored.slice(1, 2)).num_rows == 4
 
 
 def test_rows_of_one_change_are_left_as_they_are() -> None:
     stored = log(row(5), row(6))
 
-    assert unpack(stored) is stored
-    assert unpack(log()).num_rows == 0
+    assert change_by_change(stored) is stored
+    assert change_by_change(log()).num_rows == 0

@@ -25,7 +25,7 @@ from penstock.dialects.postgres.wake import Sleeper
 from penstock.errors import OperatorError, RetryableError
 from penstock.position import Limit, Scn
 from penstock.schema import TableSchema
-from penstock.sources.trigger_queue.decode import unpack
+from penstock.sources.trigger_queue.decode import change_by_change
 from penstock.sources.trigger_queue.position import Slice
 from penstock.sources.trigger_queue.queue import Backlog, Captured
 
@@ -124,7 +124,7 @@ class ChangeLog:
                 f" FROM {self._set}.log WHERE xid >= '{low}'::xid8 AND xid <= '{high}'::xid8 ORDER BY log.xid, seq"
             )
             for batch in stored:
-                yield unpack(batch)
+                yield change_by_change(batch)
 
     def captured(self) -> list[Captured]:
         """Return every version of every captured table, oldest first."""

@@ -146,7 +146,7 @@ class Decoder:
         return pa.array([op.value for op in _OPS.values()], pa.string()).take(index)
 
 
-def unpack(batch: pa.RecordBatch) -> pa.RecordBatch:
+def change_by_change(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Turn rows as they are stored into rows of one change each (`LOG_SCHEMA`), in the same order.
 
     Many changes of one statement may be stored as one row: operation `i`, `u` or `d`, and `before` holds a line for
