@@ -14,7 +14,7 @@ from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres.wake import wake_key
 from penstock.errors import RetryableError
 from penstock.position import Limit, Scn
-from tests.conftest import create_database, drop_database, numbers
+from tests.conftest import FAST, create_database, drop_database, numbers
 from tests.lab import Lab
 
 LONG_S = 20.0
@@ -60,6 +60,11 @@ def wait(lab: Lab, timeout_s: float) -> float:
 
 def count_changes(lab: Lab) -> int:
     return len(list(lab.changes()))
+
+
+def fill_queue(session: psycopg.Connection) -> None:
+    for n in range(1000):
+        session.execute("SELECT pg_notify('other', %s)", [f"{n:07000}"])
 
 
 @pytest.mark.parametrize(
@@ -152,6 +157,26 @@ def test_prepared_transactions_can_be_prepared_while_a_reader_waits(lab: Lab) ->
         lab.source.execute("COMMIT PREPARED 'waiting'")
 
     assert count_changes(lab) == 1
+
+
+def test_a_full_queue_fails_no_writer(target_server: EmbeddedPostgres) -> None:
+    name = f"full{next(numbers)}"
+    create_database(target_server, name)
+    small = EmbeddedPostgres(settings={**FAST, "max_notify_queue_pages": "64"})
+    with small, Lab(small.url(), target_server.url(name)) as lab, psycopg.connect(small.url()) as busy:
+        lab.setup("CREATE TABLE t (id int PRIMARY KEY, v text)")
+        fall_asleep(lab)
+        # A listener inside a transaction reads nothing, and what it has not read stays.
+        busy.execute("LISTEN other")
+        busy.commit()
+        busy.execute("SELECT 1")
+        with pytest.raises(psycopg.OperationalError, match="too many notifications"):
+            fill_queue(lab.source)
+
+        lab.source.execute("INSERT INTO t VALUES (1, 'a')")
+
+        assert count_changes(lab) == 1
+    drop_database(target_server, name)
 
 
 def test_no_commit_is_slept_through(idle: Lab) -> None:

@@ -19,11 +19,11 @@ CREATE TABLE IF NOT EXISTS {set}.log (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100000, autovacuum_vacuum_insert_threshold = -1);
 
 -- What a row of the log calls when the reader is asleep. Who has notified cannot be prepared any more: where there can be
--- prepared transactions, no reader sleeps.
+-- prepared transactions, no reader sleeps. And who notifies fails when the queue is full, as a reader that hangs may leave it.
 CREATE OR REPLACE FUNCTION {set}.wake() RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  IF current_setting('max_prepared_transactions') = '0' THEN
+  IF current_setting('max_prepared_transactions') = '0' AND pg_notification_queue_usage() < 0.1 THEN
     PERFORM pg_notify({name}, '');
   END IF;
   RETURN clock_timestamp();
