@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from penstock.demo.servers import EmbeddedPostgres
+from penstock.dialects.postgres.change_log import ChangeLog
 from penstock.dialects.postgres.wake import wake_key
 from penstock.errors import RetryableError
 from penstock.position import Limit, Scn
@@ -81,8 +82,8 @@ def test_a_commit_wakes_the_reader(idle: Lab, statement: str) -> None:
     idle.source.execute(statement)
 
     assert wait(idle, LONG_S) < LONG_S / 2
-    assert count_changes(idle) > 0
     assert not is_asleep(idle)
+    assert count_changes(idle) > 0
 
 
 def test_what_is_rolled_back_wakes_nobody(idle: Lab) -> None:
@@ -91,7 +92,6 @@ def test_what_is_rolled_back_wakes_nobody(idle: Lab) -> None:
         idle.source.execute("INSERT INTO t VALUES (1, 'a')")
 
     assert wait(idle, SHORT_S) >= SHORT_S
-    assert is_asleep(idle)
 
 
 def test_nobody_sleeps_while_a_writer_is_at_work(idle: Lab) -> None:
@@ -104,6 +104,9 @@ def test_nobody_sleeps_while_a_writer_is_at_work(idle: Lab) -> None:
 
 
 def test_a_reader_at_work_is_not_notified(idle: Lab) -> None:
+    fall_asleep(idle)
+    wait(idle, SHORT_S)
+    assert not is_asleep(idle)
     with psycopg.connect(idle.source_url, autocommit=True) as listener:
         listener.execute(f"LISTEN {idle.set_name}")
         idle.source.execute("INSERT INTO t VALUES (1, 'a')")
@@ -119,6 +122,26 @@ def test_what_was_committed_before_the_reader_slept_is_found_when_it_looks_again
     idle.log.wait(threading.Event(), LONG_S)
 
     found = idle.log.next_slice(position, Limit())
+    assert found is not None
+    assert len(found) == 1
+
+
+def test_what_another_session_cut_off_in_between_is_found_all_the_same(
+    idle: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    position, lock = idle.log.tick(), ChangeLog._lock_ticks
+    idle.source.execute("INSERT INTO t VALUES (1, 'a')")
+    other = ChangeLog(idle.source_url, idle.set_name)
+
+    def be_late(log: ChangeLog) -> None:
+        if log is idle.log:
+            other.tick()
+        lock(log)
+
+    monkeypatch.setattr(ChangeLog, "_lock_ticks", be_late)
+    found = idle.log.next_slice(position, Limit())
+    other.close()
+
     assert found is not None
     assert len(found) == 1
 
@@ -215,8 +238,11 @@ def test_no_commit_is_slept_through(idle: Lab) -> None:
 def test_a_log_of_an_older_version_learns_to_wake_its_reader(idle: Lab) -> None:
     idle.source.execute(f"ALTER TABLE {idle.set_name}.log ALTER COLUMN at SET DEFAULT clock_timestamp()")
     idle.source.execute(f"COMMENT ON SCHEMA {idle.set_name} IS 'penstock: of an older version'")
+    wait(idle, LONG_S)
+    assert not is_asleep(idle)
 
     idle.pipeline().setup()
+    idle.log.close()
 
     fall_asleep(idle)
     idle.source.execute("INSERT INTO t VALUES (1, 'a')")

@@ -13,7 +13,6 @@ from penstock.dialects.postgres.wake import wake_key
 
 _FUNCTIONS = [
     "describe",
-    "wake",
     "draw_commit_seq",
     "install_marker",
     "quoted",

@@ -231,10 +231,11 @@ class ChangeLog:
             return None
         with self._sql().transaction():
             self._lock_ticks()
-            if self._tick("scn > %s ORDER BY scn", last.scn) is not None:
-                return None  # Another session has cut in between; the next call finds its tick.
-            page.end = self._insert_tick(last, snapshot).scn
-        return page
+            is_ours = self._tick("scn > %s ORDER BY scn", last.scn) is None
+            if is_ours:
+                page.end = self._insert_tick(last, snapshot).scn
+        # Otherwise another session has cut in between, and there is its tick.
+        return page if is_ours else self._find_page(last.scn, may_cut=False)
 
     def _read_page(self, start: Tick, upto: Snapshot, end: Scn, *, skip: int) -> _Page:
         """List the transactions between two snapshots in commit order, leaving out the first `skip`."""

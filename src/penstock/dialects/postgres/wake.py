@@ -25,7 +25,7 @@ def wake_key(set_name: str) -> int:
 
 
 class Sleeper:
-    """Waits on one session. While it is asleep it holds the lock."""
+    """Waits on one session. It holds the lock while it listens, and while it is looked for what came before that."""
 
     def __init__(self, session: Connection, set_name: str) -> None:
         """Listen on `session` for what the named set logs."""
@@ -33,7 +33,12 @@ class Sleeper:
         self._key = wake_key(set_name)
         self._is_asleep = False
         session.execute(f"LISTEN {quote(set_name)}")
-        row = session.execute("SELECT current_setting('max_prepared_transactions') = '0'").fetchone()
+        row = session.execute(
+            "SELECT current_setting('max_prepared_transactions') = '0' AND EXISTS (SELECT FROM pg_attrdef"
+            # A set that an older version installed notifies nobody.
+            " WHERE adrelid = %s::regclass AND strpos(pg_get_expr(adbin, adrelid), %s) > 0)",
+            [f"{quote(set_name)}.log", str(self._key)],
+        ).fetchone()
         assert row is not None
         self._is_notified = bool(row[0])
 
@@ -45,13 +50,15 @@ class Sleeper:
         """
         if self._is_asleep:
             self._listen(stop, timeout_s)
+            # What the caller does next may take long, and no writer should have to notify meanwhile.
+            self.rise()
         elif self._is_notified and self._lock():
             self._is_asleep = True
         else:
             stop.wait(_POLL_S)
 
     def rise(self) -> None:
-        """Something was found: have nobody notify any more."""
+        """Have nobody notify any more."""
         if self._is_asleep:
             self._session.execute("SELECT pg_advisory_unlock(%s)", [self._key])
             self._is_asleep = False

@@ -18,17 +18,6 @@ CREATE TABLE IF NOT EXISTS {set}.log (
   changes int NOT NULL DEFAULT 1
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100000, autovacuum_vacuum_insert_threshold = -1);
 
--- What a row of the log calls when the reader is asleep. Who has notified cannot be prepared any more: where there can be
--- prepared transactions, no reader sleeps. And who notifies fails when the queue is full, as a reader that hangs may leave it.
-CREATE OR REPLACE FUNCTION {set}.wake() RETURNS timestamptz
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-  IF current_setting('max_prepared_transactions') = '0' AND pg_notification_queue_usage() < 0.1 THEN
-    PERFORM pg_notify({name}, '');
-  END IF;
-  RETURN clock_timestamp();
-END $$;
-
 -- In a block, since ALTER TABLE would lock writers out only to find that there is nothing to do. Many changes in one row
 -- are kept in the table itself, and not compressed, as long as they fit in a page: compressing them costs their writer
 -- a tenth of what capturing them does.
@@ -40,11 +29,17 @@ DO $$ BEGIN
     SELECT FROM pg_attribute WHERE attrelid = '{set}.log'::regclass AND attname = 'before' AND attstorage <> 'm') THEN
     ALTER TABLE {set}.log ALTER COLUMN before SET STORAGE MAIN, SET (toast_tuple_target = 8160);
   END IF;
-  -- A reader that sleeps holds the lock alone. As a default it costs less than one more statement in each trigger would.
+  -- A reader that sleeps holds the lock alone, and is notified. As a default that costs less than one more statement in
+  -- each trigger would, and without a function there is none that somebody may not call. Who has notified cannot be prepared
+  -- any more: where there can be prepared transactions, no reader sleeps. Who notifies fails when the queue is full, as a
+  -- reader that hangs may leave it.
   IF NOT EXISTS (
     SELECT FROM pg_attrdef WHERE adrelid = '{set}.log'::regclass AND strpos(pg_get_expr(adbin, adrelid), '{wake}') > 0) THEN
     ALTER TABLE {set}.log ALTER COLUMN at SET DEFAULT
-      CASE WHEN pg_catalog.pg_try_advisory_xact_lock_shared({wake}) THEN pg_catalog.clock_timestamp() ELSE {set}.wake() END;
+      CASE WHEN pg_catalog.pg_try_advisory_xact_lock_shared({wake}) THEN pg_catalog.clock_timestamp()
+        WHEN pg_catalog.current_setting('max_prepared_transactions') = '0' AND pg_catalog.pg_notification_queue_usage() < 0.1
+          AND pg_catalog.pg_notify({name}, '') IS NOT NULL THEN pg_catalog.clock_timestamp()
+        ELSE pg_catalog.clock_timestamp() END;
   END IF;
 END $$;
 
