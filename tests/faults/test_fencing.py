@@ -82,6 +82,22 @@ def test_a_process_keeps_its_source(target: Target) -> None:
     other.close()
 
 
+def test_a_run_learns_that_another_one_has_taken_over(target: Target) -> None:
+    target.ledger.confirm()
+    other = PostgresLedger(target.url, "A1")
+    target.connection.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'penstock A1 ledger'"
+    )
+    other.acquire("DBS1", lanes=1, wait_s=5)
+
+    # Its session was lost, which it notices first.
+    with pytest.raises(RetryableError):
+        target.ledger.confirm()
+    with pytest.raises(FencedError, match="another run of process 'A1' has taken over"):
+        target.ledger.confirm()
+    other.close()
+
+
 @pytest.mark.parametrize("moves_watermark", [True, False])
 def test_a_task_of_an_earlier_run_writes_nothing(target: Target, moves_watermark: bool) -> None:
     before = state(target)

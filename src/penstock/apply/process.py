@@ -128,6 +128,9 @@ class Ledger(Protocol):
     def acquire(self, source: str, *, lanes: int) -> ProcessState:
         """Become the one run of this process."""
 
+    def confirm(self) -> None:
+        """Make sure that this is still the one run; raises FencedError otherwise."""
+
     def complete(self, end: Scn, consistent_at: datetime | None) -> None:
         """Move the low watermark to the end of a batch."""
 
@@ -230,7 +233,7 @@ class ApplyProcess:
         noted_at = 0.0
         while not stop.is_set() and (until is None or progress.position < until):
             asked_at = datetime.now(UTC)
-            batch = self._feed.next_batch(progress.position, self._pace.limit())
+            batch = self._next_batch(progress.position)
             if batch is None:
                 if time.monotonic() - noted_at > _IDLE_NOTE_S:
                     noted_at = time.monotonic()
@@ -244,6 +247,14 @@ class ApplyProcess:
             progress.position = batch.end
             self._feed.free(batch.end)
             self._listener.progressed(progress)
+
+    def _next_batch(self, after: Scn) -> Batch | None:
+        try:
+            return self._feed.next_batch(after, self._pace.limit())
+        except OperatorError:
+            # Another run may have applied what follows, and had the source forget it: then that is what is wrong.
+            self._ledger.confirm()
+            raise
 
     def _apply(self, batch: Batch, progress: Progress) -> None:
         lanes = self._pace.lanes(transactions=len(batch), changes=batch.total_changes)

@@ -128,6 +128,16 @@ class PostgresLedger:
             )
             return bool(row and row[0])
 
+    def confirm(self) -> None:
+        """Make sure that this is still the one run of the process.
+
+        Raises:
+            FencedError: Another run has taken over.
+        """
+        state = self.state()
+        if state is None or state.epoch != self._epoch:
+            raise self._taken_over()
+
     def complete(self, end: Scn, consistent_at: datetime | None) -> None:
         """Move the low watermark to the end of a batch whose every transaction is applied.
 
@@ -150,7 +160,7 @@ class PostgresLedger:
                 {"end": end, "at": consistent_at, "process": self._process, "epoch": self._epoch},
             )
             if moved.rowcount == 0:
-                raise FencedError(f"another run of process {self._process!r} has taken over", where=label(self._url))
+                raise self._taken_over()
             connection.execute(
                 "DELETE FROM penstock.applied WHERE process = %s AND highest_scn <= %s", [self._process, end]
             )
@@ -291,6 +301,9 @@ class PostgresLedger:
             if time.monotonic() > deadline:
                 raise self._running_already()
             time.sleep(0.2)
+
+    def _taken_over(self) -> FencedError:
+        return FencedError(f"another run of process {self._process!r} has taken over", where=label(self._url))
 
     def _running_already(self) -> OperatorError:
         return OperatorError(
