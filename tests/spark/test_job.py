@@ -9,13 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.apply.server import LaneResult, ServerConfig
-from penstock.change import TableName
 from penstock.errors import RetryableError
 from penstock.position import Limit
-from penstock.schema import TableSchema
-from penstock.snapshot.chunk import Chunk
-from penstock.spark.job import BatchJobs, CompareJobs
-from penstock.verify.compare import CompareContext, RangeResult
+from penstock.spark.job import BatchJobs, _for_each
 from tests.lab import Lab
 
 SCHEMA = """
@@ -116,19 +112,6 @@ def test_a_lost_spark_is_not_taken_for_a_full_disk(
         jobs.warm_up()
 
 
-@pytest.mark.parametrize("ranges", [1, 3, 16, 23])
-def test_every_range_is_compared_once_and_results_come_in_order(spark: SparkSession, lab: Lab, ranges: int) -> None:
-    lab.setup(SCHEMA)
-    name = TableName("public", "parent")
-    tables = lab.context(CONFIG).catalog.tables[name].schema
-
-    class Numbers:
-        """Says which range it was given, as its number of rows."""
-
-        def compare(self, source: TableSchema, target: TableSchema, chunk: Chunk) -> RangeResult:
-            return RangeResult(chunk, chunk.number, 0, [])
-
-    jobs = CompareJobs(spark, CompareContext(Numbers(), {name: tables}, {name: tables}))
-    results = jobs.compare([Chunk(name, number) for number in range(ranges)])
-
-    assert [result.rows for result in results] == list(range(ranges))
+@pytest.mark.parametrize("items", [1, 3, 16, 23])
+def test_every_item_is_done_once_and_results_come_in_order(spark: SparkSession, items: int) -> None:
+    assert _for_each(spark, range(items), lambda item: 10 * item) == [10 * item for item in range(items)]
