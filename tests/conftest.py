@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 
 import psycopg
@@ -43,13 +44,8 @@ def old_server() -> Iterator[EmbeddedPostgres]:
 @pytest.fixture
 def lab(source_server: EmbeddedPostgres, target_server: EmbeddedPostgres) -> Iterator[Lab]:
     """A source and a target database of this test's own."""
-    name = f"lab{next(numbers)}"
-    for server in (source_server, target_server):
-        create_database(server, name)
-    with Lab(source_server.url(name), target_server.url(name)) as made:
+    with lab_between(source_server, target_server) as made:
         yield made
-    for server in (source_server, target_server):
-        drop_database(server, name)
 
 
 @pytest.fixture
@@ -75,6 +71,18 @@ def spark() -> Iterator[object]:
 def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith(("PG", "SHOP_", "COPY_"))]:
         monkeypatch.delenv(name)
+
+
+@contextmanager
+def lab_between(source_server: EmbeddedPostgres, target_server: EmbeddedPostgres) -> Iterator[Lab]:
+    """A database on each of two servers, and a pipeline between them."""
+    name = f"lab{next(numbers)}"
+    for server in (source_server, target_server):
+        create_database(server, name)
+    with Lab(source_server.url(name), target_server.url(name)) as made:
+        yield made
+    for server in (source_server, target_server):
+        drop_database(server, name)
 
 
 def create_database(server: EmbeddedPostgres, name: str) -> None:

@@ -15,7 +15,7 @@ from penstock.dialects.postgres.change_log import ChangeLog
 from penstock.dialects.postgres.wake import wake_key
 from penstock.errors import RetryableError
 from penstock.position import Limit, Scn
-from tests.conftest import FAST, create_database, drop_database, numbers
+from tests.conftest import FAST, lab_between
 from tests.lab import Lab
 
 LONG_S = 20.0
@@ -25,14 +25,9 @@ SHORT_S = 0.3
 @pytest.fixture
 def idle(source_server: EmbeddedPostgres, target_server: EmbeddedPostgres) -> Iterator[Lab]:
     """A pipeline that has caught up, from a server without prepared transactions, as servers are by default."""
-    name = f"idle{next(numbers)}"
-    for server in (source_server, target_server):
-        create_database(server, name)
-    with Lab(target_server.url(name), source_server.url(name)) as lab:
+    with lab_between(target_server, source_server) as lab:
         lab.setup("CREATE TABLE t (id int PRIMARY KEY, v text)")
         yield lab
-    for server in (source_server, target_server):
-        drop_database(server, name)
 
 
 def fall_asleep(lab: Lab) -> None:
@@ -183,10 +178,8 @@ def test_prepared_transactions_can_be_prepared_while_a_reader_waits(lab: Lab) ->
 
 
 def test_a_full_queue_fails_no_writer(target_server: EmbeddedPostgres) -> None:
-    name = f"full{next(numbers)}"
-    create_database(target_server, name)
     small = EmbeddedPostgres(settings={**FAST, "max_notify_queue_pages": "64"})
-    with small, Lab(small.url(), target_server.url(name)) as lab, psycopg.connect(small.url()) as busy:
+    with small, lab_between(small, target_server) as lab, psycopg.connect(lab.source_url) as busy:
         lab.setup("CREATE TABLE t (id int PRIMARY KEY, v text)")
         fall_asleep(lab)
         # A listener inside a transaction reads nothing, and what it has not read stays.
@@ -199,7 +192,6 @@ def test_a_full_queue_fails_no_writer(target_server: EmbeddedPostgres) -> None:
         lab.source.execute("INSERT INTO t VALUES (1, 'a')")
 
         assert count_changes(lab) == 1
-    drop_database(target_server, name)
 
 
 def test_no_commit_is_slept_through(idle: Lab) -> None:
