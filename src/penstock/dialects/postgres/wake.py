@@ -17,6 +17,7 @@ _POLL_S = 0.05
 """How long to wait where nobody will notify."""
 
 _STOP_S = 0.1
+"""How often a sleeper looks whether it is told to stop."""
 
 
 def wake_key(set_name: str) -> int:
@@ -25,7 +26,7 @@ def wake_key(set_name: str) -> int:
 
 
 class Sleeper:
-    """Waits on one session. It holds the lock while it listens, and while it is looked for what came before that."""
+    """Waits on one session. It is asleep, and holds the lock, while it listens and for the last look before that."""
 
     def __init__(self, session: Connection, set_name: str) -> None:
         """Listen on `session` for what the named set logs."""

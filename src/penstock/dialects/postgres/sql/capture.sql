@@ -29,8 +29,8 @@ DO $$ BEGIN
     SELECT FROM pg_attribute WHERE attrelid = '{set}.log'::regclass AND attname = 'before' AND attstorage <> 'm') THEN
     ALTER TABLE {set}.log ALTER COLUMN before SET STORAGE MAIN, SET (toast_tuple_target = 8160);
   END IF;
-  -- A reader that sleeps holds the lock alone, and is notified. As a default that costs less than one more statement in
-  -- each trigger would, and without a function there is none that somebody may not call. Who has notified cannot be prepared
+  -- A reader that sleeps holds the lock alone, and is notified. A default is one place for all triggers, and without a
+  -- function there is none that somebody may not call. Who has notified cannot be prepared
   -- any more: where there can be prepared transactions, no reader sleeps. Who notifies fails when the queue is full, as a
   -- reader that hangs may leave it.
   IF NOT EXISTS (
