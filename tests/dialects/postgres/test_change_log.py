@@ -1,9 +1,23 @@
-"""What reading a change log leaves behind."""
+"""What cutting, reading and freeing a change log leaves behind."""
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from penstock.dialects.postgres.change_log import ChangeLog, Tick
+from penstock.dialects.postgres.copy import PostgresCopyOrigin
+from penstock.dialects.postgres.snapshots import Snapshot
+from penstock.errors import RetryableError
 from penstock.position import Limit, Scn
+from tests.faults.proxy import Proxy
 from tests.lab import Lab
+from tests.program import await_true
 
 
 def read_on(lab: Lab, position: Scn) -> tuple[int, Scn]:
@@ -34,3 +48,97 @@ def test_a_session_that_has_read_a_huge_value_is_not_kept(lab: Lab) -> None:
 
     lab.source.execute("INSERT INTO t VALUES (3, 'small')")
     assert (read_on(lab, position)[0], sessions(lab)) == (1, 2)
+
+
+@pytest.mark.parametrize("work", ["next_slice", "tick", "free"])
+def test_a_client_that_is_lost_at_work_holds_nobody_up(lab: Lab, work: str) -> None:
+    """Lost where the server hears nothing of it, while it waits for a lock, which it gets afterwards."""
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    lab.source.execute("INSERT INTO t VALUES (1, 'a')")
+    done = lab.log.tick() if work == "free" else Scn(0)
+    calls = {"next_slice": lambda log: log.next_slice(done, Limit()), "tick": ChangeLog.tick}
+    failures: list[Exception] = []
+
+    def call(log: ChangeLog) -> None:
+        calls.get(work, lambda log: log.free(done))(log)
+
+    def be_lost() -> None:
+        try:
+            call(distant)
+        except RetryableError as exc:
+            failures.append(exc)
+
+    with Proxy(int(conninfo_to_dict(lab.source_url)["port"])) as proxy:
+        distant = ChangeLog(make_conninfo(lab.source_url, port=proxy.port), lab.set_name)
+        distant.open()
+        with psycopg.connect(lab.source_url) as somebody:
+            somebody.execute(f"LOCK TABLE {lab.set_name}.tick IN SHARE ROW EXCLUSIVE MODE")
+            lost = threading.Thread(target=be_lost)
+            lost.start()
+            await_true(lambda: is_waiting(lab), seconds=30)
+            proxy.lose()
+            lost.join()
+        distant.close()
+
+        began = time.monotonic()
+        with psycopg.connect(lab.source_url, options="-c lock_timeout=20s") as other:
+            other.execute(f"LOCK TABLE {lab.set_name}.tick, {lab.set_name}.log IN ACCESS EXCLUSIVE MODE")
+
+    assert len(failures) == 1
+    assert time.monotonic() - began < 10
+    call(lab.log)
+
+
+@pytest.fixture
+def outpaced(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Scn]]:
+    """A log that another session cuts, behind a change, whenever this one is about to for the first time."""
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    cut, other = ChangeLog._cut_behind, ChangeLog(lab.source_url, lab.set_name)
+    cuts: list[Scn] = []
+
+    def be_late(log: ChangeLog, last: Tick, snapshot: Snapshot) -> Tick | None:
+        if log is not other and not cuts:
+            lab.source.execute("INSERT INTO t VALUES (2, 'b')")
+            cuts.append(other.tick())
+        return cut(log, last, snapshot)
+
+    monkeypatch.setattr(ChangeLog, "_cut_behind", be_late)
+    yield cuts
+    other.close()
+
+
+def test_a_slice_ends_where_another_session_has_cut(lab: Lab, outpaced: list[Scn]) -> None:
+    lab.source.execute("INSERT INTO t VALUES (1, 'a')")
+
+    part = lab.log.next_slice(Scn(0), Limit())
+
+    assert part is not None
+    assert (len(part), part.end) == (2, outpaced[0])
+
+
+def test_a_tick_lies_behind_one_that_was_made_in_the_meantime(lab: Lab, outpaced: list[Scn]) -> None:
+    assert lab.log.tick() > outpaced[0]
+
+
+def test_a_copy_reads_the_snapshot_that_its_tick_was_made_of(lab: Lab, outpaced: list[Scn]) -> None:
+    with PostgresCopyOrigin(lab.source_url, lab.set_name).hold_snapshot() as held:
+        lab.source.execute("INSERT INTO t VALUES (3, 'c')")
+        with psycopg.connect(lab.source_url) as reader:
+            reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            reader.execute(f"SET TRANSACTION SNAPSHOT '{held.exported}'")
+            seen = reader.execute("SELECT id, pg_current_snapshot()::text FROM t").fetchall()
+        made_of = lab.source.execute(
+            f"SELECT snapshot::text FROM {lab.set_name}.tick WHERE scn = %s", [held.scn]
+        ).fetchall()
+
+    assert seen == [(2, held.text)]
+    assert made_of == [(held.text,)]
+    assert held.scn > outpaced[0]
+
+
+def is_waiting(lab: Lab) -> bool:
+    row = lab.source.execute(
+        "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND database ="
+        " (SELECT oid FROM pg_database WHERE datname = current_database()))"
+    ).fetchone()
+    return bool(row and row[0])

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from penstock.change import TableName
 from penstock.dialects.postgres.arrow import ArrowReader
-from penstock.dialects.postgres.connection import Connection, connect, label, quote, speaking
+from penstock.dialects.postgres.connection import Connection, connect, label, literal, quote, speaking
 from penstock.dialects.postgres.snapshots import Cut, Snapshot
 from penstock.dialects.postgres.wake import Sleeper
 from penstock.errors import OperatorError, RetryableError
@@ -105,11 +105,16 @@ class ChangeLog:
         return self.tick_at(self._current_snapshot)
 
     def tick_at(self, take: Callable[[], Snapshot]) -> Scn:
-        """Cut the log at the snapshot that `take` takes when called, in whichever session it likes."""
-        with speaking("cut the change log", self._url), self._sql().transaction():
-            self._lock_ticks()
-            last = self._some_tick("true ORDER BY scn DESC")
-            return self._insert_tick(last, take()).scn
+        """Cut the log at the snapshot that `take` takes when called, in whichever session it likes.
+
+        It is called again where somebody else has cut the log in the meantime.
+        """
+        with speaking("cut the change log", self._url):
+            tick = None
+            while tick is None:
+                last = self._some_tick("true ORDER BY scn DESC")
+                tick = self._cut_behind(last, take())
+            return tick.scn
 
     def earliest(self) -> Scn:
         """Return the earliest position that can still be read from."""
@@ -173,17 +178,21 @@ class ChangeLog:
 
         Only whole intervals are freed, so that ranks in an interval that is half read stay what they are.
         """
-        # One transaction: who still finds a tick finds all of the log behind it.
-        with speaking("free the change log", self._url), self._sql().transaction():
+        with speaking("free the change log", self._url):
             tick = self._tick("scn <= %s ORDER BY scn DESC", upto)
             if tick is None:
                 return 0
             cut = tick.snapshot
-            is_over = "xid >= %s::xid8 AND xid < %s::xid8 AND pg_visible_in_snapshot(xid, %s::pg_snapshot)"
-            bounds = [str(self._freed_below), str(cut.xmax), cut.text]
-            freed = self._sql().execute(f"DELETE FROM {self._set}.log WHERE {is_over}", bounds).rowcount
-            self._sql().execute(f"DELETE FROM {self._set}.marker WHERE {is_over}", bounds)
-            self._sql().execute(f"DELETE FROM {self._set}.tick WHERE scn < %s", [tick.scn])
+            is_over = (
+                f"xid >= '{self._freed_below}'::xid8 AND xid < '{cut.xmax}'::xid8"
+                f" AND pg_visible_in_snapshot(xid, {literal(cut.text)}::pg_snapshot)"
+            )
+            # One transaction: who still finds a tick finds all of the log behind it.
+            freed, _, _ = self._at_once(
+                f"DELETE FROM {self._set}.log WHERE {is_over}",
+                f"DELETE FROM {self._set}.marker WHERE {is_over}",
+                f"DELETE FROM {self._set}.tick WHERE scn < {tick.scn}",
+            )
         self._freed_below = cut.xmin
         return freed
 
@@ -229,13 +238,12 @@ class ChangeLog:
         page = self._read_page(last, snapshot, last.scn, skip=0)
         if len(page.txn_ids) == 0:
             return None
-        with self._sql().transaction():
-            self._lock_ticks()
-            is_ours = self._tick("scn > %s ORDER BY scn", last.scn) is None
-            if is_ours:
-                page.end = self._insert_tick(last, snapshot).scn
-        # Otherwise another session has cut in between, and there is its tick.
-        return page if is_ours else self._find_page(last.scn, may_cut=False)
+        tick = self._cut_behind(last, snapshot)
+        if tick is None:
+            # Another session has cut in between, and there is its tick.
+            return self._find_page(last.scn, may_cut=False)
+        page.end = tick.scn
+        return page
 
     def _read_page(self, start: Tick, upto: Snapshot, end: Scn, *, skip: int) -> _Page:
         """List the transactions between two snapshots in commit order, leaving out the first `skip`."""
@@ -265,17 +273,30 @@ class ChangeLog:
             committed_at_us=found["at_us"].to_numpy(),
         )
 
-    def _lock_ticks(self) -> None:
-        self._sql().execute(f"LOCK TABLE {self._set}.tick IN SHARE ROW EXCLUSIVE MODE")
-
-    def _insert_tick(self, last: Tick, snapshot: Snapshot) -> Tick:
+    def _cut_behind(self, last: Tick, snapshot: Snapshot) -> Tick | None:
+        """Add a tick, whose snapshot was taken after `last` was read; None when that is not the last one any more."""
         # Each transaction of the interval was in progress at the last tick or began after it, which bounds how
         # many there are; so ranks added to the last tick's scn stay below this one's.
         scn = Scn(last.scn + len(last.snapshot.running) + snapshot.xmax - last.snapshot.xmax + 1)
-        self._sql().execute(
-            f"INSERT INTO {self._set}.tick (scn, snapshot, at) VALUES (%s, %s, clock_timestamp())", [scn, snapshot.text]
+        _, added = self._at_once(
+            f"LOCK TABLE {self._set}.tick IN SHARE ROW EXCLUSIVE MODE",
+            f"INSERT INTO {self._set}.tick (scn, snapshot, at)"
+            f" SELECT {scn}, {literal(snapshot.text)}, clock_timestamp()"
+            f" WHERE NOT EXISTS (SELECT FROM {self._set}.tick WHERE scn > {last.scn})",
         )
-        return Tick(scn, snapshot)
+        return Tick(scn, snapshot) if added else None
+
+    def _at_once(self, *statements: str) -> list[int]:
+        """Run statements as one transaction; returns how many rows each one touched.
+
+        They are sent as one query. A client that is lost halfway through a transaction leaves its locks behind,
+        until the server hears of it, and then everybody waits who comes to cut or free the log.
+        """
+        cursor = self._sql().execute("; ".join(statements))
+        counts = [cursor.rowcount]
+        while cursor.nextset():
+            counts.append(cursor.rowcount)
+        return counts
 
     def _tick(self, condition: str, *values: Scn) -> Tick | None:
         query = f"SELECT scn, snapshot::text FROM {self._set}.tick WHERE {condition} LIMIT 1"

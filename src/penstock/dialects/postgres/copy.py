@@ -44,10 +44,11 @@ class PostgresCopyOrigin:
         held: list[str] = []
 
         def take() -> Snapshot:
+            holder.rollback()
             holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             row = holder.execute("SELECT pg_current_snapshot()::text, pg_export_snapshot()").fetchone()
             assert row is not None
-            held.extend(row)
+            held[:] = row
             return Snapshot.parse(row[0])
 
         try:
