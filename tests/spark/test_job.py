@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Sequence
 
 import pytest
@@ -95,6 +96,11 @@ def test_no_room_for_what_travels_to_workers_is_tried_again(
     monkeypatch.setattr(spark.sparkContext, "broadcast", full)
     with pytest.raises(RetryableError, match=r"cannot hand work to Spark: .*No space left on device"):
         jobs.share(lab.reader(), lab.context(CONFIG))
+
+
+def test_what_cannot_travel_is_not_taken_for_a_full_disk(spark: SparkSession) -> None:
+    with pytest.raises(pickle.PicklingError):
+        _for_each(spark, [threading.Lock()], str)
 
 
 def test_a_lost_spark_is_not_taken_for_a_full_disk(

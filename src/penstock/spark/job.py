@@ -273,6 +273,9 @@ def _failures_translated() -> Iterator[None]:
         do = "see whether the system ended it for want of memory; run again"
         raise RetryableError("lost Spark's Java process", where="Spark", do=do) from exc
     except (pickle.PicklingError, OSError) as exc:
+        # PySpark says the same of a file that cannot be written, and of an object that cannot.
+        if isinstance(exc, pickle.PicklingError) and "OSError: " not in str(exc):
+            raise
         reason = str(exc).rpartition("OSError: ")[2]
         do = "free space in Spark's local directory"
         raise RetryableError(f"cannot hand work to Spark: {reason}", where="Spark", do=do) from exc
