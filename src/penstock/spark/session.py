@@ -33,6 +33,11 @@ _SETTINGS = {
     "spark.shuffle.compress": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.python.worker.reuse": "true",
+    # What Spark remembers for a page that nobody opens; a run has several jobs a second, for weeks.
+    "spark.ui.retainedJobs": "20",
+    "spark.ui.retainedStages": "20",
+    "spark.ui.retainedTasks": "200",
+    "spark.sql.ui.retainedExecutions": "20",
     "spark.python.daemon.module": "penstock.spark.daemon",
 }
 
