@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import psycopg
 import pytest
 
 from penstock.apply.server import ServerConfig
-from penstock.errors import OperatorError
+from penstock.errors import OperatorError, RetryableError
+from penstock.pipeline import pipeline
 from tests.lab import Lab
+from tests.program import await_true
 
 WIDE = ", ".join(f"c{n} int DEFAULT 0" for n in range(300))
 
@@ -198,3 +201,50 @@ def test_keys_of_generated_columns_are_checked(lab: Lab, use_set: bool) -> None:
     lab.source.execute("INSERT INTO c (id, v) VALUES (1, 1)")
     lab.apply(config=ServerConfig(use_set_path=use_set))
     assert [entry.error_number for entry in lab.errors()] == [2291]
+
+
+def test_a_table_is_added_while_transactions_on_the_others_are_open(lab: Lab) -> None:
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE later (id int PRIMARY KEY)", tables=["public.t"])
+    with psycopg.connect(lab.source_url) as writer:
+        writer.execute("INSERT INTO t VALUES (1)")
+        lab.pipeline().setup()
+        writer.execute("INSERT INTO later VALUES (2)")
+    lab.start()
+    lab.apply()
+    lab.assert_identical("t")
+    lab.assert_identical("later")
+
+
+def test_a_writer_whose_way_setup_crosses_is_not_the_one_that_fails(lab: Lab) -> None:
+    """Setup takes the tables one after the other, and waits for one; its holder comes to write to one it has."""
+    lab.source.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
+    with psycopg.connect(lab.source_url) as writer:
+        writer.execute("INSERT INTO b VALUES (1)")
+        setup = threading.Thread(target=lab.pipeline().setup)
+        setup.start()
+        await_true(lambda: waits_for("b", lab), seconds=30)
+        writer.execute("INSERT INTO a VALUES (1)")
+    setup.join()
+
+    lab.source.execute("INSERT INTO a VALUES (2); INSERT INTO b VALUES (2)")
+    lab.start()
+    assert [change["table_name"] for change in lab.changes()] == ["a", "b"]
+
+
+def test_setup_gives_up_on_a_table_that_is_held_for_long(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "_PATIENCE_S", 1.0)
+    lab.source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with psycopg.connect(lab.source_url) as writer:
+        writer.execute("INSERT INTO t VALUES (1)")
+        with pytest.raises(RetryableError, match=r"capture table public\.t: another session holds a lock.*Nothing was"):
+            lab.pipeline().setup()
+    assert lab.source.execute("SELECT to_regnamespace(%s)", [lab.set_name]).fetchone() == (None,)
+
+    lab.pipeline().setup()
+
+
+def waits_for(table: str, lab: Lab) -> bool:
+    row = lab.source.execute(
+        "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = %s::regclass)", [table]
+    ).fetchone()
+    return bool(row and row[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Protocol
@@ -18,7 +19,7 @@ from penstock.apply.server import ServerConfig
 from penstock.apply.target import TargetTable
 from penstock.config import PipelineConfig
 from penstock.dialects.base import DatabasePlan
-from penstock.errors import OperatorError, PenstockError
+from penstock.errors import OperatorError, PenstockError, RetryableError
 from penstock.pipeline.feed import SparkFeed
 from penstock.pipeline.plan import Plan
 from penstock.pipeline.sides import SourceSide, TargetLedger, TargetSide
@@ -32,6 +33,10 @@ from penstock.verify import compare
 from penstock.verify.compare import VerifyResult
 
 _GRACE_S = 20.0
+
+_PATIENCE_S = 10.0
+_PAUSE_S = 0.5
+"""How long setup comes back for tables that others hold, and how long it lets them work in between."""
 
 
 class RunListener(Listener, CopyListener, Protocol):
@@ -86,11 +91,7 @@ class Pipeline:
             faults += [f"missing privilege ({side.label}). As a superuser: {grant};" for grant in side.grants]
         if faults:
             raise OperatorError("\n".join(faults))
-        with self._target.setup() as at_target, self._source.setup() as at_source:
-            for step in plan.target.steps:
-                at_target.take(step)
-            for step in plan.source.steps:
-                at_source.take(step)
+        self._carry_out(plan, printer="plan")
         return plan
 
     def run(self, stop: threading.Event, listener: RunListener, *, until_caught_up: bool = False) -> Progress:
@@ -207,12 +208,25 @@ class Pipeline:
             OperatorError: The process is running, or its error queue holds transactions.
         """
         plan = self.removal()
-        with self._target.setup(printer="teardown") as at_target, self._source.setup(printer="teardown") as at_source:
-            for step in plan.target.steps:
-                at_target.take(step)
-            for step in plan.source.steps:
-                at_source.take(step)
+        self._carry_out(plan, printer="teardown")
         return [step.summary for step in (*plan.source.steps, *plan.target.steps)]
+
+    def _carry_out(self, plan: Plan, *, printer: str) -> None:
+        """Take all steps of a plan, or none; begins anew where somebody is in the way."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                with self._target.setup(printer=printer) as at_target, self._source.setup(printer=printer) as at_source:
+                    for step in plan.target.steps:
+                        at_target.take(step)
+                    for step in plan.source.steps:
+                        at_source.take(step)
+            except RetryableError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_PAUSE_S)
+            else:
+                return
 
     def _check_target(self) -> None:
         self._target.check()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from penstock.change import TableName
 from penstock.dialects.base import Step
@@ -42,24 +42,14 @@ def set_name(pipeline: str) -> str:
     return f"penstock_{pipeline}"
 
 
-def install_steps(name: str, tables: Iterable[TableName], *, with_event_trigger: bool) -> list[Step]:
-    """The steps that install a capture set, or bring one up to date. Taking them twice changes nothing.
+def log_steps(name: str) -> list[Step]:
+    """The steps that make the log of a capture set, or bring it up to date; they lock writers out of a log that exists.
 
     Args:
         name: The set, see `set_name`.
-        tables: Roots and ordinary tables; partitions come with their root.
-        with_event_trigger: Have DDL on captured tables rebuild their capture; takes a superuser.
     """
-    quoted = quote(name)
-    script = sql_text("capture").format(
-        set=quoted,
-        name=literal(name),
-        bare=name,
-        seq=literal(f"{name}.change_seq"),
-        wake=wake_key(name),
-        describe=sql_text("describe").rstrip(),
-    )
-    steps = [
+    quoted, script = quote(name), _log_script(name)
+    return [
         Step(f"the log of capture set {name}, and the functions that fill it", script),
         Step("a note of their version", f"COMMENT ON SCHEMA {quoted} IS {literal(stamp(script))}"),
         Step(
@@ -68,6 +58,18 @@ def install_steps(name: str, tables: Iterable[TableName], *, with_event_trigger:
             f" WHERE NOT EXISTS (SELECT FROM {quoted}.tick)",
         ),
     ]
+
+
+def table_steps(name: str, tables: Iterable[TableName], *, with_event_trigger: bool) -> list[Step]:
+    """The steps that have the log of a set filled from tables. Taking them twice changes nothing.
+
+    Args:
+        name: The set, see `set_name`.
+        tables: Roots and ordinary tables; partitions come with their root.
+        with_event_trigger: Have DDL on captured tables rebuild their capture; takes a superuser.
+    """
+    quoted = quote(name)
+    steps = []
     for table in sorted(tables):
         regclass = f"{literal(quote(table.schema, table.name))}::regclass"
         steps.append(Step(f"capture table {table}", f"SELECT {quoted}.capture_all({regclass})"))
@@ -100,13 +102,16 @@ def has_function(connection: Connection, name: str, function: str) -> bool:
     return bool(row and row[0])
 
 
-def is_current(connection: Connection, name: str, tables: Iterable[TableName], wanted: Sequence[Step]) -> bool:
-    """Whether these steps would change nothing."""
+def has_current_log(connection: Connection, name: str) -> bool:
+    """Whether `log_steps` would change nothing."""
     found = connection.execute(
         "SELECT obj_description(oid, 'pg_namespace') FROM pg_namespace WHERE nspname = %s", [name]
     ).fetchone()
-    if found is None or found[0] != stamp(wanted[0].sql):
-        return False
+    return found is not None and found[0] == stamp(_log_script(name))
+
+
+def has_current_tables(connection: Connection, name: str, tables: Iterable[TableName]) -> bool:
+    """Whether `table_steps` would change nothing, where the log is current."""
     quoted = quote(name)
     names = [quote(table.schema, table.name) for table in tables]
     row = connection.execute(
@@ -160,3 +165,14 @@ def uninstall_statements(connection: Connection, name: str) -> list[str]:
         f"DROP SEQUENCE {quoted}.change_seq",
         f"DROP SCHEMA {quoted}",
     ]
+
+
+def _log_script(name: str) -> str:
+    return sql_text("capture").format(
+        set=quote(name),
+        name=literal(name),
+        bare=name,
+        seq=literal(f"{name}.change_seq"),
+        wake=wake_key(name),
+        describe=sql_text("describe").rstrip(),
+    )

@@ -73,9 +73,11 @@ def plan_source(connection: Connection, url: str, pipeline: str, tables: Sequenc
     name = capture.set_name(pipeline)
     plan = DatabasePlan(label(url), faults=_faults_of(connection, url, name))
     superuser = is_superuser(connection)
-    steps = capture.install_steps(name, tables, with_event_trigger=superuser)
-    if not capture.is_current(connection, name, tables, steps):
-        plan.steps = steps
+    has_log = capture.has_current_log(connection, name)
+    if not has_log:
+        plan.steps += capture.log_steps(name)
+    if not (has_log and capture.has_current_tables(connection, name, tables)):
+        plan.steps += capture.table_steps(name, tables, with_event_trigger=superuser)
     if connection.execute("SELECT to_regclass('penstock.process')").fetchone() != (None,):
         plan.notes.append(
             "changes that penstock applies to this database are not captured again: their triggers are off"

@@ -24,7 +24,9 @@ from penstock.dialects.postgres.setup import Blueprint
 from penstock.errors import OperatorError, RetryableError
 from penstock.schema import TableSchema
 
-_LOCK_WAIT = "10s"
+_LOCK_WAIT = "300ms"
+"""Whoever comes to write waits behind us meanwhile. And where each of the two holds what the other one waits for, it is
+we who give up: the server would look for that after a second, and choose."""
 
 
 class PostgresSetupSession:
@@ -44,7 +46,7 @@ class PostgresSetupSession:
             raise RetryableError(
                 f"cannot take this step: {step.summary}: another session holds a lock",
                 where=label(self._url),
-                do=f"nothing was changed; try again when no transaction keeps the table for longer than {_LOCK_WAIT}",
+                do="nothing was changed; try again when no transaction keeps the table for long",
             ) from exc
         except psycopg.errors.InsufficientPrivilege as exc:
             raise OperatorError(
