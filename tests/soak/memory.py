@@ -104,7 +104,7 @@ def rows(roles: Mapping[str, Memory]) -> list[list[str]]:
     found = []
     for role, memory in sorted(roles.items()):
         slope = memory.slope
-        grows = "too short to tell" if slope is None else f"{slope[0]:+.0f} ± {slope[1]:.0f}"
+        grows = "too short" if slope is None else f"{slope[0]:+.0f} ± {slope[1]:.0f}"
         begin = "" if memory.begin is None else f"{memory.begin:.0f}"
         found.append(
             [
