@@ -9,7 +9,8 @@ import psycopg
 import pytest
 
 from penstock.apply.server import ServerConfig
-from penstock.errors import OperatorError, RetryableError
+from penstock.dialects.base import LockedError
+from penstock.errors import OperatorError
 from penstock.pipeline import pipeline
 from tests.lab import Lab
 from tests.program import await_true
@@ -236,7 +237,7 @@ def test_setup_gives_up_on_a_table_that_is_held_for_long(lab: Lab, monkeypatch: 
     lab.source.execute("CREATE TABLE t (id int PRIMARY KEY)")
     with psycopg.connect(lab.source_url) as writer:
         writer.execute("INSERT INTO t VALUES (1)")
-        with pytest.raises(RetryableError, match=r"capture table public\.t: another session holds a lock.*Nothing was"):
+        with pytest.raises(LockedError, match=r"capture table public\.t: another session holds a lock.*Nothing was"):
             lab.pipeline().setup()
     assert lab.source.execute("SELECT to_regnamespace(%s)", [lab.set_name]).fetchone() == (None,)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, RetryableError
 
 
 @dataclass(frozen=True)
@@ -34,3 +34,7 @@ class DatabasePlan:
     notes: list[str] = field(default_factory=list)
     faults: list[PenstockError] = field(default_factory=list)
     role: str | None = None
+
+
+class LockedError(RetryableError):
+    """Others are at work on what a step changes; no step was taken."""

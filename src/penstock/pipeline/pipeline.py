@@ -18,8 +18,8 @@ from penstock.apply.process import ApplyProcess, Listener, ProcessConfig, Progre
 from penstock.apply.server import ServerConfig
 from penstock.apply.target import TargetTable
 from penstock.config import PipelineConfig
-from penstock.dialects.base import DatabasePlan
-from penstock.errors import OperatorError, PenstockError, RetryableError
+from penstock.dialects.base import DatabasePlan, LockedError
+from penstock.errors import OperatorError, PenstockError
 from penstock.pipeline.feed import SparkFeed
 from penstock.pipeline.plan import Plan
 from penstock.pipeline.sides import SourceSide, TargetLedger, TargetSide
@@ -221,7 +221,7 @@ class Pipeline:
                         at_target.take(step)
                     for step in plan.source.steps:
                         at_source.take(step)
-            except RetryableError:
+            except LockedError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(_PAUSE_S)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import DatabasePlan, Step
+from penstock.dialects.base import DatabasePlan, LockedError, Step
 from penstock.dialects.postgres import capture, setup
 from penstock.dialects.postgres.access import PostgresSource, PostgresTarget
 from penstock.dialects.postgres.catalog import read_tables
@@ -21,7 +21,7 @@ from penstock.dialects.postgres.errors import translate
 from penstock.dialects.postgres.ledger import PostgresLedger, ledger_exists, removal_steps
 from penstock.dialects.postgres.session import PostgresSession
 from penstock.dialects.postgres.setup import Blueprint
-from penstock.errors import OperatorError, RetryableError
+from penstock.errors import OperatorError
 from penstock.schema import TableSchema
 
 _LOCK_WAIT = "300ms"
@@ -42,8 +42,8 @@ class PostgresSetupSession:
         """Carry out a step; waits only so long for a table that somebody else holds."""
         try:
             psycopg.ClientCursor(self._connection).execute(step.sql)
-        except psycopg.errors.LockNotAvailable as exc:
-            raise RetryableError(
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as exc:
+            raise LockedError(
                 f"cannot take this step: {step.summary}: another session holds a lock",
                 where=label(self._url),
                 do="nothing was changed; try again when no transaction keeps the table for long",
