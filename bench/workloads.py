@@ -49,8 +49,14 @@ class Workload:
             connection.execute(self.rows.replace("{n}", str(_N * self.scale)))
             connection.execute("VACUUM ANALYZE")
 
-    def write(self, server: EmbeddedPostgres, database: str, *, seed: int, share: float = 1.0) -> float:
-        """Write a backlog; returns transactions per second."""
+    def write(
+        self, server: EmbeddedPostgres, database: str, *, seed: int, share: float = 1.0, protocol: str = "simple"
+    ) -> float:
+        """Write a backlog; returns how many seconds it took.
+
+        Args:
+            protocol: By which pgbench speaks to the server: `simple`, its default, or `prepared`.
+        """
         if self.statements:
             with psycopg.connect(server.url(database), autocommit=True) as connection:
                 seconds = 0.0
@@ -58,15 +64,15 @@ class Workload:
                     began = time.monotonic()
                     connection.execute(statement)
                     seconds += time.monotonic() - began
-                return len(self.statements) / seconds
+                return seconds
         with tempfile.TemporaryDirectory() as folder:
             script = []
             if self.script is not None:
                 file = Path(folder, "script.sql")
                 file.write_text(self.script)
                 script = ["-D", f"n={_N * self.scale}", "-f", str(file)]
-            options = ["-n", "-M", "prepared", "-c", str(self.clients), f"--random-seed={seed}"]
-            each = int(self.transactions * share) // self.clients
+            options = ["-n", "-M", protocol, "-c", str(self.clients), f"--random-seed={seed}"]
+            each = round(self.transactions * share) // self.clients
             done = subprocess.run(
                 [server.programs / "pgbench", *options, "-t", str(each), *script, server.url(database)],
                 check=True,
@@ -74,7 +80,7 @@ class Workload:
                 text=True,
             )
         line = next(line for line in done.stdout.splitlines() if line.startswith("tps = "))
-        return float(line.split()[2])
+        return each * self.clients / float(line.split()[2])
 
 
 MIXED = Workload(
