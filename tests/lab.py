@@ -106,6 +106,14 @@ class Lab:
             yield from sorted(rows, key=lambda row: (row[c.COMMIT_SCN], row[c.CHANGE_SEQ]))
             position = part.end
 
+    def is_anyone_waiting(self) -> bool:
+        """Whether a session at the source waits for a lock on one of its tables."""
+        row = self.source.execute(
+            "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND locktype = 'relation' AND database ="
+            " (SELECT oid FROM pg_database WHERE datname = current_database()))"
+        ).fetchone()
+        return bool(row and row[0])
+
     def reader(self) -> SliceReader:
         return SliceReader.of("shop", PostgresSource(self.source_url, self.set_name), self.log.captured())
 

@@ -223,7 +223,7 @@ def test_a_writer_whose_way_setup_crosses_is_not_the_one_that_fails(lab: Lab) ->
         writer.execute("INSERT INTO b VALUES (1)")
         setup = threading.Thread(target=lab.pipeline().setup)
         setup.start()
-        await_true(lambda: waits_for("b", lab), seconds=30)
+        await_true(lab.is_anyone_waiting, seconds=30)
         writer.execute("INSERT INTO a VALUES (1)")
     setup.join()
 
@@ -242,10 +242,3 @@ def test_setup_gives_up_on_a_table_that_is_held_for_long(lab: Lab, monkeypatch: 
     assert lab.source.execute("SELECT to_regnamespace(%s)", [lab.set_name]).fetchone() == (None,)
 
     lab.pipeline().setup()
-
-
-def waits_for(table: str, lab: Lab) -> bool:
-    row = lab.source.execute(
-        "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = %s::regclass)", [table]
-    ).fetchone()
-    return bool(row and row[0])

@@ -273,7 +273,7 @@ def _failures_translated() -> Iterator[None]:
         do = "see whether the system ended it for want of memory; run again"
         raise RetryableError("lost Spark's Java process", where="Spark", do=do) from exc
     except (pickle.PicklingError, OSError) as exc:
-        # PySpark says the same of a file that cannot be written, and of an object that cannot.
+        # PySpark raises the same for a file that cannot be written and for an object that cannot be pickled.
         if isinstance(exc, pickle.PicklingError) and "OSError: " not in str(exc):
             raise
         reason = str(exc).rpartition("OSError: ")[2]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from penstock.dialects.postgres.change_log import ChangeLog, Tick
+from penstock.dialects.postgres.change_log import ChangeLog
 from penstock.dialects.postgres.copy import PostgresCopyOrigin
 from penstock.dialects.postgres.snapshots import Snapshot
+from penstock.dialects.postgres.ticks import Tick, Ticks
 from penstock.errors import RetryableError
 from penstock.position import Limit, Scn
 from tests.faults.proxy import Proxy
@@ -56,15 +57,16 @@ def test_a_client_that_is_lost_at_work_holds_nobody_up(lab: Lab, work: str) -> N
     lab.setup("CREATE TABLE t (id int PRIMARY KEY, v text)")
     lab.source.execute("INSERT INTO t VALUES (1, 'a')")
     done = lab.log.tick() if work == "free" else Scn(0)
-    calls = {"next_slice": lambda log: log.next_slice(done, Limit()), "tick": ChangeLog.tick}
+    calls: dict[str, Callable[[ChangeLog], object]] = {
+        "next_slice": lambda log: log.next_slice(done, Limit()),
+        "tick": lambda log: log.tick(),
+        "free": lambda log: log.free(done),
+    }
     failures: list[Exception] = []
-
-    def call(log: ChangeLog) -> None:
-        calls.get(work, lambda log: log.free(done))(log)
 
     def be_lost() -> None:
         try:
-            call(distant)
+            calls[work](distant)
         except RetryableError as exc:
             failures.append(exc)
 
@@ -75,7 +77,7 @@ def test_a_client_that_is_lost_at_work_holds_nobody_up(lab: Lab, work: str) -> N
             somebody.execute(f"LOCK TABLE {lab.set_name}.tick IN SHARE ROW EXCLUSIVE MODE")
             lost = threading.Thread(target=be_lost)
             lost.start()
-            await_true(lambda: is_waiting(lab), seconds=30)
+            await_true(lab.is_anyone_waiting, seconds=30)
             proxy.lose()
             lost.join()
         distant.close()
@@ -86,23 +88,23 @@ def test_a_client_that_is_lost_at_work_holds_nobody_up(lab: Lab, work: str) -> N
 
     assert len(failures) == 1
     assert time.monotonic() - began < 10
-    call(lab.log)
+    calls[work](lab.log)
 
 
 @pytest.fixture
 def outpaced(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Scn]]:
-    """A log that another session cuts, behind a change, whenever this one is about to for the first time."""
+    """A log that another session cuts, behind a change, when somebody is about to for the first time."""
     lab.setup("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    cut, other = ChangeLog._cut_behind, ChangeLog(lab.source_url, lab.set_name)
+    add, other = Ticks.add, ChangeLog(lab.source_url, lab.set_name)
     cuts: list[Scn] = []
 
-    def be_late(log: ChangeLog, last: Tick, snapshot: Snapshot) -> Tick | None:
-        if log is not other and not cuts:
-            lab.source.execute("INSERT INTO t VALUES (2, 'b')")
-            cuts.append(other.tick())
-        return cut(log, last, snapshot)
+    def be_late(ticks: Ticks, last: Tick, snapshot: Snapshot) -> Tick | None:
+        monkeypatch.setattr(Ticks, "add", add)
+        lab.source.execute("INSERT INTO t VALUES (2, 'b')")
+        cuts.append(other.tick())
+        return ticks.add(last, snapshot)
 
-    monkeypatch.setattr(ChangeLog, "_cut_behind", be_late)
+    monkeypatch.setattr(Ticks, "add", be_late)
     yield cuts
     other.close()
 
@@ -134,11 +136,3 @@ def test_a_copy_reads_the_snapshot_that_its_tick_was_made_of(lab: Lab, outpaced:
     assert seen == [(2, held.text)]
     assert made_of == [(held.text,)]
     assert held.scn > outpaced[0]
-
-
-def is_waiting(lab: Lab) -> bool:
-    row = lab.source.execute(
-        "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND database ="
-        " (SELECT oid FROM pg_database WHERE datname = current_database()))"
-    ).fetchone()
-    return bool(row and row[0])

@@ -1,16 +1,14 @@
-"""The change log inside a PostgreSQL source: ticks that cut it, slices of it, its rows, and freeing them.
+"""The change log inside a PostgreSQL source: slices of it, its rows, and freeing them.
 
-A *tick* is a stored snapshot. The transactions between two ticks are those visible in the later one and not in
-the earlier one (trigger-capture.md 16.5), in the order of their last sequence number, which is a legal serial
-order (15.2, 16.8). Ticks are rows of the source database, so every reader cuts the log at the same places and
-gives a transaction the same `commit_scn` on every read: the tick's `scn` plus its rank in the interval.
+The transactions between two ticks are those visible in the later one and not in the earlier one (trigger-capture.md
+16.5), in the order of their last sequence number, which is a legal serial order (15.2, 16.8). A transaction has the
+same `commit_scn` on every read: the `scn` of the tick before it plus its rank in the interval.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -19,32 +17,23 @@ from numpy.typing import NDArray
 
 from penstock.change import TableName
 from penstock.dialects.postgres.arrow import ArrowReader
-from penstock.dialects.postgres.connection import Connection, connect, label, literal, quote, speaking
+from penstock.dialects.postgres.connection import Connection, at_once, connect, label, literal, quote, speaking
 from penstock.dialects.postgres.snapshots import Cut, Snapshot
+from penstock.dialects.postgres.ticks import Tick, Ticks
 from penstock.dialects.postgres.wake import Sleeper
 from penstock.errors import OperatorError, RetryableError
 from penstock.position import Limit, Scn
 from penstock.schema import TableSchema
 from penstock.sources.trigger_queue.decode import change_by_change
+from penstock.sources.trigger_queue.page import PAGE, Page
 from penstock.sources.trigger_queue.position import Slice
 from penstock.sources.trigger_queue.queue import Backlog, Captured
-
-_PAGE = 1_000_000
-"""Most transactions of one interval held in memory at once."""
 
 _WIDE_BYTES = 64 * 1024 * 1024
 """A batch of rows is larger only where a single row is."""
 
 _GAP = 10_000
 """Transaction ids further apart than this are read as separate ranges."""
-
-
-@dataclass(frozen=True)
-class Tick:
-    """A cut through the log: every transaction visible in `snapshot` has a `commit_scn` of at most `scn`."""
-
-    scn: Scn
-    snapshot: Snapshot
 
 
 class ChangeLog:
@@ -58,9 +47,10 @@ class ChangeLog:
         self._url = url
         self._set_name = set_name
         self._set = quote(set_name)
+        self._ticks = Ticks(self._sql, url, set_name)
         self._session: Connection | None = None
         self._reader: ArrowReader | None = None
-        self._page: _Page | None = None
+        self._page: Page | None = None
         self._sleeper: Sleeper | None = None
         self._freed_below = 0
 
@@ -102,7 +92,7 @@ class ChangeLog:
 
     def tick(self) -> Scn:
         """Cut the log now. Every transaction committed before the call lies at or before the result."""
-        return self.tick_at(self._current_snapshot)
+        return self.tick_at(lambda: Snapshot.current(self._sql()))
 
     def tick_at(self, take: Callable[[], Snapshot]) -> Scn:
         """Cut the log at the snapshot that `take` takes when called, in whichever session it likes.
@@ -112,14 +102,14 @@ class ChangeLog:
         with speaking("cut the change log", self._url):
             tick = None
             while tick is None:
-                last = self._some_tick("true ORDER BY scn DESC")
-                tick = self._cut_behind(last, take())
+                last = self._ticks.last()
+                tick = self._ticks.add(last, take())
             return tick.scn
 
     def earliest(self) -> Scn:
         """Return the earliest position that can still be read from."""
         with speaking("read the change log", self._url):
-            return self._some_tick("true ORDER BY scn").scn
+            return self._ticks.first().scn
 
     def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
         """Yield the log rows of a slice (`decode.LOG_SCHEMA`), with rows of other transactions in between."""
@@ -161,12 +151,12 @@ class ChangeLog:
             RetryableError: The log has been freed beyond that position in the meantime.
         """
         with speaking("read the change log", self._url):
-            start = self._tick("scn <= %s ORDER BY scn DESC", after)
+            start = self._ticks.at_or_before(after)
             if start is None:
                 raise RetryableError("the change log was freed in the meantime", where=label(self._url))
             if start.scn == after and not also:
                 return Cut(start.snapshot)
-            end = self._tick("scn > %s ORDER BY scn", start.scn)
+            end = self._ticks.behind(start.scn)
             if end is None:
                 raise RetryableError("the change log was freed in the meantime", where=label(self._url))
             ids = self._read_page(start, end.snapshot, end.scn, skip=0).txn_ids
@@ -179,7 +169,7 @@ class ChangeLog:
         Only whole intervals are freed, so that ranks in an interval that is half read stay what they are.
         """
         with speaking("free the change log", self._url):
-            tick = self._tick("scn <= %s ORDER BY scn DESC", upto)
+            tick = self._ticks.at_or_before(upto)
             if tick is None:
                 return 0
             cut = tick.snapshot
@@ -188,7 +178,8 @@ class ChangeLog:
                 f" AND pg_visible_in_snapshot(xid, {literal(cut.text)}::pg_snapshot)"
             )
             # One transaction: who still finds a tick finds all of the log behind it.
-            freed, _, _ = self._at_once(
+            freed, _, _ = at_once(
+                self._sql(),
                 f"DELETE FROM {self._set}.log WHERE {is_over}",
                 f"DELETE FROM {self._set}.marker WHERE {is_over}",
                 f"DELETE FROM {self._set}.tick WHERE scn < {tick.scn}",
@@ -199,7 +190,7 @@ class ChangeLog:
     def backlog(self, after: Scn) -> Backlog:
         """Count what waits behind a position; may count changes that were delivered since the last whole interval."""
         with speaking("read the change log", self._url):
-            tick = self._tick("scn <= %s ORDER BY scn DESC", after)
+            tick = self._ticks.at_or_before(after)
             row = (
                 self._sql()
                 .execute(
@@ -219,9 +210,9 @@ class ChangeLog:
         self._session = self._page = self._sleeper = None
         self._close_reader()
 
-    def _find_page(self, after: Scn, *, may_cut: bool) -> _Page | None:
-        start = self._tick("scn <= %s ORDER BY scn DESC", after)
-        end = self._tick("scn > %s ORDER BY scn", after)
+    def _find_page(self, after: Scn, *, may_cut: bool) -> Page | None:
+        start = self._ticks.at_or_before(after)
+        end = self._ticks.behind(after)
         if start is None or (end is None and start.scn != after):
             raise OperatorError(
                 f"the change log does not hold what follows position {after}",
@@ -232,20 +223,20 @@ class ChangeLog:
             return self._read_page(start, end.snapshot, end.scn, skip=after - start.scn)
         return self._cut_page(start) if may_cut else None
 
-    def _cut_page(self, last: Tick) -> _Page | None:
+    def _cut_page(self, last: Tick) -> Page | None:
         """List what was committed since the last tick, and cut behind it; None when that is nothing."""
-        snapshot = self._current_snapshot()
+        snapshot = Snapshot.current(self._sql())
         page = self._read_page(last, snapshot, last.scn, skip=0)
         if len(page.txn_ids) == 0:
             return None
-        tick = self._cut_behind(last, snapshot)
+        tick = self._ticks.add(last, snapshot)
         if tick is None:
             # Another session has cut in between, and there is its tick.
             return self._find_page(last.scn, may_cut=False)
         page.end = tick.scn
         return page
 
-    def _read_page(self, start: Tick, upto: Snapshot, end: Scn, *, skip: int) -> _Page:
+    def _read_page(self, start: Tick, upto: Snapshot, end: Scn, *, skip: int) -> Page:
         """List the transactions between two snapshots in commit order, leaving out the first `skip`."""
         ranked = (
             "SELECT xid, sum(changes)::bigint AS changes, max(seq) AS last_seq, max(at) AS at,"
@@ -261,10 +252,10 @@ class ChangeLog:
             f"{ranked} WHERE xid >= '{start.snapshot.xmax}'::xid8 AND {is_seen} GROUP BY xid"
             f" UNION ALL {ranked} WHERE xid = ANY ('{{{running}}}'::xid8[]) AND {is_seen} GROUP BY xid"
             f") t LEFT JOIN (SELECT * FROM {self._set}.marker WHERE xid >= '{oldest}'::xid8) m USING (xid)"
-            f" ORDER BY greatest(last_seq, commit_seq) LIMIT {_PAGE} OFFSET {skip}",
+            f" ORDER BY greatest(last_seq, commit_seq) LIMIT {PAGE} OFFSET {skip}",
             doing="read the change log",
         )
-        return _Page(
+        return Page(
             first=Scn(start.scn + skip + 1),
             end=end,
             txn_ids=found["txn_id"].to_numpy(),
@@ -272,51 +263,6 @@ class ChangeLog:
             size_bytes=found["size_bytes"].to_numpy(),
             committed_at_us=found["at_us"].to_numpy(),
         )
-
-    def _cut_behind(self, last: Tick, snapshot: Snapshot) -> Tick | None:
-        """Add a tick, whose snapshot was taken after `last` was read; None when that is not the last one any more."""
-        # Each transaction of the interval was in progress at the last tick or began after it, which bounds how
-        # many there are; so ranks added to the last tick's scn stay below this one's.
-        scn = Scn(last.scn + len(last.snapshot.running) + snapshot.xmax - last.snapshot.xmax + 1)
-        _, added = self._at_once(
-            f"LOCK TABLE {self._set}.tick IN SHARE ROW EXCLUSIVE MODE",
-            f"INSERT INTO {self._set}.tick (scn, snapshot, at)"
-            f" SELECT {scn}, {literal(snapshot.text)}, clock_timestamp()"
-            f" WHERE NOT EXISTS (SELECT FROM {self._set}.tick WHERE scn > {last.scn})",
-        )
-        return Tick(scn, snapshot) if added else None
-
-    def _at_once(self, *statements: str) -> list[int]:
-        """Run statements as one transaction; returns how many rows each one touched.
-
-        They are sent as one query. A client that is lost halfway through a transaction leaves its locks behind,
-        until the server hears of it, and then everybody waits who comes to cut or free the log.
-        """
-        cursor = self._sql().execute("; ".join(statements))
-        counts = [cursor.rowcount]
-        while cursor.nextset():
-            counts.append(cursor.rowcount)
-        return counts
-
-    def _tick(self, condition: str, *values: Scn) -> Tick | None:
-        query = f"SELECT scn, snapshot::text FROM {self._set}.tick WHERE {condition} LIMIT 1"
-        row = self._sql().execute(query, values).fetchone()
-        return Tick(Scn(row[0]), Snapshot.parse(row[1])) if row else None
-
-    def _some_tick(self, condition: str) -> Tick:
-        tick = self._tick(condition)
-        if tick is None:
-            raise OperatorError(
-                "the capture set holds no tick",
-                where=f"capture set {self._set_name}, {label(self._url)}",
-                do="run `penstock setup`",
-            )
-        return tick
-
-    def _current_snapshot(self) -> Snapshot:
-        row = self._sql().execute("SELECT pg_current_snapshot()::text").fetchone()
-        assert row is not None
-        return Snapshot.parse(row[0])
 
     def _sql(self) -> Connection:
         if self._session is None or self._session.closed:
@@ -356,52 +302,6 @@ class ChangeLog:
             plan = {"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_nestloop": "off", "work_mem": "64MB"}
             self._reader = ArrowReader(self._url, f"penstock {self._set_name} reader", plan)
         return self._reader
-
-
-@dataclass
-class _Page:
-    """Transactions between two ticks, from commit_scn `first` on. `end` is the position once all are delivered."""
-
-    first: Scn
-    end: Scn
-    txn_ids: NDArray[np.int64]
-    changes: NDArray[np.int64]
-    size_bytes: NDArray[np.int64]
-    committed_at_us: NDArray[np.int64]
-
-    def follows(self, after: Scn) -> bool:
-        return self.first - 1 <= after < self.first - 1 + len(self.txn_ids)
-
-    def slice(self, after: Scn, limit: Limit, until: Scn | None) -> Slice:
-        skip = after - self.first + 1
-        is_large = (self.changes[skip:] > limit.large_changes) | (self.size_bytes[skip:] > limit.large_bytes)
-        count = min(
-            limit.max_transactions,
-            _fitting(self.changes[skip:], limit.max_changes),
-            _fitting(self.size_bytes[skip:], limit.max_bytes),
-            max(1, int(np.argmax(is_large))) if is_large.any() else len(is_large),
-            len(self.txn_ids) - skip,
-        )
-        if until is not None:
-            count = min(count, until - after)
-        # A full page may not be the interval's last one.
-        is_end = skip + count == len(self.txn_ids) < _PAGE
-        end = self.end if is_end else Scn(after + count)
-        return Slice(
-            after=after,
-            end=end if until is None else min(end, until),
-            first=Scn(after + 1),
-            txn_ids=self.txn_ids[skip : skip + count],
-            changes=self.changes[skip : skip + count],
-            size_bytes=self.size_bytes[skip : skip + count],
-            committed_at_us=self.committed_at_us[skip : skip + count],
-            is_large=bool(is_large[:1].any()),
-        )
-
-
-def _fitting(sizes: NDArray[np.int64], most: int) -> int:
-    """How many of the first entries stay below `most` together; at least one."""
-    return max(1, int(np.searchsorted(np.cumsum(sizes), most, side="right")))
 
 
 def _ranges(txn_ids: NDArray[np.int64]) -> Iterator[tuple[int, int]]:

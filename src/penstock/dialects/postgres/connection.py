@@ -109,6 +109,19 @@ def speaking(doing: str, url: str) -> Iterator[None]:
         raise translate(exc, doing=doing, where=label(url)) from exc
 
 
+def at_once(connection: Connection, *statements: str) -> list[int]:
+    """Run statements as one transaction, sent as one query; returns how many rows each one touched.
+
+    A client that is lost between two queries of a transaction leaves its locks behind until the server hears of it,
+    and everybody who needs them waits. `connection` is outside a transaction, in autocommit mode.
+    """
+    cursor = connection.execute("; ".join(statements))
+    counts = [cursor.rowcount]
+    while cursor.nextset():
+        counts.append(cursor.rowcount)
+    return counts
+
+
 def quote(*names: str) -> str:
     """Quote and join the parts of a name: `quote("public", "Order")` is `"public"."Order"`."""
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)

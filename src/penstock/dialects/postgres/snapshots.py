@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.dialects.postgres.connection import literal
+from penstock.dialects.postgres.connection import Connection, literal
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,13 @@ class Snapshot:
     xmin: int
     xmax: int
     running: tuple[int, ...]
+
+    @classmethod
+    def current(cls, session: Connection) -> Snapshot:
+        """Take a snapshot in a session."""
+        row = session.execute("SELECT pg_current_snapshot()::text").fetchone()
+        assert row is not None
+        return cls.parse(row[0])
 
     @classmethod
     def parse(cls, text: str) -> Snapshot:

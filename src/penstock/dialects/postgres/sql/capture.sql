@@ -30,9 +30,8 @@ DO $$ BEGIN
     ALTER TABLE {set}.log ALTER COLUMN before SET STORAGE MAIN, SET (toast_tuple_target = 8160);
   END IF;
   -- A reader that sleeps holds the lock alone, and is notified. A default is one place for all triggers, and without a
-  -- function there is none that somebody may not call. Who has notified cannot be prepared
-  -- any more: where there can be prepared transactions, no reader sleeps. Who notifies fails when the queue is full, as a
-  -- reader that hangs may leave it.
+  -- function there is none that somebody may not call. Who has notified cannot be prepared any more: where there can be
+  -- prepared transactions, no reader sleeps. Who notifies fails when the queue is full, as a reader that hangs may leave it.
   IF NOT EXISTS (
     SELECT FROM pg_attrdef WHERE adrelid = '{set}.log'::regclass AND strpos(pg_get_expr(adbin, adrelid), '{wake}') > 0) THEN
     ALTER TABLE {set}.log ALTER COLUMN at SET DEFAULT
