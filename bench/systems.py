@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import threading
@@ -28,7 +29,7 @@ name: bench
 connections:
   source: {{type: postgres, url: "${{env:BENCH_SOURCE_URL}}"}}
   copy: {{type: postgres, url: "${{env:BENCH_COPY_URL}}"}}
-capture: {{source: trigger_queue, connection: source, tables: ["public.*"]}}
+capture: {{source: trigger_queue, connection: source, tables: ["public.*"], row_triggers: {row_triggers}}}
 apply: {{connection: copy, parallelism: {parallelism}}}
 """
 
@@ -152,7 +153,7 @@ class Ours:
         copy_schema(workload, self._target, self.target_db)
         os.environ["BENCH_SOURCE_URL"] = self.source.url(self.source_db)
         os.environ["BENCH_COPY_URL"] = self._target.url(self.target_db)
-        self.file.write_text(FILE.format(parallelism=self._parallelism))
+        self.file.write_text(FILE.format(parallelism=self._parallelism, row_triggers=json.dumps(workload.row_triggers)))
         self._pipeline().setup()
         clock = Clock()
         self._pipeline().run(threading.Event(), clock, until_caught_up=True)

@@ -47,6 +47,7 @@ capture:
   source: trigger_queue
   connection: shop
   tables: {tables}
+  row_triggers: {row_triggers}
 apply:
   connection: copy
 """
@@ -59,6 +60,7 @@ class Lab:
         self.source_url = source_url
         self.target_url = target_url
         self.name = name
+        self.row_triggers: list[str] = []
         self.set_name = f"penstock_{name}"
         self.source = psycopg.connect(source_url, autocommit=True)
         self.target = psycopg.connect(target_url, autocommit=True)
@@ -78,7 +80,7 @@ class Lab:
             closable.close()
 
     def pipeline(self, tables: Sequence[str] = ("public.*",)) -> Pipeline:
-        text = FILE.format(name=self.name, tables=list(tables))
+        text = FILE.format(name=self.name, tables=list(tables), row_triggers=self.row_triggers)
         environment = {"SHOP_URL": self.source_url, "COPY_URL": self.target_url}
         return open_pipeline(parse(text, name="pipeline.yaml", environment=environment))
 

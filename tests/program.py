@@ -32,10 +32,19 @@ class Done:
 class Program:
     """`penstock`, with a pipeline file and an environment of its own."""
 
-    def __init__(self, folder: Path, source_url: str, target_url: str, *, name: str, **apply: object) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        source_url: str,
+        target_url: str,
+        *,
+        name: str,
+        row_triggers: Sequence[str] = (),
+        **apply: object,
+    ) -> None:
         self.folder = folder
         self.environment = {"SHOP_URL": source_url, "COPY_URL": target_url}
-        text = FILE.format(name=name, tables=["public.*"])
+        text = FILE.format(name=name, tables=["public.*"], row_triggers=json.dumps(row_triggers))
         text += "".join(f"  {key}: {value}\n" for key, value in apply.items())
         (folder / "pipeline.yaml").write_text(text)
 

@@ -52,8 +52,13 @@ class CaptureConfig(_Part):
     tables: list[str] = Field(
         min_length=1, description="Patterns schema.table with * and ?, names as they stand in the catalogue"
     )
+    row_triggers: list[str] = Field(
+        default_factory=list,
+        description="Patterns of those tables that are mostly written one row at a time: row triggers cost such a"
+        " statement less, and one that writes many rows more",
+    )
 
-    @field_validator("tables")
+    @field_validator("tables", "row_triggers")
     @classmethod
     def _are_patterns(cls, tables: list[str]) -> list[str]:
         for text in tables:

@@ -163,8 +163,10 @@ STORIES = {
 }
 
 
+@pytest.mark.parametrize("row_triggers", [[], ["*.*"]], ids=["by statement", "by row"])
 @pytest.mark.parametrize("story", STORIES)
-def test_story(lab: Lab, story: str) -> None:
+def test_story(lab: Lab, story: str, row_triggers: list[str]) -> None:
+    lab.row_triggers = row_triggers
     statements, expected = STORIES[story]
     lab.setup(SCHEMA, ["public.*", "Sales Dept.*"])
 

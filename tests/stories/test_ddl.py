@@ -216,6 +216,52 @@ def test_a_table_is_added_while_transactions_on_the_others_are_open(lab: Lab) ->
     lab.assert_identical("later")
 
 
+def test_row_triggers_come_and_go_as_they_are_asked_for_and_nothing_is_lost(lab: Lab) -> None:
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY, v int); CREATE TABLE u (id int PRIMARY KEY, v int)")
+
+    def write(first: int) -> None:
+        for table in ("t", "u"):
+            lab.source.execute(f"INSERT INTO {table} SELECT n, 0 FROM generate_series({first}, {first} + 99) n")
+            lab.source.execute(f"UPDATE {table} SET v = v + 1, id = id + 1000; DELETE FROM {table} WHERE id % 7 = 0")
+
+    def modes() -> list[str]:
+        return [
+            row[0]
+            for row in lab.source.execute(
+                f"SELECT string_agg(DISTINCT right(tgname, 1), '' ORDER BY right(tgname, 1)) FROM pg_trigger"
+                f" WHERE tgname LIKE 'R\\_{lab.set_name}%' GROUP BY tgrelid ORDER BY tgrelid::regclass::text"
+            ).fetchall()
+        ]
+
+    write(1)
+    lab.row_triggers = ["public.t"]
+    asked = lab.pipeline().setup()
+    again = lab.pipeline().setup()
+    assert (asked.is_done, again.is_done, modes()) == (False, True, ["rt", "ditu"])
+    write(101)
+    lab.source.execute("ALTER TABLE t ADD w int DEFAULT 3; ALTER TABLE u ADD w int DEFAULT 3")
+    lab.target.execute("ALTER TABLE t ADD w int DEFAULT 3; ALTER TABLE u ADD w int DEFAULT 3")
+    assert modes()[0] == "rt"
+    write(201)
+    lab.row_triggers = []
+    assert not lab.pipeline().setup().is_done
+    assert modes() == ["ditu", "ditu"]
+    write(301)
+
+    lab.apply()
+    assert lab.errors() == []
+    lab.assert_identical("t")
+    lab.assert_identical("u")
+
+
+def test_row_triggers_are_refused_for_a_table_that_is_not_captured(lab: Lab) -> None:
+    lab.source.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)")
+    lab.row_triggers = ["public.t", "public.u", "public.T"]
+    with pytest.raises(OperatorError, match=r"no captured table matches 'public.u', 'public.T'.*capture.row_triggers"):
+        lab.pipeline(["public.t"]).setup()
+    assert lab.source.execute("SELECT to_regnamespace(%s)", [lab.set_name]).fetchone() == (None,)
+
+
 def test_a_writer_whose_way_setup_crosses_is_not_the_one_that_fails(lab: Lab) -> None:
     """Setup takes the tables one after the other, and waits for one; its holder comes to write to one it has."""
     lab.source.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")

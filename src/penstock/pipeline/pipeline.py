@@ -68,7 +68,7 @@ class Pipeline:
         described = self._source.describe(tables)
         plan = Plan(
             tables=[str(table) for table in tables],
-            source=self._source.plan(tables),
+            source=self._source.plan(tables, self.config.capture.row_triggers),
             target=self._target.plan(self._source.blueprint(tables), described, self._source.replaced_tables()),
         )
         if self._source.identity() == self._target.identity():

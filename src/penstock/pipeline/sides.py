@@ -65,8 +65,8 @@ class SourceSide(Protocol):
     def describe(self, tables: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
         """Describe tables as they are now."""
 
-    def plan(self, tables: Sequence[TableName]) -> DatabasePlan:
-        """Plan the capture of tables."""
+    def plan(self, tables: Sequence[TableName], row_triggers: Sequence[str]) -> DatabasePlan:
+        """Plan the capture of tables; those that a pattern of `row_triggers` means by row triggers."""
 
     def blueprint(self, tables: Sequence[TableName]) -> Any:
         """Say how to make tables like these, in a form that a target of the same kind understands."""

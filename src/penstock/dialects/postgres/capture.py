@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from penstock.change import TableName
 from penstock.dialects.base import Step
@@ -60,19 +60,26 @@ def log_steps(name: str) -> list[Step]:
     ]
 
 
-def table_steps(name: str, tables: Iterable[TableName], *, with_event_trigger: bool) -> list[Step]:
+def table_steps(
+    name: str, tables: Iterable[TableName], by_row: Collection[TableName], *, with_event_trigger: bool
+) -> list[Step]:
     """The steps that have the log of a set filled from tables. Taking them twice changes nothing.
 
     Args:
         name: The set, see `set_name`.
         tables: Roots and ordinary tables; partitions come with their root.
+        by_row: Those of them that row triggers are wanted on.
         with_event_trigger: Have DDL on captured tables rebuild their capture; takes a superuser.
     """
     quoted = quote(name)
     steps = []
     for table in sorted(tables):
         regclass = f"{literal(quote(table.schema, table.name))}::regclass"
-        steps.append(Step(f"capture table {table}", f"SELECT {quoted}.capture_all({regclass})"))
+        if table in by_row:
+            how, wanted = " by row triggers", f"INSERT INTO {quoted}.by_row VALUES ({regclass}) ON CONFLICT DO NOTHING"
+        else:
+            how, wanted = "", f"DELETE FROM {quoted}.by_row WHERE relid = {regclass}"
+        steps.append(Step(f"capture table {table}{how}", f"{wanted}; SELECT {quoted}.capture_all({regclass})"))
     if with_event_trigger:
         tags = ", ".join(literal(tag) for tag in _EVENT_TAGS)
         steps += [
@@ -110,14 +117,18 @@ def has_current_log(connection: Connection, name: str) -> bool:
     return found is not None and found[0] == stamp(_log_script(name))
 
 
-def has_current_tables(connection: Connection, name: str, tables: Iterable[TableName]) -> bool:
+def has_current_tables(
+    connection: Connection, name: str, tables: Iterable[TableName], by_row: Collection[TableName]
+) -> bool:
     """Whether `table_steps` would change nothing, where the log is current."""
     quoted = quote(name)
-    names = [quote(table.schema, table.name) for table in tables]
+    wanted = {quote(table.schema, table.name): table in by_row for table in tables}
     row = connection.execute(
-        f"SELECT count(*) = %s AND NOT EXISTS (SELECT FROM {quoted}.stale()) FROM (SELECT DISTINCT relid"
-        f" FROM {quoted}.captured WHERE relid = ANY (%s::regclass[]) AND mode <> 'detached') c",
-        [len(names), names],
+        f"SELECT count(*) = %s AND NOT EXISTS (SELECT FROM {quoted}.stale())"
+        " FROM unnest(%s::regclass[], %s::bool[]) w (relid, by_row)"
+        f" WHERE EXISTS (SELECT FROM {quoted}.captured c WHERE c.relid = w.relid AND c.mode <> 'detached')"
+        f" AND w.by_row = EXISTS (SELECT FROM {quoted}.by_row r WHERE r.relid = w.relid)",
+        [len(wanted), list(wanted), list(wanted.values())],
     ).fetchone()
     return bool(row and row[0])
 
@@ -162,6 +173,8 @@ def uninstall_statements(connection: Connection, name: str) -> list[str]:
         *(f"DROP TABLE {quoted}.{table}" for table in ("marker", "log", "tick")),
         *(f"DROP FUNCTION {function}" for (function,) in functions),
         f"DROP TABLE {quoted}.captured",
+        # Sets that were installed before there was one.
+        f"DROP TABLE IF EXISTS {quoted}.by_row",
         f"DROP SEQUENCE {quoted}.change_seq",
         f"DROP SCHEMA {quoted}",
     ]

@@ -52,13 +52,7 @@ def match_tables(connection: Connection, url: str, patterns: Sequence[str]) -> l
         OperatorError: A pattern means no table.
     """
     roots = list_tables(connection)
-    found: set[TableName] = set()
-    unknown = []
-    for pattern in map(TablePattern.parse, patterns):
-        matched = {table for table in roots if pattern.matches(table)}
-        found |= matched
-        if not matched:
-            unknown.append(repr(pattern.text))
+    found, unknown = _matching(roots, patterns)
     if unknown:
         raise OperatorError(
             f"no table matches {', '.join(unknown)}",
@@ -68,16 +62,27 @@ def match_tables(connection: Connection, url: str, patterns: Sequence[str]) -> l
     return sorted(table for table in found if roots[table] == table or roots[table] not in found)
 
 
-def plan_source(connection: Connection, url: str, pipeline: str, tables: Sequence[TableName]) -> DatabasePlan:
-    """Plan the capture of `tables`."""
+def plan_source(
+    connection: Connection, url: str, pipeline: str, tables: Sequence[TableName], row_triggers: Sequence[str]
+) -> DatabasePlan:
+    """Plan the capture of `tables`; those that a pattern of `row_triggers` means by row triggers."""
     name = capture.set_name(pipeline)
     plan = DatabasePlan(label(url), faults=_faults_of(connection, url, name))
+    by_row, unknown = _matching(tables, row_triggers)
+    if unknown:
+        plan.faults.append(
+            OperatorError(
+                f"no captured table matches {', '.join(unknown)}",
+                where=f"capture.row_triggers, {label(url)}",
+                do="name tables that capture.tables means too, spelled as in the catalogue",
+            )
+        )
     superuser = is_superuser(connection)
     has_log = capture.has_current_log(connection, name)
     if not has_log:
         plan.steps += capture.log_steps(name)
-    if not (has_log and capture.has_current_tables(connection, name, tables)):
-        plan.steps += capture.table_steps(name, tables, with_event_trigger=superuser)
+    if not (has_log and capture.has_current_tables(connection, name, tables, by_row)):
+        plan.steps += capture.table_steps(name, tables, by_row, with_event_trigger=superuser)
     if connection.execute("SELECT to_regclass('penstock.process')").fetchone() != (None,):
         plan.notes.append(
             "changes that penstock applies to this database are not captured again: their triggers are off"
@@ -178,6 +183,18 @@ def plan_target(
         plan.role = current_user(connection)
         plan.grants = list(_missing_target_grants(connection, existing, missing))
     return plan
+
+
+def _matching(tables: Iterable[TableName], patterns: Sequence[str]) -> tuple[set[TableName], list[str]]:
+    """Return the tables that patterns mean, and the patterns that mean none of them."""
+    found: set[TableName] = set()
+    unknown = []
+    for pattern in map(TablePattern.parse, patterns):
+        matched = {table for table in tables if pattern.matches(table)}
+        found |= matched
+        if not matched:
+            unknown.append(repr(pattern.text))
+    return found, unknown
 
 
 def _faults_of(connection: Connection, url: str, schema: str) -> list[PenstockError]:

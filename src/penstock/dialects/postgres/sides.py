@@ -114,10 +114,10 @@ class PostgresSourceSide(_PostgresSide):
         with self._connection("read the catalogue") as connection:
             return setup.match_tables(connection, self._url, patterns)
 
-    def plan(self, tables: Sequence[TableName]) -> DatabasePlan:
-        """Plan the capture of tables."""
+    def plan(self, tables: Sequence[TableName], row_triggers: Sequence[str]) -> DatabasePlan:
+        """Plan the capture of tables; those that a pattern of `row_triggers` means by row triggers."""
         with self._connection("read the catalogue") as connection:
-            return setup.plan_source(connection, self._url, self._pipeline, tables)
+            return setup.plan_source(connection, self._url, self._pipeline, tables, row_triggers)
 
     def blueprint(self, tables: Sequence[TableName]) -> Blueprint:
         """Say how to make tables like these."""

@@ -74,6 +74,9 @@ CREATE TABLE IF NOT EXISTS {set}.captured (
 COMMENT ON TABLE {set}.captured IS 'every version of every captured table; log rows name one by relid and version';
 COMMENT ON COLUMN {set}.captured.root IS 'the captured table that this one is a partition of, or itself';
 
+CREATE TABLE IF NOT EXISTS {set}.by_row (relid oid PRIMARY KEY);
+COMMENT ON TABLE {set}.by_row IS 'captured tables that row triggers were asked for';
+
 CREATE TABLE IF NOT EXISTS {set}.marker (
   xid xid8 PRIMARY KEY,
   commit_seq bigint
@@ -184,7 +187,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 -- How a table must be captured: by 'row', by 'statement', or as a 'partition' that goes with its root; '+marker' where
--- a constraint may be checked at commit. A statement trigger fires after all row triggers, so another trigger's writes
+-- a constraint may be checked at commit. A row trigger costs a statement of one row less, and one of many rows more, so it
+-- can be asked for; and sometimes it must be: a statement trigger fires after all row triggers, so another trigger's writes
 -- would be logged before the change that caused them; and it also sees the rows of tables that inherit.
 CREATE OR REPLACE FUNCTION {set}.capture_mode(rel oid, definition jsonb) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -192,6 +196,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     -- Row triggers on the root are cloned to its partitions; only TRUNCATE has to be watched on each of them.
     WHEN {set}.captured_root(rel) <> rel THEN 'partition'
     WHEN (definition ->> 'is_partitioned')::bool
+      OR rel IN (SELECT relid FROM {set}.by_row)
       OR EXISTS (SELECT FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
         WHERE rel IN (i.inhparent, i.inhrelid) AND NOT c.relispartition)
       OR EXISTS (SELECT FROM pg_trigger t
