@@ -70,8 +70,8 @@ def test_every_fault_of_the_file_is_named_at_once_with_its_line(program: Program
         2,
         "pipeline.yaml:1: version: must be 1, not 2",
         "pipeline.yaml:7: capture.source: must be 'trigger_queue'",
-        "pipeline.yaml:11: apply.connection: no connection 'kopy'; did you mean 'copy'?",
-        "pipeline.yaml:12: apply.paralelism: is not an option; did you mean 'parallelism'?",
+        "pipeline.yaml:12: apply.connection: no connection 'kopy'; did you mean 'copy'?",
+        "pipeline.yaml:13: apply.paralelism: is not an option; did you mean 'parallelism'?",
     )
     assert len(done.err.strip().splitlines()) == 4
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 
 import psycopg
 import pytest
@@ -252,6 +253,71 @@ def test_row_triggers_come_and_go_as_they_are_asked_for_and_nothing_is_lost(lab:
     assert lab.errors() == []
     lab.assert_identical("t")
     lab.assert_identical("u")
+
+
+@pytest.fixture
+def lent(lab: Lab) -> Iterator[Lab]:
+    """The lab of a user who owns nothing at the source, and has the rights that `plan` asks for."""
+    role = f"borrower_{lab.source.info.dbname}"
+    lab.source.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    lab.source.execute(f"CREATE ROLE {role} LOGIN; GRANT CREATE ON DATABASE {lab.source.info.dbname} TO {role}")
+    lab.source.execute(f"GRANT SELECT, TRIGGER ON t TO {role}")
+    with Lab(lab.source_url.replace("postgres@", f"{role}@"), lab.target_url) as made:
+        yield made
+    lab.source.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
+
+
+def test_triggers_that_only_the_owner_may_drop_stay_and_log_nothing(lab: Lab, lent: Lab) -> None:
+    lent.pipeline().setup()
+    for number, by_row in enumerate([["public.t"], [], ["public.t"]]):
+        lent.row_triggers = by_row
+        lent.pipeline().setup()
+        assert lent.pipeline().setup().is_done
+        lab.source.execute(f"INSERT INTO t VALUES ({number}, 0); UPDATE t SET v = v + 1 WHERE id = {number}")
+    assert [change["op"] for change in lent.changes()] == ["insert", "update"] * 3
+
+
+def test_a_set_that_a_superuser_brought_up_to_date_still_serves_its_owner(lab: Lab, lent: Lab) -> None:
+    lent.pipeline().setup()
+    # As if it were older.
+    lab.source.execute(f"DROP TABLE {lab.set_name}.by_row; COMMENT ON SCHEMA {lab.set_name} IS 'penstock: older'")
+    lab.pipeline().setup()
+    lab.source.execute("ALTER TABLE t ADD w int")
+    assert lent.source.execute(f"SELECT FROM {lab.set_name}.stale()").fetchall() == []
+    lab.source.execute("INSERT INTO t VALUES (1, 2, 3)")
+    assert [change["after"] for change in lent.changes()] == ['{"id":"1","v":"2","w":"3"}']
+
+
+def test_triggers_are_not_exchanged_for_such_as_know_an_older_table(lab: Lab) -> None:
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY, gone int)")
+    lab.row_triggers = ["public.t"]
+    with psycopg.connect(lab.source_url) as session:
+        session.execute("ALTER TABLE t ADD v int; ALTER TABLE t DROP gone")
+        setup = threading.Thread(target=lab.pipeline().setup)
+        setup.start()
+        await_true(lab.is_anyone_waiting, seconds=30)
+    setup.join()
+    lab.source.execute("INSERT INTO t VALUES (1, 2)")
+    assert [change["after"] for change in lab.changes()] == ['{"id":"1","v":"2"}']
+
+
+def test_a_partition_without_its_root_is_captured_however_it_is_written(lab: Lab) -> None:
+    lab.setup(
+        "CREATE TABLE m (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE m1 PARTITION OF m FOR VALUES FROM (1) TO (10);"
+        "CREATE TABLE m2 PARTITION OF m FOR VALUES FROM (10) TO (20)",
+        tables=["public.m1"],
+    )
+    lab.source.execute(
+        "INSERT INTO m VALUES (1), (15); INSERT INTO m1 VALUES (2); UPDATE m SET id = id + 10 WHERE id < 10; TRUNCATE m"
+    )
+    assert [(change["op"], change["key"]) for change in lab.changes()] == [
+        ("insert", '{"id":"1"}'),
+        ("insert", '{"id":"2"}'),
+        ("delete", '{"id":"1"}'),
+        ("delete", '{"id":"2"}'),
+        ("truncate", None),
+    ]
 
 
 def test_row_triggers_are_refused_for_a_table_that_is_not_captured(lab: Lab) -> None:

@@ -74,7 +74,7 @@ def plan_source(
             OperatorError(
                 f"no captured table matches {', '.join(unknown)}",
                 where=f"capture.row_triggers, {label(url)}",
-                do="name tables that capture.tables means too, spelled as in the catalogue",
+                do="name tables that capture.tables means, spelled as in the catalogue; partitions go with their root",
             )
         )
     superuser = is_superuser(connection)

@@ -23,7 +23,10 @@ class Tick:
 
 
 class Ticks:
-    """The ticks of one capture set; every call raises what psycopg does."""
+    """The ticks of one capture set; every call raises what psycopg does.
+
+    `first` and `last` raise OperatorError where there is none at all.
+    """
 
     def __init__(self, session: Callable[[], Connection], url: str, set_name: str) -> None:
         """Use the session that `session` returns, in the database at `url`."""

@@ -31,7 +31,8 @@ DO $$ BEGIN
   END IF;
   -- A reader that sleeps holds the lock alone, and is notified. A default is one place for all triggers, and without a
   -- function there is none that somebody may not call. Who has notified cannot be prepared any more: where there can be
-  -- prepared transactions, no reader sleeps. Who notifies fails when the queue is full, as a reader that hangs may leave it.
+  -- prepared transactions, no reader sleeps. Who notifies fails when the queue is full, as a reader that hangs may leave
+  -- it.
   IF NOT EXISTS (
     SELECT FROM pg_attrdef WHERE adrelid = '{set}.log'::regclass AND strpos(pg_get_expr(adbin, adrelid), '{wake}') > 0) THEN
     ALTER TABLE {set}.log ALTER COLUMN at SET DEFAULT
@@ -76,6 +77,15 @@ COMMENT ON COLUMN {set}.captured.root IS 'the captured table that this one is a 
 
 CREATE TABLE IF NOT EXISTS {set}.by_row (relid oid PRIMARY KEY);
 COMMENT ON TABLE {set}.by_row IS 'captured tables that row triggers were asked for';
+-- The functions are their first owner's, whoever brings them up to date.
+DO $$
+DECLARE
+  owner oid := (SELECT relowner FROM pg_class WHERE oid = '{set}.captured'::regclass);
+BEGIN
+  IF owner <> (SELECT relowner FROM pg_class WHERE oid = '{set}.by_row'::regclass) THEN
+    EXECUTE format('ALTER TABLE {set}.by_row OWNER TO %s', owner::regrole);
+  END IF;
+END $$;
 
 CREATE TABLE IF NOT EXISTS {set}.marker (
   xid xid8 PRIMARY KEY,
@@ -187,15 +197,17 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 -- How a table must be captured: by 'row', by 'statement', or as a 'partition' that goes with its root; '+marker' where
--- a constraint may be checked at commit. A row trigger costs a statement of one row less, and one of many rows more, so it
--- can be asked for; and sometimes it must be: a statement trigger fires after all row triggers, so another trigger's writes
--- would be logged before the change that caused them; and it also sees the rows of tables that inherit.
+-- a constraint may be checked at commit. A row trigger costs a statement of one row less, and one of many rows more, so
+-- it can be asked for; and sometimes it must be. A statement trigger fires after all row triggers, so another trigger's
+-- writes would be logged before the change that caused them; it also sees the rows of tables that inherit; and that of
+-- a partition does not fire for what is written through the root.
 CREATE OR REPLACE FUNCTION {set}.capture_mode(rel oid, definition jsonb) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT CASE
     -- Row triggers on the root are cloned to its partitions; only TRUNCATE has to be watched on each of them.
     WHEN {set}.captured_root(rel) <> rel THEN 'partition'
     WHEN (definition ->> 'is_partitioned')::bool
+      OR (SELECT k.relispartition FROM pg_class k WHERE k.oid = rel)
       OR rel IN (SELECT relid FROM {set}.by_row)
       OR EXISTS (SELECT FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
         WHERE rel IN (i.inhparent, i.inhrelid) AND NOT c.relispartition)
@@ -276,7 +288,13 @@ BEGIN
     trigger_name := format('R_%s_%s%s', {name}, rel::oid, suffix);
     IF NOT trigger_name = ANY (wanted) THEN
       IF EXISTS (SELECT FROM pg_trigger WHERE tgrelid = rel AND tgname = trigger_name AND tgparentid = 0) THEN
-        EXECUTE format('DROP TRIGGER %I ON %s', trigger_name, rel);
+        IF pg_has_role((SELECT relowner FROM pg_class WHERE oid = rel), 'USAGE') THEN
+          EXECUTE format('DROP TRIGGER %I ON %s', trigger_name, rel);
+        ELSE
+          -- Only an owner may drop it. It stays, and does nothing.
+          EXECUTE format('CREATE OR REPLACE FUNCTION {set}.%I() RETURNS trigger LANGUAGE plpgsql AS %L',
+            format('capture_%s%s', rel::oid, suffix), 'BEGIN RETURN NULL; END');
+        END IF;
       END IF;
       CONTINUE;
     END IF;
@@ -293,6 +311,10 @@ BEGIN
         WHEN '_t' THEN 'TRUNCATE ON %s FOR EACH STATEMENT' END, rel),
       format('capture_%s%s', rel::oid, suffix));
   END LOOP;
+  -- Only now is the table locked; somebody may have altered it before.
+  IF def IS DISTINCT FROM (SELECT d.definition FROM {set}.describe(ARRAY[rel::oid]) d) THEN
+    PERFORM {set}.capture(rel);
+  END IF;
 END $capture$;
 
 -- Capture a table together with its partitions, at any depth, and let go of those it does not have any more.
