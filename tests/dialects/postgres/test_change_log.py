@@ -10,6 +10,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from penstock import change as c
+from penstock.dialects.postgres import change_log
 from penstock.dialects.postgres.change_log import ChangeLog
 from penstock.dialects.postgres.copy import PostgresCopyOrigin
 from penstock.dialects.postgres.snapshots import Snapshot
@@ -89,6 +91,24 @@ def test_a_client_that_is_lost_at_work_holds_nobody_up(lab: Lab, work: str) -> N
     assert len(failures) == 1
     assert time.monotonic() - began < 10
     calls[work](lab.log)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 100])
+def test_an_interval_of_more_transactions_than_are_held_is_read_page_by_page(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(change_log, "_PAGE", 3)
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY)")
+    for cut in (False, True):
+        before = lab.log.tick()
+        for _ in range(7):
+            lab.source.execute("INSERT INTO t SELECT coalesce(max(id), 0) + 1 FROM t")
+        if cut:
+            lab.log.tick()
+        found = list(lab.changes(limit=Limit(max_transactions=at_once), after=before))
+        assert [row[c.KEY] for row in found] == [f'{{"id":"{number + 1 + 7 * cut}"}}' for number in range(7)]
+        assert [row[c.COMMIT_SCN] for row in found] == [before + number + 1 for number in range(7)]
+        assert lab.log.next_slice(lab.log.tick(), Limit()) is None
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -25,9 +26,11 @@ from penstock.errors import OperatorError, RetryableError
 from penstock.position import Limit, Scn
 from penstock.schema import TableSchema
 from penstock.sources.trigger_queue.decode import change_by_change
-from penstock.sources.trigger_queue.page import PAGE, Page
 from penstock.sources.trigger_queue.position import Slice
 from penstock.sources.trigger_queue.queue import Backlog, Captured
+
+_PAGE = 1_000_000
+"""Most transactions of one interval held in memory at once."""
 
 _WIDE_BYTES = 64 * 1024 * 1024
 """A batch of rows is larger only where a single row is."""
@@ -50,7 +53,7 @@ class ChangeLog:
         self._ticks = Ticks(self._sql, url, set_name)
         self._session: Connection | None = None
         self._reader: ArrowReader | None = None
-        self._page: Page | None = None
+        self._page: Slice | None = None
         self._sleeper: Sleeper | None = None
         self._freed_below = 0
 
@@ -73,14 +76,14 @@ class ChangeLog:
         if until is not None and after >= until:
             return None
         page = self._page
-        if page is None or not page.follows(after):
+        if page is None or not page.has_next(after):
             with speaking("read the change log", self._url):
                 page = self._page = self._find_page(after, may_cut=until is None)
                 if page is None:
                     return None
                 if self._sleeper is not None:
                     self._sleeper.rise()
-        return page.slice(after, limit, until)
+        return page.take(after, limit, until)
 
     def wait(self, stop: threading.Event, timeout_s: float) -> None:
         """Return when `next_slice`, which had nothing, may have something; after the timeout at the latest."""
@@ -210,7 +213,7 @@ class ChangeLog:
         self._session = self._page = self._sleeper = None
         self._close_reader()
 
-    def _find_page(self, after: Scn, *, may_cut: bool) -> Page | None:
+    def _find_page(self, after: Scn, *, may_cut: bool) -> Slice | None:
         start = self._ticks.at_or_before(after)
         end = self._ticks.behind(after)
         if start is None or (end is None and start.scn != after):
@@ -223,21 +226,24 @@ class ChangeLog:
             return self._read_page(start, end.snapshot, end.scn, skip=after - start.scn)
         return self._cut_page(start) if may_cut else None
 
-    def _cut_page(self, last: Tick) -> Page | None:
+    def _cut_page(self, last: Tick) -> Slice | None:
         """List what was committed since the last tick, and cut behind it; None when that is nothing."""
         snapshot = Snapshot.current(self._sql())
         page = self._read_page(last, snapshot, last.scn, skip=0)
-        if len(page.txn_ids) == 0:
+        if len(page) == 0:
             return None
         tick = self._ticks.add(last, snapshot)
         if tick is None:
             # Another session has cut in between, and there is its tick.
             return self._find_page(last.scn, may_cut=False)
-        page.end = tick.scn
-        return page
+        return page if len(page) == _PAGE else replace(page, end=tick.scn)
 
-    def _read_page(self, start: Tick, upto: Snapshot, end: Scn, *, skip: int) -> Page:
-        """List the transactions between two snapshots in commit order, leaving out the first `skip`."""
+    def _read_page(self, start: Tick, upto: Snapshot, end: Scn, *, skip: int) -> Slice:
+        """List the transactions between two snapshots in commit order, leaving out the first `skip`.
+
+        Returns:
+            At most a page of them, which ends at `end` unless it is full: then more may follow.
+        """
         ranked = (
             "SELECT xid, sum(changes)::bigint AS changes, max(seq) AS last_seq, max(at) AS at,"
             " sum(coalesce(octet_length(before), 0) + coalesce(octet_length(after), 0))::bigint AS size_bytes"
@@ -252,12 +258,14 @@ class ChangeLog:
             f"{ranked} WHERE xid >= '{start.snapshot.xmax}'::xid8 AND {is_seen} GROUP BY xid"
             f" UNION ALL {ranked} WHERE xid = ANY ('{{{running}}}'::xid8[]) AND {is_seen} GROUP BY xid"
             f") t LEFT JOIN (SELECT * FROM {self._set}.marker WHERE xid >= '{oldest}'::xid8) m USING (xid)"
-            f" ORDER BY greatest(last_seq, commit_seq) LIMIT {PAGE} OFFSET {skip}",
+            f" ORDER BY greatest(last_seq, commit_seq) LIMIT {_PAGE} OFFSET {skip}",
             doing="read the change log",
         )
-        return Page(
-            first=Scn(start.scn + skip + 1),
-            end=end,
+        after = Scn(start.scn + skip)
+        return Slice(
+            after=after,
+            end=end if len(found) < _PAGE else Scn(after + len(found)),
+            first=Scn(after + 1),
             txn_ids=found["txn_id"].to_numpy(),
             changes=found["changes"].to_numpy(),
             size_bytes=found["size_bytes"].to_numpy(),

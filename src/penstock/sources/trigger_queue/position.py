@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import MalformedInputError
-from penstock.position import Scn
+from penstock.position import Limit, Scn
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,27 @@ class Slice:
         """Number of changes in all transactions together."""
         return int(self.changes.sum())
 
+    def has_next(self, position: Scn) -> bool:
+        """Whether the transaction behind a position is among them."""
+        return self.first - 1 <= position < self.first - 1 + len(self)
+
+    def take(self, after: Scn, limit: Limit, until: Scn | None) -> Slice:
+        """Return those behind a position, as many as the limit allows, and at most up to `until`; at least one."""
+        skip = after - self.first + 1
+        changes, size_bytes = self.changes[skip:], self.size_bytes[skip:]
+        is_large = (changes > limit.large_changes) | (size_bytes > limit.large_bytes)
+        count = min(
+            limit.max_transactions,
+            _fitting(changes, limit.max_changes),
+            _fitting(size_bytes, limit.max_bytes),
+            max(1, int(np.argmax(is_large))) if is_large.any() else len(is_large),
+        )
+        if until is not None:
+            count = min(count, until - after)
+        part = self._cut(skip, skip + count)
+        end = part.end if until is None else min(part.end, until)
+        return replace(part, end=end, is_large=bool(is_large[:1].any()))
+
     def split(self, parts: int) -> list[Slice]:
         """Cut into at most `parts` slices of about equal numbers of changes; no transaction is cut."""
         if len(self) == 0:
@@ -99,6 +120,11 @@ class Slice:
             size_bytes=self.size_bytes[a:b],
             committed_at_us=self.committed_at_us[a:b],
         )
+
+
+def _fitting(sizes: NDArray[np.int64], most: int) -> int:
+    """How many of the first entries stay below `most` together; at least one."""
+    return max(1, int(np.searchsorted(np.cumsum(sizes), most, side="right")))
 
 
 def offset_json(position: Scn) -> dict[str, Any]:
