@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import psycopg
@@ -20,6 +20,7 @@ from penstock.dialects.postgres.catalog import (
     table_oids,
 )
 from penstock.dialects.postgres.connection import Connection, label, literal, quote
+from penstock.dialects.postgres.privileges import may, missing_source_grants, missing_target_grants
 from penstock.dialects.postgres.resources import sql_text
 from penstock.errors import OperatorError, PenstockError
 from penstock.schema import TableSchema
@@ -89,7 +90,7 @@ def plan_source(
         )
     if not superuser:
         plan.role = current_user(connection)
-        plan.grants = list(_missing_source_grants(connection, name, tables))
+        plan.grants = list(missing_source_grants(connection, name, tables))
         plan.notes.append(
             "only a superuser's event trigger can notice DDL: after ALTER TABLE on a captured table,"
             " run `penstock setup` before the table is written to again"
@@ -181,7 +182,7 @@ def plan_target(
             )
     if not is_superuser(connection):
         plan.role = current_user(connection)
-        plan.grants = list(_missing_target_grants(connection, existing, missing))
+        plan.grants = list(missing_target_grants(connection, existing, missing))
     return plan
 
 
@@ -217,7 +218,7 @@ def _copied(connection: Connection, process: str) -> set[TableName]:
     """Tables that the process has copied, or begun to copy."""
     if connection.execute("SELECT to_regclass('penstock.instantiation')").fetchone() == (None,):
         return set()
-    if not _may(connection, "SELECT has_table_privilege('penstock.instantiation', 'SELECT')"):
+    if not may(connection, "SELECT has_table_privilege('penstock.instantiation', 'SELECT')"):
         return set()
     rows = connection.execute(
         "SELECT schema_name, table_name FROM penstock.instantiation WHERE process = %s", [process]
@@ -227,9 +228,9 @@ def _copied(connection: Connection, process: str) -> set[TableName]:
 
 def _has_rows(connection: Connection, name: TableName) -> bool:
     quoted = quote(name.schema, name.name)
-    if not _may(connection, "SELECT has_schema_privilege(%s, 'USAGE')", name.schema):
+    if not may(connection, "SELECT has_schema_privilege(%s, 'USAGE')", name.schema):
         return False
-    if not _may(connection, "SELECT has_table_privilege(%s, 'SELECT') AND NOT row_security_active(%s)", quoted, quoted):
+    if not may(connection, "SELECT has_table_privilege(%s, 'SELECT') AND NOT row_security_active(%s)", quoted, quoted):
         return False
     return connection.execute(f"SELECT FROM {quoted} LIMIT 1").fetchone() is not None
 
@@ -318,76 +319,6 @@ def _check_table(plan: DatabasePlan, source: TableSchema, target: TableSchema) -
     for exclusion in target.exclusions:
         if exclusion.is_deferrable and not exclusion.columns:
             plan.notes.append(f"deferrable constraint {exclusion.name!r} of {name} cannot be checked by apply")
-
-
-def _missing_source_grants(connection: Connection, name: str, tables: Sequence[TableName]) -> Iterator[str]:
-    user = quote(current_user(connection))
-    if not _may(connection, "SELECT has_database_privilege(current_database(), 'CREATE')") and not _may(
-        connection, "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = %s)", name
-    ):
-        yield f"GRANT CREATE ON DATABASE {quote(connection.info.dbname)} TO {user}"
-    yield from _missing_table_grants(connection, _with_partitions(connection, tables), ("SELECT", "TRIGGER"))
-
-
-def _with_partitions(connection: Connection, tables: Sequence[TableName]) -> list[TableName]:
-    rows = connection.execute(
-        "SELECT pn.nspname, p.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,"
-        " pg_partition_tree(c.oid) t JOIN pg_class p ON p.oid = t.relid JOIN pg_namespace pn ON pn.oid = p.relnamespace"
-        " WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[]))",
-        [[table.schema for table in tables], [table.name for table in tables]],
-    )
-    return sorted({TableName(schema, name) for schema, name in rows} | set(tables))
-
-
-def _missing_target_grants(
-    connection: Connection, existing: Collection[TableName], missing: Sequence[TableName]
-) -> Iterator[str]:
-    user = quote(current_user(connection))
-    database = quote(connection.info.dbname)
-    for privilege in ("CREATE", "TEMPORARY"):
-        if not _may(connection, "SELECT has_database_privilege(current_database(), %s)", privilege):
-            yield f"GRANT {privilege} ON DATABASE {database} TO {user}"
-    for schema in sorted({name.schema for name in missing}):
-        # A schema that is not there yet will be this user's own.
-        if not _may(
-            connection,
-            "SELECT NOT EXISTS (SELECT FROM pg_namespace WHERE nspname = %s"
-            " AND NOT has_schema_privilege(oid, 'CREATE'))",
-            schema,
-        ):
-            yield f"GRANT CREATE, USAGE ON SCHEMA {quote(schema)} TO {user}"
-    yield from _missing_table_grants(connection, existing, ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE"))
-    if connection.info.server_version < 150000:
-        # Nobody else may set session_replication_role there.
-        yield f"ALTER ROLE {user} SUPERUSER"
-    elif not _may(connection, "SELECT has_parameter_privilege('session_replication_role', 'SET')"):
-        yield f"GRANT SET ON PARAMETER session_replication_role TO {user}"
-
-
-def _missing_table_grants(
-    connection: Connection, tables: Collection[TableName], privileges: Sequence[str]
-) -> Iterator[str]:
-    user = quote(current_user(connection))
-    for schema in sorted({table.schema for table in tables}):
-        if not _may(connection, "SELECT has_schema_privilege(%s, 'USAGE')", schema):
-            yield f"GRANT USAGE ON SCHEMA {quote(schema)} TO {user}"
-    found = connection.execute(
-        "SELECT n.nspname, c.relname,"
-        " ARRAY(SELECT p FROM unnest(%s::text[]) p WHERE NOT has_table_privilege(c.oid, p)),"
-        " row_security_active(c.oid) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-        " WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[])) ORDER BY 1, 2",
-        [list(privileges), [table.schema for table in tables], [table.name for table in tables]],
-    ).fetchall()
-    for schema, name, missing, _ in found:
-        if missing:
-            yield f"GRANT {', '.join(missing)} ON {quote(schema, name)} TO {user}"
-    if any(hides_rows for *_, hides_rows in found):
-        yield f"ALTER ROLE {user} BYPASSRLS"
-
-
-def _may(connection: Connection, question: str, *values: str) -> bool:
-    row = connection.execute(question, values).fetchone()
-    return bool(row and row[0])
 
 
 def _trigger_notes(connection: Connection, tables: Sequence[TableName]) -> list[str]:
