@@ -297,6 +297,7 @@ def test_triggers_are_not_exchanged_for_such_as_know_an_older_table(lab: Lab) ->
         setup.start()
         await_true(lab.is_anyone_waiting, seconds=30)
     setup.join()
+    assert lab.pipeline().plan().is_done
     lab.source.execute("INSERT INTO t VALUES (1, 2)")
     assert [change["after"] for change in lab.changes()] == ['{"id":"1","v":"2"}']
 

@@ -79,7 +79,7 @@ def table_steps(
             how, wanted = " by row triggers", f"INSERT INTO {quoted}.by_row VALUES ({regclass}) ON CONFLICT DO NOTHING"
         else:
             how, wanted = "", f"DELETE FROM {quoted}.by_row WHERE relid = {regclass}"
-        steps.append(Step(f"capture table {table}{how}", f"{wanted}; SELECT {quoted}.capture_all({regclass})"))
+        steps.append(Step(f"capture table {table}{how}", f"{wanted};\nSELECT {quoted}.capture_all({regclass})"))
     if with_event_trigger:
         tags = ", ".join(literal(tag) for tag in _EVENT_TAGS)
         steps += [
