@@ -151,8 +151,6 @@ class Ours:
         self._copies += 1
         self.source_db, self.target_db = workload.name, f"{workload.name}_penstock_{self._copies}"
         copy_schema(workload, self._target, self.target_db)
-        os.environ["BENCH_SOURCE_URL"] = self.source.url(self.source_db)
-        os.environ["BENCH_COPY_URL"] = self._target.url(self.target_db)
         self.file.write_text(FILE.format(parallelism=self._parallelism, row_triggers=json.dumps(workload.row_triggers)))
         self._pipeline().setup()
         clock = Clock()
@@ -179,6 +177,9 @@ class Ours:
         return end
 
     def _pipeline(self) -> Pipeline:
+        # Set anew each time, for there may be several pipelines.
+        os.environ["BENCH_SOURCE_URL"] = self.source.url(self.source_db)
+        os.environ["BENCH_COPY_URL"] = self._target.url(self.target_db)
         return open_pipeline(load(self.file))
 
 
