@@ -48,9 +48,11 @@ class Program:
         text += "".join(f"  {key}: {value}\n" for key, value in apply.items())
         (folder / "pipeline.yaml").write_text(text)
 
-    def __call__(self, *arguments: str, env: Mapping[str, str] = {}, timeout: float = 400) -> Done:
+    def __call__(
+        self, *arguments: str, env: Mapping[str, str] = {}, timeout: float = 400, command: Sequence[str] = COMMAND
+    ) -> Done:
         done = subprocess.run(
-            [*COMMAND, *arguments],
+            [*command, *arguments],
             cwd=self.folder,
             env=os.environ | self.environment | env,
             capture_output=True,
@@ -60,8 +62,8 @@ class Program:
         )
         return Done(done.returncode, done.stdout, done.stderr)
 
-    def start(self, *arguments: str) -> Running:
-        return Running([*COMMAND, *arguments], self.folder, os.environ | self.environment)
+    def start(self, *arguments: str, command: Sequence[str] = COMMAND) -> Running:
+        return Running([*command, *arguments], self.folder, os.environ | self.environment)
 
 
 class Running:

@@ -1,6 +1,6 @@
 """The pipeline file: read, checked whole, every fault reported at once with its line.
 
-Secrets come from outside: `${env:NAME}` and `${file:path}` inside a string stand for the variable's value and the
+Secrets come from outside: `${env:NAME}` and `${file:path}` inside a connection's url stand for the variable's value and the
 file's content, without its final line break.
 """
 
@@ -99,7 +99,7 @@ class PipelineConfig(_Part):
     version: Literal[1]
     name: str = Field(
         pattern=r"^[a-z][a-z0-9_]{0,35}$",
-        description="Name of the pipeline: lower-case letters, digits and underscores, at most 36",
+        description="Name of the pipeline: lower-case letters, digits and underscores, at most 36, a letter first",
     )
     connections: dict[str, ConnectionConfig] = Field(min_length=1)
     capture: CaptureConfig
@@ -115,6 +115,11 @@ class PipelineConfig(_Part):
             if name != "master" and not name.startswith("spark."):
                 raise ValueError(f"{name!r} is none of Spark's settings, whose names begin with 'spark.'")
         return settings
+
+    def on(self, master: str) -> PipelineConfig:
+        """The same pipeline with another master of Spark's."""
+        others = {name: value for name, value in self.spark.items() if name not in ("master", "spark.master")}
+        return self.model_copy(update={"spark": {**others, "master": master}})
 
     @property
     def spark_settings(self) -> Mapping[str, str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -12,6 +12,7 @@ import time
 import urllib.request
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import psutil
 import pyspark
@@ -80,6 +81,10 @@ class Cluster:
                         found.append(child)
         return found
 
+    def applications(self) -> list[str]:
+        """Names of the applications that have ended, the last one first."""
+        return [application["name"] for application in self._ask()["completedapps"]]
+
     def _start(self, name: str, kind: str, *arguments: str) -> None:
         environment = os.environ | {
             "SPARK_HOME": str(SPARK),
@@ -98,10 +103,13 @@ class Cluster:
 
     def _alive(self) -> int:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._web}/json/") as answer:
-                return len(re.findall(r'"state"\s*:\s*"ALIVE"', answer.read().decode()))
+            return sum(worker["state"] == "ALIVE" for worker in self._ask()["workers"])
         except OSError:
             return 0
+
+    def _ask(self) -> Any:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._web}/json/") as answer:
+            return json.load(answer)
 
 
 def _free_port() -> int:

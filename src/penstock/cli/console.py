@@ -20,6 +20,12 @@ from penstock.wiring import open_pipeline
 FileOption = Annotated[
     Path | None, typer.Option("--file", "-f", help="The pipeline file.", show_default="./pipeline.yaml")
 ]
+MasterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--master", metavar="URL", help="The Spark cluster to use, whatever the file says: spark://host:7077."
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one value; see docs/cli.md.")]
 
 out = Console(soft_wrap=True, highlight=False)
@@ -36,9 +42,10 @@ class Defaults:
 defaults = Defaults()
 
 
-def open_file(file: Path | None) -> Pipeline:
-    """Open the pipeline of the file that was named, or of ./pipeline.yaml."""
-    return open_pipeline(load(file or defaults.file))
+def open_file(file: Path | None, *, master: str | None = None) -> Pipeline:
+    """Open the pipeline of the file that was named, or of ./pipeline.yaml; on the Spark that was named, if any."""
+    config = load(file or defaults.file)
+    return open_pipeline(config if master is None else config.on(master))
 
 
 def print_json(value: Any) -> None:

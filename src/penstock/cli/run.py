@@ -11,7 +11,18 @@ from typing import Annotated
 import typer
 
 from penstock.apply.process import Progress
-from penstock.cli.console import FileOption, JsonOption, count, err, open_file, out, print_json, say, warn
+from penstock.cli.console import (
+    FileOption,
+    JsonOption,
+    MasterOption,
+    count,
+    err,
+    open_file,
+    out,
+    print_json,
+    say,
+    warn,
+)
 from penstock.errors import RetryableError
 
 _LINE_EVERY_S = 5.0
@@ -26,10 +37,11 @@ def run(
             "--until-caught-up", help="End once everything committed before the start is applied or put aside."
         ),
     ] = False,
+    master: MasterOption = None,
     json: JsonOption = False,
 ) -> None:
     """Copy what is not copied yet, then apply changes until SIGTERM or SIGINT."""
-    pipeline = open_file(file)
+    pipeline = open_file(file, master=master)
     stop = threading.Event()
 
     def end(_: int, __: FrameType | None) -> None:
@@ -83,7 +95,6 @@ class Reporter:
 
     def following(self) -> None:
         """Everything is ready; changes are applied from now on."""
-        self._recovered()
         self._show("following", always=True)
 
     def progressed(self, progress: Progress) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import typer
 
-from penstock.cli.console import FileOption, JsonOption, open_file, out, print_json, print_rows, say
+from penstock.cli.console import FileOption, JsonOption, MasterOption, open_file, out, print_json, print_rows, say
 from penstock.verify.compare import TableResult, VerifyResult
 
 _MOST_SHOWN = 20
 
 
-def verify(file: FileOption = None, json: JsonOption = False) -> None:
+def verify(file: FileOption = None, master: MasterOption = None, json: JsonOption = False) -> None:
     """Compare source and target row by row, also while changes flow. Exit code 1 if they differ."""
     progress = Progress(quiet=json)
     try:
-        result = open_file(file).verify(progress)
+        result = open_file(file, master=master).verify(progress)
     finally:
         progress.close()
     if json:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from penstock.errors import OperatorError
@@ -45,37 +46,48 @@ _SETTINGS = {
 # The JVM only passes Arrow data on; compiling it thoroughly would take more of a core than it gives back.
 _JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
+_LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+
 _NOISE = (b"Using incubator modules",)
 """What the JVM says on its standard error that nobody needs to read."""
 
 
 def start_session(name: str, *, lanes: int, settings: Mapping[str, str] = {}) -> SparkSession:
-    """Start Spark, on this machine unless the settings or spark-submit say otherwise.
+    """Start Spark: on this machine, unless the settings, spark-submit or the environment's MASTER name a cluster.
 
     Args:
         name: Application name.
-        lanes: Tasks that should run side by side.
-        settings: Spark's own settings; they win over ours.
+        lanes: Tasks that should run side by side on this machine.
+        settings: Spark's own settings. They win over what spark-submit was given, and that over ours.
 
     Raises:
         OperatorError: There is no Java that Spark can run on.
     """
     check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    local = f"local[{max(2, lanes)}]"
-    builder = SparkSession.builder.appName(name)
-    if "spark.master" not in settings and "MASTER" not in os.environ:
-        builder = (
-            builder.master(local)
-            .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.driver.host", "127.0.0.1")
-        )
     log_settings = files(__package__).joinpath("log4j2.properties")
     java_options = f"-Dlog4j2.configurationFile={log_settings} {_JAVA_OPTIONS}"
-    for key, value in {**_SETTINGS, "spark.driver.extraJavaOptions": java_options, **settings}.items():
+    submitted = _submitted()
+    given = {**submitted, "spark.app.name": name, **settings}
+    ours = {**_SETTINGS, "spark.driver.extraJavaOptions": java_options}
+    if submitted:
+        # Java runs already, and logs as spark-submit has it log: every job, several times a second.
+        ours |= {"spark.log.level": "WARN"}
+    if "spark.master" not in given and "MASTER" not in os.environ:
+        ours |= {"spark.master": f"local[{max(2, lanes)}]", **_LOOPBACK}
+    builder = SparkSession.builder
+    for key, value in {**ours, **given}.items():
         builder = builder.config(key, value)
     with _without_noise(), _keeping_interrupts():
         return builder.getOrCreate()
+
+
+def _submitted() -> Mapping[str, str]:
+    """What spark-submit was given, if it started this program; Java knows it, and is running already."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    SparkContext._ensure_initialized()
+    return dict(SparkConf().getAll())
 
 
 def check_java() -> None:
