@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 
 import pytest
@@ -11,7 +11,9 @@ import pytest
 from penstock.apply.ledger import ProcessState
 from penstock.apply.patience import Patience
 from penstock.apply.process import ApplyProcess, Batch, ProcessConfig, Progress
-from penstock.errors import FencedError, OperatorError, PenstockError
+from penstock.apply.server import LaneResult
+from penstock.change import TableName
+from penstock.errors import FencedError, OperatorError, PenstockError, RetryableError
 from penstock.position import Limit, Scn
 
 FREED = OperatorError("the change log does not hold what follows position 5")
@@ -21,7 +23,9 @@ TAKEN_OVER = FencedError("another run has taken over")
 class Feed:
     """A source that has forgotten what follows."""
 
-    def start(self, state: ProcessState) -> None: ...
+    def start(self, state: ProcessState, known: Collection[TableName]) -> None: ...
+
+    def look_around(self) -> None: ...
 
     def next_batch(self, after: Scn, limit: Limit) -> Batch | None:
         raise FREED
@@ -82,7 +86,7 @@ def test_a_run_that_was_taken_over_says_so_and_not_that_the_log_is_gone(
         source="DBS1",
         feed=Feed(),
         ledger=Ledger(confirm),
-        prepare=lambda state, stop: None,
+        prepare=lambda state, stop: [],
         config=ProcessConfig(),
         patience=Patience(0, stop, Nobody()),
         listener=Nobody(),
@@ -92,3 +96,47 @@ def test_a_run_that_was_taken_over_says_so_and_not_that_the_log_is_gone(
         process.run(stop)
 
     assert caught.value is error
+
+
+class Failing:
+    """A batch that cannot be applied, however often it is tried."""
+
+    end = Scn(6)
+    total_changes = 1
+    last_committed_at = None
+
+    def __len__(self) -> int:
+        return 1
+
+    def apply(self, *, lanes: int) -> Sequence[LaneResult]:
+        raise RetryableError("a Spark task failed")
+
+
+class FailingFeed(Feed):
+    def next_batch(self, after: Scn, limit: Limit) -> Batch | None:
+        return Failing()
+
+
+class Counting(Nobody):
+    def __init__(self) -> None:
+        self.retries = 0
+
+    def retrying(self, error: PenstockError, left_s: float) -> None:
+        self.retries += 1
+        assert self.retries < 5, "it goes on for ever"
+
+
+def test_a_batch_that_fails_each_time_is_not_tried_for_longer_than_a_server_that_is_away() -> None:
+    stop = threading.Event()
+    process = ApplyProcess(
+        source="DBS1",
+        feed=FailingFeed(),
+        ledger=Ledger(alone),
+        prepare=lambda state, stop: [],
+        config=ProcessConfig(),
+        patience=Patience(0.5, stop, Counting()),
+        listener=Nobody(),
+    )
+
+    with pytest.raises(RetryableError, match="in spite of trying"):
+        process.run(stop)

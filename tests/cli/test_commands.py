@@ -177,6 +177,10 @@ def test_a_table_that_is_set_up_while_a_run_is_at_work_is_copied_and_followed(la
     assert program("setup").code == 0
     with program.start("run") as run:
         run.await_line("following")
+        lab.source.execute("CREATE TABLE early (id int PRIMARY KEY); INSERT INTO early VALUES (1)")
+        assert program("setup").code == 0
+        # Nothing is written that would wake the run.
+        await_true(lambda: lab.target.execute("SELECT FROM early").rowcount == 1, 60, lambda: run.said)
         lab.source.execute("CREATE TABLE later (id int PRIMARY KEY, v int); INSERT INTO later VALUES (1, 1)")
         assert program("setup").code == 0
         with lab.source.transaction():
@@ -184,4 +188,4 @@ def test_a_table_that_is_set_up_while_a_run_is_at_work_is_copied_and_followed(la
         await_true(lambda: lab.target.execute("SELECT FROM customer WHERE name = 'x'").rowcount == 1)
         assert run.end() == 0, run.said
     assert program("errors", "list").out == "the error queue is empty\n"
-    lab.assert_identical("later", "customer")
+    lab.assert_identical("early", "later", "customer")

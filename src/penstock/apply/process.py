@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -18,6 +18,7 @@ from penstock.apply.ledger import ProcessState
 from penstock.apply.pace import Pace
 from penstock.apply.patience import Patience, RetryListener
 from penstock.apply.server import LaneResult
+from penstock.change import TableName
 from penstock.errors import OperatorError, PenstockError, RetryableError
 from penstock.position import Limit, Scn
 
@@ -103,8 +104,15 @@ class Batch(Protocol):
 class Feed(Protocol):
     """The source, as the process drives it."""
 
-    def start(self, state: ProcessState) -> None:
-        """Get ready to deliver batches to this run of the process."""
+    def start(self, state: ProcessState, known: Collection[TableName]) -> None:
+        """Get ready to deliver batches to this run of the process, of `known` tables.
+
+        Raises:
+            TablesAddedError: There are more tables; so do `look_around` and a batch's `apply`.
+        """
+
+    def look_around(self) -> None:
+        """Notice what has been added at the source; called now and then while nothing waits there."""
 
     def next_batch(self, after: Scn, limit: Limit) -> Batch | None:
         """Return the transactions that follow `after`; None when there are none yet."""
@@ -169,7 +177,7 @@ class ApplyProcess:
         source: str,
         feed: Feed,
         ledger: Ledger,
-        prepare: Callable[[ProcessState, threading.Event], None],
+        prepare: Callable[[ProcessState, threading.Event], Collection[TableName]],
         config: ProcessConfig,
         patience: Patience,
         listener: Listener,
@@ -178,7 +186,8 @@ class ApplyProcess:
 
         Args:
             source: Name of the source, which a process keeps for life (A-7).
-            prepare: Called once this is the one run, before the first batch; copies what is not copied yet.
+            prepare: Called once this is the one run, before the first batch; copies what is not copied yet, and
+                returns the tables it has seen.
             patience: How long to go on trying while a server is out of reach.
         """
         self._source = source
@@ -210,10 +219,9 @@ class ApplyProcess:
                 progress.position = state.low_watermark
                 if until_caught_up and until is None:
                     until = self._feed.tick()
-                self._prepare(state, stop)
-                self._feed.start(state)
+                known = self._prepare(state, stop)
+                self._feed.start(state, known)
                 self._listener.following()
-                self._patience.restore()
                 self._follow(progress, stop, until)
             except TablesAddedError:
                 continue
@@ -235,16 +243,20 @@ class ApplyProcess:
             asked_at = datetime.now(UTC)
             batch = self._next_batch(progress.position)
             if batch is None:
+                self._patience.restore()
                 if time.monotonic() - noted_at > _IDLE_NOTE_S:
                     noted_at = time.monotonic()
                     self._ledger.note_idle(asked_at)
                     self._listener.waiting(progress)
+                    self._feed.look_around()
                 self._feed.wait(stop, _IDLE_NOTE_S)
                 continue
             if len(batch):
                 self._apply(batch, progress)
             self._ledger.complete(batch.end, batch.last_committed_at)
             progress.position = batch.end
+            # Not before: what fails each time is not to be tried for ever.
+            self._patience.restore()
             self._feed.free(batch.end)
             self._listener.progressed(progress)
 

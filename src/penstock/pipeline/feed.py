@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from typing import Protocol
@@ -104,13 +104,15 @@ class SparkFeed:
         self._definitions = definitions
         self._config = config
         self._jobs: BatchJobs | None = None
+        self._known: set[TableName] = set()
         self._captured: Sequence[Captured] = ()
         self._catalog: TargetCatalog | None = None
         self._catalog_read_at = 0.0
 
-    def start(self, state: ProcessState) -> None:
-        """Get ready to deliver batches to this run of the process."""
+    def start(self, state: ProcessState, known: Collection[TableName]) -> None:
+        """Get ready to deliver batches to this run of the process, of `known` tables; their partitions may change."""
         self._jobs = BatchJobs(self._spark, process=state.name, epoch=state.epoch)
+        self._known = set(known)
         self._captured, self._catalog = (), None
         self._log.open()
         self._refresh(self._jobs)
@@ -120,6 +122,12 @@ class SparkFeed:
         """Return the transactions that follow `after`; None when there are none yet."""
         part = self._log.next_slice(after, limit)
         return None if part is None else SparkBatch(part, self)
+
+    def look_around(self) -> None:
+        """Raise if tables were added to the capture set."""
+        assert self._jobs is not None
+        if self._log.captured_count() != len(self._captured):
+            self._refresh(self._jobs)
 
     def wait(self, stop: threading.Event, timeout_s: float) -> None:
         """Return when the source may have something; when told to stop, or after the timeout, at the latest."""
@@ -151,12 +159,13 @@ class SparkFeed:
     def _refresh(self, jobs: BatchJobs) -> None:
         is_new = False
         if self._log.captured_count() != len(self._captured):
-            known = {captured.table.name for captured in self._captured}
             self._captured = self._log.captured()
             self._definitions.save_dictionary(self._captured)
             is_new = True
-            if known and not {c.table.name for c in self._captured if not c.is_partition} <= known:
+            if not {c.table.name for c in self._captured if not c.is_partition} <= self._known:
                 raise TablesAddedError("tables were added to the capture set; they are copied first")
+            # A partition that is detached later is no new table.
+            self._known |= {c.table.name for c in self._captured}
         if is_new or self._catalog is None or time.monotonic() - self._catalog_read_at > _CATALOG_AGE_S:
             self._check_source()
             catalog = self._read_catalog()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Protocol
 
@@ -17,9 +17,10 @@ from penstock.apply.patience import Patience
 from penstock.apply.process import ApplyProcess, Listener, ProcessConfig, Progress
 from penstock.apply.server import ServerConfig
 from penstock.apply.target import TargetTable
+from penstock.change import TableName
 from penstock.config import PipelineConfig
 from penstock.dialects.base import DatabasePlan, LockedError
-from penstock.errors import OperatorError, PenstockError
+from penstock.errors import OperatorError, PenstockError, RetryableError
 from penstock.pipeline.feed import SparkFeed
 from penstock.pipeline.plan import Plan
 from penstock.pipeline.sides import SourceSide, TargetLedger, TargetSide
@@ -234,8 +235,7 @@ class Pipeline:
             ledger.refuse_second()
 
     def _check_columns(self, source: TableSchema, target: TableSchema) -> None:
-        wanted = [column.name for column in source.columns if not column.is_generated]
-        lacking = [repr(name) for name in wanted if name not in target.by_name]
+        lacking = [repr(column.name) for column in source.columns if column.name not in target.by_name]
         if lacking:
             raise OperatorError(
                 f"{source.name} lacks column{'s' if len(lacking) > 1 else ''} {', '.join(lacking)} at the target",
@@ -273,7 +273,8 @@ class Pipeline:
         state: ProcessState,
         stop: threading.Event,
         listener: RunListener,
-    ) -> None:
+    ) -> Collection[TableName]:
+        """Copy what is not copied yet; returns the tables that were captured when it began."""
         with closing(self._source.open_log()) as log:
             captured = {c.table.name: c.table for c in log.captured() if not c.is_partition}
         existing = self._source.describe(captured)
@@ -281,6 +282,15 @@ class Pipeline:
         copyable = sorted(name for name in existing if name in at_target)
         for name in set(copyable) - set(ledger.instantiated()):
             self._check_columns(existing[name], at_target[name])
+
+        def confirm() -> None:
+            if self._source.describe(captured) != existing:
+                raise RetryableError(
+                    "a table was altered while its copy was about to begin",
+                    where=self._source.label,
+                    do="the copy begins anew",
+                )
+
         context = CopyContext(
             process=state.name,
             epoch=state.epoch,
@@ -290,7 +300,8 @@ class Pipeline:
             target_tables={name: TargetTable(at_target[name]) for name in copyable},
         )
         jobs = ChunkJobs(spark, context)
-        Instantiator(self._source.origin(), ledger, ledger, jobs, listener).run(copyable, stop)
+        Instantiator(self._source.origin(), ledger, ledger, jobs, listener, confirm=confirm).run(copyable, stop)
+        return captured
 
 
 @contextmanager

@@ -8,7 +8,7 @@ so a crash costs at most the chunks that were under way.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -113,13 +113,21 @@ class Instantiator:
         ledger: CopyLedger,
         jobs: ChunkJobs,
         listener: CopyListener,
+        *,
+        confirm: Callable[[], None],
     ) -> None:
-        """Copy from `origin` to `destination`."""
+        """Copy from `origin` to `destination`.
+
+        Args:
+            confirm: Called once a snapshot is held; raises if tables are not what `jobs` takes them for any more.
+                What is altered later is captured after the snapshot.
+        """
         self._origin = origin
         self._destination = destination
         self._ledger = ledger
         self._jobs = jobs
         self._listener = listener
+        self._confirm = confirm
 
     def run(self, tables: Sequence[TableName], stop: threading.Event) -> bool:
         """Copy what is not copied yet; a partition comes with its root.
@@ -140,6 +148,7 @@ class Instantiator:
             return False
         if fresh:
             with self._origin.hold_snapshot() as held:
+                self._confirm()
                 chunks = [chunk for table in fresh for chunk in self._origin.cut_into_chunks(table)]
                 self._ledger.begin_copies(chunks, held)
                 source = CopySource(held.text, held.exported)
