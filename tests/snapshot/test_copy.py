@@ -6,6 +6,7 @@ import random
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
@@ -23,7 +24,7 @@ from penstock.dialects.postgres.copy import PostgresChunkReader, PostgresCopyOri
 from penstock.errors import FencedError, OperatorError, PenstockError, RetryableError
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, CopySource
-from penstock.snapshot.instantiate import CopyListener, Instantiator
+from penstock.snapshot.instantiate import CopyListener, HeldSnapshot, Instantiator
 from penstock.snapshot.task import CopyContext, copy_chunk
 from tests.lab import Lab, table
 
@@ -106,6 +107,10 @@ def copy_context(lab: Lab) -> CopyContext:
     )
 
 
+def instantiator(lab: Lab, jobs: OneByOne, origin: PostgresCopyOrigin) -> Instantiator:
+    return Instantiator(origin, lab.ledger, lab.ledger, jobs, Quiet(), confirm=lambda: None)
+
+
 def copy(
     lab: Lab,
     *names: str,
@@ -117,7 +122,7 @@ def copy(
     jobs = OneByOne(copy_context(lab), before, [])
     tables = [table(name) for name in names]
     chosen = origin or CutAt(lab, cuts)
-    assert Instantiator(chosen, lab.ledger, lab.ledger, jobs, Quiet()).run(tables, threading.Event())
+    assert instantiator(lab, jobs, chosen).run(tables, threading.Event())
     return jobs.copied
 
 
@@ -277,9 +282,7 @@ def test_a_crash_in_the_midst_of_a_chunk_leaves_none_of_it(rows_of_t: Lab, raw_f
     origin = CutAt(lab, TENS)
 
     with pytest.raises(RetryableError, match="connection lost"):
-        Instantiator(origin, lab.ledger, lab.ledger, OneByOne(context, {}, []), Quiet()).run(
-            [table("t")], threading.Event()
-        )
+        instantiator(lab, OneByOne(context, {}, []), origin).run([table("t")], threading.Event())
 
     assert lab.rows("t") == []
     assert [chunk.number for copy in lab.ledger.open_copies() for chunk in copy.todo] == [0, 1, 2]
@@ -297,8 +300,10 @@ class BreaksOff:
     def chunk_reader(self) -> BreaksOff:
         return self
 
-    def read_chunk(self, table: TableSchema, chunk: Chunk, source: CopySource) -> Iterator[pa.RecordBatch]:
-        yield from self._reader().read_chunk(table, chunk, source)
+    def read_chunk(
+        self, table: TableSchema, columns: Sequence[str], chunk: Chunk, source: CopySource
+    ) -> Iterator[pa.RecordBatch]:
+        yield from self._reader().read_chunk(table, columns, chunk, source)
         raise RetryableError("connection lost")
 
     def read_raw(self, table: TableSchema, columns: Sequence[str], chunk: Chunk, source: CopySource) -> Iterator[bytes]:
@@ -593,13 +598,74 @@ def test_a_table_that_joins_later_is_copied_without_disturbing_the_others(lab: L
     assert_applied(lab, "a", "b")
 
 
+def test_a_column_that_only_the_source_generates_is_copied(lab: Lab) -> None:
+    lab.target.execute("CREATE TABLE t (id int PRIMARY KEY, v int, g int)")
+    prepare(
+        lab,
+        "CREATE TABLE t (id int PRIMARY KEY, v int, g int GENERATED ALWAYS AS (v + 1) STORED);"
+        "INSERT INTO t (id, v) SELECT n, n FROM generate_series(1, 30) n",
+    )
+    crash_at(lab, ("t", 1), "t")
+    lab.source.execute("UPDATE t SET v = 0 WHERE id IN (5, 25); DELETE FROM t WHERE id IN (6, 26)")
+
+    copy(lab, "t")
+
+    assert lab.target.execute("SELECT sum(g - v), count(g) FROM t").fetchone() == (30, 30)
+    assert_applied(lab, "t")
+
+
+def test_a_generated_column_that_the_target_lacks_is_asked_for(lab: Lab) -> None:
+    lab.target.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with pytest.raises(OperatorError, match=r"lacks column 'g'.*ADD COLUMN \"g\" integer"):
+        prepare(lab, "CREATE TABLE t (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id + 1) STORED)")
+
+
+@pytest.mark.parametrize("form", [RAW_FORM, "of another database"])
+def test_a_copy_whose_snapshot_is_gone_goes_on_without_it(
+    rows_of_t: Lab, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = rows_of_t
+    monkeypatch.setattr(PostgresChunkReader, "raw_form", form)
+
+    def end_holder() -> None:
+        lab.source.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name ~ 'snapshot$'"
+        )
+
+    with pytest.raises(RetryableError, match="the session that holds the copy's snapshot was ended"):
+        copy(lab, "t", before={("t", 1): end_holder})
+    begin_again(lab)
+    lab.source.execute("UPDATE t SET v = v || '!'")
+
+    assert [(chunk, rows) for _, chunk, rows in copy(lab, "t")] == [(1, 3), (2, 3)]
+    assert_applied(lab, "t")
+
+
+def test_retry_leaves_out_what_the_copy_of_a_partition_s_root_holds(lab: Lab) -> None:
+    prepare(
+        lab,
+        "CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (0) TO (15);",
+    )
+    lab.source.execute("BEGIN; TRUNCATE t_1; INSERT INTO t VALUES (1); COMMIT")
+    lab.apply()
+    (entry,) = lab.errors()
+    lab.source.execute("INSERT INTO t VALUES (2)")
+    copy(lab, "t")
+
+    lab.retry(entry.id)
+
+    assert lab.rows("t") == [(1,), (2,)]
+    assert_applied(lab, "t", "t_1")
+
+
 def test_a_stop_between_chunks_is_heeded_and_gone_on_from(lab: Lab) -> None:
     prepare(lab, "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 20)")
     origin = CutAt(lab, {"t": [[str(n)] for n in range(1, 20)]})
     stop = threading.Event()
     jobs = OneByOne(copy_context(lab), {("t", 3): stop.set}, [])
 
-    assert not Instantiator(origin, lab.ledger, lab.ledger, jobs, Quiet()).run([table("t")], stop)
+    assert not instantiator(lab, jobs, origin).run([table("t")], stop)
 
     assert lab.ledger.instantiated() == {}
     done = len(jobs.copied)
@@ -608,16 +674,16 @@ def test_a_stop_between_chunks_is_heeded_and_gone_on_from(lab: Lab) -> None:
     assert_applied(lab, "t")
 
 
-class StopsAtTheFirst(Quiet):
-    """Hears a run on Spark, and has it stopped once some chunks are copied."""
+class OnceCopied(Quiet):
+    """Hears a run on Spark, and has something done whenever some chunks are copied."""
 
-    def __init__(self, stop: threading.Event) -> None:
+    def __init__(self, then: Callable[[], object]) -> None:
         super().__init__()
-        self._stop = stop
+        self._then = then
 
     def copied(self, chunks: int, rows: int) -> None:
         super().copied(chunks, rows)
-        self._stop.set()
+        self._then()
 
     def following(self) -> None:
         """Nobody listens, here and below."""
@@ -640,7 +706,7 @@ def test_on_spark_a_copy_under_load_is_stopped_gone_on_with_and_caught_up(lab: L
     )
     lab.pipeline().setup()
     stop, quiet = threading.Event(), threading.Event()
-    first, second = StopsAtTheFirst(stop), StopsAtTheFirst(threading.Event())
+    first, second = OnceCopied(stop.set), OnceCopied(lambda: None)
     writer = threading.Thread(target=_write, args=[lab, quiet])
     writer.start()
 
@@ -651,7 +717,7 @@ def test_on_spark_a_copy_under_load_is_stopped_gone_on_with_and_caught_up(lab: L
     finally:
         quiet.set()
         writer.join()
-    lab.pipeline().run(threading.Event(), StopsAtTheFirst(threading.Event()), until_caught_up=True)
+    lab.pipeline().run(threading.Event(), OnceCopied(lambda: None), until_caught_up=True)
 
     assert half == (first.rows,)
     assert 0 < first.rows < 1500
@@ -673,3 +739,46 @@ def _write(lab: Lab, until: threading.Event) -> None:
             session.execute("DELETE FROM t WHERE id = %s", [chosen.randint(1, 1500)])
             session.execute("INSERT INTO t VALUES (%s, 'new') ON CONFLICT DO NOTHING", [chosen.randint(1, 3000)])
             session.execute("UPDATE t SET id = %s WHERE id = %s", [next(fresh), chosen.randint(1, 1500)])
+
+
+@pytest.mark.usefixtures("spark")
+def test_on_spark_a_table_that_is_set_up_during_the_first_copy_is_copied_before_its_changes(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.source.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    lab.pipeline().setup()
+
+    def add() -> None:
+        if lab.source.execute("SELECT to_regclass('u')").fetchone() != (None,):
+            return
+        lab.source.execute("CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u VALUES (1)")
+        lab.pipeline().setup()
+        lab.source.execute("UPDATE u SET id = 2; UPDATE t SET id = 2")
+
+    stop = threading.Event()
+    listener = OnceCopied(add)
+    monkeypatch.setattr(listener, "waiting", lambda progress: stop.set())
+    lab.pipeline().run(stop, listener)
+
+    assert lab.errors() == []
+    lab.assert_identical("t", "u")
+
+
+@pytest.mark.usefixtures("spark")
+def test_on_spark_a_table_altered_just_before_its_snapshot_is_copied_with_its_new_column(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.source.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    lab.pipeline().setup()
+    lab.target.execute("ALTER TABLE t ADD c text")
+    hold = PostgresCopyOrigin.hold_snapshot
+
+    def alter_and_hold(origin: PostgresCopyOrigin) -> AbstractContextManager[HeldSnapshot]:
+        lab.source.execute("ALTER TABLE t ADD COLUMN IF NOT EXISTS c text; UPDATE t SET c = 'x'")
+        return hold(origin)
+
+    monkeypatch.setattr(PostgresCopyOrigin, "hold_snapshot", alter_and_hold)
+    lab.pipeline().run(threading.Event(), OnceCopied(lambda: None), until_caught_up=True)
+
+    assert lab.errors() == []
+    lab.assert_identical("t")

@@ -18,7 +18,9 @@ from penstock.snapshot.chunk import Chunk, CopySource
 class ChunkReader(Protocol):
     """Reads chunks at the source."""
 
-    def read_chunk(self, table: TableSchema, chunk: Chunk, source: CopySource) -> Iterator[pa.RecordBatch]:
+    def read_chunk(
+        self, table: TableSchema, columns: Sequence[str], chunk: Chunk, source: CopySource
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a chunk, as of the source's snapshot; columns of canonical text."""
 
     @property
@@ -94,11 +96,11 @@ def copy_chunk(chunk: Chunk, source: CopySource, context: CopyContext) -> int:
         if not is_todo:
             return 0
         reader, table = context.source.chunk_reader(), context.source_tables[chunk.table]
-        columns = [c.name for c in table.columns if not (c.is_generated or target.schema.by_name[c.name].is_generated)]
+        columns = [c.name for c in table.columns if not target.schema.by_name[c.name].is_generated]
         if source.exported is not None and reader.raw_form == session.raw_form and columns:
             rows = session.load_raw(target, columns, reader.read_raw(table, columns, chunk, source))
         else:
-            for batch in reader.read_chunk(table, chunk, source):
+            for batch in reader.read_chunk(table, columns, chunk, source):
                 session.load(target, pa.Table.from_batches([batch]))
                 rows += batch.num_rows
         session.close_chunk(context.process, chunk, rows)

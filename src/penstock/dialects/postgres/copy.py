@@ -18,7 +18,7 @@ from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.change_log import ChangeLog
 from penstock.dialects.postgres.connection import RAW_FORM, Connection, connect, label, literal, quote, speaking
 from penstock.dialects.postgres.snapshots import Cut, Snapshot
-from penstock.errors import RetryableError
+from penstock.errors import OperatorError, RetryableError
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, CopySource, KeyValues
 from penstock.snapshot.instantiate import HeldSnapshot
@@ -113,17 +113,20 @@ class PostgresChunkReader:
         self._url = url
         self._set_name = set_name
 
-    def read_chunk(self, table: TableSchema, chunk: Chunk, source: CopySource) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a chunk; columns of canonical text, without those the database computes."""
-        columns = [column for column in table.columns if not column.is_generated]
+    def read_chunk(
+        self, table: TableSchema, columns: Sequence[str], chunk: Chunk, source: CopySource
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a chunk; columns of canonical text."""
+        wanted = [table.by_name[name] for name in columns]
         reader = ArrowReader(self._url, f"penstock {self._set_name} copy")
         try:
             if source.exported is not None:
-                for statement in _under(source.exported):
-                    reader.execute(statement)
-                query = rows_now(table, columns, chunk)
+                with self._taking_up_the_snapshot():
+                    for statement in _under(source.exported):
+                        reader.execute(statement)
+                query = rows_now(table, wanted, chunk)
             else:
-                query = rows_as_of(table, columns, chunk, self._set_name, Cut(Snapshot.parse(source.snapshot)))
+                query = rows_as_of(table, wanted, chunk, self._set_name, Cut(Snapshot.parse(source.snapshot)))
             yield from reader.stream(query, doing=f"copy table {table.name}")
             if source.exported is not None:
                 found = reader.table(_rewritten(table), doing=f"copy table {table.name}")
@@ -142,8 +145,9 @@ class PostgresChunkReader:
         connection = connect(self._url, f"penstock {self._set_name} copy")
         try:
             with speaking(f"copy table {table.name}", self._url):
-                for statement in _under(source.exported):
-                    connection.execute(statement)
+                with self._taking_up_the_snapshot():
+                    for statement in _under(source.exported):
+                        connection.execute(statement)
                 query = plain_rows_now(table, columns, chunk)
                 yield from _copy_out(connection, query)
                 found = connection.execute(_rewritten(table)).fetchone()
@@ -151,6 +155,17 @@ class PostgresChunkReader:
             self._refuse_rewritten(table, found[0])
         finally:
             connection.close()
+
+    @contextmanager
+    def _taking_up_the_snapshot(self) -> Iterator[None]:
+        try:
+            yield
+        except (psycopg.errors.InvalidParameterValue, psycopg.errors.UndefinedObject, OperatorError) as exc:
+            raise RetryableError(
+                "the session that holds the copy's snapshot was ended",
+                where=label(self._url),
+                do="what is missing is put right from the log",
+            ) from exc
 
     def _refuse_rewritten(self, table: TableSchema, files: int) -> None:
         if files:

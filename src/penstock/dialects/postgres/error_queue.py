@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -185,11 +185,26 @@ class PostgresRetrySession(PostgresSession):
         """Describe the tables that a transaction changes."""
         names = {change.table for change in transaction.changes}
         tables = read_tables(self.connection, names)
+        copied = self._copied()
+        # A partition was copied with its root.
+        parts = {part: copied[root] for part, root in self._ancestors(names) if root in copied}
         return TargetCatalog(
             tables={name: TargetTable(table) for name, table in tables.items()},
-            instantiated=dict.fromkeys(names, START) | self._copied(),
+            instantiated=dict.fromkeys(names, START) | parts | copied,
             references_from=START,
         )
+
+    def _ancestors(self, names: Collection[TableName]) -> Iterator[tuple[TableName, TableName]]:
+        """Yield (partition, ancestor) for each of the tables that is a partition."""
+        rows = self._execute(
+            "SELECT n.nspname, c.relname, pn.nspname, p.relname FROM pg_class c"
+            " JOIN pg_namespace n ON n.oid = c.relnamespace, pg_partition_ancestors(c.oid) a"
+            " JOIN pg_class p ON p.oid = a.relid JOIN pg_namespace pn ON pn.oid = p.relnamespace"
+            " WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[]))",
+            [[name.schema for name in names], [name.name for name in names]],
+        )
+        for schema, name, root_schema, root_name in rows:
+            yield TableName(schema, name), TableName(root_schema, root_name)
 
     def _copied(self) -> dict[TableName, Scn]:
         rows = self._execute(

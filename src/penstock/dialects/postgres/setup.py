@@ -288,11 +288,10 @@ def _check_table(plan: DatabasePlan, source: TableSchema, target: TableSchema) -
     for column in source.columns:
         there = target.by_name.get(column.name)
         if there is None:
-            if not column.is_generated:
-                fault(
-                    f"table {name} lacks column {column.name!r}",
-                    f"ALTER TABLE {quote(name.schema, name.name)} ADD COLUMN {quote(column.name)} {column.type}",
-                )
+            fault(
+                f"table {name} lacks column {column.name!r}",
+                f"ALTER TABLE {quote(name.schema, name.name)} ADD COLUMN {quote(column.name)} {column.type}",
+            )
         elif there.base_type != column.base_type:
             fault(
                 f"column {column.name!r} of table {name} is {there.type}, at the source it is {column.type}",
