@@ -13,7 +13,7 @@ from penstock.apply.server import ServerConfig
 from penstock.dialects.base import LockedError
 from penstock.errors import OperatorError
 from penstock.pipeline import pipeline
-from tests.lab import Lab
+from tests.lab import Lab, images
 from tests.program import await_true
 
 WIDE = ", ".join(f"c{n} int DEFAULT 0" for n in range(300))
@@ -355,3 +355,23 @@ def test_setup_gives_up_on_a_table_that_is_held_for_long(lab: Lab, monkeypatch: 
     assert lab.source.execute("SELECT to_regnamespace(%s)", [lab.set_name]).fetchone() == (None,)
 
     lab.pipeline().setup()
+
+
+@pytest.mark.parametrize(
+    ("ddl", "tables"),
+    [
+        ("CREATE TABLE m (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+         "CREATE TABLE m1 PARTITION OF m FOR VALUES FROM (1) TO (10)", ["public.m1"]),
+        ("CREATE TABLE m (id int PRIMARY KEY); CREATE TABLE m1 (PRIMARY KEY (id)) INHERITS (m)", ["public.*"]),
+    ],
+    ids=["a partition without its root", "a table that inherits"],
+)  # fmt: skip
+def test_ddl_reaches_the_capture_of_tables_below_the_one_it_names(lab: Lab, ddl: str, tables: list[str]) -> None:
+    lab.setup(ddl, tables=tables)
+    lab.source.execute("ALTER TABLE m ADD v text; INSERT INTO m1 VALUES (1, 'x')")
+    lab.source.execute("ALTER TABLE m RENAME v TO w; UPDATE m1 SET w = 'y'; ALTER TABLE m DROP w; DELETE FROM m1")
+    assert images(lab.changes()) == [
+        ("insert", "m1", None, '{"id":"1","v":"x"}'),
+        ("update", "m1", '{"id":"1","w":"x"}', '{"w":"y"}'),
+        ("delete", "m1", '{"id":"1"}', None),
+    ]

@@ -433,15 +433,18 @@ DECLARE
   root oid;
 BEGIN
   FOR root IN
-    WITH touched AS (
+    WITH RECURSIVE touched AS (
       SELECT d.objid AS relid FROM pg_event_trigger_ddl_commands() d WHERE d.classid = 'pg_class'::regclass
       UNION
       SELECT t.tgrelid FROM pg_event_trigger_ddl_commands() d JOIN pg_trigger t ON t.oid = d.objid
       WHERE d.classid = 'pg_trigger'::regclass AND t.tgname NOT LIKE 'R\_penstock\_%'
+    ), reached AS (
+      -- Only the table that was named is reported, not those that inherit from it.
+      SELECT relid FROM touched UNION SELECT i.inhrelid FROM pg_inherits i JOIN reached p ON i.inhparent = p.relid
     )
     SELECT DISTINCT {set}.captured_root(r.relid)
-    FROM (SELECT relid FROM touched
-          UNION SELECT c.confrelid FROM pg_constraint c WHERE c.contype = 'f' AND c.conrelid IN (SELECT relid FROM touched)) r
+    FROM (SELECT relid FROM reached
+          UNION SELECT c.confrelid FROM pg_constraint c WHERE c.contype = 'f' AND c.conrelid IN (SELECT relid FROM reached)) r
     WHERE EXISTS (SELECT FROM {set}.captured c WHERE c.relid = {set}.captured_root(r.relid))
       AND EXISTS (SELECT FROM pg_class k WHERE k.oid = r.relid)
   LOOP
