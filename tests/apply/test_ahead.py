@@ -8,6 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.apply.ahead import ahead
+from penstock.apply.server import ServerConfig
+from penstock.dialects.postgres.session import PostgresSession
+from penstock.errors import RetryableError
+from tests.lab import Lab
 
 
 def workers() -> list[threading.Thread]:
@@ -89,3 +93,22 @@ def test_nothing_is_made_before_somebody_asks() -> None:
     ahead(items())
 
     assert made == []
+
+
+def test_a_lane_that_fails_reads_no_further(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY)")
+    for n in range(100):
+        lab.source.execute("INSERT INTO t VALUES (%s)", [n])
+
+    def fail(*_: object, **__: object) -> None:
+        raise RetryableError("the target is gone")
+
+    monkeypatch.setattr(PostgresSession, "apply_net", fail)
+    part = lab.next_slice()
+    assert part is not None
+
+    # What is kept of it, the traceback of its failure included, must not keep the threads.
+    (result,) = lab.apply_slice(part, lanes=1, config=ServerConfig(group_changes=10))
+
+    assert result.failure is not None
+    assert workers() == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import traceback
 from collections.abc import Sequence
 
 import pytest
@@ -12,7 +13,7 @@ from pyspark.sql import SparkSession
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.errors import RetryableError
 from penstock.position import Limit
-from penstock.spark.job import BatchJobs, _for_each
+from penstock.spark.job import BatchJobs, _carried, _for_each
 from tests.lab import Lab
 
 SCHEMA = """
@@ -121,3 +122,17 @@ def test_a_lost_spark_is_not_taken_for_a_full_disk(
 @pytest.mark.parametrize("items", [1, 3, 16, 23])
 def test_every_item_is_done_once_and_results_come_in_order(spark: SparkSession, items: int) -> None:
     assert _for_each(spark, range(items), lambda item: 10 * item) == [10 * item for item in range(items)]
+
+
+def test_what_a_driver_said_of_a_row_stays_in_the_task() -> None:
+    def fail() -> None:
+        try:
+            raise ValueError("Failing row contains (42)")
+        except ValueError as exc:
+            raise RetryableError("cannot copy") from exc
+
+    with pytest.raises(RuntimeError) as caught, _carried():
+        fail()
+    written = "".join(traceback.format_exception(caught.value))
+    assert "cannot copy" in written
+    assert "Failing row" not in written

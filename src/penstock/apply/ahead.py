@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -12,7 +12,7 @@ T = TypeVar("T")
 _END = object()
 
 
-def ahead(items: Iterable[T], *, depth: int = 1) -> Iterator[T]:
+def ahead(items: Iterable[T], *, depth: int = 1) -> Generator[T, None, None]:
     """Yield the same items; at most `depth` of them wait to be asked for while one more is made.
 
     An error in making an item is raised where that item would have come. When the consumer leaves early the

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -37,7 +38,7 @@ _SMALLEST_SPLIT = 50
 """A group of fewer changes is not halved any more when the set path fails: the row path is as quick."""
 
 GROUP_BYTES = 32 * 1024 * 1024
-"""Most bytes of images in a group, or in a piece of a large transaction."""
+"""A group, or a piece of a large transaction, ends where it reaches so many bytes of images."""
 
 _WIDE_BYTES = 1024 * 1024
 
@@ -143,14 +144,18 @@ class ApplyServer:
             applied = self._already_applied()
             # One group is being read, one is netted, and the target is at work on one.
             sizes = group_sizes(self._config.group_changes)
-            groups = ahead(cut_groups(batches, sizes, max_bytes=GROUP_BYTES))
-            for work in ahead(self._prepare(groups, applied)):
-                if work.can_net:
-                    self._apply_set(work.group, work.nets)
-                else:
-                    self._apply_rows(work.group)
-                if self._result.aborted_by is not None:
-                    break
+            # Closed here: an error that is kept keeps them too, and they would go on reading.
+            with (
+                closing(ahead(cut_groups(batches, sizes, max_bytes=GROUP_BYTES))) as groups,
+                closing(ahead(self._prepare(groups, applied))) as prepared,
+            ):
+                for work in prepared:
+                    if work.can_net:
+                        self._apply_set(work.group, work.nets)
+                    else:
+                        self._apply_rows(work.group)
+                    if self._result.aborted_by is not None:
+                        break
         except PenstockError as exc:
             self._result.failure = exc
         return self._result
@@ -272,8 +277,10 @@ class ApplyServer:
                 self._ledger.record(np.array([large.commit_scn]), changes=large.changes)
                 nets = self._nets_of_pieces(large)
                 # Two pieces at a time would be too much where single rows are huge.
-                for piece in _trimmed(nets) if large.size_bytes > _WIDE_BYTES * large.changes else ahead(nets):
-                    self._session.apply_net(piece, with_references=with_references)
+                pieces = _trimmed(nets) if large.size_bytes > _WIDE_BYTES * large.changes else ahead(nets)
+                with closing(pieces):
+                    for piece in pieces:
+                        self._session.apply_net(piece, with_references=with_references)
         except (SpeculationError, ApplyError, ContentionError):
             if not self._apply_transaction(large.transaction()):
                 return
@@ -344,7 +351,7 @@ class ApplyServer:
             result.committed_at_us = max(result.committed_at_us, int(known.max()))
 
 
-def _trimmed(nets: Iterator[Sequence[NetChange]]) -> Iterator[Sequence[NetChange]]:
+def _trimmed(nets: Iterator[Sequence[NetChange]]) -> Generator[Sequence[NetChange], None, None]:
     """Give back what making each piece took: Arrow keeps memory for a while that is free again."""
     for piece in nets:
         pa.default_memory_pool().release_unused()

@@ -158,7 +158,7 @@ def large_transaction(reader: SliceReader, part: Slice) -> LargeTransaction:
 
 
 class ChunkJobs:
-    """Implements `snapshot.instantiate.ChunkJobs`: one task per chunk."""
+    """Implements `snapshot.instantiate.ChunkJobs`: a few chunks to a task."""
 
     def __init__(self, spark: SparkSession, context: CopyContext) -> None:
         """Copy with `context`."""
@@ -183,7 +183,7 @@ class ChunkJobs:
 
 
 class CompareJobs:
-    """Implements `verify.compare.RangeJobs`: one task per range."""
+    """Implements `verify.compare.RangeJobs`: a few ranges to a task."""
 
     def __init__(self, spark: SparkSession, context: CompareContext) -> None:
         """Compare with `context`."""
@@ -254,7 +254,8 @@ def _carried() -> Iterator[None]:
     try:
         yield
     except PenstockError as exc:
-        raise RuntimeError(_ERROR_MARK + exc.to_json()) from exc
+        # Without what caused it: Spark writes it all to the executor's log, and a driver's message holds row values.
+        raise RuntimeError(_ERROR_MARK + exc.to_json()) from None
 
 
 @contextmanager
