@@ -1,7 +1,7 @@
 """Positions: where one source's stream stands.
 
 A position is the `commit_scn` of a transaction, an integer that only grows inside one source and means nothing
-in another. "At 4711" is always *after* transaction 4711: a reader that starts there delivers 4712 next.
+in another. "At 4711" is always *after* transaction 4711: a reader that starts there delivers what follows it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from penstock.errors import ConfigError
 
 app = typer.Typer(help="See, retry and delete the transactions that could not be applied.", no_args_is_help=True)
 
-IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="[ID]...")]
+IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="ID")]
 AllOption = Annotated[bool, typer.Option("--all", help="All entries, in commit order.")]
 
 

@@ -1,7 +1,7 @@
 """`penstock`: its commands, and what its exit codes mean.
 
 0 done · 1 `verify` found differences · 2 wrong file or option · 3 a person must change something ·
-4 a server stayed out of reach
+4 something was in the way that may pass
 """
 
 from __future__ import annotations

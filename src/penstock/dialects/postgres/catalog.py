@@ -1,4 +1,4 @@
-"""Reading the catalogue: which tables there are, what they look like, what the user may do with them."""
+"""Reading the catalogue: which tables there are, what they look like, who the user is."""
 
 from __future__ import annotations
 
