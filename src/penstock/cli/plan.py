@@ -22,6 +22,9 @@ def plan(
     found = open_file(file).plan()
     if print_sql:
         say(found.sql())
+        for database in (found.source, found.target):
+            for fault in database.faults:
+                warn(f"in the way: {fault}")
     elif json:
         print_json(as_json(found))
     else:
