@@ -47,6 +47,24 @@ class RunListener(Listener, CopyListener, Protocol):
         """Something a person should know, though it stops nothing."""
 
 
+class CopyWatch:
+    """Passes on how a copy goes; as long as it gets on, whatever fails may be tried again."""
+
+    def __init__(self, listener: CopyListener, patience: Patience) -> None:
+        """Tell `listener`, and give back the time that `patience` has counted."""
+        self._listener = listener
+        self._patience = patience
+
+    def copying(self, chunks: int, tables: int) -> None:
+        """So many chunks are about to be copied."""
+        self._listener.copying(chunks, tables)
+
+    def copied(self, chunks: int, rows: int) -> None:
+        """So many more chunks are committed, with so many rows."""
+        self._patience.restore()
+        self._listener.copied(chunks, rows)
+
+
 class Pipeline:
     """One pipeline file put to work. Every method may be called on its own, in its own process."""
 
@@ -123,7 +141,7 @@ class Pipeline:
                 source=self.config.capture.connection,
                 feed=feed,
                 ledger=ledger,
-                prepare=lambda state, stop: self._copy(spark, ledger, state, stop, listener),
+                prepare=lambda state, stop: self._copy(spark, ledger, state, stop, CopyWatch(listener, patience)),
                 config=ProcessConfig(
                     parallelism=apply.parallelism,
                     commit_serialization=apply.commit_serialization,
@@ -272,7 +290,7 @@ class Pipeline:
         ledger: TargetLedger,
         state: ProcessState,
         stop: threading.Event,
-        listener: RunListener,
+        listener: CopyListener,
     ) -> Collection[TableName]:
         """Copy what is not copied yet; returns the tables that were captured when it began."""
         with closing(self._source.open_log()) as log:
