@@ -30,7 +30,7 @@ connections:
   source: {{type: postgres, url: "${{env:BENCH_SOURCE_URL}}"}}
   copy: {{type: postgres, url: "${{env:BENCH_COPY_URL}}"}}
 capture: {{source: trigger_queue, connection: source, tables: ["public.*"], row_triggers: {row_triggers}}}
-apply: {{connection: copy, parallelism: {parallelism}}}
+apply: {{connection: copy, parallelism: 2}}
 """
 
 
@@ -129,12 +129,10 @@ class Ours:
 
     name = "penstock"
 
-    def __init__(self, source: EmbeddedPostgres, target: EmbeddedPostgres, *, parallelism: int = 2) -> None:
+    def __init__(self, source: EmbeddedPostgres, target: EmbeddedPostgres) -> None:
         self.source, self._target = source, target
-        self._parallelism = parallelism
         self._folder = tempfile.TemporaryDirectory()
         self.source_db = self.target_db = ""
-        self.progress: Progress | None = None
         self._copies = 0
 
     @property
@@ -151,7 +149,7 @@ class Ours:
         self._copies += 1
         self.source_db, self.target_db = workload.name, f"{workload.name}_penstock_{self._copies}"
         copy_schema(workload, self._target, self.target_db)
-        self.file.write_text(FILE.format(parallelism=self._parallelism, row_triggers=json.dumps(workload.row_triggers)))
+        self.file.write_text(FILE.format(row_triggers=json.dumps(workload.row_triggers)))
         self._pipeline().setup()
         clock = Clock()
         self._pipeline().run(threading.Event(), clock, until_caught_up=True)
@@ -160,7 +158,7 @@ class Ours:
 
     def catch_up(self) -> float:
         clock = Clock()
-        self.progress = self._pipeline().run(threading.Event(), clock, until_caught_up=True)
+        self._pipeline().run(threading.Event(), clock, until_caught_up=True)
         return clock.progressed_at - clock.following_at
 
     def follow(self) -> Callable[[], None]:

@@ -1,7 +1,7 @@
 """The pipeline file: read, checked whole, every fault reported at once with its line.
 
-Secrets come from outside: `${env:NAME}` and `${file:path}` inside a connection's url stand for the variable's value and the
-file's content, without its final line break.
+Secrets come from outside: `${env:NAME}` and `${file:path}` inside a connection's url stand for the variable's value and
+the file's content, without its final line break.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def json_schema() -> str:
 
 def parse(text: str, *, name: str, environment: Mapping[str, str]) -> PipelineConfig:
     """Check the text of a pipeline file; see `load`."""
-    document = _Document(name)
+    document = _Document()
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         data = None if root is None else document.read(root, ())
@@ -190,8 +190,7 @@ def parse(text: str, *, name: str, environment: Mapping[str, str]) -> PipelineCo
 class _Document:
     """The file as data, with the line of everything in it."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self) -> None:
         self._lines: dict[Path_, int] = {(): 1}
         self.faults: list[_Fault] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 
@@ -14,7 +15,9 @@ from penstock.apply.process import ApplyProcess, Batch, ProcessConfig, Progress
 from penstock.apply.server import LaneResult
 from penstock.change import TableName
 from penstock.errors import FencedError, OperatorError, PenstockError, RetryableError
+from penstock.pipeline.pipeline import CopyWatch
 from penstock.position import Limit, Scn
+from tests.snapshot.test_copy import Quiet
 
 FREED = OperatorError("the change log does not hold what follows position 5")
 TAKEN_OVER = FencedError("another run has taken over")
@@ -47,7 +50,7 @@ class Ledger:
         self.confirm = confirm
 
     def acquire(self, source: str, *, lanes: int) -> ProcessState:
-        return ProcessState("A1", 1, "ENABLED", None, Scn(5), Scn(5), None, None, 0, 0, 0, 0)
+        return ProcessState("A1", 1, "ENABLED", None, Scn(5), Scn(5), None, 0, 0, 0, 0)
 
     def complete(self, end: Scn, consistent_at: datetime | None) -> None: ...
 
@@ -140,3 +143,18 @@ def test_a_batch_that_fails_each_time_is_not_tried_for_longer_than_a_server_that
 
     with pytest.raises(RetryableError, match="in spite of trying"):
         process.run(stop)
+
+
+def test_a_copy_that_gets_on_may_meet_any_number_of_failures() -> None:
+    stop = threading.Event()
+    stop.set()  # No pause.
+    patience = Patience(0.001, stop, Counting())
+    watch = CopyWatch(Quiet(), patience)
+    for _ in range(3):
+        patience.wait(RetryableError("connection lost"))
+        time.sleep(0.002)
+        watch.copied(1, 10)
+    patience.wait(RetryableError("connection lost"))
+    time.sleep(0.002)
+    with pytest.raises(RetryableError, match="in spite of trying"):
+        patience.wait(RetryableError("connection lost"))

@@ -83,7 +83,6 @@ class ProcessState:
 
     Attributes:
         consistent_at: Source commit time up to which everything is applied.
-        applied_at: When the low watermark was moved last.
     """
 
     name: str
@@ -93,7 +92,6 @@ class ProcessState:
     low_watermark: Scn
     high_watermark: Scn
     consistent_at: datetime | None
-    applied_at: datetime | None
     transactions: int
     changes: int
     errors: int

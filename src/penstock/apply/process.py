@@ -49,7 +49,6 @@ class Progress:
     """What a run has done so far, for whoever shows it."""
 
     position: Scn
-    batches: int = 0
     transactions: int = 0
     changes: int = 0
     set_changes: int = 0
@@ -60,7 +59,6 @@ class Progress:
 
     def add(self, results: Sequence[LaneResult]) -> None:
         """Count the results of a batch."""
-        self.batches += 1
         for result in results:
             self.transactions += result.transactions
             self.changes += result.changes

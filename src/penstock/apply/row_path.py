@@ -60,10 +60,10 @@ class RowPath:
             for run in _truncate_runs(transaction.changes):
                 message_number += 1
                 if run[0].op is Op.TRUNCATE:
-                    self._writer.truncate([self._table(change, transaction.commit_scn) for change in run])
+                    self._writer.truncate([self._table(change) for change in run])
                     message_number += len(run) - 1
                 else:
-                    self._apply_row(run[0], self._table(run[0], transaction.commit_scn))
+                    self._apply_row(run[0], self._table(run[0]))
             with_references = transaction.commit_scn > self._catalog.references_from
             for number, change in enumerate(transaction.changes, start=1):
                 message_number = number
@@ -72,7 +72,7 @@ class RowPath:
         except ApplyError as exc:
             raise TransactionError(Failure(message_number, exc)) from exc
 
-    def _table(self, change: Change, commit_scn: int) -> TargetTable:
+    def _table(self, change: Change) -> TargetTable:
         table = self._catalog.tables.get(change.table)
         if table is None:
             raise ApplyError(TABLE_MISSING, f"table {change.table} does not exist at the target")

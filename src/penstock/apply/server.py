@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
@@ -77,7 +76,6 @@ class LaneResult:
     errors: int = 0
     conflicts: int = 0
     already_applied: int = 0
-    committed_at_us: int = 0
     lag: LagHistogram = field(default_factory=LagHistogram)
     aborted_by: str | None = None
     failure: PenstockError | None = None
@@ -118,9 +116,6 @@ class ApplyServer:
         catalog: TargetCatalog,
         dictionary: Dictionary,
         config: ServerConfig,
-        *,
-        sleep: Callable[[float], None] = time.sleep,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """Apply through `session`, whose transactions `ledger` writes into."""
         self._session = session
@@ -128,8 +123,6 @@ class ApplyServer:
         self._catalog = catalog
         self._dictionary = dictionary
         self._config = config
-        self._sleep = sleep
-        self._now = now
         self._rows = RowPath(session, catalog, allow_duplicate_rows=config.allow_duplicate_rows)
         self._nettings: dict[tuple[TableName, int], Netting | None] = {}
         self._result = LaneResult()
@@ -335,7 +328,7 @@ class ApplyServer:
                 return Failure(0, exc)
             except ContentionError as exc:
                 contention = Failure(0, ApplyError(CONTENTION, exc.what, where=exc.where))
-                self._sleep(0.01 * 2**attempt)
+                time.sleep(0.01 * 2**attempt)
             else:
                 return None
         return contention
@@ -347,8 +340,7 @@ class ApplyServer:
         result.changes += changes
         known = committed_at_us[committed_at_us > 0]
         if len(known):
-            result.lag.add(int(self._now().timestamp() * 1_000_000) - known)
-            result.committed_at_us = max(result.committed_at_us, int(known.max()))
+            result.lag.add(time.time_ns() // 1_000 - known)
 
 
 def _trimmed(nets: Iterator[Sequence[NetChange]]) -> Generator[Sequence[NetChange], None, None]:

@@ -27,7 +27,6 @@ class OpenCopy:
     scn: Scn
     snapshot: str
     todo: Sequence[Chunk]
-    done: int
 
 
 @dataclass(frozen=True)

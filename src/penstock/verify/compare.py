@@ -21,6 +21,9 @@ from penstock.snapshot.chunk import Chunk
 MOST_KEYS = 100
 """Keys named for each range; all differences are counted."""
 
+_WAIT_S = 30
+"""How long to wait for the consistency point before looking again at what differed."""
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -113,7 +116,6 @@ def verify(
     consistency_point: Callable[[], Scn],
     tick: Callable[[], Scn],
     is_running: Callable[[], bool],
-    wait_s: float = 30,
 ) -> VerifyResult:
     """Compare tables by ranges.
 
@@ -121,12 +123,11 @@ def verify(
         chunks: Ranges that cover the tables.
         consistency_point: Up to which position the target has everything.
         tick: A position that everything committed at the source by now lies at or before.
-        wait_s: How long to wait for the consistency point before looking again at what differed.
     """
     results = _compare(chunks, jobs, listener, is_running)
     suspects = [result.chunk for result in results if result.differing]
     if suspects:
-        _await(tick(), consistency_point, is_running, wait_s)
+        _await(tick(), consistency_point, is_running)
         again = {(r.chunk.table, r.chunk.number): r for r in _retrying(jobs, suspects, is_running)}
         results = [again.get((r.chunk.table, r.chunk.number), r) for r in results]
     tables: dict[TableName, TableResult] = {}
@@ -162,8 +163,8 @@ def _retrying(jobs: RangeJobs, chunks: Sequence[Chunk], is_running: Callable[[],
     raise AssertionError
 
 
-def _await(upto: Scn, consistency_point: Callable[[], Scn], is_running: Callable[[], bool], wait_s: float) -> None:
-    deadline = time.monotonic() + wait_s
+def _await(upto: Scn, consistency_point: Callable[[], Scn], is_running: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _WAIT_S
     while is_running() and consistency_point() < upto and time.monotonic() < deadline:
         time.sleep(0.1)
 

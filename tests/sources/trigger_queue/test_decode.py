@@ -23,9 +23,9 @@ from penstock.sources.trigger_queue.position import Slice
 
 EMP = TableName("public", "emp")
 TABLES = {
-    (16400, 1): CapturedTable(EMP, 1, ("id",)),
-    (16400, 2): CapturedTable(EMP, 2, ("id", "co")),
-    (16401, 1): CapturedTable(TableName("Other", "No Key"), 1, ()),
+    (16400, 1): CapturedTable(EMP, ("id",)),
+    (16400, 2): CapturedTable(EMP, ("id", "co")),
+    (16401, 1): CapturedTable(TableName("Other", "No Key"), ()),
 }
 
 
@@ -181,7 +181,7 @@ def test_the_key_is_that_of_the_row_before_the_change(
 ) -> None:
     text = json.dumps(image, ensure_ascii=False, separators=(",", ":"))
     before, after = {"I": (None, text), "U": (text, '{"id":"new"}'), "D": (text, None)}[op]
-    decoder = Decoder("shop", a_slice(5), {(1, 1): CapturedTable(EMP, 1, key)})
+    decoder = Decoder("shop", a_slice(5), {(1, 1): CapturedTable(EMP, key)})
 
     (batch,) = decoder.decode([log((5, 1, 1, 1, op, before, after))], with_key=True)
 
@@ -207,7 +207,7 @@ def test_the_key_is_left_out_for_who_does_not_need_it() -> None:
 
 def test_an_oid_above_two_billion_is_known() -> None:
     oid = 3_000_000_000
-    decoder = Decoder("s", a_slice(5), {(oid, 1): CapturedTable(TableName("p", "t"), 1, ())})
+    decoder = Decoder("s", a_slice(5), {(oid, 1): CapturedTable(TableName("p", "t"), ())})
     (batch,) = decoder.decode([log((5, 1, oid, 1, "I", None, "{}"))], with_key=False)
     assert batch.num_rows == 1
 

@@ -85,8 +85,8 @@ def conninfo(url: str, application_name: str, settings: Mapping[str, str] = {}) 
     )
 
 
-def connect(url: str, application_name: str, *, autocommit: bool = True) -> Connection:
-    """Open a session with canonical text settings and no automatic prepared statements.
+def connect(url: str, application_name: str) -> Connection:
+    """Open a session with canonical text settings, autocommit, and no automatic prepared statements.
 
     Prepared plans are left out because a plan made while a staging table was small is wrong when it is large.
 
@@ -95,7 +95,7 @@ def connect(url: str, application_name: str, *, autocommit: bool = True) -> Conn
         OperatorError: It answers, and refuses.
     """
     try:
-        return psycopg.connect(conninfo(url, application_name), autocommit=autocommit, prepare_threshold=None)
+        return psycopg.connect(conninfo(url, application_name), autocommit=True, prepare_threshold=None)
     except psycopg.Error as exc:
         raise _connect_error(exc, url) from exc
 

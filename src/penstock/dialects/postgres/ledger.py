@@ -90,7 +90,7 @@ class PostgresLedger:
         with speaking("read the ledger", self._url):
             cursor = self._sql().cursor(row_factory=dict_row)
             row = cursor.execute(
-                "SELECT p.name, p.epoch, p.status, p.error, p.low_watermark, p.consistent_at, p.applied_at,"
+                "SELECT p.name, p.epoch, p.status, p.error, p.low_watermark, p.consistent_at,"
                 " greatest(p.high_watermark, (SELECT max(a.highest_scn) FROM penstock.applied a"
                 " WHERE a.process = p.name)) AS high_watermark,"
                 " coalesce(sum(l.transactions), 0)::bigint AS transactions,"
@@ -209,7 +209,7 @@ class PostgresLedger:
             rows = self._sql().execute(
                 "SELECT i.schema_name, i.table_name, i.scn, i.snapshot,"
                 " coalesce(json_agg(json_build_array(c.chunk, c.bounds) ORDER BY c.chunk)"
-                " FILTER (WHERE c.chunk IS NOT NULL AND c.rows IS NULL), '[]'), count(c.rows)"
+                " FILTER (WHERE c.chunk IS NOT NULL AND c.rows IS NULL), '[]')"
                 " FROM penstock.instantiation i LEFT JOIN penstock.chunk c USING (process, schema_name, table_name)"
                 " WHERE i.process = %s AND i.state = 'COPYING' GROUP BY 1, 2, 3, 4 ORDER BY 1, 2",
                 [self._process],
@@ -220,9 +220,8 @@ class PostgresLedger:
                     Scn(scn),
                     snapshot,
                     [Chunk(table, number, bounds["after"], bounds["upto"]) for number, bounds in todo],
-                    done,
                 )
-                for schema, name, scn, snapshot, todo, done in rows
+                for schema, name, scn, snapshot, todo in rows
             ]
 
     def begin_copies(self, chunks: Iterable[Chunk], held: HeldSnapshot) -> None:

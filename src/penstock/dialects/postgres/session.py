@@ -102,7 +102,7 @@ class PostgresSession:
     def apply_net(self, nets: Sequence[NetChange], *, with_references: bool) -> None:
         """See `apply.target.TargetSession.apply_net`."""
         try:
-            self._set_path.apply(nets, self._columns, with_references=with_references)
+            self._set_path.apply(nets, with_references=with_references)
         except psycopg.Error as exc:
             raise self._translate(exc) from exc
 

@@ -6,7 +6,7 @@ exactly as expected raises `SpeculationError`; the caller rolls back and lets th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import psycopg
@@ -16,13 +16,10 @@ import pyarrow.csv as pacsv
 from penstock.apply.conflicts import SpeculationError
 from penstock.apply.net import NetChange
 from penstock.apply.target import TargetTable
-from penstock.change import TableName
 from penstock.dialects.postgres.connection import Connection, quote
-from penstock.schema import Column, ForeignKey, Unique
+from penstock.schema import ForeignKey, Unique
 
 _CSV = pacsv.WriteOptions(include_header=False)
-
-ColumnsOf = Callable[[TableName], Mapping[str, Column]]
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,7 @@ class SetPath:
         self._new_tables.clear()
         self._filled.clear()
 
-    def apply(self, nets: Sequence[NetChange], columns_of: ColumnsOf, *, with_references: bool) -> None:
+    def apply(self, nets: Sequence[NetChange], *, with_references: bool) -> None:
         """Write the net changes: all deletes, then all updates, then all inserts; then check.
 
         Raises:
@@ -105,7 +102,7 @@ class SetPath:
             statements.check_uniques()
             statements.check_probes()
             if with_references:
-                statements.check_references(columns_of)
+                statements.check_references()
 
     def load(self, table: TargetTable, rows: pa.Table) -> None:
         """Insert rows that need no check beyond the table's own."""
@@ -230,14 +227,14 @@ class _NetStatements:
                     f" (SELECT count(*) FROM (SELECT FROM {self._target} t WHERE {same} LIMIT 2) found)"
                 )
 
-    def check_references(self, columns_of: ColumnsOf) -> None:
+    def check_references(self) -> None:
         """Foreign keys: what was written must have a parent, what was removed must have no child.
 
         A parent that a probe refers to may rightly be gone by now; then the row path decides.
         """
         for foreign_key in self._table.schema.foreign_keys:
             for s in (*self._written(foreign_key.columns), *self._probed):
-                self._expect_parents(s, foreign_key, columns_of)
+                self._expect_parents(s, foreign_key)
         for foreign_key in self._table.schema.referenced_by:
             for s in self._removed(foreign_key.parent_columns):
                 self._expect_no_children(s, foreign_key)
@@ -292,7 +289,7 @@ class _NetStatements:
         row = ", ".join(f"{s.new_value(n)} AS {quote(n)}" for n in s.new)
         self._path.expect_none(f"SELECT FROM (SELECT {row} FROM {s.name} s) r WHERE {' OR '.join(refused)}")
 
-    def _expect_parents(self, s: Staged, foreign_key: ForeignKey, columns_of: ColumnsOf) -> None:
+    def _expect_parents(self, s: Staged, foreign_key: ForeignKey) -> None:
         values = self._values(s, foreign_key.columns)
         given = [f"v.{quote(name)} IS NOT NULL" for name in foreign_key.columns]
         same = _all(

@@ -40,7 +40,6 @@ class CapturedTable:
     """What the decoder has to know of one version of a captured table."""
 
     name: TableName
-    version: int
     key: tuple[str, ...]
 
 

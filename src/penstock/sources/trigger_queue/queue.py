@@ -111,7 +111,7 @@ class SliceReader:
         """Read as `source`, with these table versions."""
         tables = {
             (c.relid, c.table.version): CapturedTable(
-                c.table.name, c.table.version, c.table.primary_key.columns if c.table.primary_key else ()
+                c.table.name, c.table.primary_key.columns if c.table.primary_key else ()
             )
             for c in captured
         }
