@@ -238,6 +238,7 @@ def test_a_target_table_that_cannot_take_the_changes(
 ) -> None:
     lab.target.execute(at_target)
     assert_refused(shop("setup"), 3, *texts, lab.target.info.dbname)
+    assert_refused(shop("plan", "--print-sql"), 3, *texts)
     assert is_untouched(lab.source)
     assert is_untouched(lab.target)
     plan = shop("plan", "--json")
