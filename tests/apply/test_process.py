@@ -80,23 +80,25 @@ def taken_over() -> None:
 def alone() -> None: ...
 
 
+def run(feed: Feed, ledger: Ledger, *, retry_s: float) -> None:
+    stop = threading.Event()
+    ApplyProcess(
+        source="DBS1",
+        feed=feed,
+        ledger=ledger,
+        prepare=lambda state, stop: [],
+        config=ProcessConfig(),
+        patience=Patience(retry_s, stop, Counting()),
+        listener=Nobody(),
+    ).run(stop)
+
+
 @pytest.mark.parametrize(("confirm", "error"), [(taken_over, TAKEN_OVER), (alone, FREED)])
 def test_a_run_that_was_taken_over_says_so_and_not_that_the_log_is_gone(
     confirm: Callable[[], None], error: PenstockError
 ) -> None:
-    stop = threading.Event()
-    process = ApplyProcess(
-        source="DBS1",
-        feed=Feed(),
-        ledger=Ledger(confirm),
-        prepare=lambda state, stop: [],
-        config=ProcessConfig(),
-        patience=Patience(0, stop, Nobody()),
-        listener=Nobody(),
-    )
-
     with pytest.raises(type(error)) as caught:
-        process.run(stop)
+        run(Feed(), Ledger(confirm), retry_s=0)
 
     assert caught.value is error
 
@@ -130,19 +132,8 @@ class Counting(Nobody):
 
 
 def test_a_batch_that_fails_each_time_is_not_tried_for_longer_than_a_server_that_is_away() -> None:
-    stop = threading.Event()
-    process = ApplyProcess(
-        source="DBS1",
-        feed=FailingFeed(),
-        ledger=Ledger(alone),
-        prepare=lambda state, stop: [],
-        config=ProcessConfig(),
-        patience=Patience(0.5, stop, Counting()),
-        listener=Nobody(),
-    )
-
     with pytest.raises(RetryableError, match="in spite of trying"):
-        process.run(stop)
+        run(FailingFeed(), Ledger(alone), retry_s=0.5)
 
 
 def test_a_copy_that_gets_on_may_meet_any_number_of_failures() -> None:
