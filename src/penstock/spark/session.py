@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.resources import files
@@ -87,7 +88,15 @@ def _submitted() -> Mapping[str, str]:
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return {}
     SparkContext._ensure_initialized()
+    threading.Thread(target=_end_with, args=[os.getppid()], name="spark-submit", daemon=True).start()
     return dict(SparkConf().getAll())
+
+
+def _end_with(parent: int) -> None:
+    """Tell this program to stop once spark-submit is gone: without Spark it could only keep others from running."""
+    while os.getppid() == parent:
+        time.sleep(0.2)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def check_java() -> None:
