@@ -13,6 +13,9 @@ Result = TypeVar("Result")
 
 _PAUSE_S = 1.0
 
+_LEAST_ATTEMPTS = 3
+"""Work may take longer than the time that is given: what failed twice may have had bad luck twice."""
+
 
 class RetryListener(Protocol):
     """Hears that something has to be tried again."""
@@ -25,15 +28,17 @@ class Patience:
     """Counts the time since things last went well."""
 
     def __init__(self, retry_s: float, stop: threading.Event, listener: RetryListener) -> None:
-        """Go on trying for `retry_s` seconds, or until told to stop."""
+        """Go on trying for `retry_s` seconds and at least three attempts, or until told to stop; 0: try once."""
         self._retry_s = retry_s
         self._stop = stop
         self._listener = listener
         self._deadline: float | None = None
+        self._failures = 0
 
     def restore(self) -> None:
         """Things go well: the next failure starts a new count."""
         self._deadline = None
+        self._failures = 0
 
     def wait(self, error: RetryableError) -> None:
         """Pause before the next attempt.
@@ -43,10 +48,11 @@ class Patience:
         """
         now = time.monotonic()
         self._deadline = self._deadline or now + self._retry_s
-        if now >= self._deadline:
+        self._failures += 1
+        if now >= self._deadline and (self._failures >= _LEAST_ATTEMPTS or not self._retry_s):
             tried = f"{error.what}, in spite of trying for {self._retry_s:g} s"
             raise RetryableError(tried, where=error.where, do=error.do) from error
-        self._listener.retrying(error, self._deadline - now)
+        self._listener.retrying(error, max(0, self._deadline - now))
         self._stop.wait(_PAUSE_S)
 
     def insist(self, work: Callable[[], Result]) -> Result | None:
