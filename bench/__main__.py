@@ -301,10 +301,13 @@ def report(results: Sequence[dict[str, Any]]) -> None:
         times = statistics.median(seconds) / statistics.median(grown[system, 1, 1])
         what = f"{statistics.median(seconds):.2f} s, {times:.2f} times as long"
         print(f"{'growth':16} {system:28} {backlog}x the backlog, {tables}x the rows: {what}")
-    peak = max((r["peak_rss_mb"] for r in results if "peak_rss_mb" in r), default=0)
-    print(f"{'memory':16} {'penstock':28} driver and workers together at most {peak:,.0f} MB")
-    wrong = [r for r in results if r.get("verified") is False]
-    print("every result compared row by row: " + ("identical" if not wrong else f"{len(wrong)} DIFFER"))
+    peaks = [r["peak_rss_mb"] for r in results if "peak_rss_mb" in r]
+    if peaks:
+        print(f"{'memory':16} {'penstock':28} driver and workers together at most {max(peaks):,.0f} MB")
+    verdicts = [r["verified"] for r in results if "verified" in r]
+    if verdicts:
+        wrong = verdicts.count(False)
+        print("every catch-up compared row by row: " + (f"{wrong} DIFFER" if wrong else "identical"))
 
 
 def main() -> None:
