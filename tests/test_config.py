@@ -314,5 +314,5 @@ def test_spark_s_own_settings_are_passed_on_as_spark_writes_them() -> None:
         "spark.executor.cores": "2",
         "spark.shuffle.compress": "false",
     }
-    assert read(text).on("local[4]").spark_settings == read(text).spark_settings | {"spark.master": "local[4]"}
+    assert read(text).with_master("local[4]").spark_settings == read(text).spark_settings | {"spark.master": "local[4]"}
     assert "'executor.cores' is none of Spark's settings" in faults(GOOD + "spark: {executor.cores: 2}\n")[0]

@@ -116,7 +116,7 @@ class PipelineConfig(_Part):
                 raise ValueError(f"{name!r} is none of Spark's settings, whose names begin with 'spark.'")
         return settings
 
-    def on(self, master: str) -> PipelineConfig:
+    def with_master(self, master: str) -> PipelineConfig:
         """The same pipeline with another master of Spark's."""
         others = {name: value for name, value in self.spark.items() if name not in ("master", "spark.master")}
         return self.model_copy(update={"spark": {**others, "master": master}})

@@ -17,7 +17,6 @@ from penstock.change import TableName
 from penstock.errors import FencedError, OperatorError, PenstockError, RetryableError
 from penstock.pipeline.pipeline import CopyWatch
 from penstock.position import Limit, Scn
-from tests.snapshot.test_copy import Quiet
 
 FREED = OperatorError("the change log does not hold what follows position 5")
 TAKEN_OVER = FencedError("another run has taken over")
@@ -69,6 +68,10 @@ class Nobody:
     def progressed(self, progress: Progress) -> None: ...
 
     def waiting(self, progress: Progress) -> None: ...
+
+    def copying(self, chunks: int, tables: int) -> None: ...
+
+    def copied(self, chunks: int, rows: int) -> None: ...
 
     def retrying(self, error: PenstockError, left_s: float) -> None: ...
 
@@ -146,7 +149,7 @@ def test_a_copy_that_gets_on_may_meet_any_number_of_failures() -> None:
         time.sleep(0.002)
         patience.wait(RetryableError("connection lost"))
 
-    watch = CopyWatch(Quiet(), patience)
+    watch = CopyWatch(Nobody(), patience)
     for _ in range(3):
         fail()
         fail()

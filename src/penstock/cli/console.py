@@ -45,7 +45,7 @@ defaults = Defaults()
 def open_file(file: Path | None, *, master: str | None = None) -> Pipeline:
     """Open the pipeline of the file that was named, or of ./pipeline.yaml; on the Spark that was named, if any."""
     config = load(file or defaults.file)
-    return open_pipeline(config if master is None else config.on(master))
+    return open_pipeline(config if master is None else config.with_master(master))
 
 
 def print_json(value: Any) -> None:

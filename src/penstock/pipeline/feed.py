@@ -124,7 +124,7 @@ class SparkFeed:
         return None if part is None else SparkBatch(part, self)
 
     def look_around(self) -> None:
-        """Raise if tables were added to the capture set."""
+        """Take up partitions that were added; raises TablesAddedError if tables were."""
         assert self._jobs is not None
         if self._log.captured_count() != len(self._captured):
             self._refresh(self._jobs)

@@ -302,9 +302,11 @@ class Pipeline:
             self._check_columns(existing[name], at_target[name])
 
         def confirm() -> None:
-            if self._source.describe(captured) != existing:
+            found = self._source.describe(captured)
+            altered = [str(name) for name in sorted(captured) if found.get(name) != existing.get(name)]
+            if altered:
                 raise RetryableError(
-                    "a table was altered while its copy was about to begin",
+                    f"{', '.join(altered)} was altered while the first copy was about to begin",
                     where=self._source.label,
                     do="the copy begins anew",
                 )
