@@ -22,7 +22,7 @@ from bench.systems import Ours, execute
 from bench.workloads import WORKLOADS
 from penstock.apply import ahead, server
 from penstock.apply.server import ServerConfig
-from penstock.apply.task import apply_lane
+from penstock.apply.task import apply_windows
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres import set_path
 from penstock.dialects.postgres.lane_ledger import PostgresLaneLedger
@@ -142,7 +142,7 @@ def _catch_up(lab: Lab, watch: Stopwatch) -> None:
         if len(part):
             context = lab.context(ServerConfig())
             rows = read_in_commit_order(lab.reader(), part, context)
-            result = apply_lane(rows, lab.claim(0, moves_watermark=True), context)
+            result = apply_windows(rows, lab.claim(0, moves_watermark=True), context)
             assert result.failure is None
             assert not result.errors
         lab.ledger.complete(part.end, part.last_committed_at)

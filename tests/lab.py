@@ -20,7 +20,17 @@ from penstock.apply.error_queue import ErrorEntry, retry
 from penstock.apply.ledger import LaneClaim, ProcessState
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.target import TargetCatalog, TargetTable
-from penstock.apply.task import LANE, PACKED_SCHEMA, TaskContext, apply_lane, apply_large, pack, plan_batch, unpack
+from penstock.apply.task import (
+    LANE,
+    PACKED_SCHEMA,
+    TaskContext,
+    apply_lane,
+    apply_large,
+    apply_windows,
+    pack,
+    plan_batch,
+    unpack,
+)
 from penstock.change import TableName
 from penstock.config import parse
 from penstock.dialects.postgres.access import PostgresSource, PostgresTarget
@@ -170,7 +180,7 @@ class Lab:
             return [apply_large(large, self.claim(0, moves_watermark=True), context)]
         if lanes == 1:
             rows = read_in_commit_order(self.reader(), part, context)
-            return [apply_lane(rows, self.claim(0, moves_watermark=True), context)]
+            return [apply_windows(rows, self.claim(0, moves_watermark=True), context)]
         batches = self.reader().read(part, with_key=False)
         packed = pa.Table.from_batches(
             pack(plan_batch(batches, part.changes, part.first, lanes, context)), PACKED_SCHEMA

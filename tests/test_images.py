@@ -73,9 +73,13 @@ def test_images_are_complete_exactly_when_no_column_is_absent(batch: list[Image 
 
 
 def test_a_part_of_a_batch_is_read_by_itself() -> None:
-    part = as_array([{"id": "1"}, {"id": "2"}, None, {"id": "3"}]).slice(1, 2)
+    part = as_array([{"id": None}, {"id": "2"}, None, {"id": None}, {"id": None}]).slice(1, 3)
+    parsed = parse_images(part, ["id"], are_all=True)
 
-    assert parse_images(part, ["id"], are_all=True)["id"].to_pylist() == ["2", None]
+    assert parsed["id"].to_pylist() == ["2", None, None]
+    assert is_complete(part, parsed)
+    assert not is_complete(part.slice(0, 2), {"id": pa.nulls(2, pa.string())})
+    assert find_present(part, parsed)["id"].to_pylist() == [True, False, True]
 
 
 @pytest.mark.parametrize(

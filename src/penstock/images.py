@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as paj
@@ -14,8 +15,8 @@ from penstock.errors import MalformedInputError
 
 _PLAIN_NAME = re.compile(r"[^\x00-\x1f\"\\\\,}][^\x00-\x1f\"\\\\]*")
 
-_NULL_MEMBER = r'[^\\]":null'
-"""A member that is null. Inside a string the quote before the colon would have a backslash before it."""
+_NULL_MEMBER = b'":null'
+"""How a member that is null is written. Inside a string the quote before the colon has a backslash before it."""
 
 
 def parse_images(images: pa.Array, columns: Sequence[str], *, are_all: bool = False) -> Mapping[str, pa.Array]:
@@ -30,7 +31,7 @@ def parse_images(images: pa.Array, columns: Sequence[str], *, are_all: bool = Fa
     Raises:
         MalformedInputError: An image is not a JSON object of strings and nulls, or `are_all` does not hold.
     """
-    if len(images) == 0 or not columns:
+    if images.null_count == len(images) or not columns:
         return {name: pa.nulls(len(images), pa.string()) for name in columns}
     malformed = MalformedInputError(
         "image is not a JSON object of strings and nulls, or holds an unknown column",
@@ -73,7 +74,7 @@ def is_present(images: pa.Array, column: str) -> pa.Array:
 
 def find_present(images: pa.Array, parsed: Mapping[str, pa.Array]) -> Mapping[str, pa.Array]:
     """Tell `is_present` for every parsed column; quicker, as long as no image holds a null."""
-    if pc.any(pc.match_substring(images, '":null')).as_py():
+    if _NULL_MEMBER in _content(images):
         return {name: is_present(images, name) for name in parsed}
     return {name: values.is_valid() for name, values in parsed.items()}
 
@@ -86,8 +87,19 @@ def is_complete(images: pa.Array, parsed: Mapping[str, pa.Array]) -> bool:
     nulls = sum(values.null_count for values in parsed.values()) - images.null_count * len(parsed)
     if nulls == 0:
         return True
-    written = pc.sum(pc.count_substring_regex(images, _NULL_MEMBER)).as_py() or 0
+    content = _content(images)
+    written = content.count(_NULL_MEMBER) - content.count(b"\\" + _NULL_MEMBER)
     return bool(written == nulls)
+
+
+def _content(images: pa.Array) -> bytes:
+    """All images one after the other: Python searches that an order of magnitude faster than Arrow each of them."""
+    given = images.drop_null()
+    _, offsets, content = given.buffers()
+    if len(given) == 0 or content is None:
+        return b""
+    start, end = np.frombuffer(offsets, np.int32)[[given.offset, given.offset + len(given)]]
+    return bytes(memoryview(content)[start:end])
 
 
 def _join_lines(images: pa.Array) -> pa.Buffer:

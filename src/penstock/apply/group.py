@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, repeat
 
 import numpy as np
@@ -59,8 +60,26 @@ class Group:
         times = self.rows[c.COMMITTED_AT].cast(pa.int64()).fill_null(0)
         return np.asarray(times.to_numpy()[self.starts[:-1]])
 
+    @cached_property
+    def tables(self) -> Sequence[tuple[TableName, int, NDArray[np.bool_]]]:
+        """Each table version among the changes, and which of them are changes of it."""
+        # Numbers for names: they are told apart in a fraction of the time.
+        schemas, names = (_encoded(self.rows[name]) for name in (c.SCHEMA_NAME, c.TABLE_NAME))
+        versions = self.rows[c.TABLE_VERSION].to_numpy().astype(np.int64)
+        name_of = schemas.indices.to_numpy().astype(np.int64) * len(names.dictionary) + names.indices.to_numpy()
+        found = _encoded(pa.array((name_of << 32) | versions))
+        number_of = found.indices.to_numpy()
+        tables = []
+        for number, code in enumerate(found.dictionary.to_pylist()):
+            schema, name = divmod(code >> 32, len(names.dictionary))
+            table = TableName(schemas.dictionary[schema].as_py(), names.dictionary[name].as_py())
+            tables.append((table, code & 0xFFFFFFFF, number_of == number))
+        return tables
+
     def part(self, first: int, end: int) -> Group:
         """The transactions from `first` up to but not including `end`."""
+        if first == 0 and end == len(self):
+            return self
         low, high = int(self.starts[first]), int(self.starts[end])
         return Group(self.rows.slice(low, high - low), self.starts[first : end + 1] - low)
 
@@ -115,7 +134,7 @@ def cut_groups(batches: Iterable[pa.RecordBatch], sizes: Iterable[int], *, max_b
         is_full = count > size or size_bytes > max_bytes
         if not held or not (is_full or batch is None):
             continue
-        whole = _group(held)
+        whole = whole_group(pa.Table.from_batches(held))
         filled = np.r_[0, np.cumsum(_image_bytes(whole.rows))][whole.starts]
         first = 0
         while first < len(whole):
@@ -131,19 +150,28 @@ def cut_groups(batches: Iterable[pa.RecordBatch], sizes: Iterable[int], *, max_b
         count, size_bytes = int(whole.starts[-1] - whole.starts[first]), int(filled[-1] - filled[first])
 
 
-def _image_bytes(rows: pa.Table | pa.RecordBatch) -> NDArray[np.int64]:
-    """The size of each change's images."""
-    before, after = (pc.fill_null(pc.binary_length(rows[name]), 0).to_numpy() for name in (c.BEFORE, c.AFTER))
-    return np.asarray(before, np.int64) + np.asarray(after, np.int64)
+def whole_group(rows: pa.Table) -> Group:
+    """Make a group of changes, ordered by (commit_scn, change_seq), that are whole transactions.
 
-
-def _group(batches: list[pa.RecordBatch]) -> Group:
-    rows = pa.Table.from_batches(batches)
+    Raises:
+        PenstockError: They are out of order.
+    """
     scn, seq = rows[c.COMMIT_SCN].to_numpy(), rows[c.CHANGE_SEQ].to_numpy()
     begins = np.r_[True, scn[1:] != scn[:-1]]
     if (np.diff(scn) < 0).any() or (np.diff(seq)[~begins[1:]] <= 0).any():
         raise PenstockError("changes reached apply out of order", where=f"commit_scn {scn[0]} to {scn[-1]}")
     return Group(rows, np.r_[np.flatnonzero(begins), len(rows)])
+
+
+def _encoded(values: pa.Array | pa.ChunkedArray) -> pa.DictionaryArray:
+    whole = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    return whole.dictionary_encode()
+
+
+def _image_bytes(rows: pa.Table | pa.RecordBatch) -> NDArray[np.int64]:
+    """The size of each change's images."""
+    before, after = (pc.fill_null(pc.binary_length(rows[name]), 0).to_numpy() for name in (c.BEFORE, c.AFTER))
+    return np.asarray(before, np.int64) + np.asarray(after, np.int64)
 
 
 def _transaction(group: Group) -> Transaction:

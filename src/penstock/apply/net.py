@@ -25,6 +25,9 @@ from penstock.images import find_present, is_complete, parse_images
 
 Columns = Mapping[str, pa.Array]
 
+NETTED = (c.COMMIT_SCN, c.OP, c.BEFORE, c.AFTER)
+"""The columns of the change stream that netting looks at."""
+
 
 @dataclass(frozen=True)
 class NetChange:
@@ -52,7 +55,7 @@ def net_change(rows: pa.Table, netting: Netting) -> NetChange:
     """Net the changes of one table version.
 
     Args:
-        rows: Inserts, updates and deletes of that table, in commit order.
+        rows: Inserts, updates and deletes of that table, in commit order; their columns `NETTED`.
         netting: A possible one; if insert-only, there are only inserts.
 
     Raises:

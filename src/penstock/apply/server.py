@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from penstock import change as c
 from penstock.apply.ahead import ahead
 from penstock.apply.conflicts import CONFLICTS, CONTENTION, ApplyError, ContentionError, SpeculationError
-from penstock.apply.group import Group, cut_groups, group_sizes
+from penstock.apply.group import Group
 from penstock.apply.lag import LagHistogram
 from penstock.apply.large import LargeTransaction
 from penstock.apply.ledger import Failure, LaneLedger
-from penstock.apply.net import NetChange, net_change
+from penstock.apply.net import NETTED, NetChange, net_change
 from penstock.apply.netting import Netting
 from penstock.apply.row_path import RowPath, TransactionError
 from penstock.apply.target import TargetCatalog, TargetSession
@@ -128,19 +128,18 @@ class ApplyServer:
         self._result = LaneResult()
         self._trusted = sys.maxsize
 
-    def serve(self, batches: Iterable[pa.RecordBatch]) -> LaneResult:
-        """Apply a stream of changes, ordered by (commit_scn, change_seq).
+    def serve(self, groups: Iterable[Group]) -> LaneResult:
+        """Apply groups, in commit order.
 
         An error that stops the process is returned in the result's `failure`; what was committed before stays.
         """
         try:
             applied = self._already_applied()
             # One group is being read, one is netted, and the target is at work on one.
-            sizes = group_sizes(self._config.group_changes)
             # Closed here: an error that is kept keeps them too, and they would go on reading.
             with (
-                closing(ahead(cut_groups(batches, sizes, max_bytes=GROUP_BYTES))) as groups,
-                closing(ahead(self._prepare(groups, applied))) as prepared,
+                closing(ahead(groups)) as made,
+                closing(ahead(self._prepare(made, applied))) as prepared,
             ):
                 for work in prepared:
                     if work.can_net:
@@ -188,18 +187,19 @@ class ApplyServer:
         """Cut a group where transactions that can be netted and others follow each other."""
         if len(group) == 0:
             return
-        can_net = np.logical_and.reduceat(self._can_net(group.rows), group.starts[:-1])
+        can_net = np.logical_and.reduceat(self._can_net(group), group.starts[:-1])
         ends = np.r_[np.flatnonzero(np.diff(can_net)) + 1, len(group)]
         first = 0
         for end in ends.tolist():
             yield group.part(first, end), bool(can_net[first])
             first = end
 
-    def _can_net(self, rows: pa.Table) -> NDArray[np.bool_]:
+    def _can_net(self, group: Group) -> NDArray[np.bool_]:
+        rows = group.rows
         is_row = _mask(pc.is_in(rows[c.OP], pa.array([Op.INSERT, Op.UPDATE, Op.DELETE])))
         is_insert = _mask(pc.equal(rows[c.OP], Op.INSERT))
         can_net = np.zeros(len(rows), bool)
-        for table, version, is_here in _tables(rows):
+        for table, version, is_here in group.tables:
             netting = self._netting(table, version)
             if netting is not None:
                 can_net |= is_here & (is_insert if netting.is_insert_only else is_row)
@@ -247,13 +247,14 @@ class ApplyServer:
     def _nets(self, group: Group) -> Sequence[NetChange] | None:
         """The net changes of a group, table by table; None where they cannot be told."""
         nets: dict[TableName, NetChange] = {}
-        for table, version, is_here in _tables(group.rows):
+        for table, version, is_here in group.tables:
             netting = self._netting(table, version)
             if netting is None or table in nets:
                 # Two versions of one table: what is before and after cannot be told from the images.
                 return None
             try:
-                rows = group.rows if is_here.all() else group.rows.filter(pa.array(is_here))
+                rows = group.rows.select(NETTED)
+                rows = rows if is_here.all() else rows.filter(pa.array(is_here))
                 nets[table] = net_change(rows, netting)
             except (SpeculationError, MalformedInputError, pa.ArrowInvalid):
                 # The row path reads the images one by one, and says which of them is wrong; images of more than
@@ -285,7 +286,7 @@ class ApplyServer:
     def _nets_of_pieces(self, large: LargeTransaction) -> Iterator[Sequence[NetChange]]:
         """Net a transaction piece by piece; what is only right once all pieces are in, the row path decides."""
         for piece in large.pieces(max_changes=self._config.group_changes, max_bytes=GROUP_BYTES):
-            nets = self._nets(piece) if self._can_net(piece.rows).all() else None
+            nets = self._nets(piece) if self._can_net(piece).all() else None
             if nets is None:
                 raise SpeculationError("the changes cannot be netted")
             yield nets
@@ -348,19 +349,6 @@ def _trimmed(nets: Iterator[Sequence[NetChange]]) -> Generator[Sequence[NetChang
     for piece in nets:
         pa.default_memory_pool().release_unused()
         yield piece
-
-
-def _tables(rows: pa.Table) -> Iterator[tuple[TableName, int, NDArray[np.bool_]]]:
-    """Yield each table version among the rows, and where it is."""
-    keys = [c.SCHEMA_NAME, c.TABLE_NAME, c.TABLE_VERSION]
-    for found in rows.select(keys).group_by(keys).aggregate([]).to_pylist():
-        is_here = pc.and_(
-            pc.and_(
-                pc.equal(rows[c.TABLE_NAME], found[c.TABLE_NAME]), pc.equal(rows[c.SCHEMA_NAME], found[c.SCHEMA_NAME])
-            ),
-            pc.equal(rows[c.TABLE_VERSION], found[c.TABLE_VERSION]),
-        )
-        yield TableName(found[c.SCHEMA_NAME], found[c.TABLE_NAME]), found[c.TABLE_VERSION], _mask(is_here)
 
 
 def _mask(values: pa.ChunkedArray) -> NDArray[np.bool_]:

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from penstock import change as c
 from penstock.apply.coordinator import plan_lanes
-from penstock.apply.group import COLUMNS, SCHEMA
+from penstock.apply.group import COLUMNS, SCHEMA, Group, cut_groups, group_sizes, whole_group
 from penstock.apply.large import LargeTransaction
 from penstock.apply.ledger import LaneClaim, LaneLedger
 from penstock.apply.reader import find_dependencies
-from penstock.apply.server import ApplyServer, LaneResult, ServerConfig
+from penstock.apply.server import GROUP_BYTES, ApplyServer, LaneResult, ServerConfig
 from penstock.apply.target import TargetCatalog, TargetSession
 from penstock.change import TableName
 from penstock.position import Scn
@@ -86,16 +86,23 @@ def plan_batch(
 
 
 def in_commit_order(batches: Iterable[pa.RecordBatch], instantiated: Mapping[TableName, Scn]) -> pa.Table:
-    """Put the changes of a batch into commit order, for a lane that takes all of them."""
+    """Put the changes of a batch into commit order, for a lane that takes all of them.
+
+    Args:
+        batches: Change-stream batches; the changes of each transaction come in order.
+    """
     kept = [batch.select(COLUMNS) for batch in discard_instantiated(batches, instantiated)]
     rows = pa.Table.from_batches(kept, schema=SCHEMA).combine_chunks()
-    return _sorted(rows, (rows[c.CHANGE_SEQ].to_numpy(), rows[c.COMMIT_SCN].to_numpy()))
+    return _sorted(rows, (rows[c.COMMIT_SCN].to_numpy(),))
 
 
 def pack(planned: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Put planned changes into commit order lane by lane, and wrap runs of them up (`PACKED_SCHEMA`)."""
+    """Put planned changes into commit order lane by lane, and wrap runs of them up (`PACKED_SCHEMA`).
+
+    The changes of each transaction come in order.
+    """
     rows = pa.Table.from_batches(planned, schema=PLANNED_SCHEMA).combine_chunks()
-    rows = _sorted(rows, (rows[c.CHANGE_SEQ].to_numpy(), rows[c.COMMIT_SCN].to_numpy(), rows[LANE].to_numpy()))
+    rows = _sorted(rows, (rows[c.COMMIT_SCN].to_numpy(), rows[LANE].to_numpy()))
     lane = rows[LANE].to_numpy()
     bounds = np.flatnonzero(np.diff(lane, prepend=-1, append=-1)) if len(lane) else np.zeros(1, int)
     for low, high in pairwise(bounds.tolist()):
@@ -121,14 +128,27 @@ def unpack(packed: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _sorted(rows: pa.Table, by: tuple[NDArray[np.int64], ...]) -> pa.Table:
-    """Sort by keys, the last one first; a copy is only made of what is out of order."""
+    """Sort by keys, the last one first, and otherwise leave the order; a copy is only made of what is out of it."""
     order = np.lexsort(by)
     return rows if (order[1:] > order[:-1]).all() else rows.take(pa.array(order))
 
 
 def apply_lane(batches: Iterable[pa.RecordBatch], claim: LaneClaim, context: TaskContext) -> LaneResult:
     """Apply the changes of one lane, which come in commit order."""
-    result = _server(claim, context).serve(batches)
+    sizes = group_sizes(context.config.group_changes)
+    return _serve(cut_groups(batches, sizes, max_bytes=GROUP_BYTES), claim, context)
+
+
+def apply_windows(windows: Iterable[pa.Table], claim: LaneClaim, context: TaskContext) -> LaneResult:
+    """Apply changes that come in commit order and are cut already: each table is a group of whole transactions.
+
+    Nothing need be read beyond a group to know its end, so the target has work sooner than by `apply_lane`.
+    """
+    return _serve((whole_group(rows) for rows in windows if len(rows)), claim, context)
+
+
+def _serve(groups: Iterable[Group], claim: LaneClaim, context: TaskContext) -> LaneResult:
+    result = _server(claim, context).serve(groups)
     result.lane = claim.lane
     return result
 

@@ -27,6 +27,7 @@ from penstock.apply.task import (
     TaskContext,
     apply_lane,
     apply_large,
+    apply_windows,
     in_commit_order,
     pack,
     plan_batch,
@@ -104,7 +105,7 @@ class BatchJobs:
             claim = LaneClaim(process, epoch, 0, _attempt(), moves_watermark=True)
             if part.is_large:
                 return apply_large(large_transaction(reader, part), claim, context).to_json()
-            return apply_lane(read_in_commit_order(reader, part, context), claim, context).to_json()
+            return apply_windows(read_in_commit_order(reader, part, context), claim, context).to_json()
 
         (result,) = _for_each(self._spark, [part], apply)
         return LaneResult.from_json(result)
@@ -139,11 +140,11 @@ class BatchJobs:
         )
 
 
-def read_in_commit_order(reader: SliceReader, part: Slice, context: TaskContext) -> Iterator[pa.RecordBatch]:
+def read_in_commit_order(reader: SliceReader, part: Slice, context: TaskContext) -> Iterator[pa.Table]:
     """Read a slice window by window, each as large as a group, so that no more is sorted, and held, at a time."""
     for window in part.windows(group_sizes(context.config.group_changes), GROUP_BYTES):
         batches = reader.read(window, with_key=False)
-        yield from in_commit_order(batches, context.catalog.instantiated).to_batches()
+        yield in_commit_order(batches, context.catalog.instantiated)
 
 
 def large_transaction(reader: SliceReader, part: Slice) -> LargeTransaction:

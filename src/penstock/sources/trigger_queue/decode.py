@@ -87,7 +87,7 @@ class Decoder:
         tables = self._tables_of(batch)
         n = batch.num_rows
         columns = {
-            c.SOURCE: pa.array([self._source] * n, pa.string()),
+            c.SOURCE: pa.repeat(self._source, n),
             c.TXN_ID: pc.cast(batch["txn_id"], pa.string()),
             c.COMMIT_SCN: pa.array(self._slice.first + rank, pa.int64()),
             c.CHANGE_SEQ: pa.array(self._change_seq(ids), pa.int64()),
