@@ -6,6 +6,8 @@ and 1.00. Types whose equality is looser than their text in other ways are not h
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,6 +33,7 @@ def hash_rows(columns: list[NDArray[np.uint64]], space: str) -> NDArray[np.uint6
     return combined
 
 
+@cache
 def hash_name(name: str) -> np.uint64:
     """Hash one string."""
     return np.uint64(hash_text(pa.array([name]))[0])

@@ -252,24 +252,28 @@ class ChangeLog:
         is_seen = f"xid < '{upto.xmax}'::xid8 AND pg_visible_in_snapshot(xid, '{upto.text}'::pg_snapshot)"
         running = ",".join(map(str, start.snapshot.running))
         oldest = min([start.snapshot.xmax, *start.snapshot.running])
+        most = upto.xmax - start.snapshot.xmax + len(start.snapshot.running)
+        # What fits into a page is put in order here, in a tenth of the time.
+        by_place = f" ORDER BY place LIMIT {_PAGE} OFFSET {skip}" if most > _PAGE else ""
         found = self._arrow().table(
-            "SELECT xid::text::bigint AS txn_id, changes, size_bytes,"
-            " (extract(epoch FROM at) * 1000000)::bigint AS at_us FROM ("
+            "SELECT xid::text::bigint AS txn_id, changes, size_bytes, at, greatest(last_seq, commit_seq) AS place"
+            " FROM ("
             f"{ranked} WHERE xid >= '{start.snapshot.xmax}'::xid8 AND {is_seen} GROUP BY xid"
             f" UNION ALL {ranked} WHERE xid = ANY ('{{{running}}}'::xid8[]) AND {is_seen} GROUP BY xid"
             f") t LEFT JOIN (SELECT * FROM {self._set}.marker WHERE xid >= '{oldest}'::xid8) m USING (xid)"
-            f" ORDER BY greatest(last_seq, commit_seq) LIMIT {_PAGE} OFFSET {skip}",
+            f"{by_place}",
             doing="read the change log",
         )
+        order = np.argsort(found["place"].to_numpy(), kind="stable")[0 if by_place else skip :]
         after = Scn(start.scn + skip)
         return Slice(
             after=after,
-            end=end if len(found) < _PAGE else Scn(after + len(found)),
+            end=end if len(order) < _PAGE else Scn(after + len(order)),
             first=Scn(after + 1),
-            txn_ids=found["txn_id"].to_numpy(),
-            changes=found["changes"].to_numpy(),
-            size_bytes=found["size_bytes"].to_numpy(),
-            committed_at_us=found["at_us"].to_numpy(),
+            txn_ids=found["txn_id"].to_numpy()[order],
+            changes=found["changes"].to_numpy()[order],
+            size_bytes=found["size_bytes"].to_numpy()[order],
+            committed_at_us=found["at"].cast(pa.int64()).to_numpy()[order],
         )
 
     def _sql(self) -> Connection:
