@@ -202,7 +202,8 @@ class Bench:
                     )
                 self._note(
                     workload=f"snapshot {workload.name}",
-                    system=system.name,
+                    # A streaming mode plays no part in a first copy: those of both are samples of one system.
+                    system=system.name if system is self._ours else self._natives[0].name,
                     round=number,
                     changes=rows,
                     seconds=seconds,
