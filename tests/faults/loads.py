@@ -28,7 +28,9 @@ SEEDED = 5 * CUSTOMERS
 TABLES = (*HOT.tables, *MIXED.tables, "journal")
 
 _JOURNAL = "INSERT INTO journal VALUES (:w, :number);\n"
-_NUMBERED = "\\set w :writer + :client_id\n\\set number :number + 1\n"
+_NUMBERED = "\\set w :writer + :client_id\n"
+_COUNTED = "\\set number :number + 1\n"
+"""Comes last: after a deadlock pgbench begins a script anew, with the variables as they are."""
 
 _ROWS = """
 INSERT INTO pgbench_branches SELECT n, 0 FROM generate_series(1, 4) n;
@@ -52,7 +54,7 @@ COMMIT;
 
 assert MIXED.script is not None
 SCRIPTS = {
-    name: _NUMBERED + script.replace("COMMIT;", _JOURNAL + "COMMIT;")
+    name: _NUMBERED + script.replace("COMMIT;", _JOURNAL + "COMMIT;") + _COUNTED
     for name, script in (("tpc-b", _TPC_B), ("mixed", MIXED.script))
 }
 
@@ -120,7 +122,7 @@ class Load:
                 Path(folder, name).write_text(SCRIPTS[name])
                 files += ["-f", str(Path(folder, name))]
             while not self._ended.is_set():
-                given = ["-D", f"writer={next(_writers)}", "-D", "number=0", "-D", f"n={CUSTOMERS}"]
+                given = ["-D", f"writer={next(_writers)}", "-D", "number=1", "-D", f"n={CUSTOMERS}"]
                 url = self._server.url(self._database)
                 with self._changing:
                     if self._ended.is_set():

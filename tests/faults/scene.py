@@ -17,7 +17,7 @@ from penstock.demo.servers import EmbeddedPostgres
 from tests.faults.cluster import Cluster
 from tests.faults.loads import Load, differences, journal_size, lost_and_doubled, make_tables, sessions
 from tests.faults.proxy import Proxy
-from tests.faults.witness import Witness
+from tests.faults.witness import Witness, look
 from tests.program import Program, Running, await_true
 
 SETTINGS = {
@@ -136,6 +136,9 @@ class Scene:
         assert self._differences() == [], self._tell()
         assert self.error_entries() == 0, self._tell()
         assert "Traceback" not in self.run.said, self.run.said
+        with psycopg.connect(self.source_url, autocommit=True) as source:
+            # Or the load itself breaks them, and the target is not to blame.
+            assert look(source, in_order=True) == [], "the source breaks the witness's rules"
         self.witness.assert_whole()
 
     def await_recovery(self) -> None:

@@ -81,6 +81,28 @@ def test_a_transaction_that_is_torn_for_a_moment_is_seen_in_that_moment(tables: 
         witness.assert_whole()
 
 
+def test_a_writer_that_has_to_begin_anew_does_not_look_like_one_that_was_overtaken(
+    lab: Lab, source_server: EmbeddedPostgres
+) -> None:
+    make_tables(lab.source_url)
+    with psycopg.connect(lab.source_url) as somebody, Load(source_server, lab.source.info.dbname, "tpc-b", clients=1):
+        # Its statements are prepared with the first transaction, and pgbench does not try that again.
+        await_true(lambda: journal_size(lab.source_url) > 0)
+        # The writer is the one that gives way.
+        somebody.execute("SET deadlock_timeout = '1min'")
+        somebody.execute("LOCK TABLE journal IN SHARE MODE")
+        waiting = "SELECT FROM pg_locks WHERE NOT granted AND relation = 'journal'::regclass"
+        await_true(lambda: lab.source.execute(waiting).fetchone() is not None)
+        somebody.execute("UPDATE pgbench_branches SET bbalance = bbalance")
+        somebody.rollback()
+        before = journal_size(lab.source_url)
+        await_true(lambda: journal_size(lab.source_url) > before + 20)
+
+    deadlocks = "SELECT FROM pg_stat_database WHERE datname = current_database() AND deadlocks > 0"
+    await_true(lambda: lab.source.execute(deadlocks).fetchone() is not None)
+    assert look(lab.source, in_order=True) == []
+
+
 def _lose(connection: psycopg.Connection) -> None:
     connection.execute("DELETE FROM journal WHERE ctid = (SELECT min(ctid) FROM journal)")
 
