@@ -28,7 +28,7 @@ SEEDED = 5 * CUSTOMERS
 TABLES = (*HOT.tables, *MIXED.tables, "journal")
 
 _JOURNAL = "INSERT INTO journal VALUES (:w, :number);\n"
-_NUMBERED = "\\set w :writer + :client_id\n"
+_WRITER = "\\set w :writer + :client_id\n"
 _COUNTED = "\\set number :number + 1\n"
 """Comes last: after a deadlock pgbench begins a script anew, with the variables as they are."""
 
@@ -54,7 +54,7 @@ COMMIT;
 
 assert MIXED.script is not None
 SCRIPTS = {
-    name: _NUMBERED + script.replace("COMMIT;", _JOURNAL + "COMMIT;") + _COUNTED
+    name: _WRITER + script.replace("COMMIT;", _JOURNAL + "COMMIT;") + _COUNTED
     for name, script in (("tpc-b", _TPC_B), ("mixed", MIXED.script))
 }
 
@@ -82,7 +82,7 @@ class Load:
         """Run `scripts` of `SCRIPTS`, all if none is named; `rate` transactions per second."""
         self._server, self._database = server, database
         self._scripts = scripts or tuple(SCRIPTS)
-        # Without a limit of tries: a number that was given up would look like a transaction that overtook others.
+        # Without a limit of tries: what a deadlock undoes is written all the same.
         self._options = ["-n", "-M", "prepared", "-c", str(clients), "-T", "86400", "--max-tries=0", "-R", str(rate)]
         self._ended = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
