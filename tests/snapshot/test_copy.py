@@ -182,7 +182,8 @@ def test_tables_are_copied_as_of_one_snapshot_while_others_write(lab: Lab) -> No
             lab.source.execute("UPDATE here SET bal = bal - 7 WHERE id = %s", [sender])
             lab.source.execute("UPDATE there SET bal = bal + 7 WHERE id = %s", [receiver])
 
-    chunks = [(name, number) for name in ("here", "there") for number in range(3)]
+    # What is copied side by side is of different tables.
+    chunks = [(name, number) for number in range(3) for name in ("here", "there")]
     copied = copy(
         lab, "here", "there", before={chunk: lambda n=n: pay(30 - 5 * n, 1 + 5 * n) for n, chunk in enumerate(chunks)}
     )
@@ -212,11 +213,11 @@ def test_the_copy_sees_a_transaction_whole_or_not_at_all(lab: Lab) -> None:
 
 def test_a_crash_costs_only_the_chunks_that_were_not_done(lab: Lab) -> None:
     prepare(lab, ACCOUNTS)
-    crash_at(lab, ("here", 2), "here", "there")
+    crash_at(lab, ("there", 1), "here", "there")
 
     resumed = copy(lab, "here", "there")
 
-    assert resumed == [("here", 2, 10), ("there", 0, 10), ("there", 1, 10), ("there", 2, 10)]
+    assert resumed == [("here", 2, 10), ("there", 1, 10), ("there", 2, 10)]
     assert_applied(lab, "here", "there")
 
 
@@ -428,7 +429,7 @@ def test_whatever_happens_after_the_snapshot_can_be_undone(lab: Lab) -> None:
 
     found = as_text(lab, "target", *tables)
     assert [name for name in tables if found[name] != then[name]] == []
-    assert [number for _, number, _ in copied] == [1, 2] * len(tables)
+    assert [(name, number) for name, number, _ in copied] == [(name, number) for number in (1, 2) for name in tables]
     assert_applied(lab, *tables)
 
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Protocol
 
 from penstock.change import TableName
@@ -173,9 +174,21 @@ class Instantiator:
 
     def _copy(self, work: Sequence[tuple[Chunk, CopySource]], stop: threading.Event) -> bool:
         self._listener.copying(len(work), len({chunk.table for chunk, _ in work}))
+        work = _by_turns(work)
         step = self._jobs.at_once
         for first in range(0, len(work), step):
             if stop.is_set():
                 return False
             self._jobs.copy(work[first : first + step], self._listener)
         return True
+
+
+def _by_turns(work: Sequence[tuple[Chunk, CopySource]]) -> list[tuple[Chunk, CopySource]]:
+    """Deal out chunks of each table in turn, for those that follow each other are copied side by side.
+
+    Two sessions that fill the same table and its indexes get into each other's way.
+    """
+    tables: dict[TableName, list[tuple[Chunk, CopySource]]] = {}
+    for chunk, source in work:
+        tables.setdefault(chunk.table, []).append((chunk, source))
+    return [item for turn in zip_longest(*tables.values()) for item in turn if item is not None]

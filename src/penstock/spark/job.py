@@ -213,7 +213,7 @@ def _for_each(spark: SparkSession, work: Sequence[Item], do: Callable[[Item], Re
 
     An RDD: where there is no data for Spark to move, a frame's plan would take longer than all the rest of the job. A
     task takes some items after each other, since to begin one takes a worker longer than a small item does. The items
-    are dealt out in turn: those of one table, which follow each other, are of one size.
+    are dealt out in turn, so that those which follow each other are done side by side.
     """
     tasks = min(len(work), _TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
     dealt = [work[task::tasks] for task in range(tasks)]
