@@ -55,16 +55,20 @@ ARROW_SCHEMA = pa.schema(
 """The stream as Arrow record batches; `spark.schemas.CHANGES` is the same for Spark (design section 4)."""
 
 
+NO_VERSION = 0
+"""The table version of a gap, which has no image that it would have to tell of."""
+
 Image: TypeAlias = Mapping[str, str | None]
 
 
 class Op(StrEnum):
-    """What happened to the row, or to the table."""
+    """What happened to the row, or to the table; a gap says that something did, and why it was not captured."""
 
     INSERT = "insert"
     UPDATE = "update"
     DELETE = "delete"
     TRUNCATE = "truncate"
+    GAP = "gap"
     SNAPSHOT = "snapshot"
     DDL = "ddl"
 

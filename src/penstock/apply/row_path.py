@@ -13,6 +13,7 @@ from penstock.apply.conflicts import (
     COLUMN_MISSING,
     FOREIGN_KEY_VIOLATED,
     MORE_THAN_ONE_ROW,
+    NOT_CAPTURED,
     NOT_INSTANTIATED,
     ROW_DIFFERS,
     ROW_MISSING,
@@ -82,6 +83,9 @@ class RowPath:
         return table
 
     def _apply_row(self, change: Change, table: TargetTable) -> None:
+        if change.op is Op.GAP:
+            what = f"a change was not captured: {_present(change.before).get('reason')}"
+            raise ApplyError(NOT_CAPTURED, what, where=_place(change))
         _check_columns(change, table)
         match change.op:
             case Op.INSERT:

@@ -29,7 +29,7 @@ from penstock.apply.net import NETTED, NetChange, net_change
 from penstock.apply.netting import Netting
 from penstock.apply.row_path import RowPath, TransactionError
 from penstock.apply.target import TargetCatalog, TargetSession
-from penstock.change import Op, TableName, Transaction
+from penstock.change import NO_VERSION, Op, TableName, Transaction
 from penstock.errors import MalformedInputError, PenstockError, from_json
 from penstock.schema import Dictionary
 
@@ -206,6 +206,8 @@ class ApplyServer:
         return can_net
 
     def _netting(self, table: TableName, version: int) -> Netting | None:
+        if version == NO_VERSION:
+            return None
         if (table, version) not in self._nettings:
             target = self._catalog.tables.get(table)
             is_known = target is not None and table in self._catalog.instantiated

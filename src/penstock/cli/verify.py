@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import typer
 
-from penstock.cli.console import FileOption, JsonOption, MasterOption, open_file, out, print_json, print_rows, say
+from penstock.cli.console import (
+    FileOption,
+    JsonOption,
+    MasterOption,
+    count,
+    open_file,
+    out,
+    print_json,
+    print_rows,
+    say,
+)
 from penstock.verify.compare import TableResult, VerifyResult
 
 _MOST_SHOWN = 20
 
 
 def verify(file: FileOption = None, master: MasterOption = None, json: JsonOption = False) -> None:
-    """Compare source and target row by row, also while changes flow. Exit code 1 if they differ."""
+    """Compare source and target row by row, also while changes flow. Exit code 1 if they are not identical."""
     progress = Progress(quiet=json)
     try:
         result = open_file(file, master=master).verify(progress)
@@ -55,13 +65,21 @@ def show(result: VerifyResult) -> None:
     for table in result.tables:
         for line in _differences(table):
             say(line)
-    say("source and target identical" if result.is_identical else "source and target differ")
+    for line in result.unchecked:
+        say(f"not compared: {line}")
+    if any(table.differing for table in result.tables):
+        say("source and target differ")
+    elif result.unchecked:
+        say(f"what was compared is identical, but {count(len(result.unchecked), 'table')} could not be compared")
+    else:
+        say("source and target identical")
 
 
 def as_json(result: VerifyResult) -> dict[str, object]:
     """A result as plain data."""
     return {
         "identical": result.is_identical,
+        "unchecked": list(result.unchecked),
         "tables": [
             {
                 "table": str(table.table),

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from penstock.change import TableName
 from penstock.errors import PenstockError, RetryableError
 
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that setup does: what it is, in a few words, and its SQL."""
+    """One thing that setup does.
+
+    Attributes:
+        summary: What it is, in a few words.
+        is_apart: Whether it is taken in a transaction of its own, after all that are not: it locks a table that is
+            written to, which is not to wait for the other steps.
+    """
 
     summary: str
     sql: str
+    is_apart: bool = False
+
+
+@dataclass(frozen=True)
+class Uncaptured:
+    """A table that the pipeline file means, and whose changes are not captured."""
+
+    table: TableName
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.table} is not captured: {self.reason}"
 
 
 @dataclass
@@ -21,7 +41,7 @@ class DatabasePlan:
 
     Attributes:
         label: The database, named without secrets.
-        steps: In the order they are carried out; all of them in one transaction.
+        steps: In the order they are carried out; all of them in one transaction, but those that are apart.
         grants: SQL a superuser has to run first, because this user may not do some step.
         notes: What a person should know, though it stops nothing.
         faults: What keeps the pipeline from being set up.
@@ -34,6 +54,12 @@ class DatabasePlan:
     notes: list[str] = field(default_factory=list)
     faults: list[PenstockError] = field(default_factory=list)
     role: str | None = None
+
+
+def transactions(steps: Sequence[Step]) -> list[Sequence[Step]]:
+    """Group steps by the transactions they are taken in, in order."""
+    together = [step for step in steps if not step.is_apart]
+    return [*([together] if together else []), *([step] for step in steps if step.is_apart)]
 
 
 class LockedError(RetryableError):

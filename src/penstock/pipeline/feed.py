@@ -20,7 +20,7 @@ from penstock.change import TableName
 from penstock.position import Limit, Scn
 from penstock.schema import Dictionary, TableSchema
 from penstock.sources.trigger_queue.position import Slice
-from penstock.sources.trigger_queue.queue import Captured, ChangeLog, LogAccess, SliceReader
+from penstock.sources.trigger_queue.queue import Captured, ChangeLog, LogAccess, SliceReader, roots
 from penstock.spark.job import BatchJobs
 
 _CATALOG_AGE_S = 30.0
@@ -81,7 +81,7 @@ class SparkFeed:
         open_log: Callable[[], ChangeLog],
         target: Target,
         describe_target: Callable[[Iterable[TableName]], Mapping[TableName, TableSchema]],
-        check_source: Callable[[], None],
+        follow_source: Callable[[], None],
         definitions: Definitions,
         config: ServerConfig,
     ) -> None:
@@ -90,7 +90,7 @@ class SparkFeed:
         Args:
             access: How tasks reach the log; `open_log` is how this process does.
             target: How tasks reach the target; `describe_target` reads its catalogue.
-            check_source: Raises if captured tables are not what their capture was built for any more.
+            follow_source: Brings the capture up to date after DDL; raises where that takes a person.
         """
         self._spark = spark
         self._process = process
@@ -100,7 +100,7 @@ class SparkFeed:
         self._freer = _Freer(open_log)
         self._target = target
         self._describe_target = describe_target
-        self._check_source = check_source
+        self._follow_source = follow_source
         self._definitions = definitions
         self._config = config
         self._jobs: BatchJobs | None = None
@@ -126,7 +126,8 @@ class SparkFeed:
     def look_around(self) -> None:
         """Take up partitions that were added; raises TablesAddedError if tables were."""
         assert self._jobs is not None
-        if self._log.captured_count() != len(self._captured):
+        is_aged = time.monotonic() - self._catalog_read_at > _CATALOG_AGE_S
+        if is_aged or self._log.captured_count() != len(self._captured):
             self._refresh(self._jobs)
 
     def wait(self, stop: threading.Event, timeout_s: float) -> None:
@@ -158,22 +159,25 @@ class SparkFeed:
 
     def _refresh(self, jobs: BatchJobs) -> None:
         is_new = False
+        is_aged = self._catalog is None or time.monotonic() - self._catalog_read_at > _CATALOG_AGE_S
+        if is_aged:
+            self._follow_source()
         if self._log.captured_count() != len(self._captured):
             self._captured = self._log.captured()
             self._definitions.save_dictionary(self._captured)
             is_new = True
-            if not {c.table.name for c in self._captured if not c.is_partition} <= self._known:
+            if not set(roots(self._captured)) <= self._known:
                 raise TablesAddedError("tables were added to the capture set; they are copied first")
             # A partition that is detached later is no new table.
             self._known |= {c.table.name for c in self._captured}
-        if is_new or self._catalog is None or time.monotonic() - self._catalog_read_at > _CATALOG_AGE_S:
-            self._check_source()
+        if is_new or is_aged:
             catalog = self._read_catalog()
             is_new = is_new or catalog != self._catalog
             self._catalog, self._catalog_read_at = catalog, time.monotonic()
         if is_new:
             dictionary = Dictionary(captured.table for captured in self._captured)
             reader = SliceReader.of(self._source, self._access, self._captured)
+            assert self._catalog is not None
             jobs.share(reader, TaskContext(self._target, self._catalog, dictionary, self._config))
 
     def _read_catalog(self) -> TargetCatalog:

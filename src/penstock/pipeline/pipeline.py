@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import Protocol
 
 from pyspark.sql import SparkSession
@@ -19,8 +20,8 @@ from penstock.apply.server import ServerConfig
 from penstock.apply.target import TargetTable
 from penstock.change import TableName
 from penstock.config import PipelineConfig
-from penstock.dialects.base import DatabasePlan, LockedError
-from penstock.errors import OperatorError, PenstockError, RetryableError
+from penstock.dialects.base import DatabasePlan, LockedError, Step
+from penstock.errors import OperatorError, RetryableError
 from penstock.pipeline.feed import SparkFeed
 from penstock.pipeline.plan import Plan
 from penstock.pipeline.sides import SourceSide, TargetLedger, TargetSide
@@ -29,6 +30,7 @@ from penstock.position import START, Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.instantiate import CopyListener, Instantiator
 from penstock.snapshot.task import CopyContext
+from penstock.sources.trigger_queue.queue import roots
 from penstock.spark.job import ChunkJobs, CompareJobs
 from penstock.verify import compare
 from penstock.verify.compare import VerifyResult
@@ -80,6 +82,7 @@ class Pipeline:
         self._source = source
         self._target = target
         self._start_spark = start_spark
+        self._warned: set[str] = set()
 
     def plan(self) -> Plan:
         """Work out what `setup` would do. Changes nothing."""
@@ -131,7 +134,7 @@ class Pipeline:
                 open_log=self._source.open_log,
                 target=self._target.access,
                 describe_target=self._target.describe,
-                check_source=self._check_definitions,
+                follow_source=lambda: self._follow(listener),
                 definitions=ledger,
                 config=ServerConfig(
                     disable_on_error=apply.disable_on_error, allow_duplicate_rows=apply.allow_duplicate_rows
@@ -159,15 +162,15 @@ class Pipeline:
             return status_of(self.config.name, None, None, is_running=False, copied=0, to_copy=0)
         with closing(self._target.ledger()) as ledger, closing(self._source.open_log()) as log:
             process = ledger.state()
-            roots = {c.table.name for c in log.captured() if not c.is_partition}
-            copied = len(roots & set(ledger.instantiated()))
+            to_copy = set(roots(log.captured()))
+            copied = len(to_copy & set(ledger.instantiated()))
             return status_of(
                 self.config.name,
                 process,
                 log.backlog(process.low_watermark if process else START),
                 is_running=ledger.is_running(),
                 copied=copied,
-                to_copy=len(roots) - copied,
+                to_copy=len(to_copy) - copied,
             )
 
     def verify(self, listener: compare.Listener) -> VerifyResult:
@@ -175,8 +178,9 @@ class Pipeline:
         if not (self._target.has_ledger() and self._source.has_capture()):
             raise OperatorError("there is nothing to compare yet", do="run `penstock setup`, then `penstock run`")
         with closing(self._target.ledger()) as ledger, closing(self._source.open_log()) as log:
-            captured = {c.table.name for c in log.captured() if not c.is_partition}
-            source = self._source.describe(captured)
+            uncaptured = self._source.not_captured(self.config.capture.tables)
+            captured = set(roots(log.captured()))
+            source = self._source.describe(captured - {found.table for found in uncaptured})
             target = self._target.describe(source)
             copied = ledger.instantiated()
             waiting = [name for name in sorted(source) if name not in copied]
@@ -192,7 +196,7 @@ class Pipeline:
             chunks = [chunk for name in sorted(source) for chunk in origin.cut_into_chunks(name)]
             comparer = self._source.comparer(self._target)
             jobs = CompareJobs(self._start_spark(), compare.CompareContext(comparer, source, target))
-            return compare.verify(
+            result = compare.verify(
                 chunks,
                 jobs,
                 listener,
@@ -200,6 +204,7 @@ class Pipeline:
                 tick=log.tick,
                 is_running=ledger.is_running,
             )
+            return replace(result, unchecked=[str(found) for found in uncaptured])
 
     def errors(self) -> ErrorQueue:
         """Open the error queue."""
@@ -231,21 +236,44 @@ class Pipeline:
         return [step.summary for step in (*plan.source.steps, *plan.target.steps)]
 
     def _carry_out(self, plan: Plan, *, printer: str) -> None:
-        """Take all steps of a plan, or none; begins anew where somebody is in the way."""
+        """Take all steps of a plan that belong together, or none; then one by one those that are apart.
+
+        Begins anew where somebody is in the way.
+        """
         deadline = time.monotonic() + _PATIENCE_S
-        while True:
+        together = [[step for step in side.steps if not step.is_apart] for side in (plan.target, plan.source)]
+        while any(together):
             try:
                 with self._target.setup(printer=printer) as at_target, self._source.setup(printer=printer) as at_source:
-                    for step in plan.target.steps:
+                    for step in together[0]:
                         at_target.take(step)
-                    for step in plan.source.steps:
+                    for step in together[1]:
                         at_source.take(step)
             except LockedError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(_PAUSE_S)
             else:
-                return
+                break
+        waiting = [(side, step) for side in (self._target, self._source) for step in _apart(plan, side is self._target)]
+        while waiting:
+            locked = []
+            for side, step in waiting:
+                try:
+                    with side.setup(printer=printer) as session:
+                        session.take(step)
+                except LockedError as exc:
+                    locked.append((side, step))
+                    if time.monotonic() > deadline:
+                        names = ", ".join(step.summary for _, step in locked)
+                        raise LockedError(
+                            f"cannot {names}: another session holds a lock",
+                            where=side.label,
+                            do="everything else is in place; try again when no transaction keeps the table for long",
+                        ) from exc
+            waiting = locked
+            if waiting:
+                time.sleep(_PAUSE_S)
 
     def _check_target(self) -> None:
         self._target.check()
@@ -264,25 +292,26 @@ class Pipeline:
     def _check_capture(self, listener: RunListener) -> None:
         if not self._source.has_capture():
             raise OperatorError("there is no capture set", where=self._source.label, do="run `penstock setup`")
-        self._check_definitions()
-        with closing(self._source.open_log()) as log:
-            captured = {c.table.name for c in log.captured()}
-        try:
-            new = [str(table) for table in self._source.match(self.config.capture.tables) if table not in captured]
-        except PenstockError:
-            # A pattern means no table any more; what was captured before it was dropped is still applied.
-            new = []
-        if new:
-            listener.warned(f"{', '.join(new)} matches capture.tables but is not captured; run `penstock setup`")
+        self._follow(listener)
 
-    def _check_definitions(self) -> None:
-        stale = self._source.stale_tables()
-        if stale:
+    def _follow(self, listener: RunListener) -> None:
+        """Bring the capture up to date after DDL at the source, and say what is not captured."""
+        for warning in self._source.follow():
+            self._warn_once(warning, listener)
+        replaced = self._source.replaced_tables()
+        if replaced:
             raise OperatorError(
-                f"the definition of {', '.join(stale)}, or its triggers, changed after its capture was set up",
+                f"another table has taken the name of {', '.join(map(str, replaced))}, and is not captured",
                 where=self._source.label,
                 do="run `penstock setup`, and `penstock verify` afterwards",
             )
+        for table in self._source.not_captured(self.config.capture.tables):
+            self._warn_once(str(table), listener)
+
+    def _warn_once(self, text: str, listener: RunListener) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            listener.warned(text)
 
     def _copy(
         self,
@@ -294,11 +323,19 @@ class Pipeline:
     ) -> Collection[TableName]:
         """Copy what is not copied yet; returns the tables that were captured when it began."""
         with closing(self._source.open_log()) as log:
-            captured = {c.table.name: c.table for c in log.captured() if not c.is_partition}
+            captured = roots(log.captured())
         existing = self._source.describe(captured)
         at_target = self._target.describe(captured)
         copyable = sorted(name for name in existing if name in at_target)
-        for name in set(copyable) - set(ledger.instantiated()):
+        copied = set(ledger.instantiated())
+        lacking = sorted(set(existing) - set(at_target) - copied)
+        if lacking:
+            raise OperatorError(
+                f"{', '.join(map(str, lacking))} does not exist at the target",
+                where=self._target.label,
+                do="it was made or renamed at the source after setup; run `penstock setup`, which makes it here",
+            )
+        for name in set(copyable) - copied:
             self._check_columns(existing[name], at_target[name])
 
         def confirm() -> None:
@@ -322,6 +359,10 @@ class Pipeline:
         jobs = ChunkJobs(spark, context)
         Instantiator(self._source.origin(), ledger, ledger, jobs, listener, confirm=confirm).run(copyable, stop)
         return captured
+
+
+def _apart(plan: Plan, at_target: bool) -> list[Step]:
+    return [step for step in (plan.target if at_target else plan.source).steps if step.is_apart]
 
 
 @contextmanager

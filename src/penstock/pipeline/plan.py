@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.dialects.base import DatabasePlan
+from penstock.dialects.base import DatabasePlan, transactions
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,15 @@ def _sql(plan: DatabasePlan, side: str) -> list[str]:
         lines += ["-- missing grants, for a superuser to run first", *(f"{grant};" for grant in plan.grants)]
     if not plan.steps:
         return [*lines, "-- nothing to do", ""]
-    lines += ["BEGIN;"]
-    if plan.role:
-        role = plan.role.replace('"', '""')
-        lines += ["-- whoever runs this: everything is to belong to the pipeline's user", f'SET LOCAL ROLE "{role}";']
-    for step in plan.steps:
-        lines += [f"-- {step.summary}", f"{step.sql.rstrip().removesuffix(';')};"]
-    return [*lines, "COMMIT;", ""]
+    role = (plan.role or "").replace('"', '""')
+    for steps in transactions(plan.steps):
+        lines += ["BEGIN;"]
+        if role:
+            lines += [
+                "-- whoever runs this: everything is to belong to the pipeline's user",
+                f'SET LOCAL ROLE "{role}";',
+            ]
+        for step in steps:
+            lines += [f"-- {step.summary}", f"{step.sql.rstrip().removesuffix(';')};"]
+        lines += ["COMMIT;"]
+    return [*lines, ""]

@@ -11,7 +11,7 @@ from penstock.apply.ledger import ProcessState
 from penstock.apply.process import Ledger
 from penstock.apply.task import Target
 from penstock.change import TableName
-from penstock.dialects.base import DatabasePlan, Step
+from penstock.dialects.base import DatabasePlan, Step, Uncaptured
 from penstock.pipeline.feed import Definitions
 from penstock.schema import TableSchema
 from penstock.snapshot.instantiate import CopyDestination, CopyLedger, CopyOrigin
@@ -92,8 +92,11 @@ class SourceSide(Protocol):
     def replaced_tables(self) -> Sequence[TableName]:
         """Tables that were made anew under a captured name, and are not captured yet."""
 
-    def stale_tables(self) -> Sequence[str]:
-        """Captured tables whose definition is no longer the one their capture was built for."""
+    def follow(self) -> Sequence[str]:
+        """Build the capture anew of tables that were altered; returns what a person has to do something about."""
+
+    def not_captured(self, patterns: Sequence[str]) -> Sequence[Uncaptured]:
+        """Tables that patterns mean, and whose changes are not captured, with the reason."""
 
     def origin(self) -> CopyOrigin:
         """The source of a first copy."""

@@ -60,14 +60,19 @@ class TableResult:
 
 @dataclass(frozen=True)
 class VerifyResult:
-    """How all tables compare."""
+    """How all tables compare.
+
+    Attributes:
+        unchecked: Tables that were meant and could not be compared, each with the reason.
+    """
 
     tables: Sequence[TableResult]
+    unchecked: Sequence[str] = ()
 
     @property
     def is_identical(self) -> bool:
-        """Whether no row differs."""
-        return not any(table.differing for table in self.tables)
+        """Whether no row differs, and no table is left out."""
+        return not self.unchecked and not any(table.differing for table in self.tables)
 
 
 @dataclass(frozen=True)

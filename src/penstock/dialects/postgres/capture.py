@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Collection, Iterable
+
+import psycopg
 
 from penstock.change import TableName
 from penstock.dialects.base import Step
@@ -11,30 +14,7 @@ from penstock.dialects.postgres.connection import Connection, literal, quote
 from penstock.dialects.postgres.resources import sql_text
 from penstock.dialects.postgres.wake import wake_key
 
-_FUNCTIONS = [
-    "describe",
-    "draw_commit_seq",
-    "install_marker",
-    "quoted",
-    "json_value",  # Of sets that were installed before `json_member` took its place.
-    "json_member",
-    "has_value",
-    "changed_member",
-    "image",
-    "captured_root",
-    "capture_mode",
-    "trigger_names",
-    "has_triggers",
-    "essence",
-    "capture",
-    "capture_all",
-    "capture_body",
-    "in_lines",
-    "on_ddl",
-    "replaced",
-    "stale",
-]
-_EVENT_TAGS = ("ALTER TABLE", "CREATE TABLE", "CREATE TRIGGER", "ALTER TRIGGER")
+_SCRIPTS = ("log", "images", "build", "follow")
 
 
 def set_name(pipeline: str) -> str:
@@ -60,16 +40,13 @@ def log_steps(name: str) -> list[Step]:
     ]
 
 
-def table_steps(
-    name: str, tables: Iterable[TableName], by_row: Collection[TableName], *, with_event_trigger: bool
-) -> list[Step]:
-    """The steps that have the log of a set filled from tables. Taking them twice changes nothing.
+def table_steps(name: str, tables: Iterable[TableName], by_row: Collection[TableName]) -> list[Step]:
+    """The steps that have the log of a set filled from tables, each by itself. Taking them twice changes nothing.
 
     Args:
         name: The set, see `set_name`.
         tables: Roots and ordinary tables; partitions come with their root.
         by_row: Those of them that row triggers are wanted on.
-        with_event_trigger: Have DDL on captured tables rebuild their capture; takes a superuser.
     """
     quoted = quote(name)
     steps = []
@@ -79,33 +56,29 @@ def table_steps(
             how, wanted = " by row triggers", f"INSERT INTO {quoted}.by_row VALUES ({regclass}) ON CONFLICT DO NOTHING"
         else:
             how, wanted = "", f"DELETE FROM {quoted}.by_row WHERE relid = {regclass}"
-        steps.append(Step(f"capture table {table}{how}", f"{wanted};\nSELECT {quoted}.capture_all({regclass})"))
-    if with_event_trigger:
-        tags = ", ".join(literal(tag) for tag in _EVENT_TAGS)
-        steps += [
-            Step("an older event trigger goes", f"DROP EVENT TRIGGER IF EXISTS {quoted}"),
-            Step(
-                "rebuild the capture of a table when its definition changes",
-                f"CREATE EVENT TRIGGER {quoted} ON ddl_command_end WHEN TAG IN ({tags})"
-                f" EXECUTE FUNCTION {quoted}.on_ddl()",
-            ),
-        ]
+        one_at_a_time = f"SELECT pg_advisory_xact_lock({_changing_key(name)}, {regclass}::oid::int)"
+        sql = f"{wanted};\n{one_at_a_time};\nSELECT {quoted}.capture_all({regclass})"
+        steps.append(Step(f"capture table {table}{how}", sql, is_apart=True))
     return steps
+
+
+def event_trigger_step(name: str) -> Step:
+    """The step that has DDL on captured tables rebuild their capture at once; takes a superuser."""
+    return Step("rebuild the capture of a table when its definition changes", _ddl_script(name))
+
+
+def has_event_triggers(connection: Connection, name: str) -> bool:
+    """Whether `event_trigger_step` would change nothing, where the log is current."""
+    row = connection.execute(
+        "SELECT count(*) = 2 FROM pg_event_trigger WHERE evtname = ANY (%s) AND evtenabled = 'A'",
+        [[name, _drop_trigger(name)]],
+    ).fetchone()
+    return bool(row and row[0])
 
 
 def is_installed(connection: Connection, name: str) -> bool:
     """Whether there is a capture set of this name."""
     row = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [f"{quote(name)}.captured"]).fetchone()
-    return bool(row and row[0])
-
-
-def has_function(connection: Connection, name: str, function: str) -> bool:
-    """Whether the set as it is installed has a function, which an older version may lack."""
-    row = connection.execute(
-        "SELECT EXISTS (SELECT FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace"
-        " WHERE n.nspname = %s AND p.proname = %s)",
-        [name, function],
-    ).fetchone()
     return bool(row and row[0])
 
 
@@ -124,13 +97,45 @@ def has_current_tables(
     quoted = quote(name)
     wanted = {quote(table.schema, table.name): table in by_row for table in tables}
     row = connection.execute(
-        f"SELECT count(*) = %s AND NOT EXISTS (SELECT FROM {quoted}.stale())"
+        f"SELECT count(*) = %s AND NOT EXISTS (SELECT FROM {quoted}.behind())"
+        f" AND NOT EXISTS (SELECT FROM {quoted}.replaced())"
         " FROM unnest(%s::regclass[], %s::bool[]) w (relid, by_row)"
-        f" WHERE EXISTS (SELECT FROM {quoted}.captured c WHERE c.relid = w.relid AND c.mode <> 'detached')"
+        f" WHERE EXISTS (SELECT FROM {quoted}.captured_now c WHERE c.relid = w.relid AND c.mode <> 'detached')"
         f" AND w.by_row = EXISTS (SELECT FROM {quoted}.by_row r WHERE r.relid = w.relid)",
         [len(wanted), list(wanted), list(wanted.values())],
     ).fetchone()
     return bool(row and row[0])
+
+
+def follow(connection: Connection, name: str) -> list[str]:
+    """Build the capture anew of tables that were altered; what others hold is left for the next time.
+
+    Returns:
+        A warning for each table that it cannot be done for.
+    """
+    quoted = quote(name)
+    warnings = []
+    behind = connection.execute(
+        f"SELECT b, n.nspname, c.relname FROM {quoted}.behind() b JOIN pg_class c ON c.oid = b"
+        " JOIN pg_namespace n ON n.oid = c.relnamespace ORDER BY 2, 3"
+    ).fetchall()
+    for relid, schema, table in behind:
+        try:
+            with connection.transaction():
+                connection.execute("SET LOCAL lock_timeout = '100ms'; SET LOCAL jit = off")
+                connection.execute("SET LOCAL penstock.rebuilding = 'on'")
+                connection.execute(
+                    f"SELECT {quoted}.capture_all(%s::oid) WHERE pg_try_advisory_xact_lock(%s, %s::oid::int)",
+                    [relid, _changing_key(name), relid],
+                )
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
+            continue
+        except psycopg.errors.InsufficientPrivilege:
+            warnings.append(
+                f"{TableName(schema, table)} was altered, and this user may not build its triggers anew;"
+                " `penstock plan` names the missing grants"
+            )
+    return warnings
 
 
 def stamp(script: str) -> str:
@@ -161,31 +166,61 @@ def uninstall_statements(connection: Connection, name: str) -> list[str]:
     )
     drops = [f"DROP TRIGGER {quote(trigger)} ON {quote(schema, table)}" for trigger, schema, table in triggers]
     functions = connection.execute(
-        "SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = %s::regnamespace"
-        r" AND (p.proname = ANY (%s) OR p.proname ~ '^capture_\d+_[riudt]$') ORDER BY p.proname",
-        [quoted, _FUNCTIONS],
+        "SELECT p.oid::regprocedure::text FROM pg_proc p"
+        " WHERE p.pronamespace = %s::regnamespace AND (p.proname = ANY (%s) OR p.proname ~ '^capture_[0-9]+_[a-z]+$')"
+        " ORDER BY 1",
+        [quoted, _function_names(name)],
     )
-    has_event_trigger = connection.execute("SELECT FROM pg_event_trigger WHERE evtname = %s", [name]).fetchone()
+    event_triggers = connection.execute(
+        "SELECT evtname FROM pg_event_trigger WHERE evtname = ANY (%s) ORDER BY evtname", [[name, _drop_trigger(name)]]
+    )
     return [
-        *([f"DROP EVENT TRIGGER {quoted}"] if has_event_trigger is not None else []),
+        *(f"DROP EVENT TRIGGER {quote(trigger)}" for (trigger,) in event_triggers),
         *drops,
         f"DROP VIEW {quoted}.changes",
+        *(f"DROP VIEW IF EXISTS {quoted}.{view}" for view in ("captured_now", "built_now")),
         *(f"DROP TABLE {quoted}.{table}" for table in ("marker", "log", "tick")),
         *(f"DROP FUNCTION {function}" for (function,) in functions),
         f"DROP TABLE {quoted}.captured",
-        # Sets that were installed before there was one.
-        f"DROP TABLE IF EXISTS {quoted}.by_row",
-        f"DROP SEQUENCE {quoted}.change_seq",
+        # Sets that were installed before there were these.
+        *(f"DROP TABLE IF EXISTS {quoted}.{table}" for table in ("by_row", "installed")),
+        *(f"DROP SEQUENCE IF EXISTS {quoted}.{sequence}" for sequence in ("change_seq", "version_seq")),
         f"DROP SCHEMA {quoted}",
     ]
 
 
+def _drop_trigger(name: str) -> str:
+    return f"{name} drop"
+
+
+def _function_names(name: str) -> list[str]:
+    """Functions that the scripts of this version make; and those that older versions made."""
+    made = re.findall(r"CREATE OR REPLACE FUNCTION \S+?\.(\w+)\(", _log_script(name) + _ddl_script(name))
+    older = ["install_marker", "json_value", "trigger_names", "stale"]
+    return sorted({*made, *older})
+
+
+def _changing_key(name: str) -> int:
+    """The first half of the advisory lock of whoever builds the capture of a table; the second is the table's oid."""
+    return int.from_bytes(hashlib.sha256(f"changing {name}".encode()).digest()[:4], "big", signed=True)
+
+
 def _log_script(name: str) -> str:
-    return sql_text("capture").format(
+    return "\n".join(_filled(f"capture/{part}", name) for part in _SCRIPTS)
+
+
+def _ddl_script(name: str) -> str:
+    return _filled("capture/ddl", name)
+
+
+def _filled(script: str, name: str) -> str:
+    return sql_text(script).format(
         set=quote(name),
         name=literal(name),
-        bare=name,
+        drop=quote(_drop_trigger(name)),
         seq=literal(f"{name}.change_seq"),
+        version_seq=literal(f"{name}.version_seq"),
         wake=wake_key(name),
+        changing=_changing_key(name),
         describe=sql_text("describe").rstrip(),
     )

@@ -58,6 +58,18 @@ def table_oids(connection: Connection, names: Iterable[TableName]) -> dict[Table
     return {TableName(schema, name): oid for schema, name, oid in rows}
 
 
+def unlogged_tables(connection: Connection, names: Iterable[TableName]) -> list[TableName]:
+    """Return the tables among `names` that are unlogged, or have a partition that is."""
+    oids = table_oids(connection, names)
+    rows = connection.execute(
+        "SELECT r FROM unnest(%s::oid[]) r WHERE EXISTS (SELECT FROM pg_class k WHERE k.relpersistence = 'u'"
+        " AND (k.oid = r OR k.oid IN (SELECT relid FROM pg_partition_tree(r))))",
+        [list(oids.values())],
+    )
+    found = {row[0] for row in rows}
+    return [name for name, oid in oids.items() if oid in found]
+
+
 @contextmanager
 def catalog_names(connection: Connection) -> Iterator[None]:
     """Have the catalogue qualify every name that is not its own, for the statements inside."""

@@ -83,7 +83,8 @@ class PostgresComparer:
         newest = f"SELECT max(version) FROM {captured} c WHERE c.relid = l.relid"
         row = at_source.table(
             f"SELECT EXISTS (SELECT FROM {ticks} WHERE snapshot::text = {literal(cut.snapshot.text)}) AS is_kept,"
-            f" EXISTS (SELECT FROM {log} WHERE op = 'T' AND {cut.since()} AND relid IN ({family})) AS is_emptied,"
+            f" EXISTS (SELECT FROM {log} WHERE op IN ('T', '!') AND {cut.since()}"
+            f" AND relid IN ({family})) AS is_emptied,"
             f" EXISTS (SELECT FROM {log} l WHERE {is_ours} AND {cut.since()} AND version < ({newest})) AS is_altered",
             doing="read the change log",
         ).to_pylist()[0]

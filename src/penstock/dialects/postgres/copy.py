@@ -78,14 +78,14 @@ class PostgresCopyOrigin:
         with connect(self._url, f"penstock {self._set_name} chunks") as connection, speaking("read the log", self._url):
             captured = f"{quote(self._set_name)}.captured"
             versions = connection.execute(
-                f"SELECT relid, definition -> 'primary_key' <> 'null' FROM {captured}"
+                f"SELECT DISTINCT relid, definition -> 'primary_key' <> 'null', definition -> 'columns' FROM {captured}"
                 " WHERE (definition ->> 'schema', definition ->> 'name') = (%s, %s)",
                 [table.schema, table.name],
             ).fetchall()
             if len(versions) != 1 or not versions[0][1]:
                 return False
             emptied = connection.execute(
-                f"SELECT FROM {quote(self._set_name)}.log WHERE op = 'T'"
+                f"SELECT FROM {quote(self._set_name)}.log WHERE op IN ('T', '!')"
                 f" AND relid IN (SELECT relid FROM {captured} WHERE root = %s)"
                 " AND NOT pg_visible_in_snapshot(xid, %s::pg_snapshot) LIMIT 1",
                 [versions[0][0], snapshot],

@@ -9,7 +9,7 @@ import psycopg
 
 from penstock.apply.keys import row_key
 from penstock.change import TableName
-from penstock.dialects.base import DatabasePlan, Step
+from penstock.dialects.base import DatabasePlan, Step, Uncaptured
 from penstock.dialects.postgres import capture
 from penstock.dialects.postgres.catalog import (
     catalog_names,
@@ -18,6 +18,7 @@ from penstock.dialects.postgres.catalog import (
     list_tables,
     read_tables,
     table_oids,
+    unlogged_tables,
 )
 from penstock.dialects.postgres.connection import Connection, label, literal, quote
 from penstock.dialects.postgres.privileges import may, missing_source_grants, missing_target_grants
@@ -79,11 +80,14 @@ def plan_source(
             )
         )
     superuser = is_superuser(connection)
+    tables = _without_unlogged(connection, plan, tables)
     has_log = capture.has_current_log(connection, name)
     if not has_log:
         plan.steps += capture.log_steps(name)
+    if superuser and not (has_log and capture.has_event_triggers(connection, name)):
+        plan.steps.append(capture.event_trigger_step(name))
     if not (has_log and capture.has_current_tables(connection, name, tables, by_row)):
-        plan.steps += capture.table_steps(name, tables, by_row, with_event_trigger=superuser)
+        plan.steps += capture.table_steps(name, tables, by_row)
     if connection.execute("SELECT to_regclass('penstock.process')").fetchone() != (None,):
         plan.notes.append(
             "changes that penstock applies to this database are not captured again: their triggers are off"
@@ -92,8 +96,8 @@ def plan_source(
         plan.role = current_user(connection)
         plan.grants = list(missing_source_grants(connection, name, tables))
         plan.notes.append(
-            "only a superuser's event trigger can notice DDL: after ALTER TABLE on a captured table,"
-            " run `penstock setup` before the table is written to again"
+            "without a superuser's event trigger, new partitions are watched for TRUNCATE, and capture is quick again"
+            " after an ALTER TABLE, only from when a run notices it, within half a minute"
         )
     plan.notes += _trigger_notes(connection, tables)
     return plan
@@ -318,6 +322,46 @@ def _check_table(plan: DatabasePlan, source: TableSchema, target: TableSchema) -
     for exclusion in target.exclusions:
         if exclusion.is_deferrable and not exclusion.columns:
             plan.notes.append(f"deferrable constraint {exclusion.name!r} of {name} cannot be checked by apply")
+
+
+def uncaptured_tables(connection: Connection, set_name: str, patterns: Sequence[str]) -> list[Uncaptured]:
+    """Tables that patterns mean, and whose changes are not captured, with the reason."""
+    roots = list_tables(connection)
+    matched, _ = _matching(roots, patterns)
+    matched = {table for table in matched if roots[table] == table or roots[table] not in matched}
+    oids = table_oids(connection, matched)
+    unlogged = set(unlogged_tables(connection, matched))
+    rows = connection.execute(
+        f"SELECT c.relid::bigint, c.mode, {quote(set_name)}.captured_root(c.relid) <> c.relid"
+        f" FROM {quote(set_name)}.captured_now c"
+    ).fetchall()
+    modes = {relid: "partition" if is_part else mode for relid, mode, is_part in rows}
+    names = {
+        TableName(schema, name)
+        for schema, name in connection.execute(
+            f"SELECT DISTINCT definition ->> 'schema', definition ->> 'name' FROM {quote(set_name)}.captured"
+        )
+    }
+    found = []
+    for table in sorted(matched):
+        mode = modes.get(oids.get(table, 0))
+        if table in unlogged:
+            found.append(Uncaptured(table, "it is unlogged; a crash empties it without a change"))
+        elif mode is None and table in names:
+            found.append(Uncaptured(table, "it was made anew, or renamed, after setup; run `penstock setup`"))
+        elif mode is None:
+            found.append(Uncaptured(table, "it was made after setup; run `penstock setup`"))
+        elif mode == "detached" or (mode.startswith("partition") and roots[table] == table):
+            found.append(Uncaptured(table, "it was a partition, and was detached; run `penstock setup`"))
+    return found
+
+
+def _without_unlogged(connection: Connection, plan: DatabasePlan, tables: Sequence[TableName]) -> Sequence[TableName]:
+    unlogged = set(unlogged_tables(connection, tables))
+    if unlogged:
+        names = ", ".join(map(str, sorted(unlogged)))
+        plan.notes.append(f"{names}: unlogged, and so not captured: a crash empties it without a change")
+    return [table for table in tables if table not in unlogged]
 
 
 def _trigger_notes(connection: Connection, tables: Sequence[TableName]) -> list[str]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import DatabasePlan, LockedError, Step
+from penstock.dialects.base import DatabasePlan, LockedError, Step, Uncaptured
 from penstock.dialects.postgres import capture, setup
 from penstock.dialects.postgres.access import PostgresSource, PostgresTarget
 from penstock.dialects.postgres.catalog import read_tables
@@ -24,7 +24,7 @@ from penstock.dialects.postgres.setup import Blueprint
 from penstock.errors import OperatorError
 from penstock.schema import TableSchema
 
-_LOCK_WAIT = "300ms"
+_LOCK_WAIT = "100ms"
 """Whoever comes to write waits behind us meanwhile. And where each of the two holds what the other one waits for, it is
 we who give up: the server would look for that after a second, and choose."""
 
@@ -40,19 +40,20 @@ class PostgresSetupSession:
 
     def take(self, step: Step) -> None:
         """Carry out a step; waits only so long for a table that somebody else holds."""
+        undone = "this table is left as it was" if step.is_apart else "nothing was changed"
         try:
             psycopg.ClientCursor(self._connection).execute(step.sql)
         except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as exc:
             raise LockedError(
                 f"cannot take this step: {step.summary}: another session holds a lock",
                 where=label(self._url),
-                do="nothing was changed; try again when no transaction keeps the table for long",
+                do=f"{undone}; try again when no transaction keeps the table for long",
             ) from exc
         except psycopg.errors.InsufficientPrivilege as exc:
             raise OperatorError(
                 f"no right to take this step: {step.summary}",
                 where=label(self._url),
-                do=f"nothing was changed; `penstock {self._printer} --print-sql` prints the SQL for a superuser to run",
+                do=f"{undone}; `penstock {self._printer} --print-sql` prints the SQL for a superuser to run",
             ) from exc
         except psycopg.Error as exc:
             raise translate(exc, doing=f"take this step: {step.summary}", where=label(self._url)) from exc
@@ -88,7 +89,9 @@ class _PostgresSide:
     def setup(self, *, printer: str = "plan") -> Iterator[PostgresSetupSession]:
         """Open a transaction for setup or teardown; commits at the end of the block."""
         with self._connection("change the database") as connection, connection.transaction():
-            connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_WAIT}'")
+            # Compiling them would take longer than running them, while writers wait.
+            connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_WAIT}'; SET LOCAL jit = off")
+            connection.execute("SET LOCAL penstock.rebuilding = 'on'")
             yield PostgresSetupSession(connection, self._url, printer)
 
     @contextmanager
@@ -144,7 +147,8 @@ class PostgresSourceSide(_PostgresSide):
         if not self.has_capture():
             return []
         with self._connection("read the captured tables") as connection:
-            if not capture.has_function(connection, self._set_name, "replaced"):
+            if not capture.has_current_log(connection, self._set_name):
+                # An older version's set is brought up to date first.
                 return []
             rows = connection.execute(
                 "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
@@ -152,11 +156,27 @@ class PostgresSourceSide(_PostgresSide):
             )
             return [TableName(schema, name) for schema, name in rows]
 
-    def stale_tables(self) -> Sequence[str]:
-        """Captured tables whose definition is no longer the one their capture was built for."""
+    def follow(self) -> Sequence[str]:
+        """Build the capture anew of tables that were altered, without making anybody wait.
+
+        Where it does not succeed, changes are captured all the same, more slowly; the next call tries again.
+
+        Returns:
+            What a person has to do something about.
+        """
+        with self._connection("follow what was altered") as connection:
+            if not capture.has_current_log(connection, self._set_name):
+                raise OperatorError(
+                    "the capture set was installed by another version of penstock",
+                    where=self.label,
+                    do="run `penstock setup`",
+                )
+            return capture.follow(connection, self._set_name)
+
+    def not_captured(self, patterns: Sequence[str]) -> Sequence[Uncaptured]:
+        """Tables that patterns mean, and whose changes are not captured, with the reason."""
         with self._connection("read the captured tables") as connection:
-            rows = connection.execute(f"SELECT stale::text FROM {quote(self._set_name)}.stale()")
-            return [row[0] for row in rows]
+            return setup.uncaptured_tables(connection, self._set_name, patterns)
 
     def origin(self) -> PostgresCopyOrigin:
         """The source of a first copy."""

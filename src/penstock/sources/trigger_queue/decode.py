@@ -32,7 +32,7 @@ LOG_SCHEMA = pa.schema(
 
 _PACKED_OPS = ("i", "u", "d")
 
-_OPS = {"I": Op.INSERT, "U": Op.UPDATE, "D": Op.DELETE, "T": Op.TRUNCATE}
+_OPS = {"I": Op.INSERT, "U": Op.UPDATE, "D": Op.DELETE, "T": Op.TRUNCATE, "!": Op.GAP}
 
 
 @dataclass(frozen=True)

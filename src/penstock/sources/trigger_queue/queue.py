@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from penstock.change import TableName
+from penstock.change import NO_VERSION, TableName
 from penstock.position import Limit, Scn
 from penstock.schema import TableSchema
 from penstock.sources.trigger_queue.decode import CapturedTable, Decoder
@@ -38,6 +38,12 @@ class Captured:
     def is_partition(self) -> bool:
         """Whether its rows are captured as those of its root."""
         return self.root != self.table.name
+
+
+def roots(captured: Iterable[Captured]) -> dict[TableName, TableSchema]:
+    """Return the tables that are captured as what they are now: neither partitions, nor by names they had before."""
+    last = {c.relid: c for c in sorted(captured, key=lambda c: c.table.version)}
+    return {c.table.name: c.table for c in last.values() if not c.is_partition}
 
 
 @dataclass(frozen=True)
@@ -107,7 +113,7 @@ class SliceReader:
     tables: Mapping[tuple[int, int], CapturedTable]
 
     @classmethod
-    def of(cls, source: str, access: LogAccess, captured: Iterable[Captured]) -> SliceReader:
+    def of(cls, source: str, access: LogAccess, captured: Collection[Captured]) -> SliceReader:
         """Read as `source`, with these table versions."""
         tables = {
             (c.relid, c.table.version): CapturedTable(
@@ -115,6 +121,9 @@ class SliceReader:
             )
             for c in captured
         }
+        # A gap names its table, and no version of it.
+        for c in sorted(captured, key=lambda c: c.table.version):
+            tables[c.relid, NO_VERSION] = CapturedTable(c.table.name, ())
         return cls(source, access, tables)
 
     def read(self, part: Slice, *, with_key: bool = True) -> Iterator[pa.RecordBatch]:

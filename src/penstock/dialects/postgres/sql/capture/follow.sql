@@ -1,0 +1,190 @@
+-- Capture a table from now on, or again after its definition changed. Does nothing when all is in place.
+CREATE OR REPLACE FUNCTION {set}.capture(rel regclass) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off AS $capture$
+DECLARE
+  last {set}.captured := (SELECT c FROM {set}.captured c WHERE c.relid = rel ORDER BY c.version DESC LIMIT 1);
+  def jsonb := (SELECT d.definition FROM {set}.describe(ARRAY[rel::oid]) d);
+  new_mode text := {set}.capture_mode(rel, def);
+  has_triggers bool := {set}.has_triggers(rel, new_mode);
+  now {set}.captured;
+  settings text;
+  kind text;
+  wanted text[] := {set}.kinds(new_mode);
+BEGIN
+  IF last.is_built AND last.definition = def AND last.mode = new_mode AND last.root = {set}.captured_root(rel)
+    AND last.fingerprint = {set}.fingerprint(rel) AND has_triggers THEN
+    RETURN;
+  END IF;
+  -- A set that was installed before triggers were stamped has none of these.
+  IF EXISTS (SELECT FROM {set}.installed i WHERE i.relid = rel) AND NOT {set}.has_triggers(rel, (SELECT c.mode
+      FROM {set}.captured c WHERE c.relid = rel AND c.is_built ORDER BY c.version DESC LIMIT 1)) THEN
+    EXECUTE {set}.gap(rel, 'capture triggers were altered or switched off');
+  END IF;
+  FOREACH kind IN ARRAY wanted LOOP
+    IF kind <> 't' AND NOT EXISTS (SELECT FROM pg_proc WHERE pronamespace = '{set}'::regnamespace
+        AND proname = format('capture_%s_%s', rel::oid, kind)) THEN
+      EXECUTE format('CREATE FUNCTION {set}.%I() RETURNS trigger LANGUAGE plpgsql AS %L',
+        format('capture_%s_%s', rel::oid, kind), 'BEGIN RETURN NULL; END');
+    END IF;
+  END LOOP;
+  IF NOT has_triggers THEN
+    FOREACH kind IN ARRAY wanted LOOP
+      EXECUTE format('CREATE OR REPLACE TRIGGER %I AFTER %s EXECUTE FUNCTION {set}.%I()', {set}.trigger_name(rel, kind),
+        format(CASE kind
+          WHEN 'ri' THEN 'INSERT ON %s FOR EACH ROW'
+          WHEN 'ru' THEN 'UPDATE ON %s FOR EACH ROW'
+          WHEN 'rd' THEN 'DELETE ON %s FOR EACH ROW'
+          WHEN 'si' THEN 'INSERT ON %s REFERENCING NEW TABLE AS n FOR EACH STATEMENT'
+          WHEN 'sd' THEN 'DELETE ON %s REFERENCING OLD TABLE AS o FOR EACH STATEMENT'
+          WHEN 'su' THEN 'UPDATE ON %s REFERENCING OLD TABLE AS o NEW TABLE AS n FOR EACH STATEMENT'
+          WHEN 't' THEN 'TRUNCATE ON %s FOR EACH STATEMENT' END, rel),
+        CASE kind WHEN 't' THEN 'on_truncate' ELSE format('capture_%s_%s', rel::oid, kind) END);
+    END LOOP;
+  END IF;
+  PERFORM {set}.drop_trigger(rel, t.tgname) FROM pg_trigger t
+  WHERE t.tgrelid = rel AND t.tgparentid = 0 AND starts_with(t.tgname, {set}.trigger_name(rel, ''))
+    AND t.tgname NOT IN (SELECT {set}.trigger_name(rel, k) FROM unnest(wanted) k);
+  IF {set}.stamp(rel) IS DISTINCT FROM (
+      SELECT i.stamp FROM {set}.installed i WHERE i.relid = rel ORDER BY i.at DESC LIMIT 1) THEN
+    INSERT INTO {set}.installed (relid, stamp) VALUES (rel, {set}.stamp(rel));
+  END IF;
+  -- Only now is the table locked, if its triggers were made. Whoever has altered it before is seen here, and whoever
+  -- alters it later has its writers find out by themselves.
+  now := {set}.version_now(rel, false);
+  SELECT string_agg(format(' SET %s = %s', c.name, CASE c.name WHEN 'search_path' THEN c.value ELSE quote_literal(c.value) END), '')
+    INTO settings
+  FROM {set}.canonical() c WHERE c.name IN (
+    SELECT s FROM jsonb_array_elements(now.definition -> 'columns') d (col), jsonb_array_elements_text(d.col -> 'settings') s);
+  FOREACH kind IN ARRAY array_remove({set}.kinds(now.mode), 't') LOOP
+    EXECUTE format('CREATE OR REPLACE FUNCTION {set}.%I() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER%s AS %L',
+      format('capture_%s_%s', rel::oid, kind), settings, {set}.capture_body(kind, now));
+  END LOOP;
+  IF now.mode <> new_mode THEN
+    PERFORM {set}.capture(rel);
+  END IF;
+END $capture$;
+
+-- Only a table's owner may drop a trigger. What another one leaves there does nothing.
+CREATE OR REPLACE FUNCTION {set}.drop_trigger(rel regclass, trigger_name name) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  function regproc := (SELECT tgfoid FROM pg_trigger WHERE tgrelid = rel AND tgname = trigger_name);
+BEGIN
+  IF pg_has_role((SELECT relowner FROM pg_class WHERE oid = rel), 'USAGE') THEN
+    EXECUTE format('DROP TRIGGER %I ON %s', trigger_name, rel);
+  ELSIF function <> '{set}.on_truncate'::regproc THEN
+    EXECUTE format('CREATE OR REPLACE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql AS %L', function, 'BEGIN RETURN NULL; END');
+  END IF;
+END $$;
+
+-- TRUNCATE of any captured table. A partition that goes with its root needs no row of its own.
+CREATE OR REPLACE FUNCTION {set}.on_truncate() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
+DECLARE
+  last {set}.captured := (SELECT c FROM {set}.captured c WHERE c.relid = TG_RELID ORDER BY c.version DESC LIMIT 1);
+  root oid := {set}.captured_root(TG_RELID);
+BEGIN
+  -- A partition that was detached since.
+  IF last.mode = 'detached' OR last.mode LIKE 'partition%' AND root = TG_RELID THEN
+    RETURN NULL;
+  END IF;
+  IF NOT {set}.sees_old_snapshot() THEN
+    last := {set}.version_now(TG_RELID, true);
+  END IF;
+  INSERT INTO {set}.log (relid, version, op) SELECT TG_RELID, last.version, 'T' WHERE TG_RELID = root OR NOT EXISTS (
+    SELECT FROM {set}.log l JOIN pg_partition_ancestors(TG_RELID) a ON a.relid = l.relid
+    WHERE l.xid = pg_current_xact_id() AND l.op = 'T' AND l.relid <> TG_RELID AND NOT EXISTS (
+      SELECT FROM {set}.log later WHERE later.xid = l.xid AND later.seq > l.seq AND later.op <> 'T'));
+  RETURN NULL;
+EXCEPTION WHEN OTHERS THEN
+  INSERT INTO {set}.log (relid, version, op, before) VALUES (TG_RELID, 0, '!', json_build_object(
+    'reason', concat('a truncate could not be put into words (SQLSTATE ', SQLSTATE, ')')));
+  RETURN NULL;
+END $$;
+
+-- Partitions of a captured root that come and go with rows in them: their rows come and go without a change.
+CREATE OR REPLACE FUNCTION {set}.partition_gaps(rel regclass) RETURNS SETOF text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET jit = off AS $$
+  WITH known AS (
+    SELECT c.relid, c.definition FROM {set}.built_now c WHERE c.root = rel AND c.relid <> rel AND c.mode LIKE 'partition%'
+  ), tree AS (
+    SELECT t.relid FROM pg_partition_tree(rel) t JOIN pg_class k ON k.oid = t.relid WHERE t.level > 0 AND k.relkind = 'r'
+  )
+  -- A partition that was made as one came into being together with its place below the root; and where a TRUNCATE was
+  -- not watched, its file has another number than itself.
+  SELECT format('partition %s was attached', t.relid::regclass)
+  FROM tree t JOIN pg_class k ON k.oid = t.relid JOIN pg_type y ON y.oid = k.reltype JOIN pg_inherits i ON i.inhrelid = t.relid
+  WHERE t.relid NOT IN (SELECT relid FROM known) AND y.xmin <> i.xmin AND pg_relation_size(t.relid) > 0
+  UNION ALL
+  SELECT format('partition %s was emptied or rewritten before it was watched', t.relid::regclass)
+  FROM tree t JOIN pg_class k ON k.oid = t.relid JOIN pg_type y ON y.oid = k.reltype JOIN pg_inherits i ON i.inhrelid = t.relid
+  WHERE t.relid NOT IN (SELECT relid FROM known) AND y.xmin = i.xmin AND k.relfilenode <> k.oid
+  UNION ALL
+  SELECT format('partition %I.%I was %s', n.definition ->> 'schema', n.definition ->> 'name',
+    CASE WHEN k.oid IS NULL THEN 'dropped' ELSE 'detached' END)
+  FROM known n LEFT JOIN pg_class k ON k.oid = n.relid
+  WHERE n.relid NOT IN (SELECT relid FROM tree) AND NOT (n.definition ->> 'is_partitioned')::bool
+    AND (k.oid IS NULL OR pg_relation_size(n.relid) > 0)
+$$;
+
+-- Capture a table together with its partitions, at any depth, and let go of those it does not have any more.
+CREATE OR REPLACE FUNCTION {set}.capture_all(rel regclass) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off AS $$
+DECLARE
+  part record;
+  reason text;
+BEGIN
+  IF EXISTS (SELECT FROM {set}.captured c WHERE c.relid = rel AND c.relid = c.root) THEN
+    FOR reason IN SELECT {set}.partition_gaps(rel) LOOP
+      EXECUTE {set}.gap(rel, reason);
+    END LOOP;
+  END IF;
+  PERFORM {set}.capture(rel);
+  PERFORM {set}.capture(t.relid) FROM pg_partition_tree(rel) t JOIN pg_class k ON k.oid = t.relid
+  LEFT JOIN {set}.captured_now c ON c.relid = t.relid
+  WHERE t.level > 0 AND k.relkind <> 'f' AND (c.is_built AND c.mode LIKE 'partition%' AND c.root = rel
+    AND c.fingerprint = {set}.fingerprint(t.relid) AND {set}.has_triggers(t.relid, c.mode)) IS NOT TRUE
+  ORDER BY t.level, t.relid;
+  FOR part IN
+    SELECT c.*, k.oid FROM {set}.built_now c LEFT JOIN pg_class k ON k.oid = c.relid
+    WHERE c.root = rel AND c.relid <> rel AND c.mode LIKE 'partition%'
+      AND c.relid NOT IN (SELECT t.relid FROM pg_partition_tree(rel) t)
+  LOOP
+    PERFORM {set}.drop_trigger(part.oid, t.tgname) FROM pg_trigger t
+    WHERE t.tgrelid = part.oid AND t.tgparentid = 0 AND t.tgname = {set}.trigger_name(part.oid, 't');
+    INSERT INTO {set}.captured (relid, definition, mode, root, fingerprint, is_built)
+    VALUES (part.relid, part.definition, 'detached', part.root, part.fingerprint, true);
+  END LOOP;
+END $$;
+
+-- Tables that were made anew, under a captured name, and are not captured yet.
+CREATE OR REPLACE FUNCTION {set}.replaced() RETURNS SETOF regclass
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET jit = off AS $$
+  SELECT k.oid::regclass FROM pg_class k JOIN pg_namespace n ON n.oid = k.relnamespace
+  WHERE (n.nspname, k.relname) IN (SELECT definition ->> 'schema', definition ->> 'name' FROM {set}.captured
+      WHERE mode NOT LIKE 'partition%' AND mode <> 'detached')
+    AND k.oid NOT IN (SELECT relid FROM {set}.captured_now WHERE mode <> 'detached') AND k.relkind IN ('r', 'p')
+$$;
+
+-- Captured tables, roots and ordinary ones, whose capture has to be built anew: their definition or triggers changed,
+-- or their partitions are others.
+CREATE OR REPLACE FUNCTION {set}.behind() RETURNS SETOF oid
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET jit = off AS $$
+  WITH captured AS MATERIALIZED (
+    SELECT * FROM {set}.built_now c WHERE c.mode <> 'detached'
+  ), existing AS (
+    SELECT c.* FROM captured c JOIN pg_class k ON k.oid = c.relid
+  ), tree AS (
+    SELECT c.relid AS root, t.relid FROM existing c, pg_partition_tree(c.relid) t JOIN pg_class k ON k.oid = t.relid
+    WHERE c.root = c.relid AND t.level > 0 AND k.relkind <> 'f'
+  )
+  SELECT CASE WHEN c.mode LIKE 'partition%' THEN c.root ELSE {set}.captured_root(c.relid) END FROM existing c
+  JOIN {set}.describe(ARRAY(SELECT relid FROM existing)) d ON d.relid = c.relid
+  WHERE c.fingerprint <> {set}.fingerprint(c.relid) OR c.root <> {set}.captured_root(c.relid)
+    OR EXISTS (SELECT FROM {set}.captured n WHERE n.relid = c.relid AND n.version > c.version)
+    OR {set}.essence(c.definition) <> {set}.essence(d.definition)
+    OR c.mode <> {set}.capture_mode(c.relid, d.definition) OR NOT {set}.has_triggers(c.relid, c.mode)
+  UNION SELECT t.root FROM tree t WHERE NOT EXISTS (SELECT FROM captured c WHERE c.relid = t.relid AND c.root = t.root)
+  UNION SELECT c.root FROM captured c JOIN pg_class r ON r.oid = c.root
+    WHERE c.root <> c.relid AND NOT EXISTS (SELECT FROM pg_partition_ancestors(c.relid) a WHERE a.relid = c.root)
+$$;
