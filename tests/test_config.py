@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+import yaml
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from psycopg.conninfo import conninfo_to_dict
 
 from penstock.apply.process import CommitSerialization
 from penstock.config import PipelineConfig, json_schema, load, parse
+from penstock.dialects.postgres.connection import conninfo, label
 from penstock.errors import ConfigError
 
 GOOD = """\
@@ -39,6 +44,18 @@ def faults(text: str, **environment: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         read(text, **environment)
     return [line.removeprefix("p.yaml:") for line in str(caught.value).split("\n")]
+
+
+GOOD_DATA = yaml.safe_load(GOOD)
+
+
+def urls(source: str) -> dict[str, dict[str, str]]:
+    """The connections, with this url for the source."""
+    return {"source": {"type": "postgres", "url": source}, "target": {"type": "postgres", "url": "host=two"}}
+
+
+def password_of(url: str) -> object:
+    return conninfo_to_dict(url)["password"]
 
 
 def with_url(url: str) -> str:
@@ -174,13 +191,109 @@ def test_secrets_come_from_the_environment_and_from_files(tmp_path: Path) -> Non
     config = read(with_url(f"postgresql://${{env:WHO}}:${{file:{file}}}@one/shop"), WHO="ann")
 
     # One line break is the editor's, a second one is the owner's.
-    assert config.connections["source"].url == "postgresql://ann:p\u00e4ss word\n@one/shop"
+    assert config.connections["source"].url == "postgresql://ann:p%C3%A4ss%20word%0A@one/shop"
 
 
 def test_a_secret_that_looks_like_a_reference_is_taken_as_it_is() -> None:
     config = read(with_url("postgresql://u:${env:PW}@one/shop"), PW="${env:OTHER}")
 
-    assert config.connections["source"].url == "postgresql://u:${env:OTHER}@one/shop"
+    assert password_of(config.connections["source"].url) == "${env:OTHER}"
+
+
+FORMS = {
+    "url": "postgresql://app:${env:PW}@one/shop",
+    "parameter": "postgresql://app@one/shop?password=${env:PW}&sslmode=prefer",
+    "key and value": "host=one user=app password=${env:PW} dbname=shop",
+    "blank before the value": "host=one user=app dbname=shop password= ${env:PW}",
+    "quoted": "password='${env:PW}' host='one' user=app dbname=shop",
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
+@example("TopSecret/9@evil")
+@example("")
+@example(" host=evil")
+@example("' host='evil")
+@example("\\' host=evil")
+@example("?host=evil&password=a")
+@example("a,b:7#%41+%%")
+@example(" blanks at both ends ")
+def test_a_password_is_itself_whatever_it_holds_and_is_not_shown(form: str, password: str) -> None:
+    url = read(json.dumps(GOOD_DATA | {"connections": urls(form)}), PW=password).connections["source"].url
+    other = read(json.dumps(GOOD_DATA | {"connections": urls(form)}), PW="other").connections["source"].url
+
+    parts = conninfo_to_dict(conninfo(url, "test"))
+
+    assert (parts["host"], parts["user"], parts["dbname"]) == ("one", "app", "shop")
+    assert parts.get("password", "") == password
+    assert label(url) == label(other) == "database shop on one as app"
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1))
+@example("/run/postgresql")
+@example("a=1 host=evil")
+def test_any_part_of_an_url_may_be_a_secret(name: str) -> None:
+    form = "postgresql://${env:IT}@one/${env:IT}?application_name=${env:IT}"
+
+    url = read(json.dumps(GOOD_DATA | {"connections": urls(form)}), IT=name).connections["source"].url
+
+    assert conninfo_to_dict(url) == {"user": name, "dbname": name, "application_name": name, "host": "one"}
+
+
+@given(
+    st.text(st.sampled_from("Zx7/@?:%#=&, '\\"), min_size=1),
+    st.sampled_from(["{}@one/shop", "{}@one", "{}@one:5/b?x=y"]),
+)
+@example("Zx/77", "{}@one/shop")
+@example("7@Zx", "{}@one/shop")
+@example("7/Zx?sslmode=x", "{}@one/shop")
+def test_of_a_whole_url_that_was_put_together_wrongly_no_part_of_the_password_is_shown(
+    password: str, form: str
+) -> None:
+    url = "postgresql://app:" + form.format(password)
+
+    try:
+        shown = label(url)
+    except ConfigError as exc:
+        # With what it was raised from, as PENSTOCK_TRACEBACK shows it.
+        shown = f"{exc} {exc.__cause__} {exc.__context__}"
+
+    assert not re.search("[Zx7]", shown)
+
+
+@pytest.mark.parametrize("rest", ["app:Top/9@one/shop", "app:T@p@one/shop", "app:Top@one/shop", "one:Top"])
+def test_an_url_s_rest_is_no_host(rest: str) -> None:
+    url = read(with_url("postgresql://${env:REST}"), REST=rest).connections["source"].url
+
+    with pytest.raises(ConfigError) as caught:
+        label(url)
+
+    assert "To" not in str(caught.value)
+
+
+@pytest.mark.parametrize("host", ["one", "10.0.0.1", "%2Frun%2Fpostgresql", "one,two", "one:5432,two:5433", "[::1]:5"])
+def test_hosts_that_are_hosts(host: str) -> None:
+    assert label(f"postgresql://app@{host}/shop").startswith("database shop on ")
+
+
+@pytest.mark.parametrize("url", ["${env:BASE}/shop", "${env:BASE} user=app", "x${env:BASE}"])
+def test_a_reference_that_is_neither_the_whole_nor_a_part(url: str) -> None:
+    assert faults(with_url(url), BASE="postgresql://u:s3cret@one") == [
+        "6: connections.source.url: a reference is the whole url, or one part of it:"
+        " postgresql://user:${env:NAME}@host/database"
+    ]
+
+
+def test_a_secret_that_no_connection_can_be_given(tmp_path: Path) -> None:
+    (tmp_path / "zero").write_bytes(b"s3c\0ret")
+
+    found = faults(with_url(f"postgresql://${{env:A}}:${{file:{tmp_path}/zero}}@one/shop"), A="s3cret\udcff")
+
+    assert found == [
+        "6: connections.source.url: environment variable A is not UTF-8 text",
+        f"6: connections.source.url: file '{tmp_path}/zero' holds a zero byte, which no connection can be given",
+    ]
 
 
 def test_every_missing_secret_is_named() -> None:

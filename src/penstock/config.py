@@ -1,7 +1,8 @@
 """The pipeline file: read, checked whole, every fault reported at once with its line.
 
 Secrets come from outside: `${env:NAME}` and `${file:path}` inside a connection's url stand for the variable's value and
-the file's content, without its final line break.
+the file's content, without its final line break. One that is the whole url is taken as it is. Any other is one part of
+it, whatever characters it holds: it is percent-encoded in a url, and escaped in `key=value` text.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -24,10 +26,14 @@ from penstock.errors import ConfigError
 from penstock.sources.trigger_queue.patterns import TablePattern
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
+_REFERENCES = re.compile(rf"(?:{_REFERENCE.pattern})+")
+_URL = re.compile(r"[a-z]+://")
+_QUOTE = re.compile(r"(?<!\\)'")
+_KEY_VALUE = re.compile(r"\s*[a-z_]+\s*=")
 _MARK = "\0"
 """Stands for a reference where the text around it is looked at."""
 
-_PASSWORD = re.compile(rf"://[^/@]*:(?!{_MARK}+@)[^/@]+@|password\s*=\s*(?!{_MARK})")
+_PASSWORD = re.compile(rf"://[^/@]*:(?!{_MARK}+@)[^/@]+@|password\s*=\s*+(?!'?{_MARK})")
 _MAY_BE_SECRET = re.compile(r"://|@|password", re.IGNORECASE)
 
 Path_ = tuple[str | int, ...]
@@ -229,7 +235,11 @@ class _Document:
                 what = "a password stands in the file; write it as ${env:NAME} or ${file:path}"
                 faults.append(_Fault(self._line(path), f"{_dotted(path)}: {what}"))
             missing: list[str] = []
-            connection["url"] = _REFERENCE.sub(partial(_secret, environment, missing), url)
+            if not _has_form(url):
+                missing.append(
+                    "a reference is the whole url, or one part of it: postgresql://user:${env:NAME}@host/database"
+                )
+            connection["url"] = _with_secrets(url, partial(_secret, environment, missing))
             faults += [_Fault(self._line(path), f"{_dotted(path)}: {what}") for what in missing]
         return faults
 
@@ -272,18 +282,48 @@ class _Document:
         return self._lines[path]
 
 
+def _has_form(url: str) -> bool:
+    """Whether it is known how a secret has to be written at its place in the url."""
+    is_whole = _REFERENCE.fullmatch(url) or not _REFERENCE.search(url)
+    return bool(is_whole or _URL.match(url) or _KEY_VALUE.match(url))
+
+
+def _with_secrets(url: str, secret: Callable[[re.Match[str]], str]) -> str:
+    """Put secrets in place, each as one part of the url that can end neither itself nor the url."""
+    if _REFERENCE.fullmatch(url):
+        return _REFERENCE.sub(secret, url)
+    if _URL.match(url):
+        return _REFERENCE.sub(lambda found: quote(secret(found), safe=""), url)
+
+    def escaped(found: re.Match[str]) -> str:
+        text = re.sub(r"([\\'\s])", r"\\\1", _REFERENCE.sub(secret, found.group()))
+        before, after = url[: found.start()], url[found.end() :]
+        is_quoted = len(_QUOTE.findall(before)) % 2 == 1
+        is_whole_value = before.rstrip().endswith("=") and not after[:1].strip() and not is_quoted
+        # Of an empty value libpq would take the next option for the value.
+        return "''" if is_whole_value and not text else text
+
+    return _REFERENCES.sub(escaped, url)
+
+
 def _secret(environment: Mapping[str, str], missing: list[str], found: re.Match[str]) -> str:
+    """Look a secret up; where it cannot be had, returns nothing and adds the reason to `missing`."""
     kind, name = found.groups()
-    if kind == "env":
-        if name not in environment:
-            missing.append(f"environment variable {name} is not set")
-        return environment.get(name, "")
+    what = f"environment variable {name}" if kind == "env" else f"file {name!r}"
     try:
-        return Path(name).read_text(encoding="utf-8").removesuffix("\n")
-    except UnicodeDecodeError:
-        missing.append(f"file {name!r} is not UTF-8 text")
+        # What of a variable is no UTF-8 comes as half a character, and is refused here.
+        content = environment[name].encode() if kind == "env" else Path(name).read_bytes()
+        text = content.decode()
+    except KeyError:
+        missing.append(f"{what} is not set")
+    except UnicodeError:
+        missing.append(f"{what} is not UTF-8 text")
     except OSError as exc:
-        missing.append(f"cannot read file {name!r}: {(exc.strerror or '').lower()}")
+        missing.append(f"cannot read {what}: {(exc.strerror or '').lower()}")
+    else:
+        if "\0" not in text:
+            return text if kind == "env" else re.sub(r"\r?\n\Z", "", text)
+        missing.append(f"{what} holds a zero byte, which no connection can be given")
     return ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -16,6 +17,8 @@ from penstock.sources.trigger_queue.queue import LogAccess
 from penstock.sources.trigger_queue.source import TriggerQueueSource
 from penstock.spark.session import start_session
 
+_Side = TypeVar("_Side")
+
 _SOURCES: Mapping[str, Callable[[str, str], SourceSide]] = {"postgres": PostgresSourceSide}
 _LOGS: Mapping[str, Callable[[str, str], LogAccess]] = {"postgres": PostgresSource}
 _TARGETS: Mapping[str, Callable[[str, str], TargetSide]] = {"postgres": PostgresTargetSide}
@@ -23,16 +26,22 @@ _TARGETS: Mapping[str, Callable[[str, str], TargetSide]] = {"postgres": Postgres
 
 def open_pipeline(config: PipelineConfig) -> Pipeline:
     """Put a pipeline file to work; nothing is connected to yet."""
-    source = config.connections[config.capture.connection]
-    target = config.connections[config.apply.connection]
     return Pipeline(
         config,
-        _SOURCES[source.type](source.url, config.name),
-        _TARGETS[target.type](target.url, config.name),
+        _open(_SOURCES, config, config.capture.connection),
+        _open(_TARGETS, config, config.apply.connection),
         lambda: start_session(
             f"penstock {config.name}", lanes=config.apply.parallelism, settings=config.spark_settings
         ),
     )
+
+
+def _open(sides: Mapping[str, Callable[[str, str], _Side]], config: PipelineConfig, name: str) -> _Side:
+    connection = config.connections[name]
+    try:
+        return sides[connection.type](connection.url, config.name)
+    except ConfigError as exc:
+        raise ConfigError(exc.what, where=f"connections.{name}.url", do=exc.do) from exc
 
 
 class TriggerQueue(TriggerQueueSource):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -137,7 +138,14 @@ def test_a_database_that_does_not_exist(shop: Program, lab: Lab) -> None:
 
 def test_a_url_that_is_none(shop: Program) -> None:
     done = shop("setup", env={"COPY_URL": f"postgres//x:{PASSWORD}"})
-    assert_refused(done, 2, "not a libpq url")
+    assert_refused(done, 2, "not a libpq url", "connections.copy.url")
+
+
+@pytest.mark.parametrize("command", ["plan", "setup", "run", "status", "verify"])
+def test_a_url_with_a_password_that_is_not_encoded(program: Program, command: str) -> None:
+    done = program(command, env={"SHOP_URL": "postgresql://cap:Top/Sec@ret@127.0.0.1/shop"})
+    assert_refused(done, 2, "may be read in two ways", "connections.shop.url", "%40")
+    assert not re.search("Top|Sec|ret", done.err + done.out)
 
 
 @pytest.mark.parametrize("side", ["SHOP_URL", "COPY_URL"])

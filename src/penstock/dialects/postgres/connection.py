@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -53,16 +55,60 @@ def label(url: str) -> str:
     """Name a connection without its password: `shop on db1:5432 as penstock`.
 
     Raises:
-        ConfigError: The url is not one that libpq reads.
+        ConfigError: The url is not one that libpq reads, or may be read in two ways.
     """
-    try:
-        parts = conninfo_to_dict(url)
-    except psycopg.Error as exc:
-        raise ConfigError("connection url is not a libpq url", do="write postgresql://user@host:port/database") from exc
+    parts = _parts(url)
     host = parts.get("host") or parts.get("hostaddr") or "localhost"
     port = f":{parts['port']}" if parts.get("port") else ""
     user = f" as {parts['user']}" if parts.get("user") else ""
     return f"database {parts.get('dbname') or parts.get('user') or 'default'} on {host}{port}{user}"
+
+
+def _parts(url: str) -> dict[str, Any]:
+    """What a url says, once it is sure that no part of a password is taken for something else.
+
+    libpq ends a password at the first `@` and a host at the first `/`, so of a password that holds one of them, and was
+    not percent-encoded, it takes a part for the host or the database: names that are shown.
+    """
+    advice = "write postgresql://user:password@host:port/database, with %40 for '@', %2F for '/', %3F for '?' in a part"
+    is_clear = True
+    scheme, is_url, rest = url.partition("://")
+    if is_url and scheme.strip() in ("postgresql", "postgres"):
+        user, at, others = rest.partition("@")
+        is_clear = "@" not in others and not (at and ("/" in user or "?" in user))
+    try:
+        parts = conninfo_to_dict(url)
+    except (psycopg.Error, UnicodeError):
+        # Its text repeats what it could not read.
+        parts = None
+    if parts is None or not is_clear or not _is_plausible(parts):
+        raise ConfigError("connection url is not a libpq url, or may be read in two ways", do=advice)
+    return parts
+
+
+def _is_plausible(parts: Mapping[str, Any]) -> bool:
+    """Whether a url's host, port and database can be such; else a whole url, or its end, may stand in their place."""
+    hosts = str(parts.get("host") or "").split(",")
+    ports = str(parts.get("port") or "").split(",")
+    return (
+        all(_is_host(host) for host in hosts)
+        and all(not port.strip() or port.strip().isdecimal() for port in ports)
+        and "://" not in str(parts.get("dbname") or "")
+    )
+
+
+def _is_host(host: str) -> bool:
+    """Whether a text may be a host: a name, an address, or the folder of a socket."""
+    is_folder = host.startswith(("/", "@"))
+    return is_folder or (not re.search(r"[/@?\s]", host) and (":" not in host or _is_address(host)))
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def conninfo(url: str, application_name: str, settings: Mapping[str, str] = {}) -> str:
@@ -71,7 +117,7 @@ def conninfo(url: str, application_name: str, settings: Mapping[str, str] = {}) 
     `settings` are further session settings, such as `{"enable_seqscan": "off"}`.
     """
     options = " ".join(f"-c {name}={value}" for name, value in {**CANONICAL_SETTINGS, **settings}.items())
-    given = conninfo_to_dict(url)
+    given = _parts(url)
     return make_conninfo(
         url,
         application_name=application_name,

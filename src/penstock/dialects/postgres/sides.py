@@ -61,14 +61,19 @@ class PostgresSetupSession:
 
 class _PostgresSide:
     def __init__(self, url: str, pipeline: str) -> None:
-        """Stand for the database at `url`; nothing is opened yet."""
+        """Stand for the database at `url`; nothing is opened yet.
+
+        Raises:
+            ConfigError: The url cannot be read.
+        """
+        self._label = label(url)
         self._url = url
         self._pipeline = pipeline
 
     @property
     def label(self) -> str:
         """The database, named without secrets."""
-        return label(self._url)
+        return self._label
 
     def identity(self) -> str:
         """What no other database has, as long as the server runs."""
