@@ -21,6 +21,8 @@ _work = pyspark.daemon.worker
 
 def main() -> None:
     """Import, then be the daemon."""
+    # No worker makes a file that others may read, whatever started it.
+    os.umask(0o077)
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     for name in _NEEDED:
         importlib.import_module(name)

@@ -19,6 +19,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from penstock.errors import OperatorError
+from penstock.spark import scratch
 
 _NEEDED_JAVA = 17
 
@@ -47,7 +48,16 @@ _SETTINGS = {
 # The JVM only passes Arrow data on; compiling it thoroughly would take more of a core than it gives back.
 _JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
-_LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+_LOCAL = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    # By a secret that Spark makes up itself, and that no other process gets to see.
+    "spark.authenticate": "true",
+}
+"""What can be had without asking where Spark and its tasks are one process, which nobody else has to reach."""
+
+_IS_LOCAL = re.compile(r"local(\[.*\])?")
+_IS_SECRET = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
 
 _NOISE = (b"Using incubator modules",)
 """What the JVM says on its standard error that nobody needs to read."""
@@ -70,17 +80,60 @@ def start_session(name: str, *, lanes: int, settings: Mapping[str, str] = {}) ->
     java_options = f"-Dlog4j2.configurationFile={log_settings} {_JAVA_OPTIONS}"
     submitted = _submitted()
     given = {**submitted, "spark.app.name": name, **settings}
+    master = given.get("spark.master") or os.environ.get("MASTER")
     ours = {**_SETTINGS, "spark.driver.extraJavaOptions": java_options}
     if submitted:
         # Java runs already, and logs as spark-submit has it log: every job, several times a second.
         ours |= {"spark.log.level": "WARN"}
-    if "spark.master" not in given and "MASTER" not in os.environ:
-        ours |= {"spark.master": f"local[{max(2, lanes)}]", **_LOOPBACK}
-    builder = SparkSession.builder
-    for key, value in {**ours, **given}.items():
-        builder = builder.config(key, value)
+    if master is None:
+        ours |= {"spark.master": f"local[{max(2, lanes)}]"}
+    is_local = master is None or _IS_LOCAL.fullmatch(master) is not None
+    if is_local:
+        ours |= _LOCAL
+    conf = {**ours, **given}
     with _without_noise(), _keeping_interrupts():
+        parents = os.environ.get("SPARK_LOCAL_DIRS") or conf.get("spark.local.dir", "")
+        if SparkContext._gateway is None:
+            is_reached = "spark.driver.bindAddress" in given or not is_local
+            conf = _start_java(conf, scratch.make_folders(parents), is_reached=is_reached)
+        elif submitted and is_local:
+            conf["spark.local.dir"] = _kept_by_java(scratch.make_folders(parents))
+        builder = SparkSession.builder
+        for key, value in conf.items():
+            builder = builder.config(key, value)
         return builder.getOrCreate()
+
+
+def _start_java(conf: Mapping[str, str], folders: str, *, is_reached: bool) -> dict[str, str]:
+    """Start Spark's Java process; returns the settings without what belongs to that process.
+
+    Args:
+        conf: Spark's settings.
+        folders: Where Java, Spark and its workers are to put files; see `scratch.make_folders`.
+        is_reached: Others have to reach it, at an address that the user or Spark finds.
+    """
+    first = folders.split(",", maxsplit=1)[0]
+    environment = {"SPARK_LOCAL_DIRS": folders, "TMPDIR": first}
+    if not is_reached:
+        # The address of Spark's page, which asks nobody who they are.
+        environment["SPARK_LOCAL_IP"] = "127.0.0.1"
+    options = f"{conf['spark.driver.extraJavaOptions']} -Djava.io.tmpdir={first}"
+    # They become arguments of a command, which everybody on the machine can read; secrets follow by another way.
+    arguments = {key: value for key, value in conf.items() if not _IS_SECRET.search(key)}
+    start = SparkConf(loadDefaults=False).setAll([*{**arguments, "spark.driver.extraJavaOptions": options}.items()])
+    with scratch.private_files(environment):
+        SparkContext._ensure_initialized(conf=start)
+    _kept_by_java(folders)
+    return {key: value for key, value in conf.items() if key != "spark.driver.extraJavaOptions"}
+
+
+def _kept_by_java(folders: str) -> str:
+    """Have Java remove folders when it ends: it is the last to write there, also when this program was killed."""
+    jvm = SparkContext._jvm
+    assert jvm is not None
+    for folder in folders.split(","):
+        getattr(jvm, "org.apache.spark.util.ShutdownHookManager").registerShutdownDeleteDir(jvm.java.io.File(folder))
+    return folders
 
 
 def _submitted() -> Mapping[str, str]:
