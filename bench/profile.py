@@ -94,7 +94,7 @@ def profile(workload_name: str) -> dict[str, float]:
         for server_ in (source, target):
             execute(server_.url(), "CHECKPOINT")
         with Lab(source.url(ours.source_db), target.url(ours.target_db), name="bench") as lab, ExitStack() as patches:
-            lab.state = lab.ledger.acquire("source", lanes=2)
+            lab.acquire("source", lanes=2)
             for item in _patches(watch):
                 patches.enter_context(item)
             with watch.step("without Spark, in all"):
@@ -145,7 +145,7 @@ def _catch_up(lab: Lab, watch: Stopwatch) -> None:
             result = apply_windows(rows, lab.claim(0, moves_watermark=True), context)
             assert result.failure is None
             assert not result.errors
-        lab.ledger.complete(part.end, part.last_committed_at)
+        lab.ledger.complete(part.end, part.last_committed_at, part.anchor)
 
 
 def main() -> None:

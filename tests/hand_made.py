@@ -154,7 +154,7 @@ class Target:
             if result.failure is not None:
                 raise result.failure
         if complete and not any(result.aborted_by for result in results):
-            self.ledger.complete(Scn(transactions[-1].scn), None)
+            self.ledger.complete(Scn(transactions[-1].scn), None, None)
         return results
 
     def lanes(self, *transactions: Txn, lanes: int = 4) -> list[set[int]]:

@@ -102,13 +102,18 @@ class Lab:
 
     def start(self, *, lanes: int = 4) -> None:
         """Begin a run of the apply process; every captured table counts as copied."""
-        self.state = self.ledger.acquire("shop", lanes=lanes)
+        self.acquire(lanes=lanes)
         for captured in self.log.captured():
             self.target.execute(
                 "INSERT INTO penstock.instantiation (process, schema_name, table_name, scn, snapshot, state)"
                 " VALUES (%s, %s, %s, 0, '', 'READY') ON CONFLICT DO NOTHING",
                 [self.name, captured.table.name.schema, captured.table.name.name],
             )
+
+    def acquire(self, source: str = "shop", *, lanes: int = 4) -> None:
+        """Become the one run of the process, as `ApplyProcess` does."""
+        state = self.ledger.acquire(source, lanes=lanes)
+        self.state = self.ledger.adopt(self.log.join(state.history))
 
     def changes(self, *, limit: Limit = Limit(), after: Scn | None = None) -> Iterator[dict[str, Any]]:
         """Deliver what the log holds, change by change, in commit order."""
@@ -160,13 +165,13 @@ class Lab:
                 if batch_result.failure is not None:
                     raise batch_result.failure
                 results.append(batch_result)
-            self.ledger.complete(part.end, part.last_committed_at)
+            self.ledger.complete(part.end, part.last_committed_at, part.anchor)
         return results
 
     def next_slice(self, limit: Limit = Limit()) -> Slice | None:
         state = self.ledger.state()
         assert state is not None
-        return self.log.next_slice(state.low_watermark, limit)
+        return self.log.next_slice(state.low_watermark, limit, anchor=state.history.anchor)
 
     def apply_slice(
         self, part: Slice, *, lanes: int, config: ServerConfig = ServerConfig(), shuffle: random.Random | None = None
@@ -177,10 +182,10 @@ class Lab:
         context = self.context(config)
         if part.is_large:
             large = large_transaction(self.reader(), part)
-            return [apply_large(large, self.claim(0, moves_watermark=True), context)]
+            return [apply_large(large, self.claim(0, part, moves_watermark=True), context)]
         if lanes == 1:
             rows = read_in_commit_order(self.reader(), part, context)
-            return [apply_windows(rows, self.claim(0, moves_watermark=True), context)]
+            return [apply_windows(rows, self.claim(0, part, moves_watermark=True), context)]
         batches = self.reader().read(part, with_key=False)
         packed = pa.Table.from_batches(
             pack(plan_batch(batches, part.changes, part.first, lanes, context)), PACKED_SCHEMA
@@ -191,14 +196,14 @@ class Lab:
         results = []
         for lane in numbers:
             runs = packed.filter(pc.equal(packed[LANE], lane)).sort_by("number")
-            claim = self.claim(lane, moves_watermark=False)
+            claim = self.claim(lane, part, moves_watermark=False)
             results.append(apply_lane(unpack(runs.to_batches()), claim, context))
         return results
 
-    def claim(self, lane: int, *, moves_watermark: bool) -> LaneClaim:
+    def claim(self, lane: int, part: Slice, *, moves_watermark: bool) -> LaneClaim:
         assert self.state is not None
         self._attempt += 1
-        return LaneClaim(self.name, self.state.epoch, lane, self._attempt, moves_watermark)
+        return LaneClaim(self.name, self.state.epoch, lane, self._attempt, moves_watermark, part.cut)
 
     def rows(self, table: str, *, side: str = "target") -> list[tuple[Any, ...]]:
         connection = self.target if side == "target" else self.source

@@ -29,3 +29,16 @@ class Limit:
     max_bytes: int = 256 * 1024 * 1024
     large_changes: int = 200_000
     large_bytes: int = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """A cut of the log, by which its history is recognised.
+
+    Attributes:
+        scn: Where it cuts.
+        mark: Drawn at random when the cut was made, so another history has another one, or none, at this position.
+    """
+
+    scn: Scn
+    mark: str

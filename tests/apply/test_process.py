@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 
 import pytest
 
@@ -15,15 +15,23 @@ from penstock.apply.process import ApplyProcess, Batch, ProcessConfig, Progress
 from penstock.apply.server import LaneResult
 from penstock.change import TableName
 from penstock.errors import FencedError, OperatorError, PenstockError, RetryableError
+from penstock.history import Consumer, History, Joined, Origin
 from penstock.pipeline.pipeline import CopyWatch
-from penstock.position import Limit, Scn
+from penstock.position import Anchor, Limit, Scn
 
 FREED = OperatorError("the change log does not hold what follows position 5")
 TAKEN_OVER = FencedError("another run has taken over")
+CUT = Anchor(Scn(5), "m")
+ORIGIN = Origin("the set", "the place")
+HISTORY = History(Consumer("c", "A1"), ORIGIN, Scn(5), CUT, CUT, is_new=False)
+STATE = ProcessState("A1", 1, "ENABLED", datetime.now(UTC), None, None, Scn(5), Scn(5), None, 0, 0, 0, 0, HISTORY)
 
 
 class Feed:
     """A source that has forgotten what follows."""
+
+    def join(self, history: History) -> Joined:
+        return Joined(ORIGIN, history.position, CUT)
 
     def start(self, state: ProcessState, known: Collection[TableName]) -> None: ...
 
@@ -49,13 +57,16 @@ class Ledger:
         self.confirm = confirm
 
     def acquire(self, source: str, *, lanes: int) -> ProcessState:
-        return ProcessState("A1", 1, "ENABLED", None, Scn(5), Scn(5), None, 0, 0, 0, 0)
+        return STATE
 
-    def complete(self, end: Scn, consistent_at: datetime | None) -> None: ...
+    def adopt(self, found: Joined) -> ProcessState:
+        return STATE
+
+    def complete(self, end: Scn, consistent_at: datetime | None, anchor: Anchor | None) -> None: ...
 
     def note_idle(self, consistent_at: datetime) -> None: ...
 
-    def set_status(self, status: str, error: str | None = None) -> None: ...
+    def set_status(self, status: str, reason: str, error: str | None = None) -> None: ...
 
     def close(self) -> None: ...
 
@@ -111,6 +122,7 @@ class Failing:
 
     end = Scn(6)
     total_changes = 1
+    anchor = CUT
     last_committed_at = None
 
     def __len__(self) -> int:

@@ -17,7 +17,7 @@ def test_a_completed_batch_is_on_disk(lab: Lab) -> None:
         assert [r.failure for r in lab.apply_slice(part, lanes=1)] == [None]
         written = lab.target.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
 
-        lab.ledger.complete(part.end, part.last_committed_at)
+        lab.ledger.complete(part.end, part.last_committed_at, part.anchor)
 
         # The servers of the tests do not wait for the disk of themselves.
         assert written is not None

@@ -90,7 +90,7 @@ def prepare(lab: Lab, sql: str) -> None:
     """Have tables captured, with an apply process that has copied none of them."""
     lab.source.execute(sql)
     lab.pipeline().setup()
-    lab.state = lab.ledger.acquire("shop", lanes=4)
+    lab.acquire()
 
 
 def copy_context(lab: Lab) -> CopyContext:
@@ -153,7 +153,7 @@ def begin_again(lab: Lab) -> None:
     """Start the process anew, after the last run of it and its sessions have died."""
     PostgresTarget(lab.target_url, lab.name).session(0).close()
     lab.ledger.close()
-    lab.state = lab.ledger.acquire("shop", lanes=4)
+    lab.acquire()
 
 
 def as_text(lab: Lab, side: str, *names: str) -> dict[str, list[str]]:

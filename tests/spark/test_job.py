@@ -39,7 +39,7 @@ def run(spark: SparkSession, lab: Lab, *, lanes: int, limit: Limit = Limit()) ->
     while (part := lab.next_slice(limit)) is not None:
         if len(part):
             results += jobs.run(part, lanes=lanes)
-        lab.ledger.complete(part.end, part.last_committed_at)
+        lab.ledger.complete(part.end, part.last_committed_at, part.anchor)
     return results
 
 

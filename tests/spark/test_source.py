@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock import change as c
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, OperatorError
 from penstock.spark.schemas import CHANGES
 from penstock.wiring import TriggerQueue, register_sources
 from tests.lab import Lab
@@ -39,7 +39,8 @@ def _registered(spark: SparkSession) -> None:
 @pytest.fixture
 def queue(lab: Lab) -> Lab:
     """A captured source; nothing is applied from it."""
-    lab.setup(SCHEMA)
+    lab.source.execute(SCHEMA)
+    lab.pipeline().setup()
     return lab
 
 
@@ -345,7 +346,7 @@ def test_a_batch_that_failed_comes_again_as_it_was(stream: Callable[..., Stream]
 
 def test_the_log_is_freed_when_a_batch_is_done_and_not_before(stream: Callable[..., Stream], queue: Lab) -> None:
     kept: dict[int, int] = {}
-    taken = stream()
+    taken = stream(freeOnCommit="true", consumer="lake")
     taken.before = lambda number: kept.__setitem__(number, log_rows(queue))
     query = taken.start()
     for first, size in ((1, 3), (10, 2), (20, 1)):
@@ -358,10 +359,14 @@ def test_the_log_is_freed_when_a_batch_is_done_and_not_before(stream: Callable[.
     assert log_rows(queue) == 1
 
 
-@pytest.mark.parametrize(("option", "kept"), [("false", 4), ("true", 1)], ids=["kept", "freed"])
-def test_a_log_that_is_to_be_kept_is_kept(queue: Lab, option: str, kept: int) -> None:
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [({}, 4), ({"freeOnCommit": "true", "consumer": "lake"}, 1)],
+    ids=["kept", "freed"],
+)
+def test_a_log_is_kept_unless_the_reader_is_a_consumer(queue: Lab, options: dict[str, str], kept: int) -> None:
     commit(queue, 1, 1, 2)
-    reader = stream_reader(queue, freeOnCommit=option)
+    reader = stream_reader(queue, **options)
     end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     commit(queue, 10, 1)
 
@@ -370,6 +375,59 @@ def test_a_log_that_is_to_be_kept_is_kept(queue: Lab, option: str, kept: int) ->
     assert log_rows(queue) == kept
     later = reader.latestOffset(end, ReadAllAvailable())
     assert ids(rows_between(reader, end, later)) == [10]
+
+
+def test_a_consumer_frees_nothing_that_another_one_needs(queue: Lab) -> None:
+    lake = stream_reader(queue, freeOnCommit="true", consumer="lake")
+    swamp = stream_reader(queue, freeOnCommit="true", consumer="swamp")
+    start = swamp.latestOffset(swamp.initialOffset(), ReadAllAvailable())
+    commit(queue, 1, 1, 2)
+    end = lake.latestOffset(lake.initialOffset(), ReadAllAvailable())
+
+    lake.commit(end)
+    assert ids(rows_between(swamp, start, swamp.latestOffset(start, ReadAllAvailable()))) == [1, 2, 3]
+    swamp.commit(end)
+
+    assert log_rows(queue) == 0
+
+
+def test_a_stream_takes_no_change_from_a_pipeline(queue: Lab) -> None:
+    queue.start()
+    commit(queue, 1, 1, 2)
+    lake = stream_reader(queue, freeOnCommit="true", consumer="lake")
+    lake.commit(lake.latestOffset(lake.initialOffset(), ReadAllAvailable()))
+
+    queue.apply()
+
+    queue.assert_identical("t")
+
+
+def test_a_checkpoint_over_a_log_of_another_history_is_refused(queue: Lab) -> None:
+    commit(queue, 1, 1, 2)
+    reader = stream_reader(queue)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    # What a restored source looks like: the cut is another one, and another transaction is behind it.
+    queue.source.execute(f"UPDATE {queue.set_name}.tick SET mark = gen_random_uuid() WHERE scn = {end['cut']}")
+    commit(queue, 10, 1)
+
+    again = stream_reader(queue)
+    with pytest.raises(OperatorError, match="the checkpoint is of"):
+        again.latestOffset(end, ReadAllAvailable())
+    with pytest.raises(OperatorError, match="the checkpoint is of"):
+        again.partitions(start, end)
+
+
+def test_a_stream_that_was_removed_does_not_free(queue: Lab) -> None:
+    commit(queue, 1, 1)
+    reader = stream_reader(queue, freeOnCommit="true", consumer="lake")
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    queue.source.execute(f"DELETE FROM {queue.set_name}.consumer")
+
+    with pytest.raises(OperatorError, match="was removed from those"):
+        reader.commit(end)
+
+    assert log_rows(queue) == 1
 
 
 def test_a_stream_starts_where_it_is_told_to(spark: SparkSession, stream: Callable[..., Stream], queue: Lab) -> None:
@@ -389,6 +447,14 @@ BAD_OPTIONS: dict[str, tuple[dict[str, str | None], str]] = {
     "limit": (
         {"maxRowsPerTrigger": "many"},
         "option 'maxRowsPerTrigger' of penstock.trigger_queue must be a whole number",
+    ),
+    "no name": (
+        {"freeOnCommit": "true"},
+        "option 'freeOnCommit' of penstock.trigger_queue needs option 'consumer'",
+    ),
+    "a name for nothing": (
+        {"consumer": "lake"},
+        "option 'consumer' of penstock.trigger_queue needs option 'freeOnCommit'",
     ),
     "position": (
         {"startingPosition": "latest"},

@@ -264,7 +264,8 @@ def test_values_are_told_apart_by_what_they_look_like(lab: Lab) -> None:
     unequal = {n for n, (*_, is_same) in enumerate(PAIRS) if not is_same}
 
     # At the position of now: what waits in the log is what the source holds.
-    lab.ledger.complete(lab.log.tick(), None)
+    now = lab.log.tick()
+    lab.ledger.complete(now, None, lab.log.anchor_of(now))
     keyed, keyless = look(lab, "keyed", "keyless").tables
 
     named = {int(str(d.key["n"])) for d in keyed.differences}
@@ -311,7 +312,8 @@ def test_rows_that_read_alike_when_run_together_are_told_apart(lab: Lab) -> None
                 for n in range(many * many):
                     rows.write_row((n, *LOOK_ALIKES[choose(n)]))
 
-    lab.ledger.complete(lab.log.tick(), None)
+    now = lab.log.tick()
+    lab.ledger.complete(now, None, lab.log.anchor_of(now))
     # Each range names only so many.
     cuts = {"keyed": [[str(n)] for n in range(MOST_KEYS, many * many, MOST_KEYS)]}
     result = look(lab, "keyed", "keyless", cuts=cuts)
@@ -401,7 +403,7 @@ def test_a_batch_of_which_some_lanes_are_applied_is_no_difference(copied: Lab) -
         rows = planned.filter(pc.equal(planned[LANE], lane)).sort_by(
             [(c.COMMIT_SCN, "ascending"), (c.CHANGE_SEQ, "ascending")]
         )
-        apply_lane(rows.to_batches(), lab.claim(lane, moves_watermark=False), context)
+        apply_lane(rows.to_batches(), lab.claim(lane, part, moves_watermark=False), context)
 
     applied = lab.target.execute("SELECT count(*) FROM t WHERE v = 'changed'").fetchone()
     result = look(lab, "t", "keyless", cuts={"t": THIRDS})
@@ -450,7 +452,7 @@ def test_the_second_look_waits_until_what_was_committed_is_applied(copied: Lab) 
         part = lab.next_slice(Limit(max_transactions=1))
         if part is not None:
             lab.apply_slice(part, lanes=1, config=ServerConfig(allow_duplicate_rows=True))
-            lab.ledger.complete(part.end, part.last_committed_at)
+            lab.ledger.complete(part.end, part.last_committed_at, part.anchor)
         state = lab.ledger.state()
         assert state is not None
         points.append(state.low_watermark)
@@ -485,7 +487,7 @@ def test_a_log_that_was_freed_still_tells_what_waits(copied: Lab) -> None:
     lab = copied
     state = lab.ledger.state()
     assert state is not None
-    assert lab.log.free(state.low_watermark) > 0
+    assert lab.log.free(state.low_watermark, state.history.consumer.id) > 0
     lab.source.execute(LATE)
 
     assert look(lab, "t", "keyless", cuts={"t": THIRDS}).is_identical
@@ -522,7 +524,7 @@ def test_under_load_it_never_cries_wolf_and_finds_the_row_that_is_wrong(copied: 
             if part is not None:
                 lab.apply_slice(part, lanes=2)
                 results.append(found(look(lab, "t", "keyless")))
-                lab.ledger.complete(part.end, part.last_committed_at)
+                lab.ledger.complete(part.end, part.last_committed_at, part.anchor)
         behind = lab.log.backlog(_low(lab)).changes
         lab.target.execute("INSERT INTO t VALUES (-5, 'never at the source')")
         wrong = found(look(lab, "t", "keyless"))

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from penstock.apply.conflicts import ApplyError
 from penstock.change import Transaction
-from penstock.position import Scn
+from penstock.history import History
+from penstock.position import Anchor, Scn
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class LaneClaim:
         lane: Number of the lane.
         attempt: Grows with every attempt at the same work within an epoch.
         moves_watermark: The process has only this lane, so each commit of it moves the low watermark.
+        cut: The source's cut behind what the lane applies; None where the source has no cuts.
     """
 
     process: str
@@ -38,6 +40,7 @@ class LaneClaim:
     lane: int
     attempt: int
     moves_watermark: bool
+    cut: Anchor | None = None
 
 
 @dataclass(frozen=True)
@@ -82,13 +85,19 @@ class ProcessState:
     """Where an apply process stands.
 
     Attributes:
+        status_at: When it was started or stopped last.
+        error: What made it stop at the first error.
+        reason: Why it stopped.
         consistent_at: Source commit time up to which everything is applied.
+        history: What it has followed.
     """
 
     name: str
     epoch: int
     status: str
+    status_at: datetime
     error: str | None
+    reason: str | None
     low_watermark: Scn
     high_watermark: Scn
     consistent_at: datetime | None
@@ -96,3 +105,4 @@ class ProcessState:
     changes: int
     errors: int
     conflicts: int
+    history: History

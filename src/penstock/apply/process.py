@@ -20,7 +20,8 @@ from penstock.apply.patience import Patience, RetryListener
 from penstock.apply.server import LaneResult
 from penstock.change import TableName
 from penstock.errors import OperatorError, PenstockError, RetryableError
-from penstock.position import Limit, Scn
+from penstock.history import History, Joined
+from penstock.position import Anchor, Limit, Scn
 
 
 class CommitSerialization(StrEnum):
@@ -85,6 +86,10 @@ class Batch(Protocol):
         """Number of changes in all of them together."""
 
     @property
+    def anchor(self) -> Anchor | None:
+        """The source's last cut at or before the end."""
+
+    @property
     def last_committed_at(self) -> datetime | None:
         """When the last of them was committed at the source."""
 
@@ -101,6 +106,13 @@ class Batch(Protocol):
 
 class Feed(Protocol):
     """The source, as the process drives it."""
+
+    def join(self, history: History) -> Joined:
+        """Make sure that the source still has the history that the process has followed, and keeps what follows.
+
+        Raises:
+            OperatorError: It has another one.
+        """
 
     def start(self, state: ProcessState, known: Collection[TableName]) -> None:
         """Get ready to deliver batches to this run of the process, of `known` tables.
@@ -137,14 +149,17 @@ class Ledger(Protocol):
     def confirm(self) -> None:
         """Make sure that this is still the one run; raises FencedError otherwise."""
 
-    def complete(self, end: Scn, consistent_at: datetime | None) -> None:
-        """Move the low watermark to the end of a batch."""
+    def adopt(self, found: Joined) -> ProcessState:
+        """Write down which history the process follows from now on, and from where."""
+
+    def complete(self, end: Scn, consistent_at: datetime | None, anchor: Anchor | None) -> None:
+        """Move the low watermark to the end of a batch; `anchor` is the source's last cut at or before that."""
 
     def note_idle(self, consistent_at: datetime) -> None:
         """Write down that nothing waited at the source at this time."""
 
-    def set_status(self, status: str, error: str | None = None) -> None:
-        """Write down that the process stopped, and why."""
+    def set_status(self, status: str, reason: str, error: str | None = None) -> None:
+        """Write down that the process stopped, and why; `error` is the one that it was to stop at."""
 
     def close(self) -> None:
         """Give up being the one run."""
@@ -214,6 +229,8 @@ class ApplyProcess:
         while not stop.is_set():
             try:
                 state = self._ledger.acquire(self._source, lanes=self._lanes)
+                # Before anything is cut, copied or applied.
+                state = self._ledger.adopt(self._feed.join(state.history))
                 progress.position = state.low_watermark
                 if until_caught_up and until is None:
                     until = self._feed.tick()
@@ -231,7 +248,7 @@ class ApplyProcess:
                 self._ledger.close()
                 self._patience.wait(exc)
             else:
-                self._ledger.set_status("DISABLED")
+                self._ledger.set_status("DISABLED", "it was told to stop" if stop.is_set() else "it had caught up")
                 break
         return progress
 
@@ -251,7 +268,7 @@ class ApplyProcess:
                 continue
             if len(batch):
                 self._apply(batch, progress)
-            self._ledger.complete(batch.end, batch.last_committed_at)
+            self._ledger.complete(batch.end, batch.last_committed_at, batch.anchor)
             progress.position = batch.end
             # Not before: what fails each time is not to be tried for ever.
             self._patience.restore()
@@ -274,11 +291,14 @@ class ApplyProcess:
         progress.add(results)
         failures = [result.failure for result in results if result.failure is not None]
         if failures:
+            if isinstance(failures[0], OperatorError):
+                self._ledger.confirm()
             raise failures[0]
         aborted_by = [result.aborted_by for result in results if result.aborted_by is not None]
         if aborted_by:
-            self._ledger.set_status("ABORTED", aborted_by[0])
+            what = f"apply stopped at the first error, as disable_on_error asks: {aborted_by[0]}"
+            self._ledger.set_status("ABORTED", what, aborted_by[0])
             raise OperatorError(
-                f"apply stopped at the first error, as disable_on_error asks: {aborted_by[0]}",
-                do="`penstock errors list` shows it; mend and retry it, then run again",
+                what,
+                do="`penstock errors list` shows it; mend and retry it; the next run goes on behind it",
             )

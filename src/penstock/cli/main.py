@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import demo, errors, plan, run, setup, status, teardown, verify
+from penstock.cli import consumers, demo, errors, plan, resync, run, setup, status, teardown, verify
 from penstock.cli.console import defaults, err
 from penstock.errors import PenstockError
 
@@ -50,6 +50,8 @@ app.command("setup")(setup.setup)
 app.command("run")(run.run)
 app.command("status")(status.status)
 app.add_typer(errors.app, name="errors")
+app.add_typer(consumers.app, name="consumers")
+app.command("resync")(resync.resync)
 app.command("verify")(verify.verify)
 app.command("teardown")(teardown.teardown)
 app.command("demo")(demo.demo)

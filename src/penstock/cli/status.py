@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.cli.console import FileOption, JsonOption, open_file, print_facts, print_json
-from penstock.pipeline.status import Status
+from penstock.cli.console import FileOption, JsonOption, count, open_file, print_facts, print_json
+from penstock.pipeline.status import HeldBack, Status
 
 
 def status(file: FileOption = None, json: JsonOption = False) -> None:
@@ -29,6 +29,21 @@ def show(found: Status) -> None:
         ("watermarks", f"low {found.low_watermark}, high {found.high_watermark}"),
         ("tables", f"{found.copied} copied, {found.to_copy} to copy"),
     ]
-    if found.error:
-        facts.append(("stopped by", found.error))
+    if found.refused:
+        facts.append(("cannot go on", found.refused))
+    if found.reason:
+        at = f"{found.stopped_at.isoformat(timespec='seconds')}: " if found.stopped_at else ""
+        facts.append(("stopped", f"{at}{found.reason}"))
+    facts += [("log kept for", held_back(consumer)) for consumer in found.consumers]
     print_facts(facts)
+
+
+def held_back(consumer: HeldBack) -> str:
+    """What a consumer holds back, in one line."""
+    where = f" ({consumer.target})" if consumer.target else ""
+    this = ", this pipeline" if consumer.is_this else ""
+    return (
+        f"{consumer.name}{where}{this}: {count(consumer.transactions, 'transaction')},"
+        f" {consumer.size_bytes / 1e6:,.1f} MB behind position {consumer.position},"
+        f" seen {consumer.seen_at.isoformat(timespec='seconds')}"
+    )

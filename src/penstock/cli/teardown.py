@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.console import FileOption, JsonOption, open_file, print_json, say
+from penstock.cli.console import FileOption, JsonOption, open_file, print_json, say, warn
 
 
 def teardown(
@@ -21,10 +21,14 @@ def teardown(
     if print_sql:
         say(pipeline.removal().sql())
         return
-    removed = pipeline.teardown()
+    done = pipeline.teardown()
+    removed = [step.summary for step in (*done.source.steps, *done.target.steps)]
     if json:
-        print_json({"removed": list(removed)})
-    elif removed:
+        print_json({"removed": removed, "notes": done.source.notes})
+        return
+    for note in done.source.notes:
+        warn(f"note: {note}")
+    if removed:
         say(f"removed {len(removed)} objects; target tables and their data stay")
     else:
         say("there was nothing to remove")

@@ -105,6 +105,11 @@ class EmbeddedPostgres:
         return int((self._data / "postmaster.pid").read_text().split()[0])
 
     @property
+    def data(self) -> Path:
+        """The directory that holds its files."""
+        return self._data
+
+    @property
     def hba(self) -> Path:
         """The file that says who may connect how."""
         return self._data / "pg_hba.conf"

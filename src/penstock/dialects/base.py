@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.change import TableName
@@ -60,6 +60,21 @@ def transactions(steps: Sequence[Step]) -> list[Sequence[Step]]:
     """Group steps by the transactions they are taken in, in order."""
     together = [step for step in steps if not step.is_apart]
     return [*([together] if together else []), *([step] for step in steps if step.is_apart)]
+
+
+@dataclass(frozen=True)
+class Emptying:
+    """What a new first copy does away with at the target.
+
+    Attributes:
+        tables: They are emptied.
+        left: Tables that the process has copied, but that stay as they are, and why.
+        errors: Transactions in the error queue, which are forgotten.
+    """
+
+    tables: Sequence[TableName]
+    left: Mapping[TableName, str]
+    errors: int
 
 
 class LockedError(RetryableError):

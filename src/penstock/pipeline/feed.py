@@ -17,7 +17,8 @@ from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.apply.task import Target, TaskContext
 from penstock.change import TableName
-from penstock.position import Limit, Scn
+from penstock.history import History, Joined
+from penstock.position import Anchor, Limit, Scn
 from penstock.schema import Dictionary, TableSchema
 from penstock.sources.trigger_queue.position import Slice
 from penstock.sources.trigger_queue.queue import Captured, ChangeLog, LogAccess, SliceReader, roots
@@ -25,6 +26,9 @@ from penstock.spark.job import BatchJobs
 
 _CATALOG_AGE_S = 30.0
 """How long the catalogues are trusted while nothing looks wrong."""
+
+_SEEN_EVERY_S = 60.0
+"""How often an idle source hears that somebody is there."""
 
 
 class Definitions(Protocol):
@@ -59,6 +63,11 @@ class SparkBatch:
         return self._part.total_changes
 
     @property
+    def anchor(self) -> Anchor | None:
+        """The log's last cut at or before the end."""
+        return self._part.anchor
+
+    @property
     def last_committed_at(self) -> datetime | None:
         """When the last transaction was committed at the source."""
         return self._part.last_committed_at
@@ -82,6 +91,7 @@ class SparkFeed:
         target: Target,
         describe_target: Callable[[Iterable[TableName]], Mapping[TableName, TableSchema]],
         follow_source: Callable[[], None],
+        is_meant: Callable[[TableName], bool],
         definitions: Definitions,
         config: ServerConfig,
     ) -> None:
@@ -91,6 +101,7 @@ class SparkFeed:
             access: How tasks reach the log; `open_log` is how this process does.
             target: How tasks reach the target; `describe_target` reads its catalogue.
             follow_source: Brings the capture up to date after DDL; raises where that takes a person.
+            is_meant: Whether the pipeline is about a table; the set may serve other pipelines too.
         """
         self._spark = spark
         self._process = process
@@ -101,6 +112,7 @@ class SparkFeed:
         self._target = target
         self._describe_target = describe_target
         self._follow_source = follow_source
+        self._is_meant = is_meant
         self._definitions = definitions
         self._config = config
         self._jobs: BatchJobs | None = None
@@ -108,6 +120,15 @@ class SparkFeed:
         self._captured: Sequence[Captured] = ()
         self._catalog: TargetCatalog | None = None
         self._catalog_read_at = 0.0
+        self._consumer = ""
+        self._anchor: Anchor | None = None
+        self._seen_at = 0.0
+
+    def join(self, history: History) -> Joined:
+        """Make sure that the log is of the history that the process has followed, and have it kept."""
+        found = self._log.join(history)
+        self._consumer, self._anchor = history.consumer.id, found.anchor
+        return found
 
     def start(self, state: ProcessState, known: Collection[TableName]) -> None:
         """Get ready to deliver batches to this run of the process, of `known` tables; their partitions may change."""
@@ -120,12 +141,19 @@ class SparkFeed:
 
     def next_batch(self, after: Scn, limit: Limit) -> SparkBatch | None:
         """Return the transactions that follow `after`; None when there are none yet."""
-        part = self._log.next_slice(after, limit)
-        return None if part is None else SparkBatch(part, self)
+        part = self._log.next_slice(after, limit, anchor=self._anchor)
+        if part is None:
+            return None
+        # Whatever keeps the batch from being applied ends in another `join`.
+        self._anchor = part.anchor
+        return SparkBatch(part, self)
 
     def look_around(self) -> None:
         """Take up partitions that were added; raises TablesAddedError if tables were."""
         assert self._jobs is not None
+        if time.monotonic() - self._seen_at > _SEEN_EVERY_S:
+            self._seen_at = time.monotonic()
+            self._freer.do(lambda log: log.seen(self._consumer))
         is_aged = time.monotonic() - self._catalog_read_at > _CATALOG_AGE_S
         if is_aged or self._log.captured_count() != len(self._captured):
             self._refresh(self._jobs)
@@ -150,7 +178,7 @@ class SparkFeed:
 
     def free(self, upto: Scn) -> None:
         """Free the log in the background, as soon as the last freeing is done."""
-        self._freer.free(upto)
+        self._freer.do(lambda log: log.free(upto, self._consumer))
 
     def close(self) -> None:
         """Close the sessions with the source."""
@@ -166,22 +194,22 @@ class SparkFeed:
             self._captured = self._log.captured()
             self._definitions.save_dictionary(self._captured)
             is_new = True
-            if not set(roots(self._captured)) <= self._known:
+            if not {name for name in roots(self._captured) if self._is_meant(name)} <= self._known:
                 raise TablesAddedError("tables were added to the capture set; they are copied first")
             # A partition that is detached later is no new table.
-            self._known |= {c.table.name for c in self._captured}
+            self._known |= {c.table.name for c in self._captured if c.root in self._known}
         if is_new or is_aged:
             catalog = self._read_catalog()
             is_new = is_new or catalog != self._catalog
             self._catalog, self._catalog_read_at = catalog, time.monotonic()
         if is_new:
             dictionary = Dictionary(captured.table for captured in self._captured)
-            reader = SliceReader.of(self._source, self._access, self._captured)
             assert self._catalog is not None
+            reader = SliceReader.of(self._source, self._access, self._captured, follows=self._known)
             jobs.share(reader, TaskContext(self._target, self._catalog, dictionary, self._config))
 
     def _read_catalog(self) -> TargetCatalog:
-        tables = self._describe_target({captured.table.name for captured in self._captured})
+        tables = self._describe_target({c.table.name for c in self._captured if c.table.name in self._known})
         copied = self._definitions.instantiated()
         # A partition was copied with its root.
         instantiated = dict(copied) | {c.table.name: copied[c.root] for c in self._captured if c.root in copied}
@@ -193,20 +221,20 @@ class SparkFeed:
 
 
 class _Freer:
-    """Frees the log on a thread of its own, one position at a time."""
+    """Tells the source what is done with, on a thread of its own, one thing at a time."""
 
     def __init__(self, open_log: Callable[[], ChangeLog]) -> None:
         self._log = open_log()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="free")
-        self._running: Future[int] | None = None
+        self._running: Future[object] | None = None
 
-    def free(self, upto: Scn) -> None:
+    def do(self, work: Callable[[ChangeLog], object]) -> None:
         if self._running is not None:
             if not self._running.done():
                 return
             # A failure to free is a failure of the source; the next batch would meet it too.
             self._running.result()
-        self._running = self._thread.submit(self._log.free, upto)
+        self._running = self._thread.submit(work, self._log)
 
     def close(self) -> None:
         if self._running is not None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from typing import Protocol
 
@@ -20,17 +20,21 @@ from penstock.apply.server import ServerConfig
 from penstock.apply.target import TargetTable
 from penstock.change import TableName
 from penstock.config import PipelineConfig
-from penstock.dialects.base import DatabasePlan, LockedError, Step
-from penstock.errors import OperatorError, RetryableError
+from penstock.dialects.base import DatabasePlan, Emptying, LockedError, Step
+from penstock.errors import OperatorError, PenstockError, RetryableError
+from penstock.history import ConsumerState
+from penstock.pipeline import resync
 from penstock.pipeline.feed import SparkFeed
 from penstock.pipeline.plan import Plan
+from penstock.pipeline.resync import Resync
 from penstock.pipeline.sides import SourceSide, TargetLedger, TargetSide
-from penstock.pipeline.status import Status, status_of
+from penstock.pipeline.status import Status, not_set_up, status_of
 from penstock.position import START, Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.instantiate import CopyListener, Instantiator
 from penstock.snapshot.task import CopyContext
-from penstock.sources.trigger_queue.queue import roots
+from penstock.sources.trigger_queue.patterns import TablePattern
+from penstock.sources.trigger_queue.queue import Captured, roots
 from penstock.spark.job import ChunkJobs, CompareJobs
 from penstock.verify import compare
 from penstock.verify.compare import VerifyResult
@@ -93,6 +97,9 @@ class Pipeline:
             source=self._source.plan(tables, self.config.capture.row_triggers),
             target=self._target.plan(self._source.blueprint(tables), described, self._source.replaced_tables()),
         )
+        fault = self._source.history_fault() if self._source.has_capture() else None
+        if fault is not None:
+            plan.source.faults.append(fault)
         if self._source.identity() == self._target.identity():
             what = "source and target are the same database"
             plan.target.faults.append(OperatorError(what, where=self._target.label, do="correct one of the urls"))
@@ -118,59 +125,38 @@ class Pipeline:
 
     def run(self, stop: threading.Event, listener: RunListener, *, until_caught_up: bool = False) -> Progress:
         """Copy what is not copied yet, then apply changes until told to stop; see `ApplyProcess.run`."""
-        apply = self.config.apply
-        patience = Patience(apply.retry_s, stop, listener)
-        patience.insist(lambda: self._check_capture(listener))
-        patience.insist(self._check_target)
-        if stop.is_set():
-            return Progress(START)
-        spark = self._start_spark()
-        with closing(self._target.ledger()) as ledger:
-            feed = SparkFeed(
-                spark,
-                process=self.config.name,
-                source=self.config.capture.connection,
-                access=self._source.access,
-                open_log=self._source.open_log,
-                target=self._target.access,
-                describe_target=self._target.describe,
-                follow_source=lambda: self._follow(listener),
-                definitions=ledger,
-                config=ServerConfig(
-                    disable_on_error=apply.disable_on_error, allow_duplicate_rows=apply.allow_duplicate_rows
-                ),
-            )
-            process = ApplyProcess(
-                source=self.config.capture.connection,
-                feed=feed,
-                ledger=ledger,
-                prepare=lambda state, stop: self._copy(spark, ledger, state, stop, CopyWatch(listener, patience)),
-                config=ProcessConfig(
-                    parallelism=apply.parallelism,
-                    commit_serialization=apply.commit_serialization,
-                ),
-                patience=patience,
-                listener=listener,
-            )
-            with closing(feed), _not_for_ever(spark, stop):
-                return process.run(stop, until_caught_up=until_caught_up)
+        try:
+            return self._run(stop, listener, until_caught_up=until_caught_up)
+        except PenstockError as exc:
+            # The ledger may be what is out of reach.
+            with suppress(PenstockError), closing(self._target.ledger()) as ledger:
+                ledger.note_stop(str(exc))
+            raise
 
     def status(self) -> Status:
         """Say where the pipeline stands."""
         is_set_up = self._target.has_ledger() and self._source.has_capture()
         if not is_set_up:
-            return status_of(self.config.name, None, None, is_running=False, copied=0, to_copy=0)
+            return not_set_up(self.config.name)
         with closing(self._target.ledger()) as ledger, closing(self._source.open_log()) as log:
             process = ledger.state()
-            to_copy = set(roots(log.captured()))
-            copied = len(to_copy & set(ledger.instantiated()))
+            copied = ledger.instantiated()
+            followed = set(self._followed(log.captured(), copied))
+            refused = None
+            if process is not None:
+                try:
+                    log.hold_against(process.history)
+                except OperatorError as exc:
+                    refused = str(exc)
             return status_of(
                 self.config.name,
                 process,
                 log.backlog(process.low_watermark if process else START),
+                log.consumers(),
                 is_running=ledger.is_running(),
-                copied=copied,
-                to_copy=len(to_copy) - copied,
+                copied=[copied[name] for name in followed if name in copied],
+                to_copy=len(followed - set(copied)),
+                refused=refused,
             )
 
     def verify(self, listener: compare.Listener) -> VerifyResult:
@@ -178,11 +164,14 @@ class Pipeline:
         if not (self._target.has_ledger() and self._source.has_capture()):
             raise OperatorError("there is nothing to compare yet", do="run `penstock setup`, then `penstock run`")
         with closing(self._target.ledger()) as ledger, closing(self._source.open_log()) as log:
+            state = ledger.state()
+            if state is not None:
+                log.hold_against(state.history)
             uncaptured = self._source.not_captured(self.config.capture.tables)
-            captured = set(roots(log.captured()))
-            source = self._source.describe(captured - {found.table for found in uncaptured})
-            target = self._target.describe(source)
             copied = ledger.instantiated()
+            followed = self._followed(log.captured(), copied)
+            source = self._source.describe(followed - {found.table for found in uncaptured})
+            target = self._target.describe(source)
             waiting = [name for name in sorted(source) if name not in copied]
             if waiting:
                 raise compare.not_copied(waiting)
@@ -217,23 +206,112 @@ class Pipeline:
         allow = self.config.apply.allow_duplicate_rows
         return error_queue.retry(self.errors(), entry_ids, allow_duplicate_rows=allow)
 
+    def consumers(self) -> Sequence[ConsumerState]:
+        """Return who the log at the source is kept for, the one that is furthest behind first."""
+        if not self._source.has_capture():
+            raise OperatorError("there is no capture set", where=self._source.label, do="run `penstock setup`")
+        with closing(self._source.open_log()) as log:
+            return log.consumers()
+
+    def remove_consumer(self, name: str) -> ConsumerState:
+        """Keep the log no more for a consumer of this name, or id; returns what it held back.
+
+        Raises:
+            OperatorError: There is none, or there are several of that name.
+        """
+        found = [c for c in self.consumers() if name in (c.consumer.name, c.consumer.id)]
+        if len(found) != 1:
+            ids = ", ".join(c.consumer.id for c in found)
+            raise OperatorError(
+                f"{len(found) or 'no'} consumers are called {name!r}",
+                where=self._source.label,
+                do=f"say which one by its id: {ids}" if found else "`penstock consumers` names those that there are",
+            )
+        self._source.remove_consumer(found[0].consumer.id)
+        return found[0]
+
+    def resync_plan(self) -> Resync:
+        """Work out what `resync` would do away with. Changes nothing; raises as it does."""
+        return resync.plan(self._source, self._target)
+
+    def resync(self) -> Emptying:
+        """Prepare a new first copy of everything, which the next run makes.
+
+        Raises:
+            OperatorError: The process is running, or was not set up.
+        """
+
+        def take(steps: Sequence[Step]) -> None:
+            plan = Plan([], DatabasePlan(self._source.label, list(steps)), DatabasePlan(self._target.label))
+            self._carry_out(plan, printer="teardown")
+
+        connection = self.config.capture.connection
+        return resync.carry_out(self._source, self._target, connection=connection, take=take, setup=self.setup)
+
     def removal(self) -> Plan:
         """Work out what `teardown` would remove. Changes nothing; raises as it does."""
-        return Plan(
-            tables=[],
-            source=DatabasePlan(self._source.label, list(self._source.removal())),
-            target=DatabasePlan(self._target.label, list(self._target.removal())),
-        )
+        with closing(self._target.ledger()) as ledger:
+            consumer = ledger.consumer()
+        source = DatabasePlan(self._source.label, list(self._source.removal(consumer)))
+        others = self.consumers() if self._source.has_capture() and len(source.steps) < 2 else []
+        others = [c for c in others if c.consumer.id != consumer.id]
+        if others:
+            names = ", ".join(
+                f"{c.consumer.name!r}" + (f" ({c.consumer.target})" if c.consumer.target else "") for c in others
+            )
+            source.notes.append(f"the capture set stays, for other consumers: {names}")
+        return Plan([], source, DatabasePlan(self._target.label, list(self._target.removal())))
 
-    def teardown(self) -> Sequence[str]:
+    def teardown(self) -> Plan:
         """Remove what setup made, except target tables and their data; returns what was removed.
+
+        The capture set stays as long as it has other consumers.
 
         Raises:
             OperatorError: The process is running, or its error queue holds transactions.
         """
         plan = self.removal()
         self._carry_out(plan, printer="teardown")
-        return [step.summary for step in (*plan.source.steps, *plan.target.steps)]
+        return plan
+
+    def _run(self, stop: threading.Event, listener: RunListener, *, until_caught_up: bool) -> Progress:
+        apply = self.config.apply
+        patience = Patience(apply.retry_s, stop, listener)
+        patience.insist(lambda: self._check_capture(listener))
+        patience.insist(lambda: self._check_target(listener))
+        if stop.is_set():
+            return Progress(START)
+        spark = self._start_spark()
+        with closing(self._target.ledger()) as ledger:
+            feed = SparkFeed(
+                spark,
+                process=self.config.name,
+                source=self.config.capture.connection,
+                access=self._source.access,
+                open_log=self._source.open_log,
+                target=self._target.access,
+                describe_target=self._target.describe,
+                follow_source=lambda: self._follow(listener),
+                is_meant=self._is_meant,
+                definitions=ledger,
+                config=ServerConfig(
+                    disable_on_error=apply.disable_on_error, allow_duplicate_rows=apply.allow_duplicate_rows
+                ),
+            )
+            process = ApplyProcess(
+                source=self.config.capture.connection,
+                feed=feed,
+                ledger=ledger,
+                prepare=lambda state, stop: self._copy(spark, ledger, state, stop, CopyWatch(listener, patience)),
+                config=ProcessConfig(
+                    parallelism=apply.parallelism,
+                    commit_serialization=apply.commit_serialization,
+                ),
+                patience=patience,
+                listener=listener,
+            )
+            with closing(feed), _not_for_ever(spark, stop):
+                return process.run(stop, until_caught_up=until_caught_up)
 
     def _carry_out(self, plan: Plan, *, printer: str) -> None:
         """Take all steps of a plan that belong together, or none; then one by one those that are apart.
@@ -275,10 +353,23 @@ class Pipeline:
             if waiting:
                 time.sleep(_PAUSE_S)
 
-    def _check_target(self) -> None:
+    def _check_target(self, listener: RunListener) -> None:
         self._target.check()
         with closing(self._target.ledger()) as ledger:
             ledger.refuse_second()
+            state = ledger.state()
+            if state is not None and state.status == "ABORTED":
+                listener.warned(
+                    f"the last run stopped at the first error ({state.error}); this one goes on behind that"
+                    " transaction, which stays in the error queue"
+                )
+
+    def _is_meant(self, table: TableName) -> bool:
+        return any(TablePattern.parse(text).matches(table) for text in self.config.capture.tables)
+
+    def _followed(self, captured: Iterable[Captured], copied: Container[TableName]) -> set[TableName]:
+        """The captured tables that this pipeline means, and those that it has copied; the set may have others' too."""
+        return {name for name in roots(captured) if name in copied or self._is_meant(name)}
 
     def _check_columns(self, source: TableSchema, target: TableSchema) -> None:
         lacking = [repr(column.name) for column in source.columns if column.name not in target.by_name]
@@ -323,7 +414,8 @@ class Pipeline:
     ) -> Collection[TableName]:
         """Copy what is not copied yet; returns the tables that were captured when it began."""
         with closing(self._source.open_log()) as log:
-            captured = roots(log.captured())
+            followed = self._followed(log.captured(), ledger.instantiated())
+            captured = {name: table for name, table in roots(log.captured()).items() if name in followed}
         existing = self._source.describe(captured)
         at_target = self._target.describe(captured)
         copyable = sorted(name for name in existing if name in at_target)

@@ -11,7 +11,9 @@ from penstock.apply.ledger import ProcessState
 from penstock.apply.process import Ledger
 from penstock.apply.task import Target
 from penstock.change import TableName
-from penstock.dialects.base import DatabasePlan, Step, Uncaptured
+from penstock.dialects.base import DatabasePlan, Emptying, Step, Uncaptured
+from penstock.errors import OperatorError
+from penstock.history import Consumer
 from penstock.pipeline.feed import Definitions
 from penstock.schema import TableSchema
 from penstock.snapshot.instantiate import CopyDestination, CopyLedger, CopyOrigin
@@ -47,6 +49,18 @@ class TargetLedger(Ledger, CopyLedger, CopyDestination, Definitions, Protocol):
     def is_running(self) -> bool:
         """Whether a run of the process is alive somewhere."""
 
+    def note_stop(self, reason: str) -> None:
+        """Write down why the last run stopped, unless one is alive."""
+
+    def consumer(self) -> Consumer:
+        """What the source knows this process by."""
+
+    def plan_emptying(self) -> Emptying:
+        """Work out what a new first copy does away with. Changes nothing."""
+
+    def empty_and_forget(self) -> Emptying:
+        """Empty the tables that a new first copy has to find empty, and forget what was copied and applied."""
+
 
 class SourceSide(Protocol):
     """The database that changes are captured from."""
@@ -77,8 +91,17 @@ class SourceSide(Protocol):
         `printer` is the command that prints the steps for somebody with more rights.
         """
 
-    def removal(self) -> Sequence[Step]:
-        """The steps that remove what setup made; none when there is nothing."""
+    def removal(self, consumer: Consumer) -> Sequence[Step]:
+        """The steps that remove a consumer, and what setup made with the last one; none when there is nothing."""
+
+    def release(self, consumer: Consumer) -> Sequence[Step]:
+        """The steps after which a process may join the log anew; a set that was copied here is removed whole."""
+
+    def remove_consumer(self, id_: str) -> None:
+        """Keep the log for a consumer no more."""
+
+    def history_fault(self) -> OperatorError | None:
+        """What is wrong with the set as a whole: it was made in another place, and copied here."""
 
     def has_capture(self) -> bool:
         """Whether setup has made a capture set here."""

@@ -2,12 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from penstock.apply.ledger import ProcessState
+from penstock.history import ConsumerState
+from penstock.position import Scn
 from penstock.sources.trigger_queue.queue import Backlog
+
+
+@dataclass(frozen=True)
+class HeldBack:
+    """What the log at the source is kept for.
+
+    Attributes:
+        is_this: It is the pipeline that was asked.
+        target: Where it applies to; None for a Spark reader.
+        position: What lies behind it is kept.
+        transactions, size_bytes: How much that is.
+    """
+
+    id: str
+    name: str
+    is_this: bool
+    target: str | None
+    position: int
+    transactions: int
+    size_bytes: int
+    seen_at: datetime
+
+    @classmethod
+    def of(cls, state: ConsumerState, own_id: str) -> HeldBack:
+        """What a consumer holds back."""
+        consumer = state.consumer
+        return cls(
+            consumer.id,
+            consumer.name,
+            consumer.id == own_id,
+            consumer.target,
+            state.position,
+            state.transactions,
+            state.size_bytes,
+            state.seen_at,
+        )
 
 
 @dataclass(frozen=True)
@@ -21,6 +60,10 @@ class Status:
         backlog_bytes: Disk that the log takes at the source.
         state: `not set up`, `set up`, `running`, `stopped`, or `aborted` by an error.
         copied, to_copy: Tables whose first copy is complete, and those that wait for it.
+        error: What made it abort.
+        stopped_at, reason: When the last run stopped, and why; nothing while it runs.
+        refused: Why the next run would be refused: source or target have another history.
+        consumers: Who the log at the source is kept for, and what each holds back; the furthest behind first.
     """
 
     pipeline: str
@@ -38,21 +81,39 @@ class Status:
     copied: int
     to_copy: int
     error: str | None
+    stopped_at: datetime | None
+    reason: str | None
+    refused: str | None
+    consumers: Sequence[HeldBack]
 
     def to_json(self) -> dict[str, Any]:
         """The status as plain data; an interface, see docs/cli.md."""
         plain = asdict(self)
-        plain["consistent_at"] = self.consistent_at.isoformat() if self.consistent_at else None
+        for name in ("consistent_at", "stopped_at"):
+            plain[name] = plain[name].isoformat() if plain[name] else None
+        for consumer in plain["consumers"]:
+            consumer["seen_at"] = consumer["seen_at"].isoformat()
         return plain
 
 
+def not_set_up(pipeline: str) -> Status:
+    """The status of a pipeline that lacks its ledger or its capture set."""
+    return Status(pipeline, "not set up", None, None, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, None, None, None, [])
+
+
 def status_of(
-    pipeline: str, process: ProcessState | None, backlog: Backlog | None, *, is_running: bool, copied: int, to_copy: int
+    pipeline: str,
+    process: ProcessState | None,
+    backlog: Backlog,
+    consumers: Iterable[ConsumerState],
+    *,
+    is_running: bool,
+    copied: Collection[Scn],
+    to_copy: int,
+    refused: str | None,
 ) -> Status:
-    """Put together what the ledger and the log say."""
-    if backlog is None:
-        state = "not set up"
-    elif process is None:
+    """Put together what the ledger and the log say; `copied` are the positions that tables were copied at."""
+    if process is None:
         state = "set up"
     elif is_running:
         state = "running"
@@ -60,27 +121,38 @@ def status_of(
         state = "aborted" if process.status == "ABORTED" else "stopped"
     now = datetime.now(UTC)
     consistent_at = process.consistent_at if process else None
-    if process is None or backlog is None or to_copy:
+    if process is None or to_copy or refused is not None:
         consistent_at = None
     elif backlog.changes == 0:
         consistent_at = now
+    elif process.low_watermark < max(copied, default=0) and len(set(copied)) > 1:
+        # Some tables were copied anew at a later position, which apply has not reached for the others.
+        consistent_at = None
     elif backlog.oldest_at and (consistent_at is None or backlog.oldest_at < consistent_at):
         consistent_at = backlog.oldest_at
-    lag_s = None if consistent_at is None else max(0.0, (now - consistent_at).total_seconds())
+    reason = stopped_at = None
+    if process is not None and not is_running:
+        stopped_at = process.status_at if process.reason is not None else None
+        reason = process.reason or "it ended without a word: it was killed, or its machine was lost"
+    own_id = process.history.consumer.id if process is not None else ""
     return Status(
         pipeline=pipeline,
         state=state,
         consistent_at=consistent_at,
-        lag_s=lag_s,
-        backlog_changes=backlog.changes if backlog else 0,
-        backlog_bytes=backlog.size_bytes if backlog else 0,
+        lag_s=None if consistent_at is None else max(0.0, (now - consistent_at).total_seconds()),
+        backlog_changes=backlog.changes,
+        backlog_bytes=backlog.size_bytes,
         errors=process.errors if process else 0,
         conflicts=process.conflicts if process else 0,
         transactions=process.transactions if process else 0,
         changes=process.changes if process else 0,
         low_watermark=process.low_watermark if process else 0,
         high_watermark=process.high_watermark if process else 0,
-        copied=copied,
+        copied=len(copied),
         to_copy=to_copy,
         error=process.error if process else None,
+        stopped_at=stopped_at,
+        reason=reason,
+        refused=refused,
+        consumers=[HeldBack.of(consumer, own_id) for consumer in consumers],
     )

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from penstock.change import TableName
 from penstock.errors import OperatorError
-from penstock.position import Scn
+from penstock.position import Anchor, Scn
 from penstock.snapshot.chunk import Chunk, CopySource
 
 
@@ -32,11 +32,16 @@ class OpenCopy:
 
 @dataclass(frozen=True)
 class HeldSnapshot:
-    """A snapshot that the source holds open: its text, the name it is exported under, and its position."""
+    """A snapshot that the source holds open: its text, the name it is exported under, and the cut made at it."""
 
     text: str
     exported: str
-    scn: Scn
+    anchor: Anchor
+
+    @property
+    def scn(self) -> Scn:
+        """Its position."""
+        return self.anchor.scn
 
 
 class CopyLedger(Protocol):

@@ -102,7 +102,7 @@ class BatchJobs:
 
         def apply(part: Slice) -> str:
             reader, context = shared.value
-            claim = LaneClaim(process, epoch, 0, _attempt(), moves_watermark=True)
+            claim = LaneClaim(process, epoch, 0, _attempt(), moves_watermark=True, cut=part.cut)
             if part.is_large:
                 return apply_large(large_transaction(reader, part), claim, context).to_json()
             return apply_windows(read_in_commit_order(reader, part, context), claim, context).to_json()
@@ -111,7 +111,7 @@ class BatchJobs:
         return LaneResult.from_json(result)
 
     def _several_lanes(self, part: Slice, lanes: int, shared: Shared) -> DataFrame:
-        process, epoch = self._process, self._epoch
+        process, epoch, cut = self._process, self._epoch, part.cut
 
         def plan(start: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             _drain(start)
@@ -126,7 +126,7 @@ class BatchJobs:
             first = next(batches, None)
             if first is None:
                 return
-            claim = LaneClaim(process, epoch, first[LANE][0].as_py(), _attempt(), moves_watermark=False)
+            claim = LaneClaim(process, epoch, first[LANE][0].as_py(), _attempt(), moves_watermark=False, cut=cut)
             with _carried():
                 yield _result(apply_lane(unpack(chain([first], batches)), claim, context))
             _drain(batches)
@@ -149,12 +149,14 @@ def read_in_commit_order(reader: SliceReader, part: Slice, context: TaskContext)
 
 def large_transaction(reader: SliceReader, part: Slice) -> LargeTransaction:
     """Make a slice of one large transaction readable piece by piece."""
+    read = partial(reader.read, part, with_key=False)
     return LargeTransaction(
         commit_scn=part.first,
         committed_at_us=part.committed_at_us,
-        changes=part.total_changes,
+        # Some of its changes may be of tables that the pipeline is not about.
+        changes=sum(batch.num_rows for batch in read()) if reader.left_out else part.total_changes,
         size_bytes=int(part.size_bytes[0]),
-        read=partial(reader.read, part, with_key=False),
+        read=read,
     )
 
 

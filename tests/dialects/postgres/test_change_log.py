@@ -62,8 +62,10 @@ def test_a_client_that_is_lost_at_work_holds_nobody_up(lab: Lab, work: str) -> N
     calls: dict[str, Callable[[ChangeLog], object]] = {
         "next_slice": lambda log: log.next_slice(done, Limit()),
         "tick": lambda log: log.tick(),
-        "free": lambda log: log.free(done),
+        "free": lambda log: log.free(done, consumer),
     }
+    assert lab.state is not None
+    consumer = lab.state.history.consumer.id
     failures: list[Exception] = []
 
     def be_lost() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from penstock import change as c
 from penstock.change import TableName
-from penstock.errors import MalformedInputError
+from penstock.errors import MalformedInputError, OperatorError
 from penstock.position import Scn
 from penstock.sources.trigger_queue.decode import LOG_SCHEMA, CapturedTable, Decoder, change_by_change
 from penstock.sources.trigger_queue.position import Slice
@@ -62,7 +62,11 @@ def decode(part: Slice, *batches: pa.RecordBatch, with_key: bool = False) -> lis
 def test_a_log_row_becomes_a_change_with_all_that_is_known_of_it() -> None:
     changes = decode(
         a_slice(900, 800, changes=[1, 2]),
-        log((800, 31, 16400, 1, "U", '{"id":"1","v":null}', '{"v":"x"}'), (800, 33, 16401, 1, "T", None, None)),
+        log(
+            (800, 31, 16400, 1, "U", '{"id":"1","v":null}', '{"v":"x"}'),
+            (800, 33, 16401, 1, "T", None, None),
+            row(900, 35),
+        ),
         with_key=True,
     )
 
@@ -76,7 +80,7 @@ def test_a_log_row_becomes_a_change_with_all_that_is_known_of_it() -> None:
         "tag": None,
         "meta": None,
     }
-    assert changes == [
+    assert changes[:2] == [
         {
             **common,
             "change_seq": 0,
@@ -154,9 +158,41 @@ def test_rows_are_numbered_alike_however_they_come_in_batches(data: st.DataObjec
     ]
 
 
-@pytest.mark.parametrize("part", [Slice.empty(Scn(1)), a_slice(6), a_slice(4)], ids=["empty", "later", "earlier"])
+@pytest.mark.parametrize(
+    "part", [Slice.empty(Scn(1)), a_slice(6, changes=[0]), a_slice(4, changes=[0])], ids=["empty", "later", "earlier"]
+)
 def test_nothing_of_other_slices_comes_out(part: Slice) -> None:
     assert decode(part, log(row(5)), log()) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        pytest.param([row(5), row(6, 1)], "transaction 6 has 1 changes in the log where 2", id="fewer"),
+        pytest.param([row(5)], "transaction 6 has 0 changes in the log where 2", id="none"),
+        pytest.param([row(5, 1), row(5, 2), row(6, 3), row(6, 4)], "transaction 5 has 2 changes", id="more"),
+        pytest.param([], "transaction 5 has 0 changes in the log where 1 were counted, and 1 more", id="nothing"),
+    ],
+)
+@pytest.mark.parametrize("at_a_time", [1, 10])
+def test_a_slice_that_is_not_whole_is_never_read_to_its_end(
+    rows: list[tuple[Any, ...]], found: str, at_a_time: int
+) -> None:
+    batches = [log(*rows[i : i + at_a_time]) for i in range(0, len(rows), at_a_time)]
+
+    with pytest.raises(OperatorError) as caught:
+        decode(a_slice(5, 6, changes=[1, 2]), *batches)
+
+    assert caught.value.what.startswith(found)
+
+
+def test_changes_of_tables_that_the_reader_is_not_about_are_left_out_and_counted() -> None:
+    decoder = Decoder("shop", a_slice(5, changes=[3]), TABLES, {(16400, 2), (16401, 1)})
+    rows = log((5, 1, 16400, 2, "I", None, "{}"), (5, 2, 16400, 1, "I", None, "{}"), (5, 3, 16401, 1, "T", None, None))
+
+    (batch,) = decoder.decode([rows], with_key=False)
+
+    assert batch[c.TABLE_NAME].to_pylist() == ["emp"]
 
 
 IMAGES = [
@@ -193,7 +229,7 @@ def test_each_row_has_the_key_of_its_own_table_and_version() -> None:
     image = '{"id":"1","co":"x"}'
 
     changes = decode(
-        a_slice(5),
+        a_slice(5, changes=[3]),
         log(*((5, i, *table, "I", None, image) for i, table in enumerate(TABLES))),
         with_key=True,
     )

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import MalformedInputError
-from penstock.position import Scn
+from penstock.position import Anchor, Scn
 from penstock.sources.trigger_queue.position import Slice, offset_json, offset_position
 
 
@@ -109,19 +109,41 @@ def test_an_empty_slice_stays_where_it_is() -> None:
 
 @given(st.integers(0, 2**63 - 1))
 def test_an_offset_comes_back_from_its_json(position: int) -> None:
-    assert offset_position(json.loads(json.dumps(offset_json(Scn(position))))) == position
+    cut = Anchor(Scn(position // 2), "mark")
+
+    assert offset_position(json.loads(json.dumps(offset_json(Scn(position), cut)))) == (position, cut)
 
 
 def test_an_offset_is_plain_json_whatever_kind_of_integer_it_was_made_of() -> None:
-    assert json.dumps(offset_json(Scn(np.int64(4711)))) == '{"commit_scn": 4711}'
+    offset = offset_json(Scn(np.int64(4711)), Anchor(Scn(np.int64(4700)), "m"))
+
+    assert json.dumps(offset) == '{"commit_scn": 4711, "cut": 4700, "mark": "m"}'
 
 
-@pytest.mark.parametrize("offset", [{}, None, [], "4711", {"scn": 1}, {"commit_scn": None}, {"commit_scn": "a"}])
+def test_an_offset_of_an_earlier_version_has_no_cut() -> None:
+    assert offset_position({"commit_scn": 4711}) == (4711, None)
+
+
+@pytest.mark.parametrize(
+    "offset",
+    [
+        {},
+        None,
+        [],
+        "4711",
+        {"scn": 1},
+        {"commit_scn": None},
+        {"commit_scn": "a"},
+        {"commit_scn": 5, "cut": 5},
+        {"commit_scn": 5, "mark": "m"},
+        {"commit_scn": 5, "cut": 6, "mark": "m"},
+    ],
+)
 def test_an_offset_of_something_else_is_refused_with_what_it_is(offset: Any) -> None:
     with pytest.raises(MalformedInputError) as caught:
         offset_position(offset)
 
-    assert caught.value.what == "offset of a trigger queue must be {'commit_scn': integer}"
+    assert caught.value.what.startswith("offset of a trigger queue must be {'commit_scn': integer")
     assert caught.value.where == repr(offset)
 
 

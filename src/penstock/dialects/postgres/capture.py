@@ -11,6 +11,7 @@ import psycopg
 from penstock.change import TableName
 from penstock.dialects.base import Step
 from penstock.dialects.postgres.connection import Connection, literal, quote
+from penstock.dialects.postgres.history import history_removal, history_script
 from penstock.dialects.postgres.resources import sql_text
 from penstock.dialects.postgres.wake import wake_key
 
@@ -180,6 +181,7 @@ def uninstall_statements(connection: Connection, name: str) -> list[str]:
         f"DROP VIEW {quoted}.changes",
         *(f"DROP VIEW IF EXISTS {quoted}.{view}" for view in ("captured_now", "built_now")),
         *(f"DROP TABLE {quoted}.{table}" for table in ("marker", "log", "tick")),
+        *history_removal(name),
         *(f"DROP FUNCTION {function}" for (function,) in functions),
         f"DROP TABLE {quoted}.captured",
         # Sets that were installed before there were these.
@@ -206,7 +208,7 @@ def _changing_key(name: str) -> int:
 
 
 def _log_script(name: str) -> str:
-    return "\n".join(_filled(f"capture/{part}", name) for part in _SCRIPTS)
+    return "\n".join([*(_filled(f"capture/{part}", name) for part in _SCRIPTS), history_script(name)])
 
 
 def _ddl_script(name: str) -> str:

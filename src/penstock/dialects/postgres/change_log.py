@@ -19,11 +19,20 @@ from numpy.typing import NDArray
 from penstock.change import TableName
 from penstock.dialects.postgres.arrow import ArrowReader
 from penstock.dialects.postgres.connection import Connection, at_once, connect, label, literal, quote, speaking
+from penstock.dialects.postgres.history import (
+    consumers,
+    last_needed,
+    move,
+    read_facts,
+    register,
+    touch,
+)
 from penstock.dialects.postgres.snapshots import Cut, Snapshot
 from penstock.dialects.postgres.ticks import Tick, Ticks
 from penstock.dialects.postgres.wake import Sleeper
 from penstock.errors import OperatorError, RetryableError
-from penstock.position import Limit, Scn
+from penstock.history import Consumer, ConsumerState, History, Joined, freed, joined, older
+from penstock.position import Anchor, Limit, Scn
 from penstock.schema import TableSchema
 from penstock.sources.trigger_queue.decode import change_by_change
 from penstock.sources.trigger_queue.position import Slice
@@ -55,7 +64,9 @@ class ChangeLog:
         self._reader: ArrowReader | None = None
         self._page: Slice | None = None
         self._sleeper: Sleeper | None = None
+        self._where = f"capture set {set_name}, {label(url)}"
         self._freed_below = 0
+        self._freed_to = Scn(-1)
 
     def open(self) -> None:
         """Open the sessions now, so that the first calls need not wait for them."""
@@ -63,14 +74,48 @@ class ChangeLog:
             self._sql()
             self._arrow()
 
-    def next_slice(self, after: Scn, limit: Limit, *, until: Scn | None = None) -> Slice | None:
+    def join(self, history: History) -> Joined:
+        """Make sure that a process goes on with the history it has followed, and have the log kept for it.
+
+        Raises:
+            OperatorError: The log is of another history, or does not hold what follows (any more).
+        """
+        with speaking("join the change log", self._url):
+            while True:
+                facts = read_facts(self._sql(), self._set_name, self._ticks, history)
+                found = joined(history, facts, where=self._where)
+                if register(self._sql(), self._set_name, history.consumer, found.position, found.anchor):
+                    self._page = None
+                    return found
+
+    def hold_against(self, history: History) -> None:
+        """Make sure that a process's history is that of the log; otherwise raise as `join` does."""
+        with speaking("read the change log", self._url):
+            joined(history, read_facts(self._sql(), self._set_name, self._ticks, history), where=self._where)
+
+    def keep_for(self, consumer: Consumer, position: Scn) -> None:
+        """Have the log kept for a consumer from a position on.
+
+        Raises:
+            OperatorError: What follows the position was freed.
+        """
+        with speaking("join the change log", self._url):
+            while not register(self._sql(), self._set_name, consumer, position, self.anchor_of(position)):
+                pass
+
+    def next_slice(
+        self, after: Scn, limit: Limit, *, until: Scn | None = None, anchor: Anchor | None = None
+    ) -> Slice | None:
         """Return the transactions that follow `after`, as many as `limit` allows; None when there are none yet.
 
         The log is cut here if it has not been cut behind `after` yet. With `until` it is only read up to that
         position, which an earlier slice ended at. A slice without transactions only moves the position.
 
+        Args:
+            anchor: The last cut at or before `after`, as it was known when `after` was reached.
+
         Raises:
-            OperatorError: The log does not hold what follows `after` (any more).
+            OperatorError: The log does not hold what follows `after` (any more), or `anchor` is not its cut.
             RetryableError: The source cannot be reached.
         """
         if until is not None and after >= until:
@@ -78,7 +123,7 @@ class ChangeLog:
         page = self._page
         if page is None or not page.has_next(after):
             with speaking("read the change log", self._url):
-                page = self._page = self._find_page(after, may_cut=until is None)
+                page = self._page = self._find_page(after, anchor, may_cut=until is None)
                 if page is None:
                     return None
                 if self._sleeper is not None:
@@ -95,9 +140,9 @@ class ChangeLog:
 
     def tick(self) -> Scn:
         """Cut the log now. Every transaction committed before the call lies at or before the result."""
-        return self.tick_at(lambda: Snapshot.current(self._sql()))
+        return self.tick_at(lambda: Snapshot.current(self._sql())).scn
 
-    def tick_at(self, take: Callable[[], Snapshot]) -> Scn:
+    def tick_at(self, take: Callable[[], Snapshot]) -> Anchor:
         """Cut the log at the snapshot that `take` takes when called, in whichever session it likes.
 
         It is called again where somebody else has cut the log in the meantime.
@@ -107,19 +152,40 @@ class ChangeLog:
             while tick is None:
                 last = self._ticks.last()
                 tick = self._ticks.add(last, take())
-            return tick.scn
+            return tick.anchor
 
-    def earliest(self) -> Scn:
+    def earliest(self) -> Anchor:
         """Return the earliest position that can still be read from."""
         with speaking("read the change log", self._url):
-            return self._ticks.first().scn
+            return self._ticks.first().anchor
+
+    def anchor_of(self, position: Scn) -> Anchor:
+        """Return the last cut at or before a position.
+
+        Raises:
+            OperatorError: It was freed.
+        """
+        with speaking("read the change log", self._url):
+            tick = self._ticks.at_or_before(position)
+            if tick is None:
+                raise freed(position, where=self._where)
+            return tick.anchor
 
     def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
         """Yield the log rows of a slice (`decode.LOG_SCHEMA`), with rows of other transactions in between."""
+        # A session that was lost may be opened anew on a server with another history, which has no such cut: no row
+        # comes then, and the decoder misses them.
+        is_same = (
+            ""
+            if part.cut is None
+            else f" AND EXISTS (SELECT FROM {self._set}.tick WHERE scn = {part.cut.scn}"
+            f" AND mark = {literal(part.cut.mark)})"
+        )
         for low, high in _ranges(part.txn_ids):
             stored = self._stream(
                 "SELECT xid::text::bigint AS txn_id, seq, relid::bigint, version, op::text, before, after"
-                f" FROM {self._set}.log WHERE xid >= '{low}'::xid8 AND xid <= '{high}'::xid8 ORDER BY log.xid, seq"
+                f" FROM {self._set}.log WHERE xid >= '{low}'::xid8 AND xid <= '{high}'::xid8{is_same}"
+                " ORDER BY log.xid, seq"
             )
             for batch in stored:
                 yield change_by_change(batch)
@@ -166,29 +232,57 @@ class ChangeLog:
             extra = [*range(start.scn + 1, after + 1), *also]
             return Cut(start.snapshot, [int(ids[scn - start.scn - 1]) for scn in extra])
 
-    def free(self, upto: Scn) -> int:
-        """Delete what no reader at `upto` or later needs. Returns the number of log rows deleted.
+    def free(self, upto: Scn, consumer: str) -> int:
+        """Note that a consumer needs nothing at or before `upto`, and delete what no consumer needs any more.
 
         Only whole intervals are freed, so that ranks in an interval that is half read stay what they are.
+
+        Returns:
+            The number of log rows deleted.
+
+        Raises:
+            OperatorError: The consumer was removed.
         """
         with speaking("free the change log", self._url):
-            tick = self._ticks.at_or_before(upto)
-            if tick is None:
+            session = self._sql()
+            if not move(session, self._set_name, consumer, upto):
+                raise OperatorError(
+                    "this process was removed from those that the change log is kept for",
+                    where=self._where,
+                    do="run it again: it goes on if nothing it needs was freed",
+                )
+            needed = last_needed(session, self._set_name)
+            tick = None if needed is None else self._ticks.at_or_before(needed)
+            if tick is None or tick.scn <= self._freed_to:
                 return 0
             cut = tick.snapshot
             is_over = (
                 f"xid >= '{self._freed_below}'::xid8 AND xid < '{cut.xmax}'::xid8"
                 f" AND pg_visible_in_snapshot(xid, {literal(cut.text)}::pg_snapshot)"
             )
+            # A consumer may have joined since we looked; none joins while we hold the lock.
+            is_needed = f"EXISTS (SELECT FROM {self._set}.consumer WHERE scn < {tick.scn})"
             # One transaction: who still finds a tick finds all of the log behind it.
-            freed, _, _ = at_once(
-                self._sql(),
-                f"DELETE FROM {self._set}.log WHERE {is_over}",
-                f"DELETE FROM {self._set}.marker WHERE {is_over}",
-                f"DELETE FROM {self._set}.tick WHERE scn < {tick.scn}",
+            _, freed_rows, _, freed_ticks = at_once(
+                session,
+                f"LOCK TABLE {self._set}.consumer IN SHARE ROW EXCLUSIVE MODE",
+                f"DELETE FROM {self._set}.log WHERE {is_over} AND NOT {is_needed}",
+                f"DELETE FROM {self._set}.marker WHERE {is_over} AND NOT {is_needed}",
+                f"DELETE FROM {self._set}.tick WHERE scn < {tick.scn} AND NOT {is_needed}",
             )
-        self._freed_below = cut.xmin
-        return freed
+        if freed_ticks:
+            self._freed_below, self._freed_to = cut.xmin, tick.scn
+        return freed_rows
+
+    def seen(self, consumer: str) -> None:
+        """Note that a consumer is there, though there is nothing for it."""
+        with speaking("write to the change log", self._url):
+            touch(self._sql(), self._set_name, consumer)
+
+    def consumers(self) -> Sequence[ConsumerState]:
+        """Return who the log is kept for, and what each holds back, the one that is furthest behind first."""
+        with speaking("read the change log", self._url):
+            return consumers(self._sql(), self._set_name)
 
     def backlog(self, after: Scn) -> Backlog:
         """Count what waits behind a position; may count changes that were delivered since the last whole interval."""
@@ -213,17 +307,21 @@ class ChangeLog:
         self._session = self._page = self._sleeper = None
         self._close_reader()
 
-    def _find_page(self, after: Scn, *, may_cut: bool) -> Slice | None:
+    def _find_page(self, after: Scn, anchor: Anchor | None, *, may_cut: bool) -> Slice | None:
         start = self._ticks.at_or_before(after)
         end = self._ticks.behind(after)
-        if start is None or (end is None and start.scn != after):
-            raise OperatorError(
-                f"the change log does not hold what follows position {after}",
-                where=f"capture set {self._set_name}, {label(self._url)}",
-                do="the set was made anew, or freed by another process: `penstock teardown` and `setup` start afresh",
+        if anchor is not None and (start is None or start.anchor != anchor):
+            last = self._ticks.last()
+            raise (
+                older(anchor, last.anchor, where=self._where)
+                if start is not None and not self._ticks.has(anchor)
+                else freed(after, where=self._where)
             )
+        if start is None or (end is None and start.scn != after):
+            raise freed(after, where=self._where)
         if end is not None:
-            return self._read_page(start, end.snapshot, end.scn, skip=after - start.scn)
+            page = self._read_page(start, end.snapshot, end.scn, skip=after - start.scn)
+            return replace(page, cut=end.anchor)
         return self._cut_page(start) if may_cut else None
 
     def _cut_page(self, last: Tick) -> Slice | None:
@@ -235,8 +333,8 @@ class ChangeLog:
         tick = self._ticks.add(last, snapshot)
         if tick is None:
             # Another session has cut in between, and there is its tick.
-            return self._find_page(last.scn, may_cut=False)
-        return page if len(page) == _PAGE else replace(page, end=tick.scn)
+            return self._find_page(last.scn, last.anchor, may_cut=False)
+        return replace(page, end=page.end if len(page) == _PAGE else tick.scn, cut=tick.anchor)
 
     def _read_page(self, start: Tick, upto: Snapshot, end: Scn, *, skip: int) -> Slice:
         """List the transactions between two snapshots in commit order, leaving out the first `skip`.
@@ -274,6 +372,7 @@ class ChangeLog:
             changes=found["changes"].to_numpy()[order],
             size_bytes=found["size_bytes"].to_numpy()[order],
             committed_at_us=found["at"].cast(pa.int64()).to_numpy()[order],
+            start=start.anchor,
         )
 
     def _sql(self) -> Connection:

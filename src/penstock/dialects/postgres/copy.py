@@ -53,8 +53,8 @@ class PostgresCopyOrigin:
             return Snapshot.parse(row[0])
 
         try:
-            scn = log.tick_at(take)
-            yield HeldSnapshot(held[0], held[1], scn)
+            anchor = log.tick_at(take)
+            yield HeldSnapshot(held[0], held[1], anchor)
         finally:
             holder.close()
             log.close()

@@ -66,8 +66,17 @@ class PostgresLaneLedger:
     def _take(self, claim: LaneClaim, *, patience_ms: int) -> NDArray[np.int64]:
         self._connection.execute(f"SET LOCAL lock_timeout = {patience_ms}")
         taken = self._connection.execute(
-            "UPDATE penstock.lane SET attempt = %s WHERE process = %s AND lane = %s AND epoch = %s AND attempt <= %s",
-            [claim.attempt, claim.process, claim.lane, claim.epoch, claim.attempt],
+            "UPDATE penstock.lane SET attempt = %s, cut_scn = coalesce(%s, cut_scn), cut_mark = coalesce(%s, cut_mark)"
+            " WHERE process = %s AND lane = %s AND epoch = %s AND attempt <= %s",
+            [
+                claim.attempt,
+                claim.cut.scn if claim.cut is not None else None,
+                claim.cut.mark if claim.cut is not None else None,
+                claim.process,
+                claim.lane,
+                claim.epoch,
+                claim.attempt,
+            ],
         )
         if taken.rowcount == 0:
             raise self._fenced()

@@ -11,11 +11,14 @@ from psycopg.rows import dict_row
 
 from penstock.apply.ledger import ProcessState
 from penstock.change import TableName
-from penstock.dialects.base import Step
+from penstock.dialects.base import Emptying, Step
 from penstock.dialects.postgres.connection import Connection, connect, label, literal, quote, speaking
+from penstock.dialects.postgres.history import DATABASE_PLACE
 from penstock.dialects.postgres.lane_ledger import lane_application_name
+from penstock.dialects.postgres.resync import empty, forget, only, plan_emptying
 from penstock.errors import FencedError, OperatorError
-from penstock.position import Scn
+from penstock.history import Consumer, History, Joined, Origin
+from penstock.position import Anchor, Scn
 from penstock.snapshot.chunk import Chunk
 from penstock.snapshot.instantiate import HeldSnapshot, OpenCopy
 from penstock.sources.trigger_queue.queue import Captured
@@ -58,8 +61,8 @@ class PostgresLedger:
                     [self._process, source],
                 )
                 row = connection.execute(
-                    "UPDATE penstock.process SET epoch = epoch + 1, status = 'ENABLED', status_at = now(), error = NULL"
-                    " WHERE name = %s RETURNING epoch, source",
+                    "UPDATE penstock.process SET epoch = epoch + 1, status = 'ENABLED', status_at = now(),"
+                    " error = NULL, reason = NULL WHERE name = %s RETURNING epoch, source",
                     [self._process],
                 ).fetchone()
                 assert row is not None
@@ -90,7 +93,7 @@ class PostgresLedger:
         with speaking("read the ledger", self._url):
             cursor = self._sql().cursor(row_factory=dict_row)
             row = cursor.execute(
-                "SELECT p.name, p.epoch, p.status, p.error, p.low_watermark, p.consistent_at,"
+                "SELECT p.name, p.epoch, p.status, p.status_at, p.error, p.reason, p.low_watermark, p.consistent_at,"
                 " greatest(p.high_watermark, (SELECT max(a.highest_scn) FROM penstock.applied a"
                 " WHERE a.process = p.name)) AS high_watermark,"
                 " coalesce(sum(l.transactions), 0)::bigint AS transactions,"
@@ -101,7 +104,49 @@ class PostgresLedger:
                 " WHERE p.name = %s GROUP BY p.name",
                 [self._process],
             ).fetchone()
-            return ProcessState(**row) if row else None
+            return ProcessState(**row, history=self._history()) if row else None
+
+    def consumer(self) -> Consumer:
+        """What the source knows this process by; no id where the ledger does not know the process."""
+        with speaking("read the ledger", self._url):
+            connection = self._sql()
+            id_ = ""
+            if ledger_knows_history(connection):
+                row = connection.execute(
+                    "SELECT consumer::text FROM penstock.process WHERE name = %s", [self._process]
+                ).fetchone()
+                id_ = row[0] if row is not None else ""
+            place = connection.execute(DATABASE_PLACE).fetchone()
+            assert place is not None
+            return Consumer(id_, self._process, label(self._url), place[0])
+
+    def adopt(self, found: Joined) -> ProcessState:
+        """Write down which history the process follows from now on, and from where.
+
+        Raises:
+            FencedError: Another run has taken over.
+        """
+        with speaking("write the ledger", self._url):
+            written = self._sql().execute(
+                "UPDATE penstock.process SET set_id = %(set_id)s, set_place = %(place)s, anchor_scn = %(anchor)s,"
+                " anchor_mark = %(mark)s, low_watermark = %(position)s,"
+                " high_watermark = greatest(high_watermark, %(position)s)"
+                " WHERE name = %(process)s AND epoch = %(epoch)s",
+                {
+                    "set_id": found.origin.set_id,
+                    "place": found.origin.place,
+                    "anchor": found.anchor.scn,
+                    "mark": found.anchor.mark,
+                    "position": found.position,
+                    "process": self._process,
+                    "epoch": self._epoch,
+                },
+            )
+        if written.rowcount == 0:
+            raise self._taken_over()
+        state = self.state()
+        assert state is not None
+        return state
 
     def refuse_second(self) -> None:
         """Make sure, before anything is started, that no run of the process is alive.
@@ -138,8 +183,10 @@ class PostgresLedger:
         if state is None or state.epoch != self._epoch:
             raise self._taken_over()
 
-    def complete(self, end: Scn, consistent_at: datetime | None) -> None:
+    def complete(self, end: Scn, consistent_at: datetime | None, anchor: Anchor | None) -> None:
         """Move the low watermark to the end of a batch whose every transaction is applied.
+
+        `anchor` is the source's last cut at or before that, where the source has cuts.
 
         Once this returns, what the apply servers have committed is on disk too, and the source may forget it.
 
@@ -156,8 +203,16 @@ class PostgresLedger:
             moved = connection.execute(
                 "UPDATE penstock.process SET low_watermark = %(end)s,"
                 " high_watermark = greatest(high_watermark, %(end)s), consistent_at = greatest(consistent_at, %(at)s),"
+                " anchor_scn = coalesce(%(anchor)s, anchor_scn), anchor_mark = coalesce(%(mark)s, anchor_mark),"
                 " applied_at = now() WHERE name = %(process)s AND epoch = %(epoch)s AND low_watermark <= %(end)s",
-                {"end": end, "at": consistent_at, "process": self._process, "epoch": self._epoch},
+                {
+                    "end": end,
+                    "at": consistent_at,
+                    "anchor": anchor.scn if anchor is not None else None,
+                    "mark": anchor.mark if anchor is not None else None,
+                    "process": self._process,
+                    "epoch": self._epoch,
+                },
             )
             if moved.rowcount == 0:
                 raise self._taken_over()
@@ -173,13 +228,43 @@ class PostgresLedger:
                 [consistent_at, self._process, self._epoch],
             )
 
-    def set_status(self, status: str, error: str | None = None) -> None:
-        """Write down that the process stopped, and why."""
+    def set_status(self, status: str, reason: str, error: str | None = None) -> None:
+        """Write down that the process stopped, and why; `error` is the one that it was to stop at."""
         with speaking("write the ledger", self._url):
             self._sql().execute(
-                "UPDATE penstock.process SET status = %s, status_at = now(), error = %s WHERE name = %s AND epoch = %s",
-                [status, error, self._process, self._epoch],
+                "UPDATE penstock.process SET status = %s, status_at = now(), reason = %s, error = %s"
+                " WHERE name = %s AND epoch = %s",
+                [status, reason, error, self._process, self._epoch],
             )
+
+    def note_stop(self, reason: str) -> None:
+        """Write down why the last run stopped, unless one is alive: then it was not this one that counts."""
+        if self.is_running():
+            return
+        with speaking("write the ledger", self._url):
+            self._sql().execute(
+                "UPDATE penstock.process SET status = CASE status WHEN 'ENABLED' THEN 'DISABLED' ELSE status END,"
+                " status_at = now(), reason = %s WHERE name = %s",
+                [reason, self._process],
+            )
+
+    def plan_emptying(self) -> Emptying:
+        """Work out what a new first copy does away with. Changes nothing."""
+        with speaking("read the ledger", self._url):
+            return plan_emptying(self._sql(), self._process)
+
+    def empty_and_forget(self) -> Emptying:
+        """Empty the tables that a new first copy has to find empty, and forget what was copied and applied.
+
+        This is the one run of the process, see `acquire`.
+        """
+        connection = self._sql()
+        with speaking("empty the tables", self._url), connection.transaction():
+            connection.execute("SET LOCAL lock_timeout = '10s'")
+            emptying = plan_emptying(connection, self._process)
+            empty(connection, emptying.tables)
+            forget(connection, self._process)
+            return emptying
 
     def save_dictionary(self, captured: Iterable[Captured]) -> None:
         """Keep table versions, with the definitions they were read from, beside the rows they describe."""
@@ -230,9 +315,12 @@ class PostgresLedger:
         with speaking("write the ledger", self._url), self._sql().transaction():
             cursor = self._sql().cursor()
             cursor.executemany(
-                "INSERT INTO penstock.instantiation (process, schema_name, table_name, scn, snapshot, state)"
-                " VALUES (%s, %s, %s, %s, %s, 'COPYING')",
-                [[self._process, t.schema, t.name, held.scn, held.text] for t in sorted({c.table for c in chunks})],
+                "INSERT INTO penstock.instantiation (process, schema_name, table_name, scn, mark, snapshot, state)"
+                " VALUES (%s, %s, %s, %s, %s, %s, 'COPYING')",
+                [
+                    [self._process, t.schema, t.name, held.anchor.scn, held.anchor.mark, held.text]
+                    for t in sorted({c.table for c in chunks})
+                ],
             )
             cursor.executemany(
                 "INSERT INTO penstock.chunk (process, schema_name, table_name, chunk, bounds)"
@@ -253,14 +341,15 @@ class PostgresLedger:
     def is_empty(self, table: TableName) -> bool:
         """Whether a table holds no row."""
         with speaking(f"look into table {table}", self._url):
-            found = self._sql().execute(f"SELECT FROM {quote(table.schema, table.name)} LIMIT 1").fetchone()
+            name = quote(table.schema, table.name)
+            # Rows of tables that inherit from it are theirs.
+            found = self._sql().execute(f"SELECT FROM {only(self._sql(), name)} LIMIT 1").fetchone()
             return found is None
 
     def clear(self, table: TableName) -> None:
         """Delete the rows that an unfinished copy has left in a table, and forget that copy."""
         with speaking(f"clear table {table}", self._url), self._sql().transaction():
-            self._sql().execute("SET LOCAL session_replication_role = replica")
-            self._sql().execute(f"DELETE FROM {quote(table.schema, table.name)}")
+            empty(self._sql(), [table])
             self._sql().execute(
                 "DELETE FROM penstock.chunk WHERE process = %s AND (schema_name, table_name) = (%s, %s)",
                 [self._process, table.schema, table.name],
@@ -275,6 +364,40 @@ class PostgresLedger:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    def _history(self) -> History:
+        consumer = self.consumer()
+        row = (
+            self._sql()
+            .execute(
+                "SELECT set_id, set_place, low_watermark, anchor_scn, anchor_mark,"
+                " low_watermark = 0 AND NOT EXISTS (SELECT FROM penstock.instantiation i WHERE i.process = p.name)"
+                " FROM penstock.process p WHERE name = %s",
+                [self._process],
+            )
+            .fetchone()
+        )
+        assert row is not None
+        set_id, place, position, scn, mark, is_new = row
+        newest = (
+            self._sql()
+            .execute(
+                "SELECT scn, mark FROM (SELECT anchor_scn AS scn, anchor_mark AS mark, name AS process"
+                " FROM penstock.process UNION ALL SELECT cut_scn, cut_mark, process FROM penstock.lane"
+                " UNION ALL SELECT scn, mark, process FROM penstock.instantiation) t"
+                " WHERE process = %s AND mark IS NOT NULL ORDER BY scn DESC LIMIT 1",
+                [self._process],
+            )
+            .fetchone()
+        )
+        return History(
+            consumer=consumer,
+            origin=None if set_id is None else Origin(set_id, place),
+            position=Scn(position),
+            anchor=None if mark is None else Anchor(Scn(scn), mark),
+            newest=None if newest is None else Anchor(Scn(newest[0]), newest[1]),
+            is_new=is_new,
+        )
 
     def _end_lost_session(self, connection: Connection) -> None:
         """End the session that this object held the lock in, of whose loss the server may not have heard."""
@@ -320,6 +443,15 @@ class PostgresLedger:
 def ledger_exists(connection: Connection) -> bool:
     """Whether the database holds a ledger."""
     row = connection.execute("SELECT to_regclass('penstock.process') IS NOT NULL").fetchone()
+    return bool(row and row[0])
+
+
+def ledger_knows_history(connection: Connection) -> bool:
+    """Whether the ledger is of a version that writes down which history a process follows."""
+    row = connection.execute(
+        "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('penstock.instantiation')"
+        " AND attname = 'mark')"
+    ).fetchone()
     return bool(row and row[0])
 
 

@@ -9,7 +9,7 @@ import psycopg
 
 from penstock.change import TableName
 from penstock.dialects.base import DatabasePlan, LockedError, Step, Uncaptured
-from penstock.dialects.postgres import capture, setup
+from penstock.dialects.postgres import capture, history, setup
 from penstock.dialects.postgres.access import PostgresSource, PostgresTarget
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.change_log import ChangeLog
@@ -18,10 +18,11 @@ from penstock.dialects.postgres.connection import Connection, connect, label, qu
 from penstock.dialects.postgres.copy import PostgresCopyOrigin
 from penstock.dialects.postgres.error_queue import PostgresErrorQueue
 from penstock.dialects.postgres.errors import translate
-from penstock.dialects.postgres.ledger import PostgresLedger, ledger_exists, removal_steps
+from penstock.dialects.postgres.ledger import PostgresLedger, ledger_exists, ledger_knows_history, removal_steps
 from penstock.dialects.postgres.session import PostgresSession
 from penstock.dialects.postgres.setup import Blueprint
 from penstock.errors import OperatorError
+from penstock.history import Consumer, copied_here
 from penstock.schema import TableSchema
 
 _LOCK_WAIT = "100ms"
@@ -132,11 +133,44 @@ class PostgresSourceSide(_PostgresSide):
         with self._connection("read the catalogue") as connection:
             return setup.read_blueprint(connection, tables)
 
-    def removal(self) -> Sequence[Step]:
-        """The steps that remove the capture set."""
+    def removal(self, consumer: Consumer) -> Sequence[Step]:
+        """The steps that remove a consumer, and the capture set with the last one."""
         with self._connection("read the catalogue") as connection:
-            statements = capture.uninstall_statements(connection, self._set_name)
-            return [Step(sql[0].lower() + sql[1:].replace("ROP", "rop", 1), sql) for sql in statements]
+            if not history.has_history(connection, self._set_name):
+                return self._uninstalling(connection)
+            others = [
+                other
+                for other in history.consumers(connection, self._set_name)
+                if not history.is_same(other.consumer, consumer)
+            ]
+            if not others:
+                return self._uninstalling(connection)
+            if history.place_of(connection, self._set_name, consumer.id) is None:
+                return []
+            return [Step("keep the log for this process no more", history.removal(self._set_name, consumer))]
+
+    def release(self, consumer: Consumer) -> Sequence[Step]:
+        """The steps after which a process may join the log anew; a set that was copied here is removed whole."""
+        with self._connection("read the catalogue") as connection:
+            if not history.is_in_place(connection, self._set_name):
+                return self._uninstalling(connection)
+            return [Step("keep the log for this process no more", history.removal(self._set_name, consumer))]
+
+    def remove_consumer(self, id_: str) -> None:
+        """Keep the log for a consumer no more."""
+        with self._connection("remove a consumer") as connection:
+            connection.execute(history.removal(self._set_name, Consumer(id_, "")))
+
+    def history_fault(self) -> OperatorError | None:
+        """What is wrong with the set as a whole: it was made in another place, and copied here."""
+        with self._connection("read the catalogue") as connection:
+            if not history.has_history(connection, self._set_name) or history.is_in_place(connection, self._set_name):
+                return None
+            return copied_here(where=f"capture set {self._set_name}, {self.label}")
+
+    def _uninstalling(self, connection: Connection) -> list[Step]:
+        statements = capture.uninstall_statements(connection, self._set_name)
+        return [Step(sql[0].lower() + sql[1:].replace("ROP", "rop", 1), sql) for sql in statements]
 
     def has_capture(self) -> bool:
         """Whether setup has made a capture set here."""
@@ -236,4 +270,8 @@ class PostgresTargetSide(_PostgresSide):
         """Make sure that changes can be applied here at all."""
         if not self.has_ledger():
             raise OperatorError("there is no ledger", where=self.label, do="run `penstock setup`")
+        with self._connection("read the ledger") as connection:
+            if not ledger_knows_history(connection):
+                what = "the ledger is of an earlier version of Penstock"
+                raise OperatorError(what, where=self.label, do="run `penstock setup`, which brings it up to date")
         PostgresSession(self._url, f"penstock {self._pipeline} check").close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from penstock import change as c
 from penstock.change import Op, TableName
-from penstock.errors import MalformedInputError
+from penstock.errors import MalformedInputError, OperatorError
 from penstock.sources.trigger_queue.position import Slice
 
 LOG_SCHEMA = pa.schema(
@@ -50,13 +50,22 @@ class Decoder:
     several batches, in order.
     """
 
-    def __init__(self, source: str, part: Slice, tables: Mapping[tuple[int, int], CapturedTable]) -> None:
-        """Decode for `source`; `tables` is keyed by (relid, version)."""
+    def __init__(
+        self,
+        source: str,
+        part: Slice,
+        tables: Mapping[tuple[int, int], CapturedTable],
+        left_out: Collection[tuple[int, int]] = (),
+    ) -> None:
+        """Decode for `source`; `tables` is keyed by (relid, version), and changes of those `left_out` are dropped."""
         self._source = source
         self._slice = part
         self._tables = tables
         self._by_id = np.argsort(part.txn_ids)
         self._sorted_ids = part.txn_ids[self._by_id]
+        self._left_out = np.array([relid << 32 | version for relid, version in left_out], np.uint64)
+        # How many changes of each transaction were seen, in the order of the slice.
+        self._seen = np.zeros(len(part), np.int64)
         self._open_txn = -1
         self._open_changes = 0
 
@@ -68,11 +77,26 @@ class Decoder:
 
         Raises:
             MalformedInputError: A row names an unknown table version or operation.
+            OperatorError: At the end, that a transaction had fewer or more changes than the slice says.
         """
         for batch in batches:
             decoded = self._decode(batch, with_key=with_key)
             if decoded is not None:
                 yield decoded
+        self._refuse_incomplete()
+
+    def _refuse_incomplete(self) -> None:
+        wrong = np.flatnonzero(self._seen != self._slice.changes)
+        if len(wrong):
+            first = wrong[0]
+            others = f", and {len(wrong) - 1} more transactions are wrong" if len(wrong) > 1 else ""
+            raise OperatorError(
+                f"transaction {self._slice.txn_ids[first]} has {self._seen[first]} changes in the log where"
+                f" {self._slice.changes[first]} were counted{others}: the log was freed or altered meanwhile, or is"
+                " that of another server now",
+                where=f"source {self._source}, position {self._slice.first + first}",
+                do="run again; if that is refused, `penstock resync --all` prepares a new first copy",
+            )
 
     def _decode(self, batch: pa.RecordBatch, *, with_key: bool) -> pa.RecordBatch | None:
         ids = batch["txn_id"].to_numpy()
@@ -84,6 +108,14 @@ class Decoder:
         if not is_ours.all():
             batch, ids, place = batch.filter(pa.array(is_ours)), ids[is_ours], place[is_ours]
         rank = self._by_id[place]
+        starts = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1]])
+        # A batch holds the rows of a transaction in one run.
+        self._seen[rank[starts]] += np.diff(np.r_[starts, len(ids)])
+        if len(self._left_out):
+            is_followed = ~np.isin(_codes(batch), self._left_out)
+            if not is_followed.any():
+                return None
+            batch, ids, rank = batch.filter(pa.array(is_followed)), ids[is_followed], rank[is_followed]
         tables = self._tables_of(batch)
         n = batch.num_rows
         columns = {
@@ -118,9 +150,7 @@ class Decoder:
         return seq
 
     def _tables_of(self, batch: pa.RecordBatch) -> _RowTables:
-        relids, versions = (batch[name].to_numpy().astype(np.uint64) for name in ("relid", "version"))
-        code = (relids << np.uint64(32)) | versions
-        distinct, inverse = np.unique(code, return_inverse=True)
+        distinct, inverse = np.unique(_codes(batch), return_inverse=True)
         tables = []
         for value in distinct:
             relid, version = int(value) >> 32, int(value) & 0xFFFFFFFF
@@ -143,6 +173,13 @@ class Decoder:
                 where=f"source {self._source}, log row {batch['seq'][at].as_py()}",
             )
         return pa.array([op.value for op in _OPS.values()], pa.string()).take(index)
+
+
+def _codes(batch: pa.RecordBatch) -> NDArray[np.uint64]:
+    """The table version of each row, as one number."""
+    relids, versions = (batch[name].to_numpy().astype(np.uint64) for name in ("relid", "version"))
+    codes: NDArray[np.uint64] = (relids << np.uint64(32)) | versions
+    return codes
 
 
 def change_by_change(batch: pa.RecordBatch) -> pa.RecordBatch:

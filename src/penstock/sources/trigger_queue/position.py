@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import MalformedInputError
-from penstock.position import Limit, Scn
+from penstock.position import Anchor, Limit, Scn
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class Slice:
         size_bytes: Size of each transaction's images.
         committed_at_us: When each was committed, microseconds since 1970 in UTC.
         is_large: It is one transaction that must not be held in memory.
+        start: The last cut of the log at or before `after`.
+        cut: The cut behind its transactions, by which they got their positions.
     """
 
     after: Scn
@@ -40,6 +42,8 @@ class Slice:
     size_bytes: NDArray[np.int64]
     committed_at_us: NDArray[np.int64]
     is_large: bool = False
+    start: Anchor | None = None
+    cut: Anchor | None = None
 
     def __len__(self) -> int:
         return len(self.txn_ids)
@@ -49,6 +53,11 @@ class Slice:
         """No transactions, at a position."""
         none = np.zeros(0, np.int64)
         return cls(at, at, Scn(at + 1), none, none, none, none)
+
+    @property
+    def anchor(self) -> Anchor | None:
+        """The last cut at or before its end."""
+        return self.cut if self.cut is not None and self.cut.scn == self.end else self.start
 
     @property
     def last_committed_at(self) -> datetime | None:
@@ -119,6 +128,8 @@ class Slice:
             changes=self.changes[a:b],
             size_bytes=self.size_bytes[a:b],
             committed_at_us=self.committed_at_us[a:b],
+            start=self.start,
+            cut=self.cut,
         )
 
 
@@ -127,18 +138,24 @@ def _fitting(sizes: NDArray[np.int64], most: int) -> int:
     return max(1, int(np.searchsorted(np.cumsum(sizes), most, side="right")))
 
 
-def offset_json(position: Scn) -> dict[str, Any]:
-    """Write a position as a Spark offset that a person can read."""
-    return {"commit_scn": int(position)}
+def offset_json(position: Scn, anchor: Anchor) -> dict[str, Any]:
+    """Write a position as a Spark offset that a person can read, with the cut that it is held against."""
+    return {"commit_scn": int(position), "cut": int(anchor.scn), "mark": anchor.mark}
 
 
-def offset_position(offset: dict[str, Any]) -> Scn:
-    """Read a position that `offset_json` wrote.
+def offset_position(offset: dict[str, Any]) -> tuple[Scn, Anchor | None]:
+    """Read what `offset_json` wrote; offsets of earlier versions have no cut.
 
     Raises:
         MalformedInputError: It is something else.
     """
-    scn = offset.get("commit_scn") if isinstance(offset, dict) else None
-    if type(scn) is not int or scn < 0:
-        raise MalformedInputError("offset of a trigger queue must be {'commit_scn': integer}", where=repr(offset))
-    return Scn(scn)
+    if isinstance(offset, dict):
+        scn, cut, mark = (offset.get(name) for name in ("commit_scn", "cut", "mark"))
+        if type(scn) is int and scn >= 0:
+            if cut is None and mark is None:
+                return Scn(scn), None
+            if type(cut) is int and 0 <= cut <= scn and type(mark) is str:
+                return Scn(scn), Anchor(Scn(cut), mark)
+    raise MalformedInputError(
+        "offset of a trigger queue must be {'commit_scn': integer, 'cut': integer, 'mark': text}", where=repr(offset)
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from penstock.change import NO_VERSION, TableName
-from penstock.position import Limit, Scn
+from penstock.history import Consumer, ConsumerState, History, Joined
+from penstock.position import Anchor, Limit, Scn
 from penstock.schema import TableSchema
 from penstock.sources.trigger_queue.decode import CapturedTable, Decoder
 from penstock.sources.trigger_queue.position import Slice
@@ -66,8 +67,22 @@ class ChangeLog(Protocol):
     def open(self) -> None:
         """Open what the first calls would have to wait for."""
 
-    def next_slice(self, after: Scn, limit: Limit, *, until: Scn | None = None) -> Slice | None:
-        """Return the transactions that follow `after`, as many as `limit` allows; None when there are none yet."""
+    def join(self, history: History) -> Joined:
+        """Make sure that a process goes on with the history it has followed, and have the log kept for it."""
+
+    def hold_against(self, history: History) -> None:
+        """Make sure that a process's history is that of the log; otherwise raise as `join` does."""
+
+    def keep_for(self, consumer: Consumer, position: Scn) -> None:
+        """Have the log kept for a consumer from a position on."""
+
+    def next_slice(
+        self, after: Scn, limit: Limit, *, until: Scn | None = None, anchor: Anchor | None = None
+    ) -> Slice | None:
+        """Return the transactions that follow `after`, as many as `limit` allows; None when there are none yet.
+
+        `anchor` is the last cut at or before `after`, as it was known when `after` was reached.
+        """
 
     def wait(self, stop: threading.Event, timeout_s: float) -> None:
         """Return when `next_slice`, which had nothing, may have something; after the timeout at the latest."""
@@ -75,8 +90,11 @@ class ChangeLog(Protocol):
     def tick(self) -> Scn:
         """Return a position that every transaction committed before the call lies at or before."""
 
-    def earliest(self) -> Scn:
+    def earliest(self) -> Anchor:
         """Return the earliest position that can still be read from."""
+
+    def anchor_of(self, position: Scn) -> Anchor:
+        """Return the last cut at or before a position."""
 
     def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
         """Yield the log rows of a slice (`decode.LOG_SCHEMA`), with rows of other transactions in between."""
@@ -87,8 +105,17 @@ class ChangeLog(Protocol):
     def captured_count(self) -> int:
         """How many `captured` would return; cheap enough to ask before each batch."""
 
-    def free(self, upto: Scn) -> int:
-        """Delete what no reader at `upto` or later needs; returns the number of log rows deleted."""
+    def free(self, upto: Scn, consumer: str) -> int:
+        """Note that a consumer needs nothing at or before `upto`, and delete what no consumer needs any more.
+
+        Returns the number of log rows deleted.
+        """
+
+    def seen(self, consumer: str) -> None:
+        """Note that a consumer is there, though there is nothing for it."""
+
+    def consumers(self) -> Sequence[ConsumerState]:
+        """Return who the log is kept for, and what each holds back, the one that is furthest behind first."""
 
     def backlog(self, after: Scn) -> Backlog:
         """Count what waits behind a position."""
@@ -106,15 +133,29 @@ class LogAccess(Protocol):
 
 @dataclass(frozen=True)
 class SliceReader:
-    """Reads slices as change-stream batches, wherever it has travelled to."""
+    """Reads slices as change-stream batches, wherever it has travelled to.
+
+    Attributes:
+        tables: Every captured table version, by (relid, version).
+        left_out: Those of tables that the reader is not about.
+    """
 
     source: str
     access: LogAccess
     tables: Mapping[tuple[int, int], CapturedTable]
+    left_out: Collection[tuple[int, int]] = frozenset()
 
     @classmethod
-    def of(cls, source: str, access: LogAccess, captured: Collection[Captured]) -> SliceReader:
-        """Read as `source`, with these table versions."""
+    def of(
+        cls,
+        source: str,
+        access: LogAccess,
+        captured: Iterable[Captured],
+        *,
+        follows: Container[TableName] | None = None,
+    ) -> SliceReader:
+        """Read as `source`, with these table versions; only what is of tables that it `follows`, if that is given."""
+        captured = list(captured)
         tables = {
             (c.relid, c.table.version): CapturedTable(
                 c.table.name, c.table.primary_key.columns if c.table.primary_key else ()
@@ -124,9 +165,19 @@ class SliceReader:
         # A gap names its table, and no version of it.
         for c in sorted(captured, key=lambda c: c.table.version):
             tables[c.relid, NO_VERSION] = CapturedTable(c.table.name, ())
-        return cls(source, access, tables)
+        left_out = frozenset(
+            (c.relid, version)
+            for c in captured
+            if follows is not None and c.table.name not in follows and c.root not in follows
+            for version in (c.table.version, NO_VERSION)
+        )
+        return cls(source, access, tables, left_out)
 
     def read(self, part: Slice, *, with_key: bool = True) -> Iterator[pa.RecordBatch]:
-        """Yield the changes of a slice; those of one transaction follow each other in order."""
-        decoder = Decoder(self.source, part, self.tables)
+        """Yield the changes of a slice; those of one transaction follow each other in order.
+
+        Raises:
+            OperatorError: A transaction has fewer or more changes in the log than the slice says.
+        """
+        decoder = Decoder(self.source, part, self.tables, self.left_out)
         return decoder.decode(self.access.log().read(part), with_key=with_key)

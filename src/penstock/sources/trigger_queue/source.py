@@ -3,8 +3,12 @@
 Options: `url` and `type` of the database (default `postgres`), `set` (the capture set, `penstock_<pipeline>`),
 `source` (what the column of that name says, default: the set), `startingPosition` (default: all that is kept),
 `endingPosition` (batch only, default: everything committed by now), `maxTransactionsPerTrigger`, `maxRowsPerTrigger`,
-`readPartitions` (tasks that read one batch side by side, default 1), `freeOnCommit` (default true: what a stream has
-processed is deleted from the log; a set has one reader).
+`readPartitions` (tasks that read one batch side by side, default 1).
+
+A reader takes nothing from other readers of the set, and by default nothing is kept for it either: where it falls
+behind what the others have freed, it fails. With `freeOnCommit` (streams only, default false) the stream becomes a
+consumer of the set, under the name that option `consumer` gives: the log is kept for it, and freed when it and all
+other consumers are done. `penstock consumers` lists them; one that will not come back has to be removed there.
 """
 
 from __future__ import annotations
@@ -19,7 +23,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from penstock.errors import ConfigError
-from penstock.position import Limit, Scn
+from penstock.history import Consumer, freed, other_history
+from penstock.position import Anchor, Limit, Scn
 from penstock.sources.trigger_queue.position import Slice, offset_json, offset_position
 from penstock.sources.trigger_queue.queue import ChangeLog, LogAccess, SliceReader
 from penstock.spark.schemas import CHANGES
@@ -67,7 +72,7 @@ class _Options:
     end: Scn | None
     limit: Limit | None
     read_partitions: int
-    free_on_commit: bool
+    consumer: Consumer | None
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> _Options:
@@ -89,7 +94,7 @@ class _Options:
             end=None if end is None else Scn(end),
             limit=limit,
             read_partitions=_number(options, "readPartitions", least=1) or 1,
-            free_on_commit=_flag(options, "freeOnCommit", default=True),
+            consumer=_consumer(options),
         )
 
 
@@ -105,8 +110,8 @@ class _Reader:
         self._options = options
         self._access = access
 
-    def _partitions(self, start: Scn, end: Scn) -> list[_SlicePartition]:
-        parts = slices_between(self._access.log(), start, end)
+    def _partitions(self, start: Scn, end: Scn, cut: Anchor | None = None) -> list[_SlicePartition]:
+        parts = slices_between(self._access.log(), start, end, cut)
         return [_SlicePartition(cut) for part in parts for cut in part.split(self._options.read_partitions)]
 
     def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -119,7 +124,7 @@ class _Reader:
 class _BatchReader(_Reader, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         log = self._access.log()
-        start = self._options.start if self._options.start is not None else log.earliest()
+        start = self._options.start if self._options.start is not None else log.earliest().scn
         newest = log.tick()
         end = self._options.end if self._options.end is not None else newest
         if not start <= end <= newest:
@@ -135,48 +140,93 @@ class _BatchReader(_Reader, DataSourceReader):
 
 class _StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     _until: Scn | None = None
+    _is_kept_for = False
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's names, here and below
-        start = self._options.start
-        return offset_json(start if start is not None else self._access.log().earliest())
+        start, log = self._options.start, self._access.log()
+        return _offset(log.earliest()) if start is None else offset_json(start, log.anchor_of(start))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         limit = self._options.limit
         return ReadAllAvailable() if limit is None else ReadMaxRows(min(limit.max_changes, 2**62))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        position, log = offset_position(start), self._access.log()
-        if isinstance(limit, ReadMaxRows):
-            part = log.next_slice(position, self._options.limit or _EVERYTHING, until=self._until)
-            return offset_json(position if part is None else part.end)
-        while (self._until is None or position < self._until) and (
-            part := log.next_slice(position, _EVERYTHING, until=self._until)
-        ) is not None:
-            position = part.end
-        return offset_json(position)
+        position, cut = offset_position(start)
+        log = self._log_kept_from(position, cut)
+        once = isinstance(limit, ReadMaxRows)
+        most = self._options.limit or _EVERYTHING if once else _EVERYTHING
+        while (part := log.next_slice(position, most, until=self._until, anchor=cut)) is not None:
+            position, cut = part.end, part.anchor
+            if once:
+                break
+        return offset_json(position, cut or log.anchor_of(position))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._until = self._access.log().tick()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return self._partitions(offset_position(start), offset_position(end))
+        position, cut = offset_position(start)
+        log, (upto, last) = self._log_kept_from(position, cut), offset_position(end)
+        if last is not None and log.anchor_of(upto) != last:
+            raise other_history(last, where=f"capture set {self._options.set_name}")
+        return self._partitions(position, upto, cut)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        if self._options.free_on_commit:
-            self._access.log().free(offset_position(end))
+        if self._options.consumer is not None:
+            position, cut = offset_position(end)
+            self._log_kept_from(position, cut).free(position, self._options.consumer.id)
 
     def stop(self) -> None:
         self._access.log().close()
 
+    def _log_kept_from(self, position: Scn, cut: Anchor | None) -> ChangeLog:
+        """The log, kept for this stream from its first position on; one of another history is refused first."""
+        log = self._access.log()
+        if not self._is_kept_for:
+            if cut is not None and log.anchor_of(position) != cut:
+                raise other_history(cut, where=f"capture set {self._options.set_name}")
+            if self._options.consumer is not None:
+                log.keep_for(self._options.consumer, position)
+            self._is_kept_for = True
+        return log
 
-def slices_between(log: ChangeLog, start: Scn, end: Scn) -> Iterator[Slice]:
-    """Yield the transactions after `start` up to and including `end`: the same ones on every call."""
-    while start < end and (part := log.next_slice(start, _EVERYTHING, until=end)) is not None:
+
+def slices_between(log: ChangeLog, start: Scn, end: Scn, cut: Anchor | None = None) -> Iterator[Slice]:
+    """Yield the transactions after `start` up to and including `end`: the same ones on every call.
+
+    Raises:
+        OperatorError: The log does not hold them all (any more), or `cut` is not its last cut at or before `start`.
+    """
+    while start < end:
+        part = log.next_slice(start, _EVERYTHING, until=end, anchor=cut)
+        if part is None:
+            raise freed(start, where="penstock.trigger_queue")
         yield part
-        start = part.end
+        start, cut = part.end, part.anchor
+
+
+def _offset(cut: Anchor) -> dict[str, Any]:
+    return offset_json(cut.scn, cut)
+
+
+def _consumer(options: Mapping[str, str]) -> Consumer | None:
+    """Who the log is kept for, and freed by; None for a reader that takes what it finds."""
+    name = options.get("consumer", "").strip()
+    frees = _flag(options, "freeOnCommit", default=False)
+    if frees and not name:
+        raise ConfigError(
+            "option 'freeOnCommit' of penstock.trigger_queue needs option 'consumer'",
+            do="give this stream a name of its own: the log is kept under it until the stream has read it",
+        )
+    if name and not frees:
+        raise ConfigError(
+            "option 'consumer' of penstock.trigger_queue needs option 'freeOnCommit'",
+            do="set freeOnCommit to true: what is kept for this stream is freed by it, too",
+        )
+    return Consumer(f"stream {name}", name) if name else None
 
 
 def _number(options: Mapping[str, str], name: str, *, least: int = 0) -> int | None:

@@ -15,6 +15,18 @@ CREATE TABLE IF NOT EXISTS penstock.process (
   consistent_at timestamptz,
   applied_at timestamptz
 );
+-- Whose history this is, and why the last run stopped; ledgers of earlier versions are without.
+ALTER TABLE penstock.process
+  ADD COLUMN IF NOT EXISTS consumer uuid NOT NULL DEFAULT gen_random_uuid(),
+  ADD COLUMN IF NOT EXISTS set_id text,
+  ADD COLUMN IF NOT EXISTS set_place text,
+  ADD COLUMN IF NOT EXISTS anchor_scn bigint,
+  ADD COLUMN IF NOT EXISTS anchor_mark text,
+  ADD COLUMN IF NOT EXISTS reason text;
+COMMENT ON COLUMN penstock.process.consumer IS 'what the source knows this process by';
+COMMENT ON COLUMN penstock.process.set_id IS 'the capture set that is followed; set_place is where it was made';
+COMMENT ON COLUMN penstock.process.anchor_scn IS 'the last tick at or before the low watermark; the source must still have it';
+COMMENT ON COLUMN penstock.process.reason IS 'why the last run stopped, at status_at';
 COMMENT ON COLUMN penstock.process.epoch IS 'counts the runs; writers of an earlier one are refused';
 COMMENT ON COLUMN penstock.process.low_watermark IS 'every transaction up to here is applied or in the error queue';
 COMMENT ON COLUMN penstock.process.consistent_at IS 'source commit time up to which all is applied';
@@ -30,6 +42,8 @@ CREATE TABLE IF NOT EXISTS penstock.lane (
   conflicts bigint NOT NULL DEFAULT 0,
   PRIMARY KEY (process, lane)
 ) WITH (fillfactor = 50);
+ALTER TABLE penstock.lane ADD COLUMN IF NOT EXISTS cut_scn bigint, ADD COLUMN IF NOT EXISTS cut_mark text;
+COMMENT ON COLUMN penstock.lane.cut_scn IS 'the tick behind what is applied; the source must have it';
 COMMENT ON TABLE penstock.lane IS 'one row per apply server: who may write, and what it has applied';
 
 CREATE TABLE IF NOT EXISTS penstock.applied (
@@ -50,6 +64,8 @@ CREATE TABLE IF NOT EXISTS penstock.instantiation (
   state text NOT NULL CHECK (state IN ('COPYING', 'READY')),
   PRIMARY KEY (process, schema_name, table_name)
 );
+ALTER TABLE penstock.instantiation ADD COLUMN IF NOT EXISTS mark text;
+COMMENT ON COLUMN penstock.instantiation.mark IS 'of the tick that the copy is as of; the source must have it';
 COMMENT ON TABLE penstock.instantiation IS 'tables copied as of a position; changes up to it are already in the copy';
 
 CREATE TABLE IF NOT EXISTS penstock.chunk (

@@ -1,0 +1,63 @@
+"""`penstock consumers`: who the log at the source is kept for."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from penstock.cli.console import FileOption, JsonOption, count, open_file, print_json, print_rows, say
+from penstock.history import ConsumerState
+
+app = typer.Typer(help="See who the log at the source is kept for, and remove who will not come back.")
+
+
+@app.callback(invoke_without_command=True)
+def list_(context: typer.Context, file: FileOption = None, json: JsonOption = False) -> None:
+    """List the readers that the log at the source is kept for, the one that is furthest behind first."""
+    if context.invoked_subcommand is not None:
+        return
+    found = open_file(file).consumers()
+    if json:
+        print_json([_plain(consumer) for consumer in found])
+    elif not found:
+        say("the log is kept for nobody yet; the first `penstock run` registers its pipeline")
+    else:
+        print_rows(
+            ["name", "id", "applies to", "position", "transactions", "MB", "last seen"],
+            [
+                [
+                    c.consumer.name,
+                    c.consumer.id,
+                    c.consumer.target or "",
+                    c.position,
+                    c.transactions,
+                    f"{c.size_bytes / 1e6:.1f}",
+                    c.seen_at.isoformat(timespec="seconds"),
+                ]
+                for c in found
+            ],
+        )
+
+
+@app.command()
+def remove(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name, or its id where several have that name.")],
+    file: FileOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Keep the log no more for a reader that will not come back; if it does, it may need a new first copy."""
+    removed = open_file(file).remove_consumer(name)
+    if json:
+        print_json({"removed": _plain(removed)})
+    else:
+        say(
+            f"removed {removed.consumer.name}: {count(removed.transactions, 'transaction')} were kept for it,"
+            " and are freed when nobody else needs them"
+        )
+
+
+def _plain(state: ConsumerState) -> dict[str, object]:
+    plain = asdict(state)
+    return {**plain.pop("consumer"), **plain}

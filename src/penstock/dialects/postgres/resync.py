@@ -1,0 +1,87 @@
+"""Forgetting what a process has copied and applied, so that its next run begins with a new first copy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from penstock.change import TableName
+from penstock.dialects.base import Emptying
+from penstock.dialects.postgres.connection import Connection, quote
+
+_COPIED = "SELECT schema_name, table_name FROM penstock.instantiation WHERE process"
+
+_PARTS = """
+  SELECT r.relid AS root, coalesce(t.relid, r.relid) AS relid
+  FROM unnest(%(roots)s::regclass[]) r (relid) LEFT JOIN LATERAL pg_partition_tree(r.relid) t ON true
+"""
+
+
+def plan_emptying(connection: Connection, process: str) -> Emptying:
+    """Work out which tables of the target a new first copy has to find empty, and which stay as they are."""
+    own = connection.execute(f"{_COPIED} = %s ORDER BY 1, 2", [process]).fetchall()
+    found = [name for name in (TableName(*row) for row in own) if _exists(connection, name)]
+    by_text = {quote(name.schema, name.name): name for name in found}
+    rows = connection.execute(
+        f"WITH part AS ({_PARTS}) SELECT DISTINCT part.root::regclass::text, i.process FROM part"
+        " JOIN pg_class c ON c.oid = part.relid JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " JOIN penstock.instantiation i ON (i.schema_name, i.table_name) = (n.nspname, c.relname)"
+        " WHERE i.process <> %(process)s",
+        {"roots": list(by_text), "process": process},
+    ).fetchall()
+    names = _names(connection, list(by_text))
+    left = {by_text[names[root]]: f"process {other!r} copied it, too" for root, other in rows}
+    errors = connection.execute("SELECT count(*) FROM penstock.error WHERE process = %s", [process]).fetchone()
+    assert errors is not None
+    return Emptying([name for name in found if name not in left], left, errors[0])
+
+
+def empty(connection: Connection, tables: Sequence[TableName]) -> None:
+    """Delete every row of tables, inside an open transaction; of no other table, whatever refers to them.
+
+    TRUNCATE is quick, but refuses where a table that stays refers to one that goes: those are emptied by DELETE.
+    """
+    connection.execute("SET LOCAL session_replication_role = replica")
+    texts = {quote(name.schema, name.name): name for name in tables}
+    names = _names(connection, list(texts))
+    references = connection.execute(
+        f"WITH part AS ({_PARTS}) SELECT p.root::regclass::text, o.root::regclass::text FROM part p"
+        " JOIN pg_constraint f ON f.contype = 'f' AND f.confrelid = p.relid"
+        " LEFT JOIN part o ON o.relid = f.conrelid",
+        {"roots": list(texts)},
+    ).fetchall()
+    quick = set(texts)
+    while slow := {names[a] for a, b in references if names[a] in quick and (b is None or names[b] not in quick)}:
+        quick -= slow
+    if quick:
+        connection.execute("TRUNCATE " + ", ".join(only(connection, text) for text in sorted(quick)))
+    for text in sorted(set(texts) - quick):
+        connection.execute(f"DELETE FROM {only(connection, text)}")
+
+
+def forget(connection: Connection, process: str) -> None:
+    """Forget what a process has followed, copied and put aside, inside an open transaction; its counters stay."""
+    for table in ("error", "dictionary", "instantiation", "applied"):
+        connection.execute(f"DELETE FROM penstock.{table} WHERE process = %s", [process])
+    connection.execute("UPDATE penstock.lane SET cut_scn = NULL, cut_mark = NULL WHERE process = %s", [process])
+    connection.execute(
+        "UPDATE penstock.process SET consumer = gen_random_uuid(), set_id = NULL, set_place = NULL, anchor_scn = NULL,"
+        " anchor_mark = NULL, low_watermark = 0, high_watermark = 0, consistent_at = NULL WHERE name = %s",
+        [process],
+    )
+
+
+def only(connection: Connection, quoted: str) -> str:
+    """Name a table in SQL without those that inherit from it; the partitions of a partitioned table are part of it."""
+    row = connection.execute("SELECT relkind = 'p' FROM pg_class WHERE oid = %s::regclass", [quoted]).fetchone()
+    return quoted if row is not None and row[0] else f"ONLY {quoted}"
+
+
+def _exists(connection: Connection, name: TableName) -> bool:
+    row = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [quote(name.schema, name.name)]).fetchone()
+    return bool(row and row[0])
+
+
+def _names(connection: Connection, texts: Sequence[str]) -> Mapping[str, str]:
+    """How the server writes names, and how we do."""
+    rows = connection.execute("SELECT t::regclass::text, t FROM unnest(%s::text[]) t", [list(texts)])
+    return dict(rows.fetchall())

@@ -1,0 +1,188 @@
+"""One history: what a process has followed so far, held against what its source holds now.
+
+A position means something in one history only. A source that was restored, that failed over to an older state, that
+was moved or set up anew has another history behind the point where it parted, and so has a target that was restored.
+The ledger knows the capture set by its id and place, and the cuts of the log that anything at the target is of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from penstock.errors import OperatorError
+from penstock.position import Anchor, Scn
+
+RESYNC = "`penstock resync --all` prepares a new first copy"
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """A reader of a change log, as the source knows it: the log is kept for all of them.
+
+    Attributes:
+        id: Random, made with the reader's ledger; two pipelines of one name are two consumers.
+        name: Of the pipeline, or what a Spark reader calls itself.
+        target: Where it applies to, for a person; None for a Spark reader.
+        target_place: The same for comparing.
+    """
+
+    id: str
+    name: str
+    target: str | None = None
+    target_place: str | None = None
+
+
+@dataclass(frozen=True)
+class ConsumerState:
+    """What a consumer holds back.
+
+    Attributes:
+        position: What lies at or before it may be freed for this consumer's sake.
+        transactions, size_bytes: What is kept behind that.
+        seen_at: When it last moved, or said that there is nothing for it.
+    """
+
+    consumer: Consumer
+    position: Scn
+    transactions: int
+    size_bytes: int
+    seen_at: datetime
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A capture set: the id that setup drew for it, and the server, database and schema it was made in."""
+
+    set_id: str
+    place: str
+
+    @property
+    def database(self) -> str:
+        """The place without the schema, which is another one when the set is made again."""
+        return self.place.rpartition("/")[0]
+
+
+@dataclass(frozen=True)
+class History:
+    """What a process has followed, as its ledger says.
+
+    Attributes:
+        origin: The set it follows; None before it has joined one, and for ledgers of earlier versions.
+        position: Everything up to here is applied.
+        anchor: The last cut at or before that.
+        newest: The last cut that anything at the target is of: applied in part, or copied.
+        is_new: Nothing was applied or copied yet.
+    """
+
+    consumer: Consumer
+    origin: Origin | None
+    position: Scn
+    anchor: Anchor | None
+    newest: Anchor | None
+    is_new: bool
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Where a process goes on, once its history is known to be the source's."""
+
+    origin: Origin
+    position: Scn
+    anchor: Anchor
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a source holds.
+
+    Attributes:
+        origin: What the set says of itself.
+        place: Where it is in truth.
+        first: The earliest cut that is kept.
+        last: The latest one.
+        base: The last cut at or before the position in question; None when it was freed.
+        is_readable: Whether what follows the position is cut as it was when the position was reached.
+        has_newest: Whether the newest cut that the ledger knows is there, with its mark.
+        earlier: Another consumer that applies as this one does, to the very same database.
+    """
+
+    origin: Origin
+    place: str
+    first: Anchor
+    last: Anchor
+    base: Anchor | None
+    is_readable: bool
+    has_newest: bool
+    earlier: Consumer | None
+
+
+def joined(history: History, facts: Facts, *, where: str) -> Joined:
+    """Say where a process goes on.
+
+    Raises:
+        OperatorError: What the ledger has followed is not what the source holds.
+    """
+    if facts.origin.place != facts.place:
+        raise copied_here(where=where)
+    if history.is_new and history.origin is None:
+        if facts.earlier is not None:
+            raise OperatorError(
+                f"the source keeps its log for process {history.consumer.name!r} of this target, of which the target's"
+                " ledger knows nothing: the ledger was removed, or the target restored to an older state",
+                where=where,
+                do=RESYNC,
+            )
+        return Joined(facts.origin, facts.last.scn, facts.last)
+    if history.origin is not None and history.origin != facts.origin:
+        is_here = history.origin.database == facts.origin.database
+        how = "it was made anew" if is_here else "it is that of another database"
+        raise OperatorError(
+            f"the capture set is not the one that the target was filled from: {how}", where=where, do=RESYNC
+        )
+    if history.newest is not None and not facts.has_newest and facts.first.scn <= history.newest.scn:
+        raise older(history.newest, facts.last, where=where)
+    if (history.anchor is not None and facts.base != history.anchor) or facts.base is None or not facts.is_readable:
+        raise freed(history.position, where=where)
+    return Joined(facts.origin, history.position, facts.base)
+
+
+def copied_here(*, where: str) -> OperatorError:
+    """The error for a set that is not where it was made."""
+    return OperatorError(
+        "the capture set was copied here from another database, server or schema: its log and positions are those of"
+        " the other one",
+        where=where,
+        do=f"{RESYNC}, and makes the set anew",
+    )
+
+
+def older(known: Anchor, last: Anchor, *, where: str) -> OperatorError:
+    """The error for a source that has lost what the target holds."""
+    found = f"ends at {last.scn}" if last.scn < known.scn else "holds other transactions there"
+    return OperatorError(
+        "the source is not the one that the target was filled from: it was restored to an older state, or a standby"
+        f" took over that lacked its last transactions. The target is of position {known.scn}; the log {found}",
+        where=where,
+        do=RESYNC,
+    )
+
+
+def freed(position: Scn, *, where: str) -> OperatorError:
+    """The error for a log that does not hold what follows a position."""
+    return OperatorError(
+        f"the change log does not hold what follows position {position}: it was freed, which means that the target was"
+        " restored to an older state, or that its consumer was removed",
+        where=where,
+        do=f"{RESYNC}; a Spark stream begins anew, with another checkpoint and an empty sink",
+    )
+
+
+def other_history(known: Anchor, *, where: str) -> OperatorError:
+    """The error for a stream's checkpoint that is not of the log's history."""
+    return OperatorError(
+        f"the change log does not hold the cut at position {known.scn} that the checkpoint is of: the source was"
+        " restored to an older state or set up anew, or the log was freed",
+        where=where,
+        do="begin the query anew, with another checkpoint and an empty sink",
+    )

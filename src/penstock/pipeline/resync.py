@@ -1,0 +1,68 @@
+"""A new first copy: what is done away with, and doing away with it, while the source is written to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from penstock.dialects.base import Emptying, Step
+from penstock.errors import OperatorError
+from penstock.pipeline.sides import SourceSide, TargetSide
+
+
+@dataclass(frozen=True)
+class Resync:
+    """What a new first copy does away with.
+
+    Attributes:
+        target: The database whose tables are emptied, named without secrets.
+        makes_set_anew: The capture set was copied here from another place, and is made anew first.
+    """
+
+    target: str
+    emptying: Emptying
+    makes_set_anew: bool
+
+
+def plan(source: SourceSide, target: TargetSide) -> Resync:
+    """Work out what `carry_out` would do. Changes nothing.
+
+    Raises:
+        OperatorError: The pipeline is running, or was not set up.
+    """
+    if not source.has_capture():
+        raise OperatorError("there is no capture set", where=source.label, do="run `penstock setup`")
+    target.check()
+    with closing(target.ledger()) as ledger:
+        ledger.refuse_second()
+        return Resync(target.label, ledger.plan_emptying(), source.history_fault() is not None)
+
+
+def carry_out(
+    source: SourceSide,
+    target: TargetSide,
+    *,
+    connection: str,
+    take: Callable[[Sequence[Step]], None],
+    setup: Callable[[], object],
+) -> Emptying:
+    """Join the log anew, empty the tables that were copied, and forget the rest; the next run copies.
+
+    Whatever is left half done, the next run refuses, and this is to be called again.
+
+    Args:
+        connection: Name of the source, which the process keeps.
+        take: Takes steps at the source, all or none.
+        setup: Sets the pipeline up, as `penstock setup` does.
+    """
+    with closing(target.ledger()) as ledger:
+        # As a run does: no other one begins meanwhile, and what an earlier one has left is shut out.
+        state = ledger.acquire(connection, lanes=1)
+        makes_set_anew = source.history_fault() is not None
+        take(source.release(state.history.consumer))
+        if makes_set_anew:
+            setup()
+        emptied = ledger.empty_and_forget()
+        ledger.set_status("DISABLED", "`penstock resync --all` has prepared a new first copy")
+        return emptied

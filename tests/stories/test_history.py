@@ -1,0 +1,336 @@
+"""One history: a source or a target that is not what the ledger knows is refused, and nothing is applied before."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from penstock.change import TableName
+from penstock.demo.servers import EmbeddedPostgres
+from penstock.errors import OperatorError
+from penstock.position import Limit, Scn
+from tests.conftest import FAST, create_database, drop_database
+from tests.lab import Lab
+
+SCHEMA = "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE keyless (n int);"
+
+
+def commit(lab: Lab, first: int, last: int) -> None:
+    """Commit a transaction for each row."""
+    for row in range(first, last + 1):
+        lab.source.execute("WITH k AS (INSERT INTO keyless VALUES (%s)) INSERT INTO t VALUES (%s, 'x')", [row, row])
+
+
+def follow(lab: Lab, first: int, last: int) -> None:
+    """Commit transactions, and apply them; the log is freed as a run does."""
+    commit(lab, first, last)
+    lab.apply()
+    state = lab.ledger.state()
+    assert state is not None
+    lab.log.free(state.low_watermark, state.history.consumer.id)
+
+
+def again(lab: Lab) -> None:
+    """Begin another run, as after a restart."""
+    lab.ledger.close()
+    lab.log.close()
+    lab.acquire()
+
+
+def refused(lab: Lab, match: str) -> None:
+    """Begin another run, which must be refused before anything is applied."""
+    before = lab.rows("t"), lab.rows("keyless")
+    with pytest.raises(OperatorError, match=match) as caught:
+        again(lab)
+    assert "`penstock resync --all`" in caught.value.do
+    assert (lab.rows("t"), lab.rows("keyless")) == before
+    assert "penstock resync" in str(lab.pipeline().status().refused)
+    lab.ledger.close()
+
+
+class ServerPair:
+    """A source server whose files can be put aside and put back, with a pipeline to a database elsewhere."""
+
+    def __init__(self, folder: Path, target: EmbeddedPostgres) -> None:
+        self.server = EmbeddedPostgres(settings=FAST)
+        self.server.start()
+        self._folder = folder
+        self._target = target
+        create_database(target, "restored")
+        create_database(self.server, "shop")
+        self.lab = self.open()
+
+    def open(self) -> Lab:
+        return Lab(self.server.url("shop"), self._target.url("restored"), name="shop")
+
+    def close(self) -> None:
+        self.lab.close()
+        drop_database(self._target, "restored")
+        self.server.remove()
+
+    def back_up(self) -> None:
+        self._still(lambda: self._copy(self.server.data, self._folder / "backup"))
+
+    def put_back(self) -> None:
+        self._still(lambda: self._copy(self._folder / "backup", self.server.data))
+
+    def _still(self, work: Callable[[], None]) -> None:
+        self.lab.close()
+        self.server.stop()
+        work()
+        self.server.start()
+        self.lab = self.open()
+
+    def _copy(self, source: Path, to: Path) -> None:
+        shutil.rmtree(to, ignore_errors=True)
+        subprocess.run(["cp", "-a", str(source), str(to)], check=True)
+
+
+@pytest.fixture
+def pair(tmp_path: Path, target_server: EmbeddedPostgres) -> Iterator[ServerPair]:
+    made = ServerPair(tmp_path, target_server)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["all applied", "some wait"])
+def test_a_set_that_was_made_anew_is_refused(lab: Lab, waits: bool) -> None:
+    lab.setup(SCHEMA)
+    follow(lab, 1, 40)
+    if waits:
+        commit(lab, 41, 45)
+    lab.source.execute(f"DROP SCHEMA {lab.set_name} CASCADE")
+    lab.pipeline().setup()
+    commit(lab, 101, 130)
+
+    refused(lab, "it was made anew")
+    lab.log.tick()
+    refused(lab, "it was made anew")
+
+
+def test_a_source_whose_backup_was_put_back_is_refused(pair: ServerPair) -> None:
+    pair.lab.setup(SCHEMA)
+    follow(pair.lab, 1, 20)
+    pair.back_up()
+    again(pair.lab)
+    follow(pair.lab, 21, 60)
+    pair.put_back()
+
+    refused(pair.lab, "restored to an older state")
+    # As many transactions again, so that the positions are there once more.
+    commit(pair.lab, 101, 150)
+    pair.lab.log.tick()
+    commit(pair.lab, 151, 160)
+    refused(pair.lab, "restored to an older state")
+
+
+def test_a_source_that_lost_half_of_a_batch_is_refused(pair: ServerPair) -> None:
+    """The low watermark lies within what was lost, and the cut before it is there."""
+    pair.lab.setup(SCHEMA)
+    follow(pair.lab, 1, 20)
+    pair.back_up()
+    again(pair.lab)
+    commit(pair.lab, 21, 40)
+    part = pair.lab.next_slice()
+    assert part is not None
+    half = next(part.windows([10], 10**9))
+    assert [result.failure for result in pair.lab.apply_slice(half, lanes=1)] == [None]
+    pair.put_back()
+
+    refused(pair.lab, "restored to an older state")
+    commit(pair.lab, 101, 150)
+    pair.lab.log.tick()
+    refused(pair.lab, "restored to an older state")
+
+
+def test_a_source_that_lost_what_the_first_copy_holds_is_refused(pair: ServerPair) -> None:
+    pair.lab.setup(SCHEMA)
+    pair.back_up()
+    again(pair.lab)
+    commit(pair.lab, 1, 10)
+    with pair.lab.pipeline()._source.origin().hold_snapshot() as held:
+        pair.lab.target.execute("DELETE FROM penstock.instantiation")
+        chunks = pair.lab.pipeline()._source.origin().cut_into_chunks(TableName("public", "t"))
+        pair.lab.ledger.begin_copies(chunks, held)
+    pair.put_back()
+
+    refused(pair.lab, "restored to an older state")
+
+
+def test_a_source_that_was_restored_to_what_is_applied_goes_on(pair: ServerPair) -> None:
+    """Nothing is lost then."""
+    pair.lab.setup(SCHEMA)
+    follow(pair.lab, 1, 20)
+    pair.back_up()
+    commit(pair.lab, 21, 40)
+    pair.put_back()
+    commit(pair.lab, 51, 70)
+
+    again(pair.lab)
+    pair.lab.apply()
+
+    pair.lab.assert_identical("t", "keyless")
+
+
+def test_a_standby_that_has_it_all_is_the_source_from_now_on(pair: ServerPair, tmp_path: Path) -> None:
+    pair.lab.setup(SCHEMA)
+    follow(pair.lab, 1, 20)
+    standby = EmbeddedPostgres(settings=FAST)
+    try:
+        shutil.rmtree(standby.data)
+        conf = {"port": standby.port, "unix_socket_directories": standby.data}
+        commit(pair.lab, 21, 30)
+        pair.lab.close()
+        pair.server.stop()
+        subprocess.run(["cp", "-a", str(pair.server.data), str(standby.data)], check=True)
+        pair.server.start()
+        (standby.data / "standby.signal").touch()
+        with (standby.data / "postgresql.conf").open("a") as lines:
+            lines.writelines(f"{name} = '{value}'\n" for name, value in conf.items())
+            lines.write(f"primary_conninfo = 'host=127.0.0.1 port={pair.server.port} user=postgres'\n")
+        standby.start()
+        pair.lab = pair.open()
+        again(pair.lab)
+        commit(pair.lab, 31, 40)
+        pair.lab.apply()
+        written = pair.lab.source.execute("SELECT pg_current_wal_lsn()").fetchone()
+        assert written is not None
+        with psycopg.connect(standby.url("shop"), autocommit=True) as there:
+            while there.execute("SELECT pg_last_wal_replay_lsn() < %s::pg_lsn", [written[0]]).fetchone() != (False,):
+                pass
+            there.execute("SELECT pg_promote()")
+        pair.lab.close()
+        # What the old one did meanwhile is of another history.
+        pair.lab = Lab(standby.url("shop"), pair.lab.target_url, name="shop")
+        commit(pair.lab, 41, 50)
+        again(pair.lab)
+        pair.lab.apply()
+        pair.lab.assert_identical("t", "keyless")
+        pair.lab.close()
+
+        pair.lab = pair.open()
+        refused(pair.lab, "a standby took over that lacked")
+    finally:
+        standby.remove()
+
+
+def move(lab: Lab, server: EmbeddedPostgres, to: EmbeddedPostgres, name: str) -> None:
+    """Move a source as `pg_dump | psql` does."""
+    create_database(to, name)
+    dump = subprocess.run(
+        [server.programs / "pg_dump", lab.source_url], capture_output=True, check=True, env={"PGCONNECT_TIMEOUT": "10"}
+    )
+    subprocess.run(
+        [to.programs / "psql", "-q", "-v", "ON_ERROR_STOP=1", to.url(name)],
+        input=dump.stdout,
+        capture_output=True,
+        check=True,
+        env={"PGCONNECT_TIMEOUT": "10"},
+    )
+
+
+@pytest.mark.parametrize("is_far", [True, False], ids=["to another server", "beside it"])
+def test_a_source_that_was_moved_by_dump_is_refused_until_resync(
+    lab: Lab, source_server: EmbeddedPostgres, target_server: EmbeddedPostgres, is_far: bool
+) -> None:
+    lab.setup(SCHEMA)
+    follow(lab, 1, 20)
+    commit(lab, 21, 25)
+    to = target_server if is_far else source_server
+    name = f"{lab.name}_moved"
+    move(lab, source_server, to, name)
+    try:
+        with Lab(to.url(name), lab.target_url, name=lab.name) as moved:
+            lab.ledger.close()
+            refused(moved, "was copied here from another")
+            with pytest.raises(OperatorError, match="was copied here from another"):
+                moved.pipeline().setup()
+
+            moved.pipeline().resync()
+            commit(moved, 31, 40)
+            moved.start()
+            assert moved.rows("t") == []
+            moved.apply()
+            # Each change was captured once.
+            assert [row[0] for row in moved.rows("keyless")] == list(range(31, 41))
+    finally:
+        drop_database(to, name)
+
+
+def test_a_target_that_was_restored_is_refused_when_the_log_is_gone(lab: Lab) -> None:
+    lab.setup(SCHEMA)
+    follow(lab, 1, 20)
+    old = lab.target.execute("SELECT low_watermark, anchor_scn, anchor_mark FROM penstock.process").fetchone()
+    assert old is not None
+    follow(lab, 21, 40)
+    lab.target.execute("DELETE FROM t WHERE id > 20; DELETE FROM keyless WHERE n > 20")
+    lab.target.execute("UPDATE penstock.process SET low_watermark = %s, anchor_scn = %s, anchor_mark = %s", old)
+    lab.target.execute("UPDATE penstock.lane SET cut_scn = NULL, cut_mark = NULL")
+
+    refused(lab, "the target was restored to an older state")
+
+
+def test_a_target_whose_ledger_is_lost_is_refused(lab: Lab) -> None:
+    lab.setup(SCHEMA)
+    follow(lab, 1, 20)
+    lab.target.execute("DELETE FROM penstock.process")
+    lab.ledger.close()
+
+    with pytest.raises(OperatorError, match="of which the target's ledger knows nothing"):
+        again(lab)
+
+
+def test_a_page_of_another_history_is_not_read(lab: Lab) -> None:
+    """While a run is at work, its session is moved to a server that has other cuts."""
+    lab.setup(SCHEMA)
+    follow(lab, 1, 5)
+    commit(lab, 6, 10)
+    lab.source.execute(f"UPDATE {lab.set_name}.tick SET mark = gen_random_uuid()")
+
+    with pytest.raises(OperatorError, match="restored to an older state"):
+        lab.apply()
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize("harm", ["DELETE", "mark"])
+def test_a_batch_of_which_rows_are_gone_is_never_complete(lab: Lab, lanes: int, harm: str) -> None:
+    lab.setup(SCHEMA)
+    commit(lab, 1, 30)
+    part = lab.next_slice()
+    assert part is not None
+    if harm == "mark":
+        lab.source.execute(f"UPDATE {lab.set_name}.tick SET mark = gen_random_uuid()")
+    else:
+        lab.source.execute(f"DELETE FROM {lab.set_name}.log WHERE xid = '{part.txn_ids[-1]}'::xid8")
+
+    try:
+        failures = [result.failure for result in lab.apply_slice(part, lanes=lanes)]
+    except OperatorError as exc:
+        failures = [exc]
+
+    assert any("changes in the log where 2 were counted" in str(failure) for failure in failures)
+    state = lab.ledger.state()
+    assert state is not None
+    assert state.low_watermark < part.end
+
+
+def test_a_large_transaction_of_which_rows_are_gone_is_rolled_back(lab: Lab) -> None:
+    lab.setup(SCHEMA)
+    # Row by row, so that each has a row of the log.
+    lab.source.execute("BEGIN")
+    commit(lab, 1, 50)
+    lab.source.execute("COMMIT")
+    part = lab.log.next_slice(Scn(0), Limit(large_changes=10))
+    assert part is not None
+    assert part.is_large
+    lab.source.execute(f"DELETE FROM {lab.set_name}.log WHERE seq = (SELECT max(seq) FROM {lab.set_name}.log)")
+
+    (result,) = lab.apply_slice(part, lanes=1)
+
+    assert "has 99 changes in the log where 100 were counted" in str(result.failure)
+    assert lab.rows("t") == []
