@@ -124,10 +124,10 @@ class Lab:
             position = part.end
 
     def is_anyone_waiting(self) -> bool:
-        """Whether a session at the source waits for a lock on one of its tables."""
+        """Whether a session at the source waits for a table, or for another that builds its capture."""
         row = self.source.execute(
-            "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND locktype = 'relation' AND database ="
-            " (SELECT oid FROM pg_database WHERE datname = current_database()))"
+            "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND locktype IN ('relation', 'advisory')"
+            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"
         ).fetchone()
         return bool(row and row[0])
 
