@@ -24,13 +24,22 @@ CANONICAL_SETTINGS = {
     "bytea_output": "hex",
     "extra_float_digits": "1",
     "xmloption": "content",
+    "lc_monetary": "C",
+    "array_nulls": "on",
+    "quote_all_identifiers": "off",
     "standard_conforming_strings": "on",
+    # What anybody may create in another schema is not to be found where a name or an operator is looked up.
+    "search_path": "pg_catalog,pg_temp",
     # Where row-level security would hide rows from this user, fail instead.
     "row_security": "off",
-    # What a role or database limits for its interactive users would end our work half-way, again and again.
+    # What a role or database sets for its interactive users would end our work half-way, again and again.
     "statement_timeout": "0",
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
+    "default_transaction_isolation": "read\\ committed",
+    "default_transaction_read_only": "off",
+    "default_transaction_deferrable": "off",
     # Have the server notice within a minute that a client is gone without a word, and give up its locks.
     "tcp_keepalives_idle": "30",
     "tcp_keepalives_interval": "10",

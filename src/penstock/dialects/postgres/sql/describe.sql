@@ -35,9 +35,14 @@ WITH RECURSIVE rel AS (
           SELECT FROM pg_catalog.pg_cast k
           WHERE k.castsource = p.typ AND k.casttarget = o.opcintype AND k.castmethod = 'b' AND k.castcontext = 'i'))
     ) AS is_comparable,
-    t.typtype = 'e' OR t.typnamespace = 'pg_catalog'::regnamespace
-      AND t.typname NOT IN ('numeric', 'float4', 'float8', 'interval', 'jsonb') AS is_exact,
-    t.typtype = 'e' OR t.typnamespace = 'pg_catalog'::regnamespace AND t.typname NOT LIKE 'reg%' AS has_safe_text
+    -- Types whose values are equal only if they are the same to the byte.
+    t.typtype = 'e' OR t.typnamespace = 'pg_catalog'::regnamespace AND t.typname IN ('bool', 'bytea', 'char', 'name', 'int2',
+      'int4', 'int8', 'oid', 'text', 'varchar', 'date', 'time', 'timetz', 'timestamp', 'timestamptz', 'uuid', 'macaddr',
+      'macaddr8', 'inet', 'cidr', 'bit', 'varbit', 'pg_lsn', 'xid8', 'money') AS is_exact,
+    t.typtype = 'e' OR t.typnamespace = 'pg_catalog'::regnamespace AND t.typname NOT LIKE 'reg%' AS has_safe_text,
+    -- What a type of somebody's own makes its text of is not known; of these it is.
+    t.typtype <> 'e' AND t.typnamespace <> 'pg_catalog'::regnamespace
+      AND t.typname NOT IN ('citext', 'hstore', 'ltree', 'lquery', 'ltxtquery', 'geometry', 'geography') AS is_unknown
   FROM part p JOIN pg_catalog.pg_type t ON t.oid = p.typ
   WHERE t.typtype IN ('b', 'e') AND (t.typcategory <> 'A' OR t.typelem = 0)
 ), kind AS (
@@ -45,15 +50,15 @@ WITH RECURSIVE rel AS (
   SELECT b.root, b.typ, b.typmod, t.typname, t.typtype, t.typcategory,
     t.typtype IN ('c', 'r', 'm') OR t.typcategory = 'A' AND t.typelem <> 0 AS is_container,
     t.typnamespace = 'pg_catalog'::regnamespace AS is_builtin,
-    l.is_comparable, l.is_exact, l.names,
-    l.has_safe_text AND NOT EXISTS (SELECT FROM pg_catalog.pg_cast k JOIN pg_catalog.pg_proc f ON f.oid = k.castfunc
-      WHERE k.castsource IN (b.root, b.typ) AND k.casttarget = 'text'::regtype AND f.pronamespace <> 'pg_catalog'::regnamespace
-    ) AS has_safe_text
+    l.is_comparable, l.names, l.has_safe_text, l.is_unknown,
+    -- Attributes and bounds may have collations of their own.
+    l.is_exact AND (t.typtype NOT IN ('c', 'r', 'm') OR t.typnamespace = 'pg_catalog'::regnamespace) AS is_exact
   FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.typ AND t.typtype <> 'd'
   JOIN LATERAL (
     SELECT coalesce(bool_and(leaf.is_comparable), false) AS is_comparable,
            coalesce(bool_and(leaf.is_exact), false) AS is_exact,
            coalesce(bool_and(leaf.has_safe_text), false) AS has_safe_text,
+           coalesce(bool_or(leaf.is_unknown), true) AS is_unknown,
            array_agg(leaf.typname::text) AS names
     FROM leaf WHERE leaf.root = b.root
   ) l ON true
@@ -76,7 +81,8 @@ WITH RECURSIVE rel AS (
       'money', 'bytea', 'date', 'time', 'timetz', 'timestamp', 'timestamptz', 'interval', 'uuid', 'inet', 'cidr', 'macaddr',
       'macaddr8', 'bit', 'varbit', 'pg_lsn'),
     'is_decimal', kind.typname IN ('numeric', 'float4', 'float8') AND kind.is_builtin,
-    -- Every name qualified: capture functions run with their owner's rights under the writer's search_path.
+    -- Every name qualified: capture functions run with their owner's rights under the writer's search_path. A type's own
+    -- output function makes the text, as concat() calls it: who owns a type may have made a cast from it to text.
     'to_text', CASE WHEN kind.is_builtin THEN
       CASE kind.typname
         WHEN 'bytea' THEN $q$pg_catalog.replace(pg_catalog.encode({}, 'base64'), pg_catalog.chr(10), '')$q$
@@ -86,10 +92,13 @@ WITH RECURSIVE rel AS (
         WHEN 'timestamp' THEN $q$CASE WHEN {} OPERATOR(pg_catalog.>=) timestamp '0001-01-01' AND {} OPERATOR(pg_catalog.<) timestamp 'infinity' THEN pg_catalog.to_char({}, 'YYYY-MM-DD"T"HH24:MI:SS.US') WHEN pg_catalog.isfinite({}) THEN pg_catalog.to_char({}, 'YYYY-MM-DD"T"HH24:MI:SS.US" BC"') ELSE {}::pg_catalog.text END$q$
         WHEN 'timestamptz' THEN $q$CASE WHEN {} OPERATOR(pg_catalog.>=) timestamptz '0001-01-01 00:00:00+00' AND {} OPERATOR(pg_catalog.<) timestamptz 'infinity' THEN pg_catalog.to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"') WHEN pg_catalog.isfinite({}) THEN pg_catalog.to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00 BC"') ELSE {}::pg_catalog.text END$q$
         WHEN 'money' THEN '{}::numeric::pg_catalog.text'
+        WHEN 'bpchar' THEN CASE WHEN kind.typmod = -1 AND att.atttypmod = -1
+          THEN 'CASE WHEN {} IS NOT NULL THEN pg_catalog.concat({}) END' ELSE '{}::pg_catalog.text' END
         ELSE '{}::pg_catalog.text'
-      END ELSE '{}::pg_catalog.text' END,
-    'from_text', CASE WHEN kind.is_builtin AND kind.typname = 'bytea' THEN $q$decode({}, 'base64')$q$
-                      WHEN kind.is_builtin AND kind.typname = 'money' THEN '{}::money' ELSE '{}' END,
+      -- Not IS NOT NULL: a row of nulls is a value.
+      END ELSE 'CASE WHEN {} IS DISTINCT FROM NULL THEN pg_catalog.concat({}) END' END,
+    'from_text', CASE WHEN kind.is_builtin AND kind.typname = 'bytea' THEN $q$pg_catalog.decode({}, 'base64')$q$
+                      WHEN kind.is_builtin AND kind.typname = 'money' THEN '{}::pg_catalog.money' ELSE '{}' END,
     'staging_type', CASE WHEN kind.is_builtin AND kind.typname = 'bytea' THEN 'text'
                          WHEN kind.is_builtin AND kind.typname = 'money' THEN 'numeric'
                          -- Not the domain: it might refuse the nulls of columns that are not staged.
@@ -102,13 +111,17 @@ WITH RECURSIVE rel AS (
                       ELSE pg_catalog.format_type(kind.typ, -1) END,
     'settings', to_jsonb(ARRAY(
       SELECT setting FROM (VALUES
-        ('extra_float_digits', kind.names && ARRAY['float4', 'float8']),
-        ('intervalstyle', kind.names && ARRAY['interval']),
-        ('datestyle', kind.is_container AND kind.names && ARRAY['date', 'timestamp', 'timestamptz']),
-        ('timezone', kind.is_container AND kind.names && ARRAY['timestamptz']),
-        ('bytea_output', kind.is_container AND kind.names && ARRAY['bytea']),
-        -- Their text names objects; and what a type of somebody's own runs to make its text is not known.
-        ('search_path', NOT kind.has_safe_text)
+        ('extra_float_digits', kind.is_unknown OR kind.names && ARRAY['float4', 'float8', 'point', 'lseg', 'path', 'box',
+          'polygon', 'line', 'circle']),
+        ('intervalstyle', kind.is_unknown OR kind.names && ARRAY['interval']),
+        ('datestyle', kind.is_unknown OR kind.is_container AND kind.names && ARRAY['date', 'timestamp', 'timestamptz']),
+        ('timezone', kind.is_unknown OR kind.is_container AND kind.names && ARRAY['timestamptz']),
+        ('bytea_output', kind.is_unknown OR kind.is_container AND kind.names && ARRAY['bytea']),
+        -- How many decimals there are.
+        ('lc_monetary', kind.is_unknown OR kind.names && ARRAY['money']),
+        -- Their text names objects.
+        ('search_path', NOT kind.has_safe_text),
+        ('quote_all_identifiers', NOT kind.has_safe_text)
       ) s (setting, is_needed) WHERE is_needed ORDER BY setting))
   ) AS definition, att.attname
   FROM att JOIN kind ON kind.root = att.atttypid
