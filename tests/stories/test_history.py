@@ -10,8 +10,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from penstock.apply.error_queue import retry
 from penstock.change import TableName
 from penstock.demo.servers import EmbeddedPostgres
+from penstock.dialects.postgres.error_queue import PostgresErrorQueue
 from penstock.errors import OperatorError
 from penstock.position import Limit, Scn
 from tests.conftest import FAST, create_database, drop_database
@@ -334,3 +336,46 @@ def test_a_large_transaction_of_which_rows_are_gone_is_rolled_back(lab: Lab) -> 
 
     assert "has 99 changes in the log where 100 were counted" in str(result.failure)
     assert lab.rows("t") == []
+
+
+def test_a_retry_does_not_bring_back_what_was_truncated_since(lab: Lab) -> None:
+    lab.setup(SCHEMA + "CREATE TABLE other (id int PRIMARY KEY)")
+    lab.target.execute("INSERT INTO t VALUES (1, 'in the way')")
+    lab.source.execute("BEGIN; INSERT INTO t VALUES (1, 'x'); INSERT INTO other VALUES (1); COMMIT")
+    lab.apply()
+    lab.target.execute("DELETE FROM t")
+    lab.source.execute("TRUNCATE t")
+    lab.source.execute("INSERT INTO t VALUES (2, 'later')")
+    lab.apply()
+    told: list[str] = []
+
+    (entry,) = lab.errors()
+    queue = PostgresErrorQueue(lab.target_url, lab.name)
+    assert list(retry(queue, [entry.id], allow_duplicate_rows=True, tell=told.append)) == [entry.id]
+
+    lab.assert_identical("t", "other")
+    assert [text.partition(": ")[2] for text in told] == [
+        "1 of its changes are left out: public.t was copied or truncated later"
+    ]
+
+
+def test_a_retry_is_not_sure_of_a_partition_that_was_truncated_since(lab: Lab) -> None:
+    lab.setup(
+        "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10);"
+        "CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20)"
+    )
+    lab.target.execute("INSERT INTO p VALUES (1)")
+    lab.source.execute("INSERT INTO p VALUES (1)")
+    lab.apply()
+    lab.target.execute("DELETE FROM p")
+    lab.source.execute("TRUNCATE p1")
+    lab.apply()
+
+    (entry,) = lab.errors()
+    with pytest.raises(OperatorError, match=r"partition public\.p1 of public\.p was truncated after"):
+        lab.retry(entry.id)
+    lab.source.execute("TRUNCATE p")
+    lab.apply()
+    assert lab.retry(entry.id) == [entry.id]
+    lab.assert_identical("p")

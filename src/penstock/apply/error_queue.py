@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -43,6 +43,15 @@ class ErrorEntry:
     created_at: datetime
 
 
+@dataclass(frozen=True)
+class Emptied:
+    """A table was truncated at a position: all of it, or only the partition that `part` names."""
+
+    table: TableName
+    part: TableName
+    scn: Scn
+
+
 class ErrorQueue(Protocol):
     """The entries of one process."""
 
@@ -75,12 +84,26 @@ class RetrySession(RowWriter, Protocol):
     def remove_entry(self, entry_id: str) -> bool:
         """Delete an entry inside the open transaction; False when somebody else has."""
 
+    def emptied(self, tables: Collection[TableName]) -> Sequence[Emptied]:
+        """Return where each of these tables, or a partition of it, was truncated last."""
+
     def catalog(self, transaction: Transaction) -> TargetCatalog:
         """Describe the tables that a transaction changes; one that was never copied counts as copied (A-137)."""
 
 
-def retry(queue: ErrorQueue, entry_ids: Sequence[str], *, allow_duplicate_rows: bool) -> Iterator[str]:
+def retry(
+    queue: ErrorQueue,
+    entry_ids: Sequence[str],
+    *,
+    allow_duplicate_rows: bool,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Iterator[str]:
     """Apply entries, in the order given, each in a target transaction that also removes it.
+
+    Changes of a table that was copied, or truncated, after them are left out: they would undo it.
+
+    Args:
+        tell: Hears what was left out.
 
     Yields:
         Each entry, once it is applied.
@@ -93,7 +116,14 @@ def retry(queue: ErrorQueue, entry_ids: Sequence[str], *, allow_duplicate_rows: 
             _, whole = queue.load(entry_id)
             catalog = session.catalog(whole)
             # A table may have been copied since, with what the change did.
-            changes = tuple(c for c in whole.changes if catalog.instantiated[c.table] < whole.commit_scn)
+            late = [c for c in whole.changes if catalog.instantiated[c.table] < whole.commit_scn]
+            emptied = _emptied_since(session.emptied({change.table for change in late}), entry_id, whole)
+            changes = tuple(c for c in late if c.table not in emptied)
+            if len(changes) < len(whole.changes):
+                count = len(whole.changes) - len(changes)
+                left_out = {c.table for c in whole.changes} - {c.table for c in changes}
+                names = ", ".join(sorted(map(str, left_out)))
+                tell(f"{entry_id}: {count} of its changes are left out: {names} was copied or truncated later")
             transaction = replace(whole, changes=changes)
             rows = RowPath(session, catalog, allow_duplicate_rows=allow_duplicate_rows)
             try:
@@ -113,3 +143,21 @@ def retry(queue: ErrorQueue, entry_ids: Sequence[str], *, allow_duplicate_rows: 
                     do=f"`penstock errors show {entry_id}` shows it whole",
                 ) from exc
             yield entry_id
+
+
+def _emptied_since(found: Sequence[Emptied], entry_id: str, transaction: Transaction) -> set[TableName]:
+    """Tables that were truncated after a transaction.
+
+    Raises:
+        OperatorError: Only a partition was, and nobody can tell whether a row of the transaction was in it.
+    """
+    since = [one for one in found if one.scn > transaction.commit_scn]
+    whole = {one.table for one in since if one.part == one.table}
+    partly = [one for one in since if one.table not in whole]
+    if partly:
+        raise OperatorError(
+            f"partition {partly[0].part} of {partly[0].table} was truncated after transaction {entry_id}, whose rows"
+            " may have been in it",
+            do=f"see `penstock errors show {entry_id}`, put right by hand what is missing, and delete the entry",
+        )
+    return whole

@@ -6,6 +6,7 @@ high watermark is (A-169). "Applied" includes what went to the error queue (A-14
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.apply.conflicts import ApplyError
-from penstock.change import Transaction
+from penstock.change import TableName, Transaction
 from penstock.history import History
 from penstock.position import Anchor, Scn
 
@@ -78,6 +79,9 @@ class LaneLedger(Protocol):
 
     def put_error(self, transaction: Transaction, failure: Failure) -> None:
         """Put a whole transaction into the error queue."""
+
+    def note_emptied(self, tables: Collection[TableName], commit_scn: int) -> None:
+        """Write down that a transaction truncates tables: a retry of an earlier one must not undo that."""
 
 
 @dataclass(frozen=True)

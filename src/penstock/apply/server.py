@@ -324,6 +324,9 @@ class ApplyServer:
                 with self._session.transaction():
                     self._ledger.record(scns, changes=len(transaction.changes))
                     self._rows.apply(transaction)
+                    emptied = {change.table for change in transaction.changes if change.op is Op.TRUNCATE}
+                    if emptied:
+                        self._ledger.note_emptied(emptied, transaction.commit_scn)
             except TransactionError as exc:
                 return exc.failure
             except ApplyError as exc:

@@ -9,7 +9,17 @@ import typer
 
 from penstock.apply.error_queue import ErrorEntry
 from penstock.change import Change, Transaction
-from penstock.cli.console import FileOption, JsonOption, count, open_file, print_facts, print_json, print_rows, say
+from penstock.cli.console import (
+    FileOption,
+    JsonOption,
+    count,
+    open_file,
+    print_facts,
+    print_json,
+    print_rows,
+    say,
+    warn,
+)
 from penstock.errors import ConfigError
 
 app = typer.Typer(help="See, retry and delete the transactions that could not be applied.", no_args_is_help=True)
@@ -76,9 +86,10 @@ def retry(
     _refuse_unclear(entry_id, every=every)
     pipeline = open_file(file)
     in_order = {entry.id: number for number, entry in enumerate(pipeline.errors().entries())}
+    chosen = sorted(entry_id or in_order, key=lambda one: in_order.get(one, -1))
     done = []
     try:
-        for applied in pipeline.retry(sorted(entry_id or in_order, key=lambda one: in_order.get(one, -1))):
+        for applied in pipeline.retry(chosen, tell=lambda text: warn(f"note: {text}")):
             done.append(applied)
     finally:
         # Also when one fails: what was applied before it has left the queue.

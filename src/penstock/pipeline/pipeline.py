@@ -201,10 +201,10 @@ class Pipeline:
             raise OperatorError("there is no error queue yet", where=self._target.label, do="run `penstock setup`")
         return self._target.error_queue()
 
-    def retry(self, entry_ids: Sequence[str]) -> Iterator[str]:
+    def retry(self, entry_ids: Sequence[str], tell: Callable[[str], None] = lambda _: None) -> Iterator[str]:
         """Apply entries of the error queue again, one by one as they are asked for; see `apply.error_queue.retry`."""
         allow = self.config.apply.allow_duplicate_rows
-        return error_queue.retry(self.errors(), entry_ids, allow_duplicate_rows=allow)
+        return error_queue.retry(self.errors(), entry_ids, allow_duplicate_rows=allow, tell=tell)
 
     def consumers(self) -> Sequence[ConsumerState]:
         """Return who the log at the source is kept for, the one that is furthest behind first."""

@@ -133,7 +133,7 @@ def status_of(
     reason = stopped_at = None
     if process is not None and not is_running:
         stopped_at = process.status_at if process.reason is not None else None
-        reason = process.reason or "it ended without a word: it was killed, or its machine was lost"
+        reason = process.reason or "it could not say why: it was killed, or lost its machine or the target"
     own_id = process.history.consumer.id if process is not None else ""
     return Status(
         pipeline=pipeline,

@@ -8,7 +8,7 @@ from typing import Any
 
 from psycopg.rows import DictRow, dict_row
 
-from penstock.apply.error_queue import ErrorEntry
+from penstock.apply.error_queue import Emptied, ErrorEntry
 from penstock.apply.ledger import Failure
 from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.change import Change, Op, TableName, Transaction
@@ -180,6 +180,18 @@ class PostgresRetrySession(PostgresSession):
         """Delete an entry inside the open transaction; False when somebody else has."""
         number = int(entry_id.rpartition(".")[2])
         return self._execute(_DELETE, [self._process, number]).rowcount == 1
+
+    def emptied(self, tables: Collection[TableName]) -> Sequence[Emptied]:
+        """Return where each of these tables, or a partition of it, was truncated last."""
+        rows = self._execute(
+            "SELECT schema_name, table_name, scn FROM penstock.emptied WHERE process = %s", [self._process]
+        )
+        at = {TableName(schema, name): Scn(scn) for schema, name, scn in rows}
+        own = [Emptied(table, table, at[table]) for table in tables if table in at]
+        parts = [Emptied(root, part, at[part]) for part, root in self._ancestors(at) if root in tables and root != part]
+        # What holds for a root holds for its partitions.
+        roots = [Emptied(part, part, at[root]) for part, root in self._ancestors(tables) if root in at]
+        return [*own, *roots, *parts]
 
     def catalog(self, transaction: Transaction) -> TargetCatalog:
         """Describe the tables that a transaction changes."""

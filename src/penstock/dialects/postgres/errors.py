@@ -67,7 +67,7 @@ def from_sqlstate(sqlstate: str | None, *, doing: str, where: str, reason: str) 
             return RetryableError(what, where=where, do="raise max_connections, or close other sessions")
         case "53100" | "53200" | "58030":
             return RetryableError(what, where=where, do="free space or memory on the database server")
-        case "42P01" | "42883" | "3F000":
+        case "42P01" | "42703" | "42883" | "3F000":
             return OperatorError(what, where=where, do="run `penstock setup`")
         case _ if sqlstate[:2] == "22":
             return OperatorError(what, where=where, do="a value cannot be read as what it should be; mend it")

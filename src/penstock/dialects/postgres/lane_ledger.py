@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import psycopg
 from numpy.typing import NDArray
 
 from penstock.apply.conflicts import CONFLICTS
 from penstock.apply.ledger import Failure, LaneClaim
-from penstock.change import Transaction
+from penstock.change import TableName, Transaction
 from penstock.dialects.postgres.connection import Connection, speaking
 from penstock.dialects.postgres.error_queue import put_error
 from penstock.errors import FencedError
@@ -52,6 +54,16 @@ class PostgresLaneLedger:
         """See `LaneLedger.put_error`."""
         with speaking("write the error queue", self._url):
             put_error(self._connection, self._claim.process, transaction, failure)
+
+    def note_emptied(self, tables: Collection[TableName], commit_scn: int) -> None:
+        """See `LaneLedger.note_emptied`."""
+        with speaking("write the ledger", self._url):
+            self._connection.execute(
+                "INSERT INTO penstock.emptied AS e (process, schema_name, table_name, scn)"
+                " SELECT %s, t.s, t.n, %s FROM unnest(%s::text[], %s::text[]) t (s, n)"
+                " ON CONFLICT (process, schema_name, table_name) DO UPDATE SET scn = greatest(e.scn, excluded.scn)",
+                [self._claim.process, commit_scn, [t.schema for t in tables], [t.name for t in tables]],
+            )
 
     def _end_holder(self, claim: LaneClaim) -> None:
         """End the session of an earlier attempt that keeps the lane: its machine hangs, or is cut off."""

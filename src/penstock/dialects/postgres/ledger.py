@@ -262,8 +262,9 @@ class PostgresLedger:
         with speaking("empty the tables", self._url), connection.transaction():
             connection.execute("SET LOCAL lock_timeout = '10s'")
             emptying = plan_emptying(connection, self._process)
-            empty(connection, emptying.tables)
+            # Before the ledger's own foreign keys rest, too.
             forget(connection, self._process)
+            empty(connection, emptying.tables)
             return emptying
 
     def save_dictionary(self, captured: Iterable[Captured]) -> None:
@@ -449,8 +450,7 @@ def ledger_exists(connection: Connection) -> bool:
 def ledger_knows_history(connection: Connection) -> bool:
     """Whether the ledger is of a version that writes down which history a process follows."""
     row = connection.execute(
-        "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('penstock.instantiation')"
-        " AND attname = 'mark')"
+        "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('penstock.emptied'))"
     ).fetchone()
     return bool(row and row[0])
 
@@ -483,6 +483,7 @@ def removal_steps(connection: Connection, url: str, process: str) -> list[Step]:
     if others:
         name = literal(process)
         return [Step(f"process {process}", f"DELETE FROM penstock.process WHERE name = {name}")] if known else []
-    tables = ("error_change", "error", "dictionary", "chunk", "instantiation", "applied", "lane", "process")
-    drops = [Step(f"table penstock.{table}", f"DROP TABLE penstock.{table}") for table in tables]
+    tables = ("error_change", "error", "dictionary", "emptied", "chunk", "instantiation", "applied", "lane", "process")
+    # Ledgers of earlier versions have fewer tables.
+    drops = [Step(f"table penstock.{table}", f"DROP TABLE IF EXISTS penstock.{table}") for table in tables]
     return [*drops, Step("schema penstock", "DROP SCHEMA penstock")]

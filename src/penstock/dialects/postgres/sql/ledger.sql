@@ -80,6 +80,15 @@ CREATE TABLE IF NOT EXISTS penstock.chunk (
 );
 COMMENT ON COLUMN penstock.chunk.rows IS 'rows copied; null until the chunk is committed';
 
+CREATE TABLE IF NOT EXISTS penstock.emptied (
+  process text NOT NULL REFERENCES penstock.process ON DELETE CASCADE,
+  schema_name text NOT NULL,
+  table_name text NOT NULL,
+  scn bigint NOT NULL,
+  PRIMARY KEY (process, schema_name, table_name)
+);
+COMMENT ON TABLE penstock.emptied IS 'where each table was truncated last; a retry of what came before must not undo it';
+
 CREATE TABLE IF NOT EXISTS penstock.dictionary (
   process text NOT NULL REFERENCES penstock.process ON DELETE CASCADE,
   schema_name text NOT NULL,
