@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -13,8 +14,12 @@ import pytest
 from penstock.apply.error_queue import retry
 from penstock.change import TableName
 from penstock.demo.servers import EmbeddedPostgres
+from penstock.dialects.postgres import change_log
+from penstock.dialects.postgres.change_log import ChangeLog
+from penstock.dialects.postgres.connection import Connection
 from penstock.dialects.postgres.error_queue import PostgresErrorQueue
 from penstock.errors import OperatorError
+from penstock.history import Consumer
 from penstock.position import Limit, Scn
 from tests.conftest import FAST, create_database, drop_database
 from tests.lab import Lab
@@ -379,3 +384,102 @@ def test_a_retry_is_not_sure_of_a_partition_that_was_truncated_since(lab: Lab) -
     lab.apply()
     assert lab.retry(entry.id) == [entry.id]
     lab.assert_identical("p")
+
+
+def of_an_earlier_version(lab: Lab) -> None:
+    """Take from set and ledger what an earlier version did not make."""
+    lab.ledger.close()
+    lab.log.close()
+    lab.source.execute(
+        f"DROP TABLE {lab.set_name}.identity, {lab.set_name}.consumer;"
+        f"ALTER TABLE {lab.set_name}.tick DROP COLUMN mark;"
+        f"COMMENT ON SCHEMA {lab.set_name} IS 'penstock: earlier'"
+    )
+    lab.target.execute(
+        "ALTER TABLE penstock.process DROP consumer, DROP set_id, DROP set_place, DROP anchor_scn, DROP anchor_mark,"
+        " DROP reason; ALTER TABLE penstock.lane DROP cut_scn, DROP cut_mark; DROP TABLE penstock.emptied;"
+        "ALTER TABLE penstock.instantiation DROP mark; COMMENT ON SCHEMA penstock IS 'penstock: earlier'"
+    )
+
+
+def test_set_and_ledger_of_an_earlier_version_are_brought_up_to_date_and_followed(lab: Lab) -> None:
+    lab.setup(SCHEMA)
+    follow(lab, 1, 20)
+    commit(lab, 21, 30)
+    of_an_earlier_version(lab)
+    with pytest.raises(OperatorError) as caught:
+        again(lab)
+    assert "run `penstock setup`" in caught.value.do
+
+    lab.pipeline().setup()
+    again(lab)
+    lab.apply()
+
+    lab.assert_identical("t", "keyless")
+    assert lab.errors() == []
+
+
+def test_a_ledger_of_an_earlier_version_is_refused_where_the_log_is_gone(lab: Lab) -> None:
+    lab.setup(SCHEMA)
+    follow(lab, 1, 20)
+    of_an_earlier_version(lab)
+    lab.source.execute(f"UPDATE {lab.set_name}.tick SET scn = scn + 1000000")
+    lab.pipeline().setup()
+
+    refused(lab, "does not hold what follows")
+
+
+def test_a_log_is_not_cut_at_transactions_that_the_server_has_not_begun(lab: Lab) -> None:
+    lab.setup(SCHEMA)
+    lab.source.execute(f"UPDATE {lab.set_name}.tick SET snapshot = '4000000000:4000000000:'")
+
+    with pytest.raises(OperatorError, match="has not begun yet"):
+        lab.log.tick()
+
+
+def test_who_joins_while_the_log_is_freed_finds_all_of_it(lab: Lab) -> None:
+    """A consumer joins between looking who is furthest behind and deleting."""
+    lab.setup(SCHEMA)
+    commit(lab, 1, 5)
+    lab.apply()
+    state = lab.ledger.state()
+    assert state is not None
+    late = Consumer("late", "late")
+    places = change_log.places
+
+    def look(session: Connection, set_name: str, consumer: str) -> tuple[Scn | None, Scn | None]:
+        found = places(session, set_name, consumer)
+        with closing(ChangeLog(lab.source_url, lab.set_name)) as other:
+            other.keep_for(late, Scn(0))
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(change_log, "places", look)
+        assert lab.log.free(state.low_watermark, state.history.consumer.id) == 0
+
+    assert len(list(lab.changes())) == 10
+
+
+def test_a_set_of_an_earlier_version_that_was_copied_is_known_by_its_tables(
+    lab: Lab, source_server: EmbeddedPostgres, target_server: EmbeddedPostgres
+) -> None:
+    lab.setup(SCHEMA)
+    follow(lab, 1, 20)
+    of_an_earlier_version(lab)
+    name = f"{lab.name}_moved"
+    move(lab, source_server, target_server, name)
+    try:
+        with Lab(target_server.url(name), lab.target_url, name=lab.name) as moved:
+            lab.ledger.close()
+            with pytest.raises(OperatorError, match="Empty it"):
+                moved.pipeline().setup()
+            lab.target.execute("TRUNCATE t, keyless")
+            moved.pipeline().setup()
+            refused(moved, "was copied here from another")
+            moved.pipeline().resync()
+            commit(moved, 31, 40)
+            moved.start()
+            moved.apply()
+            assert [row[0] for row in moved.rows("keyless")] == list(range(31, 41))
+    finally:
+        drop_database(target_server, name)

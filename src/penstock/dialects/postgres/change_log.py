@@ -21,8 +21,9 @@ from penstock.dialects.postgres.arrow import ArrowReader
 from penstock.dialects.postgres.connection import Connection, at_once, connect, label, literal, quote, speaking
 from penstock.dialects.postgres.history import (
     consumers,
-    last_needed,
     move,
+    moving,
+    places,
     read_facts,
     register,
     touch,
@@ -245,27 +246,30 @@ class ChangeLog:
         """
         with speaking("free the change log", self._url):
             session = self._sql()
-            if not move(session, self._set_name, consumer, upto):
-                raise OperatorError(
-                    "this process was removed from those that the change log is kept for",
-                    where=self._where,
-                    do="run it again: it goes on if nothing it needs was freed",
-                )
-            needed = last_needed(session, self._set_name)
-            tick = None if needed is None else self._ticks.at_or_before(needed)
+            own, others = places(session, self._set_name, consumer)
+            tick = None if own is None else self._ticks.at_or_before(upto if others is None else min(upto, others))
             if tick is None or tick.scn <= self._freed_to:
+                if not move(session, self._set_name, consumer, upto):
+                    raise OperatorError(
+                        "this process was removed from those that the change log is kept for",
+                        where=self._where,
+                        do="run it again: it goes on if nothing it needs was freed",
+                    )
                 return 0
             cut = tick.snapshot
             is_over = (
                 f"xid >= '{self._freed_below}'::xid8 AND xid < '{cut.xmax}'::xid8"
                 f" AND pg_visible_in_snapshot(xid, {literal(cut.text)}::pg_snapshot)"
             )
-            # A consumer may have joined since we looked; none joins while we hold the lock.
-            is_needed = f"EXISTS (SELECT FROM {self._set}.consumer WHERE scn < {tick.scn})"
+            # A consumer may have joined since we looked, or this one been removed; neither while we hold the lock.
+            is_needed = (
+                f"(SELECT NOT bool_or(id = {literal(consumer)}) OR min(scn) < {tick.scn} FROM {self._set}.consumer)"
+            )
             # One transaction: who still finds a tick finds all of the log behind it.
-            _, freed_rows, _, freed_ticks = at_once(
+            _, _, freed_rows, _, freed_ticks = at_once(
                 session,
                 f"LOCK TABLE {self._set}.consumer IN SHARE ROW EXCLUSIVE MODE",
+                moving(self._set_name, consumer, upto),
                 f"DELETE FROM {self._set}.log WHERE {is_over} AND NOT {is_needed}",
                 f"DELETE FROM {self._set}.marker WHERE {is_over} AND NOT {is_needed}",
                 f"DELETE FROM {self._set}.tick WHERE scn < {tick.scn} AND NOT {is_needed}",

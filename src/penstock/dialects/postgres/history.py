@@ -77,11 +77,15 @@ def register(session: Connection, set_name: str, consumer: Consumer, position: S
 
 def move(session: Connection, set_name: str, consumer: str, position: Scn) -> bool:
     """Note that a consumer needs nothing at or before a position any more; False when there is no such consumer."""
-    moved = session.execute(
-        f"UPDATE {quote(set_name)}.consumer SET scn = %s, seen_at = pg_catalog.clock_timestamp() WHERE id = %s",
-        [position, consumer],
+    return session.execute(moving(set_name, consumer, position)).rowcount == 1
+
+
+def moving(set_name: str, consumer: str, position: Scn) -> str:
+    """SQL for `move`."""
+    return (
+        f"UPDATE {quote(set_name)}.consumer SET scn = {position}, seen_at = pg_catalog.clock_timestamp()"
+        f" WHERE id = {literal(consumer)}"
     )
-    return moved.rowcount == 1
 
 
 def touch(session: Connection, set_name: str, consumer: str) -> None:
@@ -91,16 +95,16 @@ def touch(session: Connection, set_name: str, consumer: str) -> None:
     )
 
 
-def place_of(session: Connection, set_name: str, consumer: str) -> Scn | None:
-    """Return the position of a consumer; None when there is no such consumer."""
-    row = session.execute(f"SELECT scn FROM {quote(set_name)}.consumer WHERE id = %s", [consumer]).fetchone()
-    return None if row is None else Scn(row[0])
-
-
-def last_needed(session: Connection, set_name: str) -> Scn | None:
-    """Return the position of the consumer that is furthest behind; None when there is no consumer."""
-    row = session.execute(f"SELECT min(scn) FROM {quote(set_name)}.consumer").fetchone()
-    return None if row is None or row[0] is None else Scn(row[0])
+def places(session: Connection, set_name: str, consumer: str) -> tuple[Scn | None, Scn | None]:
+    """Return the position of a consumer, and that of the other one that is furthest behind; None for nobody."""
+    row = session.execute(
+        f"SELECT min(scn) FILTER (WHERE id = %(id)s), min(scn) FILTER (WHERE id <> %(id)s)"
+        f" FROM {quote(set_name)}.consumer",
+        {"id": consumer},
+    ).fetchone()
+    assert row is not None
+    own, others = (None if scn is None else Scn(scn) for scn in row)
+    return own, others
 
 
 def consumers(session: Connection, set_name: str) -> Sequence[ConsumerState]:
@@ -109,11 +113,12 @@ def consumers(session: Connection, set_name: str) -> Sequence[ConsumerState]:
     # A position inside an interval counts as the cut before it: what is kept is whole intervals.
     rows = session.execute(
         f"SELECT c.id, c.name, c.target, c.target_place, c.scn, l.transactions, l.size_bytes, c.seen_at"
-        f" FROM {quoted}.consumer c LEFT JOIN LATERAL (SELECT snapshot FROM {quoted}.tick t WHERE t.scn <= c.scn"
-        " ORDER BY t.scn DESC LIMIT 1) t ON true"
+        f" FROM {quoted}.consumer c CROSS JOIN LATERAL (SELECT coalesce((SELECT t.snapshot FROM {quoted}.tick t"
+        " WHERE t.scn <= c.scn ORDER BY t.scn DESC LIMIT 1), '1:1:') AS snapshot) t"
         " CROSS JOIN LATERAL (SELECT count(DISTINCT xid) AS transactions,"
         " coalesce(sum(coalesce(pg_column_size(before), 0) + coalesce(pg_column_size(after), 0) + 64), 0)::bigint"
-        f" AS size_bytes FROM {quoted}.log WHERE t.snapshot IS NULL OR NOT pg_visible_in_snapshot(xid, t.snapshot)) l"
+        f" AS size_bytes FROM {quoted}.log"
+        " WHERE xid >= pg_snapshot_xmin(t.snapshot) AND NOT pg_visible_in_snapshot(xid, t.snapshot)) l"
         " ORDER BY c.scn, c.name, c.id"
     )
     return [

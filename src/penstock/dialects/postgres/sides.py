@@ -145,7 +145,7 @@ class PostgresSourceSide(_PostgresSide):
             ]
             if not others:
                 return self._uninstalling(connection)
-            if history.place_of(connection, self._set_name, consumer.id) is None:
+            if history.places(connection, self._set_name, consumer.id)[0] is None:
                 return []
             return [Step("keep the log for this process no more", history.removal(self._set_name, consumer))]
 

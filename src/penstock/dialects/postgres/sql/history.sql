@@ -7,7 +7,15 @@ CREATE TABLE IF NOT EXISTS {set}.identity (
   made_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
 );
 COMMENT ON TABLE {set}.identity IS 'drawn once, when the set is made; a set whose place is not where it is was copied';
-INSERT INTO {set}.identity (place) SELECT {place} ON CONFLICT DO NOTHING;
+-- A set of an earlier version that was copied here names none of the tables as they are called here.
+INSERT INTO {set}.identity (place)
+  SELECT CASE WHEN bool_and(k.oid IS NULL) THEN 'copied from another place' ELSE {place} END
+  FROM {set}.captured c LEFT JOIN (pg_catalog.pg_class k JOIN pg_catalog.pg_namespace n
+      ON n.oid OPERATOR(pg_catalog.=) k.relnamespace)
+    ON k.oid OPERATOR(pg_catalog.=) c.relid
+    AND k.relname::pg_catalog.text OPERATOR(pg_catalog.=) (c.definition OPERATOR(pg_catalog.->>) 'name')
+    AND n.nspname::pg_catalog.text OPERATOR(pg_catalog.=) (c.definition OPERATOR(pg_catalog.->>) 'schema')
+ON CONFLICT DO NOTHING;
 
 -- Another history has a tick with another mark at the same position, or none.
 ALTER TABLE {set}.tick ADD COLUMN IF NOT EXISTS mark uuid NOT NULL DEFAULT pg_catalog.gen_random_uuid();
