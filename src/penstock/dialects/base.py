@@ -45,6 +45,7 @@ class DatabasePlan:
         grants: SQL a superuser has to run first, because this user may not do some step.
         notes: What a person should know, though it stops nothing.
         faults: What keeps the pipeline from being set up.
+        preamble: SQL that a script of the steps begins with, so that whoever runs it runs nobody else's code.
         role: Who the objects have to belong to, where somebody else may carry the steps out.
     """
 
@@ -53,6 +54,7 @@ class DatabasePlan:
     grants: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     faults: list[PenstockError] = field(default_factory=list)
+    preamble: list[str] = field(default_factory=list)
     role: str | None = None
 
 

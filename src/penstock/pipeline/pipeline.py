@@ -252,7 +252,7 @@ class Pipeline:
         """Work out what `teardown` would remove. Changes nothing; raises as it does."""
         with closing(self._target.ledger()) as ledger:
             consumer = ledger.consumer()
-        source = DatabasePlan(self._source.label, list(self._source.removal(consumer)))
+        source = self._source.removal(consumer)
         others = self.consumers() if self._source.has_capture() and len(source.steps) < 2 else []
         others = [c for c in others if c.consumer.id != consumer.id]
         if others:
@@ -260,7 +260,7 @@ class Pipeline:
                 f"{c.consumer.name!r}" + (f" ({c.consumer.target})" if c.consumer.target else "") for c in others
             )
             source.notes.append(f"the capture set stays, for other consumers: {names}")
-        return Plan([], source, DatabasePlan(self._target.label, list(self._target.removal())))
+        return Plan([], source, self._target.removal())
 
     def teardown(self) -> Plan:
         """Remove what setup made, except target tables and their data; returns what was removed.

@@ -39,7 +39,7 @@ def _sql(plan: DatabasePlan, side: str) -> list[str]:
         return [*lines, "-- nothing to do", ""]
     role = (plan.role or "").replace('"', '""')
     for steps in transactions(plan.steps):
-        lines += ["BEGIN;"]
+        lines += ["BEGIN;", *(f"{statement};" for statement in plan.preamble)]
         if role:
             lines += [
                 "-- whoever runs this: everything is to belong to the pipeline's user",

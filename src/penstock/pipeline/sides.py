@@ -91,8 +91,8 @@ class SourceSide(Protocol):
         `printer` is the command that prints the steps for somebody with more rights.
         """
 
-    def removal(self, consumer: Consumer) -> Sequence[Step]:
-        """The steps that remove a consumer, and what setup made with the last one; none when there is nothing."""
+    def removal(self, consumer: Consumer) -> DatabasePlan:
+        """Plan to remove a consumer, and what setup made with the last one; no steps when there is nothing."""
 
     def release(self, consumer: Consumer) -> Sequence[Step]:
         """The steps after which a process may join the log anew; a set that was copied here is removed whole."""
@@ -156,8 +156,8 @@ class TargetSide(Protocol):
         `printer` is the command that prints the steps for somebody with more rights.
         """
 
-    def removal(self) -> Sequence[Step]:
-        """The steps that remove what setup made for this pipeline, but no table that holds data.
+    def removal(self) -> DatabasePlan:
+        """Plan to remove what setup made for this pipeline, but no table that holds data.
 
         Raises:
             OperatorError: The process is running, or its error queue holds transactions (A-12).

@@ -114,7 +114,7 @@ def _start_java(conf: Mapping[str, str], folders: str, *, is_reached: bool) -> d
     """
     first = folders.split(",", maxsplit=1)[0]
     environment = {"SPARK_LOCAL_DIRS": folders, "TMPDIR": first}
-    if not is_reached:
+    if not is_reached and "SPARK_LOCAL_IP" not in os.environ:
         # The address of Spark's page, which asks nobody who they are.
         environment["SPARK_LOCAL_IP"] = "127.0.0.1"
     options = f"{conf['spark.driver.extraJavaOptions']} -Djava.io.tmpdir={first}"

@@ -28,10 +28,11 @@ from penstock.dialects.postgres.history import (
     register,
     touch,
 )
+from penstock.dialects.postgres.ownership import refuse_foreign
 from penstock.dialects.postgres.snapshots import Cut, Snapshot
 from penstock.dialects.postgres.ticks import Tick, Ticks
 from penstock.dialects.postgres.wake import Sleeper
-from penstock.errors import OperatorError, RetryableError
+from penstock.errors import OperatorError, PenstockError, RetryableError
 from penstock.history import Consumer, ConsumerState, History, Joined, freed, joined, older
 from penstock.position import Anchor, Limit, Scn
 from penstock.schema import TableSchema
@@ -381,7 +382,13 @@ class ChangeLog:
 
     def _sql(self) -> Connection:
         if self._session is None or self._session.closed:
-            self._session = connect(self._url, f"penstock {self._set_name} log")
+            session = connect(self._url, f"penstock {self._set_name} log")
+            try:
+                refuse_foreign(session, self._set_name)
+            except PenstockError:
+                session.close()
+                raise
+            self._session = session
             self._sleeper = None
         return self._session
 

@@ -10,7 +10,7 @@ import psycopg
 from penstock.apply.keys import row_key
 from penstock.change import TableName
 from penstock.dialects.base import DatabasePlan, Step, Uncaptured
-from penstock.dialects.postgres import capture
+from penstock.dialects.postgres import capture, ownership
 from penstock.dialects.postgres.catalog import (
     catalog_names,
     current_user,
@@ -69,7 +69,10 @@ def plan_source(
 ) -> DatabasePlan:
     """Plan the capture of `tables`; those that a pattern of `row_triggers` means by row triggers."""
     name = capture.set_name(pipeline)
-    plan = DatabasePlan(label(url), faults=_faults_of(connection, url, name))
+    plan = DatabasePlan(label(url), faults=_faults_of(connection, url, name), preamble=ownership.preamble(name))
+    if plan.faults:
+        # What is there may be anybody's; nothing of it is read or run.
+        return plan
     by_row, unknown = _matching(tables, row_triggers)
     if unknown:
         plan.faults.append(
@@ -83,11 +86,12 @@ def plan_source(
     tables = _without_unlogged(connection, plan, tables)
     has_log = capture.has_current_log(connection, name)
     if not has_log:
-        plan.steps += capture.log_steps(name)
+        plan.steps += ownership.schema_steps(connection, name) + capture.log_steps(name)
     if superuser and not (has_log and capture.has_event_triggers(connection, name)):
         plan.steps.append(capture.event_trigger_step(name))
     if not (has_log and capture.has_current_tables(connection, name, tables, by_row)):
         plan.steps += capture.table_steps(name, tables, by_row)
+    plan.steps += ownership.dump_steps(connection, name, tables, is_new=not has_log)
     if connection.execute("SELECT to_regclass('penstock.process')").fetchone() != (None,):
         plan.notes.append(
             "changes that penstock applies to this database are not captured again: their triggers are off"
@@ -142,8 +146,13 @@ def plan_target(
         replaced: Tables that were made anew at the source, whose copy is of the table before.
     """
     plan = DatabasePlan(label(url), faults=_faults_of(connection, url, "penstock"))
+    plan.preamble = ownership.preamble("penstock")
+    if plan.faults:
+        return plan
     existing = read_tables(connection, source)
-    if not _is_ledger_current(connection):
+    has_ledger = _is_ledger_current(connection)
+    if not has_ledger:
+        plan.steps += ownership.schema_steps(connection, "penstock")
         script = sql_text("ledger")
         plan.steps.append(Step("the ledger", script))
         plan.steps.append(
@@ -151,6 +160,7 @@ def plan_target(
                 "a note of the version of the ledger", f"COMMENT ON SCHEMA penstock IS {literal(capture.stamp(script))}"
             )
         )
+    plan.steps += ownership.dump_steps(connection, "penstock", list(source), is_new=not has_ledger)
     missing = [name for name in source if name not in existing]
     plan.steps += _schema_steps(connection, missing, blueprint)
     _plan_types(connection, plan, blueprint, missing)
@@ -215,6 +225,8 @@ def _faults_of(connection: Connection, url: str, schema: str) -> list[PenstockEr
     if capture.is_foreign(connection, schema):
         what = f"schema {schema!r} exists, and is not Penstock's"
         faults.append(OperatorError(what, where=label(url), do="rename it: Penstock keeps its own objects there"))
+    else:
+        faults += ownership.schema_faults(connection, schema)
     return faults
 
 

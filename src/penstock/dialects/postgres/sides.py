@@ -19,6 +19,7 @@ from penstock.dialects.postgres.copy import PostgresCopyOrigin
 from penstock.dialects.postgres.error_queue import PostgresErrorQueue
 from penstock.dialects.postgres.errors import translate
 from penstock.dialects.postgres.ledger import PostgresLedger, ledger_exists, ledger_knows_history, removal_steps
+from penstock.dialects.postgres.ownership import PINNED, preamble, refuse_foreign, schema_faults
 from penstock.dialects.postgres.session import PostgresSession
 from penstock.dialects.postgres.setup import Blueprint
 from penstock.errors import OperatorError
@@ -96,7 +97,7 @@ class _PostgresSide:
         """Open a transaction for setup or teardown; commits at the end of the block."""
         with self._connection("change the database") as connection, connection.transaction():
             # Compiling them would take longer than running them, while writers wait.
-            connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_WAIT}'; SET LOCAL jit = off")
+            connection.execute(f"{PINNED}; SET LOCAL lock_timeout = '{_LOCK_WAIT}'; SET LOCAL jit = off")
             connection.execute("SET LOCAL penstock.rebuilding = 'on'")
             yield PostgresSetupSession(connection, self._url, printer)
 
@@ -133,8 +134,14 @@ class PostgresSourceSide(_PostgresSide):
         with self._connection("read the catalogue") as connection:
             return setup.read_blueprint(connection, tables)
 
-    def removal(self, consumer: Consumer) -> Sequence[Step]:
-        """The steps that remove a consumer, and the capture set with the last one."""
+    def removal(self, consumer: Consumer) -> DatabasePlan:
+        """Plan to remove a consumer, and the capture set with the last one.
+
+        Whose the set is does not matter then, for dropping it runs none of its code.
+        """
+        return DatabasePlan(self.label, list(self._removing(consumer)), preamble=[PINNED])
+
+    def _removing(self, consumer: Consumer) -> Sequence[Step]:
         with self._connection("read the catalogue") as connection:
             if not history.has_history(connection, self._set_name):
                 return self._uninstalling(connection)
@@ -175,6 +182,7 @@ class PostgresSourceSide(_PostgresSide):
     def has_capture(self) -> bool:
         """Whether setup has made a capture set here."""
         with self._connection("read the catalogue") as connection:
+            refuse_foreign(connection, self._set_name)
             return capture.is_installed(connection, self._set_name)
 
     def open_log(self) -> ChangeLog:
@@ -183,9 +191,10 @@ class PostgresSourceSide(_PostgresSide):
 
     def replaced_tables(self) -> Sequence[TableName]:
         """Tables that were made anew under a captured name, and are not captured yet."""
-        if not self.has_capture():
-            return []
         with self._connection("read the captured tables") as connection:
+            if schema_faults(connection, self._set_name):
+                # The plan names them; nothing of the set is run.
+                return []
             if not capture.has_current_log(connection, self._set_name):
                 # An older version's set is brought up to date first.
                 return []
@@ -204,6 +213,7 @@ class PostgresSourceSide(_PostgresSide):
             What a person has to do something about.
         """
         with self._connection("follow what was altered") as connection:
+            refuse_foreign(connection, self._set_name)
             if not capture.has_current_log(connection, self._set_name):
                 raise OperatorError(
                     "the capture set was installed by another version of penstock",
@@ -215,6 +225,7 @@ class PostgresSourceSide(_PostgresSide):
     def not_captured(self, patterns: Sequence[str]) -> Sequence[Uncaptured]:
         """Tables that patterns mean, and whose changes are not captured, with the reason."""
         with self._connection("read the captured tables") as connection:
+            refuse_foreign(connection, self._set_name)
             return setup.uncaptured_tables(connection, self._set_name, patterns)
 
     def origin(self) -> PostgresCopyOrigin:
@@ -248,14 +259,17 @@ class PostgresTargetSide(_PostgresSide):
                 replaced=replaced,
             )
 
-    def removal(self) -> Sequence[Step]:
-        """The steps that remove this pipeline's part of the ledger, and the ledger itself if nobody else uses it."""
+    def removal(self) -> DatabasePlan:
+        """Plan to remove this pipeline's part of the ledger, and the ledger itself if nobody else uses it."""
         with self._connection("read the ledger") as connection:
-            return removal_steps(connection, self._url, self._pipeline)
+            refuse_foreign(connection, "penstock")
+            steps = removal_steps(connection, self._url, self._pipeline)
+            return DatabasePlan(self.label, steps, preamble=preamble("penstock"))
 
     def has_ledger(self) -> bool:
         """Whether setup has made a ledger here."""
         with self._connection("read the ledger") as connection:
+            refuse_foreign(connection, "penstock")
             return ledger_exists(connection)
 
     def ledger(self) -> PostgresLedger:

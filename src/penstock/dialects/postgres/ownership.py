@@ -1,0 +1,128 @@
+"""Who owns what Penstock runs: a schema of ours that somebody else could put code into is refused (ADR 26).
+
+A schema called `penstock` or `penstock_<name>` may have been made beforehand, by anybody who may create schemas, with
+tables, triggers and functions that look like ours and run with the rights of whoever uses them. So before anything in
+it is read or run, the catalogue says whose it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import psycopg
+
+from penstock.change import TableName
+from penstock.dialects.base import Step
+from penstock.dialects.postgres.catalog import catalog_names
+from penstock.dialects.postgres.connection import Connection, label, literal, quote
+from penstock.dialects.postgres.resources import sql_text
+from penstock.errors import OperatorError, PenstockError
+
+PINNED = "SET LOCAL search_path = pg_catalog, pg_temp"
+"""No function or operator is looked up where others may create one."""
+
+_MOST_SHOWN = 4
+
+_MAY_READ = """
+SELECT (
+  SELECT coalesce(bool_and(c.oid IS NOT NULL AND has_table_privilege(o.oid, c.oid, 'SELECT') AND (NOT c.relrowsecurity
+    OR o.rolbypassrls OR (pg_has_role(o.oid, c.relowner, 'USAGE') AND NOT c.relforcerowsecurity))), true)
+  FROM unnest(%(tables)s::text[]) t (name) LEFT JOIN pg_class c ON c.oid = to_regclass(t.name)::oid
+), coalesce((
+  SELECT bool_and(has_schema_privilege(o.oid, n.oid, 'USAGE') AND CASE c.relkind WHEN 'S'
+    THEN has_sequence_privilege(o.oid, c.oid, 'SELECT') ELSE has_table_privilege(o.oid, c.oid, 'SELECT') END)
+  FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid AND c.relkind IN ('r', 'v', 'S')
+  WHERE n.nspname = %(schema)s
+), false) FROM pg_roles o WHERE o.rolname = %(owner)s
+"""
+"""Whether a role may read whole tables, and everything in a schema of ours."""
+
+
+def schema_faults(connection: Connection, schema: str) -> list[PenstockError]:
+    """Say which other roles could put code into a schema of ours; nothing where there is no such schema.
+
+    Only the catalogue is asked. Where nothing is returned, no other role can do so later either.
+
+    Args:
+        connection: A session of the user who is about to use the schema.
+        schema: The name of a capture set, or of the ledger.
+    """
+    with catalog_names(connection):
+        found = psycopg.RawCursor(connection).execute(sql_text("owners"), [schema]).fetchall()
+    return [_fault(schema, label(connection.info.dsn), role, what) for role, what in found]
+
+
+def refuse_foreign(connection: Connection, schema: str) -> None:
+    """Raise the faults of a schema of ours, before anything in it is used.
+
+    Raises:
+        OperatorError: Another role could put code into it.
+    """
+    faults = schema_faults(connection, schema)
+    if faults:
+        raise OperatorError("\n".join(map(str, faults)))
+
+
+def preamble(schema: str) -> list[str]:
+    """What a printed script begins with, so that whoever runs it runs no code of anybody else's."""
+    query = sql_text("owners").replace("$1", literal(schema)).rstrip()
+    message = literal(
+        f"schema {quote(schema)} is, or holds, what another role could put its code into (%); run it as that role"
+    )
+    return [
+        PINNED,
+        f"DO $penstock$\nDECLARE others text := (SELECT string_agg(role, ', ') FROM (\n{query}\n) f (role, what));\n"
+        f"BEGIN IF others IS NOT NULL THEN RAISE EXCEPTION {message}, others; END IF; END $penstock$",
+    ]
+
+
+def schema_steps(connection: Connection, schema: str) -> list[Step]:
+    """The step that makes a schema of ours, which fails where somebody has made one since `schema_faults` looked."""
+    if connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", [schema]).fetchone() is not None:
+        return []
+    return [Step(f"schema {schema}", f"CREATE SCHEMA {quote(schema)}")]
+
+
+def dump_steps(connection: Connection, schema: str, tables: Sequence[TableName], *, is_new: bool) -> list[Step]:
+    """The steps after which the database's owner can still dump the database, and reads no row that it could not.
+
+    pg_dump reads every table, so it works for an owner who may read every table; such an owner may read our copies of
+    their rows too. From any other owner they are kept.
+
+    Args:
+        connection: A session of the user who sets up.
+        schema: The name of a capture set, or of the ledger.
+        tables: Those whose rows may be in it.
+        is_new: The steps before these make it, or bring it up to date.
+    """
+    row = connection.execute(
+        "SELECT r.rolname FROM pg_database d JOIN pg_roles r ON r.oid = d.datdba"
+        " WHERE d.datname = current_database() AND NOT r.rolsuper AND r.rolname <> current_user"
+    ).fetchone()
+    if row is None:
+        return []
+    owner, quoted = row[0], quote(schema)
+    values = {"owner": owner, "schema": schema, "tables": [quote(table.schema, table.name) for table in tables]}
+    answers = connection.execute(_MAY_READ, values).fetchone()
+    assert answers is not None
+    may_read, granted = answers
+    everything = [f"ALL TABLES IN SCHEMA {quoted}", f"ALL SEQUENCES IN SCHEMA {quoted}"]
+    if may_read and (is_new or not granted):
+        grants = [f"GRANT USAGE ON SCHEMA {quoted} TO {quote(owner)}"]
+        grants += [f"GRANT SELECT ON {them} TO {quote(owner)}" for them in everything]
+        return [Step("the database's owner, who may read all that is captured, may dump it", ";\n".join(grants))]
+    if granted and not may_read:
+        revokes = [f"REVOKE SELECT ON {them} FROM {quote(owner)}" for them in everything]
+        return [
+            Step("the database's owner, who may not read all that is captured, may not read it", ";\n".join(revokes))
+        ]
+    return []
+
+
+def _fault(schema: str, where: str, role: str, found: Sequence[str]) -> PenstockError:
+    shown = ", ".join(found[:_MOST_SHOWN]) + (", ..." if len(found) > _MOST_SHOWN else "")
+    return OperatorError(
+        f"role {role!r} could put code into schema {schema!r} that would run with your rights: it has {shown}",
+        where=where,
+        do=f"if {role!r} set Penstock up, run this as that role; if not, take away what it has, or drop the schema",
+    )

@@ -1,0 +1,380 @@
+"""A role that may create things tries to have them run with another role's rights; it stays what it was."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from threading import Event
+
+import psycopg
+import pytest
+
+from penstock.apply.patience import Patience
+from penstock.cli.run import Reporter
+from penstock.cli.verify import Progress
+from penstock.demo.servers import EmbeddedPostgres
+from penstock.dialects.postgres import capture
+from penstock.dialects.postgres.change_log import ChangeLog
+from penstock.dialects.postgres.connection import connect
+from penstock.dialects.postgres.ownership import refuse_foreign, schema_faults
+from penstock.dialects.postgres.resources import sql_text
+from penstock.errors import OperatorError
+from penstock.pipeline.pipeline import Pipeline
+from tests.lab import Lab
+
+TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a')"
+
+EVIL = """
+CREATE SCHEMA IF NOT EXISTS {role};
+CREATE OR REPLACE FUNCTION {role}.rise() RETURNS bool LANGUAGE plpgsql AS $$ BEGIN
+  IF (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user) THEN ALTER ROLE {role} SUPERUSER; END IF;
+  RETURN true;
+END $$;
+CREATE OR REPLACE FUNCTION {role}.fire() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+  PERFORM {role}.rise(); RETURN NEW;
+END $$;
+"""
+
+
+@dataclass(frozen=True)
+class Mallory:
+    """An ordinary user of both servers, who may create schemas, and things in `public`."""
+
+    name: str
+    source: psycopg.Connection
+    target: psycopg.Connection
+
+    @property
+    def is_superuser(self) -> bool:
+        query = "SELECT rolsuper FROM pg_roles WHERE rolname = current_user"
+        return any(one.execute(query).fetchone() == (True,) for one in (self.source, self.target))
+
+
+@pytest.fixture
+def mallory(lab: Lab) -> Iterator[Mallory]:
+    name = f"mallory_{lab.source.info.dbname}"
+    for connection in (lab.source, lab.target):
+        database = connection.info.dbname
+        connection.execute(f"CREATE ROLE {name} LOGIN; GRANT CREATE, TEMPORARY ON DATABASE {database} TO {name}")
+        connection.execute(f"GRANT CREATE, USAGE ON SCHEMA public TO {name}")
+        connection.execute(f"GRANT SET ON PARAMETER session_replication_role TO {name}")
+    urls = [url.replace("postgres@", f"{name}@") for url in (lab.source_url, lab.target_url)]
+    with psycopg.connect(urls[0], autocommit=True) as source, psycopg.connect(urls[1], autocommit=True) as target:
+        for connection in (source, target):
+            connection.execute(EVIL.format(role=name))
+        yield Mallory(name, source, target)
+    for connection in (lab.source, lab.target):
+        connection.execute(f"ALTER ROLE {name} NOSUPERUSER; DROP OWNED BY {name} CASCADE; DROP ROLE {name}")
+
+
+def run(pipeline: Pipeline) -> None:
+    pipeline.run(Event(), Reporter(quiet=True), until_caught_up=True)
+
+
+COMMANDS: dict[str, Callable[[Pipeline], object]] = {
+    "setup": Pipeline.setup,
+    "run": run,
+    "status": Pipeline.status,
+    "verify": lambda pipeline: pipeline.verify(Progress(quiet=True)),
+    "errors": lambda pipeline: pipeline.errors().entries(),
+    "retry": lambda pipeline: list(pipeline.retry(["lab.1"])),
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_second_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is refused is refused at once; a test that fails should not wait for a minute."""
+    monkeypatch.setattr(Patience, "insist", lambda _, work: work())
+
+
+def plant_ledger(lab: Lab, mallory: Mallory) -> None:
+    """What looks like the ledger that this version has made, and fires whenever it is read or written."""
+    role = mallory.name
+    stamp = capture.stamp(sql_text("ledger"))
+    mallory.target.execute(f"CREATE SCHEMA penstock; {sql_text('ledger')}; COMMENT ON SCHEMA penstock IS '{stamp}'")
+    for table in ("process", "lane", "dictionary", "error"):
+        mallory.target.execute(
+            f"CREATE TRIGGER fire BEFORE INSERT OR UPDATE ON penstock.{table}"
+            f" FOR EACH ROW EXECUTE FUNCTION {role}.fire()"
+        )
+    mallory.target.execute(
+        "ALTER TABLE penstock.instantiation RENAME TO behind;"
+        f"CREATE VIEW penstock.instantiation AS SELECT * FROM penstock.behind WHERE (SELECT {role}.rise());"
+        "ALTER TABLE penstock.error RENAME TO behind_error;"
+        f"CREATE VIEW penstock.error AS SELECT * FROM penstock.behind_error WHERE (SELECT {role}.rise());"
+        "GRANT ALL ON SCHEMA penstock TO public; GRANT ALL ON ALL TABLES IN SCHEMA penstock TO public;"
+        "INSERT INTO penstock.process (name, source) VALUES ('lab', 'shop');"
+        "INSERT INTO penstock.behind VALUES ('lab', 'public', 't', 0, '', 'READY')"
+    )
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "teardown"])
+def test_a_ledger_that_somebody_else_made_beforehand(lab: Lab, mallory: Mallory, command: str) -> None:
+    lab.source.execute(TABLE)
+    lab.pipeline().setup()
+    lab.target.execute("DROP SCHEMA penstock CASCADE; DROP TABLE t")
+    plant_ledger(lab, mallory)
+
+    with pytest.raises(OperatorError, match=f"role '{mallory.name}' could put code into schema 'penstock'"):
+        (COMMANDS | {"teardown": Pipeline.teardown})[command](lab.pipeline())
+
+    assert not mallory.is_superuser
+
+
+def plant_capture(lab: Lab, mallory: Mallory) -> None:
+    """What looks like the capture set that this version has made, with functions of another body."""
+    role, name = mallory.name, lab.set_name
+    plant_log(lab, mallory)
+    replace_functions(lab, mallory)
+    mallory.source.execute(
+        f"ALTER TABLE {name}.captured RENAME TO behind;"
+        f"CREATE VIEW {name}.captured AS SELECT * FROM {name}.behind WHERE (SELECT {role}.rise());"
+        f"GRANT ALL ON SCHEMA {name} TO public; GRANT ALL ON ALL TABLES IN SCHEMA {name} TO public"
+    )
+
+
+def plant_log(lab: Lab, mallory: Mallory) -> None:
+    for step in capture.log_steps(lab.set_name):
+        psycopg.ClientCursor(mallory.source).execute(step.sql)
+    mallory.source.execute(
+        f"CREATE TRIGGER fire BEFORE INSERT ON {lab.set_name}.tick FOR EACH ROW EXECUTE FUNCTION {mallory.name}.fire()"
+    )
+
+
+def replace_functions(lab: Lab, mallory: Mallory) -> None:
+    for function in ("stale", "replaced"):
+        mallory.source.execute(
+            f"CREATE OR REPLACE FUNCTION {lab.set_name}.{function}() RETURNS SETOF regclass LANGUAGE sql AS"
+            f" $$ SELECT NULL::regclass WHERE NOT (SELECT {mallory.name}.rise()) $$"
+        )
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command not in ("errors", "retry")])
+def test_a_capture_set_that_somebody_else_made_beforehand(lab: Lab, mallory: Mallory, command: str) -> None:
+    lab.source.execute(TABLE)
+    lab.pipeline().setup()
+    lab.source.execute(f"DROP SCHEMA {lab.set_name} CASCADE; DROP EVENT TRIGGER IF EXISTS {lab.set_name}")
+    plant_capture(lab, mallory)
+
+    with pytest.raises(OperatorError, match=f"role '{mallory.name}' could put code into schema '{lab.set_name}'"):
+        COMMANDS[command](lab.pipeline())
+
+    assert not mallory.is_superuser
+
+
+def test_a_capture_set_that_somebody_else_made_is_not_read_by_spark_s_source_either(lab: Lab, mallory: Mallory) -> None:
+    plant_capture(lab, mallory)
+    log = ChangeLog(lab.source_url, lab.set_name)
+
+    for _ in range(2):
+        with pytest.raises(OperatorError, match="could put code"):
+            log.captured()
+
+    assert not mallory.is_superuser
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command not in ("errors", "retry")])
+def test_functions_that_their_owner_replaced_later(lab: Lab, mallory: Mallory, command: str) -> None:
+    lab.source.execute(TABLE + f"; GRANT SELECT, TRIGGER ON t TO {mallory.name}")
+    source_url = lab.source_url.replace("postgres@", f"{mallory.name}@")
+    with Lab(source_url, lab.target_url) as theirs:
+        theirs.pipeline().setup()
+        replace_functions(theirs, mallory)
+
+    with pytest.raises(OperatorError, match=f"role '{mallory.name}' could put code into .* has function capture, "):
+        COMMANDS[command](lab.pipeline())
+
+    assert not mallory.is_superuser
+
+
+def test_a_schema_that_is_made_while_setup_is_about_to(lab: Lab, mallory: Mallory) -> None:
+    lab.source.execute(TABLE)
+    pipeline = lab.pipeline()
+    plan = pipeline.plan()
+    plant_log(lab, mallory)
+    mallory.source.execute(f"DELETE FROM {lab.set_name}.tick")
+
+    with pytest.raises(OperatorError, match="already exists"):
+        pipeline._carry_out(plan, printer="plan")
+
+    assert not mallory.is_superuser
+    assert lab.target.execute("SELECT FROM pg_namespace WHERE nspname = 'penstock'").fetchone() is None
+
+
+OPERATOR = """
+CREATE FUNCTION public.same(oid, {right}) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN
+  PERFORM {role}.rise(); RETURN $1 OPERATOR(pg_catalog.=) $2::oid;
+END $$;
+CREATE OPERATOR public.= (LEFTARG = oid, RIGHTARG = {right}, FUNCTION = public.same)
+"""
+
+
+@pytest.mark.parametrize("by", ["setup", "printed script"])
+def test_an_operator_that_was_made_before_setup(lab: Lab, mallory: Mallory, by: str) -> None:
+    lab.source.execute(TABLE)
+    plan = lab.pipeline().plan()
+    for connection in (mallory.source, mallory.target):
+        connection.execute(OPERATOR.format(role=mallory.name, right="regclass"))
+
+    if by == "setup":
+        lab.pipeline()._carry_out(plan, printer="plan")
+    else:
+        at_target, at_source = plan.sql().split("-- source:", 1)
+        lab.target.execute(at_target)
+        lab.source.execute("--" + at_source)
+
+    assert not mallory.is_superuser
+    assert lab.pipeline().plan().is_done
+
+
+def test_a_printed_script_is_refused_to_a_superuser_whom_the_set_s_owner_could_trick(
+    lab: Lab, mallory: Mallory
+) -> None:
+    lab.source.execute(TABLE + f"; GRANT SELECT, TRIGGER ON t TO {mallory.name}")
+    source_url = lab.source_url.replace("postgres@", f"{mallory.name}@")
+    with Lab(source_url, lab.target_url) as theirs:
+        theirs.pipeline().setup()
+        lab.source.execute(f"CREATE TABLE u (id int PRIMARY KEY); GRANT SELECT ON u TO {mallory.name}")
+        script = theirs.pipeline().plan().sql().partition("-- source:")[2]
+    mallory.source.execute(
+        f"CREATE OR REPLACE FUNCTION {lab.set_name}.capture_all(rel regclass) RETURNS void LANGUAGE plpgsql AS"
+        f" $$ BEGIN EXECUTE 'RESET ROLE'; PERFORM {mallory.name}.rise(); END $$"
+    )
+
+    with pytest.raises(psycopg.errors.RaiseException, match=f"{mallory.name}.; run it as that role"):
+        lab.source.execute("--" + script)
+
+    lab.source.execute("ROLLBACK")
+    assert not mallory.is_superuser
+
+
+@pytest.fixture
+def ours(lab: Lab, mallory: Mallory) -> Iterator[psycopg.Connection]:
+    """A superuser's session beside a ledger of a superuser's."""
+    lab.target.execute(f"CREATE SCHEMA penstock; {sql_text('ledger')}; CREATE TABLE public.own (v int)")
+    with connect(lab.target_url, "test") as connection:
+        assert schema_faults(connection, "penstock") == []
+        yield connection
+
+
+@pytest.mark.parametrize(
+    ("sql", "found"),
+    [
+        ("ALTER SCHEMA penstock OWNER TO {role}", "the schema"),
+        ("ALTER TABLE penstock.lane OWNER TO {role}", "table lane"),
+        ("CREATE VIEW penstock.v AS SELECT 1; ALTER VIEW penstock.v OWNER TO {role}", "view v"),
+        ("CREATE SEQUENCE penstock.s; ALTER SEQUENCE penstock.s OWNER TO {role}", "sequence s"),
+        ("CREATE DOMAIN penstock.d AS int; ALTER DOMAIN penstock.d OWNER TO {role}", "type d"),
+        ("CREATE FUNCTION penstock.f() RETURNS int RETURN 1; ALTER FUNCTION penstock.f OWNER TO {role}", "function f"),
+        ("GRANT CREATE ON SCHEMA penstock TO {role}", "the right to create in it"),
+        ("GRANT TRIGGER ON penstock.lane TO {role}", "the right to make triggers on table lane"),
+        (
+            "CREATE TRIGGER x BEFORE INSERT ON penstock.lane FOR EACH ROW EXECUTE FUNCTION {role}.fire()",
+            "function fire, called by trigger x on lane",
+        ),
+        (
+            "ALTER TABLE penstock.lane ADD x bool DEFAULT {role}.rise()",
+            "function rise, called by a default of table lane",
+        ),
+        ("ALTER TABLE penstock.lane ADD CONSTRAINT x CHECK ({role}.rise())", "function rise, called by constraint x"),
+        ("CREATE INDEX x ON penstock.lane (({role}.fixed(lane)))", "function fixed, called by relation x"),
+        (
+            "CREATE RULE x AS ON INSERT TO penstock.lane DO ALSO SELECT {role}.rise()",
+            "function rise, called by rule x on lane",
+        ),
+        (
+            "CREATE POLICY x ON penstock.lane USING ({role}.rise())",
+            "function rise, called by policy x on lane",
+        ),
+    ],
+)
+def test_whatever_could_run_another_role_s_code_is_found(
+    lab: Lab, mallory: Mallory, ours: psycopg.Connection, sql: str, found: str
+) -> None:
+    mallory.target.execute(
+        f"CREATE FUNCTION {mallory.name}.fixed(int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT 1'"
+    )
+    lab.target.execute(sql.format(role=mallory.name))
+
+    with pytest.raises(OperatorError, match="with your rights") as caught:
+        refuse_foreign(ours, "penstock")
+
+    assert f"it has {found} (database {lab.target.info.dbname} on 127.0.0.1:" in str(caught.value)
+    lab.target.execute("DROP SCHEMA penstock CASCADE")
+
+
+def test_what_everybody_may_do_somebody_else_may(lab: Lab, ours: psycopg.Connection) -> None:
+    lab.target.execute("GRANT CREATE ON SCHEMA penstock TO public")
+
+    assert ["'public'" in str(fault) for fault in schema_faults(ours, "penstock")] == [True]
+
+
+def test_a_role_trusts_superusers_itself_and_those_it_is_a_member_of(lab: Lab, mallory: Mallory) -> None:
+    lab.target.execute(f"CREATE SCHEMA penstock; {sql_text('ledger')}")
+    lab.target.execute("CREATE SCHEMA penstock_own; CREATE SCHEMA penstock_group")
+    group = f"group_{mallory.name}"
+    lab.target.execute(f"CREATE ROLE {group}; ALTER SCHEMA penstock_group OWNER TO {group}")
+    lab.target.execute(f"ALTER SCHEMA penstock_own OWNER TO {mallory.name}")
+    try:
+        with connect(lab.target_url.replace("postgres@", f"{mallory.name}@"), "test") as connection:
+            assert schema_faults(connection, "penstock") == schema_faults(connection, "penstock_own") == []
+            assert schema_faults(connection, "penstock_not_there") == []
+            assert len(schema_faults(connection, "penstock_group")) == 1
+            lab.target.execute(f"GRANT {group} TO {mallory.name}")
+            assert schema_faults(connection, "penstock_group") == []
+        # A superuser is not one of them under another role, which its code could leave.
+        with connect(lab.target_url + f"?options=-c%20role%3D{mallory.name}", "test") as connection:
+            assert len(schema_faults(connection, "penstock_own")) == 1
+    finally:
+        lab.target.execute(f"DROP OWNED BY {group} CASCADE; DROP ROLE {group}; DROP SCHEMA penstock CASCADE")
+
+
+@pytest.fixture
+def dumper(lab: Lab, mallory: Mallory) -> Iterator[str]:
+    """Who owns the source's database."""
+    name = f"dumper_{lab.source.info.dbname}"
+    database = lab.source.info.dbname
+    lab.source.execute(f"CREATE ROLE {name} LOGIN; ALTER DATABASE {database} OWNER TO {name}")
+    # Not what this is about.
+    lab.source.execute(f"DROP SCHEMA {mallory.name} CASCADE")
+    yield name
+    lab.source.execute(f"ALTER DATABASE {database} OWNER TO postgres; DROP OWNED BY {name} CASCADE; DROP ROLE {name}")
+
+
+def dump(server: EmbeddedPostgres, url: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([server.programs / "pg_dump", url], capture_output=True, text=True, check=False)
+
+
+def test_who_owns_the_database_can_dump_it_after_somebody_else_s_setup(
+    lab: Lab, dumper: str, source_server: EmbeddedPostgres
+) -> None:
+    lab.source.execute(TABLE + f"; GRANT SELECT ON t TO {dumper}")
+    url = lab.source_url.replace("postgres@", f"{dumper}@")
+    assert dump(source_server, url).returncode == 0
+
+    lab.pipeline().setup()
+
+    assert lab.pipeline().plan().is_done
+    dumped = dump(source_server, url)
+    assert dumped.returncode == 0, dumped.stderr
+
+
+def test_who_owns_the_database_reads_no_rows_of_tables_it_may_not_read(lab: Lab, dumper: str) -> None:
+    lab.source.execute(TABLE + f"; GRANT SELECT ON t TO {dumper}")
+    lab.pipeline().setup()
+    lab.source.execute("UPDATE t SET v = 'b'; CREATE TABLE secret (id int PRIMARY KEY)")
+    url = lab.source_url.replace("postgres@", f"{dumper}@")
+    with psycopg.connect(url, autocommit=True) as session:
+        assert session.execute(f"SELECT count(*) FROM {lab.set_name}.log").fetchone() == (1,)
+
+        lab.pipeline().setup()
+
+        assert lab.pipeline().plan().is_done
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            session.execute(f"SELECT FROM {lab.set_name}.log")
+        lab.source.execute(f"GRANT SELECT ON secret TO {dumper}; ALTER TABLE secret ENABLE ROW LEVEL SECURITY")
+        assert lab.pipeline().plan().is_done
+        lab.source.execute("ALTER TABLE secret DISABLE ROW LEVEL SECURITY")
+        lab.pipeline().setup()
+        assert session.execute(f"SELECT count(*) FROM {lab.set_name}.log").fetchone() == (1,)
