@@ -368,7 +368,7 @@ def test_s67_disable_on_error(target: Target) -> None:
 def test_s73_ordinary_triggers_do_not_fire_always_ones_do(target: Target, way: tuple[bool, int]) -> None:
     target.connection.execute(
         "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS"
-        " $$ BEGIN INSERT INTO hist VALUES (NEW.id, TG_NAME, ''); RETURN NULL; END $$;"
+        " $$ BEGIN INSERT INTO public.hist VALUES (NEW.id, TG_NAME, ''); RETURN NULL; END $$;"
         "CREATE TRIGGER ordinary AFTER UPDATE ON acct FOR EACH ROW EXECUTE FUNCTION note();"
         "CREATE TRIGGER always AFTER UPDATE ON acct FOR EACH ROW EXECUTE FUNCTION note();"
         "ALTER TABLE acct ENABLE ALWAYS TRIGGER always;"
