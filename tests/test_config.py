@@ -262,14 +262,27 @@ def test_of_a_whole_url_that_was_put_together_wrongly_no_part_of_the_password_is
     assert not re.search("[Zx7]", shown)
 
 
-@pytest.mark.parametrize("rest", ["app:Top/9@one/shop", "app:T@p@one/shop", "app:Top@one/shop", "one:Top"])
-def test_an_url_s_rest_is_no_host(rest: str) -> None:
-    url = read(with_url("postgresql://${env:REST}"), REST=rest).connections["source"].url
+@pytest.mark.parametrize(
+    ("url", "secret"),
+    [
+        ("postgresql://${env:IT}", "app:Top/9@one/shop"),
+        ("postgresql://${env:IT}", "app:T@p@one/shop"),
+        ("postgresql://${env:IT}", "app:Top@one/shop"),
+        ("postgresql://${env:IT}", "one:Top"),
+        ("postgresql://${env:IT}@one/shop", "app:Top"),
+        ("postgresql://one/${env:IT}", "shop?password=Top"),
+        ("host=one dbname=${env:IT}", "postgresql://app:Top@one/shop"),
+        ("host=one user=${env:IT}", "app password=Top"),
+    ],
+)
+def test_a_secret_that_holds_more_than_its_place_takes_is_not_shown(url: str, secret: str) -> None:
+    found = read(with_url(url), IT=secret).connections["source"].url
 
     with pytest.raises(ConfigError) as caught:
-        label(url)
+        label(found)
 
     assert "To" not in str(caught.value)
+    assert "T@" not in str(caught.value)
 
 
 @pytest.mark.parametrize("host", ["one", "10.0.0.1", "%2Frun%2Fpostgresql", "one,two", "one:5432,two:5433", "[::1]:5"])

@@ -323,6 +323,11 @@ def test_a_role_trusts_superusers_itself_and_those_it_is_a_member_of(lab: Lab, m
             assert len(schema_faults(connection, "penstock_group")) == 1
             lab.target.execute(f"GRANT {group} TO {mallory.name}")
             assert schema_faults(connection, "penstock_group") == []
+            # Who may become a superuser is as careful as one.
+            lab.target.execute(f"GRANT postgres TO {mallory.name}")
+            assert len(schema_faults(connection, "penstock_group")) == 1
+            assert schema_faults(connection, "penstock") == []
+            lab.target.execute(f"REVOKE postgres FROM {mallory.name}")
         # A superuser is not one of them under another role, which its code could leave.
         with connect(lab.target_url + f"?options=-c%20role%3D{mallory.name}", "test") as connection:
             assert len(schema_faults(connection, "penstock_own")) == 1

@@ -96,13 +96,13 @@ def _parts(url: str) -> dict[str, Any]:
 
 
 def _is_plausible(parts: Mapping[str, Any]) -> bool:
-    """Whether a url's host, port and database can be such; else a whole url, or its end, may stand in their place."""
-    hosts = str(parts.get("host") or "").split(",")
-    ports = str(parts.get("port") or "").split(",")
+    """Whether what a label shows can be what it is called; else a password may have come along in one secret."""
+    host, port, user, database = (str(parts.get(name) or "") for name in ("host", "port", "user", "dbname"))
     return (
-        all(_is_host(host) for host in hosts)
-        and all(not port.strip() or port.strip().isdecimal() for port in ports)
-        and "://" not in str(parts.get("dbname") or "")
+        all(_is_host(one) for one in host.split(","))
+        and all(not one.strip() or one.strip().isdecimal() for one in port.split(","))
+        and ":" not in user
+        and not re.search(r"://|password\s*=", f"{user} {database}", re.IGNORECASE)
     )
 
 

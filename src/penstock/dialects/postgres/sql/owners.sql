@@ -1,11 +1,11 @@
 -- What in a schema of ours another role could have put its own code into, or could at any time: objects by role.
 -- Who may change something is trusted if the user has all of its rights anyway: the user, a role the user is a member of,
--- and a superuser. A superuser is a member of every role, and trusts superusers alone. What counts is who has logged in:
--- code that runs under SET ROLE can undo it. $1 is the schema.
+-- and a superuser. A superuser, and who may become one, trusts superusers alone. What counts is who has logged in: code
+-- that runs under SET ROLE can undo it. $1 is the schema.
 WITH trusted AS (
   SELECT r.oid FROM pg_roles r
-  WHERE r.rolsuper
-    OR (pg_has_role(session_user, r.oid, 'MEMBER') AND NOT (SELECT u.rolsuper FROM pg_roles u WHERE u.rolname = session_user))
+  WHERE r.rolsuper OR (pg_has_role(session_user, r.oid, 'MEMBER')
+    AND NOT EXISTS (SELECT FROM pg_roles s WHERE s.rolsuper AND pg_has_role(session_user, s.oid, 'MEMBER')))
 ), ours AS (
   SELECT n.oid, n.nspowner, n.nspacl FROM pg_namespace n WHERE n.nspname = $1
 ), relation AS (
