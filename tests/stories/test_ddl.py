@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from penstock.apply.server import ServerConfig
+from penstock.change import TableName
 from penstock.dialects.base import LockedError
 from penstock.errors import OperatorError
 from penstock.pipeline import pipeline
@@ -95,7 +96,7 @@ def test_a_table_made_anew_is_noticed_and_copied_anew(lab: Lab) -> None:
         " ALTER TABLE t_new RENAME TO t"
     )
 
-    assert lab.source.execute("SELECT r::text FROM penstock_lab.replaced() r").fetchall() == [("t",)]
+    assert lab.pipeline()._source.replaced_tables() == [TableName("public", "t")]
     with pytest.raises(OperatorError, match=r"table public\.t holds rows that penstock did not copy"):
         lab.pipeline(["public.t"]).setup()
     lab.target.execute("TRUNCATE t")

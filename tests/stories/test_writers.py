@@ -322,6 +322,14 @@ def test_tables_that_change_places(watched: Lab) -> None:
     ]
 
 
+def test_a_table_that_is_renamed_away_is_named(watched: Lab) -> None:
+    set_up(watched, "CREATE TABLE t (id int PRIMARY KEY)", ["public.t"])
+    watched.source.execute("ALTER TABLE t RENAME TO u")
+    assert not_captured(watched, "public.t") == [
+        "public.t is not captured: it was renamed to public.u, which no pattern of capture.tables means"
+    ]
+
+
 def test_a_table_that_took_a_captured_name_stops_a_run(lab: Lab) -> None:
     lab.setup("CREATE TABLE t (id int PRIMARY KEY)")
     lab.source.execute("DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY)")

@@ -128,9 +128,11 @@ class Pipeline:
         try:
             return self._run(stop, listener, until_caught_up=until_caught_up)
         except PenstockError as exc:
-            # The ledger may be what is out of reach.
-            with suppress(PenstockError), closing(self._target.ledger()) as ledger:
-                ledger.note_stop(str(exc))
+            # The ledger may be what is out of reach, or is somebody else's.
+            with suppress(PenstockError):
+                if self._target.has_ledger():
+                    with closing(self._target.ledger()) as ledger:
+                        ledger.note_stop(str(exc))
             raise
 
     def status(self) -> Status:

@@ -99,13 +99,25 @@ def has_current_tables(
     wanted = {quote(table.schema, table.name): table in by_row for table in tables}
     row = connection.execute(
         f"SELECT count(*) = %s AND NOT EXISTS (SELECT FROM {quoted}.behind())"
-        f" AND NOT EXISTS (SELECT FROM {quoted}.replaced())"
         " FROM unnest(%s::regclass[], %s::bool[]) w (relid, by_row)"
         f" WHERE EXISTS (SELECT FROM {quoted}.captured_now c WHERE c.relid = w.relid AND c.mode <> 'detached')"
         f" AND w.by_row = EXISTS (SELECT FROM {quoted}.by_row r WHERE r.relid = w.relid)",
         [len(wanted), list(wanted), list(wanted.values())],
     ).fetchone()
-    return bool(row and row[0])
+    return bool(row and row[0]) and not replaced_tables(connection, name)
+
+
+def replaced_tables(connection: Connection, name: str) -> list[TableName]:
+    """Tables that were made anew, or renamed, under a captured name, and are not captured yet."""
+    # Not the rows of `captured_now`: also a name that the captured table had before.
+    captured = f"{quote(name)}.captured"
+    rows = connection.execute(
+        "SELECT n.nspname, k.relname FROM pg_class k JOIN pg_namespace n ON n.oid = k.relnamespace"
+        f" WHERE (n.nspname, k.relname) IN (SELECT definition ->> 'schema', definition ->> 'name' FROM {captured}"
+        "   WHERE mode NOT LIKE 'partition%' AND mode <> 'detached') AND k.relkind IN ('r', 'p')"
+        f" AND NOT EXISTS (SELECT FROM {captured} c WHERE c.relid = k.oid AND c.mode <> 'detached') ORDER BY 1, 2"
+    )
+    return [TableName(schema, table) for schema, table in rows]
 
 
 def follow(connection: Connection, name: str) -> list[str]:
@@ -198,7 +210,7 @@ def _drop_trigger(name: str) -> str:
 def _function_names(name: str) -> list[str]:
     """Functions that the scripts of this version make; and those that older versions made."""
     made = re.findall(r"CREATE OR REPLACE FUNCTION \S+?\.(\w+)\(", _log_script(name) + _ddl_script(name))
-    older = ["install_marker", "json_value", "trigger_names", "stale"]
+    older = ["install_marker", "json_value", "trigger_names", "stale", "replaced"]
     return sorted({*made, *older})
 
 

@@ -343,28 +343,34 @@ def uncaptured_tables(connection: Connection, set_name: str, patterns: Sequence[
     matched = {table for table in matched if roots[table] == table or roots[table] not in matched}
     oids = table_oids(connection, matched)
     unlogged = set(unlogged_tables(connection, matched))
+    captured = quote(set_name)
     rows = connection.execute(
-        f"SELECT c.relid::bigint, c.mode, {quote(set_name)}.captured_root(c.relid) <> c.relid"
-        f" FROM {quote(set_name)}.captured_now c"
+        f"SELECT c.relid::bigint, c.mode, {captured}.captured_root(c.relid) <> c.relid FROM {captured}.captured_now c"
     ).fetchall()
     modes = {relid: "partition" if is_part else mode for relid, mode, is_part in rows}
-    names = {
-        TableName(schema, name)
-        for schema, name in connection.execute(
-            f"SELECT DISTINCT definition ->> 'schema', definition ->> 'name' FROM {quote(set_name)}.captured"
-        )
-    }
+    names = connection.execute(
+        "SELECT DISTINCT c.definition ->> 'schema', c.definition ->> 'name', n.nspname, k.relname"
+        f" FROM {captured}.captured c LEFT JOIN pg_class k ON k.oid = c.relid"
+        " LEFT JOIN pg_namespace n ON n.oid = k.relnamespace"
+        " WHERE c.mode NOT LIKE 'partition%' AND c.mode <> 'detached'"
+    ).fetchall()
+    known = {TableName(schema, name) for schema, name, _, _ in names}
+    before = {TableName(schema, name): TableName(now, called) for schema, name, now, called in names if called}
     found = []
     for table in sorted(matched):
         mode = modes.get(oids.get(table, 0))
         if table in unlogged:
             found.append(Uncaptured(table, "it is unlogged; a crash empties it without a change"))
-        elif mode is None and table in names:
+        elif mode is None and table in known:
             found.append(Uncaptured(table, "it was made anew, or renamed, after setup; run `penstock setup`"))
         elif mode is None:
             found.append(Uncaptured(table, "it was made after setup; run `penstock setup`"))
         elif mode == "detached" or (mode.startswith("partition") and roots[table] == table):
             found.append(Uncaptured(table, "it was a partition, and was detached; run `penstock setup`"))
+    for table, now in sorted(before.items()):
+        is_meant = any(TablePattern.parse(pattern).matches(table) for pattern in patterns)
+        if is_meant and table not in roots and now not in matched:
+            found.append(Uncaptured(table, f"it was renamed to {now}, which no pattern of capture.tables means"))
     return found
 
 

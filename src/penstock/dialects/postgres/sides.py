@@ -14,7 +14,7 @@ from penstock.dialects.postgres.access import PostgresSource, PostgresTarget
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.change_log import ChangeLog
 from penstock.dialects.postgres.comparer import PostgresComparer
-from penstock.dialects.postgres.connection import Connection, connect, label, quote, speaking
+from penstock.dialects.postgres.connection import Connection, connect, label, speaking
 from penstock.dialects.postgres.copy import PostgresCopyOrigin
 from penstock.dialects.postgres.error_queue import PostgresErrorQueue
 from penstock.dialects.postgres.errors import translate
@@ -190,19 +190,12 @@ class PostgresSourceSide(_PostgresSide):
         return ChangeLog(self._url, self._set_name)
 
     def replaced_tables(self) -> Sequence[TableName]:
-        """Tables that were made anew under a captured name, and are not captured yet."""
+        """Tables that were made anew, or renamed, under a captured name, and are not captured yet."""
         with self._connection("read the captured tables") as connection:
-            if schema_faults(connection, self._set_name):
-                # The plan names them; nothing of the set is run.
+            # The plan names faults; nothing of such a set is read.
+            if schema_faults(connection, self._set_name) or not capture.is_installed(connection, self._set_name):
                 return []
-            if not capture.has_current_log(connection, self._set_name):
-                # An older version's set is brought up to date first.
-                return []
-            rows = connection.execute(
-                "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-                f" WHERE c.oid IN (SELECT r FROM {quote(self._set_name)}.replaced() r)"
-            )
-            return [TableName(schema, name) for schema, name in rows]
+            return capture.replaced_tables(connection, self._set_name)
 
     def follow(self) -> Sequence[str]:
         """Build the capture anew of tables that were altered, without making anybody wait.

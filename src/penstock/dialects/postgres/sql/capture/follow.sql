@@ -157,15 +157,6 @@ BEGIN
   END LOOP;
 END $$;
 
--- Tables that were made anew, under a captured name, and are not captured yet.
-CREATE OR REPLACE FUNCTION {set}.replaced() RETURNS SETOF regclass
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET jit = off AS $$
-  SELECT k.oid::regclass FROM pg_class k JOIN pg_namespace n ON n.oid = k.relnamespace
-  WHERE (n.nspname, k.relname) IN (SELECT definition ->> 'schema', definition ->> 'name' FROM {set}.captured
-      WHERE mode NOT LIKE 'partition%' AND mode <> 'detached')
-    AND k.oid NOT IN (SELECT relid FROM {set}.captured_now WHERE mode <> 'detached') AND k.relkind IN ('r', 'p')
-$$;
-
 -- Captured tables, roots and ordinary ones, whose capture has to be built anew: their definition or triggers changed,
 -- or their partitions are others.
 CREATE OR REPLACE FUNCTION {set}.behind() RETURNS SETOF oid
