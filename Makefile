@@ -19,8 +19,10 @@ demo: $(STAMP) java ## copy between two embedded PostgreSQL servers, with one fa
 test: $(STAMP) java ## run the test suite
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-soak: $(STAMP) java ## the long tests, then faults at random under load: make soak MINUTES=60
+soak: $(STAMP) java ## the long tests, random statements and values, then faults under load: make soak MINUTES=60
 	@$(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
+	@$(BIN)/python -m tests.fuzz.ddl --minutes 10
+	@$(BIN)/python -m tests.fuzz.types --minutes 10
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES) $(SOAK_ARGS)
 
 lint: $(STAMP) ## ruff, codespell, import-linter
