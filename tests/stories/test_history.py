@@ -291,6 +291,16 @@ def test_a_target_whose_ledger_is_lost_is_refused(lab: Lab) -> None:
     with pytest.raises(OperatorError, match="of which the target's ledger knows nothing"):
         again(lab)
 
+    lab.ledger.close()
+    # The ledger does not know what it has filled.
+    assert lab.pipeline().resync().tables == []
+    lab.target.execute("TRUNCATE t, keyless")
+    lab.start()
+    commit(lab, 21, 30)
+    lab.apply()
+    assert [row[0] for row in lab.rows("keyless")] == list(range(21, 31))
+    assert [state.consumer.id for state in lab.log.consumers()] == [lab.ledger.consumer().id]
+
 
 def test_a_page_of_another_history_is_not_read(lab: Lab) -> None:
     """While a run is at work, its session is moved to a server that has other cuts."""
@@ -483,3 +493,35 @@ def test_a_set_of_an_earlier_version_that_was_copied_is_known_by_its_tables(
             assert [row[0] for row in moved.rows("keyless")] == list(range(31, 41))
     finally:
         drop_database(target_server, name)
+
+
+def test_tables_at_two_positions_are_consistent_once_apply_has_passed_both(lab: Lab) -> None:
+    """After a first copy that was cut short, a table without a key is copied anew, at a later position."""
+    lab.setup(SCHEMA)
+    commit(lab, 1, 5)
+    later = lab.log.tick()
+    commit(lab, 6, 10)
+    lab.target.execute("INSERT INTO keyless SELECT generate_series(1, 5)")
+    lab.target.execute("UPDATE penstock.instantiation SET scn = %s WHERE table_name = 'keyless'", [later])
+    seen = []
+
+    while (part := lab.next_slice(Limit(max_transactions=2))) is not None:
+        status = lab.pipeline().status()
+        seen.append((status.low_watermark >= later, status.consistent_at is not None))
+        assert [result.failure for result in lab.apply_slice(part, lanes=1)] == [None]
+        lab.ledger.complete(part.end, part.last_committed_at, part.anchor)
+
+    assert {known for is_past, known in seen if not is_past} == {False}
+    assert {known for is_past, known in seen if is_past} == {True}
+    lab.assert_identical("t", "keyless")
+
+
+def test_a_copy_that_begins_anew_leaves_tables_that_inherit_alone(lab: Lab) -> None:
+    lab.setup(SCHEMA)
+    lab.target.execute("CREATE TABLE child () INHERITS (keyless); INSERT INTO child VALUES (7)")
+    lab.target.execute("INSERT INTO keyless VALUES (1)")
+
+    lab.ledger.clear(TableName("public", "keyless"))
+
+    assert lab.rows("keyless") == [(7,)]
+    assert lab.ledger.is_empty(TableName("public", "keyless"))

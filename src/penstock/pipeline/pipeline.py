@@ -258,9 +258,7 @@ class Pipeline:
         others = self.consumers() if self._source.has_capture() and len(source.steps) < 2 else []
         others = [c for c in others if c.consumer.id != consumer.id]
         if others:
-            names = ", ".join(
-                f"{c.consumer.name!r}" + (f" ({c.consumer.target})" if c.consumer.target else "") for c in others
-            )
+            names = ", ".join(f"{c.consumer.name} ({c.consumer.target or 'a Spark stream'})" for c in others)
             source.notes.append(f"the capture set stays, for other consumers: {names}")
         return Plan([], source, self._target.removal())
 
@@ -416,8 +414,9 @@ class Pipeline:
     ) -> Collection[TableName]:
         """Copy what is not copied yet; returns the tables that were captured when it began."""
         with closing(self._source.open_log()) as log:
-            followed = self._followed(log.captured(), ledger.instantiated())
-            captured = {name: table for name, table in roots(log.captured()).items() if name in followed}
+            versions = log.captured()
+        followed = self._followed(versions, ledger.instantiated())
+        captured = {name: table for name, table in roots(versions).items() if name in followed}
         existing = self._source.describe(captured)
         at_target = self._target.describe(captured)
         copyable = sorted(name for name in existing if name in at_target)
