@@ -133,6 +133,7 @@ def test_a_new_first_copy_while_the_source_is_written_to(lab: Lab, program: Prog
         assert full.code == 3
         assert "public.shared holds rows" in full.err
         lab.target.execute("DELETE FROM shared; DELETE FROM penstock.process WHERE name = 'another'")
+        assert program("setup").code == 0
         run = program("run", "--until-caught-up", "--json")
         assert run.code == 0, run.err
     assert program("run", "--until-caught-up").code == 0

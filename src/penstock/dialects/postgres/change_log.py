@@ -275,8 +275,9 @@ class ChangeLog:
                 f"DELETE FROM {self._set}.marker WHERE {is_over} AND NOT {is_needed}",
                 f"DELETE FROM {self._set}.tick WHERE scn < {tick.scn} AND NOT {is_needed}",
             )
-        if freed_ticks:
-            self._freed_below, self._freed_to = cut.xmin, tick.scn
+            if freed_ticks or self._ticks.first().scn == tick.scn:
+                # All of it is gone: the next call need not look there again.
+                self._freed_below, self._freed_to = cut.xmin, tick.scn
         return freed_rows
 
     def seen(self, consumer: str) -> None:

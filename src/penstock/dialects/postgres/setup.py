@@ -23,6 +23,7 @@ from penstock.dialects.postgres.catalog import (
 from penstock.dialects.postgres.connection import Connection, label, literal, quote
 from penstock.dialects.postgres.privileges import may, missing_source_grants, missing_target_grants
 from penstock.dialects.postgres.resources import sql_text
+from penstock.dialects.postgres.resync import only
 from penstock.errors import OperatorError, PenstockError
 from penstock.schema import TableSchema
 from penstock.sources.trigger_queue.patterns import TablePattern
@@ -248,7 +249,7 @@ def _has_rows(connection: Connection, name: TableName) -> bool:
         return False
     if not may(connection, "SELECT has_table_privilege(%s, 'SELECT') AND NOT row_security_active(%s)", quoted, quoted):
         return False
-    return connection.execute(f"SELECT FROM {quoted} LIMIT 1").fetchone() is not None
+    return connection.execute(f"SELECT FROM {only(connection, quoted)} LIMIT 1").fetchone() is not None
 
 
 def _is_ledger_current(connection: Connection) -> bool:
