@@ -382,3 +382,20 @@ def test_who_owns_the_database_reads_no_rows_of_tables_it_may_not_read(lab: Lab,
         lab.source.execute("ALTER TABLE secret DISABLE ROW LEVEL SECURITY")
         lab.pipeline().setup()
         assert session.execute(f"SELECT count(*) FROM {lab.set_name}.log").fetchone() == (1,)
+
+
+def test_default_privileges_give_nobody_a_right_on_our_objects(lab: Lab, mallory: Mallory) -> None:
+    for side in (lab.source, lab.target):
+        for what in ("TABLES", "SEQUENCES", "SCHEMAS"):
+            side.execute(f"ALTER DEFAULT PRIVILEGES GRANT ALL ON {what} TO {mallory.name}, PUBLIC")
+    lab.setup(TABLE)
+    lab.source.execute("INSERT INTO t (id) VALUES (2)")
+    lab.apply()
+    assert lab.pipeline().setup().is_done
+
+    for connection, schema in ((mallory.source, lab.set_name), (mallory.target, "penstock")):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute(f"SELECT FROM {schema}.{'log' if schema == lab.set_name else 'process'}")
+    for side in (lab.source, lab.target):
+        for what in ("TABLES", "SEQUENCES", "SCHEMAS"):
+            side.execute(f"ALTER DEFAULT PRIVILEGES REVOKE ALL ON {what} FROM {mallory.name}, PUBLIC")

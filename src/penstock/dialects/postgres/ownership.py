@@ -38,6 +38,27 @@ SELECT (
 """Whether a role may read whole tables, and everything in a schema of ours."""
 
 
+_SEAL = """
+DO $$
+DECLARE
+  given record;
+BEGIN
+  FOR given IN
+    SELECT DISTINCT CASE c.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END AS kind, c.oid::regclass::text AS name,
+      coalesce(quote_ident(r.rolname), 'PUBLIC') AS grantee
+    FROM pg_class c, aclexplode(c.relacl) a LEFT JOIN pg_roles r ON r.oid = a.grantee
+    WHERE c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = {schema}) AND a.grantee <> c.relowner
+      AND c.relkind IN ('r', 'v', 'S')
+    UNION ALL
+    SELECT DISTINCT 'SCHEMA', quote_ident(n.nspname), coalesce(quote_ident(r.rolname), 'PUBLIC')
+    FROM pg_namespace n, aclexplode(n.nspacl) a LEFT JOIN pg_roles r ON r.oid = a.grantee
+    WHERE n.nspname = {schema} AND a.grantee <> n.nspowner
+  LOOP
+    EXECUTE format('REVOKE ALL ON %s %s FROM %s', given.kind, given.name, given.grantee);
+  END LOOP;
+END $$"""
+
+
 def schema_faults(connection: Connection, schema: str) -> list[PenstockError]:
     """Say which other roles could put code into a schema of ours; nothing where there is no such schema.
 
@@ -81,6 +102,11 @@ def schema_steps(connection: Connection, schema: str) -> list[Step]:
     if connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", [schema]).fetchone() is not None:
         return []
     return [Step(f"schema {schema}", f"CREATE SCHEMA {quote(schema)}")]
+
+
+def seal_step(schema: str) -> Step:
+    """The step that takes back what `ALTER DEFAULT PRIVILEGES` has given others on the objects of a schema of ours."""
+    return Step("nobody else has a right on it", _SEAL.format(schema=literal(schema)))
 
 
 def dump_steps(connection: Connection, schema: str, tables: Sequence[TableName], *, is_new: bool) -> list[Step]:

@@ -88,6 +88,7 @@ def plan_source(
     has_log = capture.has_current_log(connection, name)
     if not has_log:
         plan.steps += ownership.schema_steps(connection, name) + capture.log_steps(name)
+        plan.steps.append(ownership.seal_step(name))
     if superuser and not (has_log and capture.has_event_triggers(connection, name)):
         plan.steps.append(capture.event_trigger_step(name))
     if not (has_log and capture.has_current_tables(connection, name, tables, by_row)):
@@ -161,6 +162,7 @@ def plan_target(
                 "a note of the version of the ledger", f"COMMENT ON SCHEMA penstock IS {literal(capture.stamp(script))}"
             )
         )
+        plan.steps.append(ownership.seal_step("penstock"))
     plan.steps += ownership.dump_steps(connection, "penstock", list(source), is_new=not has_ledger)
     missing = [name for name in source if name not in existing]
     plan.steps += _schema_steps(connection, missing, blueprint)
