@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, TypeVar
@@ -24,7 +24,8 @@ class Column:
         is_generated: The database computes it; nobody may write it.
         is_identity_always: An insert may write it by overriding the identity, an update never.
         is_comparable: The type has an equality operator.
-        is_exact: Equal values have equal canonical text. False for numeric (1.0 = 1.00), floats, jsonb...
+        is_exact: Equal values have equal canonical text. False for numeric (1.0 = 1.00) without a scale, jsonb...
+        is_builtin: The database's own type: nobody else's cast, operator or function has anything to say of it.
         is_key_usable: May be part of an all-columns key (A-67).
         is_integer, is_decimal: Canonical text is a plain number, so equal values can be told by normalising it.
         to_text: SQL template, `{}` for the column, that yields canonical text.
@@ -41,6 +42,7 @@ class Column:
     is_identity_always: bool = False
     is_comparable: bool = True
     is_exact: bool = True
+    is_builtin: bool = True
     is_key_usable: bool = True
     is_integer: bool = False
     is_decimal: bool = False
@@ -69,6 +71,7 @@ class Unique:
     Attributes:
         columns: Empty when the index has an expression or a predicate: which rows it keeps apart cannot be
             told from column values alone (A-45).
+        operators: For each column, what is equal to the index, as SQL.
         mentions: Every column it looks at.
         is_deferrable: Checked at commit, or at the end of the statement, instead of row by row.
         nulls_are_equal: NULLS NOT DISTINCT.
@@ -79,11 +82,21 @@ class Unique:
     mentions: tuple[str, ...]
     is_deferrable: bool = False
     nulls_are_equal: bool = False
+    operators: tuple[str, ...] = ()
+
+    @property
+    def equals(self) -> Mapping[str, str]:
+        """For each column, the operator that its index uses."""
+        return dict(zip(self.columns, self.operators or ("=",) * len(self.columns), strict=True))
 
 
 @dataclass(frozen=True)
 class ForeignKey:
-    """A foreign key that the database enforces."""
+    """A foreign key that the database enforces.
+
+    Attributes:
+        operators: For each pair of columns, what is equal, as SQL; the parent's column stands left.
+    """
 
     name: str
     child: TableName
@@ -92,6 +105,13 @@ class ForeignKey:
     parent_columns: tuple[str, ...]
     is_match_full: bool = False
     is_deferrable: bool = False
+    operators: tuple[str, ...] = ()
+
+    @property
+    def pairs(self) -> Sequence[tuple[str, str, str]]:
+        """(column of the parent, operator, column of the child)."""
+        operators = self.operators or ("=",) * len(self.columns)
+        return list(zip(self.parent_columns, operators, self.columns, strict=True))
 
 
 @dataclass(frozen=True)
@@ -217,6 +237,8 @@ def _unique(values: Mapping[str, Any]) -> Unique:
         tuple(values["mentions"]),
         values["is_deferrable"],
         values["nulls_are_equal"],
+        # A version that was described long ago has none.
+        tuple(values.get("operators", ())),
     )
 
 
@@ -229,4 +251,5 @@ def _foreign_key(values: Mapping[str, Any]) -> ForeignKey:
         tuple(values["parent_columns"]),
         values["is_match_full"],
         values["is_deferrable"],
+        tuple(values.get("operators", ())),
     )

@@ -35,14 +35,15 @@ WITH RECURSIVE rel AS (
           SELECT FROM pg_catalog.pg_cast k
           WHERE k.castsource = p.typ AND k.casttarget = o.opcintype AND k.castmethod = 'b' AND k.castcontext = 'i'))
     ) AS is_comparable,
-    -- Types whose values are equal only if they are the same to the byte.
-    t.typtype = 'e' OR t.typnamespace = 'pg_catalog'::regnamespace AND t.typname IN ('bool', 'bytea', 'char', 'name', 'int2',
-      'int4', 'int8', 'oid', 'text', 'varchar', 'date', 'time', 'timetz', 'timestamp', 'timestamptz', 'uuid', 'macaddr',
-      'macaddr8', 'inet', 'cidr', 'bit', 'varbit', 'pg_lsn', 'xid8', 'money') AS is_exact,
-    t.typtype = 'e' OR t.typnamespace = 'pg_catalog'::regnamespace AND t.typname NOT LIKE 'reg%' AS has_safe_text,
-    -- What a type of somebody's own makes its text of is not known; of these it is.
-    t.typtype <> 'e' AND t.typnamespace <> 'pg_catalog'::regnamespace
-      AND t.typname NOT IN ('citext', 'hstore', 'ltree', 'lquery', 'ltxtquery', 'geometry', 'geography') AS is_unknown
+    -- Their = is true only of values that are written the same.
+    t.typtype = 'e' OR t.typnamespace = 'pg_catalog'::regnamespace AND t.typname IN ('bool', 'int2', 'int4', 'int8', 'oid',
+      'bytea', 'text', 'varchar', 'char', 'name', 'money', 'date', 'time', 'timetz', 'timestamp', 'timestamptz', 'uuid',
+      'inet', 'cidr', 'macaddr', 'macaddr8', 'bit', 'varbit', 'pg_lsn', 'xid', 'xid8') AS is_exact,
+    -- The text of these depends on no setting of their own; citext, for one, is written as text is.
+    t.typtype = 'e' OR t.typnamespace = 'pg_catalog'::regnamespace AND t.typname NOT LIKE 'reg%' OR EXISTS (
+      SELECT FROM pg_catalog.pg_proc f JOIN pg_catalog.pg_language l ON l.oid = f.prolang
+      WHERE f.oid = t.typoutput AND l.lanname = 'internal' AND f.prosrc IN ('textout', 'varcharout', 'bpcharout')
+    ) AS has_safe_text
   FROM part p JOIN pg_catalog.pg_type t ON t.oid = p.typ
   WHERE t.typtype IN ('b', 'e') AND (t.typcategory <> 'A' OR t.typelem = 0)
 ), kind AS (
@@ -50,16 +51,17 @@ WITH RECURSIVE rel AS (
   SELECT b.root, b.typ, b.typmod, t.typname, t.typtype, t.typcategory,
     t.typtype IN ('c', 'r', 'm') OR t.typcategory = 'A' AND t.typelem <> 0 AS is_container,
     t.typnamespace = 'pg_catalog'::regnamespace AS is_builtin,
-    l.is_comparable, l.names, l.has_safe_text, l.is_unknown,
-    -- Attributes and bounds may have collations of their own.
-    l.is_exact AND (t.typtype NOT IN ('c', 'r', 'm') OR t.typnamespace = 'pg_catalog'::regnamespace) AS is_exact
+    l.is_comparable, l.names, l.has_safe_text, l.has_foreign_text,
+    -- A row's attributes and a user's range may have collations and operator classes of their own.
+    l.is_exact AND NOT EXISTS (SELECT FROM part p JOIN pg_catalog.pg_type i ON i.oid = p.typ WHERE p.root = b.root
+      AND (i.typtype = 'c' OR i.typtype IN ('r', 'm') AND i.typnamespace <> 'pg_catalog'::regnamespace)) AS is_exact
   FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.typ AND t.typtype <> 'd'
   JOIN LATERAL (
     SELECT coalesce(bool_and(leaf.is_comparable), false) AS is_comparable,
            coalesce(bool_and(leaf.is_exact), false) AS is_exact,
            coalesce(bool_and(leaf.has_safe_text), false) AS has_safe_text,
-           coalesce(bool_or(leaf.is_unknown), true) AS is_unknown,
-           array_agg(leaf.typname::text) AS names
+           coalesce(bool_or(NOT leaf.is_builtin AND NOT leaf.has_safe_text), false) AS has_foreign_text,
+           coalesce(array_agg(leaf.typname::text), '{}') AS names
     FROM leaf WHERE leaf.root = b.root
   ) l ON true
 ), col AS (
@@ -74,15 +76,19 @@ WITH RECURSIVE rel AS (
     'is_stored', att.attgenerated <> 'v',
     'is_identity_always', att.attidentity = 'a',
     'is_comparable', kind.is_comparable,
-    'is_exact', kind.is_exact AND coalesce(coll.collisdeterministic, true),
+    -- A length or a scale makes equal values of these look the same.
+    'is_exact', (kind.is_exact OR kind.is_builtin AND kind.typname IN ('numeric', 'bpchar') AND size.typmod > 0)
+      AND coalesce(coll.collisdeterministic, true),
     'is_key_usable', kind.is_comparable AND NOT kind.is_container AND kind.typname <> 'jsonb',
     'is_integer', kind.typname IN ('int2', 'int4', 'int8', 'oid') AND kind.is_builtin,
+    'is_builtin', kind.is_builtin,
     'is_plain', kind.is_builtin AND kind.typname IN ('bool', 'int2', 'int4', 'int8', 'oid', 'numeric', 'float4', 'float8',
       'money', 'bytea', 'date', 'time', 'timetz', 'timestamp', 'timestamptz', 'interval', 'uuid', 'inet', 'cidr', 'macaddr',
       'macaddr8', 'bit', 'varbit', 'pg_lsn'),
     'is_decimal', kind.typname IN ('numeric', 'float4', 'float8') AND kind.is_builtin,
-    -- Every name qualified: capture functions run with their owner's rights under the writer's search_path. A type's own
-    -- output function makes the text, as concat() calls it: who owns a type may have made a cast from it to text.
+    -- Every name is qualified: capture functions run with their owner's rights under the writer's search_path. And only
+    -- types that are built in are cast: another type's owner may make a cast of their own. concat() asks the type's
+    -- output function. A bare NULL behind IS DISTINCT FROM is a test for null, also of rows, and looks no operator up.
     'to_text', CASE WHEN kind.is_builtin THEN
       CASE kind.typname
         WHEN 'bytea' THEN $q$pg_catalog.replace(pg_catalog.encode({}, 'base64'), pg_catalog.chr(10), '')$q$
@@ -91,11 +97,12 @@ WITH RECURSIVE rel AS (
         WHEN 'timetz' THEN $q$pg_catalog.concat(pg_catalog.to_char({}::time, 'HH24:MI:SS.US'), pg_catalog.regexp_replace(substring({}::pg_catalog.text from '[+-].*$'), '^([+-]\d\d)$', '\1:00'))$q$
         WHEN 'timestamp' THEN $q$CASE WHEN {} OPERATOR(pg_catalog.>=) timestamp '0001-01-01' AND {} OPERATOR(pg_catalog.<) timestamp 'infinity' THEN pg_catalog.to_char({}, 'YYYY-MM-DD"T"HH24:MI:SS.US') WHEN pg_catalog.isfinite({}) THEN pg_catalog.to_char({}, 'YYYY-MM-DD"T"HH24:MI:SS.US" BC"') ELSE {}::pg_catalog.text END$q$
         WHEN 'timestamptz' THEN $q$CASE WHEN {} OPERATOR(pg_catalog.>=) timestamptz '0001-01-01 00:00:00+00' AND {} OPERATOR(pg_catalog.<) timestamptz 'infinity' THEN pg_catalog.to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"') WHEN pg_catalog.isfinite({}) THEN pg_catalog.to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00 BC"') ELSE {}::pg_catalog.text END$q$
-        WHEN 'money' THEN '{}::numeric::pg_catalog.text'
-        WHEN 'bpchar' THEN CASE WHEN kind.typmod = -1 AND att.atttypmod = -1
-          THEN 'CASE WHEN {} IS NOT NULL THEN pg_catalog.concat({}) END' ELSE '{}::pg_catalog.text' END
+        -- The number that is stored, in hundredths: other ways take the decimals of the session's lc_monetary.
+        WHEN 'money' THEN $q$(('x' OPERATOR(pg_catalog.||) pg_catalog.encode(pg_catalog.cash_send({}), 'hex'))::bit(64)::pg_catalog.int8 OPERATOR(pg_catalog.*) 0.01)::pg_catalog.text$q$
+        -- A cast takes trailing blanks away, which are padding only where there is a length.
+        WHEN 'bpchar' THEN CASE WHEN size.typmod > 0 THEN '{}::pg_catalog.text'
+          ELSE 'CASE WHEN {} IS NOT NULL THEN pg_catalog.concat({}) END' END
         ELSE '{}::pg_catalog.text'
-      -- Not IS NOT NULL: a row of nulls is a value.
       END ELSE 'CASE WHEN {} IS DISTINCT FROM NULL THEN pg_catalog.concat({}) END' END,
     'from_text', CASE WHEN kind.is_builtin AND kind.typname = 'bytea' THEN $q$pg_catalog.decode({}, 'base64')$q$
                       WHEN kind.is_builtin AND kind.typname = 'money' THEN '{}::pg_catalog.money' ELSE '{}' END,
@@ -111,27 +118,40 @@ WITH RECURSIVE rel AS (
                       ELSE pg_catalog.format_type(kind.typ, -1) END,
     'settings', to_jsonb(ARRAY(
       SELECT setting FROM (VALUES
-        ('extra_float_digits', kind.is_unknown OR kind.names && ARRAY['float4', 'float8', 'point', 'lseg', 'path', 'box',
-          'polygon', 'line', 'circle']),
-        ('intervalstyle', kind.is_unknown OR kind.names && ARRAY['interval']),
-        ('datestyle', kind.is_unknown OR kind.is_container AND kind.names && ARRAY['date', 'timestamp', 'timestamptz']),
-        ('timezone', kind.is_unknown OR kind.is_container AND kind.names && ARRAY['timestamptz']),
-        ('bytea_output', kind.is_unknown OR kind.is_container AND kind.names && ARRAY['bytea']),
+        ('extra_float_digits', kind.has_foreign_text OR kind.names && ARRAY['float4', 'float8', 'point', 'lseg', 'path',
+          'box', 'polygon', 'line', 'circle']),
+        ('intervalstyle', kind.has_foreign_text OR kind.names && ARRAY['interval']),
+        ('datestyle', kind.has_foreign_text OR kind.is_container AND kind.names && ARRAY['date', 'timestamp', 'timestamptz']),
+        ('timezone', kind.has_foreign_text OR kind.is_container AND kind.names && ARRAY['timestamptz']),
+        ('bytea_output', kind.has_foreign_text OR kind.is_container AND kind.names && ARRAY['bytea']),
         -- How many decimals there are.
-        ('lc_monetary', kind.is_unknown OR kind.names && ARRAY['money']),
-        -- Their text names objects.
+        ('lc_monetary', kind.has_foreign_text OR kind.is_container AND kind.names && ARRAY['money']),
+        -- Their text names objects; and what an extension's type runs to make its text is not known.
         ('search_path', NOT kind.has_safe_text),
         ('quote_all_identifiers', NOT kind.has_safe_text)
       ) s (setting, is_needed) WHERE is_needed ORDER BY setting))
   ) AS definition, att.attname
   FROM att JOIN kind ON kind.root = att.atttypid
   LEFT JOIN pg_catalog.pg_collation coll ON coll.oid = att.attcollation
+  CROSS JOIN LATERAL (SELECT CASE WHEN kind.typ = att.atttypid THEN att.atttypmod ELSE kind.typmod END) size (typmod)
 ), uniq AS (
   SELECT i.indrelid, i.indisprimary, ic.relname AS name, jsonb_build_object(
     'name', ic.relname,
     'columns', CASE WHEN i.indpred IS NULL AND i.indexprs IS NULL THEN
       (SELECT jsonb_agg(a.attname ORDER BY k.ord) FROM unnest(i.indkey::int2[]) WITH ORDINALITY k (attnum, ord)
        JOIN att a ON a.attrelid = i.indrelid AND a.attnum = k.attnum WHERE k.ord <= i.indnkeyatts)
+      ELSE '[]' END,
+    -- What its index calls equal. The operators of a type's own may be in any schema, and = may be anybody's.
+    'operators', CASE WHEN i.indpred IS NULL AND i.indexprs IS NULL THEN
+      (SELECT jsonb_agg(coalesce(equal.name, 'OPERATOR(pg_catalog.=)') ORDER BY k.ord)
+       FROM unnest(i.indclass::oid[]) WITH ORDINALITY k (opclass, ord)
+       JOIN pg_catalog.pg_opclass o ON o.oid = k.opclass
+       LEFT JOIN LATERAL (SELECT format('OPERATOR(%I.%s)', n.nspname, op.oprname) AS name
+         FROM pg_catalog.pg_amop m JOIN pg_catalog.pg_operator op ON op.oid = m.amopopr
+         JOIN pg_catalog.pg_namespace n ON n.oid = op.oprnamespace
+         WHERE m.amopfamily = o.opcfamily AND m.amoplefttype = o.opcintype AND m.amoprighttype = o.opcintype
+           AND m.amopstrategy = 3 AND ic.relam = (SELECT oid FROM pg_catalog.pg_am WHERE amname = 'btree')) equal ON true
+       WHERE k.ord <= i.indnkeyatts)
       ELSE '[]' END,
     'mentions', (SELECT coalesce(jsonb_agg(DISTINCT a.attname), '[]') FROM att a WHERE a.attrelid = i.indrelid
        AND (a.attnum = ANY (i.indkey::int2[]) OR EXISTS (
@@ -157,6 +177,10 @@ WITH RECURSIVE rel AS (
     'parent_columns', (SELECT jsonb_agg(a.attname ORDER BY k.ord)
       FROM unnest(con.confkey) WITH ORDINALITY k (attnum, ord)
       JOIN pg_catalog.pg_attribute a ON a.attrelid = con.confrelid AND a.attnum = k.attnum),
+    -- The parent's column stands left.
+    'operators', (SELECT jsonb_agg(format('OPERATOR(%I.%s)', n.nspname, op.oprname) ORDER BY k.ord)
+      FROM unnest(con.conpfeqop) WITH ORDINALITY k (op, ord)
+      JOIN pg_catalog.pg_operator op ON op.oid = k.op JOIN pg_catalog.pg_namespace n ON n.oid = op.oprnamespace),
     'is_match_full', con.confmatchtype = 'f',
     'is_deferrable', con.condeferrable
   ) AS definition

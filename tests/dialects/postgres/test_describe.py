@@ -1,0 +1,102 @@
+"""What the catalogue query says of columns and keys: text that nobody else's function has a hand in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from penstock.change import TableName
+from penstock.dialects.postgres.catalog import read_tables, table_oids
+from penstock.dialects.postgres.resources import sql_text
+from penstock.schema import TableSchema
+
+MADE = """
+CREATE TYPE mood AS ENUM ('sad', 'glad');
+CREATE TYPE address AS (street text);
+CREATE DOMAIN feeling AS mood;
+CREATE TYPE span AS RANGE (SUBTYPE = text);
+CREATE FUNCTION lie(mood) RETURNS text LANGUAGE sql AS 'SELECT ''lie''::text';
+CREATE FUNCTION lie(address) RETURNS text LANGUAGE sql AS 'SELECT ''lie''::text';
+CREATE FUNCTION lie(address[]) RETURNS text LANGUAGE sql AS 'SELECT ''lie''::text';
+CREATE FUNCTION lie(span) RETURNS text LANGUAGE sql AS 'SELECT ''lie''::text';
+CREATE CAST (mood AS text) WITH FUNCTION lie(mood) AS IMPLICIT;
+CREATE CAST (address AS text) WITH FUNCTION lie(address) AS IMPLICIT;
+CREATE CAST (address[] AS text) WITH FUNCTION lie(address[]) AS IMPLICIT;
+CREATE CAST (span AS text) WITH FUNCTION lie(span) AS IMPLICIT;
+"""
+
+# type, a value, its canonical text, whether equal values have equal text, the settings that its text depends on
+COLUMNS = [
+    ("mood", "'glad'", "glad", True, []),
+    ("feeling", "'glad'", "glad", True, []),
+    ("mood[]", "'{glad}'", "{glad}", True, []),
+    ("address", "ROW(NULL)", "()", False, []),
+    ("address", "NULL", None, False, []),
+    ("address[]", "ARRAY[ROW('x')::address]", "{(x)}", False, []),
+    ("span", "'[a,b)'", "[a,b)", False, []),
+    ("bpchar", "'ab  '", "ab  ", False, []),
+    ("bpchar", "NULL", None, False, []),
+    ("char(4)", "'ab'", "ab", True, []),
+    ("money", "'12.34'", "12.34", True, []),
+    ("money", "'-92233720368547758.08'", "-92233720368547758.08", True, []),
+    ("numeric", "1.0", "1.0", False, []),
+    ("numeric(5,2)", "1", "1.00", True, []),
+    ("int4range", "'[1,3)'", "[1,3)", True, []),
+    ("numrange", "'[1.0,3)'", "[1.0,3)", False, []),
+    ("tsquery", "'foo:A'", "'foo':A", False, []),
+    ("point", "'(0.1,0.3)'", "(0.1,0.3)", False, ["extra_float_digits"]),
+    ("box[]", "'{(1,1),(0.1,0.3)}'", "{(1,1),(0.1,0.3)}", False, ["extra_float_digits"]),
+    ("regclass", "'pg_class'", "pg_class", False, ["quote_all_identifiers", "search_path"]),
+    ("bytea[]", "'{abc}'", '{"\\\\x616263"}', True, ["bytea_output"]),
+]
+
+
+def table_oid(connection: psycopg.Connection[tuple[Any, ...]], table: str) -> int:
+    name = TableName("public", table)
+    return table_oids(connection, [name])[name]
+
+
+def described(connection: psycopg.Connection[tuple[Any, ...]], table: str) -> TableSchema:
+    name = TableName("public", table)
+    return read_tables(connection, [name])[name]
+
+
+def test_text_is_what_the_type_itself_writes(database: str) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(MADE)
+        names = [f"c{n}" for n in range(len(COLUMNS))]
+        columns = ", ".join(f"{name} {row[0]}" for name, row in zip(names, COLUMNS, strict=True))
+        connection.execute(f"CREATE TABLE t ({columns}); INSERT INTO t VALUES ({', '.join(row[1] for row in COLUMNS)})")
+        table = described(connection, "t")
+        texts = ", ".join(column.text_sql(f"t.{column.name}") for column in table.columns)
+        found = connection.execute(f"SELECT {texts} FROM t").fetchone()
+        definition = (
+            psycopg.RawCursor(connection)
+            .execute(f"SELECT definition -> 'columns' FROM ({sql_text('describe')}) d", [[table_oid(connection, "t")]])
+            .fetchone()
+        )
+    assert definition is not None
+    assert [(row[0], c["settings"]) for row, c in zip(COLUMNS, definition[0], strict=True)] == [
+        (row[0], row[4]) for row in COLUMNS
+    ]
+    assert found == tuple(row[2] for row in COLUMNS)
+    assert [(row[0], column.is_exact) for row, column in zip(COLUMNS, table.columns, strict=True)] == [
+        (row[0], row[3]) for row in COLUMNS
+    ]
+
+
+@pytest.mark.parametrize("kind", ["mood", "varchar(5)", "numeric", "int"])
+def test_keys_name_their_operators(database: str, kind: str) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(MADE)
+        connection.execute(f"CREATE TABLE p (a {kind}, b int, PRIMARY KEY (a, b))")
+        connection.execute(f"CREATE TABLE c (x {kind} UNIQUE, y int, FOREIGN KEY (x, y) REFERENCES p)")
+        child, parent = described(connection, "c"), described(connection, "p")
+    equals = "OPERATOR(pg_catalog.=)"
+    assert parent.primary_key is not None
+    assert parent.primary_key.equals == {"a": equals, "b": equals}
+    assert child.uniques[0].equals == {"x": equals}
+    assert child.foreign_keys[0].pairs == [("a", equals, "x"), ("b", equals, "y")]
+    assert parent.referenced_by == child.foreign_keys
