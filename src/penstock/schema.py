@@ -63,6 +63,10 @@ class Column:
         """SQL for the column's value, from a parameter or expression that is canonical text."""
         return self.from_text.replace("{}", f"{text}::{self.cast_type}")
 
+    def same_text_sql(self, left: str, right: str) -> str:
+        """SQL for whether two values of this column have the same text to the byte, or are both null."""
+        return f'{self.text_sql(left)} COLLATE "C" IS NOT DISTINCT FROM {self.text_sql(right)} COLLATE "C"'
+
 
 @dataclass(frozen=True)
 class Unique:

@@ -115,7 +115,12 @@ class RowPath:
             raise ApplyError(VALUE_MISSING, f"key column {missing[0]!r} is not in the change", where=_place(change))
         return RowMatch(
             key={name: before[name] for name in table.key.columns},
-            old={name: value for name, value in compared.items() if name not in table.key.columns},
+            # What is equal to a key's index, 1.0 and 1.00, need not be the same.
+            old={
+                name: value
+                for name, value in compared.items()
+                if name not in table.key.columns or not table.schema.by_name[name].is_exact
+            },
             only_one=not table.key.is_unique and self._allow_duplicate_rows,
         )
 
@@ -128,8 +133,7 @@ class RowPath:
         if not found:
             raise ApplyError(ROW_MISSING, f"{change.op} finds no row with its key", where=_place(change))
         current = found[0]
-        by_name = table.schema.by_name
-        differing = [name for name, value in row.old.items() if by_name[name].is_comparable and current[name] != value]
+        differing = [name for name, value in row.old.items() if current[name] != value]
         columns = ", ".join(repr(name) for name in differing)
         raise ApplyError(
             ROW_DIFFERS, f"{change.op} finds other values in column {columns}", where=_place(change), found=current
@@ -159,7 +163,7 @@ class RowPath:
                 what = f"foreign key {foreign_key.name!r} is half null"
                 raise ApplyError(FOREIGN_KEY_VIOLATED, what, where=_place(change))
             return
-        if not self._writer.is_reference_broken(foreign_key, values):
+        if not self._writer.is_reference_broken(foreign_key, values, is_child=is_child):
             return
         if is_child:
             what = f"no row of {foreign_key.parent} for foreign key {foreign_key.name!r}"

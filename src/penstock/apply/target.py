@@ -83,8 +83,11 @@ class RowWriter(Protocol):
     def lock_rows(self, table: TargetTable, match: RowMatch) -> list[Image]:
         """Return up to two rows that have the key, whatever their other columns hold, and lock them."""
 
-    def is_reference_broken(self, foreign_key: ForeignKey, values: Sequence[str]) -> bool:
-        """Whether a child holds these values and no parent does. The parent found is locked against removal."""
+    def is_reference_broken(self, foreign_key: ForeignKey, values: Sequence[str], *, is_child: bool) -> bool:
+        """Whether a child holds these values and no parent does. The parent found is locked against removal.
+
+        The values are the text of the child's columns, or of the parent's.
+        """
 
     def is_unique_broken(self, table: TargetTable, image: Image) -> str | None:
         """Name a deferrable constraint that two rows now break, one of them with the values of `image`."""

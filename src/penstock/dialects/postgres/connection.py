@@ -48,6 +48,12 @@ CANONICAL_SETTINGS = {
 """Session settings under which a type's text is canonical text, and nothing is left out; capture functions set those
 they need."""
 
+WITHOUT_TIME_LIMIT = (
+    "SELECT CASE WHEN current_setting('server_version_num')::int >= 170000"
+    " THEN set_config('transaction_timeout', '0', false) END AS without_limit"
+)
+"""Switches off the one limit that cannot be an option of a connection: servers before 17 would refuse it."""
+
 RAW_FORM = "postgres copy text"
 """Rows as COPY writes and reads them under these settings."""
 
@@ -150,9 +156,11 @@ def connect(url: str, application_name: str) -> Connection:
         OperatorError: It answers, and refuses.
     """
     try:
-        return psycopg.connect(conninfo(url, application_name), autocommit=True, prepare_threshold=None)
+        connection = psycopg.connect(conninfo(url, application_name), autocommit=True, prepare_threshold=None)
+        connection.execute(WITHOUT_TIME_LIMIT)
     except psycopg.Error as exc:
         raise _connect_error(exc, url) from exc
+    return connection
 
 
 @contextmanager

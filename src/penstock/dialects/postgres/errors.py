@@ -25,7 +25,7 @@ LOGICAL_ERRORS = {
 """SQLSTATE to the portable numbers of the error queue (apply.md section 0)."""
 
 _CONTENTION = {"40P01", "55P03", "40001"}
-_LOST = {"57P01", "57P02", "57P03", "57P04", "57P05", "57014", "25P03", "25006"}
+_LOST = {"57P01", "57P02", "57P03", "57P04", "57P05", "57014", "25P03", "25P04", "25006"}
 _DATA_CLASSES = {"22", "23", "42", "44", "P0", "21", "09", "27"}
 
 

@@ -35,11 +35,6 @@ _APPLY_SETTINGS = (
     "SET enable_hashjoin = off",
     "SET enable_mergejoin = off",
     "SET jit = off",
-    # Operators of extension types are found by the search path; the system's own names stay first as long as
-    # they are not in it.
-    "SELECT set_config('search_path', concat_ws(', ', current_setting('search_path'), string_agg(DISTINCT"
-    " quote_ident(n.nspname), ', ')), false) FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace"
-    " WHERE n.nspname <> 'pg_catalog'",
 )
 
 
@@ -165,6 +160,8 @@ class PostgresSession:
             return len(self._find(table, match))
         settings = ", ".join(f"{quote(name)} = {_mark(table.schema.by_name[name])}" for name in values)
         condition, wanted = _condition(table, match)
+        if any(table.schema.by_name[name].is_identity_always for name in values):
+            return self._replace(table, match, values)
         if match.only_one:
             statement = (
                 f"WITH one AS (SELECT tableoid, ctid FROM {_only(table)} t WHERE {condition} LIMIT 1 FOR UPDATE)"
@@ -174,6 +171,21 @@ class PostgresSession:
             return self._run(statement, [*wanted, *values.values()]).rowcount
         statement = f"UPDATE {_only(table)} t SET {settings} WHERE {condition}"
         return self._run(statement, [*values.values(), *wanted]).rowcount
+
+    def _replace(self, table: TargetTable, match: RowMatch, values: Image) -> int:
+        """Set columns of the rows that match, one of them an identity, which only an insert may write."""
+        condition, wanted = _condition(table, match)
+        limit = " LIMIT 1" if match.only_one else ""
+        names = [column.name for column in table.schema.columns if not column.is_generated]
+        kept = ", ".join(_mark(table.schema.by_name[n]) if n in values else f"gone.{quote(n)}" for n in names)
+        statement = (
+            f"WITH one AS (SELECT tableoid, ctid FROM {_only(table)} t WHERE {condition}{limit} FOR UPDATE),"
+            f" gone AS (DELETE FROM {_only(table)} t USING one WHERE t.ctid = one.ctid AND t.tableoid = one.tableoid"
+            " RETURNING t.*)"
+            f" INSERT INTO {_quoted(table)} ({', '.join(map(quote, names))}) OVERRIDING SYSTEM VALUE"
+            f" SELECT {kept} FROM gone"
+        )
+        return self._run(statement, [*wanted, *(values[n] for n in names if n in values)]).rowcount
 
     def delete(self, table: TargetTable, match: RowMatch) -> int:
         """Delete the rows that match."""
@@ -195,20 +207,28 @@ class PostgresSession:
         """Return and lock up to two rows that have the key."""
         return self._find(table, RowMatch(match.key, {}))
 
-    def is_reference_broken(self, foreign_key: ForeignKey, values: Sequence[str]) -> bool:
+    def is_reference_broken(self, foreign_key: ForeignKey, values: Sequence[str], *, is_child: bool) -> bool:
         """Whether a child holds these values and no parent does; locks the parent against removal."""
         parent = self._columns(foreign_key.parent)
         child = self._columns(foreign_key.child)
-        on_parent = " AND ".join(f"{quote(name)} = {_mark(parent[name])}" for name in foreign_key.parent_columns)
-        on_child = " AND ".join(f"{quote(name)} = {_mark(child[name])}" for name in foreign_key.columns)
+        on_parent, on_child = [], []
+        for of_parent, equals, of_child in foreign_key.pairs:
+            # The two may be of different types: a date refers to a timestamp.
+            value = _mark(child[of_child] if is_child else parent[of_parent])
+            on_parent.append(f"{quote(of_parent)} {equals} {value}")
+            sides = (quote(of_child), value) if is_child else (value, quote(of_child))
+            on_child.append(f" {equals} ".join(sides))
         found = self._run(
-            f"SELECT FROM {quote(foreign_key.parent.schema, foreign_key.parent.name)} WHERE {on_parent} FOR KEY SHARE",
+            f"SELECT FROM {quote(foreign_key.parent.schema, foreign_key.parent.name)}"
+            f" WHERE {' AND '.join(on_parent)} FOR KEY SHARE",
             values,
         )
         if found.fetchone() is not None:
             return False
         found = self._run(
-            f"SELECT FROM {quote(foreign_key.child.schema, foreign_key.child.name)} WHERE {on_child} LIMIT 1", values
+            f"SELECT FROM {quote(foreign_key.child.schema, foreign_key.child.name)}"
+            f" WHERE {' AND '.join(on_child)} LIMIT 1",
+            values,
         )
         return found.fetchone() is not None
 
@@ -218,7 +238,7 @@ class PostgresSession:
             if unique.is_deferrable and set(unique.columns) <= set(image):
                 match = RowMatch({name: image[name] for name in unique.columns}, {})
                 has_null = any(value is None for value in match.key.values())
-                if (unique.nulls_are_equal or not has_null) and len(self._find(table, match)) > 1:
+                if (unique.nulls_are_equal or not has_null) and len(self._find(table, match, unique.equals)) > 1:
                     return unique.name
         for exclusion in table.schema.exclusions:
             if exclusion.is_deferrable and exclusion.columns and set(exclusion.columns) <= set(image):
@@ -240,8 +260,8 @@ class PostgresSession:
         ).fetchone()
         return bool(row and row[0])
 
-    def _find(self, table: TargetTable, match: RowMatch) -> list[Image]:
-        condition, wanted = _condition(table, match)
+    def _find(self, table: TargetTable, match: RowMatch, equals: Mapping[str, str] | None = None) -> list[Image]:
+        condition, wanted = _condition(table, match, equals)
         names = table.schema.column_names
         texts = ", ".join(column.text_sql(f"t.{quote(column.name)}") for column in table.schema.columns)
         rows = self._run(f"SELECT {texts} FROM {_only(table)} t WHERE {condition} LIMIT 2 FOR UPDATE", wanted)
@@ -271,26 +291,32 @@ class PostgresSession:
         return translate(exc, doing="apply", where=label(self._url))
 
 
-def _condition(table: TargetTable, match: RowMatch) -> tuple[str, list[str | None]]:
-    """SQL that finds the rows of a match, and its values in order."""
+def _condition(
+    table: TargetTable, match: RowMatch, equals: Mapping[str, str] | None = None
+) -> tuple[str, list[str | None]]:
+    """SQL that finds the rows of a match, and its values in order; `equals` are operators other than the row key's."""
+    equals = table.key.equals if equals is None else equals
     tests, values = [], []
+
+    def add(test: str, value: str | None) -> None:
+        tests.append(test)
+        values.extend([value] * test.count(_PARAMETER))
+
     for name, value in match.key.items():
-        column = table.schema.by_name[name]
-        operator = "IS NOT DISTINCT FROM" if column.is_nullable else "="
-        tests.append(f"t.{quote(name)} {operator} {_mark(column)}")
-        values.append(value)
-        if not table.key.is_declared and not column.is_exact:
-            tests.append(f"{column.text_sql(f't.{quote(name)}')} IS NOT DISTINCT FROM {_PARAMETER}")
-            values.append(value)
+        column, field = table.schema.by_name[name], f"t.{quote(name)}"
+        if value is None:
+            # A test for null, which IS NULL is not of rows; and an index can be used.
+            add(f"{field} IS NOT DISTINCT FROM NULL", value)
+        elif name in equals or column.is_builtin or column.is_exact:
+            add(f"{field} {equals.get(name, '=')} {_mark(column)}", value)
     for name, value in match.old.items():
-        column = table.schema.by_name[name]
-        if column.is_comparable:
-            tests.append(f"t.{quote(name)} IS NOT DISTINCT FROM {_mark(column)}")
-            values.append(value)
-        if not table.key.is_declared and not (column.is_comparable and column.is_exact):
-            # Without a key the text is all there is to tell rows apart by.
-            tests.append(f"{column.text_sql(f't.{quote(name)}')} IS NOT DISTINCT FROM {_PARAMETER}")
-            values.append(value)
+        column, field = table.schema.by_name[name], f"t.{quote(name)}"
+        if value is None:
+            add(f"{field} IS NOT DISTINCT FROM NULL", value)
+        elif column.is_exact:
+            add(f"{field} IS NOT DISTINCT FROM {_mark(column)}", value)
+        else:
+            add(column.same_text_sql(field, _mark(column)), value)
     return " AND ".join(tests) or "true", values
 
 

@@ -6,7 +6,7 @@ exactly as expected raises `SpeculationError`; the caller rolls back and lets th
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import psycopg
@@ -179,7 +179,7 @@ class _NetStatements:
 
     def delete(self) -> None:
         if len(self._net.deletes):
-            rows = self._net.deletes.select(self._compared(self._net.deletes))
+            rows = self._net.deletes
             self._deleted = s = self._path.stage(self._table, "d", rows, NO_COLUMNS)
             statement = f"DELETE FROM {self._target} t USING {s.name} s WHERE {self._matches(s)}"
             self._path.expect(statement, s.count)
@@ -187,7 +187,7 @@ class _NetStatements:
     def update(self) -> None:
         if not len(self._net.updates_old):
             return
-        old = self._net.updates_old.select(self._compared(self._net.updates_old))
+        old = self._net.updates_old
         new = self._net.updates_new.select(self._writable(self._net.updates_new))
         self._updated = s = self._path.stage(self._table, "u", old, new)
         if s.new:
@@ -217,10 +217,9 @@ class _NetStatements:
                 is_given = (
                     "true" if unique.nulls_are_equal else _all(f"v.{quote(n)} IS NOT NULL" for n in unique.columns)
                 )
-                # Only = can use the index.
                 same = _all(
-                    f"t.{quote(n)} {'IS NOT DISTINCT FROM' if self._may_be_null(unique, n) else '='} v.{quote(n)}"
-                    for n in unique.columns
+                    _same(f"t.{quote(n)}", equals, f"v.{quote(n)}", may_be_null=self._may_be_null(unique, n))
+                    for n, equals in unique.equals.items()
                 )
                 self._path.expect_none(
                     f"SELECT FROM {values} v WHERE {is_given} AND 1 <"
@@ -255,21 +254,21 @@ class _NetStatements:
             s = self._path.stage(self._table, kind, NO_COLUMNS, images)
             self._expect_checks(s)
             if kind == "a":
-                self._expect_absent(s, key)
+                self._expect_absent(s, self._table.key.equals)
             for unique in self._table.schema.all_uniques:
                 if set(unique.columns) != set(key):
                     if not unique.columns:
                         raise SpeculationError("an index on expressions cannot be probed")
-                    self._expect_absent(s, unique.columns)
+                    self._expect_absent(s, unique.equals)
             if self._table.schema.exclusions:
                 raise SpeculationError("an exclusion constraint cannot be probed")
             self._probed.append(s)
 
-    def _expect_absent(self, s: Staged, columns: tuple[str, ...]) -> None:
-        key = self._table.key.columns
-        same = _all(f"t.{quote(n)} = {s.new_value(n)}" for n in columns)
-        own = _all(f"t.{quote(n)} = {s.new_value(n)}" for n in key)
-        is_other = "true" if columns == key else f"NOT ({own})"
+    def _expect_absent(self, s: Staged, equals: Mapping[str, str]) -> None:
+        key = self._table.key.equals
+        same = _all(f"t.{quote(n)} {operator} {s.new_value(n)}" for n, operator in equals.items())
+        own = _all(f"t.{quote(n)} {operator} {s.new_value(n)}" for n, operator in key.items())
+        is_other = "true" if equals == key else f"NOT ({own})"
         self._path.expect_none(
             f"SELECT FROM {s.name} s WHERE EXISTS (SELECT FROM {self._target} t WHERE {same} AND {is_other})"
         )
@@ -292,10 +291,7 @@ class _NetStatements:
     def _expect_parents(self, s: Staged, foreign_key: ForeignKey) -> None:
         values = self._values(s, foreign_key.columns)
         given = [f"v.{quote(name)} IS NOT NULL" for name in foreign_key.columns]
-        same = _all(
-            f"p.{quote(parent)} = v.{quote(child)}"
-            for parent, child in zip(foreign_key.parent_columns, foreign_key.columns, strict=True)
-        )
+        same = _all(f"p.{quote(parent)} {equals} v.{quote(child)}" for parent, equals, child in foreign_key.pairs)
         if foreign_key.is_match_full and len(given) > 1:
             self._path.expect_none(f"SELECT FROM {values} v WHERE ({' OR '.join(given)}) AND NOT ({_all(given)})")
         parent = quote(foreign_key.parent.schema, foreign_key.parent.name)
@@ -305,11 +301,8 @@ class _NetStatements:
         )
 
     def _expect_no_children(self, s: Staged, foreign_key: ForeignKey) -> None:
-        kept = _all(f"t.{quote(name)} = {s.old_value(name)}" for name in foreign_key.parent_columns)
-        refers = _all(
-            f"c.{quote(child)} = {s.old_value(parent)}"
-            for parent, child in zip(foreign_key.parent_columns, foreign_key.columns, strict=True)
-        )
+        kept = _all(f"t.{quote(parent)} {equals} {s.old_value(parent)}" for parent, equals, _ in foreign_key.pairs)
+        refers = _all(f"{s.old_value(parent)} {equals} c.{quote(child)}" for parent, equals, child in foreign_key.pairs)
         child = quote(foreign_key.child.schema, foreign_key.child.name)
         self._path.expect_none(
             f"SELECT FROM {s.name} s WHERE NOT EXISTS (SELECT FROM {self._target} t WHERE {kept})"
@@ -342,12 +335,15 @@ class _NetStatements:
     def _matches(self, s: Staged) -> str:
         tests = []
         for name in s.old:
-            operator = "IS NOT DISTINCT FROM" if self._by_name[name].is_nullable else "="
-            tests.append(f"t.{quote(name)} {operator} {s.old_value(name)}")
+            column, field, value = self._by_name[name], f"t.{quote(name)}", s.old_value(name)
+            is_key = name in self._table.key.columns
+            if is_key:
+                tests.append(_same(field, self._table.key.equals[name], value, may_be_null=column.is_nullable))
+            elif column.is_exact:
+                tests.append(f"{field} {'IS NOT DISTINCT FROM' if column.is_nullable else '='} {value}")
+            if not column.is_exact:
+                tests.append(column.same_text_sql(field, value))
         return _all(tests)
-
-    def _compared(self, rows: pa.Table) -> list[str]:
-        return [name for name in rows.column_names if self._by_name[name].is_comparable]
 
     def _writable(self, rows: pa.Table) -> list[str]:
         return [name for name in rows.column_names if not self._by_name[name].is_generated]
@@ -361,10 +357,22 @@ class _NetStatements:
 
 NO_COLUMNS = pa.table({})
 
+_BUILT_IN = ("=", "OPERATOR(pg_catalog.=)")
+"""The operators that IS DISTINCT FROM finds too, since sessions look operators up in pg_catalog alone."""
+
 
 def is_plain(table: TargetTable, rows: pa.Table) -> bool:
     """Whether canonical text of these columns is what the table's own columns read."""
     return all(table.schema.by_name[name].from_text == "{}" for name in rows.column_names)
+
+
+def _same(left: str, equals: str, right: str, *, may_be_null: bool) -> str:
+    """SQL for whether two values are equal to an index, or both null where that may be."""
+    if not may_be_null:
+        return f"{left} {equals} {right}"
+    if equals in _BUILT_IN:
+        return f"{left} IS NOT DISTINCT FROM {right}"
+    return f"({left} {equals} {right} OR {left} IS NOT DISTINCT FROM NULL AND {right} IS NOT DISTINCT FROM NULL)"
 
 
 def _all(tests: Sequence[str] | Iterator[str]) -> str:
