@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -383,3 +384,39 @@ def test_ddl_reaches_the_capture_of_tables_below_the_one_it_names(lab: Lab, ddl:
         ("update", "m1", '{"id":"1","w":"x"}', '{"w":"y"}'),
         ("delete", "m1", '{"id":"1"}', None),
     ]
+
+
+@pytest.mark.parametrize("use_set", [True, False], ids=["set path", "row path"])
+def test_equal_rows_whose_deferrable_key_moves_on(lab: Lab, use_set: bool) -> None:
+    fill = "INSERT INTO dp SELECT n, 'x' FROM generate_series(1, 9) n"
+    lab.setup(f"CREATE TABLE dp (id int PRIMARY KEY DEFERRABLE, v text); {fill}")
+    lab.target.execute(fill)
+    lab.source.execute("UPDATE dp SET id = id + 1; DELETE FROM dp WHERE id = 4")
+    lab.apply(config=ServerConfig(use_set_path=use_set))
+    assert lab.errors() == []
+    lab.assert_identical("dp")
+
+
+@pytest.mark.parametrize("use_set", [True, False], ids=["set path", "row path"])
+def test_a_swap_that_only_the_source_s_key_allows(lab: Lab, use_set: bool) -> None:
+    """A key that is checked at once at the target refuses, on either path, what breaks it for a moment."""
+    lab.setup("CREATE TABLE s (id int PRIMARY KEY, u int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+    lab.target.execute("ALTER TABLE s DROP CONSTRAINT s_u_key, ADD UNIQUE (u)")
+    lab.source.execute("INSERT INTO s VALUES (1, 1), (2, 2)")
+    lab.apply()
+    lab.source.execute("UPDATE s SET u = 3 - u")
+    lab.apply(config=ServerConfig(use_set_path=use_set))
+    assert [entry.error_number for entry in lab.errors()] == [1]
+
+
+def test_a_foreign_key_from_a_timestamp_to_a_date_keeps_its_order_in_lanes(lab: Lab) -> None:
+    lab.setup(
+        "CREATE TABLE p (d timestamp PRIMARY KEY); CREATE TABLE c (id int PRIMARY KEY, d date REFERENCES p, v int)"
+    )
+    for n in range(1, 20):
+        lab.source.execute(f"INSERT INTO p VALUES ('2024-01-{n:02}')")
+        lab.source.execute(f"INSERT INTO c VALUES ({n}, '2024-01-{n:02}', 0)")
+    for _ in range(3):
+        lab.apply(lanes=4, shuffle=random.Random(7))
+    assert lab.errors() == []
+    lab.assert_identical("p", "c")

@@ -33,6 +33,7 @@ class Netting:
             # What the source does not enforce may be broken in between.
             and not {_ends(fk) for fk in target.foreign_keys} - {_ends(fk) for fk in self.source.foreign_keys}
             and not set(_keys(target)) - set(_keys(self.source))
+            and not set(_keys(target, at_once=True)) - set(_keys(self.source, at_once=True))
             and not self._checks_generated
             and len(target.columns) <= _MOST_COLUMNS
             # Two rows may have the same key text there, and netting could not tell them apart.
@@ -89,11 +90,19 @@ class Netting:
         )
 
 
-def _keys(table: TableSchema) -> Iterator[tuple[str, ...]]:
-    """What no two rows of a table may share: columns, or what an index with an expression looks at."""
+def _keys(table: TableSchema, *, at_once: bool = False) -> Iterator[tuple[str, ...]]:
+    """What no two rows of a table may share: columns, or what an index with an expression looks at.
+
+    Args:
+        at_once: Only what they may not share for a moment either.
+    """
     for unique in table.all_uniques:
+        if at_once and unique.is_deferrable:
+            continue
         yield ("unique", *sorted(unique.columns or unique.mentions), "" if unique.columns else "of expressions")
     for exclusion in table.exclusions:
+        if at_once and exclusion.is_deferrable:
+            continue
         yield ("exclusion", *exclusion.columns, *exclusion.operators)
 
 

@@ -19,7 +19,7 @@ from penstock.apply.hashing import hash_name, hash_rows, hash_text, normalise_nu
 from penstock.apply.keys import row_key
 from penstock.change import Op, TableName
 from penstock.images import is_present, parse_images
-from penstock.schema import TableSchema
+from penstock.schema import Column, TableSchema
 
 
 @dataclass(frozen=True)
@@ -151,8 +151,15 @@ class _TableItems:
 def _spaces_by_table(tables: Iterable[TableSchema]) -> Mapping[TableName, Sequence[_Space]]:
     """List the spaces that changes to each table touch; none where the table has nothing to tell its rows apart."""
     known = [(table, list(_spaces(table))) for table in tables]
-    # A value that one member of a space cannot hash would never meet the others' hashes.
+    # A value that one member of a space cannot hash would never meet the others' hashes; nor would one that is written
+    # in another way, as a date is that refers to a timestamp.
     opaque = {space.name for table, spaces in known for space in spaces if not _is_hashable(table, space.columns)}
+    written: dict[str, tuple[str, ...]] = {}
+    for table, spaces in known:
+        for space in spaces:
+            kinds = tuple(_kind(table.by_name[name]) for name in space.columns)
+            if written.setdefault(space.name, kinds) != kinds:
+                opaque.add(space.name)
     return {
         table.name: [replace(space, columns=()) if space.name in opaque else space for space in spaces]
         for table, spaces in known
@@ -198,6 +205,13 @@ def _is_hashable(table: TableSchema, columns: tuple[str, ...]) -> bool:
     """Whether equal values of these columns have equal text once numbers are normalised."""
     found = (table.by_name[name] for name in columns)
     return all(column.is_comparable and (column.is_exact or column.is_decimal) for column in found)
+
+
+def _kind(column: Column) -> str:
+    """What equal values of different columns must have in common to be written alike."""
+    if column.is_integer or column.is_decimal:
+        return "number"
+    return "text" if column.base_type in ("text", "character varying") else column.base_type
 
 
 def _by_table(batch: pa.RecordBatch) -> Iterator[tuple[TableName, NDArray[np.int64]]]:

@@ -219,6 +219,13 @@ class ApplyServer:
         if len(group.rows) > self._trusted and len(group) > 1:
             self._apply_parts(group)
             return
+        unchecked = int(np.searchsorted(group.commit_scns, self._catalog.references_from, side="right"))
+        if 0 < unchecked < len(group):
+            # Foreign keys are checked of the later ones only, as the row path does.
+            for part in (group.part(0, unchecked), group.part(unchecked, len(group))):
+                if self._result.aborted_by is None:
+                    self._apply_set(part, self._nets(part))
+            return
         try:
             if nets is None:
                 raise SpeculationError("the changes cannot be netted")
