@@ -166,6 +166,11 @@ class TableSchema:
         return [column.name for column in self.columns]
 
     @property
+    def has_builtin_key(self) -> bool:
+        """Whether the primary key can be ordered, and read from its text, with nothing of a user's having a say."""
+        return self.primary_key is not None and all(self.by_name[n].is_builtin for n in self.primary_key.columns)
+
+    @property
     def all_uniques(self) -> tuple[Unique, ...]:
         """The primary key, if there is one, and every other unique index."""
         return (self.primary_key, *self.uniques) if self.primary_key else self.uniques

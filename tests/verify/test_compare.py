@@ -622,3 +622,24 @@ def test_a_column_that_the_target_lacks_is_named(copied: Lab) -> None:
 
     with pytest.raises(OperatorError, match=r"public\.t lacks column 'v' at the target"):
         copied.pipeline(["public.t"]).verify(Nobody())
+
+
+def test_columns_may_have_the_names_of_what_the_log_says(lab: Lab) -> None:
+    lab.setup(
+        "CREATE TYPE mood AS ENUM ('sad', 'glad');"
+        "CREATE TABLE t (seq int, line int, before int, digest int, t text, PRIMARY KEY (seq, line, before, digest));"
+        "CREATE TABLE moods (m mood, before int, t text, PRIMARY KEY (m, before))"
+    )
+    lab.source.execute("INSERT INTO t SELECT n, n, n, n, 'x' FROM generate_series(1, 9) n")
+    lab.source.execute("INSERT INTO moods VALUES ('sad', 1, 'x'), ('glad', 1, 'x')")
+    lab.apply()
+    lab.source.execute("UPDATE t SET t = 'y' WHERE seq < 3; DELETE FROM t WHERE seq = 4")
+    lab.source.execute("UPDATE t SET seq = 20 WHERE seq = 5")
+    lab.source.execute("UPDATE moods SET before = 2 WHERE m = 'sad'; DELETE FROM moods WHERE m = 'glad'")
+    assert look(lab, "t", "moods").is_identical
+
+    lab.target.execute("UPDATE t SET t = 'z' WHERE digest = 7; UPDATE moods SET t = 'z' WHERE m = 'glad'")
+    assert found(look(lab, "t", "moods")) == {
+        "t": [("different", {"seq": "7", "line": "7", "before": "7", "digest": "7"})],
+        "moods": [("different", {"m": "glad", "before": "1"})],
+    }

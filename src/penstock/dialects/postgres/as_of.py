@@ -24,7 +24,9 @@ def rows_now(table: TableSchema, columns: Sequence[Column], chunk: Chunk) -> str
 
 def plain_rows_now(table: TableSchema, columns: Sequence[str], chunk: Chunk) -> str:
     """The same, as the database's own values."""
-    return _rows(table, ", ".join(f"t.{quote(name)}" for name in columns), chunk)
+    # The output function of xml leaves the declaration out.
+    values = (f"t.{quote(n)}{'::pg_catalog.text' if table.by_name[n].base_type == 'xml' else ''}" for n in columns)
+    return _rows(table, ", ".join(values), chunk)
 
 
 def _rows(table: TableSchema, selected: str, chunk: Chunk) -> str:
@@ -36,40 +38,48 @@ def _rows(table: TableSchema, selected: str, chunk: Chunk) -> str:
 def rows_as_of(table: TableSchema, columns: Sequence[Column], chunk: Chunk, set_name: str, cut: Cut) -> str:
     """A query for the rows of a chunk as they were; the table has a primary key and was not truncated since."""
     assert table.primary_key is not None
-    if table.primary_key.is_deferrable:
+    if table.primary_key.is_deferrable or not table.has_builtin_key:
         return _rows_by_difference(table, columns, chunk, set_name, cut)
     log = f"{quote(set_name)}.changes"
     key = [table.by_name[name] for name in table.primary_key.columns]
-    old = ", ".join(f"{_value(k, _member('before', k))} AS {quote(k.name)}" for k in key)
-    new = ", ".join(f"{_value(k, _new_member(k))} AS {quote(k.name)}" for k in key)
+    # Not the columns' own names, which may be `seq` or `before`.
+    names = [f"k{n}" for n in range(len(key))]
+    old = ", ".join(f"{_value(k, _member('before', k))} AS {name}" for k, name in zip(key, names, strict=True))
+    new = ", ".join(f"{_value(k, _new_member(k))} AS {name}" for k, name in zip(key, names, strict=True))
     moves = " OR ".join(f"after::jsonb ? {literal(k.name)}" for k in key)
-    names = ", ".join(quote(k.name) for k in key)
-    same = " AND ".join(f"touched.{quote(k.name)} = t.{quote(k.name)}" for k in key)
+    listed = ", ".join(names)
+    equals = table.primary_key.equals
+    same = " AND ".join(
+        f"touched.{name} {equals[k.name]} t.{quote(k.name)}" for k, name in zip(key, names, strict=True)
+    )
     since = f"{is_of(table.name, set_name)} AND {cut.since()}"
     images = ", ".join(f"{_member('before', c)} AS {quote(c.name)}" for c in columns)
     return (
         f"WITH touches AS (SELECT seq, line, before, {old} FROM {log} WHERE op IN ('U', 'D') AND {since}"
         f" UNION ALL SELECT seq, line, NULL, {new} FROM {log} WHERE (op = 'I' OR op = 'U' AND ({moves})) AND {since}),"
         # Before an insert, or a move to this key, no row had it.
-        f" touched AS MATERIALIZED (SELECT DISTINCT ON ({names}) {names}, before FROM touches"
+        f" touched AS MATERIALIZED (SELECT DISTINCT ON ({listed}) {listed}, before FROM touches"
         # A change of key that only rewrites it, 1.0 to 1.00, is both at once.
-        f" ORDER BY {names}, seq, line, before IS NULL)"
+        f" ORDER BY {listed}, seq, line, before IS NULL)"
         f" {rows_now(table, columns, chunk)} AND NOT EXISTS (SELECT FROM touched WHERE {same})"
-        f" UNION ALL SELECT {images} FROM touched t WHERE before IS NOT NULL AND {_in_range(table, chunk)}"
+        f" UNION ALL SELECT {images} FROM touched t WHERE before IS NOT NULL AND {_in_range(table, chunk, names)}"
     )
 
 
 def _rows_by_difference(table: TableSchema, columns: Sequence[Column], chunk: Chunk, set_name: str, cut: Cut) -> str:
-    """The same where two rows may share a key for a while, so that it does not tell which was there first."""
+    """The same where the key does not tell which row was there first: two rows may share it for a while.
+
+    Or where it cannot be read from its text without asking for a cast, which may be a user's.
+    """
     assert table.primary_key is not None
     since = f"FROM {quote(set_name)}.changes WHERE {is_of(table.name, set_name)} AND {cut.since()}"
     key = [table.by_name[name] for name in table.primary_key.columns]
 
     def images(operations: str, member: Callable[[Column], str]) -> str:
-        keys = ", ".join(f"{_value(k, member(k))} AS {quote(k.name)}" for k in key)
-        texts = ", ".join(f"{member(column)} AS {quote(f'text of {column.name}')}" for column in columns)
+        keys = [f"{_value(k, member(k))} AS {quote(k.name)}" for k in key] if chunk.is_bounded else []
+        texts = ", ".join([*keys, *(f"{member(c)} AS {quote(f'text of {c.name}')}" for c in columns)])
         wanted = ", ".join(f"{quote(f'text of {column.name}')} AS {quote(column.name)}" for column in columns)
-        return f"SELECT {wanted} FROM (SELECT {keys}, {texts} {since} AND op IN ({operations})) t WHERE {in_range}"
+        return f"SELECT {wanted} FROM (SELECT {texts} {since} AND op IN ({operations})) t WHERE {in_range}"
 
     in_range = _in_range(table, chunk)
     left, came = images("'U', 'D'", lambda c: _member("before", c)), images("'U', 'I'", _new_member)
@@ -85,15 +95,20 @@ def row_counts_as_of(table: TableSchema, columns: Sequence[Column], set_name: st
     now = rows_now(table, columns, Chunk(table.name, 0))
     return (
         f"SELECT digest, sum(n)::bigint AS n FROM (SELECT {digest(columns, 'r')} AS digest, 1 AS n FROM ({now}) r"
-        f" UNION ALL SELECT md5(ROW({old})::text), 1 FROM {log} WHERE op IN ('U', 'D') AND {since}"
-        f" UNION ALL SELECT md5(ROW({new})::text), -1 FROM {log} WHERE op IN ('U', 'I') AND {since}) c"
+        f" UNION ALL SELECT {_digest(old)}, 1 FROM {log} WHERE op IN ('U', 'D') AND {since}"
+        f" UNION ALL SELECT {_digest(new)}, -1 FROM {log} WHERE op IN ('U', 'I') AND {since}) c"
         " GROUP BY digest HAVING sum(n) <> 0"
     )
 
 
 def digest(columns: Sequence[Column], row: str) -> str:
     """SQL for a digest of a row's canonical texts."""
-    return f"md5(ROW({', '.join(f'{row}.{quote(c.name)}' for c in columns)})::text)"
+    return _digest(", ".join(f"{row}.{quote(c.name)}" for c in columns))
+
+
+def _digest(texts: str) -> str:
+    # Of the same bytes, whatever the encodings of the two databases are.
+    return f"md5(convert_to(ROW({texts})::text, 'UTF8'))"
 
 
 def is_of(table: TableName, set_name: str) -> str:
@@ -104,19 +119,22 @@ def is_of(table: TableName, set_name: str) -> str:
     )
 
 
-def _in_range(table: TableSchema, chunk: Chunk) -> str:
+def _in_range(table: TableSchema, chunk: Chunk, names: Sequence[str] | None = None) -> str:
+    """SQL for whether row `t` is of a chunk; `names` are those that its key columns have there."""
+    if table.primary_key is None:
+        return "true"
+    fields = [f"t.{quote(name)}" for name in table.primary_key.columns] if names is None else [f"t.{n}" for n in names]
     key, values = (_key_texts, _text_values) if chunk.is_by_text else (_key, _key_values)
     tests = [
-        f"({key(table)}) {operator} ({values(table, end)})"
+        f"({key(table, fields)}) {operator} ({values(table, end)})"
         for operator, end in ((">", chunk.after), ("<=", chunk.upto))
         if end is not None
     ]
     return " AND ".join(tests) or "true"
 
 
-def _key(table: TableSchema) -> str:
-    assert table.primary_key is not None
-    return ", ".join(f"t.{quote(name)}" for name in table.primary_key.columns)
+def _key(_: TableSchema, fields: Sequence[str]) -> str:
+    return ", ".join(fields)
 
 
 def _key_values(table: TableSchema, values: KeyValues) -> str:
@@ -125,10 +143,10 @@ def _key_values(table: TableSchema, values: KeyValues) -> str:
     return ", ".join(_value(column, literal(value)) for column, value in zip(columns, values, strict=True))
 
 
-def _key_texts(table: TableSchema) -> str:
+def _key_texts(table: TableSchema, fields: Sequence[str]) -> str:
     assert table.primary_key is not None
     columns = (table.by_name[name] for name in table.primary_key.columns)
-    return ", ".join(f'{column.text_sql(f"t.{quote(column.name)}")} COLLATE "C"' for column in columns)
+    return ", ".join(f'{c.text_sql(field)} COLLATE "C"' for c, field in zip(columns, fields, strict=True))
 
 
 def _text_values(_: TableSchema, values: KeyValues) -> str:

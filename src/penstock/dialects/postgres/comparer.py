@@ -123,7 +123,8 @@ def _collations(reader: ArrowReader, table: TableSchema) -> str:
 
 
 def _digests(rows: str, columns: Sequence[Column], key: Sequence[Column]) -> str:
-    keys = "".join(f"{quote(c.name)}, " for c in key)
+    # By their numbers: a column may be called `digest`.
+    keys = "".join(f"r.{quote(c.name)} AS k{n}, " for n, c in enumerate(key))
     return f"SELECT {keys}{digest(columns, 'r')} AS digest FROM ({rows}) r"
 
 
@@ -141,8 +142,9 @@ def _compare_rows(
     if left == right:
         return RangeResult(chunk, left["n"], 0, [])
     names = [column.name for column in key]
+    numbers = [f"k{n}" for n in range(len(key))]
     found, there = (
-        _by_key(reader.table(query, doing=f"compare table {chunk.table}"), names)
+        _by_key(reader.table(query, doing=f"compare table {chunk.table}"), numbers)
         for reader, query in zip(readers, queries, strict=True)
     )
     differences = [

@@ -69,7 +69,7 @@ class PostgresCopyOrigin:
                 {"table": quote(table.schema, table.name)},
             ).fetchone()
             pieces = int(row[0] // _CHUNK_BYTES) + 1 if row else 1
-            if pieces == 1 or schema.primary_key is None:
+            if pieces == 1 or not schema.has_builtin_key:
                 return Chunk.between(table, [])
             return Chunk.between(table, self._cuts(connection, schema, pieces))
 

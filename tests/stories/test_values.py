@@ -1,0 +1,99 @@
+"""Values whose type calls different texts equal, or has no = at all: they are told apart to the byte."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from penstock.apply.server import ServerConfig
+from tests.lab import Lab
+
+BOTH_PATHS = pytest.mark.parametrize("use_set", [True, False], ids=["set path", "row path"])
+
+
+def errors_after_apply(lab: Lab, *, use_set: bool) -> list[int]:
+    lab.apply(config=ServerConfig(use_set_path=use_set))
+    return [entry.error_number for entry in lab.errors()]
+
+
+@BOTH_PATHS
+@pytest.mark.parametrize(
+    ("kind", "value", "local"),
+    [
+        ("json", '{"a":1}', '{"a": 1}'),
+        ("jsonb", '{"a":1.0}', '{"a":1.00}'),
+        ("point", "(1,2)", "(1,3)"),
+        ("box", "(2,2),(0,0)", "(4,1),(0,0)"),
+        ("numeric", "1.0", "1.00"),
+        ("tsquery", "'foo':A", "'foo':B"),
+        ("bpchar", "ab ", "ab"),
+        ("float8", "0", "-0"),
+        ("interval", "P1M", "P30D"),
+    ],
+)
+def test_a_local_change_is_a_conflict_however_alike(lab: Lab, use_set: bool, kind: str, value: str, local: str) -> None:
+    lab.setup(f"CREATE TABLE t (id int PRIMARY KEY, v {kind}, n int)")
+    lab.source.execute("INSERT INTO t VALUES (1, %s, 1), (2, %s, 1)", [value, value])
+    lab.apply()
+    lab.target.execute("UPDATE t SET v = %s WHERE id = 1", [local])
+    lab.source.execute("UPDATE t SET n = 2")
+    assert len(errors_after_apply(lab, use_set=use_set)) == 1
+    assert lab.target.execute("SELECT n FROM t ORDER BY id").fetchall() == [(1,), (1,)]
+
+
+@BOTH_PATHS
+def test_a_key_that_is_not_unique_finds_the_row_that_is_meant(lab: Lab, use_set: bool) -> None:
+    lab.setup("CREATE TABLE uq (a int NOT NULL, b int, j json, UNIQUE (a, b))")
+    lab.source.execute("""INSERT INTO uq SELECT 1, NULL, format('{"x":%s}', x)::json FROM generate_series(1, 3) x""")
+    lab.apply()
+    lab.source.execute("DELETE FROM uq WHERE j ->> 'x' = '3'")
+    assert errors_after_apply(lab, use_set=use_set) == []
+    lab.assert_identical_text("uq")
+
+
+@BOTH_PATHS
+def test_an_identity_that_is_always_generated_is_updated(lab: Lab, use_set: bool) -> None:
+    lab.setup("CREATE TABLE t (a int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v text)")
+    lab.source.execute("INSERT INTO t (v) VALUES ('x'), ('y')")
+    lab.apply()
+    lab.source.execute("UPDATE t SET a = DEFAULT")
+    assert errors_after_apply(lab, use_set=use_set) == []
+    assert lab.rows("t") == [(3, "x"), (4, "y")]
+
+
+@BOTH_PATHS
+def test_a_date_that_refers_to_a_timestamp(lab: Lab, use_set: bool) -> None:
+    lab.setup("CREATE TABLE p (at timestamp PRIMARY KEY);CREATE TABLE c (id int PRIMARY KEY, d date REFERENCES p)")
+    lab.source.execute("INSERT INTO p VALUES ('2024-01-02'), ('2024-01-02 03:04')")
+    lab.source.execute("INSERT INTO c VALUES (1, '2024-01-02')")
+    lab.apply()
+    lab.source.execute("DELETE FROM p WHERE at > '2024-01-02'")
+    assert errors_after_apply(lab, use_set=use_set) == []
+    lab.assert_identical("p", "c")
+
+
+@BOTH_PATHS
+def test_an_operator_of_anybody_s_is_not_run(lab: Lab, use_set: bool) -> None:
+    lab.setup("CREATE TABLE t (id varchar(9) PRIMARY KEY, v varchar(9), n numeric)")
+    lab.source.execute("INSERT INTO t VALUES ('a', 'x', 1.0), ('b', 'y', 2)")
+    lab.apply()
+    lab.target.execute("""
+        CREATE TABLE seen (what text);
+        CREATE FUNCTION evil(varchar, varchar) RETURNS bool LANGUAGE plpgsql AS $$
+          BEGIN INSERT INTO public.seen VALUES ('ran'); RETURN true; END $$;
+        CREATE FUNCTION evil(numeric, numeric) RETURNS bool LANGUAGE plpgsql AS $$
+          BEGIN INSERT INTO public.seen VALUES ('ran'); RETURN true; END $$;
+        CREATE OPERATOR public.= (LEFTARG = varchar, RIGHTARG = varchar, FUNCTION = evil);
+        CREATE OPERATOR public.<> (LEFTARG = numeric, RIGHTARG = numeric, FUNCTION = evil)
+    """)
+    lab.target.execute(
+        psycopg.sql.SQL("ALTER DATABASE {} SET search_path = public, pg_catalog").format(
+            psycopg.sql.Identifier(lab.target.info.dbname)
+        )
+    )
+    lab.source.execute("UPDATE t SET v = 'z', n = 3 WHERE id = 'a'; DELETE FROM t WHERE id = 'b'")
+    assert errors_after_apply(lab, use_set=use_set) == []
+    lab.target.execute("SET search_path = pg_catalog")
+    assert lab.target.execute("SELECT * FROM public.seen").fetchall() == []
+    lab.target.execute("SET search_path = public")
+    assert lab.target.execute("SELECT count(*) FROM t").fetchone() == (1,)
