@@ -263,13 +263,13 @@ BEGIN
   END LOOP;
 END $$;
 
--- SQL for whether a row may be so large that its images are more than a value can hold. What a type's text makes of its
+-- SQL for whether rows may be so large that their images are more than a value can hold. What a type's text makes of its
 -- bytes is not known, and they may be compressed; the way for large rows costs nothing beside such a row.
-CREATE OR REPLACE FUNCTION {set}.is_large(cols jsonb, row_alias text) RETURNS text
+CREATE OR REPLACE FUNCTION {set}.is_large(cols jsonb, VARIADIC rows text[]) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT string_agg(format('GREATEST(%s) OPERATOR(pg_catalog.>) %s', sizes, most / greatest(n, 1)), ' OR ') FROM (
-    SELECT most, string_agg(format('%s(%s.%s)', measure, row_alias, {set}.quoted(name)), ', ') AS sizes, count(*) AS n
-    FROM (SELECT col ->> 'name' AS name, col ->> 'base_type' IN ('text', 'bytea', 'character varying') AS is_plain
+    SELECT most, string_agg(format('%s(%s.%s)', measure, r, {set}.quoted(name)), ', ') AS sizes, count(*) AS n
+    FROM unnest(rows) r, (SELECT col ->> 'name' AS name, col ->> 'base_type' IN ('text', 'bytea', 'character varying') AS is_plain
           FROM jsonb_array_elements(cols) c (col)
           WHERE NOT (col ->> 'is_integer')::bool AND col ->> 'type' !~ '^(character varying|character|numeric|bit)\(\d+'
             AND col ->> 'base_type' NOT IN ('boolean', 'numeric', 'real', 'double precision', 'money', 'date', 'interval', 'uuid',
@@ -295,7 +295,7 @@ DECLARE
   changed text := {set}.image(cols, new_alias, old_alias);
   large text := CASE WHEN {set}.is_large(cols, 'x') IS NULL THEN NULL WHEN kind = 'ri' THEN {set}.is_large(cols, 'NEW')
     WHEN kind = 'rd' THEN {set}.is_large(cols, 'OLD')
-    WHEN kind = 'ru' THEN {set}.is_large(cols, 'OLD') || ' OR ' || {set}.is_large(cols, 'NEW')
+    WHEN kind = 'ru' THEN {set}.is_large(cols, 'OLD', 'NEW')
     WHEN kind = 'si' THEN format('EXISTS (SELECT FROM n WHERE %s)', {set}.is_large(cols, 'n'))
     WHEN kind = 'sd' THEN format('EXISTS (SELECT FROM o WHERE %s)', {set}.is_large(cols, 'o'))
     WHEN kind = 'su' THEN format('EXISTS (SELECT FROM o WHERE %s) OR EXISTS (SELECT FROM n WHERE %s)',
