@@ -133,6 +133,7 @@ class Farm:
         fresh = f"TRUNCATE {', '.join(TABLES)}; {DATA}"
         _as_replica(self.source, fresh)
         position = self.labs[0].log.tick()
+        ((mark,),) = self.source.execute("SELECT mark FROM penstock_lab.tick WHERE scn = %s", [position]).fetchall()
         for lab in self.labs:
             _as_replica(lab.target, fresh)
             for statement, *values in divergence:
@@ -140,9 +141,14 @@ class Farm:
                 lab.target.execute(statement, values)
             lab.target.execute("RESET session_replication_role")
             lab.target.execute("DELETE FROM penstock.error; DELETE FROM penstock.applied")
-            lab.target.execute("UPDATE penstock.lane SET transactions = 0, changes = 0, errors = 0, conflicts = 0")
             lab.target.execute(
-                "UPDATE penstock.process SET low_watermark = %(p)s, high_watermark = %(p)s", {"p": position}
+                "UPDATE penstock.lane SET transactions = 0, changes = 0, errors = 0, conflicts = 0,"
+                " cut_scn = NULL, cut_mark = NULL"
+            )
+            lab.target.execute(
+                "UPDATE penstock.process SET low_watermark = %(p)s, high_watermark = %(p)s,"
+                " anchor_scn = %(p)s, anchor_mark = %(m)s",
+                {"p": position, "m": mark},
             )
 
     def work(self, work: list[list[tuple[Any, ...]]]) -> None:
