@@ -19,7 +19,7 @@ from pathlib import Path
 from penstock.demo.servers import EmbeddedPostgres
 from tests.fuzz.shape import Shape
 from tests.fuzz.statements import Statements
-from tests.fuzz.world import SESSIONS, SYNC, Failure, RoundOver, Step, World, fuzz_server
+from tests.fuzz.world import SESSIONS, SYNC, Failure, RoundOver, Step, World, anonymous, fuzz_server
 
 
 @dataclass
@@ -51,6 +51,7 @@ class Totals:
     steps: Counter[str] = field(default_factory=Counter)
     loud: Counter[str] = field(default_factory=Counter)
     over: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
 
     def report(self) -> str:
         """A table."""
@@ -73,6 +74,10 @@ def play_round(server: EmbeddedPostgres, seed: int, *, is_superuser: bool, steps
             made.append(step)
             outcome = world.take(step)
             totals.steps["done" if outcome.sqlstate is None else "refused"] += 1
+            if outcome.sqlstate is not None:
+                totals.refused[anonymous(f"{outcome.sqlstate} {outcome.message}")] += 1
+                for after in statements.refused(step):
+                    take(after)
 
         try:
             for step in statements.opening():
@@ -154,7 +159,7 @@ def main(arguments: Sequence[str], say: Callable[[str], None] = print) -> int:
     parser.add_argument("--replay", type=Path, help="play the steps in this file, which --out wrote")
     parser.add_argument("--out", type=Path, help="write the steps of each failure to this folder")
     parser.add_argument("--keep-going", action="store_true", help="count failures, and stop for none")
-    parser.add_argument("--loud", action="store_true", help="say why rounds ended early")
+    parser.add_argument("--loud", action="store_true", help="say why rounds ended early, and statements were refused")
     given = parser.parse_args(arguments)
     seed = given.seed if given.seed is not None else random.SystemRandom().randrange(1_000_000)
     until = time.monotonic() + given.minutes * 60
@@ -191,6 +196,8 @@ def main(arguments: Sequence[str], say: Callable[[str], None] = print) -> int:
     if given.loud:
         for why, times in totals.over.most_common():
             say(f"over {times}: {why}")
+        for why, times in totals.refused.most_common(30):
+            say(f"refused by both {times}: {why}")
     for kind, times in failures.most_common():
         say(f"FAILED {times} times: {kind}")
     return 1 if failures else 0

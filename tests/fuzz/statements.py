@@ -81,6 +81,13 @@ class Statements:
         ]
         return self._one_of(kinds)()
 
+    def refused(self, step: Step) -> list[Step]:
+        """What a session does whose statement failed: mostly it gives up its transaction."""
+        if step.session not in self._inside or self.chance.random() < 0.2:
+            return []
+        self._inside.discard(step.session)
+        return [Step(step.session, "ROLLBACK")]
+
     def opening(self) -> list[Step]:
         """Tables to begin with."""
         return [step for _ in range(self.chance.randint(3, 6)) for step in self._create_table(plain=True)]

@@ -50,6 +50,8 @@ SELECT t.oid::bigint, t.typname, n.nspname, format_type(t.oid, -1), t.typtype::t
   (SELECT array_agg(a.atttypid::bigint ORDER BY a.attnum) FROM pg_attribute a
    WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped),
   (SELECT array_agg(e.enumlabel ORDER BY e.enumsortorder) FROM pg_enum e WHERE e.enumtypid = t.oid), t.typsend <> 0
+    -- Their empty value is sent in a form that is not received.
+    AND t.typname NOT IN ('int2vector', 'oidvector')
 FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
 LEFT JOIN pg_range r ON r.rngtypid = t.oid LEFT JOIN pg_range m ON m.rngmultitypid = t.oid
 WHERE t.typtype <> 'p' AND t.typisdefined AND n.nspname IN ('pg_catalog', 'information_schema', 'made', 'public')

@@ -103,20 +103,22 @@ $$;
 CREATE OR REPLACE FUNCTION {set}.trigger_name(rel oid, kind text) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT format('R_%s_%s_%s', {name}, rel, kind) $$;
 
--- What a table's triggers look like: who alters one, or switches it off and on again, leaves another transaction's id.
+-- What a table's triggers of ours look like, those included that a partition has from its root: who alters one, or
+-- switches it off and on again, leaves another transaction's id.
 CREATE OR REPLACE FUNCTION {set}.stamp(rel oid) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT coalesce(string_agg(concat_ws(' ', t.tgname, t.tgenabled, t.xmin), ', ' ORDER BY t.tgname), '') FROM pg_trigger t
-  WHERE t.tgrelid = rel AND t.tgparentid = 0 AND starts_with(t.tgname, {set}.trigger_name(rel, ''))
+  WHERE t.tgrelid = rel AND t.tgname ~ format('^R_%s_\d+_[a-z]+$', {name})
 $$;
 
 -- Whether the triggers that a mode needs are there, switched on, and nobody has touched them.
 CREATE OR REPLACE FUNCTION {set}.has_triggers(rel oid, mode text) RETURNS bool
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-  SELECT count(*) FILTER (WHERE t.tgenabled = 'O') = cardinality({set}.kinds(mode))
+  SELECT count(*) FILTER (WHERE t.tgname IN (SELECT {set}.trigger_name(rel, kind) FROM unnest({set}.kinds(mode)) kind))
+      = cardinality({set}.kinds(mode))
+    AND coalesce(bool_and(t.tgenabled = 'O'), true)
     AND {set}.stamp(rel) = (SELECT i.stamp FROM {set}.installed i WHERE i.relid = rel ORDER BY i.at DESC LIMIT 1)
-  FROM pg_trigger t
-  WHERE t.tgrelid = rel AND t.tgname IN (SELECT {set}.trigger_name(rel, kind) FROM unnest({set}.kinds(mode)) kind)
+  FROM pg_trigger t WHERE t.tgrelid = rel AND t.tgname ~ format('^R_%s_\d+_[a-z]+$', {name})
 $$;
 
 -- What of a definition capture depends on; the rest may change without it.

@@ -4,7 +4,7 @@
 -- Event triggers of users hear nothing of it.
 CREATE OR REPLACE FUNCTION {set}.rebuild(relids oid[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off SET lock_timeout = '100ms'
-SET session_replication_role = replica SET penstock.rebuilding = 'on' AS $$
+SET session_replication_role = replica SET penstock.rebuilding = 'at once' AS $$
 DECLARE
   touched oid;
 BEGIN
@@ -38,7 +38,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   relids oid[];
 BEGIN
-  IF current_setting('penstock.rebuilding', true) = 'on' THEN
+  IF current_setting('penstock.rebuilding', true) <> '' THEN
     RETURN;
   END IF;
   IF TG_EVENT = 'sql_drop' THEN

@@ -9,15 +9,24 @@ DECLARE
   now {set}.captured;
   settings text;
   kind text;
+  clone record;
   wanted text[] := {set}.kinds(new_mode);
 BEGIN
   IF last.is_built AND last.definition = def AND last.mode = new_mode AND last.root = {set}.captured_root(rel)
     AND last.fingerprint = {set}.fingerprint(rel) AND has_triggers THEN
     RETURN;
   END IF;
-  -- A set that was installed before triggers were stamped has none of these.
-  IF EXISTS (SELECT FROM {set}.installed i WHERE i.relid = rel) AND NOT {set}.has_triggers(rel, (SELECT c.mode
-      FROM {set}.captured c WHERE c.relid = rel AND c.is_built ORDER BY c.version DESC LIMIT 1)) THEN
+  -- Whoever may not keep others waiting leaves it to those who write, and to the next run, to find out.
+  IF NOT has_triggers AND current_setting('penstock.rebuilding', true) = 'at once' AND NOT EXISTS (SELECT FROM pg_locks l
+      WHERE l.pid = pg_backend_pid() AND l.locktype = 'relation' AND l.relation = rel
+        AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+        AND l.mode IN ('ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')) THEN
+    RETURN;
+  END IF;
+  -- A set that was installed before triggers were stamped has none of these; and who becomes a partition, or is one no
+  -- more, gains triggers or loses them.
+  IF EXISTS (SELECT FROM {set}.installed i WHERE i.relid = rel) AND EXISTS (SELECT FROM {set}.built_now b WHERE b.relid = rel
+      AND b.mode <> 'detached' AND b.root = {set}.captured_root(rel) AND NOT {set}.has_triggers(rel, b.mode)) THEN
     EXECUTE {set}.gap(rel, 'capture triggers were altered or switched off');
   END IF;
   FOREACH kind IN ARRAY wanted LOOP
@@ -28,18 +37,19 @@ BEGIN
     END IF;
   END LOOP;
   IF NOT has_triggers THEN
-    FOREACH kind IN ARRAY wanted LOOP
-      EXECUTE format('CREATE OR REPLACE TRIGGER %I AFTER %s EXECUTE FUNCTION {set}.%I()', {set}.trigger_name(rel, kind),
-        format(CASE kind
-          WHEN 'ri' THEN 'INSERT ON %s FOR EACH ROW'
-          WHEN 'ru' THEN 'UPDATE ON %s FOR EACH ROW'
-          WHEN 'rd' THEN 'DELETE ON %s FOR EACH ROW'
-          WHEN 'si' THEN 'INSERT ON %s REFERENCING NEW TABLE AS n FOR EACH STATEMENT'
-          WHEN 'sd' THEN 'DELETE ON %s REFERENCING OLD TABLE AS o FOR EACH STATEMENT'
-          WHEN 'su' THEN 'UPDATE ON %s REFERENCING OLD TABLE AS o NEW TABLE AS n FOR EACH STATEMENT'
-          WHEN 't' THEN 'TRUNCATE ON %s FOR EACH STATEMENT' END, rel),
-        CASE kind WHEN 't' THEN 'on_truncate' ELSE format('capture_%s_%s', rel::oid, kind) END);
+    PERFORM {set}.make_trigger(rel, k) FROM unnest(wanted) k;
+    -- Somebody switched off what a partition has from its root. Its owner may switch it on; others make the root's anew.
+    FOR clone IN SELECT t.tgname, t.tgrelid FROM pg_partition_tree(rel) p JOIN pg_trigger t ON t.tgrelid = p.relid
+      WHERE t.tgparentid <> 0 AND t.tgenabled <> 'O' AND t.tgname ~ format('^R_%s_\d+_[a-z]+$', {name})
+    LOOP
+      IF pg_has_role((SELECT relowner FROM pg_class WHERE oid = clone.tgrelid), 'USAGE') THEN
+        EXECUTE format('ALTER TABLE %s ENABLE TRIGGER %I', clone.tgrelid::regclass, clone.tgname);
+      ELSE
+        PERFORM {set}.make_trigger({set}.captured_root(rel), k) FROM unnest('{{ri,ru,rd}}'::text[]) k;
+      END IF;
     END LOOP;
+    INSERT INTO {set}.installed (relid, stamp) SELECT p.relid, {set}.stamp(p.relid)
+    FROM pg_partition_tree({set}.captured_root(rel)) p WHERE p.relid <> rel AND p.relid IN (SELECT relid FROM {set}.installed);
   END IF;
   PERFORM {set}.drop_trigger(rel, t.tgname) FROM pg_trigger t
   WHERE t.tgrelid = rel AND t.tgparentid = 0 AND starts_with(t.tgname, {set}.trigger_name(rel, ''))
@@ -63,6 +73,21 @@ BEGIN
     PERFORM {set}.capture(rel);
   END IF;
 END $capture$;
+
+CREATE OR REPLACE FUNCTION {set}.make_trigger(rel regclass, kind text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  EXECUTE format('CREATE OR REPLACE TRIGGER %I AFTER %s EXECUTE FUNCTION {set}.%I()', {set}.trigger_name(rel, kind),
+    format(CASE kind
+      WHEN 'ri' THEN 'INSERT ON %s FOR EACH ROW'
+      WHEN 'ru' THEN 'UPDATE ON %s FOR EACH ROW'
+      WHEN 'rd' THEN 'DELETE ON %s FOR EACH ROW'
+      WHEN 'si' THEN 'INSERT ON %s REFERENCING NEW TABLE AS n FOR EACH STATEMENT'
+      WHEN 'sd' THEN 'DELETE ON %s REFERENCING OLD TABLE AS o FOR EACH STATEMENT'
+      WHEN 'su' THEN 'UPDATE ON %s REFERENCING OLD TABLE AS o NEW TABLE AS n FOR EACH STATEMENT'
+      WHEN 't' THEN 'TRUNCATE ON %s FOR EACH STATEMENT' END, rel),
+    CASE kind WHEN 't' THEN 'on_truncate' ELSE format('capture_%s_%s', rel::oid, kind) END);
+END $$;
 
 -- Only a table's owner may drop a trigger. What another one leaves there does nothing.
 CREATE OR REPLACE FUNCTION {set}.drop_trigger(rel regclass, trigger_name name) RETURNS void
