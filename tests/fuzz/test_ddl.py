@@ -21,7 +21,6 @@ def server() -> Iterator[EmbeddedPostgres]:
         yield made
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("is_superuser", [True, False], ids=["superuser", "plain"])
 def test_statements_answer_as_without_capture_and_the_copy_is_equal(
     server: EmbeddedPostgres, is_superuser: bool
