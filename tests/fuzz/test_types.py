@@ -21,7 +21,6 @@ def servers() -> Iterator[tuple[EmbeddedPostgres, EmbeddedPostgres]]:
         yield source, target
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("seed", [1, 2])
 def test_values_arrive_bit_by_bit(servers: tuple[EmbeddedPostgres, EmbeddedPostgres], seed: int) -> None:
     result = play(*servers, seed, share=0.25)
