@@ -146,7 +146,9 @@ WITH RECURSIVE rel AS (
       (SELECT jsonb_agg(coalesce(equal.name, 'OPERATOR(pg_catalog.=)') ORDER BY k.ord)
        FROM unnest(i.indclass::oid[]) WITH ORDINALITY k (opclass, ord)
        JOIN pg_catalog.pg_opclass o ON o.oid = k.opclass
-       LEFT JOIN LATERAL (SELECT format('OPERATOR(%I.%s)', n.nspname, op.oprname) AS name
+       LEFT JOIN LATERAL (SELECT format(CASE n.nspname WHEN 'pg_catalog' THEN 'OPERATOR(%I.%s)'
+           -- Of operators of one name, the one for the types as they stand wins, also if somebody else made it.
+           ELSE '::%3$s OPERATOR(%1$I.%2$s)' END, n.nspname, op.oprname, format_type(op.oprleft, NULL)) AS name
          FROM pg_catalog.pg_amop m JOIN pg_catalog.pg_operator op ON op.oid = m.amopopr
          JOIN pg_catalog.pg_namespace n ON n.oid = op.oprnamespace
          WHERE m.amopfamily = o.opcfamily AND m.amoplefttype = o.opcintype AND m.amoprighttype = o.opcintype
@@ -178,7 +180,8 @@ WITH RECURSIVE rel AS (
       FROM unnest(con.confkey) WITH ORDINALITY k (attnum, ord)
       JOIN pg_catalog.pg_attribute a ON a.attrelid = con.confrelid AND a.attnum = k.attnum),
     -- The parent's column stands left.
-    'operators', (SELECT jsonb_agg(format('OPERATOR(%I.%s)', n.nspname, op.oprname) ORDER BY k.ord)
+    'operators', (SELECT jsonb_agg(format(CASE n.nspname WHEN 'pg_catalog' THEN 'OPERATOR(%I.%s)'
+        ELSE '::%3$s OPERATOR(%1$I.%2$s)' END, n.nspname, op.oprname, format_type(op.oprleft, NULL)) ORDER BY k.ord)
       FROM unnest(con.conpfeqop) WITH ORDINALITY k (op, ord)
       JOIN pg_catalog.pg_operator op ON op.oid = k.op JOIN pg_catalog.pg_namespace n ON n.oid = op.oprnamespace),
     'is_match_full', con.confmatchtype = 'f',
