@@ -88,7 +88,7 @@ END $$;
 CREATE INDEX IF NOT EXISTS captured_relid ON {set}.captured (relid);
 COMMENT ON TABLE {set}.captured IS 'every version of every captured table; log rows name one by relid and version';
 COMMENT ON COLUMN {set}.captured.root IS 'the captured table that this one is a partition of, or itself';
-COMMENT ON COLUMN {set}.captured.is_built IS 'whether triggers were made for it, or a writer found it';
+COMMENT ON COLUMN {set}.captured.is_built IS 'whether triggers were made for it; a writer may have found it before';
 
 -- The last version of each table.
 CREATE OR REPLACE VIEW {set}.captured_now AS
