@@ -221,6 +221,30 @@ def test_missing_privileges_are_named_as_grants_that_suffice(shop: Program, lab:
     lab.assert_identical("customer", "item")
 
 
+def test_tables_that_keys_lead_to_need_rights_though_they_are_not_captured(
+    shop: Program, lab: Lab, role: str, tmp_path: Path
+) -> None:
+    # At the target: above a table that setup makes, above one that is there, and below that one.
+    for connection in (lab.source, lab.target):
+        connection.execute("CREATE TABLE country (id int PRIMARY KEY); INSERT INTO country VALUES (1)")
+        connection.execute("CREATE TABLE city (id int PRIMARY KEY, country int REFERENCES country)")
+        connection.execute("CREATE TABLE visit (city int REFERENCES city)")
+    lab.source.execute("CREATE TABLE river (id int PRIMARY KEY, country int REFERENCES country)")
+    lab.target.execute(f"ALTER TABLE city OWNER TO {role}")
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(path.read_text().replace("public.*", "public.city', 'public.river"))
+    urls = {"COPY_URL": lab.target_url.replace("postgres@", f"{role}@")}
+
+    for statement in grants_of(shop("plan", "--json", env=urls), "target"):
+        lab.target.execute(statement)
+    assert shop("setup", env=urls).code == 0
+    lab.source.execute("INSERT INTO city VALUES (1, 1), (2, 1); INSERT INTO river VALUES (1, 1)")
+    lab.source.execute("DELETE FROM city WHERE id = 2; UPDATE city SET country = NULL; UPDATE river SET country = NULL")
+    ran = shop("run", "--until-caught-up", env=urls)
+    assert ran.code == 0, ran.err
+    lab.assert_identical("city", "river")
+
+
 @pytest.mark.parametrize(
     ("at_target", "texts"),
     [

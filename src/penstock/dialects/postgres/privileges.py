@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from penstock.change import TableName
 from penstock.dialects.postgres.catalog import current_user
 from penstock.dialects.postgres.connection import Connection, quote
+from penstock.schema import TableSchema
 
 
 def missing_source_grants(connection: Connection, name: str, tables: Sequence[TableName]) -> Iterator[str]:
@@ -20,9 +21,19 @@ def missing_source_grants(connection: Connection, name: str, tables: Sequence[Ta
 
 
 def missing_target_grants(
-    connection: Connection, existing: Collection[TableName], missing: Sequence[TableName]
+    connection: Connection,
+    existing: Mapping[TableName, TableSchema],
+    missing: Sequence[TableName],
+    new_parents: Collection[TableName],
 ) -> Iterator[str]:
-    """Statements that a superuser must run before the user may apply to `existing` tables, and make `missing` ones."""
+    """Statements that a superuser must run before the user may apply to `existing` tables, and make `missing` ones.
+
+    Args:
+        connection: A session of the user.
+        existing: Tables that are there, with their foreign keys, which apply checks itself.
+        missing: Tables that setup will make.
+        new_parents: Tables that are there and that those of setup will refer to.
+    """
     user = quote(current_user(connection))
     database = quote(connection.info.dbname)
     for privilege in ("CREATE", "TEMPORARY"):
@@ -38,6 +49,13 @@ def missing_target_grants(
         ):
             yield f"GRANT CREATE, USAGE ON SCHEMA {quote(schema)} TO {user}"
     yield from _missing_table_grants(connection, existing, ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE"))
+    parents = {key.parent for table in existing.values() for key in table.foreign_keys} - set(existing)
+    children = {key.child for table in existing.values() for key in table.referenced_by} - set(existing)
+    new_parents = set(new_parents) - set(existing)
+    # A row that is referred to is locked against removal, which takes the right to update.
+    yield from _missing_table_grants(connection, new_parents, ("SELECT", "UPDATE", "REFERENCES"))
+    yield from _missing_table_grants(connection, parents - new_parents, ("SELECT", "UPDATE"))
+    yield from _missing_table_grants(connection, children - parents - new_parents, ("SELECT",))
     if connection.info.server_version < 150000:
         # Nobody else may set session_replication_role there.
         yield f"ALTER ROLE {user} SUPERUSER"

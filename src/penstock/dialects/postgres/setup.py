@@ -171,10 +171,12 @@ def plan_target(
         plan.steps += [Step(f"table {name}", sql) for sql in blueprint.tables[name]]
     for name in missing:
         plan.steps += [Step(f"keys of {name}", sql) for sql in blueprint.keys.get(name, ())]
-    known = set(list_tables(connection)) | set(missing)
+    there = set(list_tables(connection))
+    parents = set()
     for name in missing:
         for parent, sql in blueprint.references.get(name, ()):
-            if parent in known:
+            if parent in there or parent in missing:
+                parents.add(parent)
                 plan.steps.append(Step(f"foreign key of {name}", sql))
             else:
                 plan.notes.append(
@@ -199,7 +201,7 @@ def plan_target(
             )
     if not is_superuser(connection):
         plan.role = current_user(connection)
-        plan.grants = list(missing_target_grants(connection, existing, missing))
+        plan.grants = list(missing_target_grants(connection, existing, missing, parents & there))
     return plan
 
 
