@@ -399,3 +399,42 @@ def test_default_privileges_give_nobody_a_right_on_our_objects(lab: Lab, mallory
     for side in (lab.source, lab.target):
         for what in ("TABLES", "SEQUENCES", "SCHEMAS"):
             side.execute(f"ALTER DEFAULT PRIVILEGES REVOKE ALL ON {what} FROM {mallory.name}, PUBLIC")
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        pytest.param("CHECK (f(id) > 0)", id="a check"),
+        pytest.param("g int GENERATED ALWAYS AS (f(id)) STORED", id="a generated column"),
+        pytest.param("d int DEFAULT f(1)", id="a default, where the source has no such column"),
+        pytest.param("n int); CREATE INDEX ON t (f(id)", id="an index"),
+        pytest.param("e positive, a positive[]", id="a type's domain"),
+        pytest.param("CHECK (id @@ 1)", id="an operator"),
+        pytest.param(
+            "n int); CREATE TRIGGER g BEFORE INSERT ON t EXECUTE FUNCTION fire(); "
+            "ALTER TABLE t ENABLE ALWAYS TRIGGER g; SELECT (1",
+            id="a trigger for every session",
+        ),
+        pytest.param(
+            "n int); CREATE RULE g AS ON INSERT TO t DO ALSO SELECT f(1); "
+            "ALTER TABLE t ENABLE REPLICA RULE g; SELECT (1",
+            id="a rule for replication",
+        ),
+    ],
+)
+def test_code_of_other_roles_that_applying_runs_is_named(lab: Lab, mallory: Mallory, definition: str) -> None:
+    role = mallory.name
+    lab.source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    mallory.target.execute(
+        f"SET search_path = {role};"
+        "CREATE FUNCTION f(int) RETURNS int IMMUTABLE LANGUAGE sql RETURN $1;"
+        "CREATE FUNCTION b(int, int) RETURNS bool IMMUTABLE LANGUAGE sql RETURN true;"
+        "CREATE OPERATOR @@ (LEFTARG = int, RIGHTARG = int, FUNCTION = b);"
+        "CREATE DOMAIN positive AS int CHECK (f(VALUE) > 0)"
+    )
+    lab.target.execute(
+        f"SET search_path = public, {role}; CREATE TABLE t (id int PRIMARY KEY, {{}})".format(definition)
+    )
+
+    (note,) = [note for note in lab.pipeline().plan().target.notes if role in note]
+    assert note.startswith(f"code of role {role!r} runs with the rights of 'postgres' when changes are applied: ")

@@ -73,6 +73,22 @@ def schema_faults(connection: Connection, schema: str) -> list[PenstockError]:
     return [_fault(schema, label(connection.info.dsn), role, what) for role, what in found]
 
 
+def hosted_code(connection: Connection, tables: Sequence[TableName]) -> list[str]:
+    """Say which other roles' code runs, with the rights of the user, when the user writes to tables.
+
+    It would for any other writer too, and it can be what keeps the data right; so it is said, not refused.
+    """
+    with catalog_names(connection):
+        found = psycopg.RawCursor(connection).execute(
+            sql_text("hosted"), [[table.schema for table in tables], [table.name for table in tables]]
+        )
+        return [
+            f"code of role {role!r} runs with the rights of {connection.info.user!r} when changes are applied:"
+            f" {_shown(what)}; if {role!r} is not trusted, apply as a user without further rights"
+            for role, what in found.fetchall()
+        ]
+
+
 def refuse_foreign(connection: Connection, schema: str) -> None:
     """Raise the faults of a schema of ours, before anything in it is used.
 
@@ -146,9 +162,12 @@ def dump_steps(connection: Connection, schema: str, tables: Sequence[TableName],
 
 
 def _fault(schema: str, where: str, role: str, found: Sequence[str]) -> PenstockError:
-    shown = ", ".join(found[:_MOST_SHOWN]) + (", ..." if len(found) > _MOST_SHOWN else "")
     return OperatorError(
-        f"role {role!r} could put code into schema {schema!r} that would run with your rights: it has {shown}",
+        f"role {role!r} could put code into schema {schema!r} that would run with your rights: it has {_shown(found)}",
         where=where,
         do=f"if {role!r} set Penstock up, run this as that role; if not, take away what it has, or drop the schema",
     )
+
+
+def _shown(found: Sequence[str]) -> str:
+    return ", ".join(found[:_MOST_SHOWN]) + (", ..." if len(found) > _MOST_SHOWN else "")

@@ -199,6 +199,7 @@ def plan_target(
                     do="empty it, or take it out of capture.tables",
                 )
             )
+    plan.notes += ownership.hosted_code(connection, list(existing))
     if not is_superuser(connection):
         plan.role = current_user(connection)
         plan.grants = list(missing_target_grants(connection, existing, missing, parents & there))

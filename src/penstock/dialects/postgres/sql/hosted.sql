@@ -1,0 +1,37 @@
+-- Code of other roles that runs when somebody writes to tables: role, and what it has, by table. $1, $2 are the tables'
+-- schemas and names. Trusted are the same as in owners.sql.
+WITH RECURSIVE trusted AS (
+  SELECT r.oid FROM pg_roles r
+  WHERE r.rolsuper OR (pg_has_role(session_user, r.oid, 'MEMBER')
+    AND NOT EXISTS (SELECT FROM pg_roles s WHERE s.rolsuper AND pg_has_role(session_user, s.oid, 'MEMBER')))
+), relation AS (
+  SELECT c.oid, c.oid::regclass::text AS name FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+  WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest($1::text[], $2::text[]))
+  UNION SELECT p.relid, p.relid::regclass::text FROM relation r, pg_partition_tree(r.oid) p WHERE NOT p.relid = r.oid
+), typed (typid, name) AS (
+  SELECT a.atttypid, r.name FROM relation r JOIN pg_attribute a ON a.attrelid = r.oid AND a.attnum > 0 AND NOT a.attisdropped
+  UNION SELECT u.oid, t.name FROM typed t JOIN pg_type y ON y.oid = t.typid
+    JOIN pg_type u ON u.oid IN (y.typbasetype, y.typelem) AND u.oid <> 0
+), part (classid, objid, name) AS (
+  SELECT 'pg_trigger'::regclass, t.oid, format('trigger %I on %s', t.tgname, r.name) FROM relation r
+    JOIN pg_trigger t ON t.tgrelid = r.oid WHERE t.tgenabled IN ('A', 'R') AND NOT t.tgisinternal
+  UNION ALL SELECT 'pg_rewrite'::regclass, w.oid, format('rule %I on %s', w.rulename, r.name) FROM relation r
+    JOIN pg_rewrite w ON w.ev_class = r.oid WHERE w.ev_enabled IN ('A', 'R')
+  UNION ALL SELECT 'pg_constraint'::regclass, c.oid, format('constraint %I on %s', c.conname, r.name) FROM relation r
+    JOIN pg_constraint c ON c.conrelid = r.oid
+  UNION ALL SELECT 'pg_constraint'::regclass, c.oid, format('constraint %I of a type in %s', c.conname, t.name)
+    FROM typed t JOIN pg_constraint c ON c.contypid = t.typid
+  UNION ALL SELECT 'pg_attrdef'::regclass, d.oid, format('column %I of %s', a.attname, r.name) FROM relation r
+    JOIN pg_attrdef d ON d.adrelid = r.oid JOIN pg_attribute a ON a.attrelid = r.oid AND a.attnum = d.adnum
+  UNION ALL SELECT 'pg_class'::regclass, i.indexrelid, format('index %s', i.indexrelid::regclass) FROM relation r
+    JOIN pg_index i ON i.indrelid = r.oid
+), called (classid, oid, name, owner) AS (
+  SELECT 'pg_proc'::regclass, p.oid, p.oid::regprocedure::text, p.proowner FROM pg_proc p
+  UNION ALL SELECT 'pg_operator'::regclass, o.oid, format('operator %s', o.oid::regoperator), p.proowner
+    FROM pg_operator o JOIN pg_proc p ON p.oid = o.oprcode
+)
+SELECT r.rolname::text, array_agg(DISTINCT format('%s, called by %s', c.name, p.name))
+FROM part p JOIN pg_depend d ON d.classid = p.classid AND d.objid = p.objid
+JOIN called c ON c.classid = d.refclassid AND c.oid = d.refobjid JOIN pg_roles r ON r.oid = c.owner
+WHERE c.owner NOT IN (SELECT t.oid FROM trusted t)
+GROUP BY 1 ORDER BY 1
