@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, TypeVar
@@ -100,6 +100,7 @@ class ForeignKey:
 
     Attributes:
         operators: For each pair of columns, what is equal, as SQL; the parent's column stands left.
+        child_casts: For each pair, the cast after the child's column that the operator needs, as SQL.
     """
 
     name: str
@@ -110,12 +111,14 @@ class ForeignKey:
     is_match_full: bool = False
     is_deferrable: bool = False
     operators: tuple[str, ...] = ()
+    child_casts: tuple[str, ...] = ()
 
-    @property
-    def pairs(self) -> Sequence[tuple[str, str, str]]:
-        """(column of the parent, operator, column of the child)."""
+    def equals_sql(self, parents: Iterable[str], children: Iterable[str]) -> str:
+        """SQL for whether the values of two rows refer to each other, each as SQL, in the order of the columns."""
         operators = self.operators or ("=",) * len(self.columns)
-        return list(zip(self.parent_columns, operators, self.columns, strict=True))
+        casts = self.child_casts or ("",) * len(self.columns)
+        pairs = zip(parents, operators, children, casts, strict=True)
+        return " AND ".join(f"{parent} {equals} {child}{cast}" for parent, equals, child, cast in pairs)
 
 
 @dataclass(frozen=True)
@@ -261,4 +264,5 @@ def _foreign_key(values: Mapping[str, Any]) -> ForeignKey:
         values["is_match_full"],
         values["is_deferrable"],
         tuple(values.get("operators", ())),
+        tuple(values.get("child_casts", ())),
     )

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from penstock.apply.patience import Patience
+from penstock.apply.server import ServerConfig
 from penstock.cli.run import Reporter
 from penstock.cli.verify import Progress
 from penstock.demo.servers import EmbeddedPostgres
@@ -438,3 +439,50 @@ def test_code_of_other_roles_that_applying_runs_is_named(lab: Lab, mallory: Mall
 
     (note,) = [note for note in lab.pipeline().plan().target.notes if role in note]
     assert note.startswith(f"code of role {role!r} runs with the rights of 'postgres' when changes are applied: ")
+
+
+LIKE_CITEXT = """
+CREATE TYPE cit;
+CREATE FUNCTION cit_in(cstring) RETURNS cit IMMUTABLE STRICT LANGUAGE internal AS 'textin';
+CREATE FUNCTION cit_out(cit) RETURNS cstring IMMUTABLE STRICT LANGUAGE internal AS 'textout';
+CREATE TYPE cit (INPUT = cit_in, OUTPUT = cit_out, LIKE = text, CATEGORY = 'S', COLLATABLE = true);
+CREATE FUNCTION cit_eq(cit, cit) RETURNS bool IMMUTABLE STRICT LANGUAGE internal AS 'texteq';
+CREATE FUNCTION cit_lt(cit, cit) RETURNS bool IMMUTABLE STRICT LANGUAGE internal AS 'text_lt';
+CREATE FUNCTION cit_cmp(cit, cit) RETURNS int IMMUTABLE STRICT LANGUAGE internal AS 'bttextcmp';
+CREATE OPERATOR = (LEFTARG = cit, RIGHTARG = cit, FUNCTION = cit_eq, MERGES, COMMUTATOR = =);
+CREATE OPERATOR < (LEFTARG = cit, RIGHTARG = cit, FUNCTION = cit_lt);
+CREATE OPERATOR CLASS cit_ops DEFAULT FOR TYPE cit USING btree AS
+  OPERATOR 1 <, OPERATOR 3 =, FUNCTION 1 cit_cmp(cit, cit);
+CREATE DOMAIN word AS cit;
+"""
+"""A type as citext is one: its operators are in `public`, where others may create some of the same name."""
+
+WORDS = """
+CREATE TABLE p (k cit, w word PRIMARY KEY, v int, UNIQUE (k));
+CREATE TABLE c (id int PRIMARY KEY, w word REFERENCES p, k word REFERENCES p (k) DEFERRABLE);
+"""
+
+
+@pytest.mark.parametrize("use_set", [True, False], ids=["set path", "row path"])
+def test_an_operator_that_stands_nearer_than_a_key_s_own(lab: Lab, mallory: Mallory, use_set: bool) -> None:
+    for side in (lab.source, lab.target):
+        side.execute(LIKE_CITEXT)
+    lab.setup(WORDS)
+    for side in (mallory.source, mallory.target):
+        side.execute("CREATE TABLE public.hit (n int); GRANT INSERT ON public.hit TO public")
+        for left, right in (("word", "cit"), ("cit", "word"), ("word", "word"), ("text", "cit"), ("cit", "text")):
+            side.execute(
+                f"CREATE FUNCTION public.evil({left}, {right}) RETURNS bool LANGUAGE plpgsql AS"
+                " $$ BEGIN INSERT INTO public.hit VALUES (1); RETURN true; END $$;"
+                f"CREATE OPERATOR public.= (LEFTARG = {left}, RIGHTARG = {right}, FUNCTION = public.evil)"
+            )
+    lab.source.execute("INSERT INTO p VALUES ('a', 'a', 1), ('b', 'b', 1), ('d', 'd', 1)")
+    lab.source.execute("INSERT INTO c VALUES (1, 'a', 'a'), (2, 'b', 'b')")
+    lab.source.execute("UPDATE p SET v = 2; UPDATE c SET w = 'd', k = 'd' WHERE id = 2")
+    lab.source.execute("DELETE FROM p WHERE v = 2 AND k < 'd' AND NOT k < 'b'")
+    lab.apply(config=ServerConfig(use_set_path=use_set))
+
+    lab.assert_identical("p", "c")
+    assert lab.errors() == []
+    for side in (lab.source, lab.target):
+        assert side.execute("SELECT FROM hit").rowcount == 0

@@ -98,5 +98,5 @@ def test_keys_name_their_operators(database: str, kind: str) -> None:
     assert parent.primary_key is not None
     assert parent.primary_key.equals == {"a": equals, "b": equals}
     assert child.uniques[0].equals == {"x": equals}
-    assert child.foreign_keys[0].pairs == [("a", equals, "x"), ("b", equals, "y")]
+    assert child.foreign_keys[0].equals_sql("ab", "xy") == f"a {equals} x AND b {equals} y"
     assert parent.referenced_by == child.foreign_keys

@@ -209,25 +209,23 @@ class PostgresSession:
 
     def is_reference_broken(self, foreign_key: ForeignKey, values: Sequence[str], *, is_child: bool) -> bool:
         """Whether a child holds these values and no parent does; locks the parent against removal."""
-        parent = self._columns(foreign_key.parent)
-        child = self._columns(foreign_key.child)
-        on_parent, on_child = [], []
-        for of_parent, equals, of_child in foreign_key.pairs:
-            # The two may be of different types: a date refers to a timestamp.
-            value = _mark(child[of_child] if is_child else parent[of_parent])
-            on_parent.append(f"{quote(of_parent)} {equals} {value}")
-            sides = (quote(of_child), value) if is_child else (value, quote(of_child))
-            on_child.append(f" {equals} ".join(sides))
+        parents, children = map(quote, foreign_key.parent_columns), [quote(name) for name in foreign_key.columns]
+        side, names = (
+            (foreign_key.child, foreign_key.columns) if is_child else (foreign_key.parent, foreign_key.parent_columns)
+        )
+        columns = self._columns(side)
+        # The two may be of different types: a date refers to a timestamp.
+        given = [_mark(columns[name]) for name in names]
+        on_parent = foreign_key.equals_sql(parents, given)
+        on_child = foreign_key.equals_sql(children, given) if is_child else foreign_key.equals_sql(given, children)
         found = self._run(
-            f"SELECT FROM {quote(foreign_key.parent.schema, foreign_key.parent.name)}"
-            f" WHERE {' AND '.join(on_parent)} FOR KEY SHARE",
+            f"SELECT FROM {quote(foreign_key.parent.schema, foreign_key.parent.name)} WHERE {on_parent} FOR KEY SHARE",
             values,
         )
         if found.fetchone() is not None:
             return False
         found = self._run(
-            f"SELECT FROM {quote(foreign_key.child.schema, foreign_key.child.name)}"
-            f" WHERE {' AND '.join(on_child)} LIMIT 1",
+            f"SELECT FROM {quote(foreign_key.child.schema, foreign_key.child.name)} WHERE {on_child} LIMIT 1",
             values,
         )
         return found.fetchone() is not None

@@ -291,7 +291,7 @@ class _NetStatements:
     def _expect_parents(self, s: Staged, foreign_key: ForeignKey) -> None:
         values = self._values(s, foreign_key.columns)
         given = [f"v.{quote(name)} IS NOT NULL" for name in foreign_key.columns]
-        same = _all(f"p.{quote(parent)} {equals} v.{quote(child)}" for parent, equals, child in foreign_key.pairs)
+        same = foreign_key.equals_sql(_fields("p", foreign_key.parent_columns), _fields("v", foreign_key.columns))
         if foreign_key.is_match_full and len(given) > 1:
             self._path.expect_none(f"SELECT FROM {values} v WHERE ({' OR '.join(given)}) AND NOT ({_all(given)})")
         parent = quote(foreign_key.parent.schema, foreign_key.parent.name)
@@ -301,8 +301,9 @@ class _NetStatements:
         )
 
     def _expect_no_children(self, s: Staged, foreign_key: ForeignKey) -> None:
-        kept = _all(f"t.{quote(parent)} {equals} {s.old_value(parent)}" for parent, equals, _ in foreign_key.pairs)
-        refers = _all(f"{s.old_value(parent)} {equals} c.{quote(child)}" for parent, equals, child in foreign_key.pairs)
+        removed = [s.old_value(name) for name in foreign_key.parent_columns]
+        kept = foreign_key.equals_sql(_fields("t", foreign_key.parent_columns), removed)
+        refers = foreign_key.equals_sql(removed, _fields("c", foreign_key.columns))
         child = quote(foreign_key.child.schema, foreign_key.child.name)
         self._path.expect_none(
             f"SELECT FROM {s.name} s WHERE NOT EXISTS (SELECT FROM {self._target} t WHERE {kept})"
@@ -373,6 +374,10 @@ def _same(left: str, equals: str, right: str, *, may_be_null: bool) -> str:
     if equals in _BUILT_IN:
         return f"{left} IS NOT DISTINCT FROM {right}"
     return f"({left} {equals} {right} OR {left} IS NOT DISTINCT FROM NULL AND {right} IS NOT DISTINCT FROM NULL)"
+
+
+def _fields(row: str, columns: Sequence[str]) -> list[str]:
+    return [f"{row}.{quote(name)}" for name in columns]
 
 
 def _all(tests: Sequence[str] | Iterator[str]) -> str:

@@ -179,9 +179,14 @@ WITH RECURSIVE rel AS (
     'parent_columns', (SELECT jsonb_agg(a.attname ORDER BY k.ord)
       FROM unnest(con.confkey) WITH ORDINALITY k (attnum, ord)
       JOIN pg_catalog.pg_attribute a ON a.attrelid = con.confrelid AND a.attnum = k.attnum),
-    -- The parent's column stands left.
+    -- The parent's column stands left. Both operands are of the operator's types, or another that somebody made for the
+    -- columns' domains would stand nearer.
     'operators', (SELECT jsonb_agg(format(CASE n.nspname WHEN 'pg_catalog' THEN 'OPERATOR(%I.%s)'
         ELSE '::%3$s OPERATOR(%1$I.%2$s)' END, n.nspname, op.oprname, format_type(op.oprleft, NULL)) ORDER BY k.ord)
+      FROM unnest(con.conpfeqop) WITH ORDINALITY k (op, ord)
+      JOIN pg_catalog.pg_operator op ON op.oid = k.op JOIN pg_catalog.pg_namespace n ON n.oid = op.oprnamespace),
+    'child_casts', (SELECT jsonb_agg(CASE n.nspname WHEN 'pg_catalog' THEN ''
+        ELSE '::' || format_type(op.oprright, NULL) END ORDER BY k.ord)
       FROM unnest(con.conpfeqop) WITH ORDINALITY k (op, ord)
       JOIN pg_catalog.pg_operator op ON op.oid = k.op JOIN pg_catalog.pg_namespace n ON n.oid = op.oprnamespace),
     'is_match_full', con.confmatchtype = 'f',
