@@ -282,6 +282,18 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
     GROUP BY most, measure) t
 $$;
 
+-- PL/pgSQL that logs the rows of a transition table, the first eight one by one and those behind them by `rest`, and
+-- returns; it goes on where it logged nothing because they may be too large.
+CREATE OR REPLACE FUNCTION {set}.log_statement(insert text, source text, small text, rest text) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT format($f$%1$s WHERE %3$s LIMIT 8;
+    GET DIAGNOSTICS logged = ROW_COUNT;
+    IF logged OPERATOR(pg_catalog.=) 8 THEN %4$s END IF;
+    IF logged OPERATOR(pg_catalog.>) 0 OR NOT EXISTS (SELECT FROM %2$s) THEN
+      RETURN NULL;
+    END IF;$f$, insert, source, small, rest)
+$$;
+
 -- The body of one capture function; the kind tells which trigger it serves.
 CREATE OR REPLACE FUNCTION {set}.capture_body(kind text, c {set}.captured) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET jit = off AS $body$
@@ -295,13 +307,15 @@ DECLARE
   old_row text := {set}.image(cols, old_alias);
   new_row text := {set}.image(cols, new_alias);
   changed text := {set}.image(cols, new_alias, old_alias);
-  large text := CASE WHEN {set}.is_large(cols, 'x') IS NULL THEN NULL WHEN kind = 'ri' THEN {set}.is_large(cols, 'NEW')
-    WHEN kind = 'rd' THEN {set}.is_large(cols, 'OLD')
-    WHEN kind = 'ru' THEN {set}.is_large(cols, 'OLD', 'NEW')
-    WHEN kind = 'si' THEN format('EXISTS (SELECT FROM n WHERE %s)', {set}.is_large(cols, 'n'))
-    WHEN kind = 'sd' THEN format('EXISTS (SELECT FROM o WHERE %s)', {set}.is_large(cols, 'o'))
-    WHEN kind = 'su' THEN format('EXISTS (SELECT FROM o WHERE %s) OR EXISTS (SELECT FROM n WHERE %s)',
-      {set}.is_large(cols, 'o'), {set}.is_large(cols, 'n')) END;
+  -- By statement: whether no row of the transition tables is too large, as part of the statement that logs them, for each
+  -- question asked by itself would cost a single row a tenth more.
+  has_large bool := {set}.is_large(cols, 'x') IS NOT NULL;
+  large text := CASE WHEN NOT has_large THEN NULL WHEN kind = 'ri' THEN {set}.is_large(cols, 'NEW')
+    WHEN kind = 'rd' THEN {set}.is_large(cols, 'OLD') WHEN kind = 'ru' THEN {set}.is_large(cols, 'OLD', 'NEW') END;
+  small_old text := CASE WHEN has_large THEN format('NOT EXISTS (SELECT FROM o WHERE %s)', {set}.is_large(cols, 'o'))
+    ELSE 'true' END;
+  small_new text := CASE WHEN has_large THEN format('NOT EXISTS (SELECT FROM n WHERE %s)', {set}.is_large(cols, 'n'))
+    ELSE 'true' END;
   marker text := CASE WHEN c.mode LIKE '%+marker' THEN {set}.mark() ELSE '' END;
   statement text;
 BEGIN
@@ -310,19 +324,21 @@ BEGIN
     WHEN 'ru' THEN format('%s VALUES (%s, ''U'', %s, %s);', head, place, old_row, changed)
     WHEN 'rd' THEN format('%s VALUES (%s, ''D'', %s, NULL);', head, place, old_row)
     -- To ask for the number of rows beforehand would cost a single row a fifth more.
-    WHEN 'si' THEN format($f$%s SELECT %s, 'I', NULL, %s FROM n LIMIT 8;
-    GET DIAGNOSTICS logged = ROW_COUNT;
-    IF logged OPERATOR(pg_catalog.=) 8 THEN %s END IF;$f$,
-      head, place, new_row, {set}.in_lines(place, 'i', new_row, 'n OFFSET 8'))
-    WHEN 'sd' THEN format($f$%s SELECT %s, 'D', %s, NULL FROM o LIMIT 8;
-    GET DIAGNOSTICS logged = ROW_COUNT;
-    IF logged OPERATOR(pg_catalog.=) 8 THEN %s END IF;$f$,
-      head, place, old_row, {set}.in_lines(place, 'd', old_row, 'o OFFSET 8'))
+    WHEN 'si' THEN {set}.log_statement(format('%s SELECT %s, ''I'', NULL, %s FROM n', head, place, new_row), 'n', small_new,
+      {set}.in_lines(place, 'i', new_row, 'n OFFSET 8'))
+    WHEN 'sd' THEN {set}.log_statement(format('%s SELECT %s, ''D'', %s, NULL FROM o', head, place, old_row), 'o', small_old,
+      {set}.in_lines(place, 'd', old_row, 'o OFFSET 8'))
     -- One row needs no pairing.
-    WHEN 'su' THEN format($f$IF NOT EXISTS (SELECT FROM n OFFSET 1) THEN
-      %s SELECT %s, 'U', %s, %s FROM o, n;
-    ELSE %s END IF;$f$,
-      head, place, old_row, changed, {set}.in_lines(place, 'u',
+    WHEN 'su' THEN format($f$%s SELECT %s, 'U', %s, %s FROM o, n
+      WHERE NOT EXISTS (SELECT FROM n OFFSET 1) AND %s AND %s;
+    GET DIAGNOSTICS logged = ROW_COUNT;
+    IF logged OPERATOR(pg_catalog.>) 0 THEN
+      RETURN NULL;
+    ELSIF %s AND %s THEN
+      %s
+      RETURN NULL;
+    END IF;$f$,
+      head, place, old_row, changed, small_old, small_new, small_old, small_new, {set}.in_lines(place, 'u',
         format($f$pg_catalog.concat(%s, E'\t', %s)$f$, old_row, changed), {set}.pairs(cols)))
   END;
   IF large IS NOT NULL THEN
@@ -332,7 +348,7 @@ BEGIN
       RETURN NULL;
     END IF;$f$, large, marker, statement);
   ELSE
-    statement := format('%s%s RETURN NULL;', marker, statement);
+    statement := format('%s%s%s', marker, statement, CASE WHEN kind LIKE 'r_' THEN ' RETURN NULL;' ELSE '' END);
   END IF;
   RETURN format($f$DECLARE
   logged pg_catalog.int8;
