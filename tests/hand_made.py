@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from penstock.dialects.postgres.ledger import PostgresLedger
 from penstock.dialects.postgres.resources import sql_text
 from penstock.position import Scn
 from penstock.schema import Dictionary
+from penstock.sources.trigger_queue.queue import Captured
 from penstock.values import encode_image
 
 FIXTURE = """
@@ -194,6 +195,11 @@ class Target:
         return [(e.commit_scn, e.error_number, e.message_number, e.message_count) for e in self.errors()]
 
     def retry(self, *entry_ids: str) -> list[str]:
+        # A run keeps the versions that a retry reads.
+        self.ledger.save_dictionary(
+            Captured(0, table.schema, {**asdict(table.schema), **asdict(table.name)}, table.name)
+            for table in self.context().catalog.tables.values()
+        )
         queue = PostgresErrorQueue(self.url, "A1")
         return list(retry(queue, entry_ids or [e.id for e in self.errors()], allow_duplicate_rows=True))
 

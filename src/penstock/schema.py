@@ -28,6 +28,7 @@ class Column:
         is_builtin: The database's own type: nobody else's cast, operator or function has anything to say of it.
         is_key_usable: May be part of an all-columns key (A-67).
         is_integer, is_decimal: Canonical text is a plain number, so equal values can be told by normalising it.
+        notation: Equal in columns that read each other's canonical text for what it says; None where that is not known.
         to_text: SQL template, `{}` for the column, that yields canonical text.
         from_text: SQL template, `{}` for canonical text read as one of the two types below, that yields the value.
         staging_type: The type of a staging column that canonical text is copied into.
@@ -46,10 +47,15 @@ class Column:
     is_key_usable: bool = True
     is_integer: bool = False
     is_decimal: bool = False
+    notation: str | None = None
     to_text: str = "{}::text"
     from_text: str = "{}"
     staging_type: str = "text"
     cast_type: str = "text"
+
+    def reads(self, other: Column) -> bool:
+        """Whether the canonical text of another column, or of this one at an earlier time, may be stored here."""
+        return self.notation == other.notation or None in (self.notation, other.notation)
 
     def text_sql(self, expression: str) -> str:
         """SQL for the canonical text of `expression`, a value of this column."""

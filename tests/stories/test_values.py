@@ -5,7 +5,9 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from penstock.apply.conflicts import TYPE_DIFFERS
 from penstock.apply.server import ServerConfig
+from penstock.errors import OperatorError
 from tests.lab import Lab
 
 BOTH_PATHS = pytest.mark.parametrize("use_set", [True, False], ids=["set path", "row path"])
@@ -59,6 +61,41 @@ def test_an_identity_that_is_always_generated_is_updated(lab: Lab, use_set: bool
     lab.source.execute("UPDATE t SET a = DEFAULT")
     assert errors_after_apply(lab, use_set=use_set) == []
     assert lab.rows("t") == [(3, "x"), (4, "y")]
+
+
+@BOTH_PATHS
+@pytest.mark.parametrize(
+    ("before", "value", "after", "using"),
+    [
+        ("bytea", "\\x00ff", "text", "v::text"),
+        ("text", "abcd", "bytea", "v::bytea"),
+        ("timestamp", "2026-01-02 03:04:05", "text", "v::text"),
+        ("timestamptz", "2026-01-02 03:04:05+00", "timestamp", "v AT TIME ZONE 'UTC'"),
+        ("money", "12.34", "text", "v::text"),
+    ],
+)
+def test_a_type_that_both_sides_change_while_changes_wait(
+    lab: Lab, use_set: bool, before: str, value: str, after: str, using: str
+) -> None:
+    lab.setup(f"CREATE TABLE t (id int PRIMARY KEY, v {before}); CREATE TABLE o (id int PRIMARY KEY)")
+    lab.apply()
+    lab.source.execute("INSERT INTO t VALUES (1, %s)", [value])
+    for side in (lab.source, lab.target):
+        side.execute(f"ALTER TABLE t ALTER v TYPE {after} USING {using}")
+    lab.source.execute("INSERT INTO o VALUES (1)")
+    assert errors_after_apply(lab, use_set=use_set) == [TYPE_DIFFERS]
+    lab.assert_identical("o")
+    (entry,) = lab.errors()
+    assert entry.error_message.startswith("column 'v' was ")
+    assert value not in entry.error_message
+    with pytest.raises(OperatorError, match="still cannot be applied"):
+        lab.retry(entry.id)
+
+    # The way out that it names.
+    lab.target.execute(f"ALTER TABLE t ALTER v TYPE {before} USING NULL")
+    lab.retry(entry.id)
+    lab.target.execute(f"ALTER TABLE t ALTER v TYPE {after} USING {using}")
+    lab.assert_identical_text("t")
 
 
 @BOTH_PATHS

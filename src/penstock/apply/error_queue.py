@@ -15,6 +15,7 @@ from penstock.apply.target import RowWriter, TargetCatalog
 from penstock.change import Image, TableName, Transaction
 from penstock.errors import OperatorError
 from penstock.position import Scn
+from penstock.schema import Dictionary
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,9 @@ class RetrySession(RowWriter, Protocol):
     def emptied(self, tables: Collection[TableName]) -> Sequence[Emptied]:
         """Return where each of these tables, or a partition of it, was truncated last."""
 
+    def dictionary(self, transaction: Transaction) -> Dictionary:
+        """Return the versions that the changes of a transaction were captured under."""
+
     def catalog(self, transaction: Transaction) -> TargetCatalog:
         """Describe the tables that a transaction changes; one that was never copied counts as copied (A-137)."""
 
@@ -125,7 +129,7 @@ def retry(
                 names = ", ".join(sorted(map(str, left_out)))
                 tell(f"{entry_id}: {count} of its changes are left out: {names} was copied or truncated later")
             transaction = replace(whole, changes=changes)
-            rows = RowPath(session, catalog, allow_duplicate_rows=allow_duplicate_rows)
+            rows = RowPath(session, catalog, session.dictionary(whole), allow_duplicate_rows=allow_duplicate_rows)
             try:
                 with session.transaction():
                     if session.remove_entry(entry_id):

@@ -29,6 +29,7 @@ class Netting:
             not target.fires_triggers
             and not any(exclusion.is_deferrable for exclusion in target.exclusions)
             and all(name in target.by_name for name in names)
+            and all(target.by_name[column.name].reads(column) for column in self.source.columns)
             and set(self.table.key.columns) <= set(names)
             # What the source does not enforce may be broken in between.
             and not {_ends(fk) for fk in target.foreign_keys} - {_ends(fk) for fk in self.source.foreign_keys}

@@ -18,15 +18,16 @@ from penstock.apply.conflicts import (
     ROW_DIFFERS,
     ROW_MISSING,
     TABLE_MISSING,
+    TYPE_DIFFERS,
     UNIQUE_VIOLATED,
     VALUE_MISSING,
     ApplyError,
 )
 from penstock.apply.ledger import Failure
 from penstock.apply.target import RowMatch, RowWriter, TargetCatalog, TargetTable
-from penstock.change import Change, Image, Op, Transaction
+from penstock.change import NO_VERSION, Change, Image, Op, Transaction
 from penstock.errors import PenstockError
-from penstock.schema import ForeignKey
+from penstock.schema import Dictionary, ForeignKey
 
 
 class TransactionError(PenstockError):
@@ -40,14 +41,17 @@ class TransactionError(PenstockError):
 class RowPath:
     """Applies transactions through a session whose transaction the caller opens and closes."""
 
-    def __init__(self, writer: RowWriter, catalog: TargetCatalog, *, allow_duplicate_rows: bool) -> None:
-        """Write to the catalog's tables.
+    def __init__(
+        self, writer: RowWriter, catalog: TargetCatalog, dictionary: Dictionary, *, allow_duplicate_rows: bool
+    ) -> None:
+        """Write to the catalog's tables changes of the tables in the dictionary.
 
         Args:
             allow_duplicate_rows: Where several rows are equal in every column, change one of them (A-70).
         """
         self._writer = writer
         self._catalog = catalog
+        self._dictionary = dictionary
         self._allow_duplicate_rows = allow_duplicate_rows
 
     def apply(self, transaction: Transaction) -> None:
@@ -86,7 +90,7 @@ class RowPath:
         if change.op is Op.GAP:
             what = f"a change was not captured: {_present(change.before).get('reason')}"
             raise ApplyError(NOT_CAPTURED, what, where=_place(change))
-        _check_columns(change, table)
+        self._check_columns(change, table)
         match change.op:
             case Op.INSERT:
                 self._writer.insert(table, _writable(_present(change.after), table))
@@ -98,6 +102,21 @@ class RowPath:
                 self._expect_one(self._writer.delete(table, row), row, table, change)
             case _:
                 raise ApplyError(VALUE_MISSING, f"operation {change.op} has no row to apply", where=_place(change))
+
+    def _check_columns(self, change: Change, table: TargetTable) -> None:
+        is_known = change.table_version != NO_VERSION
+        captured = self._dictionary.get(change.table, change.table_version).by_name if is_known else {}
+        for name in {**(change.before or {}), **(change.after or {})}:
+            column = table.schema.by_name.get(name)
+            if column is None:
+                what = f"column {name!r} does not exist at the target"
+                raise ApplyError(COLUMN_MISSING, what, where=_place(change))
+            if name in captured and not column.reads(captured[name]):
+                what = (
+                    f"column {name!r} was {captured[name].type} when this was captured, and is {column.type} at the"
+                    " target now: retry while it is of the old type"
+                )
+                raise ApplyError(TYPE_DIFFERS, what, where=_place(change))
 
     def _update(self, change: Change, table: TargetTable) -> None:
         before, after = _present(change.before), _present(change.after)
@@ -186,13 +205,6 @@ def _truncate_runs(changes: Iterable[Change]) -> Iterator[list[Change]]:
             yield [change]
     if run:
         yield run
-
-
-def _check_columns(change: Change, table: TargetTable) -> None:
-    for name in {**(change.before or {}), **(change.after or {})}:
-        if name not in table.schema.by_name:
-            what = f"column {name!r} does not exist at the target"
-            raise ApplyError(COLUMN_MISSING, what, where=_place(change))
 
 
 def _present(image: Image | None) -> Image:

@@ -123,7 +123,7 @@ class ApplyServer:
         self._catalog = catalog
         self._dictionary = dictionary
         self._config = config
-        self._rows = RowPath(session, catalog, allow_duplicate_rows=config.allow_duplicate_rows)
+        self._rows = RowPath(session, catalog, dictionary, allow_duplicate_rows=config.allow_duplicate_rows)
         self._nettings: dict[tuple[TableName, int], Netting | None] = {}
         self._result = LaneResult()
         self._trusted = sys.maxsize

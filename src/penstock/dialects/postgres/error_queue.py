@@ -17,6 +17,7 @@ from penstock.dialects.postgres.connection import Connection, connect, label, sp
 from penstock.dialects.postgres.session import PostgresSession
 from penstock.errors import OperatorError
 from penstock.position import START, Scn
+from penstock.schema import Dictionary, TableSchema
 from penstock.values import encode_image
 
 _ENTRY = """
@@ -192,6 +193,21 @@ class PostgresRetrySession(PostgresSession):
         # What holds for a root holds for its partitions.
         roots = [Emptied(part, part, at[root]) for part, root in self._ancestors(tables) if root in at]
         return [*own, *roots, *parts]
+
+    def dictionary(self, transaction: Transaction) -> Dictionary:
+        """Return the versions that the changes of a transaction were captured under."""
+        versions = {(change.table, change.table_version) for change in transaction.changes}
+        rows = self._execute(
+            "SELECT version, definition FROM penstock.dictionary WHERE process = %s"
+            " AND (schema_name, table_name, version) IN (SELECT * FROM unnest(%s::text[], %s::text[], %s::bigint[]))",
+            [
+                self._process,
+                [table.schema for table, _ in versions],
+                [table.name for table, _ in versions],
+                [version for _, version in versions],
+            ],
+        )
+        return Dictionary(TableSchema.from_definition(definition, version=version) for version, definition in rows)
 
     def catalog(self, transaction: Transaction) -> TargetCatalog:
         """Describe the tables that a transaction changes."""

@@ -104,6 +104,9 @@ WITH RECURSIVE rel AS (
           ELSE 'CASE WHEN {} IS NOT NULL THEN pg_catalog.concat({}) END' END
         ELSE '{}::pg_catalog.text'
       END ELSE 'CASE WHEN {} IS DISTINCT FROM NULL THEN pg_catalog.concat({}) END' END,
+    -- Whose canonical text no other type takes for what it says.
+    'notation', CASE WHEN kind.is_builtin AND kind.typname IN ('bytea', 'date', 'time', 'timetz', 'timestamp', 'timestamptz',
+      'interval', 'money') THEN kind.typname ELSE '' END,
     'from_text', CASE WHEN kind.is_builtin AND kind.typname = 'bytea' THEN $q$pg_catalog.decode({}, 'base64')$q$
                       WHEN kind.is_builtin AND kind.typname = 'money' THEN '{}::pg_catalog.money' ELSE '{}' END,
     'staging_type', CASE WHEN kind.is_builtin AND kind.typname = 'bytea' THEN 'text'
