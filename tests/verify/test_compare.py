@@ -60,6 +60,8 @@ class Nobody:
 
     def compared(self, ranges: int, of: int) -> None: ...
 
+    def warned(self, text: str) -> None: ...
+
 
 def nothing() -> None:
     """Between two looks, nothing happens."""
@@ -563,6 +565,8 @@ class Counts:
 
     def compared(self, ranges: int, of: int) -> None:
         self.heard.append((ranges, of))
+
+    def warned(self, text: str) -> None: ...
 
 
 @pytest.mark.usefixtures("spark")

@@ -53,6 +53,10 @@ class Teller:
     def compared(self, ranges: int, of: int) -> None:
         """So many ranges are compared, out of so many."""
 
+    def warned(self, text: str) -> None:
+        """Something a person should know."""
+        self.listener.warned(text)
+
 
 def show(ending: Ending) -> None:
     """Print how the demo ended."""

@@ -14,6 +14,7 @@ from penstock.cli.console import (
     print_json,
     print_rows,
     say,
+    warn,
 )
 from penstock.verify.compare import TableResult, VerifyResult
 
@@ -48,6 +49,10 @@ class Progress:
         """So many ranges are compared, out of so many."""
         if self._live is not None:
             self._live.update(f"compared {ranges} of {of} ranges")
+
+    def warned(self, text: str) -> None:
+        """Something a person should know."""
+        warn(f"note: {text}")
 
     def close(self) -> None:
         """Leave the terminal as it was."""

@@ -79,5 +79,35 @@ class Emptying:
     errors: int
 
 
+@dataclass(frozen=True)
+class LockWait:
+    """A session of ours that waits for a lock.
+
+    Attributes:
+        session: The server's number for it.
+        seconds: How long it has waited.
+        table: What it wants to lock, or a row of; None where that cannot be told.
+        where: The database, named without secrets.
+        holder: The session in its way; None for a prepared transaction.
+        described: What is known of that session.
+    """
+
+    session: int
+    seconds: float
+    table: TableName | None
+    where: str
+    holder: int | None
+    described: str = ""
+
+    def __str__(self) -> str:
+        of = f" on {self.table}" if self.table else ""
+        if self.holder is None:
+            held, do = "a prepared transaction", "pg_prepared_xacts shows it; commit it, or roll it back"
+        else:
+            held = f"session {self.holder}" + (f" ({self.described})" if self.described else "")
+            do = f"end its transaction, or SELECT pg_terminate_backend({self.holder})"
+        return f"waiting for {self.seconds:.0f} s for a lock{of} that {held} holds ({self.where}); {do}"
+
+
 class LockedError(RetryableError):
     """Others are at work on what a step changes; no step was taken."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import replace
 from typing import Protocol
 
@@ -25,6 +25,7 @@ from penstock.errors import OperatorError, PenstockError, RetryableError
 from penstock.history import ConsumerState
 from penstock.pipeline import resync
 from penstock.pipeline.feed import SparkFeed
+from penstock.pipeline.locks import told_of_locks
 from penstock.pipeline.plan import Plan
 from penstock.pipeline.resync import Resync
 from penstock.pipeline.sides import SourceSide, TargetLedger, TargetSide
@@ -48,6 +49,13 @@ _PAUSE_S = 0.5
 
 class RunListener(Listener, CopyListener, Protocol):
     """Hears how a run is doing, the first copy included."""
+
+    def warned(self, text: str) -> None:
+        """Something a person should know, though it stops nothing."""
+
+
+class VerifyListener(compare.Listener, Protocol):
+    """Hears how a comparison goes, and what keeps it waiting."""
 
     def warned(self, text: str) -> None:
         """Something a person should know, though it stops nothing."""
@@ -126,7 +134,8 @@ class Pipeline:
     def run(self, stop: threading.Event, listener: RunListener, *, until_caught_up: bool = False) -> Progress:
         """Copy what is not copied yet, then apply changes until told to stop; see `ApplyProcess.run`."""
         try:
-            return self._run(stop, listener, until_caught_up=until_caught_up)
+            with self._told_of_locks(listener.warned):
+                return self._run(stop, listener, until_caught_up=until_caught_up)
         except PenstockError as exc:
             # The ledger may be what is out of reach, or is somebody else's.
             with suppress(PenstockError):
@@ -161,11 +170,15 @@ class Pipeline:
                 refused=refused,
             )
 
-    def verify(self, listener: compare.Listener) -> VerifyResult:
+    def verify(self, listener: VerifyListener) -> VerifyResult:
         """Compare both sides row by row, also while changes flow."""
         if not (self._target.has_ledger() and self._source.has_capture()):
             raise OperatorError("there is nothing to compare yet", do="run `penstock setup`, then `penstock run`")
-        with closing(self._target.ledger()) as ledger, closing(self._source.open_log()) as log:
+        with (
+            self._told_of_locks(listener.warned),
+            closing(self._target.ledger()) as ledger,
+            closing(self._source.open_log()) as log,
+        ):
             state = ledger.state()
             if state is not None:
                 log.hold_against(state.history)
@@ -206,7 +219,8 @@ class Pipeline:
     def retry(self, entry_ids: Sequence[str], tell: Callable[[str], None] = lambda _: None) -> Iterator[str]:
         """Apply entries of the error queue again, one by one as they are asked for; see `apply.error_queue.retry`."""
         allow = self.config.apply.allow_duplicate_rows
-        return error_queue.retry(self.errors(), entry_ids, allow_duplicate_rows=allow, tell=tell)
+        with self._told_of_locks(tell):
+            yield from error_queue.retry(self.errors(), entry_ids, allow_duplicate_rows=allow, tell=tell)
 
     def consumers(self) -> Sequence[ConsumerState]:
         """Return who the log at the source is kept for, the one that is furthest behind first."""
@@ -312,6 +326,9 @@ class Pipeline:
             )
             with closing(feed), _not_for_ever(spark, stop):
                 return process.run(stop, until_caught_up=until_caught_up)
+
+    def _told_of_locks(self, tell: Callable[[str], None]) -> AbstractContextManager[None]:
+        return told_of_locks([self._source.lock_watch(), self._target.lock_watch()], tell)
 
     def _carry_out(self, plan: Plan, *, printer: str) -> None:
         """Take all steps of a plan that belong together, or none; then one by one those that are apart.

@@ -15,6 +15,7 @@ from penstock.dialects.base import DatabasePlan, Emptying, Step, Uncaptured
 from penstock.errors import OperatorError
 from penstock.history import Consumer
 from penstock.pipeline.feed import Definitions
+from penstock.pipeline.locks import LockWatch
 from penstock.schema import TableSchema
 from penstock.snapshot.instantiate import CopyDestination, CopyLedger, CopyOrigin
 from penstock.snapshot.task import LoaderAccess, ReaderAccess
@@ -72,6 +73,9 @@ class SourceSide(Protocol):
     @property
     def access(self) -> SourceAccess:
         """How tasks reach it."""
+
+    def lock_watch(self) -> LockWatch:
+        """What looks for sessions of ours that wait for a lock here."""
 
     def match(self, patterns: Sequence[str]) -> Sequence[TableName]:
         """Return the tables that patterns mean."""
@@ -141,6 +145,9 @@ class TargetSide(Protocol):
 
     def identity(self) -> str:
         """What no other database has, as long as the server runs."""
+
+    def lock_watch(self) -> LockWatch:
+        """What looks for sessions of ours that wait for a lock here."""
 
     def plan(
         self, blueprint: Any, source: Mapping[TableName, TableSchema], replaced: Sequence[TableName]

@@ -22,6 +22,7 @@ from penstock.dialects.postgres.ledger import PostgresLedger, ledger_exists, led
 from penstock.dialects.postgres.ownership import PINNED, preamble, refuse_foreign, schema_faults
 from penstock.dialects.postgres.session import PostgresSession
 from penstock.dialects.postgres.setup import Blueprint
+from penstock.dialects.postgres.waits import LockWatch
 from penstock.errors import OperatorError
 from penstock.history import Consumer, copied_here
 from penstock.schema import TableSchema
@@ -118,6 +119,10 @@ class PostgresSourceSide(_PostgresSide):
     def access(self) -> PostgresSource:
         """How tasks reach it."""
         return PostgresSource(self._url, self._set_name)
+
+    def lock_watch(self) -> LockWatch:
+        """What looks for sessions of ours that wait for a lock here."""
+        return LockWatch(self._url, self._pipeline, self._set_name)
 
     def match(self, patterns: Sequence[str]) -> Sequence[TableName]:
         """Return the tables that patterns mean."""
@@ -237,6 +242,10 @@ class PostgresTargetSide(_PostgresSide):
     def access(self) -> PostgresTarget:
         """How tasks reach it."""
         return PostgresTarget(self._url, self._pipeline)
+
+    def lock_watch(self) -> LockWatch:
+        """What looks for sessions of ours that wait for a lock here."""
+        return LockWatch(self._url, self._pipeline)
 
     def plan(
         self, blueprint: Blueprint, source: Mapping[TableName, TableSchema], replaced: Sequence[TableName]

@@ -1,0 +1,71 @@
+"""Who keeps sessions of ours waiting for a lock."""
+
+from __future__ import annotations
+
+import psycopg
+
+from penstock.change import TableName
+from penstock.dialects.base import LockWait
+from penstock.dialects.postgres.connection import Connection, connect, label, speaking
+from penstock.dialects.postgres.resources import sql_text
+
+
+class LockWatch:
+    """Looks, on a session of its own, for sessions of a pipeline that wait."""
+
+    def __init__(self, url: str, *names: str) -> None:
+        """Watch the sessions whose application name begins with `penstock <name> `, for one of the names."""
+        self._url = url
+        self._prefixes = [f"penstock {name} " for name in names]
+        self._connection: Connection | None = None
+
+    def waits(self, longer_than_s: float) -> list[LockWait]:
+        """Return who waits for longer than some seconds, the one that has waited longest first.
+
+        Raises:
+            PenstockError: The database cannot be asked; the next call opens a new session.
+        """
+        if self._connection is None:
+            self._connection = connect(self._url, "penstock lock watch")
+        try:
+            with speaking("look for locks", self._url):
+                return self._look(self._connection, longer_than_s)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the session."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _look(self, connection: Connection, longer_than_s: float) -> list[LockWait]:
+        # To read all locks of a server keeps others from taking some, so only where somebody does wait.
+        row = connection.execute(
+            "SELECT array_agg(pid) FROM pg_stat_activity WHERE datname = current_database() AND usename = current_user"
+            " AND wait_event_type = 'Lock'"
+            " AND EXISTS (SELECT FROM unnest(%s::text[]) prefix WHERE starts_with(application_name, prefix))",
+            [self._prefixes],
+        ).fetchone()
+        if row is None or row[0] is None:
+            return []
+        rows = psycopg.RawCursor(connection).execute(sql_text("waits"), [row[0], longer_than_s])
+        return [
+            LockWait(
+                session=session,
+                seconds=seconds,
+                table=TableName(schema, table) if table else None,
+                where=label(self._url),
+                holder=holder or None,
+                described=_describe(user, program, state, open_s) if holder else "",
+            )
+            for session, seconds, schema, table, holder, user, program, state, open_s in rows
+        ]
+
+
+def _describe(user: str | None, program: str | None, state: str | None, open_s: float | None) -> str:
+    parts = [f"user {user!r}" if user else "", repr(program) if program else "", state or ""]
+    if open_s is not None:
+        parts.append(f"in a transaction for {open_s:.0f} s")
+    return ", ".join(part for part in parts if part)
