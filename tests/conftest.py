@@ -74,20 +74,22 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def lab_between(source_server: EmbeddedPostgres, target_server: EmbeddedPostgres) -> Iterator[Lab]:
+def lab_between(
+    source_server: EmbeddedPostgres, target_server: EmbeddedPostgres, *, source_options: str = ""
+) -> Iterator[Lab]:
     """A database on each of two servers, and a pipeline between them."""
     name = f"lab{next(numbers)}"
-    for server in (source_server, target_server):
-        create_database(server, name)
+    create_database(source_server, name, source_options)
+    create_database(target_server, name)
     with Lab(source_server.url(name), target_server.url(name)) as made:
         yield made
     for server in (source_server, target_server):
         drop_database(server, name)
 
 
-def create_database(server: EmbeddedPostgres, name: str) -> None:
+def create_database(server: EmbeddedPostgres, name: str, options: str = "") -> None:
     with psycopg.connect(server.url(), autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}"')
+        connection.execute(f'CREATE DATABASE "{name}" {options}')
 
 
 def drop_database(server: EmbeddedPostgres, name: str) -> None:

@@ -96,6 +96,7 @@ class Target:
         self.ledger = PostgresLedger(url, "A1")
         self.state = self.ledger.acquire("DBS1", lanes=4)
         self._instantiated = instantiated
+        self.references_from = Scn(0)
         self._attempt = 0
 
     def close(self) -> None:
@@ -115,7 +116,7 @@ class Target:
         catalog = TargetCatalog(
             tables={name: TargetTable(table) for name, table in tables.items()},
             instantiated=instantiated,
-            references_from=Scn(0),
+            references_from=self.references_from,
         )
         # The source knows of none of the target's checks.
         dictionary = Dictionary(replace(table, checks=()) for table in tables.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import pytest
 
@@ -383,3 +384,36 @@ def test_a_writer_s_search_path_has_no_say_in_what_the_capture_runs(lab: Lab) ->
     assert [row[c.OP] for row in lab.changes()] == ["insert"] * 100 + ["update"] * 101 + ["delete"] * 100
     names = {_read(row[c.AFTER]).get("name") for row in lab.changes() if row[c.AFTER]}
     assert names == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize("by_row", [False, True], ids=["statement triggers", "row triggers"])
+def test_large_rows_are_captured_beside_small_ones(lab: Lab, by_row: bool) -> None:
+    """Rows that may not fit into one image take a way of their own."""
+    lab.row_triggers = ["public.t"] if by_row else []
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY, v text, n numeric)")
+    huge = "repeat(md5('x'), 600000)"
+    lab.source.execute(
+        f"INSERT INTO t SELECT n, CASE n WHEN 11 THEN {huge} ELSE 'small' END FROM generate_series(1, 12) n"
+    )
+    lab.source.execute(f"INSERT INTO t VALUES (20, {huge}), (21, 'small'); INSERT INTO t VALUES (22, {huge})")
+    lab.source.execute("UPDATE t SET n = 1")
+    lab.source.execute("UPDATE t SET n = 2 WHERE id = 22; UPDATE t SET v = 'small' WHERE id = 20")
+    lab.source.execute(f"UPDATE t SET v = {huge} WHERE id = 21; DELETE FROM t WHERE id IN (1, 2)")
+    lab.source.execute("UPDATE t SET n = 3 WHERE false; DELETE FROM t WHERE false; INSERT INTO t SELECT 1 WHERE false")
+    lab.source.execute("DELETE FROM t WHERE id = 22; DELETE FROM t WHERE id IN (3, 21)")
+    ops = [row["op"] for row in lab.changes()]
+    assert Counter(ops) == {"insert": 15, "update": 15 + 3, "delete": 5}
+    lab.apply()
+    assert lab.errors() == []
+    lab.assert_identical("t")
+
+
+@pytest.mark.soak
+def test_rows_that_no_value_can_hold_leave_a_gap_and_the_writer_alone(lab: Lab) -> None:
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY, v bytea, w bytea); CREATE TABLE o (id int)")
+    # 420 MB are 560 MB of text, which fit; twice as many do not.
+    lab.source.execute("INSERT INTO t SELECT 1, h, h FROM (SELECT decode(repeat('00', 420 * 1000 * 1000), 'hex') h) x")
+    lab.source.execute("INSERT INTO o VALUES (1)")
+    (gap, other) = lab.changes()
+    assert (gap["op"], gap["table_name"], other["op"]) == ("gap", "t", "insert")
+    assert "could not be put into words" in gap["before"]

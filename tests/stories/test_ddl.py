@@ -420,3 +420,70 @@ def test_a_foreign_key_from_a_timestamp_to_a_date_keeps_its_order_in_lanes(lab: 
         lab.apply(lanes=4, shuffle=random.Random(7))
     assert lab.errors() == []
     lab.assert_identical("p", "c")
+
+
+def test_a_foreign_table_that_leads_nowhere_stops_nobody_else(lab: Lab) -> None:
+    lab.source.execute(
+        "CREATE TABLE m (id int, v int) PARTITION BY RANGE (id);"
+        "CREATE TABLE m1 PARTITION OF m FOR VALUES FROM (1) TO (20); CREATE TABLE t (id int)"
+    )
+    lab.target.execute(
+        "CREATE FOREIGN DATA WRAPPER nowhere; CREATE SERVER nowhere FOREIGN DATA WRAPPER nowhere;"
+        "CREATE TABLE m (id int, v int) PARTITION BY RANGE (id);"
+        "CREATE TABLE m1 PARTITION OF m FOR VALUES FROM (1) TO (10);"
+        "CREATE FOREIGN TABLE f PARTITION OF m FOR VALUES FROM (10) TO (20) SERVER nowhere"
+    )
+    with pytest.raises(OperatorError, match=r"cannot read table public\.m: .*has no handler.*capture\.tables"):
+        lab.pipeline().setup()
+    lab.target.execute("DROP FOREIGN TABLE f")
+    lab.pipeline().setup()
+    lab.start()
+    lab.target.execute("CREATE FOREIGN TABLE f PARTITION OF m FOR VALUES FROM (10) TO (20) SERVER nowhere")
+    lab.source.execute("INSERT INTO m VALUES (1, 1)")
+    lab.source.execute("INSERT INTO m VALUES (11, 1)")
+    lab.source.execute("INSERT INTO t VALUES (1)")
+    lab.apply()
+    assert [entry.error_code for entry in lab.errors()] == ["55000"]
+    lab.assert_identical("t")
+    assert lab.target.execute("SELECT id FROM m1").fetchall() == [(1,)]
+
+
+def test_what_a_table_needs_and_the_target_lacks_is_named(lab: Lab) -> None:
+    lab.source.execute(
+        "CREATE FUNCTION twice(n int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT n * 2';"
+        "CREATE TABLE g (id int PRIMARY KEY, d int GENERATED ALWAYS AS (twice(id)) STORED); CREATE TABLE t (id int)"
+    )
+    with pytest.raises(OperatorError) as caught:
+        lab.pipeline().setup()
+    assert caught.value.what == "cannot take this step: table public.g: function public.twice(integer) does not exist"
+    assert caught.value.do == (
+        "mend that, or create public.g at the target yourself, or take it out of capture.tables; nothing was changed"
+    )
+    lab.target.execute("CREATE TABLE g (id int PRIMARY KEY, d int)")
+    lab.pipeline().setup()
+
+
+def test_setup_locks_one_table_at_a_time(lab: Lab) -> None:
+    """Writers of a table wait for its own triggers to be made, and for nobody else's."""
+    lab.source.execute("".join(f"CREATE TABLE t{n} (id int PRIMARY KEY, v text);" for n in range(14)))
+    most, over = 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal most
+        with lab.session() as session:
+            while not over.is_set():
+                row = session.execute(
+                    "SELECT coalesce(max(n), 0) FROM (SELECT count(DISTINCT l.relation) AS n FROM pg_locks l"
+                    " JOIN pg_class c ON c.oid = l.relation JOIN pg_database d ON d.oid = l.database"
+                    " WHERE c.relname ~ '^t\\d+$' AND l.mode = 'ShareRowExclusiveLock'"
+                    " AND d.datname = current_database() GROUP BY l.pid) locked"
+                ).fetchone()
+                assert row is not None
+                most = max(most, row[0])
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    lab.pipeline().setup()
+    over.set()
+    watcher.join()
+    assert most == 1

@@ -18,6 +18,7 @@ import pytest
 from penstock import change as c
 from penstock.apply.server import ServerConfig
 from penstock.apply.task import LANE, apply_lane, plan_batch
+from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.comparer import PostgresComparer
 from penstock.dialects.postgres.connection import connect
@@ -25,6 +26,7 @@ from penstock.errors import OperatorError, RetryableError
 from penstock.position import Limit, Scn
 from penstock.snapshot.chunk import Chunk
 from penstock.verify.compare import MOST_KEYS, CompareContext, RangeResult, TableResult, VerifyResult, verify
+from tests.conftest import lab_between
 from tests.lab import Lab, table
 
 SCHEMA = """
@@ -619,6 +621,29 @@ def test_keys_in_another_order_are_found_again(lab: Lab) -> None:
         ("missing", "c"),
         ("extra", "Z"),
     }
+
+
+def test_the_same_letters_in_another_encoding_are_the_same(
+    source_server: EmbeddedPostgres, target_server: EmbeddedPostgres
+) -> None:
+    latin = "ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0"
+    with lab_between(source_server, target_server, source_options=latin) as lab:
+        lab.setup(
+            "CREATE TYPE mood AS ENUM ('müde', 'heiß'); CREATE TABLE keyless (v text);"
+            "CREATE TABLE t (k text PRIMARY KEY, v text, j jsonb, m mood, b bytea)"
+        )
+        for key in ("ä", "é", "z"):
+            lab.source.execute("INSERT INTO t VALUES (%s, 'Ünter', '{\"ß\":1}', 'müde', '\\xe4')", [key])
+            lab.source.execute("INSERT INTO keyless VALUES (%s)", [key])
+        lab.apply()
+        lab.assert_identical_text("t", "keyless")
+        assert look(lab, "t", "keyless").is_identical
+        lab.source.execute("UPDATE t SET v = 'Öl' WHERE k = 'ä'; DELETE FROM keyless WHERE v = 'é'")
+        assert look(lab, "t", "keyless").is_identical
+
+        lab.target.execute("UPDATE t SET v = 'a' WHERE k = 'é'; UPDATE keyless SET v = 'a' WHERE v = 'ä'")
+        assert found(look(lab, "t"))["t"] == [("different", {"k": "é"})]
+        assert only(look(lab, "keyless")).differing
 
 
 def test_a_column_that_the_target_lacks_is_named(copied: Lab) -> None:

@@ -15,6 +15,7 @@ class Step:
 
     Attributes:
         summary: What it is, in a few words.
+        remedy: What a person can do about it should it fail, besides mending what the error names.
         is_apart: Whether it is taken in a transaction of its own, after all that are not: it locks a table that is
             written to, which is not to wait for the other steps.
     """
@@ -22,6 +23,7 @@ class Step:
     summary: str
     sql: str
     is_apart: bool = False
+    remedy: str = ""
 
 
 @dataclass(frozen=True)

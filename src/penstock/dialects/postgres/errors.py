@@ -26,7 +26,11 @@ LOGICAL_ERRORS = {
 
 _CONTENTION = {"40P01", "55P03", "40001"}
 _LOST = {"57P01", "57P02", "57P03", "57P04", "57P05", "57014", "25P03", "25P04", "25006"}
-_DATA_CLASSES = {"22", "23", "42", "44", "P0", "21", "09", "27"}
+_REFUSALS = {"0A000", "54000", "55000"}
+"""The table as it stands takes no such change: it is published without a replica identity, or foreign and without a
+way there."""
+
+_DATA_CLASSES = {"22", "23", "42", "44", "P0", "21", "09", "27", "HV"}
 
 
 def is_contention(sqlstate: str | None) -> bool:
@@ -38,7 +42,7 @@ def is_data_error(sqlstate: str | None) -> bool:
     """Whether the transaction itself cannot be applied as the target stands: an error-queue entry."""
     if sqlstate is None or sqlstate == "42501":
         return False
-    return sqlstate[:2] in _DATA_CLASSES or sqlstate in ("0A000", "54000")
+    return sqlstate[:2] in _DATA_CLASSES or sqlstate in _REFUSALS
 
 
 def translate(exc: psycopg.Error, *, doing: str, where: str) -> PenstockError:

@@ -20,7 +20,7 @@ from penstock.dialects.postgres.catalog import (
     table_oids,
     unlogged_tables,
 )
-from penstock.dialects.postgres.connection import Connection, label, literal, quote
+from penstock.dialects.postgres.connection import Connection, label, literal, quote, speaking
 from penstock.dialects.postgres.privileges import may, missing_source_grants, missing_target_grants
 from penstock.dialects.postgres.resources import sql_text
 from penstock.dialects.postgres.resync import only
@@ -168,16 +168,16 @@ def plan_target(
     plan.steps += _schema_steps(connection, missing, blueprint)
     _plan_types(connection, plan, blueprint, missing)
     for name in missing:
-        plan.steps += [Step(f"table {name}", sql) for sql in blueprint.tables[name]]
+        plan.steps += [Step(f"table {name}", sql, remedy=_make_it(name)) for sql in blueprint.tables[name]]
     for name in missing:
-        plan.steps += [Step(f"keys of {name}", sql) for sql in blueprint.keys.get(name, ())]
+        plan.steps += [Step(f"keys of {name}", sql, remedy=_make_it(name)) for sql in blueprint.keys.get(name, ())]
     there = set(list_tables(connection))
     parents = set()
     for name in missing:
         for parent, sql in blueprint.references.get(name, ()):
             if parent in there or parent in missing:
                 parents.add(parent)
-                plan.steps.append(Step(f"foreign key of {name}", sql))
+                plan.steps.append(Step(f"foreign key of {name}", sql, remedy=_make_it(name)))
             else:
                 plan.notes.append(
                     f"a foreign key of {name} is left out: {parent} is neither captured nor at the target"
@@ -191,14 +191,8 @@ def plan_target(
                 f" AND (schema_name, table_name) = ({literal(name.schema)}, {literal(name.name)})"
             )
             plan.steps.append(Step(f"forget the copy of {name}, which was made anew at the source", forget))
-        if (name in replaced or name not in copied) and _has_rows(connection, name):
-            plan.faults.append(
-                OperatorError(
-                    f"table {name} holds rows that penstock did not copy",
-                    where=plan.label,
-                    do="empty it, or take it out of capture.tables",
-                )
-            )
+        if name in replaced or name not in copied:
+            plan.faults += _rows_in_the_way(connection, url, name)
     plan.notes += ownership.hosted_code(connection, list(existing))
     if not is_superuser(connection):
         plan.role = current_user(connection)
@@ -248,6 +242,19 @@ def _copied(connection: Connection, process: str) -> set[TableName]:
     return {TableName(schema, name) for schema, name in rows}
 
 
+def _rows_in_the_way(connection: Connection, url: str, name: TableName) -> list[PenstockError]:
+    advice = "take it out of capture.tables"
+    try:
+        with speaking(f"read table {name}", url):
+            if not _has_rows(connection, name):
+                return []
+    except OperatorError as exc:
+        # One of its partitions may be a foreign table that leads nowhere.
+        return [OperatorError(exc.what, where=exc.where, do=f"mend that, or {advice}")]
+    what = f"table {name} holds rows that penstock did not copy"
+    return [OperatorError(what, where=label(url), do=f"empty it, or {advice}")]
+
+
 def _has_rows(connection: Connection, name: TableName) -> bool:
     quoted = quote(name.schema, name.name)
     if not may(connection, "SELECT has_schema_privilege(%s, 'USAGE')", name.schema):
@@ -255,6 +262,10 @@ def _has_rows(connection: Connection, name: TableName) -> bool:
     if not may(connection, "SELECT has_table_privilege(%s, 'SELECT') AND NOT row_security_active(%s)", quoted, quoted):
         return False
     return connection.execute(f"SELECT FROM {only(connection, quoted)} LIMIT 1").fetchone() is not None
+
+
+def _make_it(name: TableName) -> str:
+    return f"create {name} at the target yourself, or take it out of capture.tables"
 
 
 def _is_ledger_current(connection: Connection) -> bool:
@@ -281,7 +292,7 @@ def _plan_types(connection: Connection, plan: DatabasePlan, blueprint: Blueprint
         if name in found:
             continue
         if statement is not None:
-            plan.steps.append(Step(f"type {name}", statement))
+            plan.steps.append(Step(f"type {name}", statement, remedy="create the type at the target yourself"))
         elif extension is not None:
             plan.faults.append(
                 OperatorError(

@@ -59,7 +59,11 @@ class PostgresSetupSession:
                 do=f"{undone}; `penstock {self._printer} --print-sql` prints the SQL for a superuser to run",
             ) from exc
         except psycopg.Error as exc:
-            raise translate(exc, doing=f"take this step: {step.summary}", where=label(self._url)) from exc
+            error = translate(exc, doing=f"take this step: {step.summary}", where=label(self._url))
+            if isinstance(error, OperatorError):
+                advice = f"mend that{', or ' + step.remedy if step.remedy else ''}; {undone}"
+                error = OperatorError(error.what, where=error.where, do=advice)
+            raise error from exc
 
 
 class _PostgresSide:

@@ -40,7 +40,7 @@ UNION ALL
 SELECT rel.root, CASE con.contype WHEN 'f' THEN 3 ELSE 2 END, rel.nspname, rel.relname,
   format('ALTER TABLE %I.%I ADD CONSTRAINT %I %s', rel.nspname, rel.relname, con.conname,
     -- A constraint that is valid here is valid for what is copied from here.
-    replace(pg_get_constraintdef(con.oid), ' NOT VALID', '')),
+    regexp_replace(pg_get_constraintdef(con.oid), ' NOT VALID$', '')),
   pn.nspname, p.relname, rel.level
 FROM rel JOIN pg_constraint con ON con.conrelid = rel.oid
 LEFT JOIN pg_class p ON p.oid = con.confrelid AND con.contype = 'f' LEFT JOIN pg_namespace pn ON pn.oid = p.relnamespace
