@@ -247,25 +247,28 @@ def test_ordinary_users_need_no_right_on_the_log(lab: Lab) -> None:
 def test_session_settings_do_not_change_the_text(lab: Lab) -> None:
     lab.setup(
         "CREATE TABLE x (id int PRIMARY KEY, d date, ts timestamp, tz timestamptz, iv interval, f float8, b bytea,"
-        " r tstzrange, m money)"
+        " r tstzrange, m money, z timetz)"
     )
     values = (
         "'2024-01-02', '2024-01-02 03:04:05.6', '2024-01-02 03:04:05+00', '1 mon 2 days', 0.1, '\\x00ff',"
-        " '[2024-01-02 00:00+00,)', 12.5"
+        " '[2024-01-02 00:00+00,)', 12.5, '03:04:05+02'"
     )
 
     lab.source.execute(f"INSERT INTO x VALUES (1, {values})")
     lab.source.execute(
         "SET datestyle = 'SQL, DMY'; SET intervalstyle = 'sql_standard'; SET timezone = 'Asia/Kolkata';"
-        " SET extra_float_digits = -5; SET bytea_output = 'escape'"
+        " SET extra_float_digits = -5; SET bytea_output = 'escape';"
+        " SET standard_conforming_strings = off; SET escape_string_warning = off"
     )
-    lab.source.execute("INSERT INTO x SELECT 2, (x).d, (x).ts, (x).tz, (x).iv, (x).f, (x).b, (x).r, (x).m FROM x")
+    lab.source.execute("INSERT INTO x SELECT 2, d, ts, tz, iv, f, b, r, m, z FROM x")
+    lab.source.execute("RESET ALL")
 
     first, second = (_read(row[c.AFTER]) for row in lab.changes())
     assert first["ts"] == "2024-01-02T03:04:05.600000"
     assert first["tz"] == "2024-01-02T03:04:05.000000+00:00"
     assert first["iv"] == "P1M2D"
     assert first["b"] == "AP8="
+    assert first["z"] == "03:04:05.000000+02:00"
     assert {k: v for k, v in first.items() if k != "id"} == {k: v for k, v in second.items() if k != "id"}
 
 

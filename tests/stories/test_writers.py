@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import psycopg
 import pytest
@@ -451,3 +452,107 @@ def test_owners_do_ddl_on_their_tables_whoever_captures_them(lab: Lab, owner: ps
     owner.execute("CREATE TABLE app.m1 PARTITION OF app.m FOR VALUES FROM (1) TO (10); INSERT INTO app.m VALUES (1)")
     owner.execute("ALTER TABLE app.m DETACH PARTITION app.m1; TRUNCATE app.t; DROP TABLE app.m1")
     assert [row["op"] for row in lab.changes() if row["op"] != "gap"] == ["insert", "insert", "truncate"]
+
+
+def test_attributes_that_a_type_gains_are_written_as_its_others(watched: Lab) -> None:
+    """No table is told when a type that it is made of changes."""
+    set_up(watched, "CREATE TYPE c AS (a int); CREATE TABLE t (id int PRIMARY KEY, v c, w c[])")
+    watched.source.execute("INSERT INTO t VALUES (1, ROW(1), ARRAY[ROW(1)::c])")
+    watched.apply()
+    for side in (watched.source, watched.target):
+        side.execute("ALTER TYPE c ADD ATTRIBUTE d date, ADD ATTRIBUTE f float8, ADD ATTRIBUTE m money")
+    with watched.session() as writer:
+        writer.execute("SET datestyle = 'SQL, DMY'; SET extra_float_digits = -5")
+        row = "ROW(2, '2020-02-01'::date, 0.1234567890123, 1.5::money)::c"
+        writer.execute(f"INSERT INTO t VALUES (2, {row}, ARRAY[{row}])")
+    watched.apply()
+    watched.assert_identical_text("t")
+
+
+@pytest.mark.parametrize(
+    "end",
+    ["DROP TABLE p2", "ALTER TABLE p DETACH PARTITION p2", "DROP TABLE sub", "ALTER TABLE p DETACH PARTITION sub"],
+)
+@pytest.mark.parametrize("is_noted", [True, False], ids=["while a run is at work", "between two runs"])
+def test_partitions_that_come_and_go_between_two_looks(lab: Lab, end: str, is_noted: bool) -> None:
+    set_up(
+        lab,
+        "CREATE TABLE p (id int, v text) PARTITION BY RANGE (id);"
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (9)",
+    )
+    unfollow(lab)
+    lab.source.execute("INSERT INTO p VALUES (1, 'stays')")
+    lab.source.execute(
+        "CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20);"
+        "CREATE TABLE sub PARTITION OF p FOR VALUES FROM (20) TO (40) PARTITION BY RANGE (id);"
+        "CREATE TABLE p3 PARTITION OF sub FOR VALUES FROM (20) TO (30)"
+    )
+    lab.source.execute("INSERT INTO p VALUES (11, 'goes')")
+    lab.source.execute("INSERT INTO p3 VALUES (21, 'goes'); INSERT INTO p VALUES (2, 'stays')")
+    if is_noted:
+        assert follow(lab) == []
+        assert gaps(lab) == []
+    lab.source.execute(end)
+    assert follow(lab) == []
+    part = "p2" if "p2" in end else "p3"
+    kind = "dropped" if "DROP" in end else "detached"
+    assert gaps(lab) == [("p", f"partition public.{part} was {kind}")]
+    assert follow(lab) == []
+    assert len(gaps(lab)) == 1
+    # And those who went the slow way are quick again.
+    assert lab.source.execute(f"SELECT FROM {lab.set_name}.behind()").fetchall() == []
+
+
+def test_a_trigger_that_its_table_s_owner_renames(lab: Lab) -> None:
+    set_up(lab, "CREATE TABLE t (id int, v text)")
+    unfollow(lab)
+    (name,) = lab.source.execute("SELECT tgname FROM pg_trigger WHERE tgname ~ '_si$'").fetchall()[0]
+    lab.source.execute(f'ALTER TRIGGER "{name}" ON t RENAME TO innocent')
+    lab.source.execute("INSERT INTO t VALUES (1, 'once')")
+    assert follow(lab) == []
+    lab.source.execute("INSERT INTO t VALUES (2, 'once')")
+    assert follow(lab) == []
+    ops = [row["op"] for row in lab.changes()]
+    assert ops == ["insert", "gap", "insert"]
+
+
+def test_serializable_writers_have_nothing_in_common_through_us(lab: Lab) -> None:
+    tables = ("t1", "t2", "t3")
+    lab.setup("".join(f"CREATE TABLE {t} (id int PRIMARY KEY, v int UNIQUE DEFERRABLE);" for t in tables))
+    with ExitStack() as stack:
+        sessions = [stack.enter_context(lab.session()) for _ in tables]
+        for session, name in zip(sessions, tables, strict=True):
+            session.execute("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+            session.execute(f"INSERT INTO {name} VALUES (1, 1)")
+            session.execute(f"INSERT INTO {name} VALUES (2, 2)")
+        for session in reversed(sessions):
+            session.commit()
+    lab.apply()
+    lab.assert_identical(*tables)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "old", "new"),
+    [
+        ("numeric(10,2)", "numeric", "1.00", "1.0000"),
+        ("varchar(3)", "varchar(9)", "a", "abcdef"),
+    ],
+)
+def test_what_an_old_snapshot_hides_of_a_column(lab: Lab, before: str, after: str, old: str, new: str) -> None:
+    """Its session believes that the table is what it was, also after the transaction."""
+    set_up(lab, f"CREATE TABLE t (id int PRIMARY KEY, v {before})")
+    unfollow(lab)
+    lab.source.execute("INSERT INTO t VALUES (1, %s), (2, %s), (3, %s)", [old] * 3)
+    lab.apply()
+    with lab.session() as writer:
+        writer.execute("UPDATE t SET v = v WHERE id = 3")
+        writer.commit()
+        writer.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT FROM pg_class LIMIT 1")
+        for side in (lab.source, lab.target):
+            side.execute(f"ALTER TABLE t ALTER v TYPE {after}")
+        writer.execute("UPDATE t SET v = %s WHERE id = 1", [new])
+        writer.commit()
+        writer.execute("UPDATE t SET v = %s WHERE id = 2", [new])
+    lab.apply()
+    assert lab.errors() == []
+    lab.assert_identical_text("t")

@@ -40,7 +40,7 @@ def rows_as_of(table: TableSchema, columns: Sequence[Column], chunk: Chunk, set_
     assert table.primary_key is not None
     if table.primary_key.is_deferrable or not table.has_builtin_key:
         return _rows_by_difference(table, columns, chunk, set_name, cut)
-    log = f"{quote(set_name)}.changes"
+    log = _changes(set_name)
     key = [table.by_name[name] for name in table.primary_key.columns]
     # Not the columns' own names, which may be `seq` or `before`.
     names = [f"k{n}" for n in range(len(key))]
@@ -72,7 +72,7 @@ def _rows_by_difference(table: TableSchema, columns: Sequence[Column], chunk: Ch
     Or where it cannot be read from its text without asking for a cast, which may be a user's.
     """
     assert table.primary_key is not None
-    since = f"FROM {quote(set_name)}.changes WHERE {is_of(table.name, set_name)} AND {cut.since()}"
+    since = f"FROM {_changes(set_name)} WHERE {is_of(table.name, set_name)} AND {cut.since()}"
     key = [table.by_name[name] for name in table.primary_key.columns]
 
     def images(operations: str, member: Callable[[Column], str]) -> str:
@@ -88,7 +88,7 @@ def _rows_by_difference(table: TableSchema, columns: Sequence[Column], chunk: Ch
 
 def row_counts_as_of(table: TableSchema, columns: Sequence[Column], set_name: str, cut: Cut) -> str:
     """A query for (digest, how many rows have it) as it was; for tables where only whole rows can be told apart."""
-    log = f"{quote(set_name)}.changes"
+    log = _changes(set_name)
     since = f"{is_of(table.name, set_name)} AND {cut.since()}"
     old = ", ".join(_member("before", c) for c in columns)
     new = ", ".join(_new_member(c) for c in columns)
@@ -109,6 +109,20 @@ def digest(columns: Sequence[Column], row: str) -> str:
 def _digest(texts: str) -> str:
     # Of the same bytes, whatever the encodings of the two databases are.
     return f"md5(convert_to(ROW({texts})::text, 'UTF8'))"
+
+
+def _changes(set_name: str) -> str:
+    """The log change by change, as an item of FROM; not a view, which a session that reads users' tables refuses."""
+    log = f"{quote(set_name)}.log"
+    return (
+        "(SELECT xid, seq, 0::bigint AS line, relid, op, before, after"
+        f" FROM {log} WHERE op IN ('I', 'U', 'D', 'T') UNION ALL"
+        ' SELECT xid, seq, t.line, relid, upper(op::text)::"char",'
+        " CASE op WHEN 'u' THEN split_part(t.images, E'\\t', 1) WHEN 'd' THEN t.images END,"
+        " CASE op WHEN 'u' THEN split_part(t.images, E'\\t', 2) WHEN 'i' THEN t.images END"
+        f" FROM {log}, string_to_table(before, E'\\n') WITH ORDINALITY t (images, line)"
+        " WHERE op IN ('i', 'u', 'd')) changes"
+    )
 
 
 def is_of(table: TableName, set_name: str) -> str:

@@ -120,6 +120,15 @@ def replaced_tables(connection: Connection, name: str) -> list[TableName]:
     return [TableName(schema, table) for schema, table in rows]
 
 
+def tables(connection: Connection, name: str) -> list[TableName]:
+    """The captured tables that there are, by their names now; partitions go with their root."""
+    rows = connection.execute(
+        f"SELECT n.nspname, k.relname FROM {quote(name)}.captured_now c JOIN pg_class k ON k.oid = c.relid"
+        " JOIN pg_namespace n ON n.oid = k.relnamespace WHERE c.mode <> 'detached' AND c.root = c.relid ORDER BY 1, 2"
+    )
+    return [TableName(schema, table) for schema, table in rows]
+
+
 def follow(connection: Connection, name: str) -> list[str]:
     """Build the capture anew of tables that were altered; what others hold is left for the next time.
 
@@ -172,12 +181,19 @@ def uninstall_statements(connection: Connection, name: str) -> list[str]:
     if not is_installed(connection, name):
         return []
     triggers = connection.execute(
-        "SELECT t.tgname, n.nspname, c.relname FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid"
+        "SELECT t.tgname, n.nspname, c.relname, pg_has_role(c.relowner, 'USAGE')"
+        " FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid"
         " JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace"
         " WHERE p.pronamespace = %s::regnamespace AND t.tgparentid = 0 AND starts_with(t.tgname, %s) ORDER BY 2, 3, 1",
         [quoted, f"R_{name}_"],
-    )
-    drops = [f"DROP TRIGGER {quote(trigger)} ON {quote(schema, table)}" for trigger, schema, table in triggers]
+    ).fetchall()
+    drops = [
+        f"DROP TRIGGER {quote(trigger)} ON {quote(schema, table)}"
+        for trigger, schema, table, is_owner in triggers
+        if is_owner
+    ]
+    # Only a table's owner may drop its triggers; but whoever may drop a function may drop those that call it.
+    with_triggers = "" if len(drops) == len(triggers) else " CASCADE"
     functions = connection.execute(
         "SELECT p.oid::regprocedure::text FROM pg_proc p"
         " WHERE p.pronamespace = %s::regnamespace AND (p.proname = ANY (%s) OR p.proname ~ '^capture_[0-9]+_[a-z]+$')"
@@ -190,11 +206,10 @@ def uninstall_statements(connection: Connection, name: str) -> list[str]:
     return [
         *(f"DROP EVENT TRIGGER {quote(trigger)}" for (trigger,) in event_triggers),
         *drops,
-        f"DROP VIEW {quoted}.changes",
-        *(f"DROP VIEW IF EXISTS {quoted}.{view}" for view in ("captured_now", "built_now")),
+        *(f"DROP VIEW IF EXISTS {quoted}.{view}" for view in ("changes", "captured_now", "built_now")),
         *(f"DROP TABLE {quoted}.{table}" for table in ("marker", "log", "tick")),
         *history_removal(name),
-        *(f"DROP FUNCTION {function}" for (function,) in functions),
+        *(f"DROP FUNCTION {function}{with_triggers}" for (function,) in functions),
         f"DROP TABLE {quoted}.captured",
         # Sets that were installed before there were these.
         *(f"DROP TABLE IF EXISTS {quoted}.{table}" for table in ("by_row", "installed")),

@@ -43,7 +43,13 @@ WITH RECURSIVE rel AS (
     t.typtype = 'e' OR t.typnamespace = 'pg_catalog'::regnamespace AND t.typname NOT LIKE 'reg%' OR EXISTS (
       SELECT FROM pg_catalog.pg_proc f JOIN pg_catalog.pg_language l ON l.oid = f.prolang
       WHERE f.oid = t.typoutput AND l.lanname = 'internal' AND f.prosrc IN ('textout', 'varcharout', 'bpcharout')
-    ) AS has_safe_text
+    ) AS has_safe_text,
+    -- Their text, put into another type, is what a cast to that type makes of the value.
+    t.typtype = 'e' OR t.typnamespace = 'pg_catalog'::regnamespace AND t.typname IN ('bool', 'int2', 'int4', 'int8', 'oid',
+      'numeric', 'text', 'varchar', 'name', 'uuid', 'json', 'jsonb') OR EXISTS (
+      SELECT FROM pg_catalog.pg_proc f JOIN pg_catalog.pg_language l ON l.oid = f.prolang
+      WHERE f.oid = t.typoutput AND l.lanname = 'internal' AND f.prosrc = 'textout' AND t.typnamespace <> 'pg_catalog'::regnamespace
+    ) AS is_common_text
   FROM part p JOIN pg_catalog.pg_type t ON t.oid = p.typ
   WHERE t.typtype IN ('b', 'e') AND (t.typcategory <> 'A' OR t.typelem = 0)
 ), kind AS (
@@ -51,7 +57,11 @@ WITH RECURSIVE rel AS (
   SELECT b.root, b.typ, b.typmod, t.typname, t.typtype, t.typcategory,
     t.typtype IN ('c', 'r', 'm') OR t.typcategory = 'A' AND t.typelem <> 0 AS is_container,
     t.typnamespace = 'pg_catalog'::regnamespace AS is_builtin,
-    l.is_comparable, l.names, l.has_safe_text, l.has_foreign_text,
+    l.is_comparable, l.names, l.has_safe_text AND NOT has_row AS has_safe_text, l.has_foreign_text OR has_row AS has_foreign_text,
+    -- The type itself, where no other reads its text for what it says.
+    CASE WHEN NOT l.is_common_text OR EXISTS (SELECT FROM part p JOIN pg_catalog.pg_type i ON i.oid = p.typ
+        WHERE p.root = b.root AND i.typtype IN ('c', 'r', 'm')) THEN pg_catalog.format_type(b.typ, NULL)
+      WHEN t.typcategory = 'A' AND t.typelem <> 0 THEN '[]' ELSE '' END AS notation,
     -- A row's attributes and a user's range may have collations and operator classes of their own.
     l.is_exact AND NOT EXISTS (SELECT FROM part p JOIN pg_catalog.pg_type i ON i.oid = p.typ WHERE p.root = b.root
       AND (i.typtype = 'c' OR i.typtype IN ('r', 'm') AND i.typnamespace <> 'pg_catalog'::regnamespace)) AS is_exact
@@ -61,9 +71,13 @@ WITH RECURSIVE rel AS (
            coalesce(bool_and(leaf.is_exact), false) AS is_exact,
            coalesce(bool_and(leaf.has_safe_text), false) AS has_safe_text,
            coalesce(bool_or(NOT leaf.is_builtin AND NOT leaf.has_safe_text), false) AS has_foreign_text,
+           coalesce(bool_and(leaf.is_common_text), false) AS is_common_text,
            coalesce(array_agg(leaf.typname::text), '{}') AS names
     FROM leaf WHERE leaf.root = b.root
   ) l ON true
+  -- Attributes come and go, and nobody tells the tables.
+  CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM part p JOIN pg_catalog.pg_type i ON i.oid = p.typ
+    WHERE p.root = b.root AND i.typtype = 'c') AS has_row) r
 ), col AS (
   SELECT att.attrelid, att.attnum, jsonb_build_object(
     'name', att.attname,
@@ -94,7 +108,7 @@ WITH RECURSIVE rel AS (
         WHEN 'bytea' THEN $q$pg_catalog.replace(pg_catalog.encode({}, 'base64'), pg_catalog.chr(10), '')$q$
         WHEN 'date' THEN $q$pg_catalog.btrim(pg_catalog.to_json({})::pg_catalog.text, '"')$q$
         WHEN 'time' THEN $q$pg_catalog.to_char({}, 'HH24:MI:SS.US')$q$
-        WHEN 'timetz' THEN $q$pg_catalog.concat(pg_catalog.to_char({}::time, 'HH24:MI:SS.US'), pg_catalog.regexp_replace(substring({}::pg_catalog.text from '[+-].*$'), '^([+-]\d\d)$', '\1:00'))$q$
+        WHEN 'timetz' THEN $q$pg_catalog.concat(pg_catalog.to_char({}::time, 'HH24:MI:SS.US'), pg_catalog.regexp_replace(substring({}::pg_catalog.text from '[+-].*$'), '^([+-][0-9][0-9])$', E'\\1:00'))$q$
         WHEN 'timestamp' THEN $q$CASE WHEN {} OPERATOR(pg_catalog.>=) timestamp '0001-01-01' AND {} OPERATOR(pg_catalog.<) timestamp 'infinity' THEN pg_catalog.to_char({}, 'YYYY-MM-DD"T"HH24:MI:SS.US') WHEN pg_catalog.isfinite({}) THEN pg_catalog.to_char({}, 'YYYY-MM-DD"T"HH24:MI:SS.US" BC"') ELSE {}::pg_catalog.text END$q$
         WHEN 'timestamptz' THEN $q$CASE WHEN {} OPERATOR(pg_catalog.>=) timestamptz '0001-01-01 00:00:00+00' AND {} OPERATOR(pg_catalog.<) timestamptz 'infinity' THEN pg_catalog.to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"') WHEN pg_catalog.isfinite({}) THEN pg_catalog.to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00 BC"') ELSE {}::pg_catalog.text END$q$
         -- The number that is stored, in hundredths: other ways take the decimals of the session's lc_monetary.
@@ -104,9 +118,7 @@ WITH RECURSIVE rel AS (
           ELSE 'CASE WHEN {} IS NOT NULL THEN pg_catalog.concat({}) END' END
         ELSE '{}::pg_catalog.text'
       END ELSE 'CASE WHEN {} IS DISTINCT FROM NULL THEN pg_catalog.concat({}) END' END,
-    -- Whose canonical text no other type takes for what it says.
-    'notation', CASE WHEN kind.is_builtin AND kind.typname IN ('bytea', 'date', 'time', 'timetz', 'timestamp', 'timestamptz',
-      'interval', 'money') THEN kind.typname ELSE '' END,
+    'notation', kind.notation,
     'from_text', CASE WHEN kind.is_builtin AND kind.typname = 'bytea' THEN $q$pg_catalog.decode({}, 'base64')$q$
                       WHEN kind.is_builtin AND kind.typname = 'money' THEN '{}::pg_catalog.money' ELSE '{}' END,
     'staging_type', CASE WHEN kind.is_builtin AND kind.typname = 'bytea' THEN 'text'

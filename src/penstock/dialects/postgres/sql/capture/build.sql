@@ -40,13 +40,20 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted')
 $$;
 
+-- Whether a partitioned table has a partition that nobody has noted: should it go, its rows would go unseen.
+CREATE OR REPLACE FUNCTION {set}.has_unknown_partition(rel oid) RETURNS bool
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET jit = off AS $$
+  SELECT EXISTS (SELECT FROM pg_partition_tree(rel) t JOIN pg_class k ON k.oid = t.relid
+    WHERE t.level > 0 AND k.relkind = 'r' AND NOT EXISTS (SELECT FROM {set}.captured c WHERE c.relid = t.relid))
+$$;
+
 CREATE OR REPLACE FUNCTION {set}.is_current(rel oid, built_for text, name text, columns text[], types oid[]) RETURNS bool
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF {set}.sees_old_snapshot() THEN
     RETURN {set}.looks_like(rel, name, columns, types);
   END IF;
-  RETURN coalesce({set}.fingerprint(rel) = built_for, false);
+  RETURN coalesce({set}.fingerprint(rel) = built_for AND NOT {set}.has_unknown_partition(rel), false);
 END $$;
 
 -- The arguments of is_current() for a table as it is, behind the first one.
@@ -111,12 +118,21 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   WHERE t.tgrelid = rel AND t.tgname ~ format('^R_%s_\d+_[a-z]+$', {name})
 $$;
 
+-- Triggers of ours that the table's owner has given another name, which we may drop: with those that are made in their
+-- place every change would be logged twice.
+CREATE OR REPLACE FUNCTION {set}.renamed_triggers(rel oid) RETURNS SETOF name
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT t.tgname FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_class c ON c.oid = t.tgrelid
+  WHERE t.tgrelid = rel AND t.tgparentid = 0 AND p.pronamespace = '{set}'::regnamespace
+    AND t.tgname !~ format('^R_%s_\d+_[a-z]+$', {name}) AND pg_has_role(c.relowner, 'USAGE')
+$$;
+
 -- Whether the triggers that a mode needs are there, switched on, and nobody has touched them.
 CREATE OR REPLACE FUNCTION {set}.has_triggers(rel oid, mode text) RETURNS bool
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT count(*) FILTER (WHERE t.tgname IN (SELECT {set}.trigger_name(rel, kind) FROM unnest({set}.kinds(mode)) kind))
       = cardinality({set}.kinds(mode))
-    AND coalesce(bool_and(t.tgenabled = 'O'), true)
+    AND coalesce(bool_and(t.tgenabled = 'O'), true) AND NOT EXISTS (SELECT FROM {set}.renamed_triggers(rel))
     AND {set}.stamp(rel) = (SELECT i.stamp FROM {set}.installed i WHERE i.relid = rel ORDER BY i.at DESC LIMIT 1)
   FROM pg_trigger t WHERE t.tgrelid = rel AND t.tgname ~ format('^R_%s_\d+_[a-z]+$', {name})
 $$;
@@ -218,7 +234,7 @@ LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp SET jit = off A
 DECLARE
   noted {set}.captured;
 BEGIN
-  IF {set}.sees_old_snapshot() THEN
+  IF {set}.sees_old_snapshot() OR {set}.has_unknown_partition(rel) THEN
     RETURN NULL;
   END IF;
   SELECT * INTO noted FROM {set}.captured c WHERE c.relid = rel AND c.fingerprint = {set}.fingerprint(rel)
@@ -234,6 +250,10 @@ BEGIN
   IF {set}.sees_old_snapshot() AND NOT {set}.looks_like(rel, looks.name, looks.columns, looks.types) THEN
     RETURN {set}.gap(rel, 'the table was altered after the transaction had taken its snapshot');
   END IF;
+  INSERT INTO {set}.captured (relid, definition, mode, root, fingerprint, is_built)
+  SELECT d.relid, d.definition, 'partition', rel, {set}.fingerprint(d.relid), false
+  FROM {set}.describe(ARRAY(SELECT t.relid FROM pg_partition_tree(rel) t JOIN pg_class k ON k.oid = t.relid
+    WHERE t.level > 0 AND k.relkind = 'r' AND NOT EXISTS (SELECT FROM {set}.captured c WHERE c.relid = t.relid))) d;
   RETURN {set}.statement(kind, {set}.version_now(rel, true));
 END $$;
 
@@ -273,7 +293,8 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT most, string_agg(format('%s(%s.%s)', measure, r, {set}.quoted(name)), ', ') AS sizes, count(*) AS n
     FROM unnest(rows) r, (SELECT col ->> 'name' AS name, col ->> 'base_type' IN ('text', 'bytea', 'character varying') AS is_plain
           FROM jsonb_array_elements(cols) c (col)
-          WHERE NOT (col ->> 'is_integer')::bool AND col ->> 'type' !~ '^(character varying|character|numeric|bit)\(\d+'
+          WHERE NOT (col ->> 'is_integer')::bool
+            AND coalesce(substring(col ->> 'type' from '^(?:character varying|character|bit|bit varying)\((\d+)')::int, 10001) > 10000
             AND col ->> 'base_type' NOT IN ('boolean', 'numeric', 'real', 'double precision', 'money', 'date', 'interval', 'uuid',
               'inet', 'cidr', 'macaddr', 'macaddr8', 'pg_lsn', '"char"', 'name', 'point', 'box', 'circle', 'lseg', 'line')
             AND col ->> 'base_type' !~ '^time') c,
@@ -373,13 +394,14 @@ END$f$, c.relid, c.fingerprint, looks.name, looks.columns, looks.types, statemen
 END $body$;
 
 -- PL/pgSQL that has the transaction draw its place when it commits. It may have drawn one already: SET CONSTRAINTS ALL
--- IMMEDIATE has deferred triggers fire at once.
+-- IMMEDIATE has deferred triggers fire at once. That it will draw one is noted in a setting, which goes with a savepoint:
+-- to look into the table would have two serializable transactions depend on each other that have nothing in common.
 CREATE OR REPLACE FUNCTION {set}.mark() RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-  SELECT 'IF NOT EXISTS (SELECT FROM {set}.marker m WHERE m.xid OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id()'
-    ' AND coalesce(m.commit_seq, 0) OPERATOR(pg_catalog.=) 0) THEN'
-    ' INSERT INTO {set}.marker (xid) VALUES (pg_catalog.pg_current_xact_id())'
-    ' ON CONFLICT (xid) DO UPDATE SET commit_seq = NULL; END IF; '
+  SELECT format($f$IF coalesce(pg_catalog.current_setting('penstock.marked', true), '') OPERATOR(pg_catalog.<>) %1$s THEN
+    INSERT INTO {set}.marker (xid) VALUES (pg_catalog.pg_current_xact_id()) ON CONFLICT (xid) DO UPDATE SET commit_seq = NULL;
+    PERFORM pg_catalog.set_config('penstock.marked', %1$s, true);
+  END IF; $f$, $n$pg_catalog.concat('{wake} ', pg_catalog.pg_current_xact_id())$n$)
 $$;
 
 -- PL/pgSQL that logs many changes of one statement, up to 64 in a row of the log, which halves what each one costs.

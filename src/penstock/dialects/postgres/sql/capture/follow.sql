@@ -13,7 +13,9 @@ DECLARE
   wanted text[] := {set}.kinds(new_mode);
 BEGIN
   IF last.is_built AND last.definition = def AND last.mode = new_mode AND last.root = {set}.captured_root(rel)
-    AND last.fingerprint = {set}.fingerprint(rel) AND has_triggers THEN
+    AND last.fingerprint = {set}.fingerprint(rel) AND has_triggers
+    -- Those who found partitions by themselves go the slow way until the function is made anew.
+    AND NOT EXISTS (SELECT FROM {set}.captured_now n WHERE n.root = rel AND n.relid <> rel AND NOT n.is_built) THEN
     RETURN;
   END IF;
   -- Whoever may not keep others waiting leaves it to those who write, and to the next run, to find out.
@@ -37,6 +39,7 @@ BEGIN
     END IF;
   END LOOP;
   IF NOT has_triggers THEN
+    PERFORM {set}.drop_trigger(rel, r) FROM {set}.renamed_triggers(rel) r;
     PERFORM {set}.make_trigger(rel, k) FROM unnest(wanted) k;
     -- Somebody switched off what a partition has from its root. Its owner may switch it on; others make the root's anew.
     FOR clone IN SELECT t.tgname, t.tgrelid FROM pg_partition_tree(rel) p JOIN pg_trigger t ON t.tgrelid = p.relid
@@ -132,6 +135,8 @@ CREATE OR REPLACE FUNCTION {set}.partition_gaps(rel regclass) RETURNS SETOF text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET jit = off AS $$
   WITH known AS (
     SELECT c.relid, c.definition FROM {set}.built_now c WHERE c.root = rel AND c.relid <> rel AND c.mode LIKE 'partition%'
+  ), noted AS (
+    SELECT c.relid, c.definition FROM {set}.captured_now c WHERE c.root = rel AND c.relid <> rel AND c.mode LIKE 'partition%'
   ), tree AS (
     SELECT t.relid FROM pg_partition_tree(rel) t JOIN pg_class k ON k.oid = t.relid WHERE t.level > 0 AND k.relkind = 'r'
   )
@@ -147,7 +152,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET jit = off AS $$
   UNION ALL
   SELECT format('partition %I.%I was %s', n.definition ->> 'schema', n.definition ->> 'name',
     CASE WHEN k.oid IS NULL THEN 'dropped' ELSE 'detached' END)
-  FROM known n LEFT JOIN pg_class k ON k.oid = n.relid
+  FROM noted n LEFT JOIN pg_class k ON k.oid = n.relid
   WHERE n.relid NOT IN (SELECT relid FROM tree) AND NOT (n.definition ->> 'is_partitioned')::bool
     AND (k.oid IS NULL OR pg_relation_size(n.relid) > 0)
 $$;
@@ -171,7 +176,7 @@ BEGIN
     AND c.fingerprint = {set}.fingerprint(t.relid) AND {set}.has_triggers(t.relid, c.mode)) IS NOT TRUE
   ORDER BY t.level, t.relid;
   FOR part IN
-    SELECT c.*, k.oid FROM {set}.built_now c LEFT JOIN pg_class k ON k.oid = c.relid
+    SELECT c.*, k.oid FROM {set}.captured_now c LEFT JOIN pg_class k ON k.oid = c.relid
     WHERE c.root = rel AND c.relid <> rel AND c.mode LIKE 'partition%'
       AND c.relid NOT IN (SELECT t.relid FROM pg_partition_tree(rel) t)
   LOOP
@@ -188,6 +193,8 @@ CREATE OR REPLACE FUNCTION {set}.behind() RETURNS SETOF oid
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET jit = off AS $$
   WITH captured AS MATERIALIZED (
     SELECT * FROM {set}.built_now c WHERE c.mode <> 'detached'
+  ), noted AS (
+    SELECT * FROM {set}.captured_now c WHERE c.mode LIKE 'partition%' AND NOT c.is_built
   ), existing AS (
     SELECT c.* FROM captured c JOIN pg_class k ON k.oid = c.relid
   ), tree AS (
@@ -200,6 +207,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET jit = off AS $$
     OR EXISTS (SELECT FROM {set}.captured n WHERE n.relid = c.relid AND n.version > c.version)
     OR {set}.essence(c.definition) <> {set}.essence(d.definition)
     OR c.mode <> {set}.capture_mode(c.relid, d.definition) OR NOT {set}.has_triggers(c.relid, c.mode)
+  UNION SELECT n.root FROM noted n JOIN pg_class r ON r.oid = n.root
   UNION SELECT t.root FROM tree t WHERE NOT EXISTS (SELECT FROM captured c WHERE c.relid = t.relid AND c.root = t.root)
   UNION SELECT c.root FROM captured c JOIN pg_class r ON r.oid = c.root
     WHERE c.root <> c.relid AND NOT EXISTS (SELECT FROM pg_partition_ancestors(c.relid) a WHERE a.relid = c.root)

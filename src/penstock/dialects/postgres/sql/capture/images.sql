@@ -35,19 +35,24 @@ $$;
 CREATE OR REPLACE FUNCTION {set}.changed_member(col jsonb, row_alias text, old_alias text) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT format(CASE
-      -- 1.0 and 1.00 are equal, yet the target must learn the difference. A row value of nulls passes for null.
+      -- 1.0 and 1.00 are equal, yet the target must learn the difference. A row value of nulls passes for null. And of a
+      -- type that somebody made, an enum too, a cast of its owner's can leave it open which = is meant.
       WHEN NOT (is_exact OR col ->> 'base_type' = 'numeric') OR NOT (col ->> 'is_key_usable')::bool
+        OR NOT (col ->> 'is_builtin')::bool
         THEN 'CASE WHEN pg_catalog.record_image_ne(ROW(%1$s), ROW(%2$s)) THEN pg_catalog.concat(%5$s) END'
       ELSE 'CASE ' || CASE WHEN {set}.has_value(col) THEN ''
              ELSE 'WHEN %2$s IS NULL THEN CASE WHEN %1$s IS NOT NULL THEN %3$L END ' END
-        || 'WHEN %1$s OPERATOR(pg_catalog.=) %2$s'
+        || CASE WHEN is_text THEN 'WHEN %1$s COLLATE pg_catalog."C" OPERATOR(pg_catalog.=) %2$s COLLATE pg_catalog."C"'
+             ELSE 'WHEN %1$s OPERATOR(pg_catalog.=) %2$s' END
         || CASE WHEN is_exact THEN ''
              ELSE ' AND coalesce(pg_catalog.scale(%1$s) OPERATOR(pg_catalog.=) pg_catalog.scale(%2$s), true)' END
         || ' THEN NULL ELSE pg_catalog.concat(%4$s) END'
     END, old_alias || '.' || name, row_alias || '.' || name, ',' || to_json(col ->> 'name')::text || ':null',
     {set}.json_member(col, row_alias, ',', true), {set}.json_member(col, row_alias, ',', false))
   FROM (SELECT {set}.quoted(col ->> 'name') AS name,
-               (col ->> 'is_exact')::bool OR col ->> 'type' LIKE 'numeric(%)' AS is_exact) c
+               -- Neither its length nor its collation is relied on: a session with an old snapshot cannot see them change.
+               (col ->> 'is_exact')::bool AND col ->> 'base_type' <> 'numeric' AS is_exact,
+               col ->> 'base_type' IN ('text', 'character varying', 'character', 'name') AS is_text) c
 $$;
 
 -- SQL for an image. With a second alias, only for the columns that differ between the two rows.

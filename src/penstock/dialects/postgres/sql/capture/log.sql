@@ -48,14 +48,7 @@ COMMENT ON COLUMN {set}.log.before IS 'of many changes their images, a line each
 -- Not a key: that would be checked. The reader gets its order from it; sorting would cost it a third more.
 CREATE INDEX IF NOT EXISTS log_order ON {set}.log (xid, seq);
 
--- The log change by change.
-CREATE OR REPLACE VIEW {set}.changes AS
-  SELECT xid, seq, 0::bigint AS line, relid, op, before, after FROM {set}.log WHERE op IN ('I', 'U', 'D', 'T')
-  UNION ALL
-  SELECT xid, seq, t.line, relid, upper(op::text)::"char",
-    CASE op WHEN 'u' THEN split_part(t.images, E'\t', 1) WHEN 'd' THEN t.images END,
-    CASE op WHEN 'u' THEN split_part(t.images, E'\t', 2) WHEN 'i' THEN t.images END
-  FROM {set}.log, string_to_table(before, E'\n') WITH ORDINALITY t (images, line) WHERE op IN ('i', 'u', 'd');
+DROP VIEW IF EXISTS {set}.changes;
 
 CREATE TABLE IF NOT EXISTS {set}.tick (
   scn bigint PRIMARY KEY,
@@ -135,6 +128,10 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   UPDATE {set}.marker SET commit_seq = CASE WHEN NEW.commit_seq IS NULL THEN 0 ELSE nextval({seq}) END
   WHERE xid = NEW.xid;
+  IF NEW.commit_seq IS NOT NULL THEN
+    -- What comes after that has to draw another one.
+    PERFORM set_config('penstock.marked', '', true);
+  END IF;
   RETURN NULL;
 END $$;
 DO $$ BEGIN
