@@ -128,6 +128,7 @@ def test_the_error_queue_from_failure_to_retry(lab: Lab, program: Program, targe
     lab.target.execute("DELETE FROM customer WHERE id = 1000")
     assert program("errors", "retry", first["id"], "--json").json == {"applied": [first["id"]]}
     assert lab.target.execute('SELECT count(*) FROM "Order" WHERE customer = 1000').fetchone() == (1,)
+    assert lab.target.execute("SELECT count(*) FROM penstock.error_change").fetchone() == (1,)
     assert program("errors", "delete", second["id"]).code == 0
     assert program("errors", "list").out == "the error queue is empty\n"
     unknown = program("errors", "show", second["id"])

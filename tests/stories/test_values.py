@@ -72,6 +72,12 @@ def test_an_identity_that_is_always_generated_is_updated(lab: Lab, use_set: bool
         ("timestamp", "2026-01-02 03:04:05", "text", "v::text"),
         ("timestamptz", "2026-01-02 03:04:05+00", "timestamp", "v AT TIME ZONE 'UTC'"),
         ("money", "12.34", "text", "v::text"),
+        ("real", "0.1", "float8", "v::float8"),
+        ("float8", "0.123456789012345678", "numeric", "v::numeric"),
+        ("bit(8)", "00000101", "int", "v::int"),
+        ("bpchar", "a  ", "text", "v::text"),
+        ("interval[]", "{1 day}", "text[]", "v::text[]"),
+        ('"char"', "5", "int", "v::int"),
     ],
 )
 def test_a_type_that_both_sides_change_while_changes_wait(
@@ -96,6 +102,48 @@ def test_a_type_that_both_sides_change_while_changes_wait(
     lab.retry(entry.id)
     lab.target.execute(f"ALTER TABLE t ALTER v TYPE {after} USING {using}")
     lab.assert_identical_text("t")
+
+
+@BOTH_PATHS
+@pytest.mark.parametrize(
+    ("before", "value", "after", "using"),
+    [
+        ("int", "5", "bigint", "v"),
+        ("int", "5", "numeric", "v"),
+        ("varchar(9)", "ab", "text", "v"),
+        ("json", '{"a":1}', "jsonb", "v::jsonb"),
+        ("mood", "sad", "text", "v::text"),
+        ("int[]", "{1,2}", "text[]", "v::text[]"),
+    ],
+)
+def test_a_type_whose_text_says_the_same(
+    lab: Lab, use_set: bool, before: str, value: str, after: str, using: str
+) -> None:
+    lab.setup(f"CREATE TYPE mood AS ENUM ('sad'); CREATE TABLE t (id int PRIMARY KEY, v {before})")
+    lab.apply()
+    lab.source.execute("INSERT INTO t VALUES (1, %s)", [value])
+    for side in (lab.source, lab.target):
+        side.execute(f"ALTER TABLE t ALTER v TYPE {after} USING {using}")
+    assert errors_after_apply(lab, use_set=use_set) == []
+    lab.assert_identical_text("t")
+
+
+@BOTH_PATHS
+def test_an_enum_that_a_cast_makes_a_text(lab: Lab, use_set: bool) -> None:
+    """Which = is meant between two of them is open then."""
+    lab.setup("CREATE TYPE mood AS ENUM ('sad', 'glad'); CREATE TABLE t (id int PRIMARY KEY, m mood, n int)")
+    lab.source.execute("INSERT INTO t VALUES (1, 'sad', 1), (2, 'sad', 1)")
+    lab.apply()
+    for side in (lab.source, lab.target):
+        side.execute("CREATE CAST (mood AS text) WITH INOUT AS IMPLICIT")
+    lab.target.execute("UPDATE t SET m = 'glad' WHERE id = 2")
+    with lab.session() as writer:
+        writer.execute("UPDATE t SET n = 2; UPDATE t SET m = 'glad' WHERE id = 1")
+    lab.source.execute("UPDATE t SET n = 3, m = 'sad' WHERE id = 1")
+    assert len(errors_after_apply(lab, use_set=use_set)) == 2
+    lab.target.execute("UPDATE t SET m = 'sad' WHERE id = 2")
+    lab.retry(*(entry.id for entry in lab.errors()))
+    lab.assert_identical("t")
 
 
 @BOTH_PATHS
@@ -134,3 +182,18 @@ def test_an_operator_of_anybody_s_is_not_run(lab: Lab, use_set: bool) -> None:
     assert lab.target.execute("SELECT * FROM public.seen").fetchall() == []
     lab.target.execute("SET search_path = public")
     assert lab.target.execute("SELECT count(*) FROM t").fetchone() == (1,)
+
+
+@BOTH_PATHS
+def test_a_value_that_the_target_cannot_take_stops_nobody_else(lab: Lab, use_set: bool) -> None:
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY, v regtype, j json); CREATE TABLE o (id int PRIMARY KEY)")
+    lab.source.execute("CREATE SCHEMA hidden; CREATE TYPE hidden.secret AS ENUM ()")
+    lab.source.execute("INSERT INTO t VALUES (1, 'hidden.secret')")
+    # As deep as a writer's own stack allows, and that is more than apply's statement has left.
+    lab.source.execute("INSERT INTO t VALUES (2, NULL, (repeat('[', 6000) || repeat(']', 6000))::json)")
+    lab.target.execute(f"ALTER DATABASE {lab.target.info.dbname} SET max_stack_depth = '500kB'")
+    lab.source.execute("INSERT INTO o VALUES (1)")
+    lab.apply(config=ServerConfig(use_set_path=use_set))
+    lab.assert_identical("o")
+    assert [entry.error_code for entry in lab.errors()] == ["3F000", "54001"]
+    assert not any("hidden" in entry.error_message for entry in lab.errors())

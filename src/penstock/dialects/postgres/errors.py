@@ -26,11 +26,11 @@ LOGICAL_ERRORS = {
 
 _CONTENTION = {"40P01", "55P03", "40001"}
 _LOST = {"57P01", "57P02", "57P03", "57P04", "57P05", "57014", "25P03", "25P04", "25006"}
-_REFUSALS = {"0A000", "54000", "55000"}
+_REFUSALS = {"0A000", "55000", "3F000", "53400"}
 """The table as it stands takes no such change: it is published without a replica identity, or foreign and without a
-way there."""
+way there; or a value names what the target has not."""
 
-_DATA_CLASSES = {"22", "23", "42", "44", "P0", "21", "09", "27", "HV"}
+_DATA_CLASSES = {"22", "23", "42", "44", "P0", "21", "09", "27", "HV", "54", "2F", "38", "39"}
 
 
 def is_contention(sqlstate: str | None) -> bool:
@@ -93,8 +93,8 @@ def reason(exc: psycopg.Error) -> str:
 def safe_message(diag: Any) -> str:
     """An error queue's message: primary text with the constraint, column or type it names, never a row value.
 
-    PostgreSQL puts the offending text itself into the primary message of class 22 errors, so for those the
-    condition's name stands in.
+    PostgreSQL puts the offending text itself into the primary message of some errors, so for those the condition's
+    name stands in.
     """
     parts = [
         f"{kind} {name!r}"
@@ -107,7 +107,9 @@ def safe_message(diag: Any) -> str:
         if name
     ]
     words = condition(diag.sqlstate) if diag.sqlstate else "error"
-    text = words if diag.sqlstate and diag.sqlstate[:2] == "22" else diag.message_primary or words
+    # Classes 42 and 3F, too: a value may be the name of a table or a type, or be parsed.
+    is_hidden = diag.sqlstate and diag.sqlstate[:2] in ("22", "42", "3F")
+    text = words if is_hidden else diag.message_primary or words
     return f"{text} ({', '.join(parts)})" if parts else text
 
 

@@ -18,7 +18,7 @@ from penstock.apply.net import NetChange
 from penstock.apply.target import RowMatch, TargetTable
 from penstock.change import Image, TableName
 from penstock.dialects.postgres.catalog import read_tables
-from penstock.dialects.postgres.connection import RAW_FORM, Connection, connect, label, quote
+from penstock.dialects.postgres.connection import RAW_FORM, WITHOUT_VIEWS, Connection, connect, label, quote
 from penstock.dialects.postgres.errors import LOGICAL_ERRORS, is_contention, is_data_error, safe_message, translate
 from penstock.dialects.postgres.set_path import SetPath
 from penstock.errors import OperatorError, PenstockError
@@ -26,6 +26,7 @@ from penstock.schema import Column, ForeignKey, TableSchema
 from penstock.snapshot.chunk import Chunk
 
 _APPLY_SETTINGS = (
+    WITHOUT_VIEWS,
     "SET session_replication_role = replica",
     # The batch as a whole waits for the disk, see `PostgresLedger.complete`.
     "SET synchronous_commit = off",
@@ -311,7 +312,7 @@ def _condition(
         column, field = table.schema.by_name[name], f"t.{quote(name)}"
         if value is None:
             add(f"{field} IS NOT DISTINCT FROM NULL", value)
-        elif column.is_exact:
+        elif column.is_exact and column.is_builtin:
             add(f"{field} IS NOT DISTINCT FROM {_mark(column)}", value)
         else:
             add(column.same_text_sql(field, _mark(column)), value)

@@ -340,9 +340,10 @@ class _NetStatements:
             is_key = name in self._table.key.columns
             if is_key:
                 tests.append(_same(field, self._table.key.equals[name], value, may_be_null=column.is_nullable))
-            elif column.is_exact:
+            elif column.is_exact and column.is_builtin:
                 tests.append(f"{field} {'IS NOT DISTINCT FROM' if column.is_nullable else '='} {value}")
-            if not column.is_exact:
+            # Of an enum its owner's cast may leave it open which = is meant.
+            if not (column.is_exact and (column.is_builtin or is_key)):
                 tests.append(column.same_text_sql(field, value))
         return _all(tests)
 

@@ -132,3 +132,7 @@ CREATE TABLE IF NOT EXISTS penstock.error_change (
   PRIMARY KEY (process, error_id, message_number),
   FOREIGN KEY (process, error_id) REFERENCES penstock.error ON DELETE CASCADE
 );
+
+-- What earlier versions left of transactions that were retried.
+DELETE FROM penstock.error_change c
+WHERE NOT EXISTS (SELECT FROM penstock.error e WHERE (e.process, e.id) = (c.process, c.error_id));
