@@ -73,15 +73,20 @@ class Op(StrEnum):
     DDL = "ddl"
 
 
+def printable(text: str) -> str:
+    """Return a text with what is not for the eye escaped: a name may hold line feeds, to be taken for a line itself."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class TableName:
-    """A table as its database spells it; never folded, never quoted."""
+    """A table as its database spells it; never folded, never quoted. As text it is for people only."""
 
     schema: str
     name: str
 
     def __str__(self) -> str:
-        return f"{self.schema}.{self.name}"
+        return printable(f"{self.schema}.{self.name}")
 
 
 @dataclass(frozen=True, slots=True)

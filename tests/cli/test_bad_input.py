@@ -263,11 +263,21 @@ def test_tables_that_keys_lead_to_need_rights_though_they_are_not_captured(
             ["column 'id' of table public.customer is bigint, at the source it is integer"],
             id="another type",
         ),
+        pytest.param(
+            "CREATE TABLE prices (at timestamp(3), price numeric(9))",
+            [
+                "column 'at' of table public.prices is timestamp(3) without time zone, at the source it is timestamp",
+                "column 'price' of table public.prices is numeric(9,0), at the source it is numeric(9,2)",
+                "values would be rounded without a word",
+            ],
+            id="fewer digits",
+        ),
     ],
 )
 def test_a_target_table_that_cannot_take_the_changes(
     shop: Program, lab: Lab, at_target: str, texts: Sequence[str]
 ) -> None:
+    lab.source.execute("CREATE TABLE prices (at timestamp, price numeric(9,2))")
     lab.target.execute(at_target)
     assert_refused(shop("setup"), 3, *texts, lab.target.info.dbname)
     assert_refused(shop("plan", "--print-sql"), 3, *texts)

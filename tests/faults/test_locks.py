@@ -74,7 +74,7 @@ def test_who_keeps_a_run_waiting_is_named_once(lab: Lab, hold: str, write: str) 
 
     assert not run.is_alive()
     (said,) = ear.warnings
-    assert "for a lock on public.t that session" in said
+    assert "for a lock on public.t: session" in said
     assert f"session {pid} (user 'postgres', 'month-end report', idle in transaction" in said
     assert f"pg_terminate_backend({pid})" in said
     lab.assert_identical("t")

@@ -64,14 +64,20 @@ def test_a_child_that_a_deferred_check_let_in_first_comes_after_its_parent(lab: 
     assert [row[c.TABLE_NAME] for row in lab.changes()] == ["parent", "child"]
 
 
-def test_checks_made_immediate_in_the_middle_of_a_transaction(lab: Lab) -> None:
+@pytest.mark.parametrize("is_put_back", [False, True])
+def test_checks_made_immediate_in_the_middle_of_a_transaction(lab: Lab, is_put_back: bool) -> None:
     lab.setup(SCHEMA)
 
     with lab.session() as child:
         child.execute("INSERT INTO child VALUES (1, NULL)")
         child.execute("SET CONSTRAINTS ALL IMMEDIATE")
-        lab.source.execute("INSERT INTO parent VALUES (7)")
-        child.execute("UPDATE child SET pid = 7")
+        if is_put_back:
+            child.execute("SET CONSTRAINTS ALL DEFERRED")
+            child.execute("UPDATE child SET pid = 7")
+            lab.source.execute("INSERT INTO parent VALUES (7)")
+        else:
+            lab.source.execute("INSERT INTO parent VALUES (7)")
+            child.execute("UPDATE child SET pid = 7")
 
     assert [row[c.TABLE_NAME] for row in lab.changes()] == ["parent", "child", "child"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,11 +14,13 @@ import pytest
 
 from penstock.apply.error_queue import retry
 from penstock.change import TableName
+from penstock.cli.run import Reporter
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres import change_log
 from penstock.dialects.postgres.change_log import ChangeLog
 from penstock.dialects.postgres.connection import Connection
 from penstock.dialects.postgres.error_queue import PostgresErrorQueue
+from penstock.dialects.postgres.ledger import PostgresLedger
 from penstock.errors import OperatorError
 from penstock.history import Consumer
 from penstock.position import Limit, Scn
@@ -525,3 +528,25 @@ def test_a_copy_that_begins_anew_leaves_tables_that_inherit_alone(lab: Lab) -> N
 
     assert lab.rows("keyless") == [(7,)]
     assert lab.ledger.is_empty(TableName("public", "keyless"))
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_log_that_is_freed_while_somebody_looks_is_no_other_history(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    lab.pipeline().setup()
+    states = []
+    for number in range(2):
+        lab.source.execute("INSERT INTO t VALUES (%s)", [number])
+        lab.pipeline().run(threading.Event(), Reporter(quiet=True), until_caught_up=True)
+        states.append(lab.ledger.state())
+    assert states[0] != states[1]
+    looks = iter([states[0], states[1], states[1], states[1]])
+    monkeypatch.setattr(PostgresLedger, "state", lambda _: next(looks))
+    status = lab.pipeline().status()
+    assert status.refused is None
+
+    # But who stands there for good is.
+    monkeypatch.setattr(PostgresLedger, "state", lambda _: states[0])
+    assert "the change log does not hold" in str(lab.pipeline().status().refused)

@@ -9,6 +9,7 @@ from threading import Event
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from penstock.apply.patience import Patience
 from penstock.apply.server import ServerConfig
@@ -18,11 +19,13 @@ from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres import capture
 from penstock.dialects.postgres.change_log import ChangeLog
 from penstock.dialects.postgres.connection import connect
+from penstock.dialects.postgres.copy import PostgresChunkReader, PostgresCopyOrigin
 from penstock.dialects.postgres.ownership import refuse_foreign, schema_faults
 from penstock.dialects.postgres.resources import sql_text
-from penstock.errors import OperatorError
+from penstock.errors import OperatorError, RetryableError
 from penstock.pipeline.pipeline import Pipeline
-from tests.lab import Lab
+from penstock.snapshot.chunk import Chunk, CopySource
+from tests.lab import Lab, table
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a')"
 
@@ -94,9 +97,9 @@ def plant_ledger(lab: Lab, mallory: Mallory) -> None:
     role = mallory.name
     stamp = capture.stamp(sql_text("ledger"))
     mallory.target.execute(f"CREATE SCHEMA penstock; {sql_text('ledger')}; COMMENT ON SCHEMA penstock IS '{stamp}'")
-    for table in ("process", "lane", "dictionary", "error"):
+    for name in ("process", "lane", "dictionary", "error"):
         mallory.target.execute(
-            f"CREATE TRIGGER fire BEFORE INSERT OR UPDATE ON penstock.{table}"
+            f"CREATE TRIGGER fire BEFORE INSERT OR UPDATE ON penstock.{name}"
             f" FOR EACH ROW EXECUTE FUNCTION {role}.fire()"
         )
     mallory.target.execute(
@@ -385,6 +388,18 @@ def test_who_owns_the_database_reads_no_rows_of_tables_it_may_not_read(lab: Lab,
         assert session.execute(f"SELECT count(*) FROM {lab.set_name}.log").fetchone() == (1,)
 
 
+def test_a_run_takes_what_the_database_s_owner_may_read_no_more(lab: Lab, dumper: str) -> None:
+    lab.source.execute(TABLE + f"; GRANT SELECT ON t TO {dumper}")
+    lab.pipeline().setup()
+    lab.source.execute(f"REVOKE SELECT ON t FROM {dumper}; UPDATE t SET v = 'secret'")
+    lab.pipeline()._source.follow()
+    with (
+        psycopg.connect(lab.source_url.replace("postgres@", f"{dumper}@"), autocommit=True) as session,
+        pytest.raises(psycopg.errors.InsufficientPrivilege),
+    ):
+        session.execute(f"SELECT FROM {lab.set_name}.log")
+
+
 def test_default_privileges_give_nobody_a_right_on_our_objects(lab: Lab, mallory: Mallory) -> None:
     for side in (lab.source, lab.target):
         for what in ("TABLES", "SEQUENCES", "SCHEMAS"):
@@ -411,6 +426,7 @@ def test_default_privileges_give_nobody_a_right_on_our_objects(lab: Lab, mallory
         pytest.param("n int); CREATE INDEX ON t (f(id)", id="an index"),
         pytest.param("e positive, a positive[]", id="a type's domain"),
         pytest.param("CHECK (id @@ 1)", id="an operator"),
+        pytest.param("q asking", id="a type that has the server run what a text says"),
         pytest.param(
             "n int); CREATE TRIGGER g BEFORE INSERT ON t EXECUTE FUNCTION fire(); "
             "ALTER TABLE t ENABLE ALWAYS TRIGGER g; SELECT (1",
@@ -431,7 +447,8 @@ def test_code_of_other_roles_that_applying_runs_is_named(lab: Lab, mallory: Mall
         "CREATE FUNCTION f(int) RETURNS int IMMUTABLE LANGUAGE sql RETURN $1;"
         "CREATE FUNCTION b(int, int) RETURNS bool IMMUTABLE LANGUAGE sql RETURN true;"
         "CREATE OPERATOR @@ (LEFTARG = int, RIGHTARG = int, FUNCTION = b);"
-        "CREATE DOMAIN positive AS int CHECK (f(VALUE) > 0)"
+        "CREATE DOMAIN positive AS int CHECK (f(VALUE) > 0);"
+        "CREATE DOMAIN asking AS text CHECK (ts_rewrite('a', VALUE) IS NOT NULL)"
     )
     lab.target.execute(
         f"SET search_path = public, {role}; CREATE TABLE t (id int PRIMARY KEY, {{}})".format(definition)
@@ -439,6 +456,129 @@ def test_code_of_other_roles_that_applying_runs_is_named(lab: Lab, mallory: Mall
 
     (note,) = [note for note in lab.pipeline().plan().target.notes if role in note]
     assert note.startswith(f"code of role {role!r} runs with the rights of 'postgres' when changes are applied: ")
+
+
+@pytest.mark.parametrize(
+    "hidden", ["INDEX ON public.t (id) WHERE {}.f(1) > 0", "STATISTICS s ON id, ({}.f(1)) FROM public.t"]
+)
+def test_code_of_other_roles_that_reading_runs_is_named(lab: Lab, mallory: Mallory, hidden: str) -> None:
+    role = mallory.name
+    mallory.source.execute(
+        "CREATE TABLE public.t (id int PRIMARY KEY CHECK (id > 0), d int DEFAULT 1);"
+        f"CREATE FUNCTION {role}.f(int) RETURNS int IMMUTABLE LANGUAGE sql RETURN $1"
+    )
+    assert not [note for note in lab.pipeline().plan().source.notes if role in note]
+    mallory.source.execute("CREATE " + hidden.format(role))
+    (note,) = [note for note in lab.pipeline().plan().source.notes if role in note]
+    assert note.startswith(
+        f"code of role {role!r} runs with the rights of 'postgres' when tables are copied and verified"
+    )
+
+
+def test_a_table_s_owner_has_the_server_run_what_a_text_says(lab: Lab, mallory: Mallory) -> None:
+    lab.source.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    mallory.target.execute(
+        "CREATE TABLE public.t (id int PRIMARY KEY DEFAULT random() * 9,"
+        " v text CHECK (ts_rewrite('a', v) IS NOT NULL AND v <> ''))"
+    )
+    (note,) = [note for note in lab.pipeline().plan().target.notes if mallory.name in note]
+    assert "ts_rewrite(tsquery,text), called by constraint t_v_check on public.t; if" in note
+
+
+def test_a_domain_s_checks_stay_at_the_source(lab: Lab, mallory: Mallory) -> None:
+    """They would run with the rights of who applies, and a built-in function can run what a text says."""
+    mallory.source.execute(
+        'CREATE DOMAIN public.d AS text COLLATE "C" NOT NULL CHECK ('
+        " CASE WHEN current_setting('session_replication_role') = 'replica' THEN"
+        " ts_rewrite('a', VALUE) IS NOT NULL ELSE true END);"
+        "CREATE TABLE public.t (id int PRIMARY KEY, v public.d, a public.d[])"
+    )
+    lab.setup("CREATE TABLE o (id int)")
+    mallory.source.execute(
+        "INSERT INTO public.t VALUES (1, $$SELECT 'a'::tsquery, lo_from_bytea(4711, '')::text::tsquery$$)"
+    )
+    lab.apply()
+    assert lab.errors() == []
+    assert lab.target.execute("SELECT FROM pg_largeobject_metadata WHERE oid = 4711").fetchall() == []
+    assert lab.target.execute("SELECT typnotnull FROM pg_type WHERE typname = 'd'").fetchall() == [(True,)]
+
+
+def test_code_that_waits_at_the_target_for_tables_that_setup_makes(lab: Lab, mallory: Mallory) -> None:
+    """Functions are found by name, so whoever may create one there beforehand would have it called."""
+    lab.source.execute(
+        "CREATE FUNCTION f(int) RETURNS int IMMUTABLE LANGUAGE sql RETURN $1; CREATE TYPE mood AS ENUM ('sad');"
+        "CREATE TABLE t (id int PRIMARY KEY, g int GENERATED ALWAYS AS (f(id)) STORED, m mood);"
+        "CREATE UNIQUE INDEX ON t (f(id))"
+    )
+    lab.target.execute("CREATE FUNCTION f(int) RETURNS int IMMUTABLE LANGUAGE sql RETURN $1")
+    assert lab.pipeline().plan().is_possible
+    mallory.target.execute(
+        "SET search_path = public; CREATE FUNCTION f(bigint) RETURNS int IMMUTABLE LANGUAGE sql RETURN $1;"
+        "CREATE TYPE mood AS ENUM ('sad')"
+    )
+    (fault,) = lab.pipeline().plan().target.faults
+    assert f"would run code of role '{mallory.name}' with your rights: public.f(bigint), type public.mood" in str(fault)
+
+
+VIEW = """
+ALTER TABLE public.{table} RENAME TO gone;
+CREATE FUNCTION public.rise() RETURNS int LANGUAGE plpgsql AS 'BEGIN CREATE ROLE {role}; RETURN 1; END';
+CREATE VIEW public.{table} AS SELECT public.rise() AS id, '' AS v;
+"""
+"""A name is all that a later session knows a table by; and what a view calls runs with the rights of who reads it."""
+
+
+def test_a_view_in_the_place_of_a_table_is_not_copied(lab: Lab, mallory: Mallory) -> None:
+    role = f"risen_{mallory.name}"
+    mallory.source.execute("CREATE TABLE public.t (id int PRIMARY KEY, v text); INSERT INTO public.t VALUES (1, 'x')")
+    lab.pipeline().setup()
+    schema = lab.pipeline()._source.describe([table("t")])[table("t")]
+    origin = PostgresCopyOrigin(lab.source_url, lab.set_name)
+    reader = PostgresChunkReader(lab.source_url, lab.set_name)
+    with origin.hold_snapshot() as held:
+        mallory.source.execute(VIEW.format(table="t", role=role))
+        for exported in (held.exported, None):
+            source = CopySource(held.text, exported)
+            with pytest.raises(OperatorError, match="restricted"):
+                list(reader.read_chunk(schema, ["id", "v"], Chunk(table("t"), 0), source))
+            if exported is not None:
+                with pytest.raises(OperatorError, match="restricted"):
+                    list(reader.read_raw(schema, ["id", "v"], Chunk(table("t"), 0), source))
+    with pytest.raises(RetryableError, match=r"public\.t was dropped or renamed"):
+        origin.cut_into_chunks(table("t"))
+    assert lab.source.execute("SELECT FROM pg_roles WHERE rolname = %s", [role]).fetchall() == []
+
+
+@pytest.mark.parametrize("use_set", [True, False], ids=["set path", "row path"])
+def test_a_view_in_the_place_of_a_parent_is_not_asked(lab: Lab, mallory: Mallory, use_set: bool) -> None:
+    role = f"risen_{mallory.name}"
+    lab.source.execute("CREATE TABLE p (id int PRIMARY KEY); CREATE TABLE c (id int PRIMARY KEY, p int REFERENCES p)")
+    mallory.target.execute("CREATE TABLE public.p (id int PRIMARY KEY); GRANT REFERENCES ON public.p TO PUBLIC")
+    lab.pipeline(["public.c"]).setup()
+    lab.start()
+    context = lab.context(ServerConfig(use_set_path=use_set))
+    lab.context = lambda _: context  # type: ignore[method-assign]
+    mallory.target.execute(VIEW.format(table="p", role=role))
+    lab.source.execute("INSERT INTO p VALUES (1); INSERT INTO c VALUES (1, 1)")
+    lab.apply()
+    assert [entry.error_code for entry in lab.errors()] == ["55000"]
+    assert lab.target.execute("SELECT FROM pg_roles WHERE rolname = %s", [role]).fetchall() == []
+
+
+def test_a_name_is_no_sql_in_what_is_printed(lab: Lab, mallory: Mallory) -> None:
+    hidden = f"ALTER ROLE {mallory.name} SUPERUSER;"
+    for name in (f"t\n{hidden}\n--", f"u\r{hidden}\u2028{hidden}\x1b[31m"):
+        kind = sql.Identifier(f"of {name}")
+        mallory.source.execute(sql.SQL("CREATE TYPE public.{} AS (id int)").format(kind))
+        mallory.source.execute(
+            sql.SQL("CREATE TABLE public.{} (id int, c public.{})").format(sql.Identifier(name), kind)
+        )
+    plan = lab.pipeline().plan()
+    assert all(step.summary.isprintable() for step in (*plan.source.steps, *plan.target.steps))
+    for side, script in zip((lab.target, lab.source), plan.sql().split("-- source:"), strict=True):
+        psycopg.ClientCursor(side).execute("-- " + script)  # type: ignore[arg-type]
+    assert not mallory.is_superuser
+    assert lab.pipeline().plan().is_done
 
 
 LIKE_CITEXT = """

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from penstock.apply.error_queue import ErrorEntry
-from penstock.change import Change, Transaction
+from penstock.change import Change, Transaction, printable
 from penstock.cli.console import (
     FileOption,
     JsonOption,
@@ -89,7 +89,7 @@ def retry(
     chosen = sorted(entry_id or in_order, key=lambda one: in_order.get(one, -1))
     done = []
     try:
-        for applied in pipeline.retry(chosen, tell=lambda text: warn(f"note: {text}")):
+        for applied in pipeline.retry(chosen, tell=lambda text: warn(f"note: {printable(text)}")):
             done.append(applied)
     finally:
         # Also when one fails: what was applied before it has left the queue.

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from penstock.change import printable
 from penstock.cli.console import FileOption, JsonOption, open_file, print_json, say, warn
 from penstock.dialects.base import DatabasePlan
 from penstock.pipeline.plan import Plan
@@ -43,9 +44,9 @@ def show(found: Plan) -> None:
         if not database.steps:
             say("  nothing to do")
         for note in database.notes:
-            warn(f"  note: {note}")
+            warn(f"  note: {printable(note)}")
         for grant in database.grants:
-            warn(f"  missing privilege; as a superuser: {grant};")
+            warn(f"  missing privilege; as a superuser: {printable(grant)};")
         for fault in database.faults:
             warn(f"  in the way: {fault}")
 

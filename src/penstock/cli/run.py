@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from penstock.apply.process import Progress
+from penstock.change import printable
 from penstock.cli.console import (
     FileOption,
     JsonOption,
@@ -118,7 +119,7 @@ class Reporter:
 
     def warned(self, text: str) -> None:
         """Something a person should know."""
-        warn(f"note: {text}")
+        warn(f"note: {printable(text)}")
 
     def _recovered(self) -> None:
         if self._lost:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from penstock.change import printable
 from penstock.cli.console import (
     FileOption,
     JsonOption,
@@ -52,7 +53,7 @@ class Progress:
 
     def warned(self, text: str) -> None:
         """Something a person should know."""
-        warn(f"note: {text}")
+        warn(f"note: {printable(text)}")
 
     def close(self) -> None:
         """Leave the terminal as it was."""

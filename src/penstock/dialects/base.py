@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from penstock.change import TableName
+from penstock.change import TableName, printable
 from penstock.errors import PenstockError, RetryableError
 
 
@@ -24,6 +24,10 @@ class Step:
     sql: str
     is_apart: bool = False
     remedy: str = ""
+
+    def __post_init__(self) -> None:
+        """Let no name in the summary pass for anything else where the summary is printed."""
+        object.__setattr__(self, "summary", printable(self.summary))
 
 
 @dataclass(frozen=True)
@@ -104,11 +108,11 @@ class LockWait:
     def __str__(self) -> str:
         of = f" on {self.table}" if self.table else ""
         if self.holder is None:
-            held, do = "a prepared transaction", "pg_prepared_xacts shows it; commit it, or roll it back"
+            holder, do = "a prepared transaction", "pg_prepared_xacts shows it; commit it, or roll it back"
         else:
-            held = f"session {self.holder}" + (f" ({self.described})" if self.described else "")
+            holder = f"session {self.holder}" + (f" ({self.described})" if self.described else "")
             do = f"end its transaction, or SELECT pg_terminate_backend({self.holder})"
-        return f"waiting for {self.seconds:.0f} s for a lock{of} that {held} holds ({self.where}); {do}"
+        return f"waiting for {self.seconds:.0f} s for a lock{of}: {holder} is in the way ({self.where}); {do}"
 
 
 class LockedError(RetryableError):

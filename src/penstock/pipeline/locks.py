@@ -28,20 +28,21 @@ class LockWatch(Protocol):
 
 @contextmanager
 def told_of_locks(watches: Sequence[LockWatch], tell: Callable[[str], None]) -> Iterator[None]:
-    """Inside the block, tell of every session that has waited for 5 s, and once a minute while it goes on waiting.
+    """Inside the block, tell of what sessions have waited for, for 5 s, and once a minute while they go on waiting.
 
     `tell` is called from another thread.
     """
     over = threading.Event()
 
     def look() -> None:
-        said: dict[tuple[str, int, int | None], float] = {}
+        said: dict[tuple[str, str, int | None], float] = {}
         while not over.wait(_LOOK_EVERY_S):
             for watch in watches:
                 # What is out of reach is the business of those who work there.
                 with suppress(PenstockError):
                     for wait in watch.waits(_LONG_S):
-                        key = wait.where, wait.session, wait.holder
+                        # Several lanes may wait for one.
+                        key = wait.where, str(wait.table), wait.holder
                         if time.monotonic() - said.get(key, -_AGAIN_S) >= _AGAIN_S:
                             said[key] = time.monotonic()
                             tell(str(wait))

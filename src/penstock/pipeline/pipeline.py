@@ -35,7 +35,7 @@ from penstock.schema import TableSchema
 from penstock.snapshot.instantiate import CopyListener, Instantiator
 from penstock.snapshot.task import CopyContext
 from penstock.sources.trigger_queue.patterns import TablePattern
-from penstock.sources.trigger_queue.queue import Captured, roots
+from penstock.sources.trigger_queue.queue import Captured, ChangeLog, roots
 from penstock.spark.job import ChunkJobs, CompareJobs
 from penstock.verify import compare
 from penstock.verify.compare import VerifyResult
@@ -107,7 +107,8 @@ class Pipeline:
         )
         fault = self._source.history_fault() if self._source.has_capture() else None
         if fault is not None:
-            plan.source.faults.append(fault)
+            # Whatever else is in the way is so because of that.
+            plan.source.faults, plan.target.faults = [fault], []
         if self._source.identity() == self._target.identity():
             what = "source and target are the same database"
             plan.target.faults.append(OperatorError(what, where=self._target.label, do="correct one of the urls"))
@@ -150,15 +151,13 @@ class Pipeline:
         if not is_set_up:
             return not_set_up(self.config.name)
         with closing(self._target.ledger()) as ledger, closing(self._source.open_log()) as log:
-            process = ledger.state()
+            refused = None
+            try:
+                process = _held(ledger, log)
+            except OperatorError as exc:
+                process, refused = ledger.state(), str(exc)
             copied = ledger.instantiated()
             followed = set(self._followed(log.captured(), copied))
-            refused = None
-            if process is not None:
-                try:
-                    log.hold_against(process.history)
-                except OperatorError as exc:
-                    refused = str(exc)
             return status_of(
                 self.config.name,
                 process,
@@ -179,9 +178,7 @@ class Pipeline:
             closing(self._target.ledger()) as ledger,
             closing(self._source.open_log()) as log,
         ):
-            state = ledger.state()
-            if state is not None:
-                log.hold_against(state.history)
+            _held(ledger, log)
             uncaptured = self._source.not_captured(self.config.capture.tables)
             copied = ledger.instantiated()
             followed = self._followed(log.captured(), copied)
@@ -400,6 +397,9 @@ class Pipeline:
     def _check_capture(self, listener: RunListener) -> None:
         if not self._source.has_capture():
             raise OperatorError("there is no capture set", where=self._source.label, do="run `penstock setup`")
+        fault = self._source.history_fault()
+        if fault is not None:
+            raise fault
         self._follow(listener)
 
     def _follow(self, listener: RunListener) -> None:
@@ -490,6 +490,25 @@ def _not_for_ever(spark: SparkSession, stop: threading.Event) -> Iterator[None]:
         yield
     finally:
         over.set()
+
+
+def _held(ledger: TargetLedger, log: ChangeLog) -> ProcessState | None:
+    """Return where the process stands, once it is sure that the log has the history it follows.
+
+    Raises:
+        OperatorError: It has another one.
+    """
+    while True:
+        state = ledger.state()
+        try:
+            if state is not None:
+                log.hold_against(state.history)
+        except OperatorError:
+            # A run that is at work has the log freed up to where it stands, which is read a moment earlier.
+            if ledger.state() == state:
+                raise
+        else:
+            return state
 
 
 def _low_watermark(ledger: TargetLedger) -> Scn:

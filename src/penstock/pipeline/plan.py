@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from penstock.change import printable
 from penstock.dialects.base import DatabasePlan, transactions
 
 
@@ -32,7 +33,8 @@ class Plan:
 
 
 def _sql(plan: DatabasePlan, side: str) -> list[str]:
-    lines = [f"-- {side}: {plan.label}"]
+    # A comment that a name could end would have the rest of the name run.
+    lines = [f"-- {side}: {printable(plan.label)}"]
     if plan.grants:
         lines += ["-- missing grants, for a superuser to run first", *(f"{grant};" for grant in plan.grants)]
     if not plan.steps:

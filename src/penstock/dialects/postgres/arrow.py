@@ -10,7 +10,7 @@ from contextlib import closing
 import adbc_driver_manager
 import pyarrow as pa
 
-from penstock.dialects.postgres.connection import WITHOUT_TIME_LIMIT, conninfo, label
+from penstock.dialects.postgres.connection import WITHOUT_TIME_LIMIT, WITHOUT_VIEWS, conninfo, label
 from penstock.dialects.postgres.errors import condition, from_sqlstate
 from penstock.errors import PenstockError
 
@@ -33,6 +33,7 @@ class ArrowReader:
         # Also at exit: a session that is still open when Python takes itself apart is answered by a traceback.
         self._finish = weakref.finalize(self, self._connection.close)
         self.table(WITHOUT_TIME_LIMIT, doing="connect")
+        self.table(WITHOUT_VIEWS, doing="connect")
 
     def execute(self, statement: str) -> None:
         """Run a statement that yields no rows; raises as `stream` does."""

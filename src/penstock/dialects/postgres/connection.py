@@ -54,6 +54,13 @@ WITHOUT_TIME_LIMIT = (
 )
 """Switches off the one limit that cannot be an option of a connection: servers before 17 would refuse it."""
 
+WITHOUT_VIEWS = (
+    "SELECT set_config(name, 'view', false) FROM pg_settings WHERE name = 'restrict_nonsystem_relation_kind'"
+)
+"""Has a session refuse to read views. One that reads other people's tables by their names needs that: a table's owner
+may put a view in its place meanwhile, whose functions would run with the reader's rights (CVE-2024-7348). Minor
+releases from before August 2024 cannot."""
+
 RAW_FORM = "postgres copy text"
 """Rows as COPY writes and reads them under these settings."""
 

@@ -16,7 +16,16 @@ from penstock.dialects.postgres.arrow import ArrowReader
 from penstock.dialects.postgres.as_of import plain_rows_now, rows_as_of, rows_now
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.change_log import ChangeLog
-from penstock.dialects.postgres.connection import RAW_FORM, Connection, connect, label, literal, quote, speaking
+from penstock.dialects.postgres.connection import (
+    RAW_FORM,
+    WITHOUT_VIEWS,
+    Connection,
+    connect,
+    label,
+    literal,
+    quote,
+    speaking,
+)
 from penstock.dialects.postgres.snapshots import Cut, Snapshot
 from penstock.errors import OperatorError, RetryableError
 from penstock.schema import TableSchema
@@ -62,7 +71,14 @@ class PostgresCopyOrigin:
     def cut_into_chunks(self, table: TableName) -> list[Chunk]:
         """Cut a table into pieces of roughly equal size, by a sample of its primary key."""
         with connect(self._url, f"penstock {self._set_name} chunks") as connection, speaking("cut a table", self._url):
-            schema = read_tables(connection, [table])[table]
+            connection.execute(WITHOUT_VIEWS)
+            schema = read_tables(connection, [table]).get(table)
+            if schema is None:
+                raise RetryableError(
+                    f"table {table} was dropped or renamed while its first copy was about to begin",
+                    where=label(self._url),
+                    do="the copy begins anew",
+                )
             row = connection.execute(
                 "SELECT sum(pg_table_size(relid)) FROM (SELECT relid FROM pg_partition_tree(%(table)s)"
                 " UNION SELECT %(table)s::regclass) t",
@@ -146,6 +162,7 @@ class PostgresChunkReader:
         connection = connect(self._url, f"penstock {self._set_name} copy")
         try:
             with speaking(f"copy table {table.name}", self._url):
+                connection.execute(WITHOUT_VIEWS)
                 with self._taking_up_the_snapshot():
                     for statement in _under(source.exported):
                         connection.execute(statement)

@@ -7,7 +7,7 @@ it is read or run, the catalogue says whose it is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import psycopg
 
@@ -73,18 +73,44 @@ def schema_faults(connection: Connection, schema: str) -> list[PenstockError]:
     return [_fault(schema, label(connection.info.dsn), role, what) for role, what in found]
 
 
-def hosted_code(connection: Connection, tables: Sequence[TableName]) -> list[str]:
+def hosted_code(connection: Connection, tables: Sequence[TableName], *, is_read: bool = False) -> list[str]:
     """Say which other roles' code runs, with the rights of the user, when the user writes to tables.
 
-    It would for any other writer too, and it can be what keeps the data right; so it is said, not refused.
+    It would for anybody else too, and it can be what keeps the data right; so it is said, not refused.
+
+    Args:
+        is_read: The tables are only read. What their indexes call may run even then, while the server plans.
     """
     with catalog_names(connection):
         found = psycopg.RawCursor(connection).execute(
-            sql_text("hosted"), [[table.schema for table in tables], [table.name for table in tables]]
+            sql_text("hosted"), [[table.schema for table in tables], [table.name for table in tables], is_read]
         )
         return [
-            f"code of role {role!r} runs with the rights of {connection.info.user!r} when changes are applied:"
-            f" {_shown(what)}; if {role!r} is not trusted, apply as a user without further rights"
+            f"code of role {role!r} runs with the rights of {connection.info.user!r}"
+            f" when {'tables are copied and verified' if is_read else 'changes are applied'}: {_shown(what)};"
+            f" if {role!r} is not trusted, {'set up and run' if is_read else 'apply'} as a user without further rights"
+            for role, what in found.fetchall()
+        ]
+
+
+def called_code(connection: Connection, calls: Iterable[tuple[str, TableName]]) -> list[PenstockError]:
+    """Say which other roles' code tables that are about to be made would call, with the rights of the user.
+
+    Args:
+        calls: Functions, operators and types by kind and name.
+    """
+    wanted = sorted(set(calls))
+    with catalog_names(connection):
+        found = psycopg.RawCursor(connection).execute(
+            sql_text("called"),
+            [[kind for kind, _ in wanted], [name.schema for _, name in wanted], [name.name for _, name in wanted]],
+        )
+        return [
+            OperatorError(
+                f"tables that are to be made would run code of role {role!r} with your rights: {_shown(what)}",
+                where=label(connection.info.dsn),
+                do=f"give that to a role you trust, or drop it; or create the tables yourself if {role!r} is trusted",
+            )
             for role, what in found.fetchall()
         ]
 

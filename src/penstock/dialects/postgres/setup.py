@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ from penstock.dialects.postgres.catalog import (
     table_oids,
     unlogged_tables,
 )
-from penstock.dialects.postgres.connection import Connection, label, literal, quote, speaking
+from penstock.dialects.postgres.connection import WITHOUT_VIEWS, Connection, label, literal, quote, speaking
 from penstock.dialects.postgres.privileges import may, missing_source_grants, missing_target_grants
 from penstock.dialects.postgres.resources import sql_text
 from penstock.dialects.postgres.resync import only
@@ -40,12 +41,14 @@ class Blueprint:
         tables: Statements that make each table with its partitions, by the table they belong to.
         keys: Statements for its keys, unique constraints and unique indexes.
         references: (table it refers to, statement) for its foreign keys.
+        calls: Functions and operators that the tables call when rows are written to them, by kind and name.
     """
 
     types: Sequence[tuple[TableName, str | None, str | None]]
     tables: Mapping[TableName, Sequence[str]]
     keys: Mapping[TableName, Sequence[str]]
     references: Mapping[TableName, Sequence[tuple[TableName, str]]]
+    calls: Sequence[tuple[str, TableName]]
 
 
 def match_tables(connection: Connection, url: str, patterns: Sequence[str]) -> list[TableName]:
@@ -106,6 +109,7 @@ def plan_source(
             " after an ALTER TABLE, only from when a run notices it, within half a minute"
         )
     plan.notes += _trigger_notes(connection, tables)
+    plan.notes += ownership.hosted_code(connection, tables, is_read=True)
     return plan
 
 
@@ -120,6 +124,8 @@ def read_blueprint(connection: Connection, tables: Sequence[TableName]) -> Bluep
             for schema, name, statement, extension in cursor.execute(sql_text("types"), [list(by_oid)])
         ]
         rows = cursor.execute(sql_text("tables"), [list(by_oid)]).fetchall()
+        found = cursor.execute(sql_text("calls"), [list(by_oid)]).fetchall()
+        calls = [(kind, TableName(schema, name)) for kind, schema, name in found]
     names = {name: name for name in tables}
     made: dict[int, dict[TableName, list[tuple[TableName, str]]]] = {1: {}, 2: {}, 3: {}}
     for root, step, statement, parent_schema, parent_name in rows:
@@ -130,6 +136,7 @@ def read_blueprint(connection: Connection, tables: Sequence[TableName]) -> Bluep
         tables={name: [text for _, text in statements] for name, statements in made[1].items()},
         keys={name: [text for _, text in statements] for name, statements in made[2].items()},
         references=made[3],
+        calls=calls,
     )
 
 
@@ -194,6 +201,9 @@ def plan_target(
         if name in replaced or name not in copied:
             plan.faults += _rows_in_the_way(connection, url, name)
     plan.notes += ownership.hosted_code(connection, list(existing))
+    if missing:
+        calls = [*blueprint.calls, *(("type", name) for name, _, _ in blueprint.types)]
+        plan.faults += ownership.called_code(connection, calls)
     if not is_superuser(connection):
         plan.role = current_user(connection)
         plan.grants = list(missing_target_grants(connection, existing, missing, parents & there))
@@ -261,7 +271,9 @@ def _has_rows(connection: Connection, name: TableName) -> bool:
         return False
     if not may(connection, "SELECT has_table_privilege(%s, 'SELECT') AND NOT row_security_active(%s)", quoted, quoted):
         return False
-    return connection.execute(f"SELECT FROM {only(connection, quoted)} LIMIT 1").fetchone() is not None
+    with connection.transaction():
+        connection.execute(WITHOUT_VIEWS.replace("false", "true"))
+        return connection.execute(f"SELECT FROM {only(connection, quoted)} LIMIT 1").fetchone() is not None
 
 
 def _make_it(name: TableName) -> str:
@@ -335,6 +347,12 @@ def _check_table(plan: DatabasePlan, source: TableSchema, target: TableSchema) -
                 f"column {column.name!r} of table {name} is generated, at the source it is not",
                 "make it a plain column",
             )
+        elif _rounds(column.type, there.type):
+            fault(
+                f"column {column.name!r} of table {name} is {there.type}, at the source it is {column.type}:"
+                " values would be rounded without a word",
+                "give it the source's type",
+            )
         elif there.type != column.type:
             plan.notes.append(
                 f"column {column.name!r} of table {name} is {there.type}, at the source it is {column.type}:"
@@ -351,6 +369,19 @@ def _check_table(plan: DatabasePlan, source: TableSchema, target: TableSchema) -
     for exclusion in target.exclusions:
         if exclusion.is_deferrable and not exclusion.columns:
             plan.notes.append(f"deferrable constraint {exclusion.name!r} of {name} cannot be checked by apply")
+
+
+def _rounds(source: str, target: str) -> bool:
+    """Whether a column of the target's type keeps fewer digits behind the point than one of the source's."""
+    return _scale(target) < _scale(source)
+
+
+def _scale(type_name: str) -> int:
+    numeric = re.match(r"numeric\(\d+(?:,(-?\d+))?\)", type_name)
+    if numeric:
+        return int(numeric[1] or 0)
+    time = re.match(r"(?:time|timestamp|interval)[^(]*\((\d)\)", type_name)
+    return int(time[1]) if time else 16_383
 
 
 def uncaptured_tables(connection: Connection, set_name: str, patterns: Sequence[str]) -> list[Uncaptured]:

@@ -19,7 +19,7 @@ from penstock.dialects.postgres.copy import PostgresCopyOrigin
 from penstock.dialects.postgres.error_queue import PostgresErrorQueue
 from penstock.dialects.postgres.errors import translate
 from penstock.dialects.postgres.ledger import PostgresLedger, ledger_exists, ledger_knows_history, removal_steps
-from penstock.dialects.postgres.ownership import PINNED, preamble, refuse_foreign, schema_faults
+from penstock.dialects.postgres.ownership import PINNED, dump_steps, preamble, refuse_foreign, schema_faults
 from penstock.dialects.postgres.session import PostgresSession
 from penstock.dialects.postgres.setup import Blueprint
 from penstock.dialects.postgres.waits import LockWatch
@@ -222,6 +222,11 @@ class PostgresSourceSide(_PostgresSide):
                     where=self.label,
                     do="run `penstock setup`",
                 )
+            captured = capture.tables(connection, self._set_name)
+            for step in dump_steps(connection, self._set_name, captured, is_new=False):
+                # What the database's owner may not read any more. What it may read now is granted by setup.
+                if step.sql.startswith("REVOKE"):
+                    connection.execute(step.sql)
             return capture.follow(connection, self._set_name)
 
     def not_captured(self, patterns: Sequence[str]) -> Sequence[Uncaptured]:

@@ -1,37 +1,60 @@
--- Code of other roles that runs when somebody writes to tables: role, and what it has, by table. $1, $2 are the tables'
--- schemas and names. Trusted are the same as in owners.sql.
+-- Code of other roles that runs when somebody writes to tables, or only reads them ($3): role, and what it has, by table.
+-- $1, $2 are the tables' schemas and names. Whoever reads a table has its indexes' and statistics' expressions, and its
+-- checks, evaluated as far as they depend on no row, while the server plans. Trusted are the same as in owners.sql.
 WITH RECURSIVE trusted AS (
   SELECT r.oid FROM pg_roles r
   WHERE r.rolsuper OR (pg_has_role(session_user, r.oid, 'MEMBER')
     AND NOT EXISTS (SELECT FROM pg_roles s WHERE s.rolsuper AND pg_has_role(session_user, s.oid, 'MEMBER')))
 ), relation AS (
-  SELECT c.oid, c.oid::regclass::text AS name FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+  SELECT c.oid, c.oid::regclass::text AS name, c.relowner AS owner
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
   WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest($1::text[], $2::text[]))
-  UNION SELECT p.relid, p.relid::regclass::text FROM relation r, pg_partition_tree(r.oid) p WHERE NOT p.relid = r.oid
-), typed (typid, name) AS (
-  SELECT a.atttypid, r.name FROM relation r JOIN pg_attribute a ON a.attrelid = r.oid AND a.attnum > 0 AND NOT a.attisdropped
-  UNION SELECT u.oid, t.name FROM typed t JOIN pg_type y ON y.oid = t.typid
+  UNION SELECT p.relid, p.relid::regclass::text, k.relowner FROM relation r, pg_partition_tree(r.oid) p
+    JOIN pg_class k ON k.oid = p.relid WHERE NOT p.relid = r.oid
+), typed (typid, name, owner) AS (
+  SELECT a.atttypid, r.name, y.typowner FROM relation r JOIN pg_attribute a ON a.attrelid = r.oid AND a.attnum > 0
+    AND NOT a.attisdropped JOIN pg_type y ON y.oid = a.atttypid
+  UNION SELECT u.oid, t.name, u.typowner FROM typed t JOIN pg_type y ON y.oid = t.typid
     JOIN pg_type u ON u.oid IN (y.typbasetype, y.typelem) AND u.oid <> 0
-), part (classid, objid, name) AS (
-  SELECT 'pg_trigger'::regclass, t.oid, format('trigger %I on %s', t.tgname, r.name) FROM relation r
-    JOIN pg_trigger t ON t.tgrelid = r.oid WHERE t.tgenabled IN ('A', 'R') AND NOT t.tgisinternal
-  UNION ALL SELECT 'pg_rewrite'::regclass, w.oid, format('rule %I on %s', w.rulename, r.name) FROM relation r
-    JOIN pg_rewrite w ON w.ev_class = r.oid WHERE w.ev_enabled IN ('A', 'R')
-  UNION ALL SELECT 'pg_constraint'::regclass, c.oid, format('constraint %I on %s', c.conname, r.name) FROM relation r
-    JOIN pg_constraint c ON c.conrelid = r.oid
-  UNION ALL SELECT 'pg_constraint'::regclass, c.oid, format('constraint %I of a type in %s', c.conname, t.name)
+), part (classid, objid, name, owner, tree) AS (
+  SELECT 'pg_trigger'::regclass, t.oid, format('trigger %I on %s', t.tgname, r.name), r.owner, t.tgqual::text
+    FROM relation r JOIN pg_trigger t ON t.tgrelid = r.oid WHERE t.tgenabled IN ('A', 'R') AND NOT t.tgisinternal
+  UNION ALL SELECT 'pg_rewrite'::regclass, w.oid, format('rule %I on %s', w.rulename, r.name), r.owner,
+      concat(w.ev_qual, w.ev_action)
+    FROM relation r JOIN pg_rewrite w ON w.ev_class = r.oid WHERE w.ev_enabled IN ('A', 'R')
+  UNION ALL SELECT 'pg_constraint'::regclass, c.oid, format('constraint %I on %s', c.conname, r.name), r.owner, c.conbin::text
+    FROM relation r JOIN pg_constraint c ON c.conrelid = r.oid
+  UNION ALL SELECT 'pg_constraint'::regclass, c.oid, format('constraint %I of a type in %s', c.conname, t.name), t.owner,
+      c.conbin::text
     FROM typed t JOIN pg_constraint c ON c.contypid = t.typid
-  UNION ALL SELECT 'pg_attrdef'::regclass, d.oid, format('column %I of %s', a.attname, r.name) FROM relation r
-    JOIN pg_attrdef d ON d.adrelid = r.oid JOIN pg_attribute a ON a.attrelid = r.oid AND a.attnum = d.adnum
-  UNION ALL SELECT 'pg_class'::regclass, i.indexrelid, format('index %s', i.indexrelid::regclass) FROM relation r
-    JOIN pg_index i ON i.indrelid = r.oid
+  UNION ALL SELECT 'pg_attrdef'::regclass, d.oid, format('column %I of %s', a.attname, r.name), r.owner, d.adbin::text
+    FROM relation r JOIN pg_attrdef d ON d.adrelid = r.oid
+    JOIN pg_attribute a ON a.attrelid = r.oid AND a.attnum = d.adnum
+  UNION ALL SELECT 'pg_class'::regclass, i.indexrelid, format('index %s', i.indexrelid::regclass), r.owner,
+      concat(i.indexprs, i.indpred)
+    FROM relation r JOIN pg_index i ON i.indrelid = r.oid
+  UNION ALL SELECT 'pg_statistic_ext'::regclass, x.oid, format('statistics %I on %s', x.stxname, r.name), r.owner,
+      x.stxexprs::text
+    FROM relation r JOIN pg_statistic_ext x ON x.stxrelid = r.oid
+), running AS (
+  SELECT p.* FROM part p WHERE NOT $3 OR p.classid IN ('pg_class'::regclass, 'pg_statistic_ext'::regclass)
+    OR p.classid = 'pg_constraint'::regclass AND p.objid IN (SELECT c.oid FROM pg_constraint c WHERE c.contypid = 0)
 ), called (classid, oid, name, owner) AS (
   SELECT 'pg_proc'::regclass, p.oid, p.oid::regprocedure::text, p.proowner FROM pg_proc p
   UNION ALL SELECT 'pg_operator'::regclass, o.oid, format('operator %s', o.oid::regoperator), p.proowner
     FROM pg_operator o JOIN pg_proc p ON p.oid = o.oprcode
+), code (owner, called, by) AS (
+  SELECT c.owner, c.name, p.name
+  FROM running p JOIN pg_depend d ON d.classid = p.classid AND d.objid = p.objid
+  JOIN called c ON c.classid = d.refclassid AND c.oid = d.refobjid
+  -- The server's own functions, of which some run what a text says: ts_rewrite(), query_to_xml(); others do what only few
+  -- may: lo_export(). Whoever has them called decides what they do.
+  UNION ALL SELECT p.owner, f.oid::regprocedure::text, p.name
+  FROM running p, regexp_matches(p.tree, ':(?:op)?funcid (\d+)', 'g') id, pg_proc f
+  WHERE f.oid = id[1]::oid AND f.pronamespace = 'pg_catalog'::regnamespace AND (f.proname ~ '_to_xml' OR f.provolatile = 'v')
+    AND f.proname !~ '^(nextval|currval|clock_timestamp|timeofday|random|random_normal|gen_random_uuid|uuidv4|uuidv7)$'
 )
-SELECT r.rolname::text, array_agg(DISTINCT format('%s, called by %s', c.name, p.name))
-FROM part p JOIN pg_depend d ON d.classid = p.classid AND d.objid = p.objid
-JOIN called c ON c.classid = d.refclassid AND c.oid = d.refobjid JOIN pg_roles r ON r.oid = c.owner
+SELECT r.rolname::text, array_agg(DISTINCT format('%s, called by %s', c.called, c.by))
+FROM code c JOIN pg_roles r ON r.oid = c.owner
 WHERE c.owner NOT IN (SELECT t.oid FROM trusted t)
 GROUP BY 1 ORDER BY 1

@@ -22,14 +22,13 @@ SELECT n.nspname, t.typname,
     WHEN e.extname IS NOT NULL THEN NULL
     WHEN t.typtype = 'e' THEN format('CREATE TYPE %I.%I AS ENUM (%s)', n.nspname, t.typname,
       (SELECT string_agg(quote_literal(l.enumlabel), ', ' ORDER BY l.enumsortorder) FROM pg_enum l WHERE l.enumtypid = t.oid))
-    WHEN t.typtype = 'd' THEN format('CREATE DOMAIN %I.%I AS %s%s%s%s', n.nspname, t.typname,
+    -- Without its checks, as tables are: they are its owner's code, and would run with the rights of who applies.
+    WHEN t.typtype = 'd' THEN format('CREATE DOMAIN %I.%I AS %s%s%s', n.nspname, t.typname,
       format_type(t.typbasetype, t.typtypmod),
       (SELECT format(' COLLATE %I.%I', cn.nspname, c.collname) FROM pg_collation c
        JOIN pg_namespace cn ON cn.oid = c.collnamespace JOIN pg_type b ON b.oid = t.typbasetype
        WHERE c.oid = t.typcollation AND t.typcollation <> b.typcollation),
-      CASE WHEN t.typnotnull THEN ' NOT NULL' ELSE '' END,
-      (SELECT string_agg(format(' CONSTRAINT %I %s', k.conname, pg_get_constraintdef(k.oid)), '' ORDER BY k.conname)
-       FROM pg_constraint k WHERE k.contypid = t.oid AND k.contype = 'c'))
+      CASE WHEN t.typnotnull THEN ' NOT NULL' ELSE '' END)
     WHEN t.typtype = 'c' AND (SELECT relkind FROM pg_class WHERE oid = t.typrelid) = 'c' THEN format('CREATE TYPE %I.%I AS (%s)', n.nspname, t.typname,
       (SELECT string_agg(format('%I %s%s', a.attname, format_type(a.atttypid, a.atttypmod),
          (SELECT format(' COLLATE %I.%I', cn.nspname, c.collname) FROM pg_collation c
