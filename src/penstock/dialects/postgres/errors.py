@@ -110,6 +110,8 @@ def safe_message(diag: Any) -> str:
     # Classes 42 and 3F, too: a value may be the name of a table or a type, or be parsed.
     is_hidden = diag.sqlstate and diag.sqlstate[:2] in ("22", "42", "3F")
     text = words if is_hidden else diag.message_primary or words
+    if diag.sqlstate == "42703":
+        text += ": the table was altered at the target while this was applied"
     return f"{text} ({', '.join(parts)})" if parts else text
 
 

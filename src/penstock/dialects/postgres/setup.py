@@ -335,7 +335,8 @@ def _check_table(plan: DatabasePlan, source: TableSchema, target: TableSchema) -
         if there is None:
             fault(
                 f"table {name} lacks column {column.name!r}",
-                f"ALTER TABLE {quote(name.schema, name.name)} ADD COLUMN {quote(column.name)} {column.type}",
+                f"ALTER TABLE {quote(name.schema, name.name)} ADD COLUMN {quote(column.name)} {column.type};"
+                " then give the rows that are there the values that the source's have, if it filled them",
             )
         elif there.base_type != column.base_type:
             fault(
