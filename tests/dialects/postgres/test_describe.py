@@ -27,14 +27,26 @@ CREATE CAST (address[] AS text) WITH FUNCTION lie(address[]) AS IMPLICIT;
 CREATE CAST (span AS text) WITH FUNCTION lie(span) AS IMPLICIT;
 """
 
+# A type that may gain attributes of any type.
+ALL_SETTINGS = [
+    "bytea_output",
+    "datestyle",
+    "extra_float_digits",
+    "intervalstyle",
+    "lc_monetary",
+    "quote_all_identifiers",
+    "search_path",
+    "timezone",
+]
+
 # type, a value, its canonical text, whether equal values have equal text, the settings that its text depends on
 COLUMNS = [
     ("mood", "'glad'", "glad", True, []),
     ("feeling", "'glad'", "glad", True, []),
     ("mood[]", "'{glad}'", "{glad}", True, []),
-    ("address", "ROW(NULL)", "()", False, []),
-    ("address", "NULL", None, False, []),
-    ("address[]", "ARRAY[ROW('x')::address]", "{(x)}", False, []),
+    ("address", "ROW(NULL)", "()", False, ALL_SETTINGS),
+    ("address", "NULL", None, False, ALL_SETTINGS),
+    ("address[]", "ARRAY[ROW('x')::address]", "{(x)}", False, ALL_SETTINGS),
     ("span", "'[a,b)'", "[a,b)", False, []),
     ("bpchar", "'ab  '", "ab  ", False, []),
     ("bpchar", "NULL", None, False, []),
