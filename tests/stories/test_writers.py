@@ -129,6 +129,39 @@ def test_two_writers_find_an_altered_table_at_once_and_neither_waits(lab: Lab) -
     assert logged == [f'{{"id":"{n}","v":"{n}","w":"{n}"}}' for n in (1, 2)]
 
 
+def test_nobody_waits_for_a_partition_that_is_being_rewritten(lab: Lab) -> None:
+    lab.setup(
+        "CREATE TABLE p (id int PRIMARY KEY CHECK (id > 0)) PARTITION BY RANGE (id);"
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10);"
+        "CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20);"
+        "CREATE TABLE t (id int PRIMARY KEY)"
+    )
+    with lab.session() as holder, lab.session() as writer, lab.session() as another:
+        holder.execute("LOCK TABLE ONLY p2 IN ACCESS EXCLUSIVE MODE")
+        writer.execute("SET lock_timeout = '2s'; INSERT INTO p VALUES (1); DELETE FROM p1")
+        writer.commit()
+        holder.rollback()
+        # Nor where nobody has noted the partition, or what the table looks like now.
+        unfollow(lab)
+        lab.source.execute(
+            "CREATE TABLE p3 PARTITION OF p (CHECK (id <> 25)) FOR VALUES FROM (20) TO (30); ALTER TABLE t ADD v int"
+        )
+        holder.execute("LOCK TABLE ONLY p3 IN ACCESS EXCLUSIVE MODE")
+        another.execute("SET lock_timeout = '2s'; INSERT INTO p VALUES (3); INSERT INTO t VALUES (1, 1)")
+        another.commit()
+        assert follow(lab) == []
+        another.execute("INSERT INTO p VALUES (4)")
+        another.commit()
+    logged = [(row["op"], row["after"] or row["before"]) for row in lab.changes()]
+    assert logged == [
+        ("insert", '{"id":"1"}'),
+        ("delete", '{"id":"1"}'),
+        ("insert", '{"id":"3"}'),
+        ("insert", '{"id":"1","v":"1"}'),
+        ("insert", '{"id":"4"}'),
+    ]
+
+
 def test_settings_of_the_writer_stay_as_they_were(lab: Lab) -> None:
     lab.setup("CREATE TABLE t (id int PRIMARY KEY)")
     unfollow(lab)
@@ -401,7 +434,7 @@ def test_following_an_open_ddl_keeps_no_writer_waiting(lab: Lab) -> None:
 
 
 def test_one_who_holds_a_table_keeps_nobody_from_following_the_others(lab: Lab) -> None:
-    lab.setup("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)")
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY CHECK (id > 0)); CREATE TABLE u (id int PRIMARY KEY)")
     with lab.session() as holder:
         holder.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
         unfollow(lab)

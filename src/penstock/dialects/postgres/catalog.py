@@ -41,9 +41,22 @@ def read_tables(connection: Connection, names: Iterable[TableName]) -> dict[Tabl
     """Describe the tables among `names` that exist. Type names come out qualified."""
     with catalog_names(connection):
         oids = list(table_oids(connection, names).values())
-        described = psycopg.RawCursor(connection).execute(sql_text("describe"), [oids]).fetchall()
+        described = psycopg.RawCursor(connection).execute(sql_text("describe"), [oids, True]).fetchall()
     tables = (TableSchema.from_definition(definition) for _, definition in described)
     return {table.name: table for table in tables}
+
+
+def computed_columns(connection: Connection, names: Iterable[TableName]) -> dict[tuple[TableName, str], str]:
+    """Return the expressions of the generated columns of tables, as the server words them, names qualified."""
+    with catalog_names(connection):
+        by_oid = {oid: name for name, oid in table_oids(connection, names).items()}
+        rows = connection.execute(
+            "SELECT a.attrelid, a.attname, pg_get_expr(d.adbin, d.adrelid) FROM pg_attribute a"
+            " JOIN pg_attrdef d ON (d.adrelid, d.adnum) = (a.attrelid, a.attnum)"
+            " WHERE a.attrelid = ANY (%s::oid[]) AND a.attgenerated <> '' ORDER BY a.attrelid, a.attnum",
+            [list(by_oid)],
+        ).fetchall()
+    return {(by_oid[oid], column): expression for oid, column, expression in rows}
 
 
 def table_oids(connection: Connection, names: Iterable[TableName]) -> dict[TableName, int]:

@@ -1,4 +1,5 @@
--- Definitions of the tables whose oids are in $1, one row each: (relid oid, definition jsonb).
+-- Definitions of the tables whose oids are in $1, one row each: (relid oid, definition jsonb); with their check
+-- constraints only if $2, for the server locks a table to put its expressions into words.
 -- The keys of `definition` are the fields of penstock.schema.TableSchema; columns come in attnum order.
 WITH RECURSIVE rel AS (
   SELECT c.oid, n.nspname, c.relname, c.relkind, c.relrowsecurity
@@ -236,7 +237,7 @@ SELECT rel.oid AS relid, jsonb_build_object(
     WHERE x.contype <> 'f' AND x.conrelid = rel.oid), '[]'),
   'checks', coalesce((SELECT jsonb_agg(pg_catalog.pg_get_expr(k.conbin, k.conrelid) ORDER BY k.conname)
     FROM pg_catalog.pg_constraint k
-    WHERE k.contype = 'c' AND k.conrelid = rel.oid AND coalesce((to_jsonb(k) ->> 'conenforced')::bool, true)), '[]'),
+    WHERE $2 AND k.contype = 'c' AND k.conrelid = rel.oid AND coalesce((to_jsonb(k) ->> 'conenforced')::bool, true)), '[]'),
   'foreign_keys', coalesce((SELECT jsonb_agg(fk.definition ORDER BY fk.conname) FROM fk WHERE fk.conrelid = rel.oid), '[]'),
   'referenced_by', coalesce((SELECT jsonb_agg(fk.definition ORDER BY fk.conrelid, fk.conname)
     FROM fk WHERE fk.confrelid = rel.oid), '[]'),

@@ -40,10 +40,23 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted')
 $$;
 
+-- A table and its partitions at any depth. Unlike pg_partition_tree() it takes no lock, so that nobody waits for one who
+-- rewrites, truncates or drops a partition they have nothing to do with.
+CREATE OR REPLACE FUNCTION {set}.partitions(rel oid) RETURNS TABLE (relid oid, level int)
+LANGUAGE sql STABLE ROWS 10 SET search_path = pg_catalog, pg_temp SET jit = off AS $$
+  WITH RECURSIVE tree (relid, level) AS (
+    SELECT rel, 0
+    UNION ALL
+    SELECT i.inhrelid, t.level + 1 FROM tree t JOIN pg_inherits i ON i.inhparent = t.relid AND NOT i.inhdetachpending
+    JOIN pg_class k ON k.oid = i.inhrelid AND k.relispartition
+  )
+  SELECT relid, level FROM tree
+$$;
+
 -- Whether a partitioned table has a partition that nobody has noted: should it go, its rows would go unseen.
 CREATE OR REPLACE FUNCTION {set}.has_unknown_partition(rel oid) RETURNS bool
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET jit = off AS $$
-  SELECT EXISTS (SELECT FROM pg_partition_tree(rel) t JOIN pg_class k ON k.oid = t.relid
+  SELECT EXISTS (SELECT FROM {set}.partitions(rel) t JOIN pg_class k ON k.oid = t.relid
     WHERE t.level > 0 AND k.relkind = 'r' AND NOT EXISTS (SELECT FROM {set}.captured c WHERE c.relid = t.relid))
 $$;
 
@@ -162,7 +175,7 @@ BEGIN
   END IF;
   IF result IS NULL THEN
     SELECT d.definition, {set}.capture_mode(rel, d.definition) INTO result.definition, result.mode
-    FROM {set}.describe(ARRAY[rel]) d;
+    FROM {set}.describe(ARRAY[rel], NOT found_by_writer) d;
     INSERT INTO {set}.captured (relid, definition, mode, root, fingerprint, is_built)
     VALUES (rel, result.definition, result.mode, {set}.captured_root(rel), looks, NOT found_by_writer)
     RETURNING * INTO result;
@@ -252,8 +265,8 @@ BEGIN
   END IF;
   INSERT INTO {set}.captured (relid, definition, mode, root, fingerprint, is_built)
   SELECT d.relid, d.definition, 'partition', rel, {set}.fingerprint(d.relid), false
-  FROM {set}.describe(ARRAY(SELECT t.relid FROM pg_partition_tree(rel) t JOIN pg_class k ON k.oid = t.relid
-    WHERE t.level > 0 AND k.relkind = 'r' AND NOT EXISTS (SELECT FROM {set}.captured c WHERE c.relid = t.relid))) d;
+  FROM {set}.describe(ARRAY(SELECT t.relid FROM {set}.partitions(rel) t JOIN pg_class k ON k.oid = t.relid
+    WHERE t.level > 0 AND k.relkind = 'r' AND NOT EXISTS (SELECT FROM {set}.captured c WHERE c.relid = t.relid)), false) d;
   RETURN {set}.statement(kind, {set}.version_now(rel, true));
 END $$;
 

@@ -3,7 +3,7 @@ CREATE OR REPLACE FUNCTION {set}.capture(rel regclass) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off AS $capture$
 DECLARE
   last {set}.captured := (SELECT c FROM {set}.captured c WHERE c.relid = rel ORDER BY c.version DESC LIMIT 1);
-  def jsonb := (SELECT d.definition FROM {set}.describe(ARRAY[rel::oid]) d);
+  def jsonb := (SELECT d.definition FROM {set}.describe(ARRAY[rel::oid], true) d);
   new_mode text := {set}.capture_mode(rel, def);
   has_triggers bool := {set}.has_triggers(rel, new_mode);
   now {set}.captured;
@@ -42,7 +42,7 @@ BEGIN
     PERFORM {set}.drop_trigger(rel, r) FROM {set}.renamed_triggers(rel) r;
     PERFORM {set}.make_trigger(rel, k) FROM unnest(wanted) k;
     -- Somebody switched off what a partition has from its root. Its owner may switch it on; others make the root's anew.
-    FOR clone IN SELECT t.tgname, t.tgrelid FROM pg_partition_tree(rel) p JOIN pg_trigger t ON t.tgrelid = p.relid
+    FOR clone IN SELECT t.tgname, t.tgrelid FROM {set}.partitions(rel) p JOIN pg_trigger t ON t.tgrelid = p.relid
       WHERE t.tgparentid <> 0 AND t.tgenabled <> 'O' AND t.tgname ~ format('^R_%s_\d+_[a-z]+$', {name})
     LOOP
       IF pg_has_role((SELECT relowner FROM pg_class WHERE oid = clone.tgrelid), 'USAGE') THEN
@@ -52,7 +52,7 @@ BEGIN
       END IF;
     END LOOP;
     INSERT INTO {set}.installed (relid, stamp) SELECT p.relid, {set}.stamp(p.relid)
-    FROM pg_partition_tree({set}.captured_root(rel)) p WHERE p.relid <> rel AND p.relid IN (SELECT relid FROM {set}.installed);
+    FROM {set}.partitions({set}.captured_root(rel)) p WHERE p.relid <> rel AND p.relid IN (SELECT relid FROM {set}.installed);
   END IF;
   PERFORM {set}.drop_trigger(rel, t.tgname) FROM pg_trigger t
   WHERE t.tgrelid = rel AND t.tgparentid = 0 AND starts_with(t.tgname, {set}.trigger_name(rel, ''))
@@ -138,7 +138,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET jit = off AS $$
   ), noted AS (
     SELECT c.relid, c.definition FROM {set}.captured_now c WHERE c.root = rel AND c.relid <> rel AND c.mode LIKE 'partition%'
   ), tree AS (
-    SELECT t.relid FROM pg_partition_tree(rel) t JOIN pg_class k ON k.oid = t.relid WHERE t.level > 0 AND k.relkind = 'r'
+    SELECT t.relid FROM {set}.partitions(rel) t JOIN pg_class k ON k.oid = t.relid WHERE t.level > 0 AND k.relkind = 'r'
   )
   -- A partition that was made as one came into being together with its place below the root; and where a TRUNCATE was
   -- not watched, its file has another number than itself.
@@ -170,7 +170,7 @@ BEGIN
     END LOOP;
   END IF;
   PERFORM {set}.capture(rel);
-  PERFORM {set}.capture(t.relid) FROM pg_partition_tree(rel) t JOIN pg_class k ON k.oid = t.relid
+  PERFORM {set}.capture(t.relid) FROM {set}.partitions(rel) t JOIN pg_class k ON k.oid = t.relid
   LEFT JOIN {set}.captured_now c ON c.relid = t.relid
   WHERE t.level > 0 AND k.relkind <> 'f' AND (c.is_built AND c.mode LIKE 'partition%' AND c.root = rel
     AND c.fingerprint = {set}.fingerprint(t.relid) AND {set}.has_triggers(t.relid, c.mode)) IS NOT TRUE
@@ -178,7 +178,7 @@ BEGIN
   FOR part IN
     SELECT c.*, k.oid FROM {set}.captured_now c LEFT JOIN pg_class k ON k.oid = c.relid
     WHERE c.root = rel AND c.relid <> rel AND c.mode LIKE 'partition%'
-      AND c.relid NOT IN (SELECT t.relid FROM pg_partition_tree(rel) t)
+      AND c.relid NOT IN (SELECT t.relid FROM {set}.partitions(rel) t)
   LOOP
     PERFORM {set}.drop_trigger(part.oid, t.tgname) FROM pg_trigger t
     WHERE t.tgrelid = part.oid AND t.tgparentid = 0 AND t.tgname = {set}.trigger_name(part.oid, 't');
@@ -198,11 +198,11 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET jit = off AS $$
   ), existing AS (
     SELECT c.* FROM captured c JOIN pg_class k ON k.oid = c.relid
   ), tree AS (
-    SELECT c.relid AS root, t.relid FROM existing c, pg_partition_tree(c.relid) t JOIN pg_class k ON k.oid = t.relid
+    SELECT c.relid AS root, t.relid FROM existing c, {set}.partitions(c.relid) t JOIN pg_class k ON k.oid = t.relid
     WHERE c.root = c.relid AND t.level > 0 AND k.relkind <> 'f'
   )
   SELECT CASE WHEN c.mode LIKE 'partition%' THEN c.root ELSE {set}.captured_root(c.relid) END FROM existing c
-  JOIN {set}.describe(ARRAY(SELECT relid FROM existing)) d ON d.relid = c.relid
+  JOIN {set}.describe(ARRAY(SELECT relid FROM existing), false) d ON d.relid = c.relid
   WHERE c.fingerprint <> {set}.fingerprint(c.relid) OR c.root <> {set}.captured_root(c.relid)
     OR EXISTS (SELECT FROM {set}.captured n WHERE n.relid = c.relid AND n.version > c.version)
     OR {set}.essence(c.definition) <> {set}.essence(d.definition)

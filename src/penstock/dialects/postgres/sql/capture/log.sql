@@ -116,7 +116,8 @@ CREATE TABLE IF NOT EXISTS {set}.marker (
 );
 COMMENT ON TABLE {set}.marker IS 'a last sequence number for transactions on tables with deferrable constraints';
 
-CREATE OR REPLACE FUNCTION {set}.describe(relids oid[]) RETURNS TABLE (relid oid, definition jsonb)
+DROP FUNCTION IF EXISTS {set}.describe(oid[]);
+CREATE OR REPLACE FUNCTION {set}.describe(relids oid[], with_checks bool) RETURNS TABLE (relid oid, definition jsonb)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $describe$
 {describe}
 $describe$;
