@@ -288,6 +288,20 @@ def test_a_target_table_that_cannot_take_the_changes(
     assert plan.json["target"]["faults"]
 
 
+def test_a_column_that_the_target_computes_another_way_is_named(shop: Program, lab: Lab) -> None:
+    columns = (
+        "id int PRIMARY KEY, a int, b int GENERATED ALWAYS AS (a + {}) STORED, same int GENERATED ALWAYS AS (a) STORED"
+    )
+    lab.source.execute(f"CREATE TABLE sums ({columns.format(1)})")
+    lab.target.execute(f"CREATE TABLE sums ({columns.format(2)})")
+    said = "column 'b' of table public.sums is computed as (a + 2), at the source as (a + 1)"
+    plan = shop("plan")
+    assert plan.code == 0
+    assert said in plan.err
+    assert "'same'" not in plan.err
+    assert said in shop("setup").err
+
+
 def test_a_target_table_that_holds_rows_is_not_copied_over(shop: Program, lab: Lab) -> None:
     lab.source.execute("INSERT INTO customer VALUES (1, 'a')")
     lab.target.execute(TABLES)

@@ -12,7 +12,7 @@ from penstock.apply.ledger import LaneClaim
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.task import apply_lane, in_commit_order
 from penstock.dialects.postgres.connection import connect
-from penstock.dialects.postgres.ledger import PostgresLedger
+from penstock.dialects.postgres.ledger import PostgresLedger, removal_steps
 from penstock.errors import FencedError, OperatorError, RetryableError
 from tests.faults.proxy import Proxy
 from tests.hand_made import T, Target, as_batch, insert, update
@@ -48,6 +48,20 @@ def test_a_second_run_of_the_same_name_is_refused(target: Target) -> None:
         second.acquire("DBS1", lanes=1, wait_s=0.1)
     assert target.ledger.is_running()
     second.close()
+
+
+def test_whoever_has_the_lock_of_a_process_is_named(target: Target) -> None:
+    """It is an advisory lock, which anybody who may connect can take."""
+    target.ledger.close()
+    other = PostgresLedger(target.url, "A1")
+    with psycopg.connect(target.url, application_name="psql by hand") as holder:
+        holder.execute("SELECT pg_advisory_lock(hashtext('penstock'), hashtext('A1'))")
+        named = rf"session {holder.info.backend_pid} \(user '\w+', 'psql by hand', idle in transaction.*\) has its lock"
+        with pytest.raises(OperatorError, match=named):
+            other.acquire("DBS1", lanes=1, wait_s=0.1)
+        with pytest.raises(OperatorError, match=named):
+            removal_steps(target.connection, target.url, "A1")
+    other.close()
 
 
 def test_a_run_is_not_kept_out_by_a_session_of_its_own_that_it_has_lost(target: Target) -> None:

@@ -16,6 +16,7 @@ from penstock.dialects.postgres.connection import Connection, connect, label, li
 from penstock.dialects.postgres.history import DATABASE_PLACE
 from penstock.dialects.postgres.lane_ledger import lane_application_name
 from penstock.dialects.postgres.resync import empty, forget, only, plan_emptying
+from penstock.dialects.postgres.waits import describe_session
 from penstock.errors import FencedError, OperatorError
 from penstock.history import Consumer, History, Joined, Origin
 from penstock.position import Anchor, Scn
@@ -155,7 +156,7 @@ class PostgresLedger:
             OperatorError: One is.
         """
         if self.is_running():
-            raise self._running_already()
+            raise self._running_already(self._sql())
 
     def is_running(self) -> bool:
         """Whether a run of the process is alive somewhere."""
@@ -163,10 +164,7 @@ class PostgresLedger:
             row = (
                 self._sql()
                 .execute(
-                    "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2"
-                    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-                    " AND classid::bigint = hashtext('penstock')::bigint & 4294967295"
-                    " AND objid::bigint = hashtext(%s)::bigint & 4294967295)",
+                    f"SELECT EXISTS (SELECT FROM pg_locks l WHERE {_PROCESS_LOCK})",
                     [self._process],
                 )
                 .fetchone()
@@ -422,23 +420,46 @@ class PostgresLedger:
                 self._holder = row[1], row[2]
                 return
             if time.monotonic() > deadline:
-                raise self._running_already()
+                raise self._running_already(connection)
             time.sleep(0.2)
 
     def _taken_over(self) -> FencedError:
         return FencedError(f"another run of process {self._process!r} has taken over", where=label(self._url))
 
-    def _running_already(self) -> OperatorError:
+    def _running_already(self, connection: Connection) -> OperatorError:
         return OperatorError(
-            f"apply process {self._process!r} is running already",
+            f"apply process {self._process!r} is running already{_lock_holder(connection, self._process)}",
             where=label(self._url),
-            do="stop the other `penstock run` first, or give this pipeline another name",
+            do="stop the other `penstock run` first, or end that session if it is none of Penstock's; or give this"
+            " pipeline another name",
         )
 
     def _sql(self) -> Connection:
         if self._connection is None or self._connection.closed:
             self._connection = connect(self._url, f"penstock {self._process} ledger")
         return self._connection
+
+
+_PROCESS_LOCK = (
+    "l.locktype = 'advisory' AND l.objsubid = 2 AND l.granted"
+    " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    " AND l.classid::bigint = hashtext('penstock')::bigint & 4294967295"
+    " AND l.objid::bigint = hashtext(%s)::bigint & 4294967295"
+)
+
+
+def _lock_holder(connection: Connection, process: str) -> str:
+    """Who has the lock of a process, as the end of a message: anybody who may connect can take it."""
+    row = connection.execute(
+        "SELECT l.pid, a.usename, a.application_name, a.state,"
+        " extract(epoch FROM clock_timestamp() - a.xact_start)::float8"
+        f" FROM pg_locks l LEFT JOIN pg_stat_activity a USING (pid) WHERE {_PROCESS_LOCK}",
+        [process],
+    ).fetchone()
+    if row is None:
+        return ""
+    pid, *of_session = row
+    return f": session {pid} ({describe_session(*of_session) or 'it cannot be seen'}) has its lock"
 
 
 def ledger_exists(connection: Connection) -> bool:
@@ -473,7 +494,11 @@ def removal_steps(connection: Connection, url: str, process: str) -> list[Step]:
     assert row is not None
     errors, others, known, is_free = row
     if not is_free:
-        raise OperatorError(f"process {process!r} is running", where=label(url), do="stop `penstock run` first")
+        raise OperatorError(
+            f"process {process!r} is running{_lock_holder(connection, process)}",
+            where=label(url),
+            do="stop `penstock run` first, or end that session if it is none of Penstock's",
+        )
     if errors:
         raise OperatorError(
             f"the error queue of {process!r} holds {errors} transactions",

@@ -14,6 +14,7 @@ from penstock.dialects.base import DatabasePlan, Step, Uncaptured
 from penstock.dialects.postgres import capture, ownership
 from penstock.dialects.postgres.catalog import (
     catalog_names,
+    computed_columns,
     current_user,
     is_superuser,
     list_tables,
@@ -42,6 +43,7 @@ class Blueprint:
         keys: Statements for its keys, unique constraints and unique indexes.
         references: (table it refers to, statement) for its foreign keys.
         calls: Functions and operators that the tables call when rows are written to them, by kind and name.
+        computed: The expressions of generated columns, by table and column.
     """
 
     types: Sequence[tuple[TableName, str | None, str | None]]
@@ -49,6 +51,7 @@ class Blueprint:
     keys: Mapping[TableName, Sequence[str]]
     references: Mapping[TableName, Sequence[tuple[TableName, str]]]
     calls: Sequence[tuple[str, TableName]]
+    computed: Mapping[tuple[TableName, str], str]
 
 
 def match_tables(connection: Connection, url: str, patterns: Sequence[str]) -> list[TableName]:
@@ -137,6 +140,7 @@ def read_blueprint(connection: Connection, tables: Sequence[TableName]) -> Bluep
         keys={name: [text for _, text in statements] for name, statements in made[2].items()},
         references=made[3],
         calls=calls,
+        computed=computed_columns(connection, tables),
     )
 
 
@@ -200,6 +204,13 @@ def plan_target(
             plan.steps.append(Step(f"forget the copy of {name}, which was made anew at the source", forget))
         if name in replaced or name not in copied:
             plan.faults += _rows_in_the_way(connection, url, name)
+    computed = computed_columns(connection, existing)
+    for (name, column), expression in computed.items():
+        if expression != (at_source := blueprint.computed.get((name, column), expression)):
+            plan.notes.append(
+                f"column {column!r} of table {name} is computed as {expression}, at the source as {at_source}:"
+                " apply leaves it to the target, and `verify` will find other values"
+            )
     plan.notes += ownership.hosted_code(connection, list(existing))
     if missing:
         calls = [*blueprint.calls, *(("type", name) for name, _, _ in blueprint.types)]

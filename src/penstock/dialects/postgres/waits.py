@@ -58,13 +58,14 @@ class LockWatch:
                 table=TableName(schema, table) if table else None,
                 where=label(self._url),
                 holder=holder or None,
-                described=_describe(user, program, state, open_s) if holder else "",
+                described=describe_session(user, program, state, open_s) if holder else "",
             )
             for session, seconds, schema, table, holder, user, program, state, open_s in rows
         ]
 
 
-def _describe(user: str | None, program: str | None, state: str | None, open_s: float | None) -> str:
+def describe_session(user: str | None, program: str | None, state: str | None, open_s: float | None) -> str:
+    """Return what is known of a session, as part of a message; null where who asks may not see it."""
     parts = [f"user {user!r}" if user else "", repr(program) if program else "", state or ""]
     if open_s is not None:
         parts.append(f"in a transaction for {open_s:.0f} s")
