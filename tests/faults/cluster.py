@@ -53,18 +53,16 @@ class Cluster:
             )
         deadline = time.monotonic() + 60
         while self._alive() < self._workers:
-            assert time.monotonic() < deadline, "the workers did not find their master"
+            if time.monotonic() > deadline:
+                self._end()
+                raise AssertionError("the workers did not find their master")
             time.sleep(0.2)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for process in self._processes:
-            for child in psutil.Process(process.pid).children(recursive=True):
-                child.kill()
-            process.kill()
-            process.wait()
+        self._end()
 
     @property
     def url(self) -> str:
@@ -101,10 +99,20 @@ class Cluster:
                 )
             )
 
+    def _end(self) -> None:
+        for process in self._processes:
+            for child in psutil.Process(process.pid).children(recursive=True):
+                # Some end by themselves meanwhile.
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
+            process.kill()
+            process.wait()
+
     def _alive(self) -> int:
         try:
             return sum(worker["state"] == "ALIVE" for worker in self._ask()["workers"])
-        except OSError:
+        except (OSError, json.JSONDecodeError):
+            # It does not listen yet, or has nothing but its page yet.
             return 0
 
     def _ask(self) -> Any:
