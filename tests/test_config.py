@@ -442,3 +442,24 @@ def test_spark_s_own_settings_are_passed_on_as_spark_writes_them() -> None:
     }
     assert read(text).with_master("local[4]").spark_settings == read(text).spark_settings | {"spark.master": "local[4]"}
     assert "'executor.cores' is none of Spark's settings" in faults(GOOD + "spark: {executor.cores: 2}\n")[0]
+
+
+def test_a_secret_s_path_is_taken_from_where_the_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, elsewhere = tmp_path / "etc", tmp_path / "elsewhere"
+    for made in (folder, elsewhere):
+        made.mkdir()
+        (made / "password").write_text(f"of {made.name}\n")
+    (folder / "pipeline.yaml").write_text(with_url("postgresql://u:${file:password}@one/shop"))
+    monkeypatch.chdir(elsewhere)
+    assert "of%20etc" in load(folder / "pipeline.yaml", {}).connections["source"].url
+    monkeypatch.chdir(folder)
+    assert "of%20etc" in load(Path("pipeline.yaml"), {}).connections["source"].url
+
+
+@pytest.mark.parametrize(
+    ("url", "what"),
+    [("${env:SHOP_URL}", "environment variable SHOP_URL is empty"), ('""', "is empty"), ('" "', "is empty")],
+)
+@pytest.mark.parametrize("value", ["", " \n"])
+def test_an_empty_url_is_not_taken_for_a_database(url: str, what: str, value: str) -> None:
+    assert faults(with_url(url), SHOP_URL=value) == [f"6: connections.source.url: {what}"]

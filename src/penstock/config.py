@@ -158,7 +158,7 @@ def load(path: Path, environment: Mapping[str, str] = os.environ) -> PipelineCon
         raise ConfigError(
             f"cannot read {str(path)!r}: {reason.lower()}", do="name the pipeline file with -f, or write pipeline.yaml"
         ) from exc
-    return parse(text, name=str(path), environment=environment)
+    return parse(text, name=str(path), environment=environment, folder=path.parent)
 
 
 def json_schema() -> str:
@@ -167,8 +167,8 @@ def json_schema() -> str:
     return json.dumps(schema, indent=2) + "\n"
 
 
-def parse(text: str, *, name: str, environment: Mapping[str, str]) -> PipelineConfig:
-    """Check the text of a pipeline file; see `load`."""
+def parse(text: str, *, name: str, environment: Mapping[str, str], folder: Path = Path()) -> PipelineConfig:
+    """Check the text of a pipeline file, which lies in `folder`; see `load`."""
     document = _Document()
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -182,7 +182,7 @@ def parse(text: str, *, name: str, environment: Mapping[str, str]) -> PipelineCo
         raise _faults(name, [_Fault(1, "not a pipeline file: it is nested without end")]) from exc
     if not isinstance(data, dict):
         raise _faults(name, [_Fault(1, "a pipeline file is a mapping: version, name, connections, capture, apply")])
-    faults = document.faults + document.resolve(data, environment) + document.unknown_connections(data)
+    faults = document.faults + document.resolve(data, environment, folder) + document.unknown_connections(data)
     config = None
     try:
         config = PipelineConfig.model_validate(data)
@@ -222,7 +222,7 @@ class _Document:
             mark = node.start_mark
             raise yaml.constructor.ConstructorError(None, None, "a value that cannot be read", mark) from exc
 
-    def resolve(self, data: Any, environment: Mapping[str, str]) -> list[_Fault]:
+    def resolve(self, data: Any, environment: Mapping[str, str], folder: Path) -> list[_Fault]:
         """Put secrets in place in the connections; returns what is missing."""
         faults = []
         connections = data.get("connections") if isinstance(data, dict) else None
@@ -239,7 +239,11 @@ class _Document:
                 missing.append(
                     "a reference is the whole url, or one part of it: postgresql://user:${env:NAME}@host/database"
                 )
-            connection["url"] = _with_secrets(url, partial(_secret, environment, missing))
+            connection["url"] = _with_secrets(url, partial(_secret, environment, folder, missing))
+            if not missing and not connection["url"].strip():
+                # libpq would take whatever database its own defaults name.
+                whole = _REFERENCE.fullmatch(url)
+                missing.append(f"{_named(*whole.groups())} is empty" if whole else "is empty")
             faults += [_Fault(self._line(path), f"{_dotted(path)}: {what}") for what in missing]
         return faults
 
@@ -306,13 +310,17 @@ def _with_secrets(url: str, secret: Callable[[re.Match[str]], str]) -> str:
     return _REFERENCES.sub(escaped, url)
 
 
-def _secret(environment: Mapping[str, str], missing: list[str], found: re.Match[str]) -> str:
+def _named(kind: str, name: str) -> str:
+    return f"environment variable {name}" if kind == "env" else f"file {name!r}"
+
+
+def _secret(environment: Mapping[str, str], folder: Path, missing: list[str], found: re.Match[str]) -> str:
     """Look a secret up; where it cannot be had, returns nothing and adds the reason to `missing`."""
     kind, name = found.groups()
-    what = f"environment variable {name}" if kind == "env" else f"file {name!r}"
+    what = _named(kind, name)
     try:
         # What of a variable is no UTF-8 comes as half a character, and is refused here.
-        content = environment[name].encode() if kind == "env" else Path(name).read_bytes()
+        content = environment[name].encode() if kind == "env" else (folder / name).read_bytes()
         text = content.decode()
     except KeyError:
         missing.append(f"{what} is not set")
