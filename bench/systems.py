@@ -199,6 +199,8 @@ class Clock:
     def following(self) -> None:
         self.following_at = time.monotonic()
 
+    def queued(self, entry: object) -> None: ...
+
     def progressed(self, progress: Progress) -> None:
         self.progressed_at = time.monotonic()
 
@@ -207,7 +209,7 @@ class Clock:
     def retrying(self, error: Exception, left_s: float) -> None:
         print(f"trying again: {error}")
 
-    def warned(self, text: str) -> None:
+    def warned(self, text: str, event: str = "note") -> None:
         print(text)
 
 

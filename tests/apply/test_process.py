@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState
 from penstock.apply.patience import Patience
 from penstock.apply.process import ApplyProcess, Batch, ProcessConfig, Progress
@@ -68,6 +69,12 @@ class Ledger:
 
     def set_status(self, status: str, reason: str, error: str | None = None) -> None: ...
 
+    def newly_queued(self) -> list[ErrorEntry]:
+        return []
+
+    def queue_length(self) -> int:
+        return 0
+
     def close(self) -> None: ...
 
 
@@ -75,6 +82,8 @@ class Nobody:
     """Hears nothing."""
 
     def following(self) -> None: ...
+
+    def queued(self, entry: object) -> None: ...
 
     def progressed(self, progress: Progress) -> None: ...
 

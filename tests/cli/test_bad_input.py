@@ -331,7 +331,7 @@ def test_changes_that_the_target_cannot_hold_wait_in_the_error_queue(shop: Progr
     lab.source.execute("INSERT INTO customer VALUES (2, 'fits')")
     ran = shop("run", "--until-caught-up")
 
-    assert ran.code == 0, ran.err
+    assert ran.code == 5, ran.err
     assert lab.target.execute("SELECT id FROM customer").fetchall() == [(2,)]
     assert lab.target.execute("SELECT id FROM gone").fetchall() == [(1,)]
     entries = shop("errors", "list", "--json").json

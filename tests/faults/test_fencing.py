@@ -14,6 +14,7 @@ from penstock.apply.task import apply_lane, in_commit_order
 from penstock.dialects.postgres.connection import connect
 from penstock.dialects.postgres.ledger import PostgresLedger, removal_steps
 from penstock.errors import FencedError, OperatorError, RetryableError
+from penstock.position import Scn
 from tests.faults.proxy import Proxy
 from tests.hand_made import T, Target, as_batch, insert, update
 
@@ -110,6 +111,27 @@ def test_a_run_learns_that_another_one_has_taken_over(target: Target) -> None:
     with pytest.raises(FencedError, match="another run of process 'A1' has taken over"):
         target.ledger.confirm()
     other.close()
+
+
+@pytest.mark.parametrize("moves_watermark", [True, False])
+def test_what_a_killed_run_put_aside_is_told_by_the_next_one(target: Target, moves_watermark: bool) -> None:
+    target.connection.execute("UPDATE acct SET bal = 99 WHERE id = 1")
+    assert serve(target, epoch=target.state.epoch, attempt=1, moves_watermark=moves_watermark).errors == 4
+    told = target.ledger.newly_queued()
+    assert [entry.commit_scn for entry in told] == [20, 21, 22, 23]
+    assert target.ledger.newly_queued() == []
+    target.ledger.close()
+    # A single lane moves the watermark with each commit; several leave it to the end of the batch.
+    second = PostgresLedger(target.url, "A1")
+    second.acquire("DBS1", lanes=1)
+    assert len(second.newly_queued()) == (0 if moves_watermark else 4)
+    second.complete(Scn(23), None, None)
+    second.close()
+    third = PostgresLedger(target.url, "A1")
+    third.acquire("DBS1", lanes=1)
+    assert third.newly_queued() == []
+    assert third.queue_length() == 4
+    third.close()
 
 
 @pytest.mark.parametrize("moves_watermark", [True, False])

@@ -28,13 +28,15 @@ class Ear:
 
     def compared(self, *_: object) -> None: ...
 
+    def queued(self, entry: object) -> None: ...
+
     def progressed(self, *_: object) -> None: ...
 
     def waiting(self, *_: object) -> None: ...
 
     def retrying(self, *_: object) -> None: ...
 
-    def warned(self, text: str) -> None:
+    def warned(self, text: str, event: str = "note") -> None:
         self.warnings.append(text)
 
 

@@ -689,13 +689,15 @@ class OnceCopied(Quiet):
     def following(self) -> None:
         """Nobody listens, here and below."""
 
+    def queued(self, entry: object) -> None: ...
+
     def progressed(self, progress: object) -> None: ...
 
     def waiting(self, progress: object) -> None: ...
 
     def retrying(self, error: PenstockError, left_s: float) -> None: ...
 
-    def warned(self, text: str) -> None:
+    def warned(self, text: str, event: str = "note") -> None:
         raise AssertionError(text)
 
 

@@ -14,7 +14,6 @@ import pytest
 
 from penstock.apply.error_queue import retry
 from penstock.change import TableName
-from penstock.cli.run import Reporter
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres import change_log
 from penstock.dialects.postgres.change_log import ChangeLog
@@ -23,6 +22,7 @@ from penstock.dialects.postgres.error_queue import PostgresErrorQueue
 from penstock.dialects.postgres.ledger import PostgresLedger
 from penstock.errors import OperatorError
 from penstock.history import Consumer
+from penstock.pipeline.report import Report
 from penstock.position import Limit, Scn
 from tests.conftest import FAST, create_database, drop_database
 from tests.lab import Lab
@@ -261,7 +261,7 @@ def test_a_source_that_was_moved_by_dump_is_refused_until_resync(
             # And this alone, though the tables' names are others' by now, and the target's rows in the way.
             for attempt in (
                 moved.pipeline().setup,
-                lambda: moved.pipeline().run(threading.Event(), Reporter(quiet=True)),
+                lambda: moved.pipeline().run(threading.Event(), Report()),
             ):
                 with pytest.raises(OperatorError, match=r"^the capture set was copied here from another .*$"):
                     attempt()
@@ -544,7 +544,7 @@ def test_a_log_that_is_freed_while_somebody_looks_is_no_other_history(
     states = []
     for number in range(2):
         lab.source.execute("INSERT INTO t VALUES (%s)", [number])
-        lab.pipeline().run(threading.Event(), Reporter(quiet=True), until_caught_up=True)
+        lab.pipeline().run(threading.Event(), Report(), until_caught_up=True)
         states.append(lab.ledger.state())
     assert states[0] != states[1]
     looks = iter([states[0], states[1], states[1], states[1]])

@@ -13,7 +13,6 @@ from psycopg import sql
 
 from penstock.apply.patience import Patience
 from penstock.apply.server import ServerConfig
-from penstock.cli.run import Reporter
 from penstock.cli.verify import Progress
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres import capture
@@ -24,6 +23,7 @@ from penstock.dialects.postgres.ownership import refuse_foreign, schema_faults
 from penstock.dialects.postgres.resources import sql_text
 from penstock.errors import OperatorError, RetryableError
 from penstock.pipeline.pipeline import Pipeline
+from penstock.pipeline.report import Report
 from penstock.snapshot.chunk import Chunk, CopySource
 from tests.lab import Lab, table
 
@@ -73,7 +73,7 @@ def mallory(lab: Lab) -> Iterator[Mallory]:
 
 
 def run(pipeline: Pipeline) -> None:
-    pipeline.run(Event(), Reporter(quiet=True), until_caught_up=True)
+    pipeline.run(Event(), Report(), until_caught_up=True)
 
 
 COMMANDS: dict[str, Callable[[Pipeline], object]] = {

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Protocol
 
+from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.lag import LagHistogram
 from penstock.apply.ledger import ProcessState
 from penstock.apply.pace import Pace
@@ -47,7 +48,12 @@ class ProcessConfig:
 
 @dataclass
 class Progress:
-    """What a run has done so far, for whoever shows it."""
+    """What a run has done so far, for whoever shows it.
+
+    Attributes:
+        errors: Transactions that it put into the error queue.
+        in_queue: What the queue holds now, whoever put it there and whatever was retried since.
+    """
 
     position: Scn
     transactions: int = 0
@@ -56,6 +62,7 @@ class Progress:
     row_changes: int = 0
     errors: int = 0
     conflicts: int = 0
+    in_queue: int = 0
     lag: LagHistogram = field(default_factory=LagHistogram)
 
     def add(self, results: Sequence[LaneResult]) -> None:
@@ -161,6 +168,15 @@ class Ledger(Protocol):
     def set_status(self, status: str, reason: str, error: str | None = None) -> None:
         """Write down that the process stopped, and why; `error` is the one that it was to stop at."""
 
+    def newly_queued(self) -> Sequence[ErrorEntry]:
+        """Return some more of the transactions that went to the error queue since the last call, until there are none.
+
+        The first call begins behind those that an earlier run has completed.
+        """
+
+    def queue_length(self) -> int:
+        """Return how many transactions the error queue holds."""
+
     def close(self) -> None:
         """Give up being the one run."""
 
@@ -170,6 +186,9 @@ class Listener(RetryListener, Protocol):
 
     def following(self) -> None:
         """Everything is ready; changes are applied from now on."""
+
+    def queued(self, entry: ErrorEntry) -> None:
+        """A transaction went to the error queue."""
 
     def progressed(self, progress: Progress) -> None:
         """A batch is applied."""
@@ -248,6 +267,7 @@ class ApplyProcess:
                 self._ledger.close()
                 self._patience.wait(exc)
             else:
+                progress.in_queue = self._ledger.queue_length()
                 self._ledger.set_status("DISABLED", "it was told to stop" if stop.is_set() else "it had caught up")
                 break
         return progress
@@ -262,6 +282,7 @@ class ApplyProcess:
                 if time.monotonic() - noted_at > _IDLE_NOTE_S:
                     noted_at = time.monotonic()
                     self._ledger.note_idle(asked_at)
+                    progress.in_queue = self._ledger.queue_length()
                     self._listener.waiting(progress)
                     self._feed.look_around()
                 self._feed.wait(stop, _IDLE_NOTE_S)
@@ -289,6 +310,7 @@ class ApplyProcess:
         results = batch.apply(lanes=lanes)
         self._pace.note(lanes=lanes, changes=batch.total_changes, seconds=time.monotonic() - began)
         progress.add(results)
+        queued = self._tell_queued(progress)
         failures = [result.failure for result in results if result.failure is not None]
         if failures:
             if isinstance(failures[0], OperatorError):
@@ -296,9 +318,22 @@ class ApplyProcess:
             raise failures[0]
         aborted_by = [result.aborted_by for result in results if result.aborted_by is not None]
         if aborted_by:
-            what = f"apply stopped at the first error, as disable_on_error asks: {aborted_by[0]}"
-            self._ledger.set_status("ABORTED", what, aborted_by[0])
+            first = min(queued, key=lambda entry: entry.commit_scn, default=None)
+            error = aborted_by[0] if first is None else f"transaction {first.id}: {first.error_message}"
+            what = f"apply stopped at the first error, as disable_on_error asks: {error}"
+            self._ledger.set_status("ABORTED", what, error)
             raise OperatorError(
                 what,
                 do="`penstock errors list` shows it; mend and retry it; the next run goes on behind it",
             )
+
+    def _tell_queued(self, progress: Progress) -> list[ErrorEntry]:
+        """Say what has gone to the error queue, this attempt's and those of attempts that broke off; return it."""
+        told: list[ErrorEntry] = []
+        while entries := self._ledger.newly_queued():
+            for entry in entries:
+                self._listener.queued(entry)
+            told += entries
+        if told:
+            progress.in_queue = self._ledger.queue_length()
+        return told

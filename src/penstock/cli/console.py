@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,14 +51,20 @@ def open_file(file: Path | None, *, master: str | None = None) -> Pipeline:
     return open_pipeline(config if master is None else config.with_master(master))
 
 
+def show_traceback(exc: BaseException) -> None:
+    """Show where in the program an error was raised, if PENSTOCK_TRACEBACK asks for it."""
+    if os.environ.get("PENSTOCK_TRACEBACK"):
+        traceback.print_exception(exc)
+
+
 def print_json(value: Any) -> None:
     """Print one JSON value."""
-    sys.stdout.write(json.dumps(value, indent=2, default=str, ensure_ascii=False) + "\n")
+    sys.stdout.write(json.dumps(value, indent=2, default=as_text, ensure_ascii=False) + "\n")
 
 
-def count(number: int, noun: str) -> str:
-    """A number of things, in words: `1 table`, `2,000 tables`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def as_text(value: object) -> str:
+    """What JSON has no notation for; times as RFC 3339 has them."""
+    return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 def say(text: str) -> None:

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.console import FileOption, JsonOption, count, open_file, print_json, print_rows, say
+from penstock.cli.console import FileOption, JsonOption, open_file, print_json, print_rows, say
 from penstock.history import ConsumerState
+from penstock.pipeline.report import count
 
 app = typer.Typer(help="See who the log at the source is kept for, and remove who will not come back.")
 

@@ -8,22 +8,20 @@ import typer
 
 from penstock.apply.error_queue import ErrorEntry
 from penstock.cli.console import JsonOption, print_facts, print_json, say
-from penstock.cli.run import Reporter, as_json
+from penstock.cli.logs import LogFormat, logging_to_console
 from penstock.demo.story import Ending, play
+from penstock.pipeline.report import Report, facts
 
 
 def demo(
     seconds: Annotated[int, typer.Option(min=5, help="How long pgbench works.")] = 20, json: JsonOption = False
 ) -> None:
     """Copy pgbench's tables between two embedded PostgreSQL servers and follow, with one failure on purpose."""
-    teller = Teller(quiet=json)
-    try:
-        ending = play(teller, seconds=seconds)
-    finally:
-        teller.listener.close()
+    with logging_to_console(LogFormat.TEXT, quiet=json):
+        ending = play(Teller(quiet=json), seconds=seconds)
     is_good = ending.verified.is_identical and ending.errors_left == 0
     if json:
-        print_json({**as_json(ending.progress), "identical": ending.verified.is_identical, "seconds": ending.seconds})
+        print_json({**facts(ending.progress), "identical": ending.verified.is_identical, "seconds": ending.seconds})
     else:
         show(ending)
     if not is_good:
@@ -36,7 +34,7 @@ class Teller:
     def __init__(self, *, quiet: bool) -> None:
         """Say nothing if `quiet`."""
         self._quiet = quiet
-        self.listener = Reporter(quiet=quiet)
+        self.listener = Report()
 
     def tell(self, text: str) -> None:
         """Say what happens next."""

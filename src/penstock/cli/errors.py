@@ -12,7 +12,6 @@ from penstock.change import Change, Transaction, printable
 from penstock.cli.console import (
     FileOption,
     JsonOption,
-    count,
     open_file,
     print_facts,
     print_json,
@@ -21,6 +20,7 @@ from penstock.cli.console import (
     warn,
 )
 from penstock.errors import ConfigError
+from penstock.pipeline.report import count
 
 app = typer.Typer(help="See, retry and delete the transactions that could not be applied.", no_args_is_help=True)
 

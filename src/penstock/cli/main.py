@@ -1,15 +1,13 @@
 """`penstock`: its commands, and what its exit codes mean.
 
 0 done · 1 `verify` found differences · 2 wrong file or option · 3 a person must change something ·
-4 something was in the way that may pass
+4 something was in the way that may pass · 5 `run` caught up, and the error queue holds transactions
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import sys
-import traceback
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +15,7 @@ import typer
 
 from penstock import __version__
 from penstock.cli import consumers, demo, errors, plan, resync, run, setup, status, teardown, verify
-from penstock.cli.console import defaults, err
+from penstock.cli.console import defaults, err, show_traceback
 from penstock.errors import PenstockError
 
 app = typer.Typer(
@@ -65,8 +63,7 @@ def main() -> None:
     try:
         app()
     except PenstockError as exc:
-        if os.environ.get("PENSTOCK_TRACEBACK"):
-            traceback.print_exception(exc)
+        show_traceback(exc)
         err.print(f"penstock: {exc}", markup=False, style="red")
         sys.exit(exc.exit_code)
     except BrokenPipeError:

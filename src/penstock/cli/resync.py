@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.console import FileOption, JsonOption, count, open_file, print_json, say, warn
+from penstock.cli.console import FileOption, JsonOption, open_file, print_json, say, warn
 from penstock.dialects.base import Emptying
 from penstock.errors import ConfigError
+from penstock.pipeline.report import count
 
 
 def resync(

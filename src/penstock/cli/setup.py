@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.cli.console import FileOption, JsonOption, count, open_file, print_json, say, warn
+from penstock.cli.console import FileOption, JsonOption, open_file, print_json, say, warn
 from penstock.cli.plan import as_json
+from penstock.pipeline.report import count
 
 
 def setup(file: FileOption = None, json: JsonOption = False) -> None:

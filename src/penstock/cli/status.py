@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.cli.console import FileOption, JsonOption, count, open_file, print_facts, print_json
+from penstock.cli.console import FileOption, JsonOption, open_file, print_facts, print_json
+from penstock.pipeline.report import count
 from penstock.pipeline.status import HeldBack, Status
 
 

@@ -9,7 +9,6 @@ from penstock.cli.console import (
     FileOption,
     JsonOption,
     MasterOption,
-    count,
     open_file,
     out,
     print_json,
@@ -17,6 +16,7 @@ from penstock.cli.console import (
     say,
     warn,
 )
+from penstock.pipeline.report import count
 from penstock.verify.compare import TableResult, VerifyResult
 
 _MOST_SHOWN = 20

@@ -22,11 +22,13 @@ from penstock.change import TableName
 from penstock.config import PipelineConfig
 from penstock.dialects.base import DatabasePlan, Emptying, LockedError, Step
 from penstock.errors import OperatorError, PenstockError, RetryableError
+from penstock.events import Event
 from penstock.history import ConsumerState
 from penstock.pipeline import resync
 from penstock.pipeline.feed import SparkFeed
 from penstock.pipeline.locks import told_of_locks
 from penstock.pipeline.plan import Plan
+from penstock.pipeline.report import count
 from penstock.pipeline.resync import Resync
 from penstock.pipeline.sides import SourceSide, TargetLedger, TargetSide
 from penstock.pipeline.status import Status, not_set_up, status_of
@@ -50,7 +52,7 @@ _PAUSE_S = 0.5
 class RunListener(Listener, CopyListener, Protocol):
     """Hears how a run is doing, the first copy included."""
 
-    def warned(self, text: str) -> None:
+    def warned(self, text: str, event: Event = Event.NOTE) -> None:
         """Something a person should know, though it stops nothing."""
 
 
@@ -135,7 +137,7 @@ class Pipeline:
     def run(self, stop: threading.Event, listener: RunListener, *, until_caught_up: bool = False) -> Progress:
         """Copy what is not copied yet, then apply changes until told to stop; see `ApplyProcess.run`."""
         try:
-            with self._told_of_locks(listener.warned):
+            with self._told_of_locks(lambda text: listener.warned(text, Event.LOCK_WAITING)):
                 return self._run(stop, listener, until_caught_up=until_caught_up)
         except PenstockError as exc:
             # The ledger may be what is out of reach, or is somebody else's.
@@ -373,10 +375,10 @@ class Pipeline:
             ledger.refuse_second()
             state = ledger.state()
             if state is not None and state.status == "ABORTED":
-                listener.warned(
-                    f"the last run stopped at the first error ({state.error}); this one goes on behind that"
-                    " transaction, which stays in the error queue"
-                )
+                listener.warned(f"the last run stopped at the first error ({state.error}); this one goes on behind it")
+            if state is not None and state.errors:
+                held = f"the error queue holds {count(state.errors, 'transaction')}"
+                listener.warned(f"{held}; `penstock errors list` says why")
 
     def _is_meant(self, table: TableName) -> bool:
         return any(TablePattern.parse(text).matches(table) for text in self.config.capture.tables)
@@ -405,7 +407,7 @@ class Pipeline:
     def _follow(self, listener: RunListener) -> None:
         """Bring the capture up to date after DDL at the source, and say what is not captured."""
         for warning in self._source.follow():
-            self._warn_once(warning, listener)
+            self._warn_once(warning, listener, Event.CAPTURE_BEHIND)
         replaced = self._source.replaced_tables()
         if replaced:
             raise OperatorError(
@@ -414,12 +416,12 @@ class Pipeline:
                 do="run `penstock setup`, and `penstock verify` afterwards",
             )
         for table in self._source.not_captured(self.config.capture.tables):
-            self._warn_once(str(table), listener)
+            self._warn_once(str(table), listener, Event.TABLE_NOT_CAPTURED)
 
-    def _warn_once(self, text: str, listener: RunListener) -> None:
+    def _warn_once(self, text: str, listener: RunListener, event: Event) -> None:
         if text not in self._warned:
             self._warned.add(text)
-            listener.warned(text)
+            listener.warned(text, event)
 
     def _copy(
         self,

@@ -73,6 +73,20 @@ def put_error(connection: Connection, process: str, transaction: Transaction, fa
             )
 
 
+def _entry(process: str, row: DictRow) -> ErrorEntry:
+    table = TableName(row["schema_name"], row["table_name"]) if row["table_name"] else None
+    shared = {k: v for k, v in row.items() if k not in ("id", "schema_name", "table_name")}
+    return ErrorEntry(id=f"{process}.{row['id']}", table=table, **shared)
+
+
+def entries_behind(connection: Connection, process: str, number: int, most: int) -> list[tuple[int, ErrorEntry]]:
+    """Return the entries of a process that came after one, with their numbers, the oldest first."""
+    rows = connection.cursor(row_factory=dict_row).execute(
+        _ENTRY + " AND e.id > %s ORDER BY e.id LIMIT %s", [process, number, most]
+    )
+    return [(row["id"], _entry(process, row)) for row in rows]
+
+
 class PostgresErrorQueue:
     """Implements `apply.error_queue.ErrorQueue`."""
 
@@ -86,7 +100,7 @@ class PostgresErrorQueue:
         """Return all entries, in commit order."""
         with speaking("read the error queue", self._url):
             rows = self._rows().execute(_ENTRY + " ORDER BY e.commit_scn, e.id", [self._process])
-            return [self._entry(row) for row in rows]
+            return [_entry(self._process, row) for row in rows]
 
     def load(self, entry_id: str) -> tuple[ErrorEntry, Transaction]:
         """Return an entry and its changes."""
@@ -99,7 +113,7 @@ class PostgresErrorQueue:
                 "SELECT * FROM penstock.error_change WHERE process = %s AND error_id = %s ORDER BY message_number",
                 [self._process, number],
             )
-            entry = self._entry(row)
+            entry = _entry(self._process, row)
             committed = None if entry.committed_at is None else round(entry.committed_at.timestamp() * 1_000_000)
             return entry, Transaction(entry.commit_scn, entry.txn_id, committed, [_change(c) for c in changes])
 
@@ -136,11 +150,6 @@ class PostgresErrorQueue:
             yield session
         finally:
             session.close()
-
-    def _entry(self, row: DictRow) -> ErrorEntry:
-        table = TableName(row["schema_name"], row["table_name"]) if row["table_name"] else None
-        shared = {k: v for k, v in row.items() if k not in ("id", "schema_name", "table_name")}
-        return ErrorEntry(id=f"{self._process}.{row['id']}", table=table, **shared)
 
     def _number(self, entry_id: str) -> int:
         process, _, number = entry_id.rpartition(".")

@@ -9,10 +9,12 @@ from datetime import datetime
 
 from psycopg.rows import dict_row
 
+from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState
 from penstock.change import TableName
 from penstock.dialects.base import Emptying, Step
 from penstock.dialects.postgres.connection import Connection, connect, label, literal, quote, speaking
+from penstock.dialects.postgres.error_queue import entries_behind
 from penstock.dialects.postgres.history import DATABASE_PLACE
 from penstock.dialects.postgres.lane_ledger import lane_application_name
 from penstock.dialects.postgres.resync import empty, forget, only, plan_emptying
@@ -23,6 +25,8 @@ from penstock.position import Anchor, Scn
 from penstock.snapshot.chunk import Chunk
 from penstock.snapshot.instantiate import HeldSnapshot, OpenCopy
 from penstock.sources.trigger_queue.queue import Captured
+
+_PAGE = 200
 
 
 class PostgresLedger:
@@ -35,6 +39,8 @@ class PostgresLedger:
         self._connection: Connection | None = None
         self._epoch = 0
         self._holder: tuple[int, datetime] | None = None
+        self._told: int | None = None
+        """The last entry of the error queue that somebody was told of."""
 
     @property
     def label(self) -> str:
@@ -85,6 +91,14 @@ class PostgresLedger:
                     "UPDATE penstock.lane SET epoch = %s WHERE process = %s AND lane >= %s",
                     [self._epoch, self._process, lanes],
                 )
+            if self._told is None:
+                row = connection.execute(
+                    "SELECT coalesce(max(e.id), 0) FROM penstock.error e JOIN penstock.process p ON p.name = e.process"
+                    " WHERE p.name = %s AND e.commit_scn <= p.low_watermark",
+                    [self._process],
+                ).fetchone()
+                assert row is not None
+                self._told = row[0]
         state = self.state()
         assert state is not None
         return state
@@ -234,6 +248,28 @@ class PostgresLedger:
                 " WHERE name = %s AND epoch = %s",
                 [status, reason, error, self._process, self._epoch],
             )
+
+    def newly_queued(self) -> Sequence[ErrorEntry]:
+        """Return the next of the transactions that went to the error queue since the last call, at most a page.
+
+        The first call begins behind those that an earlier run has completed.
+        """
+        with speaking("read the error queue", self._url):
+            found = entries_behind(self._sql(), self._process, self._told or 0, _PAGE)
+            if found:
+                self._told = found[-1][0]
+            return [entry for _, entry in found]
+
+    def queue_length(self) -> int:
+        """Return how many transactions the error queue holds."""
+        with speaking("read the error queue", self._url):
+            row = (
+                self._sql()
+                .execute("SELECT count(*) FROM penstock.error WHERE process = %s", [self._process])
+                .fetchone()
+            )
+            assert row is not None
+            return int(row[0])
 
     def note_stop(self, reason: str) -> None:
         """Write down why the last run stopped, unless one is alive: then it was not this one that counts."""

@@ -1,0 +1,152 @@
+"""Saying how a run is doing, as log records; see `penstock.events`."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from penstock.apply.error_queue import ErrorEntry
+from penstock.apply.process import Progress
+from penstock.change import printable
+from penstock.errors import RetryableError
+from penstock.events import Event, tell
+
+_EVERY_S = 5.0
+
+
+class Report:
+    """A `RunListener` that logs: what is rare at once, progress now and then, and the last of it always."""
+
+    def __init__(self, *, every_s: float = _EVERY_S) -> None:
+        """Log progress at most once in so many seconds."""
+        self._every_s = every_s
+        self._told_at = 0.0
+        self._told = 0, 0
+        self._untold: Progress | None = None
+        self._idle_at: tuple[int, int] | None = None
+        self._lost: set[str] = set()
+
+    def close(self) -> None:
+        """Log what has not been said yet."""
+        if self._untold is not None:
+            self._tell_progress(Event.APPLY_PROGRESSED, self._untold)
+
+    def copying(self, chunks: int, tables: int) -> None:
+        """So many chunks are about to be copied."""
+        text = f"copying {count(tables, 'table')} in {count(chunks, 'chunk')}"
+        tell(Event.COPY_STARTED, text, {"tables": tables, "chunks": chunks})
+
+    def copied(self, chunks: int, rows: int) -> None:
+        """So many more chunks are committed, with so many rows."""
+        text = f"copied {count(chunks, 'chunk')}, {count(rows, 'row')}"
+        tell(Event.COPY_PROGRESSED, text, {"chunks": chunks, "rows": rows})
+
+    def following(self) -> None:
+        """Everything is ready; changes are applied from now on."""
+        tell(Event.APPLY_STARTED, "following")
+
+    def progressed(self, progress: Progress) -> None:
+        """A batch is applied."""
+        self._recovered()
+        if (progress.changes, progress.errors) == self._told:
+            return  # Only the position has moved.
+        self._untold = progress
+        if self._is_time():
+            self._tell_progress(Event.APPLY_PROGRESSED, progress)
+
+    def waiting(self, progress: Progress) -> None:
+        """Nothing waits at the source."""
+        self._recovered()
+        now = progress.transactions, progress.in_queue
+        if self._idle_at != now and self._is_time():
+            self._idle_at = now
+            self._tell_progress(Event.APPLY_IDLE, progress, "; up to date")
+
+    def queued(self, entry: ErrorEntry) -> None:
+        """A transaction went to the error queue."""
+        committed = f", committed {entry.committed_at:%Y-%m-%dT%H:%M:%S%z}" if entry.committed_at else ""
+        failed = f"change {entry.message_number} of {entry.message_count}" if entry.message_number else "its commit"
+        of = f", {entry.op} of {entry.table}" if entry.table else ""
+        number = f"{entry.error_number} " if entry.error_number else ""
+        text = (
+            f"transaction {entry.id} ({entry.txn_id} at the source{committed}) went to the error queue:"
+            f" {failed}{of}: {number}{entry.error_message}. `penstock errors show {entry.id}` shows it whole"
+        )
+        plain = {
+            "id": entry.id,
+            "txn_id": entry.txn_id,
+            "commit_scn": entry.commit_scn,
+            "committed_at": entry.committed_at,
+            "message_number": entry.message_number,
+            "message_count": entry.message_count,
+            "table": str(entry.table) if entry.table else None,
+            "op": entry.op,
+            "error_number": entry.error_number,
+            "error_code": entry.error_code,
+            "error_message": entry.error_message,
+        }
+        tell(Event.TRANSACTION_QUEUED, printable(text), plain, level=logging.WARNING)
+
+    def retrying(self, error: RetryableError, left_s: float) -> None:
+        """Something is out of reach; it will be tried again for so many seconds. Each place is named once."""
+        if error.where not in self._lost:
+            text = f"{error}; trying again for {left_s:.0f} s"
+            parts = {"what": error.what, "where": error.where, "left_s": left_s}
+            tell(Event.SERVER_LOST, text, parts, level=logging.WARNING)
+        self._lost.add(error.where)
+
+    def warned(self, text: str, event: Event = Event.NOTE) -> None:
+        """Something a person should know."""
+        tell(event, printable(text), level=logging.WARNING)
+
+    def _recovered(self) -> None:
+        if self._lost:
+            tell(Event.SERVER_BACK, "connected again", {"where": sorted(self._lost)})
+        self._lost.clear()
+
+    def _is_time(self) -> bool:
+        return time.monotonic() - self._told_at >= self._every_s
+
+    def _tell_progress(self, event: Event, progress: Progress, end: str = "") -> None:
+        now = time.monotonic()
+        rate = (progress.changes - self._told[0]) / (now - self._told_at) if self._told_at else None
+        self._told_at, self._told, self._untold = now, (progress.changes, progress.errors), None
+        tell(event, describe(progress, rate=rate) + end, facts(progress))
+
+
+def count(number: int, noun: str) -> str:
+    """A number of things, in words: `1 table`, `2,000 tables`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def describe(progress: Progress, *, rate: float | None = None) -> str:
+    """A run's progress in one line."""
+    queue = f" ({progress.in_queue:,} in the error queue)" if progress.errors or progress.in_queue else ""
+    parts = [
+        count(progress.errors, "error") + queue,
+        count(progress.conflicts, "conflict"),
+        count(progress.transactions, "transaction"),
+        count(progress.changes, "change"),
+    ]
+    if rate is not None:
+        parts.append(f"{rate:,.0f}/s")
+    p50, p99 = progress.lag.quantile_s(0.5), progress.lag.quantile_s(0.99)
+    if p50 is not None and p99 is not None:
+        parts.append(f"lag p50 {p50:.2f} s p99 {p99:.2f} s")
+    return ", ".join(parts)
+
+
+def facts(progress: Progress) -> dict[str, object]:
+    """A run's progress as plain data."""
+    return {
+        "position": progress.position,
+        "transactions": progress.transactions,
+        "changes": progress.changes,
+        "set_changes": progress.set_changes,
+        "row_changes": progress.row_changes,
+        "conflicts": progress.conflicts,
+        "errors": progress.errors,
+        "in_queue": progress.in_queue,
+        "lag_p50_s": progress.lag.quantile_s(0.5),
+        "lag_p99_s": progress.lag.quantile_s(0.99),
+    }
