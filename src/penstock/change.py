@@ -13,6 +13,8 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from penstock.text import printable
+
 SOURCE = "source"
 TXN_ID = "txn_id"
 COMMIT_SCN = "commit_scn"
@@ -71,11 +73,6 @@ class Op(StrEnum):
     GAP = "gap"
     SNAPSHOT = "snapshot"
     DDL = "ddl"
-
-
-def printable(text: str) -> str:
-    """Return a text with what is not for the eye escaped: a name may hold line feeds, to be taken for a line itself."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 @dataclass(frozen=True, slots=True, order=True)

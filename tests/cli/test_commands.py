@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 
 import psycopg
@@ -190,3 +191,23 @@ def test_a_table_that_is_set_up_while_a_run_is_at_work_is_copied_and_followed(la
         assert run.end() == 0, run.said
     assert program("errors", "list").out == "the error queue is empty\n"
     lab.assert_identical("early", "later", "customer")
+
+
+def test_a_status_that_is_watched_and_a_table_that_is_verified(lab: Lab, program: Program) -> None:
+    lab.source.execute(SHOP)
+    assert program("setup").code == 0
+    assert program("run", "--until-caught-up").code == 0
+    with program.start("status", "--watch", "--json") as watched:
+        await_true(lambda: watched.said.count("\n") >= 2, 60, lambda: watched.said)
+        lab.target.execute("UPDATE customer SET name = 'another' WHERE id = 1")
+        assert watched.end(signal.SIGINT) == 0, watched.said
+    states = [json.loads(line)["state"] for line in watched.said.splitlines()]
+    assert set(states) == {"stopped"}
+
+    some = program("verify", "--table", "public.visit", "--table", "public.O*", "--json")
+    assert (some.code, [table["table"] for table in some.json["tables"]]) == (0, ["public.Order", "public.visit"])
+    other = program("verify", "--table", "public.customer", "--json")
+    assert (other.code, [table["differing"] for table in other.json["tables"]]) == (1, [1])
+    unknown = program("verify", "--table", "public.nobody", "--table", "public.customer")
+    assert unknown.code == 3
+    assert "no table of the pipeline matches 'public.nobody'" in unknown.err

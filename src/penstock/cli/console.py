@@ -10,15 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from penstock.config import load
-from penstock.pipeline.pipeline import Pipeline
-from penstock.wiring import open_pipeline
+import penstock
+
+if TYPE_CHECKING:
+    from penstock.pipeline.pipeline import Pipeline
 
 FileOption = Annotated[
     Path | None, typer.Option("--file", "-f", help="The pipeline file.", show_default="./pipeline.yaml")
@@ -47,8 +48,7 @@ defaults = Defaults()
 
 def open_file(file: Path | None, *, master: str | None = None) -> Pipeline:
     """Open the pipeline of the file that was named, or of ./pipeline.yaml; on the Spark that was named, if any."""
-    config = load(file or defaults.file)
-    return open_pipeline(config if master is None else config.with_master(master))
+    return penstock.open(file or defaults.file, master=master)
 
 
 def show_traceback(exc: BaseException) -> None:
@@ -57,9 +57,11 @@ def show_traceback(exc: BaseException) -> None:
         traceback.print_exception(exc)
 
 
-def print_json(value: Any) -> None:
-    """Print one JSON value."""
-    sys.stdout.write(json.dumps(value, indent=2, default=as_text, ensure_ascii=False) + "\n")
+def print_json(value: Any, *, is_line: bool = False) -> None:
+    """Print one JSON value; `is_line` has it on one line, at once."""
+    sys.stdout.write(json.dumps(value, indent=None if is_line else 2, default=as_text, ensure_ascii=False) + "\n")
+    if is_line:
+        sys.stdout.flush()
 
 
 def as_text(value: object) -> str:

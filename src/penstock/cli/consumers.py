@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli.console import FileOption, JsonOption, open_file, print_json, print_rows, say
-from penstock.history import ConsumerState
-from penstock.pipeline.report import count
+from penstock.text import count
+
+if TYPE_CHECKING:
+    from penstock.history import ConsumerState
 
 app = typer.Typer(help="See who the log at the source is kept for, and remove who will not come back.")
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.apply.error_queue import ErrorEntry
 from penstock.cli.console import JsonOption, print_facts, print_json, say
 from penstock.cli.logs import LogFormat, logging_to_console
-from penstock.demo.story import Ending, play
 from penstock.pipeline.report import Report, facts
+
+if TYPE_CHECKING:
+    from penstock.apply.error_queue import ErrorEntry
+    from penstock.demo.story import Ending
 
 
 def demo(
     seconds: Annotated[int, typer.Option(min=5, help="How long pgbench works.")] = 20, json: JsonOption = False
 ) -> None:
     """Copy pgbench's tables between two embedded PostgreSQL servers and follow, with one failure on purpose."""
+    from penstock.demo.story import play
+
     with logging_to_console(LogFormat.TEXT, quiet=json):
         ending = play(Teller(quiet=json), seconds=seconds)
     is_good = ending.verified.is_identical and ending.errors_left == 0

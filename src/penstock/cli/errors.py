@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.apply.error_queue import ErrorEntry
-from penstock.change import Change, Transaction, printable
 from penstock.cli.console import (
     FileOption,
     JsonOption,
@@ -20,11 +18,17 @@ from penstock.cli.console import (
     warn,
 )
 from penstock.errors import ConfigError
-from penstock.pipeline.report import count
+from penstock.text import count, printable
+
+if TYPE_CHECKING:
+    from penstock.apply.error_queue import ErrorEntry
+    from penstock.change import Change, Transaction
 
 app = typer.Typer(help="See, retry and delete the transactions that could not be applied.", no_args_is_help=True)
 
-IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="ID")]
+_ID = "As `penstock errors list` names it: shop.12, or just 12."
+
+IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="ID", help=_ID)]
 AllOption = Annotated[bool, typer.Option("--all", help="All entries, in commit order.")]
 
 
@@ -56,7 +60,7 @@ def list_(file: FileOption = None, json: JsonOption = False) -> None:
 
 @app.command()
 def show(
-    entry_id: Annotated[str, typer.Argument(metavar="ID")], file: FileOption = None, json: JsonOption = False
+    entry_id: Annotated[str, typer.Argument(metavar="ID", help=_ID)], file: FileOption = None, json: JsonOption = False
 ) -> None:
     """Show one transaction whole: its changes, which one failed and why, and what the target held instead."""
     entry, transaction = open_file(file).errors().load(entry_id)

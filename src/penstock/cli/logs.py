@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -12,7 +10,7 @@ from enum import StrEnum
 
 from rich.status import Status
 
-from penstock.cli.console import as_text, err, out
+from penstock.cli.console import err, out, print_json
 from penstock.events import Event, logger
 
 _LIVE = frozenset(
@@ -59,8 +57,7 @@ class _JsonLines(logging.Handler):
             "message": record.getMessage(),
             **getattr(record, "facts", {}),
         }
-        sys.stdout.write(json.dumps(line, default=as_text, ensure_ascii=False) + "\n")
-        sys.stdout.flush()
+        print_json(line, is_line=True)
 
 
 class _Lines(logging.Handler):

@@ -22,7 +22,6 @@ app = typer.Typer(
     name="penstock",
     help="Capture committed changes and apply them to another database, transaction by transaction.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.change import printable
 from penstock.cli.console import FileOption, JsonOption, open_file, print_json, say, warn
-from penstock.dialects.base import DatabasePlan
-from penstock.pipeline.plan import Plan
+from penstock.text import printable
+
+if TYPE_CHECKING:
+    from penstock.dialects.base import DatabasePlan
+    from penstock.pipeline.plan import Plan
 
 
 def plan(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli.console import FileOption, JsonOption, open_file, print_json, say, warn
-from penstock.dialects.base import Emptying
 from penstock.errors import ConfigError
-from penstock.pipeline.report import count
+from penstock.text import count
+
+if TYPE_CHECKING:
+    from penstock.dialects.base import Emptying
 
 
 def resync(

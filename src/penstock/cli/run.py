@@ -14,7 +14,8 @@ from penstock.cli.console import FileOption, JsonOption, MasterOption, open_file
 from penstock.cli.logs import LogFormat, logging_to_console
 from penstock.errors import PenstockError
 from penstock.events import Event, tell
-from penstock.pipeline.report import Report, count, describe, facts
+from penstock.pipeline.report import Report, describe, facts
+from penstock.text import count
 
 _LINE_EVERY_S = 5.0
 _LIVE_EVERY_S = 0.25

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.cli.console import FileOption, JsonOption, open_file, print_json, say, warn
 from penstock.cli.plan import as_json
-from penstock.pipeline.report import count
+from penstock.text import count
 
 
 def setup(file: FileOption = None, json: JsonOption = False) -> None:

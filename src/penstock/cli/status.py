@@ -2,18 +2,57 @@
 
 from __future__ import annotations
 
-from penstock.cli.console import FileOption, JsonOption, open_file, print_facts, print_json
-from penstock.pipeline.report import count
-from penstock.pipeline.status import HeldBack, Status
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.console import FileOption, JsonOption, open_file, out, print_facts, print_json, say, warn
+from penstock.errors import RetryableError
+from penstock.text import count
+
+if TYPE_CHECKING:
+    from penstock.pipeline.status import HeldBack, Status
+
+_EVERY_S = 2.0
 
 
-def status(file: FileOption = None, json: JsonOption = False) -> None:
+def status(
+    file: FileOption = None,
+    json: JsonOption = False,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Again every two seconds, until Ctrl-C; with --json an object a line."),
+    ] = False,
+) -> None:
     """Show the consistency point first, then lag, backlog, errors and conflicts."""
-    found = open_file(file).status()
+    pipeline = open_file(file)
+    if not watch:
+        found = pipeline.status()
+        print_json(found.to_json()) if json else show(found)
+        return
+    with suppress(KeyboardInterrupt):
+        while True:
+            try:
+                found = pipeline.status()
+            except RetryableError as exc:
+                # A server that restarts is what somebody may be watching for.
+                warn(f"penstock: {exc}")
+            else:
+                _show_again(found, json=json)
+            time.sleep(_EVERY_S)
+
+
+def _show_again(found: Status, *, json: bool) -> None:
     if json:
-        print_json(found.to_json())
-    else:
-        show(found)
+        print_json(found.to_json(), is_line=True)
+        return
+    if out.is_terminal:
+        out.clear()
+    show(found)
+    if not out.is_terminal:
+        say("")
 
 
 def show(found: Status) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
-from penstock.change import printable
 from penstock.cli.console import (
     FileOption,
     JsonOption,
@@ -16,17 +17,27 @@ from penstock.cli.console import (
     say,
     warn,
 )
-from penstock.pipeline.report import count
-from penstock.verify.compare import TableResult, VerifyResult
+from penstock.text import count, printable
+
+if TYPE_CHECKING:
+    from penstock.verify.compare import TableResult, VerifyResult
 
 _MOST_SHOWN = 20
 
 
-def verify(file: FileOption = None, master: MasterOption = None, json: JsonOption = False) -> None:
+def verify(
+    table: Annotated[
+        list[str] | None,
+        typer.Option("--table", metavar="PATTERN", help="Compare only tables like schema.table; may be repeated."),
+    ] = None,
+    file: FileOption = None,
+    master: MasterOption = None,
+    json: JsonOption = False,
+) -> None:
     """Compare source and target row by row, also while changes flow. Exit code 1 if they are not identical."""
     progress = Progress(quiet=json)
     try:
-        result = open_file(file, master=master).verify(progress)
+        result = open_file(file, master=master).verify(progress, table or ())
     finally:
         progress.close()
     if json:

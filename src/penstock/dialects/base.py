@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from penstock.change import TableName, printable
+from penstock.change import TableName
 from penstock.errors import PenstockError, RetryableError
+from penstock.text import printable
 
 
 @dataclass(frozen=True)

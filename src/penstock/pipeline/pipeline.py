@@ -20,15 +20,16 @@ from penstock.apply.server import ServerConfig
 from penstock.apply.target import TargetTable
 from penstock.change import TableName
 from penstock.config import PipelineConfig
-from penstock.dialects.base import DatabasePlan, Emptying, LockedError, Step
+from penstock.dialects.base import DatabasePlan, Emptying, LockedError, Step, Uncaptured
 from penstock.errors import OperatorError, PenstockError, RetryableError
 from penstock.events import Event
 from penstock.history import ConsumerState
 from penstock.pipeline import resync
+from penstock.pipeline.background import BackgroundRun
 from penstock.pipeline.feed import SparkFeed
 from penstock.pipeline.locks import told_of_locks
 from penstock.pipeline.plan import Plan
-from penstock.pipeline.report import count
+from penstock.pipeline.report import Report, VerifyReport
 from penstock.pipeline.resync import Resync
 from penstock.pipeline.sides import SourceSide, TargetLedger, TargetSide
 from penstock.pipeline.status import Status, not_set_up, status_of
@@ -39,6 +40,7 @@ from penstock.snapshot.task import CopyContext
 from penstock.sources.trigger_queue.patterns import TablePattern
 from penstock.sources.trigger_queue.queue import Captured, ChangeLog, roots
 from penstock.spark.job import ChunkJobs, CompareJobs
+from penstock.text import count
 from penstock.verify import compare
 from penstock.verify.compare import VerifyResult
 
@@ -134,8 +136,15 @@ class Pipeline:
         self._carry_out(plan, printer="plan")
         return plan
 
-    def run(self, stop: threading.Event, listener: RunListener, *, until_caught_up: bool = False) -> Progress:
-        """Copy what is not copied yet, then apply changes until told to stop; see `ApplyProcess.run`."""
+    def run(
+        self, stop: threading.Event, listener: RunListener | None = None, *, until_caught_up: bool = False
+    ) -> Progress:
+        """Copy what is not copied yet, then apply changes until told to stop; see `ApplyProcess.run`.
+
+        Args:
+            listener: Hears how it is doing; by default the log does, see `penstock.events`.
+        """
+        listener = listener or Report()
         try:
             with self._told_of_locks(lambda text: listener.warned(text, Event.LOCK_WAITING)):
                 return self._run(stop, listener, until_caught_up=until_caught_up)
@@ -146,6 +155,10 @@ class Pipeline:
                     with closing(self._target.ledger()) as ledger:
                         ledger.note_stop(str(exc))
             raise
+
+    def start(self, listener: RunListener | None = None, *, until_caught_up: bool = False) -> BackgroundRun:
+        """Begin `run` in a thread of its own."""
+        return BackgroundRun(lambda stop: self.run(stop, listener, until_caught_up=until_caught_up))
 
     def status(self) -> Status:
         """Say where the pipeline stands."""
@@ -171,8 +184,17 @@ class Pipeline:
                 refused=refused,
             )
 
-    def verify(self, listener: VerifyListener) -> VerifyResult:
-        """Compare both sides row by row, also while changes flow."""
+    def verify(self, listener: VerifyListener | None = None, tables: Sequence[str] = ()) -> VerifyResult:
+        """Compare both sides row by row, also while changes flow.
+
+        Args:
+            tables: Patterns, as in the pipeline file, of the tables to compare; all of them if there are none.
+
+        Raises:
+            OperatorError: Nothing is set up or copied, or a pattern means no table of the pipeline.
+            RetryableError: What was captured was not applied in time.
+        """
+        listener = listener or VerifyReport()
         if not (self._target.has_ledger() and self._source.has_capture()):
             raise OperatorError("there is nothing to compare yet", do="run `penstock setup`, then `penstock run`")
         with (
@@ -184,6 +206,8 @@ class Pipeline:
             uncaptured = self._source.not_captured(self.config.capture.tables)
             copied = ledger.instantiated()
             followed = self._followed(log.captured(), copied)
+            if tables:
+                followed, uncaptured = self._only(tables, followed, uncaptured)
             source = self._source.describe(followed - {found.table for found in uncaptured})
             target = self._target.describe(source)
             waiting = [name for name in sorted(source) if name not in copied]
@@ -386,6 +410,21 @@ class Pipeline:
     def _followed(self, captured: Iterable[Captured], copied: Container[TableName]) -> set[TableName]:
         """The captured tables that this pipeline means, and those that it has copied; the set may have others' too."""
         return {name for name in roots(captured) if name in copied or self._is_meant(name)}
+
+    def _only(
+        self, patterns: Sequence[str], followed: set[TableName], uncaptured: Sequence[Uncaptured]
+    ) -> tuple[set[TableName], list[Uncaptured]]:
+        chosen = [TablePattern.parse(text) for text in patterns]
+        names = followed | {found.table for found in uncaptured}
+        unknown = [repr(p.text) for p in chosen if not any(p.matches(name) for name in names)]
+        if unknown:
+            raise OperatorError(
+                f"no table of the pipeline matches {', '.join(unknown)}",
+                where=self._source.label,
+                do="`penstock plan` counts them; write schema.table, as the catalogue spells it",
+            )
+        found = [one for one in uncaptured if any(p.matches(one.table) for p in chosen)]
+        return {name for name in followed if any(p.matches(name) for p in chosen)}, found
 
     def _check_columns(self, source: TableSchema, target: TableSchema) -> None:
         lacking = [repr(column.name) for column in source.columns if column.name not in target.by_name]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.change import printable
 from penstock.dialects.base import DatabasePlan, transactions
+from penstock.text import printable
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import TYPE_CHECKING
 
-from penstock.apply.error_queue import ErrorEntry
-from penstock.apply.process import Progress
-from penstock.change import printable
 from penstock.errors import RetryableError
 from penstock.events import Event, tell
+from penstock.text import count, printable
+
+if TYPE_CHECKING:
+    from penstock.apply.error_queue import ErrorEntry
+    from penstock.apply.process import Progress
 
 _EVERY_S = 5.0
 
@@ -114,9 +117,15 @@ class Report:
         tell(event, describe(progress, rate=rate) + end, facts(progress))
 
 
-def count(number: int, noun: str) -> str:
-    """A number of things, in words: `1 table`, `2,000 tables`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+class VerifyReport:
+    """A `VerifyListener` that logs what keeps it waiting."""
+
+    def compared(self, ranges: int, of: int) -> None:
+        """So many ranges are compared, out of so many."""
+
+    def warned(self, text: str) -> None:
+        """Something a person should know."""
+        tell(Event.NOTE, printable(text), level=logging.WARNING)
 
 
 def describe(progress: Progress, *, rate: float | None = None) -> str:

@@ -1,0 +1,85 @@
+"""The package as people install it: a wheel with all it needs, a command that is quick to ask for help."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from penstock import __version__
+from tests.lab import Lab
+from tests.program import Program
+
+ROOT = Path(__file__).parents[1]
+
+
+def python(*arguments: str, folder: Path = ROOT, path: Path | None = None) -> str:
+    """Run this Python; with `path`, only the package that is there."""
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "COLUMNS": "80"}
+    if path is not None:
+        environment["PYTHONPATH"] = str(path)
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel unpacked, as an installer does."""
+    folder = tmp_path_factory.mktemp("wheel")
+    python("-m", "hatchling", "build", "-t", "wheel", "-d", str(folder))
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "site")
+    return folder / "site"
+
+
+def test_the_wheel_holds_all_that_is_no_python(installed: Path) -> None:
+    sources = ROOT / "src/penstock"
+    data = {str(p.relative_to(sources)) for p in sources.rglob("*") if p.suffix not in ("", ".py", ".pyc")}
+    there = {str(p.relative_to(installed / "penstock")) for p in (installed / "penstock").rglob("*")}
+    assert any(name.endswith(".sql") for name in data)
+    assert data | {"pipeline.schema.json"} <= there
+    (metadata,) = installed.glob("*.dist-info/METADATA")
+    assert f"Version: {__version__}" in metadata.read_text()
+    assert "Classifier: " in metadata.read_text()
+
+
+def test_an_installed_wheel_is_a_command(installed: Path, lab: Lab, tmp_path: Path) -> None:
+    where = python("-c", "import penstock; print(penstock.__file__)", folder=tmp_path, path=installed)
+    assert where.startswith(str(installed))
+    assert python("-m", "penstock", "--version", folder=tmp_path, path=installed) == f"penstock {__version__}\n"
+    program = Program(tmp_path, lab.source_url, lab.target_url, name=lab.name)
+    lab.source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    command = [sys.executable, "-m", "penstock"]
+    planned = program("plan", command=command, env={"PYTHONPATH": str(installed)})
+    assert planned.code == 0, planned.err
+    assert "tables to capture: 1" in planned.out
+
+
+def test_asking_for_help_imports_neither_spark_nor_arrow_nor_drivers() -> None:
+    heavy = python(
+        "-c", "import sys, penstock.cli.main; print({'pyspark', 'pyarrow', 'numpy', 'psycopg'} & set(sys.modules))"
+    )
+    assert heavy == "set()\n"
+
+
+def test_the_shell_can_complete() -> None:
+    assert "--install-completion" in python("-m", "penstock", "--help")
+
+
+def test_what_the_docs_print_for_python_runs(lab: Lab, tmp_path: Path) -> None:
+    lab.source.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 10)")
+    program = Program(tmp_path, lab.source_url, lab.target_url, name=lab.name)
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.S)
+    done = program("-c", example, command=[sys.executable])
+    assert done.code == 0, done.err
+    assert done.out.endswith("True\n")
+    assert "INFO:penstock:following" in done.err
+    lab.assert_identical("t")
