@@ -785,3 +785,29 @@ def test_on_spark_a_table_altered_just_before_its_snapshot_is_copied_with_its_ne
 
     assert lab.errors() == []
     lab.assert_identical("t")
+
+
+@pytest.mark.usefixtures("spark")
+def test_rows_without_a_column_that_could_be_written_are_copied(lab: Lab) -> None:
+    """A table may lose all its columns, and the target may make each of them itself."""
+    lab.source.execute(
+        "CREATE TABLE bare (id int); INSERT INTO bare VALUES (1), (2), (3); ALTER TABLE bare DROP COLUMN id;"
+        "CREATE TABLE made (n int GENERATED ALWAYS AS (7) STORED); INSERT INTO made SELECT FROM generate_series(1, 5);"
+        "CREATE TABLE keyed (n int GENERATED ALWAYS AS (7) STORED PRIMARY KEY); INSERT INTO keyed DEFAULT VALUES;"
+    )
+    pipeline = lab.pipeline()
+    pipeline.setup()
+    pipeline.run(threading.Event(), until_caught_up=True)
+    for change in (
+        "INSERT INTO bare DEFAULT VALUES",
+        "INSERT INTO bare SELECT FROM generate_series(1, 2)",
+        "INSERT INTO made DEFAULT VALUES",
+        "INSERT INTO made SELECT FROM generate_series(1, 200)",
+        "DELETE FROM keyed",
+    ):
+        lab.source.execute(change)
+    progress = pipeline.run(threading.Event(), until_caught_up=True)
+    assert (progress.transactions, progress.changes, progress.errors) == (5, 205, 0)
+    counts = [lab.target.execute(f"SELECT count(*) FROM {name}").fetchone() for name in ("bare", "made", "keyed")]
+    assert counts == [(6,), (206,), (0,)]
+    assert pipeline.verify().is_identical

@@ -197,3 +197,15 @@ def test_a_value_that_the_target_cannot_take_stops_nobody_else(lab: Lab, use_set
     lab.assert_identical("o")
     assert [entry.error_code for entry in lab.errors()] == ["3F000", "54001"]
     assert not any("hidden" in entry.error_message for entry in lab.errors())
+
+
+@pytest.mark.parametrize(
+    "columns", ["", "n int GENERATED ALWAYS AS (7) STORED"], ids=["a table without columns", "all columns generated"]
+)
+@pytest.mark.parametrize("rows", [1, 200])
+def test_rows_without_a_value_are_as_many_at_the_target(lab: Lab, columns: str, rows: int) -> None:
+    lab.setup(f"CREATE TABLE t ({columns})")
+    lab.source.execute("INSERT INTO t SELECT FROM generate_series(1, %s)", [rows])
+    lab.apply()
+    assert lab.target.execute("SELECT count(*) FROM t").fetchone() == (rows,)
+    assert lab.errors() == []

@@ -29,6 +29,8 @@ class Netting:
             not target.fires_triggers
             and not any(exclusion.is_deferrable for exclusion in target.exclusions)
             and all(name in target.by_name for name in names)
+            # Of rows without a value nothing is left in a table of values, not even how many they are.
+            and any(not target.by_name[name].is_generated for name in names)
             and all(target.by_name[column.name].reads(column) for column in self.source.columns)
             and set(self.table.key.columns) <= set(names)
             # What the source does not enforce may be broken in between.

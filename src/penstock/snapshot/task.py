@@ -27,6 +27,9 @@ class ChunkReader(Protocol):
     def raw_form(self) -> str:
         """Name of the form in which `read_raw` yields rows."""
 
+    def count_rows(self, table: TableSchema, chunk: Chunk, source: CopySource) -> int:
+        """Return how many rows a chunk has."""
+
     def read_raw(self, table: TableSchema, columns: Sequence[str], chunk: Chunk, source: CopySource) -> Iterator[bytes]:
         """Yield the same rows as blocks of bytes, which a target that takes this form can write as they are.
 
@@ -46,6 +49,9 @@ class ChunkLoader(TargetSession, Protocol):
 
     def load_raw(self, table: TargetTable, columns: Sequence[str], blocks: Iterable[bytes]) -> int:
         """Insert rows as they come, and return how many there were."""
+
+    def load_defaults(self, table: TargetTable, rows: int) -> None:
+        """Insert so many rows of which the target makes every column itself."""
 
     def open_chunk(self, process: str, epoch: int, chunk: Chunk) -> bool | None:
         """Lock a chunk's mark; False when it is done already, None when this run is over or it is not a chunk."""
@@ -97,7 +103,10 @@ def copy_chunk(chunk: Chunk, source: CopySource, context: CopyContext) -> int:
             return 0
         reader, table = context.source.chunk_reader(), context.source_tables[chunk.table]
         columns = [c.name for c in table.columns if not target.schema.by_name[c.name].is_generated]
-        if source.exported is not None and reader.raw_form == session.raw_form and columns:
+        if not columns:
+            rows = reader.count_rows(table, chunk, source)
+            session.load_defaults(target, rows)
+        elif source.exported is not None and reader.raw_form == session.raw_form:
             rows = session.load_raw(target, columns, reader.read_raw(table, columns, chunk, source))
         else:
             for batch in reader.read_chunk(table, columns, chunk, source):

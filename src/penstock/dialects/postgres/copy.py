@@ -134,6 +134,21 @@ class PostgresChunkReader:
         self, table: TableSchema, columns: Sequence[str], chunk: Chunk, source: CopySource
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a chunk; columns of canonical text."""
+        with self._reading(table, columns, chunk, source) as (reader, query):
+            yield from reader.stream(query, doing=f"copy table {table.name}")
+
+    def count_rows(self, table: TableSchema, chunk: Chunk, source: CopySource) -> int:
+        """Return how many rows a chunk has."""
+        names = [column.name for column in table.columns]
+        with self._reading(table, names, chunk, source) as (reader, query):
+            counted = f"SELECT count(*) AS n FROM ({query}) counted"
+            return int(reader.table(counted, doing=f"copy table {table.name}")["n"][0].as_py())
+
+    @contextmanager
+    def _reading(
+        self, table: TableSchema, columns: Sequence[str], chunk: Chunk, source: CopySource
+    ) -> Iterator[tuple[ArrowReader, str]]:
+        """A session that sees what the copy is as of, and the query for a chunk's rows."""
         wanted = [table.by_name[name] for name in columns]
         reader = ArrowReader(self._url, f"penstock {self._set_name} copy")
         try:
@@ -144,7 +159,7 @@ class PostgresChunkReader:
                 query = rows_now(table, wanted, chunk)
             else:
                 query = rows_as_of(table, wanted, chunk, self._set_name, Cut(Snapshot.parse(source.snapshot)))
-            yield from reader.stream(query, doing=f"copy table {table.name}")
+            yield reader, query
             if source.exported is not None:
                 found = reader.table(_rewritten(table), doing=f"copy table {table.name}")
                 self._refuse_rewritten(table, found["n"][0].as_py())

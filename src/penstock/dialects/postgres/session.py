@@ -126,6 +126,10 @@ class PostgresSession:
             raise self._translate(exc) from exc
         return cursor.rowcount
 
+    def load_defaults(self, table: TargetTable, rows: int) -> None:
+        """Insert so many rows of which the target makes every column itself."""
+        self._execute(f"INSERT INTO {_quoted(table)} SELECT FROM generate_series(1, %s)", [rows])
+
     def open_chunk(self, process: str, epoch: int, chunk: Chunk) -> bool | None:
         """Lock a chunk's mark; False when it is done already, None when this run is over or it is not a chunk."""
         row = self._execute(
