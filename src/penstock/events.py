@@ -27,6 +27,7 @@ class Event(StrEnum):
     LOCK_WAITING = "lock.waiting"
     CAPTURE_BEHIND = "capture.behind"
     TABLE_NOT_CAPTURED = "table.not_captured"
+    TARGET_LACKS = "target.lacks"
     NOTE = "note"
     RUN_STOPPING = "run.stopping"
     RUN_CAUGHT_UP = "run.caught_up"

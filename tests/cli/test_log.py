@@ -111,3 +111,24 @@ def test_the_error_that_a_run_stopped_at_is_named_by_its_id(lab: Lab, program: P
     assert goes_on.code == 0
     assert "goes on behind it\n" in goes_on.err
     assert "error queue" not in goes_on.err
+
+
+def test_what_the_target_lacks_is_said_before_a_change_fails(lab: Lab, program: Program) -> None:
+    lab.source.execute(SHOP)
+    assert program("setup").code == 0
+    with program.start("run") as run:
+        run.await_line("following")
+        lab.source.execute("ALTER TABLE visit ADD COLUMN place text; CREATE TABLE later (id int)")
+        # Nothing is written meanwhile.
+        run.await_line("table public.visit lacks column 'place' at the target", 60)
+        run.await_line("public.later is not captured", 60)
+        status = program("status", "--json").json
+        assert [line.split(" ")[1] for line in status["attention"][:1]] == ["public.visit"]
+        assert "public.later is not captured" in status["attention"][1]
+        assert "needs attention" in program("status").out
+        lab.target.execute("ALTER TABLE visit ADD COLUMN place text")
+        lab.source.execute("DROP TABLE later; INSERT INTO visit VALUES (1, 1, 'here')")
+        await_true(lambda: lab.target.execute("SELECT FROM visit WHERE place = 'here'").rowcount == 1)
+        assert program("status", "--json").json["attention"] == []
+        assert run.end() == 0, run.said
+    assert run.said.count("lacks column") == 1

@@ -62,7 +62,10 @@ def show(found: Status) -> None:
         ("pipeline", f"{found.pipeline}, {found.state}"),
         ("consistent up to", f"{consistent} (source commit time)"),
         ("lag", "unknown" if found.lag_s is None else f"{found.lag_s:.1f} s"),
-        ("waiting at the source", f"{found.backlog_changes:,} changes, log of {found.backlog_bytes / 1e6:,.1f} MB"),
+        (
+            "waiting at the source",
+            f"{found.backlog_changes:,} changes; the log's files take {found.backlog_bytes / 1e6:,.1f} MB",
+        ),
         ("errors in the queue", f"{found.errors:,}"),
         ("conflicts so far", f"{found.conflicts:,}"),
         ("applied so far", f"{found.transactions:,} transactions, {found.changes:,} row changes"),
@@ -71,6 +74,7 @@ def show(found: Status) -> None:
     ]
     if found.refused:
         facts.append(("cannot go on", found.refused))
+    facts += [("needs attention", line) for line in found.attention]
     if found.reason:
         at = f"{found.stopped_at.isoformat(timespec='seconds')}: " if found.stopped_at else ""
         facts.append(("stopped", f"{at}{found.reason}"))

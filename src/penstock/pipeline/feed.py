@@ -91,6 +91,7 @@ class SparkFeed:
         target: Target,
         describe_target: Callable[[Iterable[TableName]], Mapping[TableName, TableSchema]],
         follow_source: Callable[[], None],
+        compare: Callable[[Collection[TableName], Mapping[TableName, TableSchema]], bool],
         is_meant: Callable[[TableName], bool],
         definitions: Definitions,
         config: ServerConfig,
@@ -101,6 +102,8 @@ class SparkFeed:
             access: How tasks reach the log; `open_log` is how this process does.
             target: How tasks reach the target; `describe_target` reads its catalogue.
             follow_source: Brings the capture up to date after DDL; raises where that takes a person.
+            compare: Hears, whenever tables of either side have changed, which are followed, and what the target has;
+                says whether it lacks anything.
             is_meant: Whether the pipeline is about a table; the set may serve other pipelines too.
         """
         self._spark = spark
@@ -112,6 +115,7 @@ class SparkFeed:
         self._target = target
         self._describe_target = describe_target
         self._follow_source = follow_source
+        self._compare = compare
         self._is_meant = is_meant
         self._definitions = definitions
         self._config = config
@@ -120,6 +124,7 @@ class SparkFeed:
         self._captured: Sequence[Captured] = ()
         self._catalog: TargetCatalog | None = None
         self._catalog_read_at = 0.0
+        self._is_lacking = False
         self._consumer = ""
         self._anchor: Anchor | None = None
         self._seen_at = 0.0
@@ -198,13 +203,19 @@ class SparkFeed:
                 raise TablesAddedError("tables were added to the capture set; they are copied first")
             # A partition that is detached later is no new table.
             self._known |= {c.table.name for c in self._captured if c.root in self._known}
-        if is_new or is_aged:
+        # Somebody may just have added what the target lacks; the next change must not fail any more.
+        if is_new or is_aged or self._is_lacking:
             catalog = self._read_catalog()
             is_new = is_new or catalog != self._catalog
-            self._catalog, self._catalog_read_at = catalog, time.monotonic()
+            self._catalog = catalog
+            self._catalog_read_at = time.monotonic() if is_aged else self._catalog_read_at
         if is_new:
             dictionary = Dictionary(captured.table for captured in self._captured)
             assert self._catalog is not None
+            followed = self._known & roots(self._captured).keys()
+            self._is_lacking = self._compare(
+                followed, {name: table.schema for name, table in self._catalog.tables.items()}
+            )
             reader = SliceReader.of(self._source, self._access, self._captured, follows=self._known)
             jobs.share(reader, TaskContext(self._target, self._catalog, dictionary, self._config))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import replace
 from typing import Protocol
@@ -32,7 +32,7 @@ from penstock.pipeline.plan import Plan
 from penstock.pipeline.report import Report, VerifyReport
 from penstock.pipeline.resync import Resync
 from penstock.pipeline.sides import SourceSide, TargetLedger, TargetSide
-from penstock.pipeline.status import Status, not_set_up, status_of
+from penstock.pipeline.status import Status, lacking, not_set_up, status_of
 from penstock.position import START, Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.instantiate import CopyListener, Instantiator
@@ -99,6 +99,7 @@ class Pipeline:
         self._target = target
         self._start_spark = start_spark
         self._warned: set[str] = set()
+        self._lacking: Sequence[str] = ()
 
     def plan(self) -> Plan:
         """Work out what `setup` would do. Changes nothing."""
@@ -182,6 +183,7 @@ class Pipeline:
                 copied=[copied[name] for name in followed if name in copied],
                 to_copy=len(followed - set(copied)),
                 refused=refused,
+                attention=self._attention(followed & set(copied)),
             )
 
     def verify(self, listener: VerifyListener | None = None, tables: Sequence[str] = ()) -> VerifyResult:
@@ -329,6 +331,7 @@ class Pipeline:
                 target=self._target.access,
                 describe_target=self._target.describe,
                 follow_source=lambda: self._follow(listener),
+                compare=lambda followed, at_target: self._tell_lacking(followed, at_target, listener),
                 is_meant=self._is_meant,
                 definitions=ledger,
                 config=ServerConfig(
@@ -426,6 +429,10 @@ class Pipeline:
         found = [one for one in uncaptured if any(p.matches(one.table) for p in chosen)]
         return {name for name in followed if any(p.matches(name) for p in chosen)}, found
 
+    def _attention(self, copied: Collection[TableName]) -> list[str]:
+        found = lacking(self._source.describe(copied), self._target.describe(copied))
+        return found + [str(table) for table in self._source.not_captured(self.config.capture.tables)]
+
     def _check_columns(self, source: TableSchema, target: TableSchema) -> None:
         lacking = [repr(column.name) for column in source.columns if column.name not in target.by_name]
         if lacking:
@@ -456,6 +463,17 @@ class Pipeline:
             )
         for table in self._source.not_captured(self.config.capture.tables):
             self._warn_once(str(table), listener, Event.TABLE_NOT_CAPTURED)
+
+    def _tell_lacking(
+        self, followed: Iterable[TableName], at_target: Mapping[TableName, TableSchema], listener: RunListener
+    ) -> bool:
+        """Say what the target lacks that the source has, once as long as it does; returns whether it does."""
+        found = lacking(self._source.describe(followed), at_target)
+        for text in found:
+            if text not in self._lacking:
+                listener.warned(text, Event.TARGET_LACKS)
+        self._lacking = found
+        return bool(found)
 
     def _warn_once(self, text: str, listener: RunListener, event: Event) -> None:
         if text not in self._warned:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from penstock.apply.ledger import ProcessState
+from penstock.change import TableName
 from penstock.history import ConsumerState
 from penstock.position import Scn
+from penstock.schema import TableSchema
 from penstock.sources.trigger_queue.queue import Backlog
 
 
@@ -63,6 +65,7 @@ class Status:
         error: What made it abort.
         stopped_at, reason: When the last run stopped, and why; nothing while it runs.
         refused: Why the next run would be refused: source or target have another history.
+        attention: What has to be seen to before changes can be captured, or applied: a line each.
         consumers: Who the log at the source is kept for, and what each holds back; the furthest behind first.
     """
 
@@ -84,6 +87,7 @@ class Status:
     stopped_at: datetime | None
     reason: str | None
     refused: str | None
+    attention: Sequence[str]
     consumers: Sequence[HeldBack]
 
     def to_json(self) -> dict[str, Any]:
@@ -96,9 +100,26 @@ class Status:
         return plain
 
 
+def lacking(source: Mapping[TableName, TableSchema], target: Mapping[TableName, TableSchema]) -> list[str]:
+    """Return what the target lacks of tables of the source that are copied, a line for each table."""
+    found = []
+    for name, table in sorted(source.items()):
+        if name not in target:
+            found.append(f"table {name} does not exist at the target: its changes go to the error queue")
+            continue
+        names = [repr(column.name) for column in table.columns if column.name not in target[name].by_name]
+        if names:
+            columns = f"column{'s' if len(names) > 1 else ''} {', '.join(names)}"
+            found.append(
+                f"table {name} lacks {columns} at the target: its changes go to the error queue until that is added, or"
+                " what was renamed at the source is renamed there; `penstock plan` shows how"
+            )
+    return found
+
+
 def not_set_up(pipeline: str) -> Status:
     """The status of a pipeline that lacks its ledger or its capture set."""
-    return Status(pipeline, "not set up", None, None, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, None, None, None, [])
+    return Status(pipeline, "not set up", None, None, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, None, None, None, [], [])
 
 
 def status_of(
@@ -111,6 +132,7 @@ def status_of(
     copied: Collection[Scn],
     to_copy: int,
     refused: str | None,
+    attention: Sequence[str],
 ) -> Status:
     """Put together what the ledger and the log say; `copied` are the positions that tables were copied at."""
     if process is None:
@@ -154,5 +176,6 @@ def status_of(
         stopped_at=stopped_at,
         reason=reason,
         refused=refused,
+        attention=attention,
         consumers=[HeldBack.of(consumer, own_id) for consumer in consumers],
     )

@@ -347,7 +347,8 @@ def _check_table(plan: DatabasePlan, source: TableSchema, target: TableSchema) -
             fault(
                 f"table {name} lacks column {column.name!r}",
                 f"ALTER TABLE {quote(name.schema, name.name)} ADD COLUMN {quote(column.name)} {column.type};"
-                " then give the rows that are there the values that the source's have, if it filled them",
+                " then give the rows that are there the values that the source's have, if it filled them."
+                " If the source has renamed a column, rename it here instead",
             )
         elif there.base_type != column.base_type:
             fault(
