@@ -220,6 +220,8 @@ class World:
             with self._connect(side) as made:
                 made.execute(_PRELUDE)
         self.a, self.b, self.t = (self._stack.enter_context(self._connect(side)) for side in "abt")
+        # A first copy waits for DDL that is open, as a run's would; here nobody would ever end it.
+        self.a.execute("SET lock_timeout = '5s'")
         self.sessions = [
             tuple(self._stack.enter_context(self._connect(side, role)) for side in "ab") for role in SESSIONS
         ]
