@@ -86,7 +86,9 @@ def test_text_is_what_the_type_itself_writes(database: str) -> None:
         found = connection.execute(f"SELECT {texts} FROM t").fetchone()
         definition = (
             psycopg.RawCursor(connection)
-            .execute(f"SELECT definition -> 'columns' FROM ({sql_text('describe')}) d", [[table_oid(connection, "t")]])
+            .execute(
+                f"SELECT definition -> 'columns' FROM ({sql_text('describe')}) d", [[table_oid(connection, "t")], True]
+            )
             .fetchone()
         )
     assert definition is not None
