@@ -15,6 +15,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from penstock.apply.conflicts import ApplyError
 from penstock.apply.server import ServerConfig
 from penstock.change import TableName
 from penstock.dialects.postgres import copy as postgres_copy
@@ -22,10 +23,10 @@ from penstock.dialects.postgres.access import PostgresSource, PostgresTarget
 from penstock.dialects.postgres.connection import RAW_FORM
 from penstock.dialects.postgres.copy import PostgresChunkReader, PostgresCopyOrigin
 from penstock.errors import FencedError, OperatorError, PenstockError, RetryableError
-from penstock.schema import TableSchema
-from penstock.snapshot.chunk import Chunk, CopySource
-from penstock.snapshot.instantiate import CopyListener, HeldSnapshot, Instantiator
-from penstock.snapshot.task import CopyContext, copy_chunk
+from penstock.snapshot import chunk as chunk_module
+from penstock.snapshot.chunk import Chunk, CopySource, bundles
+from penstock.snapshot.instantiate import CopyListener, HeldSnapshot, Instantiator, Work
+from penstock.snapshot.task import CopyContext, copy_chunks
 from tests.lab import Lab, table
 
 ACCOUNTS = """
@@ -64,8 +65,8 @@ class CutAt(PostgresCopyOrigin):
         super().__init__(lab.source_url, lab.set_name)
         self._given = cuts
 
-    def cut_into_chunks(self, table: TableName) -> list[Chunk]:
-        return Chunk.between(table, self._given.get(table.name, []))
+    def cut_into_chunks(self, tables: Sequence[TableName]) -> list[Chunk]:
+        return [chunk for name in tables for chunk in Chunk.between(name, self._given.get(name.name, []))]
 
 
 @dataclass
@@ -77,11 +78,11 @@ class OneByOne:
     copied: list[tuple[str, int, int]]
     at_once: int = 16
 
-    def copy(self, chunks: Sequence[tuple[Chunk, CopySource]], done: CopyListener) -> None:
-        for chunk, source in chunks:
+    def copy(self, work: Sequence[Work], done: CopyListener) -> None:
+        for (chunk,), source in work:
             name = (chunk.table.name, chunk.number)
             self.before.get(name, lambda: None)()
-            rows = copy_chunk(chunk, source, self.context)
+            rows = copy_chunks([chunk], source, self.context)
             self.copied.append((*name, rows))
             done.copied(1, rows)
 
@@ -140,12 +141,12 @@ def crash_at(lab: Lab, where: tuple[str, int], *names: str, **options: Any) -> N
 def crash_behind_the_first_chunks(lab: Lab, origin: PostgresCopyOrigin, *names: str) -> None:
     """Copy the first chunk of every table, then have the process start anew."""
     with origin.hold_snapshot() as held:
-        chunks = {name: origin.cut_into_chunks(table(name)) for name in names}
+        chunks = {name: origin.cut_into_chunks([table(name)]) for name in names}
         assert min(map(len, chunks.values())) > 1
         lab.ledger.begin_copies([chunk for cut in chunks.values() for chunk in cut], held)
         context = copy_context(lab)
         for cut in chunks.values():
-            copy_chunk(cut[0], CopySource(held.text, held.exported), context)
+            copy_chunks([cut[0]], CopySource(held.text, held.exported), context)
     begin_again(lab)
 
 
@@ -298,21 +299,68 @@ class BreaksOff:
     lab: Lab
     raw_form: str
 
-    def chunk_reader(self) -> BreaksOff:
-        return self
+    def chunk_reader(self, source: CopySource) -> PostgresChunkReader:
+        reader = Breaking(self.lab.source_url, self.lab.set_name, source)
+        reader.form = self.raw_form
+        return reader
 
-    def read_chunk(
-        self, table: TableSchema, columns: Sequence[str], chunk: Chunk, source: CopySource
-    ) -> Iterator[pa.RecordBatch]:
-        yield from self._reader().read_chunk(table, columns, chunk, source)
+
+class Breaking(PostgresChunkReader):
+    form = ""
+
+    @property
+    def raw_form(self) -> str:
+        return self.form
+
+    def read_chunk(self, *args: Any) -> Iterator[pa.RecordBatch]:
+        yield from super().read_chunk(*args)
         raise RetryableError("connection lost")
 
-    def read_raw(self, table: TableSchema, columns: Sequence[str], chunk: Chunk, source: CopySource) -> Iterator[bytes]:
-        yield from self._reader().read_raw(table, columns, chunk, source)
+    def read_raw(self, *args: Any) -> Iterator[bytes]:
+        yield from super().read_raw(*args)
         raise RetryableError("connection lost")
 
-    def _reader(self) -> PostgresChunkReader:
-        return PostgresSource(self.lab.source_url, self.lab.set_name).chunk_reader()
+
+def test_small_chunks_go_together_and_large_ones_alone() -> None:
+    mb = 1024 * 1024
+    sizes = [0, mb, 3 * mb, 1, None, 5 * mb, 0, *[mb // 32] * 40]
+    chunks = [Chunk(table("t"), number, size_bytes=size) for number, size in enumerate(sizes)]
+
+    found = bundles(chunks)
+
+    assert [c for bundle in found for c in bundle] == chunks
+    assert [len(bundle) for bundle in found] == [3, 1, 1, 1, 32, 9]
+
+
+def test_small_tables_are_copied_together_or_not_at_all(lab: Lab) -> None:
+    prepare(lab, "".join(f"CREATE TABLE t{n} (id int PRIMARY KEY); INSERT INTO t{n} VALUES ({n});" for n in range(5)))
+    names = [f"t{n}" for n in range(5)]
+    tables, stop = [table(name) for name in names], threading.Event()
+    lab.target.execute("ALTER TABLE t3 ADD CHECK (id <> 3)")
+    origin = PostgresCopyOrigin(lab.source_url, lab.set_name)
+
+    with pytest.raises(ApplyError, match="t3_id_check"):
+        instantiator(lab, Together(copy_context(lab)), origin).run(tables, stop)
+    assert [row for name in names for row in lab.rows(name)] == []
+    lab.target.execute("ALTER TABLE t3 DROP CONSTRAINT t3_id_check")
+    begin_again(lab)
+    jobs = Together(copy_context(lab))
+    instantiator(lab, jobs, origin).run(tables, stop)
+
+    assert sorted(lab.ledger.instantiated()) == tables
+    assert_applied(lab, *names)
+
+
+@dataclass
+class Together:
+    """Copies bundle after bundle in this process."""
+
+    context: CopyContext
+    at_once: int = 16
+
+    def copy(self, work: Sequence[Work], done: CopyListener) -> None:
+        for chunks, source in work:
+            done.copied(len(chunks), copy_chunks(chunks, source, self.context))
 
 
 def test_a_chunk_that_is_done_is_not_copied_again(rows_of_t: Lab) -> None:
@@ -320,7 +368,7 @@ def test_a_chunk_that_is_done_is_not_copied_again(rows_of_t: Lab) -> None:
     crash_at(lab, ("t", 1), "t")
     snapshot = lab.ledger.open_copies()[0].snapshot
 
-    rows = copy_chunk(Chunk(table("t"), 0, None, ["10"]), CopySource(snapshot, None), copy_context(lab))
+    rows = copy_chunks([Chunk(table("t"), 0, None, ["10"])], CopySource(snapshot, None), copy_context(lab))
 
     assert rows == 0
     assert lab.target.execute("SELECT count(*) FROM t").fetchone() == (3,)
@@ -333,7 +381,7 @@ def test_a_chunk_of_an_earlier_run_is_refused(rows_of_t: Lab) -> None:
     open_copy = lab.ledger.open_copies()[0]
 
     with pytest.raises(FencedError, match="chunk 1"):
-        copy_chunk(open_copy.todo[0], CopySource(open_copy.snapshot, None), context)
+        copy_chunks([open_copy.todo[0]], CopySource(open_copy.snapshot, None), context)
 
     assert lab.target.execute("SELECT count(*) FROM t").fetchone() == (3,)
 
@@ -404,6 +452,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have tables of a few pages cut into chunks as larger ones are."""
     monkeypatch.setattr(postgres_copy, "_CHUNK_BYTES", 8192)
     monkeypatch.setattr(postgres_copy, "_SAMPLED_PERCENT", 100)
+    monkeypatch.setattr(chunk_module, "_BUNDLE_BYTES", -1)
 
 
 def test_whatever_happens_after_the_snapshot_can_be_undone(lab: Lab) -> None:

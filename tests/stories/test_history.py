@@ -165,7 +165,7 @@ def test_a_source_that_lost_what_the_first_copy_holds_is_refused(pair: ServerPai
     commit(pair.lab, 1, 10)
     with pair.lab.pipeline()._source.origin().hold_snapshot() as held:
         pair.lab.target.execute("DELETE FROM penstock.instantiation")
-        chunks = pair.lab.pipeline()._source.origin().cut_into_chunks(TableName("public", "t"))
+        chunks = pair.lab.pipeline()._source.origin().cut_into_chunks([TableName("public", "t")])
         pair.lab.ledger.begin_copies(chunks, held)
     pair.put_back()
 

@@ -534,18 +534,18 @@ def test_a_view_in_the_place_of_a_table_is_not_copied(lab: Lab, mallory: Mallory
     lab.pipeline().setup()
     schema = lab.pipeline()._source.describe([table("t")])[table("t")]
     origin = PostgresCopyOrigin(lab.source_url, lab.set_name)
-    reader = PostgresChunkReader(lab.source_url, lab.set_name)
     with origin.hold_snapshot() as held:
         mallory.source.execute(VIEW.format(table="t", role=role))
         for exported in (held.exported, None):
-            source = CopySource(held.text, exported)
+            reader = PostgresChunkReader(lab.source_url, lab.set_name, CopySource(held.text, exported))
             with pytest.raises(OperatorError, match="restricted"):
-                list(reader.read_chunk(schema, ["id", "v"], Chunk(table("t"), 0), source))
+                list(reader.read_chunk(schema, ["id", "v"], Chunk(table("t"), 0)))
             if exported is not None:
                 with pytest.raises(OperatorError, match="restricted"):
-                    list(reader.read_raw(schema, ["id", "v"], Chunk(table("t"), 0), source))
+                    list(reader.read_raw(schema, ["id", "v"], Chunk(table("t"), 0)))
+            reader.close()
     with pytest.raises(RetryableError, match=r"public\.t was dropped or renamed"):
-        origin.cut_into_chunks(table("t"))
+        origin.cut_into_chunks([table("t")])
     assert lab.source.execute("SELECT FROM pg_roles WHERE rolname = %s", [role]).fetchall() == []
 
 

@@ -9,7 +9,7 @@ from penstock.apply.server import ServerConfig
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres.connection import RAW_FORM
 from penstock.snapshot.chunk import Chunk, CopySource
-from penstock.snapshot.task import CopyContext, copy_chunk
+from penstock.snapshot.task import CopyContext, copy_chunks
 from tests.conftest import create_database, drop_database, numbers
 from tests.lab import Lab, table
 
@@ -207,7 +207,7 @@ def _copy(lab: Lab, *names: str) -> None:
             lab.name, lab.state.epoch, lab.reader().access, context.target, captured, context.catalog.tables
         )
         for chunk in chunks:
-            copy_chunk(chunk, CopySource(held.text, held.exported), copy)
+            copy_chunks([chunk], CopySource(held.text, held.exported), copy)
     lab.ledger.finish_copies()
 
 

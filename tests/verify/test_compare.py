@@ -49,12 +49,11 @@ class InTurn:
     calls: list[list[tuple[str, int]]] = field(default_factory=list)
     at_once: int = 16
 
-    def compare(self, chunks: Sequence[Chunk]) -> Sequence[RangeResult]:
+    def compare(self, bundles: Sequence[Sequence[Chunk]]) -> Sequence[RangeResult]:
         if len(self.calls) < len(self.before):
             self.before[len(self.calls)]()
-        self.calls.append([(chunk.table.name, chunk.number) for chunk in chunks])
-        source, target = self.context.source_tables, self.context.target_tables
-        return [self.context.comparer.compare(source[x.table], target[x.table], x) for x in chunks]
+        self.calls.append([(chunk.table.name, chunk.number) for bundle in bundles for chunk in bundle])
+        return [result for bundle in bundles for result in self.context.compare(bundle)]
 
 
 class Nobody:
@@ -484,7 +483,7 @@ def test_a_truncate_that_waits_cannot_be_looked_behind(copied: Lab) -> None:
     copied.source.execute("TRUNCATE t")
 
     with pytest.raises(RetryableError, match=r"public\.t was truncated"):
-        jobs_of(copied, ["t"]).compare(Chunk.between(table("t"), []))
+        jobs_of(copied, ["t"]).compare([Chunk.between(table("t"), [])])
 
 
 def test_a_log_that_was_freed_still_tells_what_waits(copied: Lab) -> None:

@@ -222,9 +222,10 @@ class Pipeline:
             for name, table in sorted(source.items()):
                 self._check_columns(table, target[name])
             origin = self._source.origin()
-            chunks = [chunk for name in sorted(source) for chunk in origin.cut_into_chunks(name)]
-            comparer = self._source.comparer(self._target)
-            jobs = CompareJobs(self._start_spark(), compare.CompareContext(comparer, source, target))
+            chunks = origin.cut_into_chunks(sorted(source))
+            context = compare.CompareContext(self._source.comparer(self._target), source, target)
+            is_quick = compare.are_few(chunks)
+            jobs = compare.LocalJobs(context) if is_quick else CompareJobs(self._start_spark(), context)
             result = compare.verify(
                 chunks,
                 jobs,

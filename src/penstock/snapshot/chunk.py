@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.change import TableName
+
+_BUNDLE_BYTES = 4 * 1024 * 1024
+_BUNDLE_CHUNKS = 32
+"""As much as is done in a few tenths of a second, and no more locks than a server has room for."""
 
 KeyValues = Sequence[str]
 """Canonical text of the values of a table's key columns, in the key's order."""
@@ -21,6 +25,7 @@ class Chunk:
         after: Key before the first row; None for no lower end.
         upto: Key of the last row; None for no upper end.
         is_by_text: Keys are in the order of their canonical text's code points, whatever their type.
+        size_bytes: Roughly what its rows take up; None where that was not asked for.
     """
 
     table: TableName
@@ -28,6 +33,7 @@ class Chunk:
     after: KeyValues | None = None
     upto: KeyValues | None = None
     is_by_text: bool = False
+    size_bytes: int | None = field(default=None, compare=False)
 
     @property
     def is_bounded(self) -> bool:
@@ -40,10 +46,29 @@ class Chunk:
         return {"after": self.after, "upto": self.upto}
 
     @classmethod
-    def between(cls, table: TableName, cuts: Sequence[KeyValues]) -> list[Chunk]:
-        """Cut a table at these keys; every row is in exactly one of the chunks."""
+    def between(cls, table: TableName, cuts: Sequence[KeyValues], size_bytes: int | None = None) -> list[Chunk]:
+        """Cut a table of some size at these keys; every row is in exactly one of the chunks."""
         ends: list[KeyValues | None] = [None, *cuts, None]
-        return [cls(table, i, ends[i], ends[i + 1]) for i in range(len(ends) - 1)]
+        each = None if size_bytes is None else size_bytes // (len(cuts) + 1)
+        return [cls(table, i, ends[i], ends[i + 1], size_bytes=each) for i in range(len(ends) - 1)]
+
+
+def bundles(chunks: Iterable[Chunk]) -> list[list[Chunk]]:
+    """Put small chunks that follow each other together; each bundle is worth a session and a transaction of its own.
+
+    A chunk of which nobody knows how large it is stays alone.
+    """
+    found: list[list[Chunk]] = []
+    room = -1
+    for chunk in chunks:
+        size = chunk.size_bytes
+        if size is not None and size <= room and len(found[-1]) < _BUNDLE_CHUNKS:
+            found[-1].append(chunk)
+            room -= size
+        else:
+            found.append([chunk])
+            room = -1 if size is None else _BUNDLE_BYTES - size
+    return found
 
 
 @dataclass(frozen=True)

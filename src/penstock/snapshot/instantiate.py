@@ -17,7 +17,10 @@ from typing import Protocol
 from penstock.change import TableName
 from penstock.errors import OperatorError
 from penstock.position import Anchor, Scn
-from penstock.snapshot.chunk import Chunk, CopySource
+from penstock.snapshot.chunk import Chunk, CopySource, bundles
+
+Work = tuple[Sequence[Chunk], CopySource]
+"""Chunks that are copied in one target transaction, and as of when."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,8 @@ class CopyOrigin(Protocol):
     def hold_snapshot(self) -> AbstractContextManager[HeldSnapshot]:
         """Take a snapshot, cut the log at it, and keep it readable for other sessions until the end."""
 
-    def cut_into_chunks(self, table: TableName) -> list[Chunk]:
-        """Cut a table into pieces of roughly equal size."""
+    def cut_into_chunks(self, tables: Sequence[TableName]) -> list[Chunk]:
+        """Cut each of the tables into pieces of roughly equal size."""
 
     def can_resume(self, table: TableName, snapshot: str) -> bool:
         """Whether rows can be put back to what they were at a snapshot, for the chunks that are still missing."""
@@ -92,10 +95,10 @@ class ChunkJobs(Protocol):
 
     @property
     def at_once(self) -> int:
-        """How many chunks one call should be given."""
+        """How many pieces of work one call should be given."""
 
-    def copy(self, chunks: Sequence[tuple[Chunk, CopySource]], done: CopyListener) -> None:
-        """Copy chunks, each in one target transaction that also marks it as done in the ledger."""
+    def copy(self, work: Sequence[Work], done: CopyListener) -> None:
+        """Copy chunks; each piece in one target transaction that also marks its chunks as done in the ledger."""
 
 
 class CopyListener(Protocol):
@@ -148,16 +151,16 @@ class Instantiator:
         going_on = {copy.table for copy in resumed}
         fresh = [table for table in tables if table not in done and table not in going_on]
         self._refuse_full(fresh)
-        work = [(chunk, CopySource(copy.snapshot, None)) for copy in resumed for chunk in copy.todo]
-        if work and not self._copy(work, stop):
-            return False
+        for snapshot in sorted({copy.snapshot for copy in resumed}):
+            todo = [chunk for copy in resumed if copy.snapshot == snapshot for chunk in copy.todo]
+            if not self._copy(todo, CopySource(snapshot, None), stop):
+                return False
         if fresh:
             with self._origin.hold_snapshot() as held:
                 self._confirm()
-                chunks = [chunk for table in fresh for chunk in self._origin.cut_into_chunks(table)]
+                chunks = self._origin.cut_into_chunks(fresh)
                 self._ledger.begin_copies(chunks, held)
-                source = CopySource(held.text, held.exported)
-                if not self._copy([(chunk, source) for chunk in chunks], stop):
+                if not self._copy(chunks, CopySource(held.text, held.exported), stop):
                     return False
         self._ledger.finish_copies()
         return True
@@ -177,9 +180,9 @@ class Instantiator:
                 do="empty it, or take it out of capture.tables",
             )
 
-    def _copy(self, work: Sequence[tuple[Chunk, CopySource]], stop: threading.Event) -> bool:
-        self._listener.copying(len(work), len({chunk.table for chunk, _ in work}))
-        work = _by_turns(work)
+    def _copy(self, chunks: Sequence[Chunk], source: CopySource, stop: threading.Event) -> bool:
+        self._listener.copying(len(chunks), len({chunk.table for chunk in chunks}))
+        work = [(bundle, source) for bundle in bundles(_by_turns(chunks))]
         step = self._jobs.at_once
         for first in range(0, len(work), step):
             if stop.is_set():
@@ -188,12 +191,12 @@ class Instantiator:
         return True
 
 
-def _by_turns(work: Sequence[tuple[Chunk, CopySource]]) -> list[tuple[Chunk, CopySource]]:
+def _by_turns(chunks: Sequence[Chunk]) -> list[Chunk]:
     """Deal out chunks of each table in turn, for those that follow each other are copied side by side.
 
     Two sessions that fill the same table and its indexes get into each other's way.
     """
-    tables: dict[TableName, list[tuple[Chunk, CopySource]]] = {}
-    for chunk, source in work:
-        tables.setdefault(chunk.table, []).append((chunk, source))
-    return [item for turn in zip_longest(*tables.values()) for item in turn if item is not None]
+    tables: dict[TableName, list[Chunk]] = {}
+    for chunk in chunks:
+        tables.setdefault(chunk.table, []).append(chunk)
+    return [chunk for turn in zip_longest(*tables.values()) for chunk in turn if chunk is not None]

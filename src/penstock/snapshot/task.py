@@ -1,8 +1,9 @@
-"""The task that copies one chunk: rows go from source to target inside it, not through Spark."""
+"""The task that copies a few chunks: rows go from source to target inside it, not through Spark."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,25 +17,26 @@ from penstock.snapshot.chunk import Chunk, CopySource
 
 
 class ChunkReader(Protocol):
-    """Reads chunks at the source."""
+    """Reads chunks at the source, one after the other, as of one snapshot. Opens its session when first needed."""
 
-    def read_chunk(
-        self, table: TableSchema, columns: Sequence[str], chunk: Chunk, source: CopySource
-    ) -> Iterator[pa.RecordBatch]:
+    def read_chunk(self, table: TableSchema, columns: Sequence[str], chunk: Chunk) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a chunk, as of the source's snapshot; columns of canonical text."""
 
     @property
     def raw_form(self) -> str:
         """Name of the form in which `read_raw` yields rows."""
 
-    def count_rows(self, table: TableSchema, chunk: Chunk, source: CopySource) -> int:
+    def count_rows(self, table: TableSchema, chunk: Chunk) -> int:
         """Return how many rows a chunk has."""
 
-    def read_raw(self, table: TableSchema, columns: Sequence[str], chunk: Chunk, source: CopySource) -> Iterator[bytes]:
+    def read_raw(self, table: TableSchema, columns: Sequence[str], chunk: Chunk) -> Iterator[bytes]:
         """Yield the same rows as blocks of bytes, which a target that takes this form can write as they are.
 
-        The source's session must still hold the snapshot.
+        A session must still hold the snapshot.
         """
+
+    def close(self) -> None:
+        """Close the session."""
 
 
 class ChunkLoader(TargetSession, Protocol):
@@ -63,7 +65,7 @@ class ChunkLoader(TargetSession, Protocol):
 class ReaderAccess(Protocol):
     """How a task reaches the source of a copy."""
 
-    def chunk_reader(self) -> ChunkReader:
+    def chunk_reader(self, source: CopySource) -> ChunkReader:
         """Return a reader; it travels no further."""
 
 
@@ -86,31 +88,34 @@ class CopyContext:
     target_tables: Mapping[TableName, TargetTable]
 
 
-def copy_chunk(chunk: Chunk, source: CopySource, context: CopyContext) -> int:
-    """Copy a chunk in one target transaction; returns the number of rows, 0 if an earlier attempt has done it.
+def copy_chunks(chunks: Sequence[Chunk], source: CopySource, context: CopyContext) -> int:
+    """Copy chunks in one target transaction; returns the number of rows, without those of an earlier attempt.
 
     Raises:
         FencedError: Another run of the process has taken over.
     """
     session = context.target.loader(context.epoch)
-    target = context.target_tables[chunk.table]
+    with closing(context.source.chunk_reader(source)) as reader, session.transaction():
+        return sum(_copy(chunk, source, context, reader, session) for chunk in chunks)
+
+
+def _copy(chunk: Chunk, source: CopySource, context: CopyContext, reader: ChunkReader, session: ChunkLoader) -> int:
+    is_todo = session.open_chunk(context.process, context.epoch, chunk)
+    if is_todo is None:
+        raise FencedError("another run has taken over", where=f"copy of {chunk.table}, chunk {chunk.number}")
+    if not is_todo:
+        return 0
+    table, target = context.source_tables[chunk.table], context.target_tables[chunk.table]
+    columns = [c.name for c in table.columns if not target.schema.by_name[c.name].is_generated]
     rows = 0
-    with session.transaction():
-        is_todo = session.open_chunk(context.process, context.epoch, chunk)
-        if is_todo is None:
-            raise FencedError("another run has taken over", where=f"copy of {chunk.table}, chunk {chunk.number}")
-        if not is_todo:
-            return 0
-        reader, table = context.source.chunk_reader(), context.source_tables[chunk.table]
-        columns = [c.name for c in table.columns if not target.schema.by_name[c.name].is_generated]
-        if not columns:
-            rows = reader.count_rows(table, chunk, source)
-            session.load_defaults(target, rows)
-        elif source.exported is not None and reader.raw_form == session.raw_form:
-            rows = session.load_raw(target, columns, reader.read_raw(table, columns, chunk, source))
-        else:
-            for batch in reader.read_chunk(table, columns, chunk, source):
-                session.load(target, pa.Table.from_batches([batch]))
-                rows += batch.num_rows
-        session.close_chunk(context.process, chunk, rows)
+    if not columns:
+        rows = reader.count_rows(table, chunk)
+        session.load_defaults(target, rows)
+    elif source.exported is not None and reader.raw_form == session.raw_form:
+        rows = session.load_raw(target, columns, reader.read_raw(table, columns, chunk))
+    else:
+        for batch in reader.read_chunk(table, columns, chunk):
+            session.load(target, pa.Table.from_batches([batch]))
+            rows += batch.num_rows
+    session.close_chunk(context.process, chunk, rows)
     return rows

@@ -35,9 +35,9 @@ from penstock.apply.task import (
 )
 from penstock.errors import PenstockError, RetryableError, from_json
 from penstock.position import START
-from penstock.snapshot.chunk import Chunk, CopySource
-from penstock.snapshot.instantiate import CopyListener
-from penstock.snapshot.task import CopyContext, copy_chunk
+from penstock.snapshot.chunk import Chunk
+from penstock.snapshot.instantiate import CopyListener, Work
+from penstock.snapshot.task import CopyContext, copy_chunks
 from penstock.sources.trigger_queue.position import Slice
 from penstock.sources.trigger_queue.queue import SliceReader
 from penstock.spark.schemas import PACKED
@@ -161,7 +161,7 @@ def large_transaction(reader: SliceReader, part: Slice) -> LargeTransaction:
 
 
 class ChunkJobs:
-    """Implements `snapshot.instantiate.ChunkJobs`: a few chunks to a task."""
+    """Implements `snapshot.instantiate.ChunkJobs`: a few pieces of work to a task."""
 
     def __init__(self, spark: SparkSession, context: CopyContext) -> None:
         """Copy with `context`."""
@@ -170,10 +170,10 @@ class ChunkJobs:
 
     @property
     def at_once(self) -> int:
-        """How many chunks one call should be given."""
+        """How many pieces of work one call should be given."""
         return _at_once(self._spark)
 
-    def copy(self, chunks: Sequence[tuple[Chunk, CopySource]], done: CopyListener) -> None:
+    def copy(self, work: Sequence[Work], done: CopyListener) -> None:
         """Copy chunks side by side.
 
         Raises:
@@ -181,12 +181,12 @@ class ChunkJobs:
             PenstockError: Something else keeps a chunk from being copied.
         """
         with _shared(self._spark, self._context) as shared:
-            copied = _for_each(self._spark, chunks, lambda work: copy_chunk(*work, shared.value))
-        done.copied(len(chunks), sum(copied))
+            copied = _for_each(self._spark, work, lambda piece: copy_chunks(*piece, shared.value))
+        done.copied(sum(len(chunks) for chunks, _ in work), sum(copied))
 
 
 class CompareJobs:
-    """Implements `verify.compare.RangeJobs`: a few ranges to a task."""
+    """Implements `verify.compare.RangeJobs`: a few bundles to a task."""
 
     def __init__(self, spark: SparkSession, context: CompareContext) -> None:
         """Compare with `context`."""
@@ -195,19 +195,18 @@ class CompareJobs:
 
     @property
     def at_once(self) -> int:
-        """How many ranges one call should be given."""
+        """How many bundles of ranges one call should be given."""
         return _at_once(self._spark)
 
-    def compare(self, chunks: Sequence[Chunk]) -> Sequence[RangeResult]:
-        """Compare ranges side by side."""
+    def compare(self, bundles: Sequence[Sequence[Chunk]]) -> Sequence[RangeResult]:
+        """Compare bundles of ranges side by side."""
 
-        def compare(chunk: Chunk) -> RangeResult:
-            context = shared.value
-            source, target = context.source_tables[chunk.table], context.target_tables[chunk.table]
-            return context.comparer.compare(source, target, chunk)
+        def compare(bundle: Sequence[Chunk]) -> Sequence[RangeResult]:
+            return shared.value.compare(bundle)
 
         with _shared(self._spark, self._context) as shared:
-            return _for_each(self._spark, chunks, compare)
+            results = _for_each(self._spark, bundles, compare)
+        return list(chain.from_iterable(results))
 
 
 def _for_each(spark: SparkSession, work: Sequence[Item], do: Callable[[Item], Result]) -> list[Result]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,13 +17,20 @@ from penstock.change import Image, TableName
 from penstock.errors import OperatorError, RetryableError
 from penstock.position import Scn
 from penstock.schema import TableSchema
-from penstock.snapshot.chunk import Chunk
+from penstock.snapshot.chunk import Chunk, bundles
 
 MOST_KEYS = 100
 """Keys named for each range; all differences are counted."""
 
 _WAIT_S = 30
 """How long to wait for the consistency point before looking again at what differed."""
+
+
+Range = tuple[TableSchema, TableSchema, Chunk]
+"""Rows of a table at the source and at the target."""
+
+_FEW_BYTES = 64 * 1024 * 1024
+"""So little is compared before Spark would have started."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +91,16 @@ class CompareContext:
     source_tables: Mapping[TableName, TableSchema]
     target_tables: Mapping[TableName, TableSchema]
 
+    def compare(self, chunks: Sequence[Chunk]) -> list[RangeResult]:
+        """Compare ranges, all at one position; raises as `RangeComparer` does."""
+        return self.comparer.compare([(self.source_tables[c.table], self.target_tables[c.table], c) for c in chunks])
+
 
 class RangeComparer(Protocol):
-    """Compares a range in both databases, inside a task."""
+    """Compares ranges in both databases, inside a task."""
 
-    def compare(self, source: TableSchema, target: TableSchema, chunk: Chunk) -> RangeResult:
-        """Compare the rows of a range at one position.
+    def compare(self, ranges: Sequence[Range]) -> list[RangeResult]:
+        """Compare the rows of ranges, all at one position.
 
         Raises:
             RetryableError: The source cannot tell how it was at that position; a moment later it can.
@@ -100,10 +112,25 @@ class RangeJobs(Protocol):
 
     @property
     def at_once(self) -> int:
-        """How many ranges one call should be given."""
+        """How many bundles of ranges one call should be given."""
 
-    def compare(self, chunks: Sequence[Chunk]) -> Sequence[RangeResult]:
-        """Compare ranges; results in any order."""
+    def compare(self, bundles: Sequence[Sequence[Chunk]]) -> Sequence[RangeResult]:
+        """Compare bundles of ranges, each at a position of its own; results in any order."""
+
+
+class LocalJobs:
+    """Implements `RangeJobs` with a few threads: what is compared is done by the databases."""
+
+    at_once = 8
+
+    def __init__(self, context: CompareContext) -> None:
+        """Compare with `context`."""
+        self._context = context
+
+    def compare(self, bundles: Sequence[Sequence[Chunk]]) -> Sequence[RangeResult]:
+        """Compare ranges, a few at a time."""
+        with ThreadPoolExecutor(max_workers=2) as threads:
+            return [result for results in threads.map(self._context.compare, bundles) for result in results]
 
 
 class Listener(Protocol):
@@ -133,7 +160,7 @@ def verify(
     suspects = [result.chunk for result in results if result.differing]
     if suspects:
         _await(tick(), consistency_point, is_running)
-        again = {(r.chunk.table, r.chunk.number): r for r in _retrying(jobs, suspects, is_running)}
+        again = {(r.chunk.table, r.chunk.number): r for r in _retrying(jobs, bundles(suspects), is_running)}
         results = [again.get((r.chunk.table, r.chunk.number), r) for r in results]
     tables: dict[TableName, TableResult] = {}
     for result in sorted(results, key=lambda r: (r.chunk.table, r.chunk.number)):
@@ -144,22 +171,30 @@ def verify(
     return VerifyResult(list(tables.values()))
 
 
+def are_few(chunks: Sequence[Chunk]) -> bool:
+    """Whether these are compared sooner than Spark starts."""
+    sizes = [chunk.size_bytes for chunk in chunks]
+    return None not in sizes and sum(size for size in sizes if size is not None) <= _FEW_BYTES
+
+
 def _compare(
     chunks: Sequence[Chunk], jobs: RangeJobs, listener: Listener, is_running: Callable[[], bool]
 ) -> list[RangeResult]:
     results: list[RangeResult] = []
-    step = jobs.at_once
-    for first in range(0, len(chunks), step):
-        results += _retrying(jobs, chunks[first : first + step], is_running)
+    work, step = bundles(chunks), jobs.at_once
+    for first in range(0, len(work), step):
+        results += _retrying(jobs, work[first : first + step], is_running)
         listener.compared(len(results), len(chunks))
     return results
 
 
-def _retrying(jobs: RangeJobs, chunks: Sequence[Chunk], is_running: Callable[[], bool]) -> Sequence[RangeResult]:
+def _retrying(
+    jobs: RangeJobs, work: Sequence[Sequence[Chunk]], is_running: Callable[[], bool]
+) -> Sequence[RangeResult]:
     attempts = 20
     for attempt in range(attempts):
         try:
-            return jobs.compare(chunks)
+            return jobs.compare(work)
         except RetryableError:
             # What waits to be applied goes on waiting when nobody applies.
             if attempt == attempts - 1 or not is_running():

@@ -10,6 +10,7 @@ from penstock.dialects.postgres.change_log import ChangeLog
 from penstock.dialects.postgres.copy import PostgresChunkReader
 from penstock.dialects.postgres.lane_ledger import PostgresLaneLedger, lane_application_name
 from penstock.dialects.postgres.session import PostgresSession
+from penstock.snapshot.chunk import CopySource
 
 _logs: dict[PostgresSource, ChangeLog] = {}
 _sessions: dict[PostgresTarget, tuple[int, PostgresSession]] = {}
@@ -28,9 +29,9 @@ class PostgresSource:
             _logs[self] = ChangeLog(self.url, self.set_name)
         return _logs[self]
 
-    def chunk_reader(self) -> PostgresChunkReader:
+    def chunk_reader(self, source: CopySource) -> PostgresChunkReader:
         """Return a reader of chunks."""
-        return PostgresChunkReader(self.url, self.set_name)
+        return PostgresChunkReader(self.url, self.set_name, source)
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,20 @@ def table_oids(connection: Connection, names: Iterable[TableName]) -> dict[Table
     return {TableName(schema, name): oid for schema, name, oid in rows}
 
 
+def table_sizes(connection: Connection, names: Iterable[TableName]) -> dict[TableName, int]:
+    """Return how many bytes the tables among `names` that exist take up, partitions included, indexes left out."""
+    oids = table_oids(connection, names)
+    rows = connection.execute(
+        "WITH RECURSIVE part (root, oid) AS (SELECT r, r FROM unnest(%s::oid[]) r UNION ALL"
+        " SELECT root, inhrelid FROM pg_inherits JOIN part ON inhparent = part.oid"
+        " JOIN pg_class c ON c.oid = inhrelid AND c.relispartition)"
+        " SELECT root, sum(pg_table_size(oid))::bigint FROM part GROUP BY root",
+        [list(oids.values())],
+    )
+    sizes: dict[int, int | None] = dict(rows.fetchall())
+    return {name: sizes[oid] or 0 for name, oid in oids.items()}
+
+
 def unlogged_tables(connection: Connection, names: Iterable[TableName]) -> list[TableName]:
     """Return the tables among `names` that are unlogged, or have a partition that is."""
     oids = table_oids(connection, names)

@@ -1,4 +1,4 @@
-"""Comparing a range of a table in two PostgreSQL databases."""
+"""Comparing ranges of tables in two PostgreSQL databases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.errors import RetryableError
 from penstock.position import Scn
 from penstock.schema import Column, TableSchema
 from penstock.snapshot.chunk import Chunk
-from penstock.verify.compare import MOST_KEYS, Difference, RangeResult
+from penstock.verify.compare import MOST_KEYS, Difference, Range, RangeResult
 
 _BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
@@ -32,26 +32,41 @@ class PostgresComparer:
     target_url: str = field(repr=False)
     process: str
 
-    def compare(self, source: TableSchema, target: TableSchema, chunk: Chunk) -> RangeResult:
-        """Compare the rows of a range, at what the target says is applied."""
+    def compare(self, ranges: Sequence[Range]) -> list[RangeResult]:
+        """Compare the rows of ranges, at what the target says is applied; all of them at one position."""
+        with self._readers() as (at_source, at_target, cut):
+            found = []
+            for source, target, chunk in ranges:
+                self._check_log(at_source, source.name, cut)
+                found.append(self._compare(source, target, chunk, (at_source, at_target), cut))
+            return found
+
+    def _compare(
+        self,
+        source: TableSchema,
+        target: TableSchema,
+        chunk: Chunk,
+        readers: tuple[ArrowReader, ArrowReader],
+        cut: Cut,
+    ) -> RangeResult:
+        at_source, at_target = readers
         columns = [column for column in source.columns if column.name in target.by_name]
         pair = _Columns(columns, [target.by_name[column.name] for column in columns])
-        with self._readers(source.name) as (at_source, at_target, cut):
-            if chunk.is_bounded and _collations(at_source, source) != _collations(at_target, target):
-                # What lies between two keys is not the same on both sides.
-                chunk = replace(chunk, is_by_text=True)
-            now = rows_now(target, pair.target, chunk)
-            if source.primary_key is None:
-                before = row_counts_as_of(source, pair.source, self.set_name, cut)
-                after = f"SELECT digest, count(*) AS n FROM ({_digests(now, pair.target, ())}) r GROUP BY digest"
-                return _compare_counts((at_source, at_target), (before, after), chunk)
-            key = [source.by_name[name] for name in source.primary_key.columns]
-            then = rows_as_of(source, pair.source, chunk, self.set_name, cut)
-            queries = _digests(then, pair.source, key), _digests(now, pair.target, key)
-            return _compare_rows((at_source, at_target), queries, key, chunk)
+        if chunk.is_bounded and _collations(at_source, source) != _collations(at_target, target):
+            # What lies between two keys is not the same on both sides.
+            chunk = replace(chunk, is_by_text=True)
+        now = rows_now(target, pair.target, chunk)
+        if source.primary_key is None:
+            before = row_counts_as_of(source, pair.source, self.set_name, cut)
+            after = f"SELECT digest, count(*) AS n FROM ({_digests(now, pair.target, ())}) r GROUP BY digest"
+            return _compare_counts(readers, (before, after), chunk)
+        key = [source.by_name[name] for name in source.primary_key.columns]
+        then = rows_as_of(source, pair.source, chunk, self.set_name, cut)
+        queries = _digests(then, pair.source, key), _digests(now, pair.target, key)
+        return _compare_rows(readers, queries, key, chunk)
 
     @contextmanager
-    def _readers(self, table: TableName) -> Iterator[tuple[ArrowReader, ArrowReader, Cut]]:
+    def _readers(self) -> Iterator[tuple[ArrowReader, ArrowReader, Cut]]:
         """Open a snapshot of each database; the cut says what the target's holds."""
         name = f"penstock {self.process} verify"
         plan = {"enable_nestloop": "off", "work_mem": "64MB"}
@@ -68,7 +83,6 @@ class PostgresComparer:
             )["scn"].to_pylist()
             cut = log.cut(Scn(low), [Scn(scn) for scn in applied if scn > low])
             at_source.execute(_BEGIN)
-            self._check_log(at_source, table, cut)
             yield at_source, at_target, cut
         finally:
             at_source.close()

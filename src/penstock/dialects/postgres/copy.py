@@ -14,7 +14,7 @@ from psycopg.pq.abc import PGresult
 from penstock.change import TableName
 from penstock.dialects.postgres.arrow import ArrowReader
 from penstock.dialects.postgres.as_of import plain_rows_now, rows_as_of, rows_now
-from penstock.dialects.postgres.catalog import read_tables
+from penstock.dialects.postgres.catalog import read_tables, table_sizes
 from penstock.dialects.postgres.change_log import ChangeLog
 from penstock.dialects.postgres.connection import (
     RAW_FORM,
@@ -68,26 +68,28 @@ class PostgresCopyOrigin:
             holder.close()
             log.close()
 
-    def cut_into_chunks(self, table: TableName) -> list[Chunk]:
-        """Cut a table into pieces of roughly equal size, by a sample of its primary key."""
-        with connect(self._url, f"penstock {self._set_name} chunks") as connection, speaking("cut a table", self._url):
+    def cut_into_chunks(self, tables: Sequence[TableName]) -> list[Chunk]:
+        """Cut each of the tables into pieces of roughly equal size, by a sample of its primary key."""
+        with connect(self._url, f"penstock {self._set_name} chunks") as connection, speaking("cut tables", self._url):
             connection.execute(WITHOUT_VIEWS)
-            schema = read_tables(connection, [table]).get(table)
-            if schema is None:
+            sizes = table_sizes(connection, tables)
+            lost = [str(table) for table in tables if table not in sizes]
+            large = [table for table, size in sizes.items() if size >= _CHUNK_BYTES]
+            described = read_tables(connection, large)
+            lost += [str(table) for table in large if table not in described]
+            if lost:
                 raise RetryableError(
-                    f"table {table} was dropped or renamed while its first copy was about to begin",
+                    f"table {', '.join(lost)} was dropped or renamed while its first copy was about to begin",
                     where=label(self._url),
                     do="the copy begins anew",
                 )
-            row = connection.execute(
-                "SELECT sum(pg_table_size(relid)) FROM (SELECT relid FROM pg_partition_tree(%(table)s)"
-                " UNION SELECT %(table)s::regclass) t",
-                {"table": quote(table.schema, table.name)},
-            ).fetchone()
-            pieces = int(row[0] // _CHUNK_BYTES) + 1 if row else 1
-            if pieces == 1 or not schema.has_builtin_key:
-                return Chunk.between(table, [])
-            return Chunk.between(table, self._cuts(connection, schema, pieces))
+            chunks: list[Chunk] = []
+            for table in tables:
+                schema, size, cuts = described.get(table), sizes[table], []
+                if schema is not None and schema.has_builtin_key:
+                    cuts = self._cuts(connection, schema, size // _CHUNK_BYTES + 1)
+                chunks += Chunk.between(table, cuts, size)
+            return chunks
 
     def can_resume(self, table: TableName, snapshot: str) -> bool:
         """Whether the log says how every row was at a snapshot."""
@@ -125,69 +127,74 @@ class PostgresCopyOrigin:
 class PostgresChunkReader:
     """Implements `snapshot.task.ChunkReader`."""
 
-    def __init__(self, url: str, set_name: str) -> None:
-        """Read at `url`; a chunk that is read after the fact is put right from the named set's log."""
+    def __init__(self, url: str, set_name: str, source: CopySource) -> None:
+        """Read at `url`; chunks that are read after the fact are put right from the named set's log."""
         self._url = url
         self._set_name = set_name
+        self._source = source
+        self._arrow: ArrowReader | None = None
+        self._raw: Connection | None = None
 
-    def read_chunk(
-        self, table: TableSchema, columns: Sequence[str], chunk: Chunk, source: CopySource
-    ) -> Iterator[pa.RecordBatch]:
+    def read_chunk(self, table: TableSchema, columns: Sequence[str], chunk: Chunk) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a chunk; columns of canonical text."""
-        with self._reading(table, columns, chunk, source) as (reader, query):
+        with self._reading(table, columns, chunk) as (reader, query):
             yield from reader.stream(query, doing=f"copy table {table.name}")
 
-    def count_rows(self, table: TableSchema, chunk: Chunk, source: CopySource) -> int:
+    def count_rows(self, table: TableSchema, chunk: Chunk) -> int:
         """Return how many rows a chunk has."""
         names = [column.name for column in table.columns]
-        with self._reading(table, names, chunk, source) as (reader, query):
+        with self._reading(table, names, chunk) as (reader, query):
             counted = f"SELECT count(*) AS n FROM ({query}) counted"
             return int(reader.table(counted, doing=f"copy table {table.name}")["n"][0].as_py())
 
     @contextmanager
-    def _reading(
-        self, table: TableSchema, columns: Sequence[str], chunk: Chunk, source: CopySource
-    ) -> Iterator[tuple[ArrowReader, str]]:
+    def _reading(self, table: TableSchema, columns: Sequence[str], chunk: Chunk) -> Iterator[tuple[ArrowReader, str]]:
         """A session that sees what the copy is as of, and the query for a chunk's rows."""
-        wanted = [table.by_name[name] for name in columns]
-        reader = ArrowReader(self._url, f"penstock {self._set_name} copy")
-        try:
-            if source.exported is not None:
+        wanted, exported = [table.by_name[name] for name in columns], self._source.exported
+        if self._arrow is None:
+            self._arrow = ArrowReader(self._url, f"penstock {self._set_name} copy")
+            if exported is not None:
                 with self._taking_up_the_snapshot():
-                    for statement in _under(source.exported):
-                        reader.execute(statement)
-                query = rows_now(table, wanted, chunk)
-            else:
-                query = rows_as_of(table, wanted, chunk, self._set_name, Cut(Snapshot.parse(source.snapshot)))
-            yield reader, query
-            if source.exported is not None:
-                found = reader.table(_rewritten(table), doing=f"copy table {table.name}")
-                self._refuse_rewritten(table, found["n"][0].as_py())
-        finally:
-            reader.close()
+                    for statement in _under(exported):
+                        self._arrow.execute(statement)
+        if exported is None:
+            cut = Cut(Snapshot.parse(self._source.snapshot))
+            yield self._arrow, rows_as_of(table, wanted, chunk, self._set_name, cut)
+            return
+        yield self._arrow, rows_now(table, wanted, chunk)
+        found = self._arrow.table(_rewritten(table), doing=f"copy table {table.name}")
+        self._refuse_rewritten(table, found["n"][0].as_py())
 
     @property
     def raw_form(self) -> str:
         """Name of the form in which `read_raw` yields rows."""
         return RAW_FORM
 
-    def read_raw(self, table: TableSchema, columns: Sequence[str], chunk: Chunk, source: CopySource) -> Iterator[bytes]:
+    def read_raw(self, table: TableSchema, columns: Sequence[str], chunk: Chunk) -> Iterator[bytes]:
         """Yield the rows as COPY writes them; a block holds many rows, and ends anywhere."""
-        assert source.exported is not None
-        connection = connect(self._url, f"penstock {self._set_name} copy")
-        try:
-            with speaking(f"copy table {table.name}", self._url):
-                connection.execute(WITHOUT_VIEWS)
-                with self._taking_up_the_snapshot():
-                    for statement in _under(source.exported):
-                        connection.execute(statement)
-                query = plain_rows_now(table, columns, chunk)
-                yield from _copy_out(connection, query)
-                found = connection.execute(_rewritten(table)).fetchone()
-            assert found is not None
-            self._refuse_rewritten(table, found[0])
-        finally:
-            connection.close()
+        with speaking(f"copy table {table.name}", self._url):
+            session = self._raw_session()
+            yield from _copy_out(session, plain_rows_now(table, columns, chunk))
+            found = session.execute(_rewritten(table)).fetchone()
+        assert found is not None
+        self._refuse_rewritten(table, found[0])
+
+    def close(self) -> None:
+        """Close the session."""
+        if self._arrow is not None:
+            self._arrow.close()
+        if self._raw is not None:
+            self._raw.close()
+
+    def _raw_session(self) -> Connection:
+        if self._raw is None:
+            assert self._source.exported is not None
+            self._raw = connect(self._url, f"penstock {self._set_name} copy")
+            self._raw.execute(WITHOUT_VIEWS)
+            with self._taking_up_the_snapshot():
+                for statement in _under(self._source.exported):
+                    self._raw.execute(statement)
+        return self._raw
 
     @contextmanager
     def _taking_up_the_snapshot(self) -> Iterator[None]:
