@@ -91,20 +91,20 @@ def has_current_log(connection: Connection, name: str) -> bool:
     return found is not None and found[0] == stamp(_log_script(name))
 
 
-def has_current_tables(
+def tables_not_current(
     connection: Connection, name: str, tables: Iterable[TableName], by_row: Collection[TableName]
-) -> bool:
-    """Whether `table_steps` would change nothing, where the log is current."""
-    quoted = quote(name)
-    wanted = {quote(table.schema, table.name): table in by_row for table in tables}
-    row = connection.execute(
-        f"SELECT count(*) = %s AND NOT EXISTS (SELECT FROM {quoted}.behind())"
-        " FROM unnest(%s::regclass[], %s::bool[]) w (relid, by_row)"
-        f" WHERE EXISTS (SELECT FROM {quoted}.captured_now c WHERE c.relid = w.relid AND c.mode <> 'detached')"
-        f" AND w.by_row = EXISTS (SELECT FROM {quoted}.by_row r WHERE r.relid = w.relid)",
-        [len(wanted), list(wanted), list(wanted.values())],
-    ).fetchone()
-    return bool(row and row[0]) and not replaced_tables(connection, name)
+) -> list[TableName]:
+    """The tables that `table_steps` would change something for, where the log is current."""
+    quoted, wanted = quote(name), sorted(tables)
+    rows = connection.execute(
+        f"WITH behind AS MATERIALIZED (SELECT b AS relid FROM {quoted}.behind() b)"
+        " SELECT w.place FROM unnest(%s::regclass[], %s::bool[]) WITH ORDINALITY w (relid, by_row, place)"
+        " WHERE w.relid IN (SELECT relid FROM behind)"
+        f" OR NOT EXISTS (SELECT FROM {quoted}.captured_now c WHERE c.relid = w.relid AND c.mode <> 'detached')"
+        f" OR w.by_row <> EXISTS (SELECT FROM {quoted}.by_row r WHERE r.relid = w.relid) ORDER BY w.place",
+        [[quote(table.schema, table.name) for table in wanted], [table in by_row for table in wanted]],
+    )
+    return [wanted[place - 1] for (place,) in rows]
 
 
 def replaced_tables(connection: Connection, name: str) -> list[TableName]:

@@ -97,8 +97,8 @@ def plan_source(
         plan.steps.append(ownership.seal_step(name))
     if superuser and not (has_log and capture.has_event_triggers(connection, name)):
         plan.steps.append(capture.event_trigger_step(name))
-    if not (has_log and capture.has_current_tables(connection, name, tables, by_row)):
-        plan.steps += capture.table_steps(name, tables, by_row)
+    to_capture = capture.tables_not_current(connection, name, tables, by_row) if has_log else tables
+    plan.steps += capture.table_steps(name, to_capture, by_row)
     plan.steps += ownership.dump_steps(connection, name, tables, is_new=not has_log)
     if connection.execute("SELECT to_regclass('penstock.process')").fetchone() != (None,):
         plan.notes.append(
