@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from typing import Protocol
 
@@ -31,7 +31,7 @@ from penstock.pipeline.locks import told_of_locks
 from penstock.pipeline.plan import Plan
 from penstock.pipeline.report import Report, VerifyReport
 from penstock.pipeline.resync import Resync
-from penstock.pipeline.sides import SourceSide, TargetLedger, TargetSide
+from penstock.pipeline.sides import SetupSession, SourceSide, TargetLedger, TargetSide
 from penstock.pipeline.status import Status, lacking, not_set_up, status_of
 from penstock.position import START, Scn
 from penstock.schema import TableSchema
@@ -120,7 +120,10 @@ class Pipeline:
         return plan
 
     def setup(self) -> Plan:
-        """Install capture and ledger, and make the tables that are missing at the target; all of it or nothing.
+        """Install capture and ledger, and make the tables that are missing at the target.
+
+        What locks a table that is written to, its capture first of all, is taken in a transaction of its own; all the
+        rest is done in both databases, or in none. Doing it again does what is still missing.
 
         Returns:
             What was done.
@@ -363,39 +366,12 @@ class Pipeline:
         Begins anew where somebody is in the way.
         """
         deadline = time.monotonic() + _PATIENCE_S
-        together = [[step for step in side.steps if not step.is_apart] for side in (plan.target, plan.source)]
-        while any(together):
-            try:
-                with self._target.setup(printer=printer) as at_target, self._source.setup(printer=printer) as at_source:
-                    for step in together[0]:
-                        at_target.take(step)
-                    for step in together[1]:
-                        at_source.take(step)
-            except LockedError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(_PAUSE_S)
-            else:
-                break
-        waiting = [(side, step) for side in (self._target, self._source) for step in _apart(plan, side is self._target)]
-        while waiting:
-            locked = []
-            for side, step in waiting:
-                try:
-                    with side.setup(printer=printer) as session:
-                        session.take(step)
-                except LockedError as exc:
-                    locked.append((side, step))
-                    if time.monotonic() > deadline:
-                        names = ", ".join(step.summary for _, step in locked)
-                        raise LockedError(
-                            f"cannot {names}: another session holds a lock",
-                            where=side.label,
-                            do="everything else is in place; try again when no transaction keeps the table for long",
-                        ) from exc
-            waiting = locked
-            if waiting:
-                time.sleep(_PAUSE_S)
+        # One session for all: the server compiles the functions that a step calls once in each.
+        with self._target.setup(printer=printer) as at_target, self._source.setup(printer=printer) as at_source:
+            sides = [(plan.target, at_target), (plan.source, at_source)]
+            _take_together(sides, deadline)
+            for database, session in sides:
+                _take_apart(database, session, deadline)
 
     def _check_target(self, listener: RunListener) -> None:
         self._target.check()
@@ -531,8 +507,45 @@ class Pipeline:
         return captured
 
 
-def _apart(plan: Plan, at_target: bool) -> list[Step]:
-    return [step for step in (plan.target if at_target else plan.source).steps if step.is_apart]
+def _take_together(sides: Sequence[tuple[DatabasePlan, SetupSession]], deadline: float) -> None:
+    """Take what belongs together, of all sides or of none."""
+    steps = [(session, step) for database, session in sides for step in database.steps if not step.is_apart]
+    while steps:
+        try:
+            with ExitStack() as transactions:
+                for _, session in sides:
+                    transactions.enter_context(session.transaction())
+                for session, step in steps:
+                    session.take(step)
+        except LockedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_PAUSE_S)
+        else:
+            return
+
+
+def _take_apart(database: DatabasePlan, session: SetupSession, deadline: float) -> None:
+    """Take each step that is apart in a transaction of its own; those that others hold up once more after the rest."""
+    waiting = [step for step in database.steps if step.is_apart]
+    while waiting:
+        locked = []
+        for step in waiting:
+            try:
+                with session.transaction():
+                    session.take(step)
+            except LockedError as exc:
+                locked.append(step)
+                if time.monotonic() > deadline:
+                    names = ", ".join(step.summary for step in locked)
+                    raise LockedError(
+                        f"cannot {names}: another session holds a lock",
+                        where=database.label,
+                        do="everything else is in place; try again when no transaction keeps the table for long",
+                    ) from exc
+        waiting = locked
+        if waiting:
+            time.sleep(_PAUSE_S)
 
 
 @contextmanager

@@ -24,10 +24,13 @@ from penstock.verify.compare import RangeComparer
 
 
 class SetupSession(Protocol):
-    """One transaction in which setup or teardown changes a database."""
+    """A session in which setup or teardown changes a database."""
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Open a transaction; commits at the end of the block."""
 
     def take(self, step: Step) -> None:
-        """Carry out a step."""
+        """Carry out a step, inside a transaction."""
 
 
 class SourceAccess(LogAccess, ReaderAccess, Protocol):
@@ -90,7 +93,7 @@ class SourceSide(Protocol):
         """Say how to make tables like these, in a form that a target of the same kind understands."""
 
     def setup(self, *, printer: str = "plan") -> AbstractContextManager[SetupSession]:
-        """Open a transaction for setup or teardown; commits at the end of the block.
+        """Open a session for setup or teardown.
 
         `printer` is the command that prints the steps for somebody with more rights.
         """
@@ -158,7 +161,7 @@ class TargetSide(Protocol):
         """Describe tables as they are now."""
 
     def setup(self, *, printer: str = "plan") -> AbstractContextManager[SetupSession]:
-        """Open a transaction for setup or teardown; commits at the end of the block.
+        """Open a session for setup or teardown.
 
         `printer` is the command that prints the steps for somebody with more rights.
         """

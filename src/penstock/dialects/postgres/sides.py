@@ -36,13 +36,24 @@ class PostgresSetupSession:
     """Implements `pipeline.sides.SetupSession`."""
 
     def __init__(self, connection: Connection, url: str, printer: str) -> None:
-        """Run steps on `connection`, inside its open transaction; `printer` is the command that prints them."""
+        """Run steps on `connection`; `printer` is the command that prints them."""
         self._connection = connection
         self._url = url
         self._printer = printer
 
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Open a transaction; commits at the end of the block."""
+        with speaking("change the database", self._url), self._connection.transaction():
+            # Compiling them would take longer than running them, while writers wait.
+            self._connection.execute(
+                f"{PINNED}; SET LOCAL lock_timeout = '{_LOCK_WAIT}'; SET LOCAL jit = off;"
+                " SET LOCAL penstock.rebuilding = 'on'"
+            )
+            yield
+
     def take(self, step: Step) -> None:
-        """Carry out a step; waits only so long for a table that somebody else holds."""
+        """Carry out a step, inside a transaction; waits only so long for a table that somebody else holds."""
         undone = "this table is left as it was" if step.is_apart else "nothing was changed"
         try:
             psycopg.ClientCursor(self._connection).execute(step.sql)
@@ -99,11 +110,8 @@ class _PostgresSide:
 
     @contextmanager
     def setup(self, *, printer: str = "plan") -> Iterator[PostgresSetupSession]:
-        """Open a transaction for setup or teardown; commits at the end of the block."""
-        with self._connection("change the database") as connection, connection.transaction():
-            # Compiling them would take longer than running them, while writers wait.
-            connection.execute(f"{PINNED}; SET LOCAL lock_timeout = '{_LOCK_WAIT}'; SET LOCAL jit = off")
-            connection.execute("SET LOCAL penstock.rebuilding = 'on'")
+        """Open a session for setup or teardown."""
+        with self._connection("change the database") as connection:
             yield PostgresSetupSession(connection, self._url, printer)
 
     @contextmanager
