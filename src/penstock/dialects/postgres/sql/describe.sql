@@ -184,7 +184,9 @@ WITH RECURSIVE rel AS (
   SELECT c.*, coalesce((to_jsonb(c) ->> 'conenforced')::bool, true) AS is_enforced,
     coalesce((to_jsonb(c) ->> 'conperiod')::bool, false) AS is_temporal
   FROM pg_catalog.pg_constraint c
-  WHERE (c.contype IN ('f', 'x') OR (to_jsonb(c) ->> 'conperiod')::bool) AND (c.conrelid IN (SELECT oid FROM rel) OR c.confrelid IN (SELECT oid FROM rel))
+  -- In this order: a row is long to turn into JSON, and most are of other tables.
+  WHERE CASE WHEN c.conrelid IN (SELECT oid FROM rel) OR c.confrelid IN (SELECT oid FROM rel)
+    THEN c.contype IN ('f', 'x') OR (to_jsonb(c) ->> 'conperiod')::bool END
 ), fk AS (
   SELECT con.conrelid, con.confrelid, con.conname, jsonb_build_object(
     'name', con.conname,

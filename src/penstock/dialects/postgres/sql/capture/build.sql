@@ -195,7 +195,7 @@ $$;
 -- A name for the number of a row that is no column's.
 CREATE OR REPLACE FUNCTION {set}.row_number_name(cols jsonb) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-  SELECT {set}.quoted('penstock row' || repeat('_', n)) FROM generate_series(0, 2000) n
+  SELECT {set}.quoted('penstock row' || repeat('_', n)) FROM generate_series(0, jsonb_array_length(cols)) n
   WHERE NOT EXISTS (SELECT FROM jsonb_array_elements(cols) c (col) WHERE col ->> 'name' = 'penstock row' || repeat('_', n))
   ORDER BY n LIMIT 1
 $$;

@@ -1,6 +1,7 @@
 -- Capture a table from now on, or again after its definition changed. Does nothing when all is in place.
+-- Its plans are kept whatever they are estimated to cost: they are for one table, and planning takes longest.
 CREATE OR REPLACE FUNCTION {set}.capture(rel regclass) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off AS $capture$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan AS $capture$
 DECLARE
   last {set}.captured := (SELECT c FROM {set}.captured c WHERE c.relid = rel ORDER BY c.version DESC LIMIT 1);
   def jsonb := (SELECT d.definition FROM {set}.describe(ARRAY[rel::oid], true) d);
