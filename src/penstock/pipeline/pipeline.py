@@ -408,6 +408,7 @@ class Pipeline:
 
     def _attention(self, copied: Collection[TableName]) -> list[str]:
         found = lacking(self._source.describe(copied), self._target.describe(copied))
+        found += self._target.lacking(self._source.parts(self.config.capture.tables))
         return found + [str(table) for table in self._source.not_captured(self.config.capture.tables)]
 
     def _check_columns(self, source: TableSchema, target: TableSchema) -> None:
@@ -446,10 +447,12 @@ class Pipeline:
     ) -> bool:
         """Say what the target lacks that the source has, once as long as it does; returns whether it does."""
         found = lacking(self._source.describe(followed), at_target)
-        for text in found:
+        parts = self._target.lacking(self._source.parts(self.config.capture.tables))
+        for text in [*found, *parts]:
             if text not in self._lacking:
                 listener.warned(text, Event.TARGET_LACKS)
-        self._lacking = found
+        self._lacking = [*found, *parts]
+        # Not the parts: no definition says that they were brought.
         return bool(found)
 
     def _warn_once(self, text: str, listener: RunListener, event: Event) -> None:

@@ -92,6 +92,9 @@ class SourceSide(Protocol):
     def blueprint(self, tables: Sequence[TableName]) -> Any:
         """Say how to make tables like these, in a form that a target of the same kind understands."""
 
+    def parts(self, patterns: Sequence[str]) -> Any:
+        """What the tables that patterns mean have gained without their definition changing: partitions, labels."""
+
     def setup(self, *, printer: str = "plan") -> AbstractContextManager[SetupSession]:
         """Open a session for setup or teardown.
 
@@ -172,6 +175,9 @@ class TargetSide(Protocol):
         Raises:
             OperatorError: The process is running, or its error queue holds transactions (A-12).
         """
+
+    def lacking(self, parts: Any) -> Sequence[str]:
+        """Say what is missing here of the source's partitions and enum labels, a line each."""
 
     def has_ledger(self) -> bool:
         """Whether setup has made a ledger here."""

@@ -83,8 +83,8 @@ class CopyDestination(Protocol):
     def label(self) -> str:
         """The target, named without secrets."""
 
-    def is_empty(self, table: TableName) -> bool:
-        """Whether a table holds no row."""
+    def with_rows(self, tables: Sequence[TableName]) -> Sequence[TableName]:
+        """Return those of the tables that hold rows."""
 
     def clear(self, table: TableName) -> None:
         """Delete the rows that an unfinished copy has left in a table, and forget that copy."""
@@ -172,7 +172,7 @@ class Instantiator:
         return False
 
     def _refuse_full(self, tables: Sequence[TableName]) -> None:
-        full = [str(table) for table in tables if not self._destination.is_empty(table)]
+        full = [str(table) for table in self._destination.with_rows(tables)]
         if full:
             raise OperatorError(
                 f"table {', '.join(full)} holds rows that penstock did not copy",

@@ -13,11 +13,11 @@ from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState
 from penstock.change import TableName
 from penstock.dialects.base import Emptying, Step
-from penstock.dialects.postgres.connection import Connection, connect, label, literal, quote, speaking
+from penstock.dialects.postgres.connection import Connection, connect, label, literal, speaking
 from penstock.dialects.postgres.error_queue import entries_behind
 from penstock.dialects.postgres.history import DATABASE_PLACE
 from penstock.dialects.postgres.lane_ledger import lane_application_name
-from penstock.dialects.postgres.resync import empty, forget, only, plan_emptying
+from penstock.dialects.postgres.resync import empty, forget, plan_emptying, tables_with_rows
 from penstock.dialects.postgres.waits import describe_session
 from penstock.errors import FencedError, OperatorError
 from penstock.history import Consumer, History, Joined, Origin
@@ -373,13 +373,10 @@ class PostgresLedger:
                 [self._process],
             )
 
-    def is_empty(self, table: TableName) -> bool:
-        """Whether a table holds no row."""
-        with speaking(f"look into table {table}", self._url):
-            name = quote(table.schema, table.name)
-            # Rows of tables that inherit from it are theirs.
-            found = self._sql().execute(f"SELECT FROM {only(self._sql(), name)} LIMIT 1").fetchone()
-            return found is None
+    def with_rows(self, tables: Sequence[TableName]) -> Sequence[TableName]:
+        """Return those of the tables that hold rows."""
+        with speaking("look into the tables that are to be filled", self._url):
+            return tables_with_rows(self._sql(), tables)
 
     def clear(self, table: TableName) -> None:
         """Delete the rows that an unfinished copy has left in a table, and forget that copy."""

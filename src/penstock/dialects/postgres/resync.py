@@ -10,6 +10,9 @@ from penstock.dialects.postgres.connection import Connection, quote
 
 _COPIED = "SELECT schema_name, table_name FROM penstock.instantiation WHERE process"
 
+_AT_ONCE = 200
+"""How many tables one statement looks into; it locks them all."""
+
 _PARTS = """
   SELECT r.relid AS root, coalesce(t.relid, r.relid) AS relid
   FROM unnest(%(roots)s::regclass[]) r (relid) LEFT JOIN LATERAL pg_partition_tree(r.relid) t ON true
@@ -68,6 +71,24 @@ def forget(connection: Connection, process: str) -> None:
         " anchor_mark = NULL, low_watermark = 0, high_watermark = 0, consistent_at = NULL WHERE name = %s",
         [process],
     )
+
+
+def tables_with_rows(connection: Connection, names: Sequence[TableName]) -> list[TableName]:
+    """Return the tables among `names` that hold rows; those of tables that inherit from them are theirs."""
+    wanted = [(name, quote(name.schema, name.name)) for name in names]
+    rows = connection.execute(
+        "SELECT t FROM unnest(%s::text[]) t JOIN pg_class c ON c.oid = t::regclass WHERE c.relkind = 'p'",
+        [[quoted for _, quoted in wanted]],
+    )
+    whole = {quoted for (quoted,) in rows}
+    found: list[TableName] = []
+    for first in range(0, len(wanted), _AT_ONCE):
+        queries = [
+            f"SELECT {place} WHERE EXISTS (SELECT FROM {quoted if quoted in whole else f'ONLY {quoted}'})"
+            for place, (_, quoted) in enumerate(wanted[first : first + _AT_ONCE], first)
+        ]
+        found += [wanted[place][0] for (place,) in connection.execute(" UNION ALL ".join(queries))]
+    return found
 
 
 def only(connection: Connection, quoted: str) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import psycopg
 
@@ -12,8 +11,15 @@ from penstock.apply.keys import row_key
 from penstock.change import TableName
 from penstock.dialects.base import DatabasePlan, Step, Uncaptured
 from penstock.dialects.postgres import capture, ownership
+from penstock.dialects.postgres.blueprint import (
+    Blueprint,
+    Piece,
+    lacking_labels,
+    lacking_partitions,
+    read_parts,
+    reordered_labels,
+)
 from penstock.dialects.postgres.catalog import (
-    catalog_names,
     computed_columns,
     current_user,
     is_superuser,
@@ -25,33 +31,12 @@ from penstock.dialects.postgres.catalog import (
 from penstock.dialects.postgres.connection import WITHOUT_VIEWS, Connection, label, literal, quote, speaking
 from penstock.dialects.postgres.privileges import may, missing_source_grants, missing_target_grants
 from penstock.dialects.postgres.resources import sql_text
-from penstock.dialects.postgres.resync import only
+from penstock.dialects.postgres.resync import only, tables_with_rows
 from penstock.errors import OperatorError, PenstockError
 from penstock.schema import TableSchema
 from penstock.sources.trigger_queue.patterns import TablePattern
 
 _OLDEST = 14
-
-
-@dataclass(frozen=True)
-class Blueprint:
-    """How to make tables like the source's in another PostgreSQL database.
-
-    Attributes:
-        types: (name, statement, extension) in the order they must be created; no statement, no way.
-        tables: Statements that make each table with its partitions, by the table they belong to.
-        keys: Statements for its keys, unique constraints and unique indexes.
-        references: (table it refers to, statement) for its foreign keys.
-        calls: Functions and operators that the tables call when rows are written to them, by kind and name.
-        computed: The expressions of generated columns, by table and column.
-    """
-
-    types: Sequence[tuple[TableName, str | None, str | None]]
-    tables: Mapping[TableName, Sequence[str]]
-    keys: Mapping[TableName, Sequence[str]]
-    references: Mapping[TableName, Sequence[tuple[TableName, str]]]
-    calls: Sequence[tuple[str, TableName]]
-    computed: Mapping[tuple[TableName, str], str]
 
 
 def match_tables(connection: Connection, url: str, patterns: Sequence[str]) -> list[TableName]:
@@ -68,7 +53,14 @@ def match_tables(connection: Connection, url: str, patterns: Sequence[str]) -> l
             where=f"capture.tables, {label(url)}",
             do="names are taken as they stand in the catalogue, upper and lower case included",
         )
-    return sorted(table for table in found if roots[table] == table or roots[table] not in found)
+    return sorted(_topmost(found, roots))
+
+
+def meant_tables(connection: Connection, patterns: Sequence[str]) -> set[TableName]:
+    """Return the same tables, also where a pattern means none any more."""
+    roots = list_tables(connection)
+    found, _ = _matching(roots, patterns)
+    return _topmost(found, roots)
 
 
 def plan_source(
@@ -116,34 +108,6 @@ def plan_source(
     return plan
 
 
-def read_blueprint(connection: Connection, tables: Sequence[TableName]) -> Blueprint:
-    """Read from the source how to make tables like these."""
-    with catalog_names(connection):
-        oids = table_oids(connection, tables)
-        by_oid = {oid: name for name, oid in oids.items()}
-        cursor = psycopg.RawCursor(connection)
-        types = [
-            (TableName(schema, name), statement, extension)
-            for schema, name, statement, extension in cursor.execute(sql_text("types"), [list(by_oid)])
-        ]
-        rows = cursor.execute(sql_text("tables"), [list(by_oid)]).fetchall()
-        found = cursor.execute(sql_text("calls"), [list(by_oid)]).fetchall()
-        calls = [(kind, TableName(schema, name)) for kind, schema, name in found]
-    names = {name: name for name in tables}
-    made: dict[int, dict[TableName, list[tuple[TableName, str]]]] = {1: {}, 2: {}, 3: {}}
-    for root, step, statement, parent_schema, parent_name in rows:
-        parent = TableName(parent_schema, parent_name) if parent_name else by_oid[root]
-        made[step].setdefault(names[by_oid[root]], []).append((parent, statement))
-    return Blueprint(
-        types=types,
-        tables={name: [text for _, text in statements] for name, statements in made[1].items()},
-        keys={name: [text for _, text in statements] for name, statements in made[2].items()},
-        references=made[3],
-        calls=calls,
-        computed=computed_columns(connection, tables),
-    )
-
-
 def plan_target(
     connection: Connection,
     url: str,
@@ -178,21 +142,9 @@ def plan_target(
     missing = [name for name in source if name not in existing]
     plan.steps += _schema_steps(connection, missing, blueprint)
     _plan_types(connection, plan, blueprint, missing)
-    for name in missing:
-        plan.steps += [Step(f"table {name}", sql, remedy=_make_it(name)) for sql in blueprint.tables[name]]
-    for name in missing:
-        plan.steps += [Step(f"keys of {name}", sql, remedy=_make_it(name)) for sql in blueprint.keys.get(name, ())]
     there = set(list_tables(connection))
-    parents = set()
-    for name in missing:
-        for parent, sql in blueprint.references.get(name, ()):
-            if parent in there or parent in missing:
-                parents.add(parent)
-                plan.steps.append(Step(f"foreign key of {name}", sql, remedy=_make_it(name)))
-            else:
-                plan.notes.append(
-                    f"a foreign key of {name} is left out: {parent} is neither captured nor at the target"
-                )
+    parents = _plan_pieces(plan, [piece for piece in blueprint.pieces if piece.root in missing], there | set(missing))
+    _plan_parts(connection, plan, blueprint, existing, there)
     copied = _copied(connection, process)
     for name, table in existing.items():
         _check_table(plan, source[name], table)
@@ -202,8 +154,9 @@ def plan_target(
                 f" AND (schema_name, table_name) = ({literal(name.schema)}, {literal(name.name)})"
             )
             plan.steps.append(Step(f"forget the copy of {name}, which was made anew at the source", forget))
-        if name in replaced or name not in copied:
-            plan.faults += _rows_in_the_way(connection, url, name)
+    to_copy = [name for name in existing if name in replaced or name not in copied]
+    for name in _suspects(connection, to_copy):
+        plan.faults += _rows_in_the_way(connection, url, name)
     computed = computed_columns(connection, existing)
     for (name, column), expression in computed.items():
         if expression != (at_source := blueprint.computed.get((name, column), expression)):
@@ -219,6 +172,10 @@ def plan_target(
         plan.role = current_user(connection)
         plan.grants = list(missing_target_grants(connection, existing, missing, parents & there))
     return plan
+
+
+def _topmost(found: Collection[TableName], roots: Mapping[TableName, TableName]) -> set[TableName]:
+    return {table for table in found if roots[table] == table or roots[table] not in found}
 
 
 def _matching(tables: Iterable[TableName], patterns: Sequence[str]) -> tuple[set[TableName], list[str]]:
@@ -263,6 +220,25 @@ def _copied(connection: Connection, process: str) -> set[TableName]:
     return {TableName(schema, name) for schema, name in rows}
 
 
+def _suspects(connection: Connection, names: Sequence[TableName]) -> list[TableName]:
+    """The tables that hold rows, as far as the user may read them; all of them where one cannot be read."""
+    rows = connection.execute(
+        "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[]))"
+        " AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')"
+        " AND NOT row_security_active(c.oid) ORDER BY 1, 2",
+        [[name.schema for name in names], [name.name for name in names]],
+    )
+    readable = [TableName(schema, name) for schema, name in rows]
+    try:
+        with connection.transaction():
+            connection.execute(WITHOUT_VIEWS.replace("false", "true"))
+            return tables_with_rows(connection, readable)
+    except psycopg.Error:
+        # Each is looked into by itself then, and says why.
+        return readable
+
+
 def _rows_in_the_way(connection: Connection, url: str, name: TableName) -> list[PenstockError]:
     advice = "take it out of capture.tables"
     try:
@@ -304,6 +280,67 @@ def _schema_steps(connection: Connection, missing: Iterable[TableName], blueprin
     return [Step(f"schema {name}", f"CREATE SCHEMA {quote(name)}") for name in sorted(wanted - found)]
 
 
+def _plan_pieces(plan: DatabasePlan, pieces: Iterable[Piece], known: Collection[TableName]) -> set[TableName]:
+    """Plan to make tables that are missing; returns those that they will refer to."""
+    parents = set()
+    for piece in pieces:
+        if piece.kind == "foreign key":
+            assert piece.other is not None
+            if piece.other not in known:
+                plan.notes.append(f"{piece.summary} is left out: {piece.other} is neither captured nor at the target")
+                continue
+            parents.add(piece.other)
+        plan.steps.append(Step(piece.summary, piece.sql, remedy=_make_it(piece.root)))
+    return parents
+
+
+def _plan_parts(
+    connection: Connection,
+    plan: DatabasePlan,
+    blueprint: Blueprint,
+    existing: Iterable[TableName],
+    there: Collection[TableName],
+) -> None:
+    """Plan what tables that exist lack of the source's partitions, and types of its enum labels."""
+    at_target = read_parts(connection, existing, blueprint.parts.labels)
+    for lack in lacking_labels(blueprint.parts, at_target):
+        if lack.lost:
+            lost = ", ".join(map(repr, lack.lost))
+            plan.faults.append(
+                OperatorError(
+                    f"{lack} at the target, and has {lost}, which the source has not",
+                    where=plan.label,
+                    do=f"where the source has renamed a label, ALTER TYPE {quote(lack.type.schema, lack.type.name)}"
+                    f" RENAME VALUE ...; where not, {'; '.join(lack.statements)}",
+                )
+            )
+            continue
+        # Not apart: a partition's bound may name a label, which has to be committed by then.
+        plan.steps += [
+            Step(f"label {label!r} of type {lack.type}", sql, remedy="add the label at the target yourself")
+            for label, sql in zip(lack.labels, lack.statements, strict=True)
+        ]
+    plan.notes += [
+        f"the labels of type {name} stand in another order than at the source: its values are sorted otherwise"
+        for name in reordered_labels(blueprint.parts, at_target)
+    ]
+    wanted, differing = lacking_partitions(blueprint.parts, at_target)
+    for piece in blueprint.pieces:
+        if piece.table not in {*wanted, *differing}:
+            continue
+        if piece.table in there or piece.table in differing:
+            if piece.kind == "partition":
+                plan.notes.append(
+                    f"{piece.summary} is missing at the target, where"
+                    f" {f'{piece.table} is another table' if piece.table in there else 'the others are not the same'};"
+                    f" unless another one takes its rows, make it yourself: {piece.sql}"
+                )
+        elif piece.kind != "foreign key" or piece.other in there:
+            # It locks its parent, which is written to.
+            remedy = f"make the partitions of {piece.root} at the target yourself"
+            plan.steps.append(Step(piece.summary, piece.sql, is_apart=True, remedy=remedy))
+
+
 def _plan_types(connection: Connection, plan: DatabasePlan, blueprint: Blueprint, missing: Sequence[TableName]) -> None:
     if not missing:
         return
@@ -341,30 +378,33 @@ def _check_table(plan: DatabasePlan, source: TableSchema, target: TableSchema) -
         plan.faults.append(OperatorError(what, where=plan.label, do=do))
 
     name = source.name
+    alter = f"ALTER TABLE {quote(name.schema, name.name)}"
     for column in source.columns:
+        quoted = quote(column.name)
+        retype = f"{alter} ALTER COLUMN {quoted} TYPE {column.type} USING {quoted}::{column.type}"
         there = target.by_name.get(column.name)
         if there is None:
             fault(
                 f"table {name} lacks column {column.name!r}",
-                f"ALTER TABLE {quote(name.schema, name.name)} ADD COLUMN {quote(column.name)} {column.type};"
+                f"{alter} ADD COLUMN {quoted} {column.type};"
                 " then give the rows that are there the values that the source's have, if it filled them."
                 " If the source has renamed a column, rename it here instead",
             )
         elif there.base_type != column.base_type:
             fault(
                 f"column {column.name!r} of table {name} is {there.type}, at the source it is {column.type}",
-                "give it the source's type",
+                f"give it the source's type: {retype}",
             )
         elif there.is_generated and not column.is_generated:
             fault(
                 f"column {column.name!r} of table {name} is generated, at the source it is not",
-                "make it a plain column",
+                f"make it a plain column: {alter} ALTER COLUMN {quoted} DROP EXPRESSION, if its values are stored",
             )
         elif _rounds(column.type, there.type):
             fault(
                 f"column {column.name!r} of table {name} is {there.type}, at the source it is {column.type}:"
                 " values would be rounded without a word",
-                "give it the source's type",
+                f"give it the source's type: {retype}",
             )
         elif there.type != column.type:
             plan.notes.append(
@@ -375,7 +415,7 @@ def _check_table(plan: DatabasePlan, source: TableSchema, target: TableSchema) -
         key = ", ".join(quote(column) for column in row_key(source).columns)
         fault(
             f"table {name} has no primary or unique key, at the source it has",
-            f"ALTER TABLE {quote(name.schema, name.name)} ADD PRIMARY KEY ({key})",
+            f"{alter} ADD PRIMARY KEY ({key})",
         )
     if target.fires_triggers:
         plan.notes.append(f"table {name} has triggers that fire for apply too; its changes go row by row")
@@ -401,7 +441,7 @@ def uncaptured_tables(connection: Connection, set_name: str, patterns: Sequence[
     """Tables that patterns mean, and whose changes are not captured, with the reason."""
     roots = list_tables(connection)
     matched, _ = _matching(roots, patterns)
-    matched = {table for table in matched if roots[table] == table or roots[table] not in matched}
+    matched = _topmost(matched, roots)
     oids = table_oids(connection, matched)
     unlogged = set(unlogged_tables(connection, matched))
     captured = quote(set_name)

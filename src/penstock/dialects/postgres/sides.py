@@ -11,6 +11,7 @@ from penstock.change import TableName
 from penstock.dialects.base import DatabasePlan, LockedError, Step, Uncaptured
 from penstock.dialects.postgres import capture, history, setup
 from penstock.dialects.postgres.access import PostgresSource, PostgresTarget
+from penstock.dialects.postgres.blueprint import Blueprint, Parts, lacking_parts, read_blueprint, read_parts
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.change_log import ChangeLog
 from penstock.dialects.postgres.comparer import PostgresComparer
@@ -21,7 +22,6 @@ from penstock.dialects.postgres.errors import translate
 from penstock.dialects.postgres.ledger import PostgresLedger, ledger_exists, ledger_knows_history, removal_steps
 from penstock.dialects.postgres.ownership import PINNED, dump_steps, preamble, refuse_foreign, schema_faults
 from penstock.dialects.postgres.session import PostgresSession
-from penstock.dialects.postgres.setup import Blueprint
 from penstock.dialects.postgres.waits import LockWatch
 from penstock.errors import OperatorError
 from penstock.history import Consumer, copied_here
@@ -149,7 +149,17 @@ class PostgresSourceSide(_PostgresSide):
     def blueprint(self, tables: Sequence[TableName]) -> Blueprint:
         """Say how to make tables like these."""
         with self._connection("read the catalogue") as connection:
-            return setup.read_blueprint(connection, tables)
+            return read_blueprint(connection, tables)
+
+    def parts(self, patterns: Sequence[str]) -> Parts:
+        """What the tables that patterns mean have gained without their definition changing."""
+        with self._connection("read the catalogue") as connection:
+            # Whoever is altering a table is not waited for.
+            connection.execute(f"SET lock_timeout = '{_LOCK_WAIT}'")
+            try:
+                return read_parts(connection, setup.meant_tables(connection, patterns))
+            except psycopg.errors.LockNotAvailable:
+                return Parts({}, {}, {})
 
     def removal(self, consumer: Consumer) -> DatabasePlan:
         """Plan to remove a consumer, and the capture set with the last one.
@@ -277,6 +287,15 @@ class PostgresTargetSide(_PostgresSide):
                 source=source,
                 replaced=replaced,
             )
+
+    def lacking(self, parts: Parts) -> Sequence[str]:
+        """Say what is missing here of the source's partitions and enum labels, a line each."""
+        with self._connection("read the catalogue") as connection:
+            connection.execute(f"SET lock_timeout = '{_LOCK_WAIT}'")
+            try:
+                return lacking_parts(parts, read_parts(connection, parts.keys, parts.labels))
+            except psycopg.errors.LockNotAvailable:
+                return []
 
     def removal(self) -> DatabasePlan:
         """Plan to remove this pipeline's part of the ledger, and the ledger itself if nobody else uses it."""

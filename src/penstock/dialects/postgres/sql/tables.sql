@@ -1,6 +1,7 @@
--- Statements that make tables like those in $1, with their partitions: (root, step, statement,
--- parent_schema, parent_name).
--- Steps: 1 the table, 2 keys and unique constraints and indexes, 3 foreign keys, with the table referred to.
+-- Statements that make tables like those in $1, with their partitions: (root, kind, schema, name, own_name, other_schema,
+-- other_name, statement). `schema` and `name` are those of the table or partition, `own_name` that of its key or index,
+-- the others those of the table that a partition is of, or that a foreign key refers to.
+-- Steps: 1 the table, 2 keys and unique constraints and indexes, 3 foreign keys.
 WITH rel AS (
   SELECT c.oid, n.nspname, c.relname, c.relkind, c.relispartition, t.level, root.oid AS root
   FROM unnest($1::oid[]) root (oid)
@@ -11,8 +12,9 @@ WITH rel AS (
   JOIN pg_class c ON c.oid = t.relid JOIN pg_namespace n ON n.oid = c.relnamespace
   WHERE c.relkind IN ('r', 'p')
 )
-SELECT root, step, statement, parent_schema, parent_name FROM (
-SELECT rel.root, 1 AS step, rel.nspname, rel.relname,
+SELECT root, kind, nspname, relname, own_name, other_schema, other_name, statement FROM (
+SELECT rel.root, 1 AS step, CASE WHEN rel.level > 0 THEN 'partition' ELSE 'table' END AS kind, rel.nspname, rel.relname,
+  NULL::name AS own_name, pn.nspname AS other_schema, p.relname AS other_name,
   CASE WHEN rel.level > 0 THEN
     format('CREATE TABLE %I.%I PARTITION OF %s %s', rel.nspname, rel.relname,
       (SELECT i.inhparent::regclass FROM pg_inherits i WHERE i.inhrelid = rel.oid),
@@ -33,20 +35,22 @@ SELECT rel.root, 1 AS step, rel.nspname, rel.relname,
       FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
       WHERE a.attrelid = rel.oid AND a.attnum > 0 AND NOT a.attisdropped))
   END
-  || CASE WHEN rel.relkind = 'p' THEN ' PARTITION BY ' || pg_get_partkeydef(rel.oid) ELSE '' END AS statement,
-  NULL::name AS parent_schema, NULL::name AS parent_name, rel.level
-FROM rel
+  || CASE WHEN rel.relkind = 'p' THEN ' PARTITION BY ' || pg_get_partkeydef(rel.oid) ELSE '' END AS statement, rel.level
+FROM rel LEFT JOIN pg_inherits i ON i.inhrelid = rel.oid AND rel.level > 0
+LEFT JOIN pg_class p ON p.oid = i.inhparent LEFT JOIN pg_namespace pn ON pn.oid = p.relnamespace
 UNION ALL
-SELECT rel.root, CASE con.contype WHEN 'f' THEN 3 ELSE 2 END, rel.nspname, rel.relname,
+SELECT rel.root, CASE con.contype WHEN 'f' THEN 3 ELSE 2 END,
+  CASE con.contype WHEN 'p' THEN 'primary key' WHEN 'u' THEN 'unique key' WHEN 'x' THEN 'exclusion constraint'
+    ELSE 'foreign key' END, rel.nspname, rel.relname, con.conname, pn.nspname, p.relname,
   format('ALTER TABLE %I.%I ADD CONSTRAINT %I %s', rel.nspname, rel.relname, con.conname,
     -- A constraint that is valid here is valid for what is copied from here.
     regexp_replace(pg_get_constraintdef(con.oid), ' NOT VALID$', '')),
-  pn.nspname, p.relname, rel.level
+  rel.level
 FROM rel JOIN pg_constraint con ON con.conrelid = rel.oid
 LEFT JOIN pg_class p ON p.oid = con.confrelid AND con.contype = 'f' LEFT JOIN pg_namespace pn ON pn.oid = p.relnamespace
 WHERE con.contype IN ('p', 'u', 'x', 'f') AND con.conparentid = 0 AND con.conislocal
 UNION ALL
-SELECT rel.root, 2, rel.nspname, rel.relname, pg_get_indexdef(i.indexrelid), NULL, NULL, rel.level
+SELECT rel.root, 2, 'index', rel.nspname, rel.relname, ic.relname, NULL, NULL, pg_get_indexdef(i.indexrelid), rel.level
 FROM rel JOIN pg_index i ON i.indrelid = rel.oid JOIN pg_class ic ON ic.oid = i.indexrelid
 WHERE i.indisunique AND i.indisvalid AND NOT ic.relispartition
   AND NOT EXISTS (SELECT FROM pg_constraint con WHERE con.conindid = i.indexrelid AND con.contype IN ('p', 'u', 'x'))

@@ -1,0 +1,229 @@
+"""How to make tables like the source's in another PostgreSQL database, and what that database lacks of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import psycopg
+
+from penstock.change import TableName
+from penstock.dialects.postgres.catalog import catalog_names, computed_columns, table_oids
+from penstock.dialects.postgres.connection import Connection, literal, quote
+from penstock.dialects.postgres.resources import sql_text
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A statement that makes a table, or a part of one.
+
+    Attributes:
+        root: The table that it belongs to; a partition's is the topmost one.
+        kind: `table`, `partition`, `index`, or what kind of constraint.
+        table: The table or partition.
+        name: Of the constraint or index; None for a table.
+        other: The table that a partition is of, or that a foreign key refers to.
+    """
+
+    root: TableName
+    kind: str
+    table: TableName
+    name: str | None
+    other: TableName | None
+    sql: str
+
+    @property
+    def summary(self) -> str:
+        """What it makes, in a few words that no other piece has."""
+        match self.kind:
+            case "table":
+                return f"table {self.table}"
+            case "partition":
+                return f"partition {self.table} of {self.other}"
+            case "foreign key":
+                return f"foreign key {self.name} of {self.table} to {self.other}"
+            case _:
+                return f"{self.kind} {self.name} of {self.table}"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What tables gain without their definition changing.
+
+    Attributes:
+        keys: What each partitioned table, or partition, is partitioned by.
+        partitions: (the table it is of, its bound) for each partition, parents first.
+        labels: The labels of the enums that their columns are made of, in order.
+    """
+
+    keys: Mapping[TableName, str]
+    partitions: Mapping[TableName, tuple[TableName, str]]
+    labels: Mapping[TableName, Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """How to make tables like the source's in another PostgreSQL database.
+
+    Attributes:
+        types: (name, statement, extension) in the order they must be created; no statement, no way.
+        pieces: What makes the tables, in the order it must be made.
+        parts: What the tables have that may have come later.
+        calls: Functions and operators that the tables call when rows are written to them, by kind and name.
+        computed: The expressions of generated columns, by table and column.
+    """
+
+    types: Sequence[tuple[TableName, str | None, str | None]]
+    pieces: Sequence[Piece]
+    parts: Parts
+    calls: Sequence[tuple[str, TableName]]
+    computed: Mapping[tuple[TableName, str], str]
+
+
+@dataclass(frozen=True)
+class LackingLabels:
+    """Labels of an enum that the target lacks.
+
+    Attributes:
+        statements: What adds each of them, in this order.
+        lost: Labels that the target has, and the source has not.
+    """
+
+    type: TableName
+    labels: Sequence[str]
+    statements: Sequence[str]
+    lost: Sequence[str]
+
+    def __str__(self) -> str:
+        return f"type {self.type} lacks label{'s' if len(self.labels) > 1 else ''} {', '.join(map(repr, self.labels))}"
+
+
+def read_blueprint(connection: Connection, tables: Sequence[TableName]) -> Blueprint:
+    """Read from the source how to make tables like these."""
+    with catalog_names(connection):
+        by_oid = {oid: name for name, oid in table_oids(connection, tables).items()}
+        cursor = psycopg.RawCursor(connection)
+        types = _types(cursor, list(by_oid))
+        pieces = [
+            Piece(
+                by_oid[root],
+                kind,
+                TableName(schema, name),
+                own_name,
+                TableName(other_schema, other_name) if other_name else None,
+                statement,
+            )
+            for root, kind, schema, name, own_name, other_schema, other_name, statement in cursor.execute(
+                sql_text("tables"), [list(by_oid)]
+            )
+        ]
+        found = cursor.execute(sql_text("calls"), [list(by_oid)]).fetchall()
+    return Blueprint(
+        types=types,
+        pieces=pieces,
+        parts=read_parts(connection, tables, [name for name, _, _ in types]),
+        calls=[(kind, TableName(schema, name)) for kind, schema, name in found],
+        computed=computed_columns(connection, tables),
+    )
+
+
+def read_parts(
+    connection: Connection, tables: Iterable[TableName], types: Collection[TableName] | None = None
+) -> Parts:
+    """Read the partitions of tables, and the labels of those of `types` that are enums.
+
+    Args:
+        types: By default those that the tables' columns are made of.
+    """
+    with catalog_names(connection):
+        oids = list(table_oids(connection, tables).values())
+        cursor = psycopg.RawCursor(connection)
+        if types is None:
+            types = [name for name, _, _ in _types(cursor, oids)]
+        rows = cursor.execute(sql_text("parts"), [oids]).fetchall()
+        labels = cursor.execute(
+            "SELECT n.nspname, t.typname, array_agg(l.enumlabel ORDER BY l.enumsortorder) FROM pg_enum l"
+            " JOIN pg_type t ON t.oid = l.enumtypid JOIN pg_namespace n ON n.oid = t.typnamespace"
+            " WHERE (n.nspname, t.typname) IN (SELECT * FROM unnest($1::text[], $2::text[]))"
+            " GROUP BY 1, 2 ORDER BY 1, 2",
+            [[name.schema for name in types], [name.name for name in types]],
+        ).fetchall()
+    return Parts(
+        keys={TableName(schema, name): key for schema, name, key, *_ in rows if key},
+        partitions={
+            TableName(schema, name): (TableName(parent_schema, parent), bound)
+            for schema, name, _, parent_schema, parent, bound in rows
+            if parent
+        },
+        labels={TableName(schema, name): found for schema, name, found in labels},
+    )
+
+
+def lacking_partitions(source: Parts, target: Parts) -> tuple[list[TableName], list[TableName]]:
+    """Return the partitions that the target lacks, where a table is partitioned by the same key on both sides.
+
+    Returns:
+        Those that can be made there, parents first; and those beside which the target has others than the source, so
+        that one of them may take their rows already.
+    """
+    wanted: list[TableName] = []
+    differing: list[TableName] = []
+    bounds = set(source.partitions.values())
+    there = set(target.partitions.values())
+    strange = {parent for parent, bound in there if (parent, bound) not in bounds}
+    for name, (parent, bound) in source.partitions.items():
+        if parent in wanted:
+            wanted.append(name)
+        elif target.keys.get(parent) == source.keys[parent] and (parent, bound) not in there:
+            (differing if parent in strange else wanted).append(name)
+    return wanted, differing
+
+
+def lacking_labels(source: Parts, target: Parts) -> list[LackingLabels]:
+    """Return what the target's enums lack, and how to add it at the source's place."""
+    found = []
+    for name, labels in source.labels.items():
+        there = target.labels.get(name, labels)
+        lacking = [label for label in labels if label not in there]
+        if lacking:
+            statements = [_add_label(name, labels, labels.index(label), there) for label in lacking]
+            found.append(LackingLabels(name, lacking, statements, [label for label in there if label not in labels]))
+    return found
+
+
+def reordered_labels(source: Parts, target: Parts) -> list[TableName]:
+    """Return the enums whose labels stand in another order at the target, as far as both sides have them."""
+
+    def common(labels: Sequence[str], others: Sequence[str]) -> list[str]:
+        return [label for label in labels if label in others]
+
+    return [
+        name
+        for name, there in target.labels.items()
+        if name in source.labels and common(there, source.labels[name]) != common(source.labels[name], there)
+    ]
+
+
+def lacking_parts(source: Parts, target: Parts) -> list[str]:
+    """Say what the target lacks, a line for each partition and each type."""
+    wanted, _ = lacking_partitions(source, target)
+    fate = "at the target: changes that need it go to the error queue until `penstock setup` brings it"
+    return [
+        *(f"partition {name} of {source.partitions[name][0]} does not exist {fate}" for name in wanted),
+        *(f"{lack} {fate}" for lack in lacking_labels(source, target)),
+    ]
+
+
+def _types(cursor: psycopg.RawCursor, oids: Sequence[int]) -> list[tuple[TableName, str | None, str | None]]:
+    rows = cursor.execute(sql_text("types"), [list(oids)])
+    return [(TableName(schema, name), statement, extension) for schema, name, statement, extension in rows]
+
+
+def _add_label(name: TableName, labels: Sequence[str], place: int, there: Collection[str]) -> str:
+    """The statement that adds a label, once all that the source has before it are there."""
+    if place:
+        where = f" AFTER {literal(labels[place - 1])}"
+    else:
+        following = next((label for label in labels if label in there), None)
+        where = f" BEFORE {literal(following)}" if following else ""
+    return f"ALTER TYPE {quote(name.schema, name.name)} ADD VALUE IF NOT EXISTS {literal(labels[place])}{where}"

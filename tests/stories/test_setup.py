@@ -1,0 +1,224 @@
+"""Setup of what came later, and of many tables: only what is new is planned, by its name, and cheaply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import psycopg
+import pytest
+
+from penstock.dialects.postgres import sides
+from penstock.dialects.postgres.connection import Connection, connect
+from penstock.errors import OperatorError
+from tests.lab import Lab, table
+
+MONTHS = """
+CREATE TABLE m (at date, id int, PRIMARY KEY (at, id)) PARTITION BY RANGE (at);
+CREATE TABLE m1 PARTITION OF m FOR VALUES FROM ('2025-01-01') TO ('2025-02-01');
+"""
+FEBRUARY = "CREATE TABLE m2 PARTITION OF m FOR VALUES FROM ('2025-02-01') TO ('2025-03-01')"
+
+
+def many(count: int) -> str:
+    return ";".join(f"CREATE TABLE t{n} (id int PRIMARY KEY)" for n in range(count))
+
+
+def summaries(lab: Lab) -> tuple[list[str], list[str]]:
+    plan = lab.pipeline().plan()
+    assert not plan.source.faults + plan.target.faults
+    return [step.summary for step in plan.source.steps], [step.summary for step in plan.target.steps]
+
+
+def triggers(lab: Lab) -> set[tuple[str, int]]:
+    return set(
+        lab.source.execute(
+            "SELECT tgrelid::regclass::text, oid FROM pg_trigger WHERE tgname LIKE 'R\\_penstock%'"
+        ).fetchall()
+    )
+
+
+def test_one_more_table_is_the_only_one_planned(lab: Lab) -> None:
+    lab.setup(many(16))
+    before = triggers(lab)
+    lab.source.execute("CREATE TABLE new (id int PRIMARY KEY)")
+    assert summaries(lab)[0] == ["capture table public.new"]
+
+    lab.pipeline().setup()
+
+    assert {name for name, _ in triggers(lab) - before} == {"new"}
+    assert before < triggers(lab)
+    assert lab.pipeline().plan().is_done
+
+
+def test_a_table_whose_triggers_are_to_be_others_is_the_only_one_planned(lab: Lab) -> None:
+    lab.setup(many(3))
+    lab.row_triggers = ["public.t1"]
+    assert summaries(lab)[0] == ["capture table public.t1 by row triggers"]
+
+
+def test_every_step_of_a_plan_says_what_it_makes(lab: Lab) -> None:
+    lab.source.execute(
+        f"{MONTHS}{FEBRUARY}; CREATE TABLE p (id int PRIMARY KEY, a int, b int, CONSTRAINT ab UNIQUE (a, b));"
+        "CREATE UNIQUE INDEX low ON p (a) WHERE a < 9;"
+        "CREATE TABLE c (id int PRIMARY KEY, one int CONSTRAINT to_one REFERENCES p,"
+        " two int CONSTRAINT to_two REFERENCES p)"
+    )
+    _, target = summaries(lab)
+    assert len(target) == len(set(target))
+    assert set(target) >= {
+        "table public.m",
+        "partition public.m1 of public.m",
+        "partition public.m2 of public.m",
+        "primary key m_pkey of public.m",
+        "unique key ab of public.p",
+        "index low of public.p",
+        "foreign key to_one of public.c to public.p",
+        "foreign key to_two of public.c to public.p",
+    }
+
+
+def test_setup_brings_a_new_partition_to_the_target(lab: Lab) -> None:
+    lab.setup(f"{MONTHS} INSERT INTO m VALUES ('2025-01-01', 1)")
+    lab.source.execute(f"{FEBRUARY} PARTITION BY RANGE (at)")
+    lab.source.execute(
+        "CREATE TABLE m2a PARTITION OF m2 FOR VALUES FROM ('2025-02-01') TO ('2025-02-15');"
+        "CREATE UNIQUE INDEX only_here ON m2a (id)"
+    )
+    lab.source.execute("INSERT INTO m VALUES ('2025-02-02', 2)")
+    attention = "\n".join(lab.pipeline().status().attention)
+    assert "partition public.m2 of public.m does not exist at the target" in attention
+    assert summaries(lab)[1] == [
+        "partition public.m2 of public.m",
+        "partition public.m2a of public.m2",
+        "index only_here of public.m2a",
+    ]
+
+    lab.pipeline().setup()
+
+    assert lab.pipeline().plan().is_done
+    assert not lab.pipeline().status().attention
+    lab.apply()
+    assert not lab.errors()
+    assert ("m2a",) in lab.target.execute("SELECT tableoid::regclass::text FROM m").fetchall()
+
+
+@pytest.mark.parametrize(
+    ("at_target", "note"),
+    [
+        ("CREATE TABLE m (at date, id int, PRIMARY KEY (at, id))", ""),
+        ("CREATE TABLE m (at date, id int, PRIMARY KEY (at, id)) PARTITION BY HASH (id)", ""),
+        (
+            "CREATE TABLE m (at date, id int, PRIMARY KEY (at, id)) PARTITION BY RANGE (at);"
+            "CREATE TABLE all_of_it PARTITION OF m DEFAULT",
+            "the others are not the same",
+        ),
+        (MONTHS + FEBRUARY.replace("m2", "another_name"), ""),
+        (f"{MONTHS} CREATE TABLE m2 (at date, id int)", "is another table"),
+    ],
+    ids=["not at all", "by another key", "by other bounds", "under another name", "a table of that name"],
+)
+def test_a_target_that_is_partitioned_otherwise_is_left_alone(lab: Lab, at_target: str, note: str) -> None:
+    lab.target.execute(at_target)
+    lab.setup(MONTHS)
+    lab.source.execute(FEBRUARY)
+    assert summaries(lab)[1] == []
+    assert note in "\n".join(lab.pipeline().plan().target.notes)
+
+
+def test_setup_brings_new_labels_of_an_enum_to_their_places(lab: Lab) -> None:
+    lab.setup(
+        "CREATE TYPE mood AS ENUM ('low', 'high'); CREATE TABLE t (mood mood) PARTITION BY LIST (mood);"
+        "CREATE TABLE t1 PARTITION OF t FOR VALUES IN ('low')"
+    )
+    lab.source.execute("ALTER TYPE mood ADD VALUE 'none' BEFORE 'low'")
+    lab.source.execute("ALTER TYPE mood ADD VALUE 'fair' AFTER 'low'")
+    lab.source.execute("ALTER TYPE mood ADD VALUE 'it''s good' AFTER 'fair'")
+    # A bound may name a label once that is committed.
+    lab.source.execute("CREATE TABLE t2 PARTITION OF t FOR VALUES IN ('fair')")
+    lab.source.execute("INSERT INTO t VALUES ('fair')")
+    assert "type public.mood lacks labels 'none', 'fair', \"it's good\"" in "\n".join(lab.pipeline().status().attention)
+    assert len(summaries(lab)[1]) == 4
+
+    lab.pipeline().setup()
+
+    labels = "SELECT array_agg(enumlabel ORDER BY enumsortorder) FROM pg_enum"
+    assert lab.target.execute(labels).fetchall() == lab.source.execute(labels).fetchall()
+    assert lab.pipeline().plan().is_done
+    lab.apply()
+    lab.assert_identical("t")
+
+
+def test_a_label_that_may_have_been_renamed_is_left_to_a_person(lab: Lab) -> None:
+    lab.setup("CREATE TYPE mood AS ENUM ('low', 'high'); CREATE TABLE t (mood mood)")
+    lab.source.execute("ALTER TYPE mood RENAME VALUE 'low' TO 'down'")
+    with pytest.raises(OperatorError, match=r"lacks label 'down' at the target, and has 'low'.* RENAME VALUE"):
+        lab.pipeline().setup()
+
+
+def test_labels_in_another_order_are_noted(lab: Lab) -> None:
+    lab.target.execute("CREATE TYPE mood AS ENUM ('high', 'low', 'more')")
+    lab.setup("CREATE TYPE mood AS ENUM ('low', 'high'); CREATE TABLE t (mood mood)")
+    assert "type public.mood stand in another order" in "\n".join(lab.pipeline().plan().target.notes)
+
+
+def test_what_a_target_lacks_comes_with_the_statement_that_mends_it(lab: Lab) -> None:
+    lab.target.execute("CREATE TABLE t (id int, price text)")
+    lab.source.execute("CREATE TABLE t (id int PRIMARY KEY, price numeric(9,2), v int)")
+    faults = "\n".join(map(str, lab.pipeline().plan().target.faults))
+    statements = [
+        'ALTER TABLE "public"."t" ADD COLUMN "v" integer',
+        'ALTER TABLE "public"."t" ALTER COLUMN "price" TYPE numeric(9,2) USING "price"::numeric(9,2)',
+        'ALTER TABLE "public"."t" ADD PRIMARY KEY ("id")',
+    ]
+    assert all(statement in faults for statement in statements)
+    for statement in statements:
+        lab.target.execute(statement)
+    assert not lab.pipeline().plan().target.faults
+
+
+def test_many_tables_are_set_up_in_as_many_sessions_as_few(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    def counted(url: str, application_name: str) -> Connection:
+        opened.append(application_name)
+        return connect(url, application_name)
+
+    monkeypatch.setattr(sides, "connect", counted)
+    counts = []
+    lab.setup("CREATE TABLE first (id int)")
+    for sql in ("CREATE TABLE one (id int)", many(40)):
+        lab.source.execute(sql)
+        opened.clear()
+        lab.pipeline().setup()
+        counts.append(len(opened))
+    assert counts[0] == counts[1]
+
+
+def test_planning_asks_as_much_of_many_tables_as_of_few(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    execute = psycopg.Cursor.execute
+
+    def counted(self: object, query: object, *args: object, **named: object) -> object:
+        asked.append(query)
+        return execute(self, query, *args, **named)  # type: ignore[arg-type, call-overload, misc]
+
+    counts: list[int] = []
+    sets: Sequence[str] = ("CREATE TABLE u0 (id int)", ";".join(f"CREATE TABLE u{n} (id int)" for n in range(1, 40)))
+    for sql in sets:
+        # Tables that are there and not copied are looked into.
+        lab.source.execute(sql)
+        lab.target.execute(sql)
+        with monkeypatch.context() as patch:
+            patch.setattr(psycopg.Cursor, "execute", counted)
+            asked.clear()
+            lab.pipeline().plan()
+            counts.append(len(asked))
+    assert counts[0] == counts[1]
+
+
+def test_rows_in_the_way_are_named_table_by_table(lab: Lab) -> None:
+    sql = "CREATE TABLE a (id int); CREATE TABLE b (id int); CREATE TABLE c (id int);"
+    lab.source.execute(sql)
+    lab.target.execute(f"{sql} INSERT INTO a VALUES (1); INSERT INTO c VALUES (1)")
+    faults = [str(fault) for fault in lab.pipeline().plan().target.faults]
+    assert [fault.split(" holds")[0] for fault in faults] == [f"table {table('a')}", f"table {table('c')}"]
