@@ -79,10 +79,13 @@ class LaneResult:
     lag: LagHistogram = field(default_factory=LagHistogram)
     aborted_by: str | None = None
     failure: PenstockError | None = None
+    failed_tables: set[TableName] = field(default_factory=set)
+    """What the transactions are about that went to the error queue."""
 
     def to_json(self) -> str:
         """Write the result as a line that `from_json` reads in another process."""
         plain = {**self.__dict__, "lag": dict(self.lag.buckets), "failure": None}
+        plain["failed_tables"] = [[table.schema, table.name] for table in sorted(self.failed_tables)]
         if self.failure is not None:
             plain["failure"] = self.failure.to_json()
         return json.dumps(plain)
@@ -94,6 +97,7 @@ class LaneResult:
         lag = LagHistogram()
         lag.merge(plain.pop("lag"))
         failure = plain.pop("failure")
+        plain["failed_tables"] = {TableName(schema, name) for schema, name in plain["failed_tables"]}
         return cls(**plain, lag=lag, failure=from_json(failure) if failure else None)
 
 
@@ -319,6 +323,7 @@ class ApplyServer:
             self._ledger.record(scns, changes=len(transaction.changes), failure=failure)
             self._ledger.put_error(transaction, failure)
         self._result.errors += 1
+        self._result.failed_tables |= {change.table for change in transaction.changes}
         self._result.conflicts += failure.error.number in CONFLICTS
         if self._config.disable_on_error:
             self._result.aborted_by = f"transaction {transaction.txn_id}: {failure.error}"

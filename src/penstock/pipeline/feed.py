@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
 
@@ -124,6 +125,7 @@ class SparkFeed:
         self._captured: Sequence[Captured] = ()
         self._catalog: TargetCatalog | None = None
         self._catalog_read_at = 0.0
+        self._failed_tables: set[TableName] = set()
         self._is_lacking = False
         self._consumer = ""
         self._anchor: Anchor | None = None
@@ -172,8 +174,10 @@ class SparkFeed:
         assert self._jobs is not None
         self._refresh(self._jobs)
         results = self._jobs.run(part, lanes=lanes)
-        if any(result.errors or result.failure for result in results):
-            # Somebody may have changed a table at the target.
+        # Somebody may have changed a table at the target.
+        for result in results:
+            self._failed_tables |= result.failed_tables
+        if any(result.failure for result in results):
             self._catalog_read_at = 0.0
         return results
 
@@ -204,20 +208,27 @@ class SparkFeed:
             # A partition that is detached later is no new table.
             self._known |= {c.table.name for c in self._captured if c.root in self._known}
         # Somebody may just have added what the target lacks; the next change must not fail any more.
-        if is_new or is_aged or self._is_lacking:
+        catalog = self._catalog
+        if catalog is None or is_new or is_aged or self._is_lacking:
             catalog = self._read_catalog()
-            is_new = is_new or catalog != self._catalog
-            self._catalog = catalog
             self._catalog_read_at = time.monotonic() if is_aged else self._catalog_read_at
+        elif self._failed_tables:
+            catalog = self._reread(catalog, self._failed_tables)
+        self._failed_tables = set()
+        is_new = is_new or catalog != self._catalog
+        self._catalog = catalog
         if is_new:
             dictionary = Dictionary(captured.table for captured in self._captured)
-            assert self._catalog is not None
             followed = self._known & roots(self._captured).keys()
-            self._is_lacking = self._compare(
-                followed, {name: table.schema for name, table in self._catalog.tables.items()}
-            )
+            self._is_lacking = self._compare(followed, {name: table.schema for name, table in catalog.tables.items()})
             reader = SliceReader.of(self._source, self._access, self._captured, follows=self._known)
-            jobs.share(reader, TaskContext(self._target, self._catalog, dictionary, self._config))
+            jobs.share(reader, TaskContext(self._target, catalog, dictionary, self._config))
+
+    def _reread(self, catalog: TargetCatalog, names: Collection[TableName]) -> TargetCatalog:
+        """Describe some tables anew: one that fails again and again is not to cost as much as all of them."""
+        kept = {name: table for name, table in catalog.tables.items() if name not in names}
+        found = self._describe_target({captured.table.name for captured in self._captured} & self._known & set(names))
+        return replace(catalog, tables=kept | {name: TargetTable(table) for name, table in found.items()})
 
     def _read_catalog(self) -> TargetCatalog:
         tables = self._describe_target({c.table.name for c in self._captured if c.table.name in self._known})

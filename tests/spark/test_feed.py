@@ -1,0 +1,88 @@
+"""What a feed asks of the two databases from batch to batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock.apply.server import LaneResult, ServerConfig
+from penstock.change import TableName
+from penstock.pipeline import feed as feed_module
+from penstock.pipeline.feed import SparkFeed
+from penstock.position import Scn
+from penstock.schema import TableSchema
+from penstock.sources.trigger_queue.queue import Captured
+
+TABLES = [TableName("public", f"t{n}") for n in range(3)]
+
+
+class Log:
+    def captured_count(self) -> int:
+        return len(TABLES)
+
+    def captured(self) -> list[Captured]:
+        return [Captured(n, TableSchema(name, ()), {}, name) for n, name in enumerate(TABLES)]
+
+    def open(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Jobs:
+    results: list[LaneResult]
+    shared: int = 0
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def warm_up(self) -> None: ...
+
+    def share(self, *_: object) -> None:
+        Jobs.shared += 1
+
+    def run(self, part: object, *, lanes: int) -> list[LaneResult]:
+        return Jobs.results
+
+
+def test_a_failed_transaction_has_its_own_tables_described_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[set[TableName]] = []
+    followed: list[None] = []
+    monkeypatch.setattr(feed_module, "BatchJobs", Jobs)
+
+    def describe(names: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
+        asked.append(set(names))
+        return {name: TableSchema(name, ()) for name in asked[-1]}
+
+    any_: Any = SimpleNamespace(
+        instantiated=lambda: dict.fromkeys(TABLES, Scn(0)), save_dictionary=lambda _: None, name="p", epoch=1
+    )
+    log: Any = Log()
+    fed = SparkFeed(
+        any_,
+        process="p",
+        source="shop",
+        access=any_,
+        open_log=lambda: log,
+        target=any_,
+        describe_target=describe,
+        follow_source=lambda: followed.append(None),
+        compare=lambda _, __: False,
+        is_meant=lambda _: True,
+        definitions=any_,
+        config=ServerConfig(),
+    )
+    fed.start(any_, TABLES)
+    assert asked == [set(TABLES)]
+
+    Jobs.results = [LaneResult.from_json(LaneResult(errors=1, failed_tables={TABLES[1]}).to_json())]
+    fed.apply(any_, lanes=1)
+    Jobs.results = [LaneResult()]
+    fed.apply(any_, lanes=1)
+    fed.apply(any_, lanes=1)
+
+    assert asked == [set(TABLES), {TABLES[1]}]
+    assert len(followed) == 1
+    assert Jobs.shared == 1
+    fed.close()
