@@ -24,7 +24,7 @@ from typing import Any
 import psycopg
 
 from bench.systems import Meter, Native, Ours, System, execute
-from bench.workloads import HOT, WORKLOADS, Workload
+from bench.workloads import HOT, TABLES, WORKLOADS, Workload
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.spark.session import start_session
 
@@ -181,6 +181,14 @@ class Bench:
                         seconds=system.catch_up(),
                     )
 
+    def many_tables(self) -> None:
+        """Set up, copy, follow and compare 500 small tables, once."""
+        TABLES.create(self._captured, TABLES.name)
+        for step, seconds in self._ours.steps(TABLES):
+            self._note(workload=TABLES.name, system=self._ours.name, round=0, step=step, seconds=seconds)
+        source, target = self._captured.url(TABLES.name), self._target.url(self._ours.target_db)
+        self.results[-1]["verified"] = digest(source, TABLES.tables) == digest(target, TABLES.tables)
+
     def _create(self, workload: Workload) -> None:
         for server in (self._plain, self._captured):
             workload.create(server, workload.name)
@@ -294,6 +302,8 @@ def report(results: Sequence[dict[str, Any]]) -> None:
             print(f"{'lag':16} {r['system']:28} p50 {r['p50_s']:.3f} s, p99 {r['p99_s']:.3f} s")
         if r["workload"] == "cold start":
             print(f"{'cold start':16} {r['system']:28} {r['seconds']:.1f} s to the first applied change")
+        if r["workload"] == TABLES.name:
+            print(f"{len(TABLES.tables)} tables       {r['system']:28} {r['step']}: {r['seconds']:.1f} s")
     grown: dict[tuple[str, int, int], list[float]] = {}
     for r in results:
         if r["workload"] == "growth":
@@ -313,7 +323,7 @@ def report(results: Sequence[dict[str, Any]]) -> None:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(prog="bench", description=__doc__.splitlines()[0])
-    names = [*WORKLOADS, "lag", "cold", "growth"]
+    names = [*WORKLOADS, "lag", "cold", "growth", TABLES.name]
     arguments.add_argument("workloads", nargs="*", default=names, metavar="WORKLOAD", help=", ".join(names))
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--share", type=float, default=1.0, help="part of each backlog to write")
@@ -332,6 +342,8 @@ def main() -> None:
             bench.cold_start()
         if "growth" in given.workloads:
             bench.growth()
+        if TABLES.name in given.workloads:
+            bench.many_tables()
         report(bench.results)
         RESULTS.parent.mkdir(exist_ok=True)
         RESULTS.write_text(json.dumps(bench.results, indent=1) + "\n")

@@ -7,7 +7,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -174,11 +174,35 @@ class Ours:
 
         return end
 
+    def steps(self, workload: Workload) -> Iterator[tuple[str, float]]:
+        """Set a pipeline up from nothing, catch up, verify and add a table; yields what each took, in seconds."""
+        self._copies += 1
+        self.source_db, self.target_db = workload.name, f"{workload.name}_penstock_{self._copies}"
+        execute(self._target.url(), f"CREATE DATABASE {self.target_db}")
+        self.file.write_text(FILE.format(row_triggers=json.dumps(workload.row_triggers)))
+
+        def run() -> None:
+            self._pipeline().run(threading.Event(), until_caught_up=True)
+
+        yield "setup", _timed(lambda: self._pipeline().setup())
+        yield "first copy", _timed(run)
+        workload.write(self.source, workload.name, seed=1)
+        yield f"{len(workload.statements):,} changes", _timed(run)
+        yield "verify", _timed(lambda: self._pipeline().verify())
+        execute(self.source.url(self.source_db), "CREATE TABLE one_more (id int PRIMARY KEY)")
+        yield "one more table", _timed(lambda: self._pipeline().setup())
+
     def _pipeline(self) -> Pipeline:
         # Set anew each time, for there may be several pipelines.
         os.environ["BENCH_SOURCE_URL"] = self.source.url(self.source_db)
         os.environ["BENCH_COPY_URL"] = self._target.url(self.target_db)
         return open_pipeline(load(self.file))
+
+
+def _timed(work: Callable[[], object]) -> float:
+    began = time.monotonic()
+    work()
+    return time.monotonic() - began
 
 
 class Clock:

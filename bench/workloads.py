@@ -165,4 +165,23 @@ BULK = Workload(
     transactions=10,
 )
 
+_MANY = 500
+
+TABLES = Workload(
+    name="tables",
+    tables=[f"t{n}" for n in range(_MANY)],
+    ddl=";".join(
+        f"CREATE TABLE t{n} (id int PRIMARY KEY, name text, v int NOT NULL"
+        # Chains of five.
+        + (f", parent int REFERENCES t{n - 1})" if n % 5 else ")")
+        for n in range(_MANY)
+    ),
+    rows=";".join(
+        f"INSERT INTO t{n} SELECT i, 'name', 0{', i' if n % 5 else ''} FROM generate_series(1, 20) i"
+        for n in range(_MANY)
+    ),
+    statements=[f"UPDATE t{n % _MANY} SET v = v + 1 WHERE id = {n % 20 + 1}" for n in range(4 * _MANY)],
+)
+"""Many small tables: what each of them costs, whatever is in it."""
+
 WORKLOADS = {workload.name: workload for workload in (MIXED, HOT, BULK)}
