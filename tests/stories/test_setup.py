@@ -148,6 +148,29 @@ def test_setup_brings_new_labels_of_an_enum_to_their_places(lab: Lab) -> None:
     lab.assert_identical("t")
 
 
+def test_what_only_another_owner_may_add_is_noted_and_keeps_nobody_from_setup(lab: Lab) -> None:
+    role = f"plain_{lab.target.info.dbname}"
+    sql = f"CREATE TYPE mood AS ENUM ('low'); {MONTHS} CREATE TABLE t (mood mood);"
+    lab.source.execute(sql)
+    lab.target.execute(f"{sql} CREATE ROLE {role} LOGIN")
+    database = lab.target.info.dbname
+    lab.target.execute(f"GRANT CREATE, TEMPORARY ON DATABASE {database} TO {role}; GRANT ALL ON m, t TO {role}")
+    lab.target.execute(f"GRANT SET ON PARAMETER session_replication_role TO {role}")
+    lab.target_url = lab.target_url.replace("postgres@", f"{role}@")
+    lab.pipeline().setup()
+    lab.source.execute(f"ALTER TYPE mood ADD VALUE 'fair'; {FEBRUARY}")
+    lab.source.execute("CREATE TABLE new (id int)")
+    lab.target.execute("CREATE TABLE new (id int)")
+    lab.target.execute(f"GRANT ALL ON new TO {role}")
+
+    notes = "\n".join(lab.pipeline().setup().target.notes)
+
+    assert "type public.mood lacks label 'fair' at the target; only its owner can add that: ALTER TYPE" in notes
+    assert "where only the owner of public.m can make it: CREATE TABLE public.m2 PARTITION OF public.m" in notes
+    assert lab.pipeline().plan().is_done
+    lab.target.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
+
+
 def test_a_label_that_may_have_been_renamed_is_left_to_a_person(lab: Lab) -> None:
     lab.setup("CREATE TYPE mood AS ENUM ('low', 'high'); CREATE TABLE t (mood mood)")
     lab.source.execute("ALTER TYPE mood RENAME VALUE 'low' TO 'down'")

@@ -370,7 +370,8 @@ class Pipeline:
         with self._target.setup(printer=printer) as at_target, self._source.setup(printer=printer) as at_source:
             sides = [(plan.target, at_target), (plan.source, at_source)]
             _take_together(sides, deadline)
-            for database, session in sides:
+            # First what must not be missed.
+            for database, session in reversed(sides):
                 _take_apart(database, session, deadline)
 
     def _check_target(self, listener: RunListener) -> None:

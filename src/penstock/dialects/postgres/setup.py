@@ -144,7 +144,7 @@ def plan_target(
     _plan_types(connection, plan, blueprint, missing)
     there = set(list_tables(connection))
     parents = _plan_pieces(plan, [piece for piece in blueprint.pieces if piece.root in missing], there | set(missing))
-    _plan_parts(connection, plan, blueprint, existing, there)
+    has_parts = _plan_parts(connection, plan, blueprint, existing, there)
     copied = _copied(connection, process)
     for name, table in existing.items():
         _check_table(plan, source[name], table)
@@ -165,7 +165,7 @@ def plan_target(
                 " apply leaves it to the target, and `verify` will find other values"
             )
     plan.notes += ownership.hosted_code(connection, list(existing))
-    if missing:
+    if missing or has_parts:
         calls = [*blueprint.calls, *(("type", name) for name, _, _ in blueprint.types)]
         plan.faults += ownership.called_code(connection, calls)
     if not is_superuser(connection):
@@ -300,9 +300,14 @@ def _plan_parts(
     blueprint: Blueprint,
     existing: Iterable[TableName],
     there: Collection[TableName],
-) -> None:
-    """Plan what tables that exist lack of the source's partitions, and types of its enum labels."""
+) -> bool:
+    """Plan what tables that exist lack of the source's partitions, and types of its enum labels.
+
+    Returns:
+        Whether there are partitions to be made.
+    """
     at_target = read_parts(connection, existing, blueprint.parts.labels)
+    own = _owned(connection, {*at_target.labels, *at_target.keys})
     for lack in lacking_labels(blueprint.parts, at_target):
         if lack.lost:
             lost = ", ".join(map(repr, lack.lost))
@@ -315,6 +320,9 @@ def _plan_parts(
                 )
             )
             continue
+        if lack.type not in own:
+            plan.notes.append(f"{lack} at the target; only its owner can add that: {'; '.join(lack.statements)}")
+            continue
         # Not apart: a partition's bound may name a label, which has to be committed by then.
         plan.steps += [
             Step(f"label {label!r} of type {lack.type}", sql, remedy="add the label at the target yourself")
@@ -325,20 +333,36 @@ def _plan_parts(
         for name in reordered_labels(blueprint.parts, at_target)
     ]
     wanted, differing = lacking_partitions(blueprint.parts, at_target)
+    has_some = False
     for piece in blueprint.pieces:
         if piece.table not in {*wanted, *differing}:
             continue
-        if piece.table in there or piece.table in differing:
-            if piece.kind == "partition":
-                plan.notes.append(
-                    f"{piece.summary} is missing at the target, where"
-                    f" {f'{piece.table} is another table' if piece.table in there else 'the others are not the same'};"
-                    f" unless another one takes its rows, make it yourself: {piece.sql}"
-                )
-        elif piece.kind != "foreign key" or piece.other in there:
+        why_not = None
+        if piece.table in there:
+            why_not = f"where {piece.table} is another table: unless another partition takes its rows"
+        elif piece.table in differing:
+            why_not = "where the others are not the same: unless another one takes its rows"
+        elif piece.root not in own:
+            why_not = f"where only the owner of {piece.root} can make it"
+        if why_not is None and (piece.kind != "foreign key" or piece.other in there):
             # It locks its parent, which is written to.
             remedy = f"make the partitions of {piece.root} at the target yourself"
             plan.steps.append(Step(piece.summary, piece.sql, is_apart=True, remedy=remedy))
+            has_some = True
+        elif why_not is not None and piece.kind == "partition":
+            plan.notes.append(f"{piece.summary} is missing at the target, {why_not}: {piece.sql}")
+    return has_some
+
+
+def _owned(connection: Connection, names: Collection[TableName]) -> set[TableName]:
+    """The types and tables among `names` whose owner the user is; a table is also the type of its rows."""
+    rows = connection.execute(
+        "SELECT n.nspname, t.typname FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace"
+        " WHERE (n.nspname, t.typname) IN (SELECT * FROM unnest(%s::text[], %s::text[]))"
+        " AND pg_has_role(t.typowner, 'USAGE')",
+        [[name.schema for name in names], [name.name for name in names]],
+    )
+    return {TableName(schema, name) for schema, name in rows}
 
 
 def _plan_types(connection: Connection, plan: DatabasePlan, blueprint: Blueprint, missing: Sequence[TableName]) -> None:
