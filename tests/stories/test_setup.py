@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import psycopg
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from penstock.dialects.postgres import sides
 from penstock.dialects.postgres.connection import Connection, connect
 from penstock.errors import OperatorError
+from penstock.events import Event
 from tests.lab import Lab, table
 
 MONTHS = """
@@ -75,6 +78,17 @@ def test_every_step_of_a_plan_says_what_it_makes(lab: Lab) -> None:
         "foreign key to_one of public.c to public.p",
         "foreign key to_two of public.c to public.p",
     }
+
+
+def test_a_run_says_once_which_partition_the_target_lacks(lab: Lab) -> None:
+    lab.setup(MONTHS)
+    lab.source.execute(FEBRUARY)
+    pipeline, warned = lab.pipeline(), []
+    listener: Any = SimpleNamespace(warned=lambda text, event: warned.append((text.split(" does")[0], event)))
+    for _ in range(2):
+        at_target = pipeline._target.describe([table("m")])
+        assert not pipeline._tell_lacking([table("m")], at_target, listener)
+    assert warned == [("partition public.m2 of public.m", Event.TARGET_LACKS)]
 
 
 def test_setup_brings_a_new_partition_to_the_target(lab: Lab) -> None:
