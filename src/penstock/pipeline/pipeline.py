@@ -371,8 +371,7 @@ class Pipeline:
             sides = [(plan.target, at_target), (plan.source, at_source)]
             _take_together(sides, deadline)
             # First what must not be missed.
-            for database, session in reversed(sides):
-                _take_apart(database, session, deadline)
+            _take_apart(reversed(sides), deadline)
 
     def _check_target(self, listener: RunListener) -> None:
         self._target.check()
@@ -529,24 +528,25 @@ def _take_together(sides: Sequence[tuple[DatabasePlan, SetupSession]], deadline:
             return
 
 
-def _take_apart(database: DatabasePlan, session: SetupSession, deadline: float) -> None:
+def _take_apart(sides: Iterable[tuple[DatabasePlan, SetupSession]], deadline: float) -> None:
     """Take each step that is apart in a transaction of its own; those that others hold up once more after the rest."""
-    waiting = [step for step in database.steps if step.is_apart]
+    waiting = [(database, session, step) for database, session in sides for step in database.steps if step.is_apart]
     while waiting:
         locked = []
-        for step in waiting:
+        for database, session, step in waiting:
             try:
                 with session.transaction():
                     session.take(step)
             except LockedError as exc:
-                locked.append(step)
-                if time.monotonic() > deadline:
-                    names = ", ".join(step.summary for step in locked)
-                    raise LockedError(
-                        f"cannot {names}: another session holds a lock",
-                        where=database.label,
-                        do="everything else is in place; try again when no transaction keeps the table for long",
-                    ) from exc
+                locked.append((database, session, step))
+                cause = exc
+        if locked and time.monotonic() > deadline:
+            names = ", ".join(step.summary for _, _, step in locked)
+            raise LockedError(
+                f"cannot take these steps: {names}: another session holds a lock",
+                where=", ".join(dict.fromkeys(database.label for database, _, _ in locked)),
+                do="everything else is in place; try again when no transaction keeps the table for long",
+            ) from cause
         waiting = locked
         if waiting:
             time.sleep(_PAUSE_S)

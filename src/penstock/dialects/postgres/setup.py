@@ -349,7 +349,9 @@ def _plan_parts(
             remedy = f"make the partitions of {piece.root} at the target yourself"
             plan.steps.append(Step(piece.summary, piece.sql, is_apart=True, remedy=remedy))
             has_some = True
-        elif why_not is not None and piece.kind == "partition":
+        elif why_not is None:
+            plan.notes.append(f"{piece.summary} is left out: {piece.other} is not at the target")
+        elif piece.kind == "partition":
             plan.notes.append(f"{piece.summary} is missing at the target, {why_not}: {piece.sql}")
     return has_some
 
