@@ -55,11 +55,16 @@ class InTurn:
         self.calls.append([(chunk.table.name, chunk.number) for bundle in bundles for chunk in bundle])
         return [result for bundle in bundles for result in self.context.compare(bundle)]
 
+    def repair(self, chunks: Sequence[Chunk]) -> Sequence[RangeResult]:
+        return [self.context.repair(chunk) for chunk in chunks]
+
 
 class Nobody:
     """Hears nothing."""
 
     def compared(self, ranges: int, of: int) -> None: ...
+
+    def repaired(self, ranges: int, of: int) -> None: ...
 
     def warned(self, text: str) -> None: ...
 
@@ -84,6 +89,7 @@ def look(
     cuts: Mapping[str, Sequence[Sequence[str]]] = {},
     jobs: InTurn | None = None,
     consistency_point: Callable[[], Scn] | None = None,
+    repair: bool = False,
 ) -> VerifyResult:
     """Compare tables; with a consistency point, as while a process runs."""
     return verify(
@@ -93,6 +99,7 @@ def look(
         consistency_point=consistency_point or (lambda: Scn(0)),
         tick=lab.log.tick,
         is_running=lambda: consistency_point is not None,
+        repair=repair,
     )
 
 

@@ -101,14 +101,16 @@ class Pipeline:
         self._warned: set[str] = set()
         self._lacking: Sequence[str] = ()
 
-    def plan(self) -> Plan:
+    def plan(self, *, adopt: bool = False) -> Plan:
         """Work out what `setup` would do. Changes nothing."""
         tables = self._source.match(self.config.capture.tables)
         described = self._source.describe(tables)
         plan = Plan(
             tables=[str(table) for table in tables],
             source=self._source.plan(tables, self.config.capture.row_triggers),
-            target=self._target.plan(self._source.blueprint(tables), described, self._source.replaced_tables()),
+            target=self._target.plan(
+                self._source.blueprint(tables), described, self._source.replaced_tables(), adopt=adopt
+            ),
         )
         fault = self._source.history_fault() if self._source.has_capture() else None
         if fault is not None:
@@ -119,8 +121,12 @@ class Pipeline:
             plan.target.faults.append(OperatorError(what, where=self._target.label, do="correct one of the urls"))
         return plan
 
-    def setup(self) -> Plan:
+    def setup(self, *, adopt: bool = False) -> Plan:
         """Install capture and ledger, and make the tables that are missing at the target; all of it or nothing.
+
+        Args:
+            adopt: Tables at the target that hold rows are not refused: the first copy compares their rows with the
+                source's, and writes those that differ.
 
         Returns:
             What was done.
@@ -128,7 +134,7 @@ class Pipeline:
         Raises:
             OperatorError: Something is in the way; the message names everything at once.
         """
-        plan = self.plan()
+        plan = self.plan(adopt=adopt)
         faults = [str(fault) for fault in plan.target.faults + plan.source.faults]
         for side in (plan.source, plan.target):
             faults += [f"missing privilege ({side.label}). As a superuser: {grant};" for grant in side.grants]
@@ -186,14 +192,18 @@ class Pipeline:
                 attention=self._attention(followed & set(copied)),
             )
 
-    def verify(self, listener: VerifyListener | None = None, tables: Sequence[str] = ()) -> VerifyResult:
+    def verify(
+        self, listener: VerifyListener | None = None, tables: Sequence[str] = (), *, repair: bool = False
+    ) -> VerifyResult:
         """Compare both sides row by row, also while changes flow.
 
         Args:
             tables: Patterns, as in the pipeline file, of the tables to compare; all of them if there are none.
+            repair: Bring the rows that differ; see `verify.compare.verify`.
 
         Raises:
-            OperatorError: Nothing is set up or copied, or a pattern means no table of the pipeline.
+            OperatorError: Nothing is set up or copied, a pattern means no table of the pipeline, or the target
+                refuses a row that is brought.
             RetryableError: What was captured was not applied in time.
         """
         listener = listener or VerifyReport()
@@ -226,6 +236,7 @@ class Pipeline:
             context = compare.CompareContext(self._source.comparer(self._target), source, target)
             is_quick = compare.are_few(chunks)
             jobs = compare.LocalJobs(context) if is_quick else CompareJobs(self._start_spark(), context)
+            began_at = _low_watermark(ledger)
             result = compare.verify(
                 chunks,
                 jobs,
@@ -233,7 +244,10 @@ class Pipeline:
                 consistency_point=lambda: _low_watermark(ledger),
                 tick=log.tick,
                 is_running=ledger.is_running,
+                repair=repair,
             )
+            if repair:
+                ledger.note_brought([table.table for table in result.tables if not table.differing], began_at)
             return replace(result, unchecked=[str(found) for found in uncaptured])
 
     def errors(self) -> ErrorQueue:
@@ -525,6 +539,7 @@ class Pipeline:
             target=self._target.access,
             source_tables={name: existing[name] for name in copyable},
             target_tables={name: TargetTable(at_target[name]) for name in copyable},
+            adopted=frozenset(name for name in ledger.adopted() if name in at_target and not ledger.is_empty(name)),
         )
         jobs = ChunkJobs(spark, context)
         Instantiator(self._source.origin(), ledger, ledger, jobs, listener, confirm=confirm).run(copyable, stop)

@@ -123,6 +123,9 @@ class VerifyReport:
     def compared(self, ranges: int, of: int) -> None:
         """So many ranges are compared, out of so many."""
 
+    def repaired(self, ranges: int, of: int) -> None:
+        """So many ranges are the same now, out of so many that were not."""
+
     def warned(self, text: str) -> None:
         """Something a person should know."""
         tell(Event.NOTE, printable(text), level=logging.WARNING)

@@ -16,6 +16,7 @@ from penstock.errors import OperatorError
 from penstock.history import Consumer
 from penstock.pipeline.feed import Definitions
 from penstock.pipeline.locks import LockWatch
+from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.instantiate import CopyDestination, CopyLedger, CopyOrigin
 from penstock.snapshot.task import LoaderAccess, ReaderAccess
@@ -55,6 +56,9 @@ class TargetLedger(Ledger, CopyLedger, CopyDestination, Definitions, Protocol):
 
     def consumer(self) -> Consumer:
         """What the source knows this process by."""
+
+    def note_brought(self, tables: Sequence[TableName], scn: Scn) -> None:
+        """Write down that tables hold whatever the source had at a position: no earlier change has to be retried."""
 
     def plan_emptying(self) -> Emptying:
         """Work out what a new first copy does away with. Changes nothing."""
@@ -150,9 +154,17 @@ class TargetSide(Protocol):
         """What looks for sessions of ours that wait for a lock here."""
 
     def plan(
-        self, blueprint: Any, source: Mapping[TableName, TableSchema], replaced: Sequence[TableName]
+        self,
+        blueprint: Any,
+        source: Mapping[TableName, TableSchema],
+        replaced: Sequence[TableName],
+        *,
+        adopt: bool,
     ) -> DatabasePlan:
-        """Plan the ledger and the missing tables; check those that exist. Replaced tables have to be copied anew."""
+        """Plan the ledger and the missing tables; check those that exist. Replaced tables have to be copied anew.
+
+        `adopt` has rows that were not copied compared and kept, instead of refusing them.
+        """
 
     def describe(self, tables: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
         """Describe tables as they are now."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol
@@ -33,6 +33,13 @@ class ChunkReader(Protocol):
         """Yield the same rows as blocks of bytes, which a target that takes this form can write as they are.
 
         A session must still hold the snapshot.
+        """
+
+    def adopt(self, table: TableSchema, target: TargetTable, chunk: Chunk, session: ChunkLoader) -> int:
+        """Bring the rows of a chunk that differ at a target of the same kind, which holds rows already.
+
+        Returns:
+            How many rows the chunk has at the source.
         """
 
     def close(self) -> None:
@@ -78,7 +85,11 @@ class LoaderAccess(Protocol):
 
 @dataclass(frozen=True)
 class CopyContext:
-    """What is the same for all chunks of a run."""
+    """What is the same for all chunks of a run.
+
+    Attributes:
+        adopted: Tables whose rows at the target are compared, and kept where they are as they must be.
+    """
 
     process: str
     epoch: int
@@ -86,6 +97,7 @@ class CopyContext:
     target: LoaderAccess
     source_tables: Mapping[TableName, TableSchema]
     target_tables: Mapping[TableName, TargetTable]
+    adopted: Collection[TableName] = ()
 
 
 def copy_chunks(chunks: Sequence[Chunk], source: CopySource, context: CopyContext) -> int:
@@ -108,7 +120,9 @@ def _copy(chunk: Chunk, source: CopySource, context: CopyContext, reader: ChunkR
     table, target = context.source_tables[chunk.table], context.target_tables[chunk.table]
     columns = [c.name for c in table.columns if not target.schema.by_name[c.name].is_generated]
     rows = 0
-    if not columns:
+    if chunk.table in context.adopted:
+        rows = reader.adopt(table, target, chunk, session)
+    elif not columns:
         rows = reader.count_rows(table, chunk)
         session.load_defaults(target, rows)
     elif source.exported is not None and reader.raw_form == session.raw_form:

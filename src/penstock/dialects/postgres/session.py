@@ -68,6 +68,11 @@ class PostgresSession:
         self._described: dict[TableName, TableSchema] = {}
 
     @property
+    def url(self) -> str:
+        """Where it is connected to."""
+        return self._url
+
+    @property
     def is_usable(self) -> bool:
         """Whether the connection is open and outside a transaction."""
         idle = psycopg.pq.TransactionStatus.IDLE
@@ -108,6 +113,36 @@ class PostgresSession:
             self._set_path.load(table, rows)
         except psycopg.Error as exc:
             raise self._translate(exc) from exc
+
+    def replace(self, table: TargetTable, gone: pa.Table, rows: pa.Table, *, clears_the_way: bool) -> None:
+        """Delete the rows that have these keys, and insert rows; what only the target has of a row stays as it was.
+
+        Args:
+            gone: Key columns, of canonical text.
+            rows: Whole rows, of canonical text.
+            clears_the_way: Delete rows, too, that hold a unique value of one that is inserted.
+
+        Raises:
+            ApplyError: The target refuses a row.
+        """
+        try:
+            self._set_path.replace(table, gone, rows, clears_the_way=clears_the_way)
+        except psycopg.Error as exc:
+            raise self._translate(exc) from exc
+
+    def delete_equal(self, table: TargetTable, digest: str, counts: Mapping[str, int]) -> None:
+        """Delete so many of the rows that have a digest; `digest` is SQL for that of row `t`."""
+        # A join of all rows with all digests; without hashing it would take the product of the two.
+        self._execute("SET LOCAL enable_hashjoin = on")
+        self._run(
+            f"WITH found AS (SELECT t.tableoid AS part, t.ctid AS place, {digest} AS digest FROM {_only(table)} t),"
+            " chosen AS (SELECT part, place, row_number() OVER (PARTITION BY digest) <= n AS is_gone FROM found"
+            f" JOIN unnest({_PARAMETER}::text[], {_PARAMETER}::bigint[]) w (digest, n) USING (digest))"
+            f" DELETE FROM {_only(table)} t USING chosen c"
+            " WHERE t.tableoid = c.part AND t.ctid = c.place AND c.is_gone",
+            [list(counts), list(counts.values())],
+        )
+        self._execute("SET LOCAL enable_hashjoin = off")
 
     @property
     def raw_form(self) -> str:

@@ -152,11 +152,13 @@ def plan_target(
     blueprint: Blueprint,
     source: Mapping[TableName, TableSchema],
     replaced: Sequence[TableName],
+    adopt: bool,
 ) -> DatabasePlan:
     """Plan the ledger and the missing tables; check the tables that exist, without altering them.
 
     Args:
         replaced: Tables that were made anew at the source, whose copy is of the table before.
+        adopt: Have rows that were not copied compared by the first copy, and kept, instead of refusing them.
     """
     plan = DatabasePlan(label(url), faults=_faults_of(connection, url, "penstock"))
     plan.preamble = ownership.preamble("penstock")
@@ -193,7 +195,7 @@ def plan_target(
                 plan.notes.append(
                     f"a foreign key of {name} is left out: {parent} is neither captured nor at the target"
                 )
-    copied = _copied(connection, process)
+    copied, adopted = _copied(connection, process), _adopted(connection, process)
     for name, table in existing.items():
         _check_table(plan, source[name], table)
         if name in replaced and name in copied:
@@ -202,8 +204,12 @@ def plan_target(
                 f" AND (schema_name, table_name) = ({literal(name.schema)}, {literal(name.name)})"
             )
             plan.steps.append(Step(f"forget the copy of {name}, which was made anew at the source", forget))
-        if name in replaced or name not in copied:
-            plan.faults += _rows_in_the_way(connection, url, name)
+        if (name in replaced or name not in copied) and name not in adopted:
+            in_the_way = _rows_in_the_way(connection, url, name)
+            if adopt and in_the_way and _has_rows(connection, name):
+                plan.steps.append(_adoption(process, name))
+            else:
+                plan.faults += in_the_way
     computed = computed_columns(connection, existing)
     for (name, column), expression in computed.items():
         if expression != (at_source := blueprint.computed.get((name, column), expression)):
@@ -263,6 +269,22 @@ def _copied(connection: Connection, process: str) -> set[TableName]:
     return {TableName(schema, name) for schema, name in rows}
 
 
+def _adopted(connection: Connection, process: str) -> set[TableName]:
+    """Tables whose rows the first copy compares, and keeps where they are right."""
+    if connection.execute("SELECT to_regclass('penstock.adoption')").fetchone() == (None,):
+        return set()
+    rows = connection.execute("SELECT schema_name, table_name FROM penstock.adoption WHERE process = %s", [process])
+    return {TableName(schema, name) for schema, name in rows}
+
+
+def _adoption(process: str, name: TableName) -> Step:
+    return Step(
+        f"adopt the rows that {name} holds: the first copy compares them, and writes those that differ",
+        "INSERT INTO penstock.adoption (process, schema_name, table_name)"
+        f" VALUES ({literal(process)}, {literal(name.schema)}, {literal(name.name)}) ON CONFLICT DO NOTHING",
+    )
+
+
 def _rows_in_the_way(connection: Connection, url: str, name: TableName) -> list[PenstockError]:
     advice = "take it out of capture.tables"
     try:
@@ -273,7 +295,8 @@ def _rows_in_the_way(connection: Connection, url: str, name: TableName) -> list[
         # One of its partitions may be a foreign table that leads nowhere.
         return [OperatorError(exc.what, where=exc.where, do=f"mend that, or {advice}")]
     what = f"table {name} holds rows that penstock did not copy"
-    return [OperatorError(what, where=label(url), do=f"empty it, or {advice}")]
+    do = f"have them compared and kept, by `penstock setup --adopt`; or empty it, or {advice}"
+    return [OperatorError(what, where=label(url), do=do)]
 
 
 def _has_rows(connection: Connection, name: TableName) -> bool:

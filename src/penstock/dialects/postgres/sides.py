@@ -257,7 +257,12 @@ class PostgresTargetSide(_PostgresSide):
         return LockWatch(self._url, self._pipeline)
 
     def plan(
-        self, blueprint: Blueprint, source: Mapping[TableName, TableSchema], replaced: Sequence[TableName]
+        self,
+        blueprint: Blueprint,
+        source: Mapping[TableName, TableSchema],
+        replaced: Sequence[TableName],
+        *,
+        adopt: bool,
     ) -> DatabasePlan:
         """Plan the ledger and the missing tables; check those that exist."""
         with self._connection("read the catalogue") as connection:
@@ -268,6 +273,7 @@ class PostgresTargetSide(_PostgresSide):
                 blueprint=blueprint,
                 source=source,
                 replaced=replaced,
+                adopt=adopt,
             )
 
     def removal(self) -> DatabasePlan:
