@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.main import app
 from penstock.config import parse
+from penstock.spark.schemas import CHANGES
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -105,12 +106,17 @@ def test_a_command_that_does_not_exist_is_seen() -> None:
     ]
 
 
-def rows_of_commands() -> list[list[Token]]:
-    """The cells of each row of the table of commands in docs/cli.md."""
-    parsed = MARKDOWN.parse(text("docs/cli.md"))
-    start = next(n for n, token in enumerate(parsed) if token.type == "table_open")
-    end = next(n for n, token in enumerate(parsed) if token.type == "table_close")
-    cells = [token for token in parsed[start:end] if token.type == "inline"]
+def rows(name: str, heading: str) -> list[list[Token]]:
+    """The cells of each row of the page's table of three columns whose first heading this is."""
+    cells: list[Token] = []
+    for token in MARKDOWN.parse(text(name)):
+        if token.type == "table_open":
+            cells = []
+        elif token.type == "inline":
+            cells.append(token)
+        elif token.type == "table_close" and cells[0].content == heading:
+            break
+    assert cells[0].content == heading
     return [cells[n : n + 3] for n in range(3, len(cells), 3)]
 
 
@@ -120,7 +126,7 @@ def spans(cell: Token) -> list[str]:
 
 def test_the_table_of_commands_names_options_that_exist_and_leaves_out_no_command() -> None:
     named = set()
-    for usage, does, _ in rows_of_commands():
+    for usage, does, _ in rows("docs/cli.md", "command"):
         first, *more = spans(usage)
         command = re.sub(r" (?=[A-Z-]).*", "", first)
         named.add(command)
@@ -140,3 +146,9 @@ def every_command(part: typer.Typer) -> Iterator[str]:
         alone = group.typer_instance.registered_callback
         if alone is not None and alone.invoke_without_command is True:
             yield group.name
+
+
+def test_the_columns_of_the_stream_are_documented() -> None:
+    columns = [(name, kind.content) for which, kind, _ in rows("docs/postgresql.md", "column") for name in spans(which)]
+    spark = {"bigint": "long", "int": "integer"}
+    assert columns == [(f.name, spark.get(f.dataType.simpleString(), f.dataType.simpleString())) for f in CHANGES]
