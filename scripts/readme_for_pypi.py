@@ -21,6 +21,7 @@ class ReadmeForPyPI(MetadataHookInterface):
     """Gives `project.readme`, which pyproject.toml calls dynamic."""
 
     def update(self, metadata: dict[str, Any]) -> None:
+        """Write it into the project's metadata."""
         text = (Path(self.root) / "README.md").read_text(encoding="utf-8")
         metadata["readme"] = {"content-type": "text/markdown", "text": without_relative_links(text)}
 

@@ -61,6 +61,7 @@ def test_the_description_leads_nowhere_that_is_not_there(installed: Path) -> Non
     assert links(readme)
     assert links(description) == []
     assert [name for name in links(readme) if Path(name).suffix == ".md" and f"`{name}`" not in description] == []
+    assert "The files named here are in the source distribution" in description
     assert description.count("\n#") == readme.count("\n#")
     assert description.count("```") == readme.count("```")
 
