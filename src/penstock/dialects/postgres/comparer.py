@@ -19,7 +19,7 @@ from penstock.dialects.postgres.snapshots import Cut
 from penstock.errors import OperatorError, RetryableError
 from penstock.position import Scn
 from penstock.schema import TableSchema
-from penstock.verify.compare import MOST_KEYS, Range, RangeResult
+from penstock.verify.compare import MOST_KEYS, Range, RangeResult, not_copied
 
 _BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
@@ -37,8 +37,8 @@ class PostgresComparer:
         """Compare the rows of ranges, at what the target says is applied; all of them at one position."""
         with self._reading("verify") as readers:
             readers.target.execute(_BEGIN)
-            position = self._position(readers)
-            return [self._compare(readers, compared, position) for compared in ranges]
+            cuts = self._cuts(readers)
+            return [self._compare(readers, compared, cuts) for compared in ranges]
 
     def repair(self, compared: Range) -> RangeResult:
         """Bring the rows of a range that differ to what they are at the source; see `RangeComparer.repair`."""
@@ -63,14 +63,16 @@ class PostgresComparer:
             session.connection.execute(
                 "SELECT FROM penstock.lane WHERE process = %s ORDER BY lane FOR UPDATE", [self.process]
             )
-            position = self._position(readers)
-            return _result(bring(session, readers, compared, self._origin(readers, compared[0], position)))
+            cuts = self._cuts(readers)
+            return _result(bring(session, readers, compared, self._origin(readers, compared[0], cuts)))
 
-    def _compare(self, readers: Readers, compared: Range, position: _Position) -> RangeResult:
-        return _result(look(readers, compared, self._origin(readers, compared[0], position)))
+    def _compare(self, readers: Readers, compared: Range, cuts: Mapping[TableName, Cut]) -> RangeResult:
+        return _result(look(readers, compared, self._origin(readers, compared[0], cuts)))
 
-    def _origin(self, readers: Readers, table: TableSchema, position: _Position) -> Origin:
-        cut = position.of(table.name)
+    def _origin(self, readers: Readers, table: TableSchema, cuts: Mapping[TableName, Cut]) -> Origin:
+        cut = cuts.get(table.name)
+        if cut is None:
+            raise not_copied([table.name])
         self._check(readers.source, table.name, cut)
         return origin_as_of(table, self.set_name, cut)
 
@@ -88,26 +90,29 @@ class PostgresComparer:
         finally:
             at_target.close()
 
-    def _position(self, readers: Readers) -> _Position:
-        """Read what is applied, and copied, at the target, and begin a snapshot of the source, which is of later."""
+    def _cuts(self, readers: Readers) -> Mapping[TableName, Cut]:
+        """Read what the rows of the copied tables are of, and begin a snapshot of the source, which is of later.
+
+        That is what is applied; for a table whose copy is of later, what the copy is of.
+        """
         name = literal(self.process)
         low, *applied = readers.target.table(
             f"SELECT low_watermark AS scn FROM penstock.process WHERE name = {name}"
             f" UNION ALL SELECT unnest(commit_scns) FROM penstock.applied WHERE process = {name}",
             doing="read the ledger",
         )["scn"].to_pylist()
-        ahead = readers.target.table(
-            f"SELECT schema_name, table_name, scn FROM penstock.instantiation WHERE process = {name} AND scn > {low}",
+        copied = readers.target.table(
+            f"SELECT schema_name, table_name, greatest(scn, {low}) AS scn FROM penstock.instantiation"
+            f" WHERE process = {name} AND state = 'READY'",
             doing="read the ledger",
         ).to_pylist()
         with closing(ChangeLog(self.source_url, self.set_name)) as log:
             cuts = {
                 scn: log.cut(Scn(scn), [Scn(other) for other in applied if other > scn])
-                for scn in {low, *(row["scn"] for row in ahead)}
+                for scn in {row["scn"] for row in copied}
             }
         readers.source.execute(_BEGIN)
-        own = {TableName(row["schema_name"], row["table_name"]): cuts[row["scn"]] for row in ahead}
-        return _Position(cuts[low], own)
+        return {TableName(row["schema_name"], row["table_name"]): cuts[row["scn"]] for row in copied}
 
     def _check(self, at_source: ArrowReader, table: TableName, cut: Cut) -> None:
         """Make sure that the session's snapshot holds all of the log behind the cut, and no truncate of the table."""
@@ -130,23 +135,6 @@ class PostgresComparer:
                 f"changes from before table {table} was {done} are not applied yet",
                 do="let `penstock run` apply them, then verify again",
             )
-
-
-@dataclass(frozen=True)
-class _Position:
-    """What the target's rows are of.
-
-    Attributes:
-        cut: What is applied.
-        ahead: For tables whose copy is of later than that, what the copy is of.
-    """
-
-    cut: Cut
-    ahead: Mapping[TableName, Cut]
-
-    def of(self, table: TableName) -> Cut:
-        """What the rows of a table are of."""
-        return self.ahead.get(table, self.cut)
 
 
 def _result(found: Look) -> RangeResult:
