@@ -79,9 +79,6 @@ class ErrorQueue(Protocol):
 class RetrySession(RowWriter, Protocol):
     """A target session that applies entries, each in a transaction of its own."""
 
-    def transaction(self) -> AbstractContextManager[None]:
-        """Begin; commit at the end of the block, or roll back if it raises."""
-
     def remove_entry(self, entry_id: str) -> bool:
         """Delete an entry inside the open transaction; False when somebody else has."""
 
@@ -136,6 +133,7 @@ def retry(
                         rows.apply(transaction)
             except (TransactionError, ApplyError) as exc:
                 failure = exc.failure if isinstance(exc, TransactionError) else Failure(0, exc)
+                failure = rows.explain(transaction, failure)
                 if failure.message_number:
                     number = list(whole.changes).index(changes[failure.message_number - 1]) + 1
                     failure = replace(failure, message_number=number)

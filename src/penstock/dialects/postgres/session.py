@@ -22,7 +22,7 @@ from penstock.dialects.postgres.connection import RAW_FORM, WITHOUT_VIEWS, Conne
 from penstock.dialects.postgres.errors import LOGICAL_ERRORS, is_contention, is_data_error, safe_message, translate
 from penstock.dialects.postgres.set_path import SetPath
 from penstock.errors import OperatorError, PenstockError
-from penstock.schema import Column, ForeignKey, TableSchema
+from penstock.schema import Column, Exclusion, ForeignKey, TableSchema, Unique
 from penstock.snapshot.chunk import Chunk
 
 _APPLY_SETTINGS = (
@@ -38,6 +38,9 @@ _APPLY_SETTINGS = (
     "SET jit = off",
 )
 
+
+_CUT_TYPES = frozenset({"character varying", "character", "bit", "bit varying"})
+"""Types that have a length, which an explicit cast cuts a value to without a word."""
 
 _PARAMETER = "\0"
 """Stands for a value in a statement built from names, which may hold a % but no zero byte."""
@@ -285,6 +288,38 @@ class PostgresSession:
                     return exclusion.name
         return None
 
+    def unfit_column(self, table: TargetTable, image: Image) -> str | None:
+        """See `RowWriter.unfit_column`; by the cast that a statement makes, then by the one to the column's length."""
+        for name, value in image.items():
+            column = table.schema.by_name[name]
+            given = _mark(column)
+            # An explicit cast cuts a text that is too long, where an assignment refuses it.
+            same = column.same_text_sql(given, f"({given})::{column.type}")
+            try:
+                with self.connection.transaction():
+                    row = self._run(f"SELECT {same}", [value] * same.count(_PARAMETER)).fetchone()
+            except ApplyError:
+                return name
+            if row and not row[0] and column.base_type.removesuffix("[]") in _CUT_TYPES:
+                return name
+        return None
+
+    def rows_in_the_way(self, table: TargetTable, constraint: str, image: Image) -> list[Image]:
+        """See `RowWriter.rows_in_the_way`."""
+        rules: list[Unique | Exclusion] = [*table.schema.all_uniques, *table.schema.exclusions]
+        # A partition's constraint has a name of its own.
+        named = [rule for rule in rules if rule.name == constraint] or (rules if table.schema.is_partitioned else [])
+        for rule in named:
+            if not (rule.columns and set(rule.columns) <= set(image)):
+                continue
+            key = {name: image[name] for name in rule.columns}
+            nulls_are_equal = isinstance(rule, Unique) and rule.nulls_are_equal
+            if None not in key.values() or nulls_are_equal:
+                found = self._find(table, RowMatch(key, {}), rule.equals, lock=False)
+                if found:
+                    return found
+        return []
+
     def _is_excluded(
         self, table: TargetTable, columns: Sequence[str], operators: Sequence[str], values: Sequence[str | None]
     ) -> bool:
@@ -298,11 +333,15 @@ class PostgresSession:
         ).fetchone()
         return bool(row and row[0])
 
-    def _find(self, table: TargetTable, match: RowMatch, equals: Mapping[str, str] | None = None) -> list[Image]:
+    def _find(
+        self, table: TargetTable, match: RowMatch, equals: Mapping[str, str] | None = None, *, lock: bool = True
+    ) -> list[Image]:
         condition, wanted = _condition(table, match, equals)
         names = table.schema.column_names
         texts = ", ".join(column.text_sql(f"t.{quote(column.name)}") for column in table.schema.columns)
-        rows = self._run(f"SELECT {texts} FROM {_only(table)} t WHERE {condition} LIMIT 2 FOR UPDATE", wanted)
+        rows = self._run(
+            f"SELECT {texts} FROM {_only(table)} t WHERE {condition} LIMIT 2{' FOR UPDATE' if lock else ''}", wanted
+        )
         return [dict(zip(names, row, strict=True)) for row in rows]
 
     def _columns(self, name: TableName) -> Mapping[str, Column]:
@@ -325,7 +364,13 @@ class PostgresSession:
             return ContentionError(safe_message(exc.diag), where=label(self._url))
         if is_data_error(exc.sqlstate) and exc.sqlstate is not None:
             number = LOGICAL_ERRORS.get(exc.sqlstate, 0)
-            return ApplyError(number, safe_message(exc.diag), code=exc.sqlstate)
+            return ApplyError(
+                number,
+                safe_message(exc.diag),
+                code=exc.sqlstate,
+                column=exc.diag.column_name,
+                constraint=exc.diag.constraint_name,
+            )
         return translate(exc, doing="apply", where=label(self._url))
 
 
