@@ -1,4 +1,4 @@
-"""What the error queue says of a failure: the column that does not take its value, or the row that stands in the way."""
+"""What the error queue says of a failure: the column that does not take its value, or the row in the way."""
 
 from __future__ import annotations
 

@@ -19,7 +19,14 @@ from penstock.apply.target import RowMatch, TargetTable
 from penstock.change import Image, TableName
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.connection import RAW_FORM, WITHOUT_VIEWS, Connection, connect, label, quote
-from penstock.dialects.postgres.errors import LOGICAL_ERRORS, is_contention, is_data_error, safe_message, translate
+from penstock.dialects.postgres.errors import (
+    LOGICAL_ERRORS,
+    copied_column,
+    is_contention,
+    is_data_error,
+    safe_message,
+    translate,
+)
 from penstock.dialects.postgres.set_path import SetPath
 from penstock.errors import OperatorError, PenstockError
 from penstock.schema import Column, Exclusion, ForeignKey, TableSchema, Unique
@@ -115,7 +122,7 @@ class PostgresSession:
         try:
             self._set_path.load(table, rows)
         except psycopg.Error as exc:
-            raise self._translate(exc) from exc
+            raise self._not_loaded(exc, table) from exc
 
     def replace(self, table: TargetTable, gone: pa.Table, rows: pa.Table, *, clears_the_way: bool) -> None:
         """Delete the rows that have these keys, and insert rows; what only the target has of a row stays as it was.
@@ -161,7 +168,7 @@ class PostgresSession:
                 for block in blocks:
                     into.write(block)
         except psycopg.Error as exc:
-            raise self._translate(exc) from exc
+            raise self._not_loaded(exc, table) from exc
         return cursor.rowcount
 
     def load_defaults(self, table: TargetTable, rows: int) -> None:
@@ -358,6 +365,13 @@ class PostgresSession:
             return self.connection.execute(statement, values)
         except psycopg.Error as exc:
             raise self._translate(exc) from exc
+
+    def _not_loaded(self, exc: psycopg.Error, table: TargetTable) -> PenstockError:
+        error = self._translate(exc)
+        if not isinstance(error, ApplyError) or error.column is not None:
+            return error
+        column = copied_column(exc.diag, table.schema.column_names)
+        return error if column is None else error.with_column(column, table.schema.by_name[column].type)
 
     def _translate(self, exc: psycopg.Error) -> PenstockError:
         if is_contention(exc.sqlstate):
