@@ -792,8 +792,10 @@ class OnceCopied(Quiet):
 
     def retrying(self, error: PenstockError, left_s: float) -> None: ...
 
-    def warned(self, text: str, event: str = "note") -> None:
+    def warned(self, text: str, event: str = "note", facts: object = None) -> None:
         raise AssertionError(text)
+
+    def close(self) -> None: ...
 
 
 @pytest.mark.usefixtures("spark", "small_chunks")

@@ -10,7 +10,7 @@ import typer
 from penstock.cli.console import FileOption, JsonOption, MasterOption, open_file, print_json, say, warn
 from penstock.cli.verify import compare
 from penstock.errors import ConfigError
-from penstock.text import count
+from penstock.text import count, printable
 
 if TYPE_CHECKING:
     from penstock.dialects.base import Emptying
@@ -55,7 +55,7 @@ def resync(
             say("the capture set was copied here from another place, and is made anew")
         _show(plan.emptying, "to be emptied", plan.target)
         typer.confirm("empty them?", abort=True)
-    done = pipeline.resync()
+    done = pipeline.resync(lambda text: warn(f"note: {printable(text)}"))
     if json:
         print_json(_as_json(done))
         return

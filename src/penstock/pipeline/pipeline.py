@@ -20,19 +20,19 @@ from penstock.apply.server import ServerConfig
 from penstock.apply.target import TargetTable
 from penstock.change import TableName
 from penstock.config import PipelineConfig
-from penstock.dialects.base import DatabasePlan, Emptying, LockedError, Step, Uncaptured
+from penstock.dialects.base import CaptureBehind, DatabasePlan, Emptying, LockedError, LockWait, Step, Uncaptured
 from penstock.errors import OperatorError, PenstockError, RetryableError
-from penstock.events import Event
+from penstock.events import Event, Facts
 from penstock.history import ConsumerState
 from penstock.pipeline import resync
 from penstock.pipeline.background import BackgroundRun
 from penstock.pipeline.feed import SparkFeed
-from penstock.pipeline.locks import told_of_locks
+from penstock.pipeline.locks import Holders, LockWatch, told_of_locks
 from penstock.pipeline.plan import Plan
-from penstock.pipeline.report import Report, VerifyReport
+from penstock.pipeline.report import Report, VerifyReport, tell_ended, tell_failed
 from penstock.pipeline.resync import Resync
 from penstock.pipeline.sides import SourceSide, TargetLedger, TargetSide
-from penstock.pipeline.status import Status, lacking, not_set_up, status_of
+from penstock.pipeline.status import Lacking, Status, lacking, not_set_up, status_of
 from penstock.position import START, Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.instantiate import CopyListener, Instantiator
@@ -54,8 +54,11 @@ _PAUSE_S = 0.5
 class RunListener(Listener, CopyListener, Protocol):
     """Hears how a run is doing, the first copy included."""
 
-    def warned(self, text: str, event: Event = Event.NOTE) -> None:
-        """Something a person should know, though it stops nothing."""
+    def warned(self, text: str, event: Event = Event.NOTE, facts: Facts | None = None) -> None:
+        """Something a person should know, though it stops nothing; `facts` are the same for programs."""
+
+    def close(self) -> None:
+        """An error ends the run: what was not said yet can be said no later."""
 
 
 class VerifyListener(compare.Listener, Protocol):
@@ -98,8 +101,8 @@ class Pipeline:
         self._source = source
         self._target = target
         self._start_spark = start_spark
-        self._warned: set[str] = set()
-        self._lacking: Sequence[str] = ()
+        self._warned: set[Uncaptured | CaptureBehind] = set()
+        self._lacking: Sequence[Lacking] = ()
 
     def plan(self, *, adopt: bool = False) -> Plan:
         """Work out what `setup` would do. Changes nothing."""
@@ -149,19 +152,21 @@ class Pipeline:
         """Copy what is not copied yet, then apply changes until told to stop; see `ApplyProcess.run`.
 
         Args:
-            listener: Hears how it is doing; by default the log does, see `penstock.events`.
+            listener: Hears how it is doing; by default the log does, see `penstock.events`. How the run ended is
+                logged in any case.
         """
         listener = listener or Report()
         try:
-            with self._told_of_locks(lambda text: listener.warned(text, Event.LOCK_WAITING)):
-                return self._run(stop, listener, until_caught_up=until_caught_up)
-        except PenstockError as exc:
-            # The ledger may be what is out of reach, or is somebody else's.
-            with suppress(PenstockError):
-                if self._target.has_ledger():
-                    with closing(self._target.ledger()) as ledger:
-                        ledger.note_stop(str(exc))
+            with self._told_of_locks(lambda wait: listener.warned(str(wait), Event.LOCK_WAITING, wait.facts)):
+                progress = self._run(stop, listener, until_caught_up=until_caught_up)
+        except Exception as exc:
+            listener.close()
+            tell_failed(exc)
+            if isinstance(exc, PenstockError):
+                self._note_stop(exc)
             raise
+        tell_ended(progress, has_caught_up=until_caught_up and not stop.is_set())
+        return progress
 
     def start(self, listener: RunListener | None = None, *, until_caught_up: bool = False) -> BackgroundRun:
         """Begin `run` in a thread of its own."""
@@ -210,7 +215,7 @@ class Pipeline:
         if not (self._target.has_ledger() and self._source.has_capture()):
             raise OperatorError("there is nothing to compare yet", do="run `penstock setup`, then `penstock run`")
         with (
-            self._told_of_locks(listener.warned),
+            self._told_of_locks(lambda wait: listener.warned(str(wait))),
             closing(self._target.ledger()) as ledger,
             closing(self._source.open_log()) as log,
         ):
@@ -259,7 +264,7 @@ class Pipeline:
     def retry(self, entry_ids: Sequence[str], tell: Callable[[str], None] = lambda _: None) -> Iterator[str]:
         """Apply entries of the error queue again, one by one as they are asked for; see `apply.error_queue.retry`."""
         allow = self.config.apply.allow_duplicate_rows
-        with self._told_of_locks(tell):
+        with self._told_of_locks(lambda wait: tell(str(wait))):
             yield from error_queue.retry(self.errors(), entry_ids, allow_duplicate_rows=allow, tell=tell)
 
     def consumers(self) -> Sequence[ConsumerState]:
@@ -290,8 +295,11 @@ class Pipeline:
         """Work out what `resync` would do away with. Changes nothing; raises as it does."""
         return resync.plan(self._source, self._target)
 
-    def resync(self) -> Emptying:
+    def resync(self, tell: Callable[[str], None] = lambda _: None) -> Emptying:
         """Prepare a new first copy of everything, which the next run makes.
+
+        Args:
+            tell: Hears who keeps it waiting for a lock.
 
         Raises:
             OperatorError: The process is running, or was not set up.
@@ -302,7 +310,8 @@ class Pipeline:
             self._carry_out(plan, printer="teardown")
 
         connection = self.config.capture.connection
-        return resync.carry_out(self._source, self._target, connection=connection, take=take, setup=self.setup)
+        with self._told_of_locks(lambda wait: tell(str(wait))):
+            return resync.carry_out(self._source, self._target, connection=connection, take=take, setup=self.setup)
 
     def removal(self) -> Plan:
         """Work out what `teardown` would remove. Changes nothing; raises as it does."""
@@ -368,14 +377,28 @@ class Pipeline:
             with closing(feed), _not_for_ever(spark, stop):
                 return process.run(stop, until_caught_up=until_caught_up)
 
-    def _told_of_locks(self, tell: Callable[[str], None]) -> AbstractContextManager[None]:
-        return told_of_locks([self._source.lock_watch(), self._target.lock_watch()], tell)
+    def _note_stop(self, error: PenstockError) -> None:
+        # The ledger may be what is out of reach, or is somebody else's.
+        with suppress(PenstockError):
+            if self._target.has_ledger():
+                with closing(self._target.ledger()) as ledger:
+                    ledger.note_stop(str(error))
+
+    def _told_of_locks(self, tell: Callable[[LockWait], None]) -> AbstractContextManager[None]:
+        return told_of_locks(self._lock_watches(), tell)
+
+    def _lock_watches(self) -> list[LockWatch]:
+        return [self._source.lock_watch(), self._target.lock_watch()]
 
     def _carry_out(self, plan: Plan, *, printer: str) -> None:
         """Take all steps of a plan that belong together, or none; then one by one those that are apart.
 
         Begins anew where somebody is in the way.
         """
+        with closing(Holders(self._lock_watches())) as holders:
+            self._carry_out_beside(holders, plan, printer=printer)
+
+    def _carry_out_beside(self, holders: Holders, plan: Plan, *, printer: str) -> None:
         deadline = time.monotonic() + _PATIENCE_S
         together = [[step for step in side.steps if not step.is_apart] for side in (plan.target, plan.source)]
         while any(together):
@@ -385,9 +408,10 @@ class Pipeline:
                         at_target.take(step)
                     for step in together[1]:
                         at_source.take(step)
-            except LockedError:
+            except LockedError as exc:
                 if time.monotonic() > deadline:
-                    raise
+                    raise _locked(exc.what, exc.do, holders, where=exc.where) from exc
+                holders.look()
                 time.sleep(_PAUSE_S)
             else:
                 break
@@ -402,11 +426,10 @@ class Pipeline:
                     locked.append((side, step))
                     if time.monotonic() > deadline:
                         names = ", ".join(step.summary for _, step in locked)
-                        raise LockedError(
-                            f"cannot {names}: another session holds a lock",
-                            where=side.label,
-                            do="everything else is in place; try again when no transaction keeps the table for long",
-                        ) from exc
+                        what = f"cannot {names}: another session holds a lock"
+                        do = "everything else is in place; try again when no transaction keeps the table for long"
+                        raise _locked(what, do, holders, where=side.label) from exc
+                    holders.look()
             waiting = locked
             if waiting:
                 time.sleep(_PAUSE_S)
@@ -446,7 +469,7 @@ class Pipeline:
 
     def _attention(self, copied: Collection[TableName]) -> list[str]:
         found = lacking(self._source.describe(copied), self._target.describe(copied))
-        return found + [str(table) for table in self._source.not_captured(self.config.capture.tables)]
+        return [str(one) for one in [*found, *self._source.not_captured(self.config.capture.tables)]]
 
     def _check_columns(self, source: TableSchema, target: TableSchema) -> None:
         lacking = [repr(column.name) for column in source.columns if column.name not in target.by_name]
@@ -467,8 +490,8 @@ class Pipeline:
 
     def _follow(self, listener: RunListener) -> None:
         """Bring the capture up to date after DDL at the source, and say what is not captured."""
-        for warning in self._source.follow():
-            self._warn_once(warning, listener, Event.CAPTURE_BEHIND)
+        for behind in self._source.follow():
+            self._warn_once(behind, listener, Event.CAPTURE_BEHIND)
         replaced = self._source.replaced_tables()
         if replaced:
             raise OperatorError(
@@ -477,23 +500,23 @@ class Pipeline:
                 do="run `penstock setup`, and `penstock verify` afterwards",
             )
         for table in self._source.not_captured(self.config.capture.tables):
-            self._warn_once(str(table), listener, Event.TABLE_NOT_CAPTURED)
+            self._warn_once(table, listener, Event.TABLE_NOT_CAPTURED)
 
     def _tell_lacking(
         self, followed: Iterable[TableName], at_target: Mapping[TableName, TableSchema], listener: RunListener
     ) -> bool:
         """Say what the target lacks that the source has, once as long as it does; returns whether it does."""
         found = lacking(self._source.describe(followed), at_target)
-        for text in found:
-            if text not in self._lacking:
-                listener.warned(text, Event.TARGET_LACKS)
+        for one in found:
+            if one not in self._lacking:
+                listener.warned(str(one), Event.TARGET_LACKS, one.facts)
         self._lacking = found
         return bool(found)
 
-    def _warn_once(self, text: str, listener: RunListener, event: Event) -> None:
-        if text not in self._warned:
-            self._warned.add(text)
-            listener.warned(text, event)
+    def _warn_once(self, found: Uncaptured | CaptureBehind, listener: RunListener, event: Event) -> None:
+        if found not in self._warned:
+            self._warned.add(found)
+            listener.warned(str(found), event, found.facts)
 
     def _copy(
         self,
@@ -544,6 +567,13 @@ class Pipeline:
         jobs = ChunkJobs(spark, context)
         Instantiator(self._source.origin(), ledger, ledger, jobs, listener, confirm=confirm).run(copyable, stop)
         return captured
+
+
+def _locked(what: str, do: str, holders: Holders, *, where: str) -> LockedError:
+    wait = holders.of(where)
+    if wait is None:
+        return LockedError(what, where=where, do=do)
+    return LockedError(f"{what}: {wait.held_by}", where=where, do=f"{do}; {wait.remedy}")
 
 
 def _apart(plan: Plan, at_target: bool) -> list[Step]:

@@ -6,8 +6,8 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from penstock.errors import RetryableError
-from penstock.events import Event, tell
+from penstock.errors import PenstockError, RetryableError
+from penstock.events import Event, Facts, tell
 from penstock.text import count, printable
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Report:
         self._lost: set[str] = set()
 
     def close(self) -> None:
-        """Log what has not been said yet."""
+        """Log what has not been said yet: an error ends the run."""
         if self._untold is not None:
             self._tell_progress(Event.APPLY_PROGRESSED, self._untold)
 
@@ -98,9 +98,9 @@ class Report:
             tell(Event.SERVER_LOST, text, parts, level=logging.WARNING)
         self._lost.add(error.where)
 
-    def warned(self, text: str, event: Event = Event.NOTE) -> None:
+    def warned(self, text: str, event: Event = Event.NOTE, facts: Facts | None = None) -> None:
         """Something a person should know."""
-        tell(event, printable(text), level=logging.WARNING)
+        tell(event, printable(text), facts, level=logging.WARNING)
 
     def _recovered(self) -> None:
         if self._lost:
@@ -129,6 +129,24 @@ class VerifyReport:
     def warned(self, text: str) -> None:
         """Something a person should know."""
         tell(Event.NOTE, printable(text), level=logging.WARNING)
+
+
+def tell_ended(progress: Progress, *, has_caught_up: bool) -> None:
+    """Log that a run has ended as it should, and what it leaves in the error queue."""
+    event, how = (Event.RUN_CAUGHT_UP, "caught up") if has_caught_up else (Event.RUN_STOPPED, "stopped")
+    tell(event, f"{how}: {describe(progress)}", facts(progress))
+    if progress.in_queue:
+        held = f"the error queue holds {count(progress.in_queue, 'transaction')}"
+        tell(Event.NOTE, f"{held}; `penstock errors list` says why", level=logging.WARNING)
+
+
+def tell_failed(error: Exception) -> None:
+    """Log which error a run has ended with; of one that nobody foresaw only its kind, for its text may hold a value."""
+    if not isinstance(error, PenstockError):
+        kind = type(error).__name__
+        error = PenstockError(f"an error that nobody foresaw ended the run: {kind}", do="its traceback says where")
+    parts = {"what": error.what, "where": error.where, "do": error.do}
+    tell(Event.RUN_FAILED, f"penstock: {error}", parts, level=logging.ERROR)
 
 
 def describe(progress: Progress, *, rate: float | None = None) -> str:

@@ -11,7 +11,7 @@ from penstock.apply.ledger import ProcessState
 from penstock.apply.process import Ledger
 from penstock.apply.task import Target
 from penstock.change import TableName
-from penstock.dialects.base import DatabasePlan, Emptying, Step, Uncaptured
+from penstock.dialects.base import CaptureBehind, DatabasePlan, Emptying, Step, Uncaptured
 from penstock.errors import OperatorError
 from penstock.history import Consumer
 from penstock.pipeline.feed import Definitions
@@ -123,8 +123,8 @@ class SourceSide(Protocol):
     def replaced_tables(self) -> Sequence[TableName]:
         """Tables that were made anew under a captured name, and are not captured yet."""
 
-    def follow(self) -> Sequence[str]:
-        """Build the capture anew of tables that were altered; returns what a person has to do something about."""
+    def follow(self) -> Sequence[CaptureBehind]:
+        """Build the capture anew of tables that were altered; returns those a person has to do something about."""
 
     def not_captured(self, patterns: Sequence[str]) -> Sequence[Uncaptured]:
         """Tables that patterns mean, and whose changes are not captured, with the reason."""

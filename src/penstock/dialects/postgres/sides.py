@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import DatabasePlan, LockedError, Step, Uncaptured
+from penstock.dialects.base import CaptureBehind, DatabasePlan, LockedError, Step, Uncaptured
 from penstock.dialects.postgres import capture, history, setup
 from penstock.dialects.postgres.access import PostgresSource, PostgresTarget
 from penstock.dialects.postgres.catalog import read_tables
@@ -206,13 +206,13 @@ class PostgresSourceSide(_PostgresSide):
                 return []
             return capture.replaced_tables(connection, self._set_name)
 
-    def follow(self) -> Sequence[str]:
+    def follow(self) -> Sequence[CaptureBehind]:
         """Build the capture anew of tables that were altered, without making anybody wait.
 
         Where it does not succeed, changes are captured all the same, more slowly; the next call tries again.
 
         Returns:
-            What a person has to do something about.
+            Those that a person has to do something about.
         """
         with self._connection("follow what was altered") as connection:
             refuse_foreign(connection, self._set_name)
