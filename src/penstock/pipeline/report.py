@@ -24,7 +24,7 @@ class Report:
         """Log progress at most once in so many seconds."""
         self._every_s = every_s
         self._told_at = 0.0
-        self._told = 0, 0
+        self._told = 0, 0, 0
         self._untold: Progress | None = None
         self._idle_at: tuple[int, int] | None = None
         self._lost: set[str] = set()
@@ -51,7 +51,7 @@ class Report:
     def progressed(self, progress: Progress) -> None:
         """A batch is applied."""
         self._recovered()
-        if (progress.changes, progress.errors) == self._told:
+        if _told(progress) == self._told:
             return  # Only the position has moved.
         self._untold = progress
         if self._is_time():
@@ -113,8 +113,13 @@ class Report:
     def _tell_progress(self, event: Event, progress: Progress, end: str = "") -> None:
         now = time.monotonic()
         rate = (progress.changes - self._told[0]) / (now - self._told_at) if self._told_at else None
-        self._told_at, self._told, self._untold = now, (progress.changes, progress.errors), None
+        self._told_at, self._told, self._untold = now, _told(progress), None
         tell(event, describe(progress, rate=rate) + end, facts(progress))
+
+
+def _told(progress: Progress) -> tuple[int, int, int]:
+    """What is worth another line when it changes."""
+    return progress.changes, progress.errors, progress.in_queue
 
 
 class VerifyReport:
