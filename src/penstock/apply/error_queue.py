@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -58,6 +58,9 @@ class ErrorQueue(Protocol):
 
     def entries(self) -> Sequence[ErrorEntry]:
         """Return all entries, in commit order."""
+
+    def count_by_table(self, root_of: Mapping[TableName, TableName]) -> Mapping[TableName, int]:
+        """Return how many transactions hold changes of each table, or of a partition that `root_of` finds it for."""
 
     def load(self, entry_id: str) -> tuple[ErrorEntry, Transaction]:
         """Return an entry and its changes.

@@ -92,7 +92,7 @@ def show(result: VerifyResult) -> None:
     """Print a result for a person."""
     print_rows(["table", "rows", "verdict"], [[str(t.table), f"{t.rows:,}", _verdict(t)] for t in result.tables])
     for table in result.tables:
-        for line in _differences(table):
+        for line in [*_differences(table), *_queued(table)]:
             say(line)
     for line in result.unchecked:
         say(f"not compared: {line}")
@@ -115,6 +115,7 @@ def as_json(result: VerifyResult) -> dict[str, object]:
                 "rows": table.rows,
                 "differing": table.differing,
                 "repaired": table.repaired,
+                "queued": table.queued,
                 "differences": [{"kind": d.kind, "key": dict(d.key)} for d in table.differences],
             }
             for table in result.tables
@@ -141,3 +142,11 @@ def _differences(table: TableResult) -> list[str]:
     if found > len(lines):
         lines.append(f"{table.table}: and {found - len(lines):,} more")
     return lines
+
+
+def _queued(table: TableResult) -> list[str]:
+    if not (table.differing and table.queued):
+        return []
+    held = count(table.queued, "transaction")
+    verb = "changes" if table.queued == 1 else "change"
+    return [f"{table.table}: the error queue holds {held} that {verb} it: `penstock errors list`"]

@@ -253,6 +253,8 @@ class Pipeline:
             )
             if repair:
                 ledger.note_brought([table.table for table in result.tables if not table.differing], began_at)
+            root_of = {captured.table.name: captured.root for captured in log.captured()}
+            result = compare.with_queued(result, self.errors().count_by_table(root_of))
             return replace(result, unchecked=[str(found) for found in uncaptured])
 
     def errors(self) -> ErrorQueue:

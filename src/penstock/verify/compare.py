@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from penstock.change import Image, TableName
@@ -67,6 +67,7 @@ class TableResult:
         differing: How many rows differ, those not counted that were brought.
         differences: Some of them, or of those that were brought.
         repaired: How many rows were brought.
+        queued: Transactions in the error queue that change it: differences may be what they would have done.
     """
 
     table: TableName
@@ -74,6 +75,7 @@ class TableResult:
     differing: int = 0
     differences: list[Difference] = field(default_factory=list)
     repaired: int = 0
+    queued: int = 0
 
 
 @dataclass(frozen=True)
@@ -218,6 +220,11 @@ def verify(
         table.differing += result.differing
         table.differences += result.differences
     return VerifyResult([tables[name] for name in sorted(tables)])
+
+
+def with_queued(result: VerifyResult, queued: Mapping[TableName, int]) -> VerifyResult:
+    """Add how many transactions in the error queue change each table."""
+    return replace(result, tables=[replace(table, queued=queued.get(table.table, 0)) for table in result.tables])
 
 
 def are_few(chunks: Sequence[Chunk]) -> bool:
