@@ -26,7 +26,7 @@ class ErrorEntry:
         id: Names the entry within its target, `<process>.<number>` (A-135).
         message_number: The change that failed, counted from 1; 0 when it was none of them.
         table, op: Of that change.
-        found: The row that the target held instead.
+        found: The row that the target held instead, or that stood in the way.
     """
 
     id: str

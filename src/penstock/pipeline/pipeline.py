@@ -159,9 +159,10 @@ class Pipeline:
         try:
             with self._told_of_locks(lambda wait: listener.warned(str(wait), Event.LOCK_WAITING, wait.facts)):
                 progress = self._run(stop, listener, until_caught_up=until_caught_up)
-        except Exception as exc:
+        except BaseException as exc:
             listener.close()
-            tell_failed(exc)
+            if isinstance(exc, Exception):
+                tell_failed(exc)
             if isinstance(exc, PenstockError):
                 self._note_stop(exc)
             raise

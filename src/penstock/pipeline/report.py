@@ -51,7 +51,7 @@ class Report:
     def progressed(self, progress: Progress) -> None:
         """A batch is applied."""
         self._recovered()
-        if _told(progress) == self._told:
+        if _worth_a_line(progress) == self._told:
             return  # Only the position has moved.
         self._untold = progress
         if self._is_time():
@@ -67,7 +67,7 @@ class Report:
 
     def queued(self, entry: ErrorEntry) -> None:
         """A transaction went to the error queue."""
-        committed = f", committed {entry.committed_at:%Y-%m-%dT%H:%M:%S%z}" if entry.committed_at else ""
+        committed = f", committed {entry.committed_at.isoformat()}" if entry.committed_at else ""
         failed = f"change {entry.message_number} of {entry.message_count}" if entry.message_number else "its commit"
         of = f", {entry.op} of {entry.table}" if entry.table else ""
         number = f"{entry.error_number} " if entry.error_number else ""
@@ -113,12 +113,12 @@ class Report:
     def _tell_progress(self, event: Event, progress: Progress, end: str = "") -> None:
         now = time.monotonic()
         rate = (progress.changes - self._told[0]) / (now - self._told_at) if self._told_at else None
-        self._told_at, self._told, self._untold = now, _told(progress), None
+        self._told_at, self._told, self._untold = now, _worth_a_line(progress), None
         tell(event, describe(progress, rate=rate) + end, facts(progress))
 
 
-def _told(progress: Progress) -> tuple[int, int, int]:
-    """What is worth another line when it changes."""
+def _worth_a_line(progress: Progress) -> tuple[int, int, int]:
+    """What has another line written when it changes."""
     return progress.changes, progress.errors, progress.in_queue
 
 

@@ -299,17 +299,26 @@ class PostgresSession:
         """See `RowWriter.unfit_column`; by the cast that a statement makes, then by the one to the column's length."""
         for name, value in image.items():
             column = table.schema.by_name[name]
-            given = _mark(column)
-            # An explicit cast cuts a text that is too long, where an assignment refuses it.
-            same = column.same_text_sql(given, f"({given})::{column.type}")
             try:
                 with self.connection.transaction():
-                    row = self._run(f"SELECT {same}", [value] * same.count(_PARAMETER)).fetchone()
-            except ApplyError:
-                return name
-            if row and not row[0] and column.base_type.removesuffix("[]") in _CUT_TYPES:
-                return name
+                    is_cut = self._is_cut(column, value)
+            except ApplyError as exc:
+                if exc.is_of_value:
+                    return name
+            else:
+                if is_cut:
+                    return name
         return None
+
+    def _is_cut(self, column: Column, value: str | None) -> bool:
+        """Whether a cast to the column's type cuts off more than blanks, which an assignment refuses."""
+        given = _mark(column)
+        whole, cut = (
+            f'pg_catalog.rtrim({column.text_sql(sql)}) COLLATE "C"' for sql in (given, f"({given})::{column.type}")
+        )
+        test = f"{whole} IS DISTINCT FROM {cut}"
+        row = self._run(f"SELECT {test}", [value] * test.count(_PARAMETER)).fetchone()
+        return bool(row and row[0]) and column.base_type.removesuffix("[]") in _CUT_TYPES
 
     def rows_in_the_way(self, table: TargetTable, constraint: str, image: Image) -> list[Image]:
         """See `RowWriter.rows_in_the_way`."""
