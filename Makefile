@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 MINUTES ?= 10
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test soak lint types bench java clean
+.PHONY: help demo test soak lint types wheel bench java clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ lint: $(STAMP) ## ruff, codespell, import-linter
 
 types: $(STAMP) ## mypy, strict
 	@$(BIN)/mypy
+
+wheel: $(STAMP) ## build the wheel, and install it and the commit as users do, in an environment of their own
+	@scripts/check-wheel
 
 bench: $(STAMP) java ## beside PostgreSQL's own replication: make bench WORKLOADS="mixed hot" ROUNDS=1
 	@$(BIN)/python -m bench $(WORKLOADS) $(if $(ROUNDS),--rounds $(ROUNDS)) $(BENCH_ARGS)

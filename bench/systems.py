@@ -233,8 +233,10 @@ class Clock:
     def retrying(self, error: Exception, left_s: float) -> None:
         print(f"trying again: {error}")
 
-    def warned(self, text: str, event: str = "note") -> None:
+    def warned(self, text: str, event: str = "note", facts: object = None) -> None:
         print(text)
+
+    def close(self) -> None: ...
 
 
 class Meter:

@@ -241,6 +241,18 @@ def test_any_part_of_an_url_may_be_a_secret(name: str) -> None:
     assert conninfo_to_dict(url) == {"user": name, "dbname": name, "application_name": name, "host": "one"}
 
 
+@pytest.mark.parametrize(
+    "form", ["postgresql://app@one/shop?{}", "host=one user=app dbname=shop {}"], ids=["url", "key and value"]
+)
+def test_encryption_and_the_file_of_passwords_are_libpq_s(form: str) -> None:
+    given = {"sslmode": "verify-full", "sslrootcert": "/etc/root.crt", "passfile": "/etc/pgpass"}
+    text = form.format(("&" if "?" in form else " ").join(f"{key}={value}" for key, value in given.items()))
+
+    parts = conninfo_to_dict(conninfo(read(with_url(text)).connections["source"].url, "test"))
+
+    assert {key: parts.get(key) for key in (*given, "password")} == {**given, "password": None}
+
+
 @given(
     st.text(st.sampled_from("Zx7/@?:%#=&, '\\"), min_size=1),
     st.sampled_from(["{}@one/shop", "{}@one", "{}@one:5/b?x=y"]),

@@ -13,6 +13,7 @@ import pytest
 from penstock import __version__
 from tests.lab import Lab
 from tests.program import Program
+from tests.test_docs import links
 
 ROOT = Path(__file__).parents[1]
 
@@ -49,6 +50,20 @@ def test_the_wheel_holds_all_that_is_no_python(installed: Path) -> None:
     (metadata,) = installed.glob("*.dist-info/METADATA")
     assert f"Version: {__version__}" in metadata.read_text()
     assert "Classifier: " in metadata.read_text()
+
+
+def test_the_description_leads_nowhere_that_is_not_there(installed: Path) -> None:
+    """Package indexes show it away from the folder that README.md is in."""
+    (metadata,) = installed.glob("*.dist-info/METADATA")
+    head, _, description = metadata.read_text(encoding="utf-8").partition("\n\n")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "Description-Content-Type: text/markdown" in head
+    assert links(readme)
+    assert links(description) == []
+    assert [name for name in links(readme) if Path(name).suffix == ".md" and f"`{name}`" not in description] == []
+    assert "The files named here are in the source distribution" in description
+    assert description.count("\n#") == readme.count("\n#")
+    assert description.count("```") == readme.count("```")
 
 
 def test_an_installed_wheel_is_a_command(installed: Path, lab: Lab, tmp_path: Path) -> None:

@@ -163,7 +163,11 @@ def load(path: Path, environment: Mapping[str, str] = os.environ) -> PipelineCon
 
 def json_schema() -> str:
     """The JSON Schema of a pipeline file, for editors; published as docs/pipeline.schema.json."""
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **PipelineConfig.model_json_schema()}
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "urn:penstock:pipeline-file:1",
+        **PipelineConfig.model_json_schema(),
+    }
     return json.dumps(schema, indent=2) + "\n"
 
 

@@ -9,8 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import TypeAlias
 
 logger = logging.getLogger("penstock")
+
+Facts: TypeAlias = Mapping[str, object]
+"""What a record holds for programs: plain data."""
 
 
 class Event(StrEnum):
@@ -35,6 +39,6 @@ class Event(StrEnum):
     RUN_FAILED = "run.failed"
 
 
-def tell(event: Event, text: str, facts: Mapping[str, object] | None = None, *, level: int = logging.INFO) -> None:
+def tell(event: Event, text: str, facts: Facts | None = None, *, level: int = logging.INFO) -> None:
     """Log what happened."""
     logger.log(level, "%s", text, extra={"event": event.value, "facts": facts or {}})

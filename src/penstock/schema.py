@@ -139,6 +139,11 @@ class Exclusion:
     operators: tuple[str, ...]
     is_deferrable: bool = False
 
+    @property
+    def equals(self) -> Mapping[str, str]:
+        """For each column, the operator of the constraint."""
+        return dict(zip(self.columns, self.operators, strict=True))
+
 
 @dataclass(frozen=True)
 class TableSchema:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -18,6 +19,7 @@ from penstock.change import TableName
 from penstock.errors import FencedError, OperatorError, PenstockError, RetryableError
 from penstock.history import Consumer, History, Joined, Origin
 from penstock.pipeline.pipeline import CopyWatch
+from penstock.pipeline.report import Report
 from penstock.position import Anchor, Limit, Scn
 
 FREED = OperatorError("the change log does not hold what follows position 5")
@@ -179,3 +181,84 @@ def test_a_copy_that_gets_on_may_meet_any_number_of_failures() -> None:
     fail()
     with pytest.raises(RetryableError, match="in spite of trying"):
         fail()
+
+
+class Applied(Failing):
+    """A batch that is applied."""
+
+    def __init__(self, end: Scn) -> None:
+        self.end = end
+
+    def apply(self, *, lanes: int) -> Sequence[LaneResult]:
+        return [LaneResult(changes=1)]
+
+
+class Busy(Feed):
+    """A source that always has another batch, up to one at which the run is told to stop."""
+
+    def __init__(self, stop: threading.Event, last: Scn) -> None:
+        self._stop, self._last = stop, last
+
+    def next_batch(self, after: Scn, limit: Limit) -> Batch | None:
+        time.sleep(0.001)
+        if after >= self._last:
+            self._stop.set()
+        return Applied(Scn(after + 1))
+
+
+class Queue(Ledger):
+    """An error queue of three entries, which somebody deletes."""
+
+    def __init__(self) -> None:
+        super().__init__(alone)
+        self.asked = 0
+        self.completed = Scn(0)
+
+    def complete(self, end: Scn, consistent_at: datetime | None, anchor: Anchor | None) -> None:
+        self.completed = end
+
+    def queue_length(self) -> int:
+        self.asked += 1
+        return 3 if self.completed < 150 else 0
+
+
+class InQueue(Nobody):
+    def __init__(self) -> None:
+        self.heard: list[int] = []
+
+    def progressed(self, progress: Progress) -> None:
+        self.heard.append(progress.in_queue)
+
+
+def test_a_queue_that_is_cleared_is_seen_also_while_batch_follows_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.apply.process._QUEUE_EVERY_S", 0.05)
+    stop, ledger, listener = threading.Event(), Queue(), InQueue()
+
+    ApplyProcess(
+        source="DBS1",
+        feed=Busy(stop, Scn(300)),
+        ledger=ledger,
+        prepare=lambda state, stop: [],
+        config=ProcessConfig(),
+        patience=Patience(1, stop, listener),
+        listener=listener,
+    ).run(stop)
+
+    assert (listener.heard[0], listener.heard[-1]) == (3, 0)
+    assert sorted(listener.heard, reverse=True) == listener.heard
+    # And not once for every batch.
+    assert ledger.asked < len(listener.heard) / 4
+
+
+def test_a_queue_that_is_cleared_is_worth_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "penstock")
+    report = Report(every_s=0)
+    report.progressed(Progress(Scn(6), changes=1, errors=3, in_queue=3))
+    report.progressed(Progress(Scn(7), changes=1, errors=3, in_queue=3))
+    report.progressed(Progress(Scn(8), changes=1, errors=3, in_queue=0))
+
+    said = [record.getMessage() for record in caplog.records]
+    assert [line.split(",")[0] for line in said] == [
+        "3 errors (3 in the error queue)",
+        "3 errors (0 in the error queue)",
+    ]

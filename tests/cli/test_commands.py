@@ -117,6 +117,14 @@ def test_the_error_queue_from_failure_to_retry(lab: Lab, program: Program, targe
     shown = program("errors", "show", first["id"])
     assert "-> 1 insert public.customer" in shown.out
     assert "name: 'secret'" in shown.out
+    assert "name: 'in the way'" in shown.out
+    assert first["found"] == {"id": "1000", "name": "in the way"}
+    # One form of times, for people and for programs.
+    assert f" {first['committed_at']}\n" in shown.out
+    assert [line.split("\t")[1] for line in listed.out.splitlines()[1:]] == [
+        first["committed_at"],
+        second["committed_at"],
+    ]
     assert len(program("errors", "show", first["id"], "--json").json["changes"]) == 2
 
     failing = program("errors", "retry", "--all", "--json")

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
 
-from penstock.events import Event
+import pytest
+
+from penstock.apply.process import Progress
+from penstock.errors import OperatorError
+from penstock.events import Event, logger
+from penstock.pipeline.pipeline import Pipeline
+from penstock.pipeline.report import Report
+from penstock.position import Scn
 from tests.lab import Lab
 from tests.program import Program, await_true
 
@@ -116,7 +127,7 @@ def test_the_error_that_a_run_stopped_at_is_named_by_its_id(lab: Lab, program: P
 def test_what_the_target_lacks_is_said_before_a_change_fails(lab: Lab, program: Program) -> None:
     lab.source.execute(SHOP)
     assert program("setup").code == 0
-    with program.start("run") as run:
+    with program.start("run", "--log-format", "json") as run:
         run.await_line("following")
         lab.source.execute("ALTER TABLE visit ADD COLUMN place text; CREATE TABLE later (id int)")
         # Nothing is written meanwhile.
@@ -131,4 +142,74 @@ def test_what_the_target_lacks_is_said_before_a_change_fails(lab: Lab, program: 
         await_true(lambda: lab.target.execute("SELECT FROM visit WHERE place = 'here'").rowcount == 1)
         assert program("status", "--json").json["attention"] == []
         assert run.end() == 0, run.said
-    assert run.said.count("lacks column") == 1
+    events = [json.loads(line) for line in run.said.splitlines() if line.startswith("{")]
+    (lacks,) = (event for event in events if event["event"] == Event.TARGET_LACKS)
+    assert (lacks["table"], lacks["columns"]) == ("public.visit", ["place"])
+    missing = [event for event in events if event["event"] == Event.TABLE_NOT_CAPTURED]
+    assert [(event["table"], event["reason"]) for event in missing] == [
+        ("public.later", "it was made after setup; run `penstock setup`")
+    ]
+
+
+class Kept(logging.Handler):
+    """Keeps what a program finds in the log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[Any] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+    @property
+    def events(self) -> list[str]:
+        return [record.event for record in self.records]
+
+
+@pytest.fixture
+def log() -> Iterator[Kept]:
+    kept, level = Kept(), logger.level
+    logger.addHandler(kept)
+    logger.setLevel(logging.INFO)
+    yield kept
+    logger.removeHandler(kept)
+    logger.setLevel(level)
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_program_finds_in_its_log_how_a_run_ended(lab: Lab, log: Kept) -> None:
+    lab.source.execute(SHOP)
+    lab.pipeline().setup()
+    lab.pipeline().start(until_caught_up=True).wait()
+    fail(lab)
+    lab.pipeline().start(until_caught_up=True).wait()
+    assert log.events[-3:] == [Event.APPLY_PROGRESSED, Event.RUN_CAUGHT_UP, Event.NOTE]
+    assert (log.records[-2].facts["errors"], log.records[-2].facts["in_queue"]) == (1, 1)
+
+    with lab.pipeline().start():
+        await_true(lambda: log.events[-1] == Event.APPLY_IDLE)
+    assert log.events[-2:] == [Event.RUN_STOPPED, Event.NOTE]
+
+    lab.target.execute("DROP SCHEMA penstock CASCADE")
+    with pytest.raises(OperatorError):
+        lab.pipeline().run(threading.Event())
+    (failed,) = (record for record in log.records if record.event == Event.RUN_FAILED)
+    assert failed.levelno == logging.ERROR
+    assert failed.facts["what"] == "there is no ledger"
+
+
+def test_what_was_not_said_yet_is_said_before_an_error_that_nobody_foresaw(
+    lab: Lab, log: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail_unforeseen(_: object, __: object, listener: Report, **___: object) -> None:
+        listener.progressed(Progress(Scn(1), changes=1))
+        listener.progressed(Progress(Scn(2), changes=2))
+        raise ValueError("secret")
+
+    monkeypatch.setattr(Pipeline, "_run", fail_unforeseen)
+    with pytest.raises(ValueError, match="secret"):
+        lab.pipeline().run(threading.Event())
+    assert log.events == [Event.APPLY_PROGRESSED, Event.APPLY_PROGRESSED, Event.RUN_FAILED]
+    assert log.records[1].facts["changes"] == 2
+    assert "ended the run: ValueError" in log.records[2].getMessage()
+    assert not any("secret" in record.getMessage() for record in log.records)

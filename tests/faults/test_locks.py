@@ -8,6 +8,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
+from penstock.dialects.base import LockedError
 from tests.lab import Lab
 from tests.program import await_true
 
@@ -18,6 +19,7 @@ class Ear:
     def __init__(self) -> None:
         self.follows = threading.Event()
         self.warnings: list[str] = []
+        self.facts: list[object] = []
 
     def following(self) -> None:
         self.follows.set()
@@ -36,8 +38,11 @@ class Ear:
 
     def retrying(self, *_: object) -> None: ...
 
-    def warned(self, text: str, event: str = "note") -> None:
+    def warned(self, text: str, event: str = "note", facts: object = None) -> None:
         self.warnings.append(text)
+        self.facts.append(facts)
+
+    def close(self) -> None: ...
 
 
 def in_the_background(work: Callable[[], object]) -> threading.Thread:
@@ -79,6 +84,11 @@ def test_who_keeps_a_run_waiting_is_named_once(lab: Lab, hold: str, write: str) 
     assert "for a lock on public.t: session" in said
     assert f"session {pid} (user 'postgres', 'month-end report', idle in transaction" in said
     assert f"pg_terminate_backend({pid})" in said
+    (facts,) = ear.facts
+    assert isinstance(facts, dict)
+    assert (facts["table"], facts["holder"], facts["where"]) == ("public.t", pid, lab.pipeline()._target.label)
+    assert facts["session"] != pid
+    assert facts["seconds"] >= 0.5
     lab.assert_identical("t")
     assert lab.errors() == []
 
@@ -115,3 +125,43 @@ def test_a_retry_names_who_keeps_it_waiting(lab: Lab) -> None:
     retry.join(60)
     assert "on public.t" in said[0]
     assert lab.errors() == []
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_resync_names_who_keeps_it_waiting(lab: Lab) -> None:
+    lab.source.execute("CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1, 1)")
+    lab.pipeline().setup()
+    lab.pipeline().run(threading.Event(), Ear(), until_caught_up=True)
+    said: list[str] = []
+    with psycopg.connect(lab.target_url) as somebody:
+        somebody.execute("SELECT FROM t")
+        resync = in_the_background(lambda: lab.pipeline().resync(said.append))
+        await_true(lambda: bool(said))
+        pid = somebody.info.backend_pid
+    resync.join(60)
+    assert f"for a lock on public.t: session {pid} " in said[0]
+    assert lab.rows("t") == []
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_setup_that_gives_up_names_who_holds_what_it_waits_for(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    monkeypatch.setattr("penstock.pipeline.pipeline._PATIENCE_S", 2.0)
+    lab.source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    lab.target.execute("CREATE TABLE parent (id int PRIMARY KEY)")
+    url, wanted, statement = {
+        "source": (lab.source_url, "public.t", "INSERT INTO t VALUES (1)"),
+        "target": (lab.target_url, "public.parent", "INSERT INTO parent VALUES (1)"),
+    }[side]
+    if side == "target":
+        lab.source.execute("CREATE TABLE parent (id int PRIMARY KEY); ALTER TABLE t ADD p int REFERENCES parent")
+    with psycopg.connect(url, application_name="month-end report") as somebody:
+        somebody.execute(statement)
+        pid = somebody.info.backend_pid
+        with pytest.raises(LockedError) as caught:
+            lab.pipeline().setup()
+    error = caught.value
+    assert f": another session holds a lock: session {pid} (user 'postgres', 'month-end report', idle in" in error.what
+    assert error.what.endswith(f"holds a lock on {wanted}")
+    assert f"SELECT pg_terminate_backend({pid})" in error.do

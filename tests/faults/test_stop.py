@@ -32,8 +32,10 @@ class Watch:
 
     def retrying(self, *_: object) -> None: ...
 
-    def warned(self, text: str, event: str = "note") -> None:
+    def warned(self, text: str, event: str = "note", facts: object = None) -> None:
         raise AssertionError(text)
+
+    def close(self) -> None: ...
 
 
 @pytest.mark.usefixtures("spark")

@@ -164,7 +164,7 @@ class _Told:
     def __init__(self) -> None:
         self.texts: list[str] = []
 
-    def warned(self, text: str, event: str = "note") -> None:
+    def warned(self, text: str, event: str = "note", facts: object = None) -> None:
         self.texts.append(text)
 
     def __getattr__(self, _: str) -> Any:

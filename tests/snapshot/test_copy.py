@@ -292,6 +292,58 @@ def test_a_crash_in_the_midst_of_a_chunk_leaves_none_of_it(rows_of_t: Lab, raw_f
     assert_applied(lab, "t")
 
 
+REFUSED = {
+    "too long": ("ALTER v TYPE varchar(5)", "column 'v' is character varying(5) at the target. Widen column 'v' at"),
+    "no number": ("ALTER v TYPE int USING 0", "column 'v' is integer at the target. Widen column 'v' at"),
+    "null": ('ALTER "v: w" SET NOT NULL', "column 'v: w'). Alter column 'v: w' at"),
+    "a check": ("ADD CONSTRAINT short CHECK (v <> 'secret')", "constraint 'short'). Alter the table at"),
+}
+
+
+@pytest.mark.parametrize("raw_form", [RAW_FORM, "of another database"])
+@pytest.mark.parametrize("is_staged", [False, True], ids=["", "staged"])
+def test_a_value_that_the_target_refuses_is_named_by_table_and_column(
+    lab: Lab, raw_form: str, *, is_staged: bool
+) -> None:
+    tables = {f"t{number}": story for number, story in enumerate(REFUSED)}
+    staged = ", b bytea" if is_staged else ""
+    prepare(lab, "".join(f'CREATE TABLE {t} (id int PRIMARY KEY, "v: w" text, v text{staged});' for t in tables))
+    for name, story in tables.items():
+        lab.source.execute(f"INSERT INTO {name} VALUES (1, NULL, 'secret')")
+        lab.target.execute(f"ALTER TABLE {name} {REFUSED[story][0]}")
+    context = replace(copy_context(lab), source=In(lab, raw_form))
+    for name, story in tables.items():
+        copying = instantiator(lab, OneByOne(context, {}, []), CutAt(lab, {}))
+        with pytest.raises(OperatorError) as caught:
+            copying.run([table(name)], threading.Event())
+        said = str(caught.value)
+        assert said.startswith(f"cannot copy table public.{name}: the target refuses a row: ")
+        assert REFUSED[story][1] in said
+        assert said.endswith("or take the table out of capture.tables; then run again")
+        assert "secret" not in said
+
+
+@dataclass
+class In:
+    """Reads chunks in a form."""
+
+    lab: Lab
+    raw_form: str
+
+    def chunk_reader(self, source: CopySource) -> PostgresChunkReader:
+        reader = WithForm(self.lab.source_url, self.lab.set_name, source)
+        reader.form = self.raw_form
+        return reader
+
+
+class WithForm(PostgresChunkReader):
+    form = ""
+
+    @property
+    def raw_form(self) -> str:
+        return self.form
+
+
 @dataclass
 class BreaksOff:
     """Reads chunks, and loses the connection once their rows are through."""
@@ -305,13 +357,7 @@ class BreaksOff:
         return reader
 
 
-class Breaking(PostgresChunkReader):
-    form = ""
-
-    @property
-    def raw_form(self) -> str:
-        return self.form
-
+class Breaking(WithForm):
     def read_chunk(self, *args: Any) -> Iterator[pa.RecordBatch]:
         yield from super().read_chunk(*args)
         raise RetryableError("connection lost")
@@ -559,7 +605,7 @@ def test_rows_at_the_target_that_nobody_copied_are_left_alone_and_nothing_is_wri
         copy(lab, "here", "t", "there")
 
     assert caught.value.what == "table public.here, public.t holds rows that penstock did not copy"
-    assert caught.value.do == "empty it, or take it out of capture.tables"
+    assert caught.value.do.startswith("empty it; or have its rows compared and kept, by `penstock setup --adopt`; or")
     assert lab.rows("t") == [(99,)]
     assert lab.rows("there") == []
     assert lab.ledger.open_copies() == []
@@ -746,8 +792,10 @@ class OnceCopied(Quiet):
 
     def retrying(self, error: PenstockError, left_s: float) -> None: ...
 
-    def warned(self, text: str, event: str = "note") -> None:
+    def warned(self, text: str, event: str = "note", facts: object = None) -> None:
         raise AssertionError(text)
+
+    def close(self) -> None: ...
 
 
 @pytest.mark.usefixtures("spark", "small_chunks")

@@ -370,7 +370,7 @@ def test_a_table_that_took_a_captured_name_stops_a_run(lab: Lab) -> None:
     lab.source.execute("DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY)")
 
     class Listener:
-        def warned(self, text: str, event: str = "note") -> None:
+        def warned(self, text: str, event: str = "note", facts: object = None) -> None:
             raise AssertionError(text)
 
     with pytest.raises(OperatorError, match=r"another table has taken the name of public\.t, and is not captured"):

@@ -18,6 +18,7 @@ import pytest
 from penstock import change as c
 from penstock.apply.server import ServerConfig
 from penstock.apply.task import LANE, apply_lane, plan_batch
+from penstock.cli.verify import as_json, show
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.comparer import PostgresComparer
@@ -25,7 +26,16 @@ from penstock.dialects.postgres.connection import connect
 from penstock.errors import OperatorError, RetryableError
 from penstock.position import Limit, Scn
 from penstock.snapshot.chunk import Chunk
-from penstock.verify.compare import MOST_KEYS, CompareContext, RangeResult, TableResult, VerifyResult, verify
+from penstock.spark.job import CompareJobs
+from penstock.verify.compare import (
+    MOST_KEYS,
+    CompareContext,
+    LocalJobs,
+    RangeResult,
+    TableResult,
+    VerifyResult,
+    verify,
+)
 from tests.conftest import lab_between
 from tests.lab import Lab, table
 
@@ -55,11 +65,16 @@ class InTurn:
         self.calls.append([(chunk.table.name, chunk.number) for bundle in bundles for chunk in bundle])
         return [result for bundle in bundles for result in self.context.compare(bundle)]
 
+    def repair(self, chunks: Sequence[Chunk]) -> Sequence[RangeResult]:
+        return [self.context.repair(chunk) for chunk in chunks]
+
 
 class Nobody:
     """Hears nothing."""
 
     def compared(self, ranges: int, of: int) -> None: ...
+
+    def repaired(self, ranges: int, of: int) -> None: ...
 
     def warned(self, text: str) -> None: ...
 
@@ -84,6 +99,7 @@ def look(
     cuts: Mapping[str, Sequence[Sequence[str]]] = {},
     jobs: InTurn | None = None,
     consistency_point: Callable[[], Scn] | None = None,
+    repair: bool = False,
 ) -> VerifyResult:
     """Compare tables; with a consistency point, as while a process runs."""
     return verify(
@@ -93,6 +109,7 @@ def look(
         consistency_point=consistency_point or (lambda: Scn(0)),
         tick=lab.log.tick,
         is_running=lambda: consistency_point is not None,
+        repair=repair,
     )
 
 
@@ -571,8 +588,13 @@ class Counts:
 
 
 @pytest.mark.usefixtures("spark")
-def test_on_spark_all_tables_of_a_pipeline_are_compared(copied: Lab) -> None:
-    lab = copied
+@pytest.mark.parametrize("on_spark", [True, False], ids=["on Spark", "small"])
+def test_all_tables_of_a_pipeline_are_compared(copied: Lab, monkeypatch: pytest.MonkeyPatch, *, on_spark: bool) -> None:
+    lab, used = copied, []
+    if on_spark:
+        monkeypatch.setattr("penstock.verify.compare._FEW_BYTES", -1)
+    for kind in (LocalJobs, CompareJobs):
+        monkeypatch.setattr(kind, "compare", noted(kind.compare, lambda kind=kind: used.append(kind)))
     lab.target.execute("UPDATE t SET v = 'wrong' WHERE id = 3")
     listener = Counts()
     # Nothing runs, so nothing is waited for.
@@ -583,6 +605,44 @@ def test_on_spark_all_tables_of_a_pipeline_are_compared(copied: Lab) -> None:
     assert found(result) == {"t": [("different", {"id": "3"})]}
     assert [(x.table.name, x.rows) for x in result.tables] == [("keyless", 30), ("t", 30)]
     assert listener.heard == [(2, 2)]
+    # What differed is looked at once more.
+    assert used == [CompareJobs if on_spark else LocalJobs] * 2
+
+
+def noted(work: Callable[..., Any], note: Callable[[], object]) -> Callable[..., Any]:
+    def do(*args: Any) -> Any:
+        note()
+        return work(*args)
+
+    return do
+
+
+@pytest.mark.usefixtures("spark")
+def test_transactions_in_the_error_queue_are_counted_for_the_tables_they_change(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab.setup(
+        f"{SCHEMA} CREATE TABLE p (id int PRIMARY KEY, v int) PARTITION BY LIST (id);"
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1); CREATE TABLE p2 PARTITION OF p FOR VALUES IN (2)"
+    )
+    lab.target.execute("INSERT INTO p VALUES (1, 1)")
+    with lab.source.transaction():
+        lab.source.execute("INSERT INTO p VALUES (1, 1), (2, 2); INSERT INTO t VALUES (1, 'secret')")
+    lab.apply()
+    lab.ledger.close()
+
+    result = lab.pipeline().verify(Counts())
+
+    assert {x.table.name: (x.differing, x.queued) for x in result.tables} == {
+        "keyless": (0, 0),
+        "p": (1, 1),
+        "t": (1, 1),
+    }
+    show(result)
+    said = capsys.readouterr().out
+    assert "public.t: the error queue holds 1 transaction that changes it: `penstock errors list`\n" in said
+    assert "public.keyless: the" not in said
+    assert [table["queued"] for table in as_json(result)["tables"]] == [0, 1, 1]
 
 
 def test_tables_that_are_not_copied_yet_are_named(copied: Lab) -> None:

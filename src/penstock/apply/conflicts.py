@@ -30,15 +30,53 @@ class ApplyError(PenstockError):
         number: The portable number (apply.md section 0).
         code: The database's own code, such as an SQLSTATE; None where we found it ourselves.
         found: The row as the target holds it, where one was found. For the error queue only, never for a log.
+        column: The column whose value the target does not take, where the database named it.
+        constraint: What the change breaks, where that has a name.
     """
 
     def __init__(
-        self, number: int, what: str, *, where: str = "", code: str | None = None, found: Image | None = None
+        self,
+        number: int,
+        what: str,
+        *,
+        where: str = "",
+        code: str | None = None,
+        found: Image | None = None,
+        column: str | None = None,
+        constraint: str | None = None,
     ) -> None:
         super().__init__(what, where=where)
         self.number = number
         self.code = code
         self.found = found
+        self.column = column
+        self.constraint = constraint
+
+    @property
+    def is_of_value(self) -> bool:
+        """Whether the database says that a value is too long, out of range or not of its column's type."""
+        return self.code is not None and self.code.startswith("22")
+
+    def with_found(self, found: Image) -> ApplyError:
+        """Return the same error with the row that stands in the way."""
+        return self._but(what=self.what, found=found, column=self.column)
+
+    def with_column(self, column: str, type_: str) -> ApplyError:
+        """Return the same error, saying which column of the target it is about, and of which type that is."""
+        return self._but(
+            what=f"{self.what}: column {column!r} is {type_} at the target", found=self.found, column=column
+        )
+
+    def _but(self, *, what: str, found: Image | None, column: str | None) -> ApplyError:
+        return ApplyError(
+            self.number,
+            what,
+            where=self.where,
+            code=self.code,
+            found=found,
+            column=column,
+            constraint=self.constraint,
+        )
 
 
 class ContentionError(RetryableError):

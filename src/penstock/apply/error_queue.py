@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -26,7 +26,7 @@ class ErrorEntry:
         id: Names the entry within its target, `<process>.<number>` (A-135).
         message_number: The change that failed, counted from 1; 0 when it was none of them.
         table, op: Of that change.
-        found: The row that the target held instead.
+        found: The row that the target held instead, or that stood in the way.
     """
 
     id: str
@@ -59,6 +59,9 @@ class ErrorQueue(Protocol):
     def entries(self) -> Sequence[ErrorEntry]:
         """Return all entries, in commit order."""
 
+    def count_by_table(self, root_of: Mapping[TableName, TableName]) -> Mapping[TableName, int]:
+        """Return how many transactions hold changes of each table, or of a partition that `root_of` finds it for."""
+
     def load(self, entry_id: str) -> tuple[ErrorEntry, Transaction]:
         """Return an entry and its changes.
 
@@ -78,9 +81,6 @@ class ErrorQueue(Protocol):
 
 class RetrySession(RowWriter, Protocol):
     """A target session that applies entries, each in a transaction of its own."""
-
-    def transaction(self) -> AbstractContextManager[None]:
-        """Begin; commit at the end of the block, or roll back if it raises."""
 
     def remove_entry(self, entry_id: str) -> bool:
         """Delete an entry inside the open transaction; False when somebody else has."""
@@ -136,6 +136,7 @@ def retry(
                         rows.apply(transaction)
             except (TransactionError, ApplyError) as exc:
                 failure = exc.failure if isinstance(exc, TransactionError) else Failure(0, exc)
+                failure = rows.explain(transaction, failure)
                 if failure.message_number:
                     number = list(whole.changes).index(changes[failure.message_number - 1]) + 1
                     failure = replace(failure, message_number=number)

@@ -199,6 +199,9 @@ class Listener(RetryListener, Protocol):
 
 _IDLE_NOTE_S = 2.0
 
+_QUEUE_EVERY_S = 2.0
+"""How often to count the error queue while batch follows batch."""
+
 
 class ApplyProcess:
     """One run of an apply process."""
@@ -231,6 +234,7 @@ class ApplyProcess:
         self._listener = listener
         self._lanes = 1 if config.commit_serialization is CommitSerialization.FULL else config.parallelism
         self._pace = Pace(config.limit, self._lanes)
+        self._looked_at = 0.0
 
     def run(self, stop: threading.Event, *, until_caught_up: bool = False) -> Progress:
         """Apply until told to stop; what is being applied then is finished first.
@@ -282,7 +286,7 @@ class ApplyProcess:
                 if time.monotonic() - noted_at > _IDLE_NOTE_S:
                     noted_at = time.monotonic()
                     self._ledger.note_idle(asked_at)
-                    progress.in_queue = self._ledger.queue_length()
+                    self._look_at_queue(progress, at_once=True)
                     self._listener.waiting(progress)
                     self._feed.look_around()
                 self._feed.wait(stop, _IDLE_NOTE_S)
@@ -294,6 +298,7 @@ class ApplyProcess:
             # Not before: what fails each time is not to be tried for ever.
             self._patience.restore()
             self._feed.free(batch.end)
+            self._look_at_queue(progress)
             self._listener.progressed(progress)
 
     def _next_batch(self, after: Scn) -> Batch | None:
@@ -335,5 +340,12 @@ class ApplyProcess:
                 self._listener.queued(entry)
             told += entries
         if told:
-            progress.in_queue = self._ledger.queue_length()
+            self._look_at_queue(progress, at_once=True)
         return told
+
+    def _look_at_queue(self, progress: Progress, *, at_once: bool = False) -> None:
+        """See what the error queue holds: others retry and delete meanwhile."""
+        now = time.monotonic()
+        if at_once or now - self._looked_at >= _QUEUE_EVERY_S:
+            self._looked_at = now
+            progress.in_queue = self._ledger.queue_length()

@@ -7,6 +7,9 @@ so what they look like half-way is nobody's business (ADR 4).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
 
 from penstock.apply.conflicts import (
     CHILD_EXISTS,
@@ -22,6 +25,7 @@ from penstock.apply.conflicts import (
     UNIQUE_VIOLATED,
     VALUE_MISSING,
     ApplyError,
+    ContentionError,
 )
 from penstock.apply.ledger import Failure
 from penstock.apply.target import RowMatch, RowWriter, TargetCatalog, TargetTable
@@ -39,7 +43,7 @@ class TransactionError(PenstockError):
 
 
 class RowPath:
-    """Applies transactions through a session whose transaction the caller opens and closes."""
+    """Applies transactions through a session whose transaction the caller opens and closes, but for `explain`."""
 
     def __init__(
         self, writer: RowWriter, catalog: TargetCatalog, dictionary: Dictionary, *, allow_duplicate_rows: bool
@@ -76,6 +80,36 @@ class RowPath:
                     self._check(change, with_references=with_references)
         except ApplyError as exc:
             raise TransactionError(Failure(message_number, exc)) from exc
+
+    def explain(self, transaction: Transaction, failure: Failure) -> Failure:
+        """Add to a failure the column that does not take its value, or the row that stands in the way.
+
+        To be called once the transaction is rolled back, so a row is told as it was before it. Opens a transaction of
+        its own; what cannot be found out is left out.
+        """
+        if failure.message_number == 0:
+            return failure
+        change = next(islice(transaction.changes, failure.message_number - 1, None))
+        table = self._catalog.tables.get(change.table)
+        if table is None:
+            return failure
+        # Another may have altered the table, or hold it; the failure stays what it was.
+        with suppress(ApplyError, ContentionError), self._writer.transaction():
+            return replace(failure, error=self._explained(failure.error, change, table))
+        return failure
+
+    def _explained(self, error: ApplyError, change: Change, table: TargetTable) -> ApplyError:
+        if error.is_of_value:
+            for image in (change.after, change.before):
+                column = self._writer.unfit_column(table, _known(image, table))
+                if column is not None:
+                    return error.with_column(column, table.schema.by_name[column].type)
+        elif error.number == UNIQUE_VIOLATED and error.constraint is not None and change.op is not Op.DELETE:
+            image = _known({**_present(change.before), **_present(change.after)}, table)
+            for row in self._writer.rows_in_the_way(table, error.constraint, image):
+                if not _is_own(row, change, table):
+                    return error.with_found(row)
+        return error
 
     def _table(self, change: Change) -> TargetTable:
         table = self._catalog.tables.get(change.table)
@@ -165,7 +199,8 @@ class RowPath:
         if after is not None:
             broken = self._writer.is_unique_broken(table, after)
             if broken is not None:
-                raise ApplyError(UNIQUE_VIOLATED, f"two rows break constraint {broken!r}", where=_place(change))
+                what = f"two rows break constraint {broken!r}"
+                raise ApplyError(UNIQUE_VIOLATED, what, where=_place(change), constraint=broken)
         if not with_references:
             return
         for foreign_key in table.schema.foreign_keys:
@@ -214,6 +249,17 @@ def _present(image: Image | None) -> Image:
 def _writable(image: Image, table: TargetTable) -> Image:
     """Leave out what the target computes by itself."""
     return {name: value for name, value in image.items() if not table.schema.by_name[name].is_generated}
+
+
+def _known(image: Image | None, table: TargetTable) -> Image:
+    """Leave out what the target has no column for."""
+    return {name: value for name, value in _present(image).items() if name in table.schema.by_name}
+
+
+def _is_own(row: Image, change: Change, table: TargetTable) -> bool:
+    """Whether a row is the one that an update changes."""
+    before = change.before
+    return before is not None and all(row[name] == before.get(name) for name in table.key.columns)
 
 
 def _concerns(change: Change, columns: tuple[str, ...]) -> bool:

@@ -319,6 +319,7 @@ class ApplyServer:
         failure = self._try_rows(transaction, scns)
         if failure is None:
             return True
+        failure = self._rows.explain(transaction, failure)
         with self._session.transaction():
             self._ledger.record(scns, changes=len(transaction.changes), failure=failure)
             self._ledger.put_error(transaction, failure)

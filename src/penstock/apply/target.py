@@ -68,6 +68,9 @@ class RowMatch:
 class RowWriter(Protocol):
     """Writes single rows. A database error is an `ApplyError`, a `ContentionError`, or one of the process."""
 
+    def transaction(self) -> AbstractContextManager[None]:
+        """Begin; commit at the end of the block, or roll back if it raises."""
+
     def insert(self, table: TargetTable, values: Image) -> None:
         """Insert a row; columns left out take their defaults."""
 
@@ -92,12 +95,18 @@ class RowWriter(Protocol):
     def is_unique_broken(self, table: TargetTable, image: Image) -> str | None:
         """Name a deferrable constraint that two rows now break, one of them with the values of `image`."""
 
+    def unfit_column(self, table: TargetTable, image: Image) -> str | None:
+        """Name the first column that does not take its value of `image`; None where each one does."""
+
+    def rows_in_the_way(self, table: TargetTable, constraint: str, image: Image) -> list[Image]:
+        """Return up to two rows that a constraint lets no row with the values of `image` stand beside.
+
+        Whether a row of an expression index stands in the way cannot be told: there are none then.
+        """
+
 
 class TargetSession(RowWriter, Protocol):
     """One connection to the target, kept for many transactions."""
-
-    def transaction(self) -> AbstractContextManager[None]:
-        """Begin; commit at the end of the block, or roll back if it raises."""
 
     def apply_net(self, nets: Sequence[NetChange], *, with_references: bool) -> None:
         """Write the net changes of a group by set statements, inside the open transaction.

@@ -55,6 +55,9 @@ class Teller:
     def compared(self, ranges: int, of: int) -> None:
         """So many ranges are compared, out of so many."""
 
+    def repaired(self, ranges: int, of: int) -> None:
+        """So many ranges are the same now, out of so many that were not."""
+
     def warned(self, text: str) -> None:
         """Something a person should know."""
         self.listener.warned(text)

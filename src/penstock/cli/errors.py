@@ -10,6 +10,7 @@ import typer
 from penstock.cli.console import (
     FileOption,
     JsonOption,
+    as_text,
     open_file,
     print_facts,
     print_json,
@@ -47,7 +48,7 @@ def list_(file: FileOption = None, json: JsonOption = False) -> None:
             [
                 [
                     e.id,
-                    e.committed_at.isoformat(timespec="seconds") if e.committed_at else "",
+                    as_text(e.committed_at) if e.committed_at else "",
                     f"{e.message_number}/{e.message_count}",
                     f"{e.op} {e.table}" if e.table else "",
                     e.error_number or e.error_code or "",
@@ -71,7 +72,7 @@ def show(
         [
             ("id", entry.id),
             ("transaction", f"{entry.txn_id}, position {entry.commit_scn}"),
-            ("committed at", entry.committed_at or "unknown"),
+            ("committed at", as_text(entry.committed_at) if entry.committed_at else "unknown"),
             ("error", f"{entry.error_number or ''} {f'({entry.error_code})' if entry.error_code else ''}".strip()),
             ("message", entry.error_message),
         ]

@@ -14,7 +14,18 @@ if TYPE_CHECKING:
     from penstock.pipeline.plan import Plan
 
 
+AdoptOption = Annotated[
+    bool,
+    typer.Option(
+        "--adopt",
+        help="Take over target tables that hold rows, such as those of a restored dump of the source: the first copy"
+        " compares the rows, and writes those that differ.",
+    ),
+]
+
+
 def plan(
+    adopt: AdoptOption = False,
     file: FileOption = None,
     print_sql: Annotated[
         bool, typer.Option("--print-sql", help="Print the exact SQL and the missing grants, for a DBA.")
@@ -22,7 +33,7 @@ def plan(
     json: JsonOption = False,
 ) -> None:
     """Show what setup would do, and what is in its way. Changes nothing."""
-    found = open_file(file).plan()
+    found = open_file(file).plan(adopt=adopt)
     if print_sql:
         say(found.sql())
         for database in (found.source, found.target):

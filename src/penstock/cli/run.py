@@ -14,8 +14,7 @@ from penstock.cli.console import FileOption, JsonOption, MasterOption, open_file
 from penstock.cli.logs import LogFormat, logging_to_console
 from penstock.errors import PenstockError
 from penstock.events import Event, tell
-from penstock.pipeline.report import Report, describe, facts
-from penstock.text import count
+from penstock.pipeline.report import Report, facts
 
 _LINE_EVERY_S = 5.0
 _LIVE_EVERY_S = 0.25
@@ -64,20 +63,9 @@ def run(
         report = Report(every_s=_LIVE_EVERY_S if out.is_terminal else _LINE_EVERY_S)
         try:
             progress = pipeline.run(stop, report, until_caught_up=until_caught_up)
-            is_over.set()
             has_caught_up = until_caught_up and not stop.is_set()
-            event, how = (Event.RUN_CAUGHT_UP, "caught up") if has_caught_up else (Event.RUN_STOPPED, "stopped")
-            tell(event, f"{how}: {describe(progress)}", facts(progress))
-            if progress.in_queue:
-                tell(
-                    Event.NOTE,
-                    f"the error queue holds {count(progress.in_queue, 'transaction')}; `penstock errors list` says why",
-                    level=logging.WARNING,
-                )
         except PenstockError as exc:
-            report.close()
-            parts = {"what": exc.what, "where": exc.where, "do": exc.do}
-            tell(Event.RUN_FAILED, f"penstock: {exc}", parts, level=logging.ERROR)
+            # The log has it already.
             if log_format is LogFormat.JSON:
                 raise
             show_traceback(exc)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from penstock.cli.console import FileOption, JsonOption, open_file, print_json, say, warn
-from penstock.cli.plan import as_json
+from penstock.cli.plan import AdoptOption, as_json
 from penstock.text import count
 
 
-def setup(file: FileOption = None, json: JsonOption = False) -> None:
+def setup(adopt: AdoptOption = False, file: FileOption = None, json: JsonOption = False) -> None:
     """Install capture and ledger, and create missing target tables. Running it again is harmless."""
-    done = open_file(file).setup()
+    done = open_file(file).setup(adopt=adopt)
     if json:
         print_json(as_json(done))
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,6 +21,7 @@ from penstock.cli.console import (
 from penstock.text import count, printable
 
 if TYPE_CHECKING:
+    from penstock.pipeline.pipeline import Pipeline
     from penstock.verify.compare import TableResult, VerifyResult
 
 _MOST_SHOWN = 20
@@ -30,14 +32,23 @@ def verify(
         list[str] | None,
         typer.Option("--table", metavar="PATTERN", help="Compare only tables like schema.table; may be repeated."),
     ] = None,
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", help="Write the rows that differ to the target as the source has them."),
+    ] = False,
     file: FileOption = None,
     master: MasterOption = None,
     json: JsonOption = False,
 ) -> None:
     """Compare source and target row by row, also while changes flow. Exit code 1 if they are not identical."""
+    compare(open_file(file, master=master), table or (), repair=repair, json=json)
+
+
+def compare(pipeline: Pipeline, tables: Sequence[str], *, repair: bool, json: bool) -> None:
+    """Compare tables, and bring what differs if asked to; print the result, and raise for the exit code."""
     progress = Progress(quiet=json)
     try:
-        result = open_file(file, master=master).verify(progress, table or ())
+        result = pipeline.verify(progress, tables, repair=repair)
     finally:
         progress.close()
     if json:
@@ -62,6 +73,11 @@ class Progress:
         if self._live is not None:
             self._live.update(f"compared {ranges} of {of} ranges")
 
+    def repaired(self, ranges: int, of: int) -> None:
+        """So many ranges are the same now, out of so many that were not."""
+        if self._live is not None:
+            self._live.update(f"brought {ranges} of {of} ranges")
+
     def warned(self, text: str) -> None:
         """Something a person should know."""
         warn(f"note: {printable(text)}")
@@ -74,13 +90,9 @@ class Progress:
 
 def show(result: VerifyResult) -> None:
     """Print a result for a person."""
-    verdicts = [
-        [str(table.table), f"{table.rows:,}", f"{table.differing:,} rows differ" if table.differing else "identical"]
-        for table in result.tables
-    ]
-    print_rows(["table", "rows", "verdict"], verdicts)
+    print_rows(["table", "rows", "verdict"], [[str(t.table), f"{t.rows:,}", _verdict(t)] for t in result.tables])
     for table in result.tables:
-        for line in _differences(table):
+        for line in [*_differences(table), *_queued(table)]:
             say(line)
     for line in result.unchecked:
         say(f"not compared: {line}")
@@ -102,6 +114,8 @@ def as_json(result: VerifyResult) -> dict[str, object]:
                 "table": str(table.table),
                 "rows": table.rows,
                 "differing": table.differing,
+                "repaired": table.repaired,
+                "queued": table.queued,
                 "differences": [{"kind": d.kind, "key": dict(d.key)} for d in table.differences],
             }
             for table in result.tables
@@ -109,11 +123,30 @@ def as_json(result: VerifyResult) -> dict[str, object]:
     }
 
 
+def _verdict(table: TableResult) -> str:
+    verdict = f"{count(table.differing, 'row')} {_differ(table.differing)}" if table.differing else "identical"
+    return f"{verdict}, {count(table.repaired, 'row')} repaired" if table.repaired else verdict
+
+
+def _differ(number: int) -> str:
+    return "differs" if number == 1 else "differ"
+
+
 def _differences(table: TableResult) -> list[str]:
+    was = "was " if table.repaired else ""
     lines = [
-        f"{table.table}: {d.kind} at the target: " + ", ".join(f"{name}={value}" for name, value in d.key.items())
+        f"{table.table}: {was}{d.kind} at the target: " + ", ".join(f"{name}={value}" for name, value in d.key.items())
         for d in table.differences[:_MOST_SHOWN]
     ]
-    if table.differing > len(lines):
-        lines.append(f"{table.table}: and {table.differing - len(lines):,} more")
+    found = table.differing + table.repaired
+    if found > len(lines):
+        lines.append(f"{table.table}: and {found - len(lines):,} more")
     return lines
+
+
+def _queued(table: TableResult) -> list[str]:
+    if not (table.differing and table.queued):
+        return []
+    held = count(table.queued, "transaction")
+    verb = "changes" if table.queued == 1 else "change"
+    return [f"{table.table}: the error queue holds {held} that {verb} it: `penstock errors list`"]

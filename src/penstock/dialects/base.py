@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from penstock.change import TableName
 from penstock.errors import PenstockError, RetryableError
+from penstock.events import Facts
 from penstock.text import printable
 
 
@@ -40,6 +41,56 @@ class Uncaptured:
 
     def __str__(self) -> str:
         return f"{self.table} is not captured: {self.reason}"
+
+    @property
+    def facts(self) -> Facts:
+        """The same for programs."""
+        return {"table": str(self.table), "reason": self.reason}
+
+
+@dataclass(frozen=True)
+class LackingPart:
+    """A partition, or labels of an enum, that the source has and the target lacks.
+
+    Attributes:
+        of: The partitioned table; None for labels.
+        labels: What the enum lacks; none for a partition.
+    """
+
+    name: TableName
+    of: TableName | None = None
+    labels: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.of is not None:
+            lack = f"partition {self.name} of {self.of} does not exist"
+        else:
+            named = f"label{'s' if len(self.labels) > 1 else ''} {', '.join(map(repr, self.labels))}"
+            lack = f"type {self.name} lacks {named}"
+        fate = "at the target: changes that need it go to the error queue until `penstock setup` brings it"
+        return printable(f"{lack} {fate}")
+
+    @property
+    def facts(self) -> Facts:
+        """The same for programs."""
+        of = None if self.of is None else str(self.of)
+        return {"partition": str(self.name), "table": of} if of else {"type": str(self.name), "labels": [*self.labels]}
+
+
+@dataclass(frozen=True)
+class CaptureBehind:
+    """A table that was altered, and whose capture was not built anew: its changes are captured more slowly."""
+
+    table: TableName
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.table} was altered, and {self.reason}"
+
+    @property
+    def facts(self) -> Facts:
+        """The same for programs."""
+        return {"table": str(self.table), "reason": self.reason}
 
 
 @dataclass
@@ -107,13 +158,41 @@ class LockWait:
     described: str = ""
 
     def __str__(self) -> str:
-        of = f" on {self.table}" if self.table else ""
+        held_by = f"{self._holder} is in the way ({self.where})"
+        return f"waiting for {self.seconds:.0f} s for a lock{self._of}: {held_by}; {self.remedy}"
+
+    @property
+    def held_by(self) -> str:
+        """Which session holds a lock, on what."""
+        return f"{self._holder} holds a lock{self._of}"
+
+    @property
+    def remedy(self) -> str:
+        """What a person can do about it."""
         if self.holder is None:
-            holder, do = "a prepared transaction", "pg_prepared_xacts shows it; commit it, or roll it back"
-        else:
-            holder = f"session {self.holder}" + (f" ({self.described})" if self.described else "")
-            do = f"end its transaction, or SELECT pg_terminate_backend({self.holder})"
-        return f"waiting for {self.seconds:.0f} s for a lock{of}: {holder} is in the way ({self.where}); {do}"
+            return "pg_prepared_xacts shows it; commit it, or roll it back"
+        return f"end its transaction, or SELECT pg_terminate_backend({self.holder})"
+
+    @property
+    def facts(self) -> Facts:
+        """The same for programs."""
+        return {
+            "session": self.session,
+            "seconds": round(self.seconds, 3),
+            "table": str(self.table) if self.table else None,
+            "where": self.where,
+            "holder": self.holder,
+        }
+
+    @property
+    def _of(self) -> str:
+        return f" on {self.table}" if self.table else ""
+
+    @property
+    def _holder(self) -> str:
+        if self.holder is None:
+            return "a prepared transaction"
+        return f"session {self.holder}" + (f" ({self.described})" if self.described else "")
 
 
 class LockedError(RetryableError):

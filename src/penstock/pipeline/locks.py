@@ -15,6 +15,10 @@ _LOOK_EVERY_S = 2.5
 _LONG_S = 5.0
 _AGAIN_S = 60.0
 
+_GLANCE_EVERY_S = 0.03
+_FRESH_S = 2.0
+"""How often to look where a wait is over at once, and how long what was seen then is taken for true."""
+
 
 class LockWatch(Protocol):
     """Looks for sessions of a pipeline that wait for a lock in one database."""
@@ -27,32 +31,84 @@ class LockWatch(Protocol):
 
 
 @contextmanager
-def told_of_locks(watches: Sequence[LockWatch], tell: Callable[[str], None]) -> Iterator[None]:
+def told_of_locks(watches: Sequence[LockWatch], tell: Callable[[LockWait], None]) -> Iterator[None]:
     """Inside the block, tell of what sessions have waited for, for 5 s, and once a minute while they go on waiting.
 
     `tell` is called from another thread.
     """
-    over = threading.Event()
+    said: dict[tuple[str, str, int | None], float] = {}
 
-    def look() -> None:
-        said: dict[tuple[str, str, int | None], float] = {}
-        while not over.wait(_LOOK_EVERY_S):
-            for watch in watches:
-                # What is out of reach is the business of those who work there.
-                with suppress(PenstockError):
-                    for wait in watch.waits(_LONG_S):
-                        # Several lanes may wait for one.
-                        key = wait.where, str(wait.table), wait.holder
-                        if time.monotonic() - said.get(key, -_AGAIN_S) >= _AGAIN_S:
-                            said[key] = time.monotonic()
-                            tell(str(wait))
-        for watch in watches:
-            watch.close()
+    def hear(wait: LockWait) -> None:
+        # Several lanes may wait for one.
+        key = wait.where, str(wait.table), wait.holder
+        if time.monotonic() - said.get(key, -_AGAIN_S) >= _AGAIN_S:
+            said[key] = time.monotonic()
+            tell(wait)
 
-    thread = threading.Thread(target=look, name="lock watch", daemon=True)
-    thread.start()
+    look = _Look(watches, hear, every_s=_LOOK_EVERY_S, longer_than_s=_LONG_S)
     try:
         yield
     finally:
-        over.set()
-        thread.join(_LONG_S)
+        look.close()
+
+
+class Holders:
+    """Finds out who holds what a step waits for, where each wait is too short to be asked about afterwards."""
+
+    def __init__(self, watches: Sequence[LockWatch]) -> None:
+        """Watch with these; nothing is done until `look`."""
+        self._watches = watches
+        self._look: _Look | None = None
+        self._seen: dict[str, tuple[float, LockWait]] = {}
+
+    def look(self) -> None:
+        """Look from now on, often enough to see the shortest wait of a step."""
+        if self._look is None:
+            self._look = _Look(self._watches, self._hear, every_s=_GLANCE_EVERY_S, longer_than_s=0)
+
+    def of(self, where: str) -> LockWait | None:
+        """What a session waited for last, in the database of that label; None if that was long ago, or not seen."""
+        seen_at, wait = self._seen.get(where, (0.0, None))
+        return wait if time.monotonic() - seen_at < _FRESH_S else None
+
+    def close(self) -> None:
+        """Look no more."""
+        if self._look is not None:
+            self._look.close()
+
+    def _hear(self, wait: LockWait) -> None:
+        self._seen[wait.where] = time.monotonic(), wait
+
+
+class _Look:
+    """Looks for waits again and again, in a thread of its own."""
+
+    def __init__(
+        self,
+        watches: Sequence[LockWatch],
+        hear: Callable[[LockWait], None],
+        *,
+        every_s: float,
+        longer_than_s: float,
+    ) -> None:
+        self._watches = watches
+        self._hear = hear
+        self._every_s = every_s
+        self._longer_than_s = longer_than_s
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="lock watch", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join(_LONG_S)
+
+    def _work(self) -> None:
+        while not self._over.wait(self._every_s):
+            for watch in self._watches:
+                # What is out of reach is the business of those who work there.
+                with suppress(PenstockError):
+                    for wait in watch.waits(self._longer_than_s):
+                        self._hear(wait)
+        for watch in self._watches:
+            watch.close()

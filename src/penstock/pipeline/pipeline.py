@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import replace
 from typing import Protocol
 
@@ -20,19 +19,20 @@ from penstock.apply.server import ServerConfig
 from penstock.apply.target import TargetTable
 from penstock.change import TableName
 from penstock.config import PipelineConfig
-from penstock.dialects.base import DatabasePlan, Emptying, LockedError, Step, Uncaptured
+from penstock.dialects.base import CaptureBehind, DatabasePlan, Emptying, LackingPart, LockWait, Step, Uncaptured
 from penstock.errors import OperatorError, PenstockError, RetryableError
-from penstock.events import Event
+from penstock.events import Event, Facts
 from penstock.history import ConsumerState
 from penstock.pipeline import resync
 from penstock.pipeline.background import BackgroundRun
 from penstock.pipeline.feed import SparkFeed
-from penstock.pipeline.locks import told_of_locks
+from penstock.pipeline.locks import Holders, LockWatch, told_of_locks
 from penstock.pipeline.plan import Plan
-from penstock.pipeline.report import Report, VerifyReport
+from penstock.pipeline.report import Report, VerifyReport, tell_ended, tell_failed
 from penstock.pipeline.resync import Resync
-from penstock.pipeline.sides import SetupSession, SourceSide, TargetLedger, TargetSide
-from penstock.pipeline.status import Status, lacking, not_set_up, status_of
+from penstock.pipeline.sides import SourceSide, TargetLedger, TargetSide
+from penstock.pipeline.status import Lacking, Status, lacking, not_set_up, status_of
+from penstock.pipeline.steps import carry_out
 from penstock.position import START, Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.instantiate import CopyListener, Instantiator
@@ -46,16 +46,15 @@ from penstock.verify.compare import VerifyResult
 
 _GRACE_S = 20.0
 
-_PATIENCE_S = 10.0
-_PAUSE_S = 0.5
-"""How long setup comes back for tables that others hold, and how long it lets them work in between."""
-
 
 class RunListener(Listener, CopyListener, Protocol):
     """Hears how a run is doing, the first copy included."""
 
-    def warned(self, text: str, event: Event = Event.NOTE) -> None:
-        """Something a person should know, though it stops nothing."""
+    def warned(self, text: str, event: Event = Event.NOTE, facts: Facts | None = None) -> None:
+        """Something a person should know, though it stops nothing; `facts` are the same for programs."""
+
+    def close(self) -> None:
+        """An error ends the run: what was not said yet can be said no later."""
 
 
 class VerifyListener(compare.Listener, Protocol):
@@ -98,17 +97,19 @@ class Pipeline:
         self._source = source
         self._target = target
         self._start_spark = start_spark
-        self._warned: set[str] = set()
-        self._lacking: Sequence[str] = ()
+        self._warned: set[Uncaptured | CaptureBehind] = set()
+        self._lacking: Sequence[Lacking | LackingPart] = ()
 
-    def plan(self) -> Plan:
+    def plan(self, *, adopt: bool = False) -> Plan:
         """Work out what `setup` would do. Changes nothing."""
         tables = self._source.match(self.config.capture.tables)
         described = self._source.describe(tables)
         plan = Plan(
             tables=[str(table) for table in tables],
             source=self._source.plan(tables, self.config.capture.row_triggers),
-            target=self._target.plan(self._source.blueprint(tables), described, self._source.replaced_tables()),
+            target=self._target.plan(
+                self._source.blueprint(tables), described, self._source.replaced_tables(), adopt=adopt
+            ),
         )
         fault = self._source.history_fault() if self._source.has_capture() else None
         if fault is not None:
@@ -119,11 +120,15 @@ class Pipeline:
             plan.target.faults.append(OperatorError(what, where=self._target.label, do="correct one of the urls"))
         return plan
 
-    def setup(self) -> Plan:
+    def setup(self, *, adopt: bool = False) -> Plan:
         """Install capture and ledger, and make the tables that are missing at the target.
 
         What locks a table that is written to, its capture first of all, is taken in a transaction of its own; all the
         rest is done in both databases, or in none. Doing it again does what is still missing.
+
+        Args:
+            adopt: Tables at the target that hold rows are not refused: the first copy compares their rows with the
+                source's, and writes those that differ.
 
         Returns:
             What was done.
@@ -131,7 +136,7 @@ class Pipeline:
         Raises:
             OperatorError: Something is in the way; the message names everything at once.
         """
-        plan = self.plan()
+        plan = self.plan(adopt=adopt)
         faults = [str(fault) for fault in plan.target.faults + plan.source.faults]
         for side in (plan.source, plan.target):
             faults += [f"missing privilege ({side.label}). As a superuser: {grant};" for grant in side.grants]
@@ -146,19 +151,22 @@ class Pipeline:
         """Copy what is not copied yet, then apply changes until told to stop; see `ApplyProcess.run`.
 
         Args:
-            listener: Hears how it is doing; by default the log does, see `penstock.events`.
+            listener: Hears how it is doing; by default the log does, see `penstock.events`. How the run ended is
+                logged in any case.
         """
         listener = listener or Report()
         try:
-            with self._told_of_locks(lambda text: listener.warned(text, Event.LOCK_WAITING)):
-                return self._run(stop, listener, until_caught_up=until_caught_up)
-        except PenstockError as exc:
-            # The ledger may be what is out of reach, or is somebody else's.
-            with suppress(PenstockError):
-                if self._target.has_ledger():
-                    with closing(self._target.ledger()) as ledger:
-                        ledger.note_stop(str(exc))
+            with self._told_of_locks(lambda wait: listener.warned(str(wait), Event.LOCK_WAITING, wait.facts)):
+                progress = self._run(stop, listener, until_caught_up=until_caught_up)
+        except BaseException as exc:
+            listener.close()
+            if isinstance(exc, Exception):
+                tell_failed(exc)
+            if isinstance(exc, PenstockError):
+                self._note_stop(exc)
             raise
+        tell_ended(progress, has_caught_up=until_caught_up and not stop.is_set())
+        return progress
 
     def start(self, listener: RunListener | None = None, *, until_caught_up: bool = False) -> BackgroundRun:
         """Begin `run` in a thread of its own."""
@@ -189,21 +197,25 @@ class Pipeline:
                 attention=self._attention(followed & set(copied)),
             )
 
-    def verify(self, listener: VerifyListener | None = None, tables: Sequence[str] = ()) -> VerifyResult:
+    def verify(
+        self, listener: VerifyListener | None = None, tables: Sequence[str] = (), *, repair: bool = False
+    ) -> VerifyResult:
         """Compare both sides row by row, also while changes flow.
 
         Args:
             tables: Patterns, as in the pipeline file, of the tables to compare; all of them if there are none.
+            repair: Bring the rows that differ; see `verify.compare.verify`.
 
         Raises:
-            OperatorError: Nothing is set up or copied, or a pattern means no table of the pipeline.
+            OperatorError: Nothing is set up or copied, a pattern means no table of the pipeline, or the target
+                refuses a row that is brought.
             RetryableError: What was captured was not applied in time.
         """
         listener = listener or VerifyReport()
         if not (self._target.has_ledger() and self._source.has_capture()):
             raise OperatorError("there is nothing to compare yet", do="run `penstock setup`, then `penstock run`")
         with (
-            self._told_of_locks(listener.warned),
+            self._told_of_locks(lambda wait: listener.warned(str(wait))),
             closing(self._target.ledger()) as ledger,
             closing(self._source.open_log()) as log,
         ):
@@ -229,6 +241,7 @@ class Pipeline:
             context = compare.CompareContext(self._source.comparer(self._target), source, target)
             is_quick = compare.are_few(chunks)
             jobs = compare.LocalJobs(context) if is_quick else CompareJobs(self._start_spark(), context)
+            began_at = _low_watermark(ledger)
             result = compare.verify(
                 chunks,
                 jobs,
@@ -236,7 +249,12 @@ class Pipeline:
                 consistency_point=lambda: _low_watermark(ledger),
                 tick=log.tick,
                 is_running=ledger.is_running,
+                repair=repair,
             )
+            if repair:
+                ledger.note_brought([table.table for table in result.tables if not table.differing], began_at)
+            root_of = {captured.table.name: captured.root for captured in log.captured()}
+            result = compare.with_queued(result, self.errors().count_by_table(root_of))
             return replace(result, unchecked=[str(found) for found in uncaptured])
 
     def errors(self) -> ErrorQueue:
@@ -248,7 +266,7 @@ class Pipeline:
     def retry(self, entry_ids: Sequence[str], tell: Callable[[str], None] = lambda _: None) -> Iterator[str]:
         """Apply entries of the error queue again, one by one as they are asked for; see `apply.error_queue.retry`."""
         allow = self.config.apply.allow_duplicate_rows
-        with self._told_of_locks(tell):
+        with self._told_of_locks(lambda wait: tell(str(wait))):
             yield from error_queue.retry(self.errors(), entry_ids, allow_duplicate_rows=allow, tell=tell)
 
     def consumers(self) -> Sequence[ConsumerState]:
@@ -279,8 +297,11 @@ class Pipeline:
         """Work out what `resync` would do away with. Changes nothing; raises as it does."""
         return resync.plan(self._source, self._target)
 
-    def resync(self) -> Emptying:
+    def resync(self, tell: Callable[[str], None] = lambda _: None) -> Emptying:
         """Prepare a new first copy of everything, which the next run makes.
+
+        Args:
+            tell: Hears who keeps it waiting for a lock.
 
         Raises:
             OperatorError: The process is running, or was not set up.
@@ -291,7 +312,8 @@ class Pipeline:
             self._carry_out(plan, printer="teardown")
 
         connection = self.config.capture.connection
-        return resync.carry_out(self._source, self._target, connection=connection, take=take, setup=self.setup)
+        with self._told_of_locks(lambda wait: tell(str(wait))):
+            return resync.carry_out(self._source, self._target, connection=connection, take=take, setup=self.setup)
 
     def removal(self) -> Plan:
         """Work out what `teardown` would remove. Changes nothing; raises as it does."""
@@ -357,21 +379,23 @@ class Pipeline:
             with closing(feed), _not_for_ever(spark, stop):
                 return process.run(stop, until_caught_up=until_caught_up)
 
-    def _told_of_locks(self, tell: Callable[[str], None]) -> AbstractContextManager[None]:
-        return told_of_locks([self._source.lock_watch(), self._target.lock_watch()], tell)
+    def _note_stop(self, error: PenstockError) -> None:
+        # The ledger may be what is out of reach, or is somebody else's.
+        with suppress(PenstockError):
+            if self._target.has_ledger():
+                with closing(self._target.ledger()) as ledger:
+                    ledger.note_stop(str(error))
+
+    def _told_of_locks(self, tell: Callable[[LockWait], None]) -> AbstractContextManager[None]:
+        return told_of_locks(self._lock_watches(), tell)
+
+    def _lock_watches(self) -> list[LockWatch]:
+        return [self._source.lock_watch(), self._target.lock_watch()]
 
     def _carry_out(self, plan: Plan, *, printer: str) -> None:
-        """Take all steps of a plan that belong together, or none; then one by one those that are apart.
-
-        Begins anew where somebody is in the way.
-        """
-        deadline = time.monotonic() + _PATIENCE_S
-        # One session for all: the server compiles the functions that a step calls once in each.
-        with self._target.setup(printer=printer) as at_target, self._source.setup(printer=printer) as at_source:
-            sides = [(plan.target, at_target), (plan.source, at_source)]
-            _take_together(sides, deadline)
-            # First what must not be missed.
-            _take_apart(reversed(sides), deadline)
+        """Take the steps of a plan; see `steps.carry_out`."""
+        with closing(Holders(self._lock_watches())) as holders:
+            carry_out(plan, self._target.setup(printer=printer), self._source.setup(printer=printer), holders)
 
     def _check_target(self, listener: RunListener) -> None:
         self._target.check()
@@ -407,9 +431,15 @@ class Pipeline:
         return {name for name in followed if any(p.matches(name) for p in chosen)}, found
 
     def _attention(self, copied: Collection[TableName]) -> list[str]:
-        found = lacking(self._source.describe(copied), self._target.describe(copied))
-        found += self._target.lacking(self._source.parts(self.config.capture.tables))
-        return found + [str(table) for table in self._source.not_captured(self.config.capture.tables)]
+        found = [
+            *lacking(self._source.describe(copied), self._target.describe(copied)),
+            *self._lacking_parts(),
+            *self._source.not_captured(self.config.capture.tables),
+        ]
+        return [str(one) for one in found]
+
+    def _lacking_parts(self) -> Sequence[LackingPart]:
+        return self._target.lacking(self._source.parts(self.config.capture.tables))
 
     def _check_columns(self, source: TableSchema, target: TableSchema) -> None:
         lacking = [repr(column.name) for column in source.columns if column.name not in target.by_name]
@@ -430,8 +460,8 @@ class Pipeline:
 
     def _follow(self, listener: RunListener) -> None:
         """Bring the capture up to date after DDL at the source, and say what is not captured."""
-        for warning in self._source.follow():
-            self._warn_once(warning, listener, Event.CAPTURE_BEHIND)
+        for behind in self._source.follow():
+            self._warn_once(behind, listener, Event.CAPTURE_BEHIND)
         replaced = self._source.replaced_tables()
         if replaced:
             raise OperatorError(
@@ -440,25 +470,25 @@ class Pipeline:
                 do="run `penstock setup`, and `penstock verify` afterwards",
             )
         for table in self._source.not_captured(self.config.capture.tables):
-            self._warn_once(str(table), listener, Event.TABLE_NOT_CAPTURED)
+            self._warn_once(table, listener, Event.TABLE_NOT_CAPTURED)
 
     def _tell_lacking(
         self, followed: Iterable[TableName], at_target: Mapping[TableName, TableSchema], listener: RunListener
     ) -> bool:
         """Say what the target lacks that the source has, once as long as it does; returns whether it does."""
-        found = lacking(self._source.describe(followed), at_target)
-        parts = self._target.lacking(self._source.parts(self.config.capture.tables))
-        for text in [*found, *parts]:
-            if text not in self._lacking:
-                listener.warned(text, Event.TARGET_LACKS)
-        self._lacking = [*found, *parts]
+        tables = lacking(self._source.describe(followed), at_target)
+        found: list[Lacking | LackingPart] = [*tables, *self._lacking_parts()]
+        for one in found:
+            if one not in self._lacking:
+                listener.warned(str(one), Event.TARGET_LACKS, one.facts)
+        self._lacking = found
         # Not the parts: no definition says that they were brought.
-        return bool(found)
+        return bool(tables)
 
-    def _warn_once(self, text: str, listener: RunListener, event: Event) -> None:
-        if text not in self._warned:
-            self._warned.add(text)
-            listener.warned(text, event)
+    def _warn_once(self, found: Uncaptured | CaptureBehind, listener: RunListener, event: Event) -> None:
+        if found not in self._warned:
+            self._warned.add(found)
+            listener.warned(str(found), event, found.facts)
 
     def _copy(
         self,
@@ -504,52 +534,11 @@ class Pipeline:
             target=self._target.access,
             source_tables={name: existing[name] for name in copyable},
             target_tables={name: TargetTable(at_target[name]) for name in copyable},
+            adopted=frozenset(ledger.with_rows([name for name in ledger.adopted() if name in at_target])),
         )
         jobs = ChunkJobs(spark, context)
         Instantiator(self._source.origin(), ledger, ledger, jobs, listener, confirm=confirm).run(copyable, stop)
         return captured
-
-
-def _take_together(sides: Sequence[tuple[DatabasePlan, SetupSession]], deadline: float) -> None:
-    """Take what belongs together, of all sides or of none."""
-    steps = [(session, step) for database, session in sides for step in database.steps if not step.is_apart]
-    while steps:
-        try:
-            with ExitStack() as transactions:
-                for _, session in sides:
-                    transactions.enter_context(session.transaction())
-                for session, step in steps:
-                    session.take(step)
-        except LockedError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(_PAUSE_S)
-        else:
-            return
-
-
-def _take_apart(sides: Iterable[tuple[DatabasePlan, SetupSession]], deadline: float) -> None:
-    """Take each step that is apart in a transaction of its own; those that others hold up once more after the rest."""
-    waiting = [(database, session, step) for database, session in sides for step in database.steps if step.is_apart]
-    while waiting:
-        locked = []
-        for database, session, step in waiting:
-            try:
-                with session.transaction():
-                    session.take(step)
-            except LockedError as exc:
-                locked.append((database, session, step))
-                cause = exc
-        if locked and time.monotonic() > deadline:
-            names = ", ".join(step.summary for _, _, step in locked)
-            raise LockedError(
-                f"cannot take these steps: {names}: another session holds a lock",
-                where=", ".join(dict.fromkeys(database.label for database, _, _ in locked)),
-                do="everything else is in place; try again when no transaction keeps the table for long",
-            ) from cause
-        waiting = locked
-        if waiting:
-            time.sleep(_PAUSE_S)
 
 
 @contextmanager

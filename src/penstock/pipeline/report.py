@@ -6,8 +6,8 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from penstock.errors import RetryableError
-from penstock.events import Event, tell
+from penstock.errors import PenstockError, RetryableError
+from penstock.events import Event, Facts, tell
 from penstock.text import count, printable
 
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ class Report:
         """Log progress at most once in so many seconds."""
         self._every_s = every_s
         self._told_at = 0.0
-        self._told = 0, 0
+        self._told = 0, 0, 0
         self._untold: Progress | None = None
         self._idle_at: tuple[int, int] | None = None
         self._lost: set[str] = set()
 
     def close(self) -> None:
-        """Log what has not been said yet."""
+        """Log what has not been said yet: an error ends the run."""
         if self._untold is not None:
             self._tell_progress(Event.APPLY_PROGRESSED, self._untold)
 
@@ -51,7 +51,7 @@ class Report:
     def progressed(self, progress: Progress) -> None:
         """A batch is applied."""
         self._recovered()
-        if (progress.changes, progress.errors) == self._told:
+        if _worth_a_line(progress) == self._told:
             return  # Only the position has moved.
         self._untold = progress
         if self._is_time():
@@ -67,7 +67,7 @@ class Report:
 
     def queued(self, entry: ErrorEntry) -> None:
         """A transaction went to the error queue."""
-        committed = f", committed {entry.committed_at:%Y-%m-%dT%H:%M:%S%z}" if entry.committed_at else ""
+        committed = f", committed {entry.committed_at.isoformat()}" if entry.committed_at else ""
         failed = f"change {entry.message_number} of {entry.message_count}" if entry.message_number else "its commit"
         of = f", {entry.op} of {entry.table}" if entry.table else ""
         number = f"{entry.error_number} " if entry.error_number else ""
@@ -98,9 +98,9 @@ class Report:
             tell(Event.SERVER_LOST, text, parts, level=logging.WARNING)
         self._lost.add(error.where)
 
-    def warned(self, text: str, event: Event = Event.NOTE) -> None:
+    def warned(self, text: str, event: Event = Event.NOTE, facts: Facts | None = None) -> None:
         """Something a person should know."""
-        tell(event, printable(text), level=logging.WARNING)
+        tell(event, printable(text), facts, level=logging.WARNING)
 
     def _recovered(self) -> None:
         if self._lost:
@@ -113,8 +113,13 @@ class Report:
     def _tell_progress(self, event: Event, progress: Progress, end: str = "") -> None:
         now = time.monotonic()
         rate = (progress.changes - self._told[0]) / (now - self._told_at) if self._told_at else None
-        self._told_at, self._told, self._untold = now, (progress.changes, progress.errors), None
+        self._told_at, self._told, self._untold = now, _worth_a_line(progress), None
         tell(event, describe(progress, rate=rate) + end, facts(progress))
+
+
+def _worth_a_line(progress: Progress) -> tuple[int, int, int]:
+    """What has another line written when it changes."""
+    return progress.changes, progress.errors, progress.in_queue
 
 
 class VerifyReport:
@@ -123,9 +128,30 @@ class VerifyReport:
     def compared(self, ranges: int, of: int) -> None:
         """So many ranges are compared, out of so many."""
 
+    def repaired(self, ranges: int, of: int) -> None:
+        """So many ranges are the same now, out of so many that were not."""
+
     def warned(self, text: str) -> None:
         """Something a person should know."""
         tell(Event.NOTE, printable(text), level=logging.WARNING)
+
+
+def tell_ended(progress: Progress, *, has_caught_up: bool) -> None:
+    """Log that a run has ended as it should, and what it leaves in the error queue."""
+    event, how = (Event.RUN_CAUGHT_UP, "caught up") if has_caught_up else (Event.RUN_STOPPED, "stopped")
+    tell(event, f"{how}: {describe(progress)}", facts(progress))
+    if progress.in_queue:
+        held = f"the error queue holds {count(progress.in_queue, 'transaction')}"
+        tell(Event.NOTE, f"{held}; `penstock errors list` says why", level=logging.WARNING)
+
+
+def tell_failed(error: Exception) -> None:
+    """Log which error a run has ended with; of one that nobody foresaw only its kind, for its text may hold a value."""
+    if not isinstance(error, PenstockError):
+        kind = type(error).__name__
+        error = PenstockError(f"an error that nobody foresaw ended the run: {kind}", do="its traceback says where")
+    parts = {"what": error.what, "where": error.where, "do": error.do}
+    tell(Event.RUN_FAILED, f"penstock: {error}", parts, level=logging.ERROR)
 
 
 def describe(progress: Progress, *, rate: float | None = None) -> str:

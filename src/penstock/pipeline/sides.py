@@ -11,11 +11,12 @@ from penstock.apply.ledger import ProcessState
 from penstock.apply.process import Ledger
 from penstock.apply.task import Target
 from penstock.change import TableName
-from penstock.dialects.base import DatabasePlan, Emptying, Step, Uncaptured
+from penstock.dialects.base import CaptureBehind, DatabasePlan, Emptying, LackingPart, Step, Uncaptured
 from penstock.errors import OperatorError
 from penstock.history import Consumer
 from penstock.pipeline.feed import Definitions
 from penstock.pipeline.locks import LockWatch
+from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.instantiate import CopyDestination, CopyLedger, CopyOrigin
 from penstock.snapshot.task import LoaderAccess, ReaderAccess
@@ -58,6 +59,9 @@ class TargetLedger(Ledger, CopyLedger, CopyDestination, Definitions, Protocol):
 
     def consumer(self) -> Consumer:
         """What the source knows this process by."""
+
+    def note_brought(self, tables: Sequence[TableName], scn: Scn) -> None:
+        """Write down that tables hold whatever the source had at a position: no earlier change has to be retried."""
 
     def plan_emptying(self) -> Emptying:
         """Work out what a new first copy does away with. Changes nothing."""
@@ -125,8 +129,8 @@ class SourceSide(Protocol):
     def replaced_tables(self) -> Sequence[TableName]:
         """Tables that were made anew under a captured name, and are not captured yet."""
 
-    def follow(self) -> Sequence[str]:
-        """Build the capture anew of tables that were altered; returns what a person has to do something about."""
+    def follow(self) -> Sequence[CaptureBehind]:
+        """Build the capture anew of tables that were altered; returns those a person has to do something about."""
 
     def not_captured(self, patterns: Sequence[str]) -> Sequence[Uncaptured]:
         """Tables that patterns mean, and whose changes are not captured, with the reason."""
@@ -156,9 +160,17 @@ class TargetSide(Protocol):
         """What looks for sessions of ours that wait for a lock here."""
 
     def plan(
-        self, blueprint: Any, source: Mapping[TableName, TableSchema], replaced: Sequence[TableName]
+        self,
+        blueprint: Any,
+        source: Mapping[TableName, TableSchema],
+        replaced: Sequence[TableName],
+        *,
+        adopt: bool,
     ) -> DatabasePlan:
-        """Plan the ledger and the missing tables; check those that exist. Replaced tables have to be copied anew."""
+        """Plan the ledger and the missing tables; check those that exist. Replaced tables have to be copied anew.
+
+        `adopt` has rows that were not copied compared and kept, instead of refusing them.
+        """
 
     def describe(self, tables: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
         """Describe tables as they are now."""
@@ -176,8 +188,8 @@ class TargetSide(Protocol):
             OperatorError: The process is running, or its error queue holds transactions (A-12).
         """
 
-    def lacking(self, parts: Any) -> Sequence[str]:
-        """Say what is missing here of the source's partitions and enum labels, a line each."""
+    def lacking(self, parts: Any) -> Sequence[LackingPart]:
+        """Return what is missing here of the source's partitions and enum labels."""
 
     def has_ledger(self) -> bool:
         """Whether setup has made a ledger here."""

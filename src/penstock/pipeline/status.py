@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.apply.ledger import ProcessState
 from penstock.change import TableName
+from penstock.events import Facts
 from penstock.history import ConsumerState
 from penstock.position import Scn
 from penstock.schema import TableSchema
@@ -100,20 +101,38 @@ class Status:
         return plain
 
 
-def lacking(source: Mapping[TableName, TableSchema], target: Mapping[TableName, TableSchema]) -> list[str]:
-    """Return what the target lacks of tables of the source that are copied, a line for each table."""
+@dataclass(frozen=True)
+class Lacking:
+    """What the target lacks of a table of the source: some columns, or, if there are none, the table itself."""
+
+    table: TableName
+    columns: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if not self.columns:
+            return f"table {self.table} does not exist at the target: its changes go to the error queue"
+        names = f"column{'s' if len(self.columns) > 1 else ''} {', '.join(map(repr, self.columns))}"
+        return (
+            f"table {self.table} lacks {names} at the target: its changes go to the error queue until that is added, or"
+            " what was renamed at the source is renamed there; `penstock plan` shows how"
+        )
+
+    @property
+    def facts(self) -> Facts:
+        """The same for programs."""
+        return {"table": str(self.table), "columns": list(self.columns)}
+
+
+def lacking(source: Mapping[TableName, TableSchema], target: Mapping[TableName, TableSchema]) -> list[Lacking]:
+    """Return what the target lacks of tables of the source that are copied."""
     found = []
     for name, table in sorted(source.items()):
         if name not in target:
-            found.append(f"table {name} does not exist at the target: its changes go to the error queue")
+            found.append(Lacking(name))
             continue
-        names = [repr(column.name) for column in table.columns if column.name not in target[name].by_name]
+        names = tuple(column.name for column in table.columns if column.name not in target[name].by_name)
         if names:
-            columns = f"column{'s' if len(names) > 1 else ''} {', '.join(names)}"
-            found.append(
-                f"table {name} lacks {columns} at the target: its changes go to the error queue until that is added, or"
-                " what was renamed at the source is renamed there; `penstock plan` shows how"
-            )
+            found.append(Lacking(name, names))
     return found
 
 

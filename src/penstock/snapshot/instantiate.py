@@ -8,7 +8,7 @@ so a crash costs at most the chunks that were under way.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -53,6 +53,9 @@ class CopyLedger(Protocol):
     def instantiated(self) -> Mapping[TableName, Scn]:
         """Return the tables whose copy is complete."""
 
+    def adopted(self) -> Collection[TableName]:
+        """Return the tables whose rows at the target are to be compared, and brought where they differ."""
+
     def open_copies(self) -> Sequence[OpenCopy]:
         """Return the copies that were begun and not finished."""
 
@@ -86,8 +89,8 @@ class CopyDestination(Protocol):
     def with_rows(self, tables: Sequence[TableName]) -> Sequence[TableName]:
         """Return those of the tables that hold rows."""
 
-    def clear(self, table: TableName) -> None:
-        """Delete the rows that an unfinished copy has left in a table, and forget that copy."""
+    def clear(self, table: TableName, *, keep_rows: bool) -> None:
+        """Forget an unfinished copy, and delete what it has left in the table unless the rows are to be kept."""
 
 
 class ChunkJobs(Protocol):
@@ -146,11 +149,11 @@ class Instantiator:
         Raises:
             OperatorError: A table that was never copied holds rows at the target.
         """
-        done = self._ledger.instantiated()
-        resumed = [copy for copy in self._ledger.open_copies() if copy.table in tables and self._resumes(copy)]
+        done, adopted = self._ledger.instantiated(), self._ledger.adopted()
+        resumed = [copy for copy in self._ledger.open_copies() if copy.table in tables and self._resumes(copy, adopted)]
         going_on = {copy.table for copy in resumed}
         fresh = [table for table in tables if table not in done and table not in going_on]
-        self._refuse_full(fresh)
+        self._refuse_full([table for table in fresh if table not in adopted])
         for snapshot in sorted({copy.snapshot for copy in resumed}):
             todo = [chunk for copy in resumed if copy.snapshot == snapshot for chunk in copy.todo]
             if not self._copy(todo, CopySource(snapshot, None), stop):
@@ -165,10 +168,10 @@ class Instantiator:
         self._ledger.finish_copies()
         return True
 
-    def _resumes(self, copy: OpenCopy) -> bool:
+    def _resumes(self, copy: OpenCopy, adopted: Collection[TableName]) -> bool:
         if not copy.todo or self._origin.can_resume(copy.table, copy.snapshot):
             return True
-        self._destination.clear(copy.table)
+        self._destination.clear(copy.table, keep_rows=copy.table in adopted)
         return False
 
     def _refuse_full(self, tables: Sequence[TableName]) -> None:
@@ -177,7 +180,8 @@ class Instantiator:
             raise OperatorError(
                 f"table {', '.join(full)} holds rows that penstock did not copy",
                 where=self._destination.label,
-                do="empty it, or take it out of capture.tables",
+                do="empty it; or have its rows compared and kept, by `penstock setup --adopt`; or take it out of"
+                " capture.tables",
             )
 
     def _copy(self, chunks: Sequence[Chunk], source: CopySource, stop: threading.Event) -> bool:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 
+from penstock.apply.conflicts import ApplyError
 from penstock.apply.target import TargetSession, TargetTable
 from penstock.change import TableName
-from penstock.errors import FencedError
+from penstock.errors import FencedError, OperatorError
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, CopySource
 
@@ -33,6 +34,13 @@ class ChunkReader(Protocol):
         """Yield the same rows as blocks of bytes, which a target that takes this form can write as they are.
 
         A session must still hold the snapshot.
+        """
+
+    def adopt(self, table: TableSchema, target: TargetTable, chunk: Chunk, session: ChunkLoader) -> int:
+        """Bring the rows of a chunk that differ at a target of the same kind, which holds rows already.
+
+        Returns:
+            How many rows the chunk has at the source.
         """
 
     def close(self) -> None:
@@ -78,7 +86,11 @@ class LoaderAccess(Protocol):
 
 @dataclass(frozen=True)
 class CopyContext:
-    """What is the same for all chunks of a run."""
+    """What is the same for all chunks of a run.
+
+    Attributes:
+        adopted: Tables whose rows at the target are compared, and kept where they are as they must be.
+    """
 
     process: str
     epoch: int
@@ -86,6 +98,7 @@ class CopyContext:
     target: LoaderAccess
     source_tables: Mapping[TableName, TableSchema]
     target_tables: Mapping[TableName, TargetTable]
+    adopted: Collection[TableName] = ()
 
 
 def copy_chunks(chunks: Sequence[Chunk], source: CopySource, context: CopyContext) -> int:
@@ -93,6 +106,7 @@ def copy_chunks(chunks: Sequence[Chunk], source: CopySource, context: CopyContex
 
     Raises:
         FencedError: Another run of the process has taken over.
+        OperatorError: A table at the target does not take a row of the source.
     """
     session = context.target.loader(context.epoch)
     with closing(context.source.chunk_reader(source)) as reader, session.transaction():
@@ -108,14 +122,31 @@ def _copy(chunk: Chunk, source: CopySource, context: CopyContext, reader: ChunkR
     table, target = context.source_tables[chunk.table], context.target_tables[chunk.table]
     columns = [c.name for c in table.columns if not target.schema.by_name[c.name].is_generated]
     rows = 0
-    if not columns:
-        rows = reader.count_rows(table, chunk)
-        session.load_defaults(target, rows)
-    elif source.exported is not None and reader.raw_form == session.raw_form:
-        rows = session.load_raw(target, columns, reader.read_raw(table, columns, chunk))
-    else:
-        for batch in reader.read_chunk(table, columns, chunk):
-            session.load(target, pa.Table.from_batches([batch]))
-            rows += batch.num_rows
+    try:
+        if chunk.table in context.adopted:
+            rows = reader.adopt(table, target, chunk, session)
+        elif not columns:
+            rows = reader.count_rows(table, chunk)
+            session.load_defaults(target, rows)
+        elif source.exported is not None and reader.raw_form == session.raw_form:
+            rows = session.load_raw(target, columns, reader.read_raw(table, columns, chunk))
+        else:
+            for batch in reader.read_chunk(table, columns, chunk):
+                session.load(target, pa.Table.from_batches([batch]))
+                rows += batch.num_rows
+    except ApplyError as exc:
+        raise _refused(chunk.table, exc) from exc
     session.close_chunk(context.process, chunk, rows)
     return rows
+
+
+def _refused(table: TableName, error: ApplyError) -> OperatorError:
+    if error.column is None:
+        altered = "alter the table"
+    else:
+        altered = f"{'widen' if error.is_of_value else 'alter'} column {error.column!r}"
+    return OperatorError(
+        f"cannot copy table {table}: the target refuses a row: {error.what}",
+        do=f"{altered} at the target so that it takes what the source holds, or take the table out of"
+        " capture.tables; then run again",
+    )

@@ -208,6 +208,15 @@ class CompareJobs:
             results = _for_each(self._spark, bundles, compare)
         return list(chain.from_iterable(results))
 
+    def repair(self, chunks: Sequence[Chunk]) -> Sequence[RangeResult]:
+        """Bring what differs in ranges; the ledger lets only one of them be written at a time."""
+
+        def repair(chunk: Chunk) -> RangeResult:
+            return shared.value.repair(chunk)
+
+        with _shared(self._spark, self._context) as shared:
+            return _for_each(self._spark, chunks, repair)
+
 
 def _for_each(spark: SparkSession, work: Sequence[Item], do: Callable[[Item], Result]) -> list[Result]:
     """Do something with each item; returns the results in the order of the items.

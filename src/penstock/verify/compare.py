@@ -1,23 +1,25 @@
-"""Verify: are source and target identical, at one position both can be asked for?
+"""Verify: are source and target identical, at one position both can be asked for? And repair: have them be.
 
 The target is read in one snapshot together with the ledger, which says what is applied in it. The source is read
 as of exactly that, put right from its log where it has moved on. So a row in flight is never a difference, and
-whatever differs is compared once more before it is reported.
+whatever differs is compared once more before it is reported, or brought.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
 
 from penstock.change import Image, TableName
 from penstock.errors import OperatorError, RetryableError
 from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, bundles
+
+Work = TypeVar("Work")
 
 MOST_KEYS = 100
 """Keys named for each range; all differences are counted."""
@@ -58,12 +60,22 @@ class RangeResult:
 
 @dataclass
 class TableResult:
-    """How a table compares."""
+    """How a table compares.
+
+    Attributes:
+        rows: How many the source has.
+        differing: How many rows differ, those not counted that were brought.
+        differences: Some of them, or of those that were brought.
+        repaired: How many rows were brought.
+        queued: Transactions in the error queue that change it: differences may be what they would have done.
+    """
 
     table: TableName
     rows: int = 0
     differing: int = 0
     differences: list[Difference] = field(default_factory=list)
+    repaired: int = 0
+    queued: int = 0
 
 
 @dataclass(frozen=True)
@@ -93,17 +105,38 @@ class CompareContext:
 
     def compare(self, chunks: Sequence[Chunk]) -> list[RangeResult]:
         """Compare ranges, all at one position; raises as `RangeComparer` does."""
-        return self.comparer.compare([(self.source_tables[c.table], self.target_tables[c.table], c) for c in chunks])
+        return self.comparer.compare([self._range(chunk) for chunk in chunks])
+
+    def repair(self, chunk: Chunk) -> RangeResult:
+        """Bring what differs in a range; raises as `RangeComparer` does."""
+        return self.comparer.repair(self._range(chunk))
+
+    def _range(self, chunk: Chunk) -> Range:
+        return self.source_tables[chunk.table], self.target_tables[chunk.table], chunk
 
 
 class RangeComparer(Protocol):
-    """Compares ranges in both databases, inside a task."""
+    """Compares ranges in both databases, inside a task, and brings what differs."""
 
     def compare(self, ranges: Sequence[Range]) -> list[RangeResult]:
         """Compare the rows of ranges, all at one position.
 
         Raises:
             RetryableError: The source cannot tell how it was at that position; a moment later it can.
+        """
+
+    def repair(self, compared: Range) -> RangeResult:
+        """Bring the rows of a range that differ, in one target transaction beside which none is applied.
+
+        They become what they were at the source at the position that the target is at, so whatever is applied
+        afterwards meets the rows it expects. A row keeps what it has in columns that only the target has.
+
+        Returns:
+            What differed.
+
+        Raises:
+            RetryableError: As `compare`.
+            OperatorError: The target refuses a row.
         """
 
 
@@ -116,6 +149,9 @@ class RangeJobs(Protocol):
 
     def compare(self, bundles: Sequence[Sequence[Chunk]]) -> Sequence[RangeResult]:
         """Compare bundles of ranges, each at a position of its own; results in any order."""
+
+    def repair(self, chunks: Sequence[Chunk]) -> Sequence[RangeResult]:
+        """Bring what differs in ranges, each in a target transaction of its own; results in the order of the ranges."""
 
 
 class LocalJobs:
@@ -132,12 +168,19 @@ class LocalJobs:
         with ThreadPoolExecutor(max_workers=2) as threads:
             return [result for results in threads.map(self._context.compare, bundles) for result in results]
 
+    def repair(self, chunks: Sequence[Chunk]) -> Sequence[RangeResult]:
+        """Bring what differs, range by range: only one at a time can keep apply out."""
+        return [self._context.repair(chunk) for chunk in chunks]
+
 
 class Listener(Protocol):
     """Hears how a comparison goes."""
 
     def compared(self, ranges: int, of: int) -> None:
         """So many ranges are compared, out of so many."""
+
+    def repaired(self, ranges: int, of: int) -> None:
+        """So many ranges are the same now, out of so many that were not."""
 
 
 def verify(
@@ -148,6 +191,7 @@ def verify(
     consistency_point: Callable[[], Scn],
     tick: Callable[[], Scn],
     is_running: Callable[[], bool],
+    repair: bool = False,
 ) -> VerifyResult:
     """Compare tables by ranges.
 
@@ -155,20 +199,32 @@ def verify(
         chunks: Ranges that cover the tables.
         consistency_point: Up to which position the target has everything.
         tick: A position that everything committed at the source by now lies at or before.
+        repair: Bring the rows that differ, range by range; what is applied waits for one range at a time.
     """
     results = _compare(chunks, jobs, listener, is_running)
     suspects = [result.chunk for result in results if result.differing]
     if suspects:
         _await(tick(), consistency_point, is_running)
-        again = {(r.chunk.table, r.chunk.number): r for r in _retrying(jobs, bundles(suspects), is_running)}
-        results = [again.get((r.chunk.table, r.chunk.number), r) for r in results]
+        results = _replaced(results, _retrying(jobs.compare, bundles(suspects), is_running))
     tables: dict[TableName, TableResult] = {}
+    if repair:
+        wrong = [result.chunk for result in results if result.differing]
+        for brought in _repair(wrong, jobs, listener, is_running):
+            table = tables.setdefault(brought.chunk.table, TableResult(brought.chunk.table))
+            table.repaired += brought.differing
+            table.differences += brought.differences
+        results = _replaced(results, _retrying(jobs.compare, bundles(wrong), is_running))
     for result in sorted(results, key=lambda r: (r.chunk.table, r.chunk.number)):
         table = tables.setdefault(result.chunk.table, TableResult(result.chunk.table))
         table.rows += result.rows
         table.differing += result.differing
         table.differences += result.differences
-    return VerifyResult(list(tables.values()))
+    return VerifyResult([tables[name] for name in sorted(tables)])
+
+
+def with_queued(result: VerifyResult, queued: Mapping[TableName, int]) -> VerifyResult:
+    """Add how many transactions in the error queue change each table."""
+    return replace(result, tables=[replace(table, queued=queued.get(table.table, 0)) for table in result.tables])
 
 
 def are_few(chunks: Sequence[Chunk]) -> bool:
@@ -183,20 +239,36 @@ def _compare(
     results: list[RangeResult] = []
     work, step = bundles(chunks), jobs.at_once
     for first in range(0, len(work), step):
-        results += _retrying(jobs, work[first : first + step], is_running)
+        results += _retrying(jobs.compare, work[first : first + step], is_running)
         listener.compared(len(results), len(chunks))
     return results
 
 
+def _repair(
+    chunks: Sequence[Chunk], jobs: RangeJobs, listener: Listener, is_running: Callable[[], bool]
+) -> list[RangeResult]:
+    results: list[RangeResult] = []
+    for first in range(0, len(chunks), jobs.at_once):
+        results += _retrying(jobs.repair, chunks[first : first + jobs.at_once], is_running)
+        listener.repaired(len(results), len(chunks))
+    return results
+
+
+def _replaced(results: Sequence[RangeResult], again: Iterable[RangeResult]) -> list[RangeResult]:
+    """Results, with those that were got once more in the place of the first."""
+    newer = {(result.chunk.table, result.chunk.number): result for result in again}
+    return [newer.get((result.chunk.table, result.chunk.number), result) for result in results]
+
+
 def _retrying(
-    jobs: RangeJobs, work: Sequence[Sequence[Chunk]], is_running: Callable[[], bool]
+    work_on: Callable[[Sequence[Work]], Sequence[RangeResult]], work: Sequence[Work], is_running: Callable[[], bool]
 ) -> Sequence[RangeResult]:
     attempts = 20
     for attempt in range(attempts):
         try:
-            return jobs.compare(work)
+            return work_on(work)
         except RetryableError:
-            # What waits to be applied goes on waiting when nobody applies.
+            # No run is active, so what waits to be applied will not be; stop waiting.
             if attempt == attempts - 1 or not is_running():
                 raise
             time.sleep(0.2 * (attempt + 1))

@@ -36,9 +36,8 @@ def _rows(table: TableSchema, selected: str, chunk: Chunk) -> str:
 
 
 def rows_as_of(table: TableSchema, columns: Sequence[Column], chunk: Chunk, set_name: str, cut: Cut) -> str:
-    """A query for the rows of a chunk as they were; the table has a primary key and was not truncated since."""
-    assert table.primary_key is not None
-    if table.primary_key.is_deferrable or not table.has_builtin_key:
+    """A query for the rows of a chunk as they were; the table was not truncated since."""
+    if table.primary_key is None or table.primary_key.is_deferrable or not table.has_builtin_key:
         return _rows_by_difference(table, columns, chunk, set_name, cut)
     log = _changes(set_name)
     key = [table.by_name[name] for name in table.primary_key.columns]
@@ -69,11 +68,10 @@ def rows_as_of(table: TableSchema, columns: Sequence[Column], chunk: Chunk, set_
 def _rows_by_difference(table: TableSchema, columns: Sequence[Column], chunk: Chunk, set_name: str, cut: Cut) -> str:
     """The same where the key does not tell which row was there first: two rows may share it for a while.
 
-    Or where it cannot be read from its text without asking for a cast, which may be a user's.
+    Or where it cannot be read from its text without asking for a cast, which may be a user's; or there is none.
     """
-    assert table.primary_key is not None
     since = f"FROM {_changes(set_name)} WHERE {is_of(table.name, set_name)} AND {cut.since()}"
-    key = [table.by_name[name] for name in table.primary_key.columns]
+    key = [table.by_name[name] for name in table.primary_key.columns] if table.primary_key is not None else []
 
     def images(operations: str, member: Callable[[Column], str]) -> str:
         keys = [f"{_value(k, member(k))} AS {quote(k.name)}" for k in key] if chunk.is_bounded else []
@@ -84,6 +82,14 @@ def _rows_by_difference(table: TableSchema, columns: Sequence[Column], chunk: Ch
     in_range = _in_range(table, chunk)
     left, came = images("'U', 'D'", lambda c: _member("before", c)), images("'U', 'I'", _new_member)
     return f"({rows_now(table, columns, chunk)} UNION ALL {left}) EXCEPT ALL {came}"
+
+
+def row_counts_now(table: TableSchema, columns: Sequence[Column]) -> str:
+    """A query for (digest, how many rows have it) as they are."""
+    now = rows_now(table, columns, Chunk(table.name, 0))
+    return (
+        f"SELECT digest, count(*) AS n FROM (SELECT {digest(columns, 'r')} AS digest FROM ({now}) r) d GROUP BY digest"
+    )
 
 
 def row_counts_as_of(table: TableSchema, columns: Sequence[Column], set_name: str, cut: Cut) -> str:
@@ -104,6 +110,11 @@ def row_counts_as_of(table: TableSchema, columns: Sequence[Column], set_name: st
 def digest(columns: Sequence[Column], row: str) -> str:
     """SQL for a digest of a row's canonical texts."""
     return _digest(", ".join(f"{row}.{quote(c.name)}" for c in columns))
+
+
+def digest_of_row(columns: Sequence[Column]) -> str:
+    """SQL for the same digest of row `t` of the table itself."""
+    return _digest(", ".join(c.text_sql(f"t.{quote(c.name)}") for c in columns))
 
 
 def _digest(texts: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import psycopg
 
 from penstock.change import TableName
+from penstock.dialects.base import LackingPart
 from penstock.dialects.postgres.catalog import catalog_names, computed_columns, table_oids
 from penstock.dialects.postgres.connection import Connection, literal, quote
 from penstock.dialects.postgres.resources import sql_text
@@ -204,13 +205,12 @@ def reordered_labels(source: Parts, target: Parts) -> list[TableName]:
     ]
 
 
-def lacking_parts(source: Parts, target: Parts) -> list[str]:
-    """Say what the target lacks, a line for each partition and each type."""
+def lacking_parts(source: Parts, target: Parts) -> list[LackingPart]:
+    """Return what the target lacks: each partition, and each type with its labels."""
     wanted, _ = lacking_partitions(source, target)
-    fate = "at the target: changes that need it go to the error queue until `penstock setup` brings it"
     return [
-        *(f"partition {name} of {source.partitions[name][0]} does not exist {fate}" for name in wanted),
-        *(f"{lack} {fate}" for lack in lacking_labels(source, target)),
+        *(LackingPart(name, of=source.partitions[name][0]) for name in wanted),
+        *(LackingPart(lack.type, labels=tuple(lack.labels)) for lack in lacking_labels(source, target)),
     ]
 
 

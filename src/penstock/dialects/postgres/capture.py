@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import Step
+from penstock.dialects.base import CaptureBehind, Step
 from penstock.dialects.postgres.connection import Connection, literal, quote
 from penstock.dialects.postgres.history import history_removal, history_script
 from penstock.dialects.postgres.resources import sql_text
@@ -129,14 +129,14 @@ def tables(connection: Connection, name: str) -> list[TableName]:
     return [TableName(schema, table) for schema, table in rows]
 
 
-def follow(connection: Connection, name: str) -> list[str]:
+def follow(connection: Connection, name: str) -> list[CaptureBehind]:
     """Build the capture anew of tables that were altered; what others hold is left for the next time.
 
     Returns:
-        A warning for each table that it cannot be done for.
+        The tables that it cannot be done for.
     """
     quoted = quote(name)
-    warnings = []
+    left = []
     behind = connection.execute(
         f"SELECT b, n.nspname, c.relname FROM {quoted}.behind() b JOIN pg_class c ON c.oid = b"
         " JOIN pg_namespace n ON n.oid = c.relnamespace ORDER BY 2, 3"
@@ -153,11 +153,9 @@ def follow(connection: Connection, name: str) -> list[str]:
         except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
             continue
         except psycopg.errors.InsufficientPrivilege:
-            warnings.append(
-                f"{TableName(schema, table)} was altered, and this user may not build its triggers anew;"
-                " `penstock plan` names the missing grants"
-            )
-    return warnings
+            reason = "this user may not build its triggers anew; `penstock plan` names the missing grants"
+            left.append(CaptureBehind(TableName(schema, table), reason))
+    return left
 
 
 def stamp(script: str) -> str:

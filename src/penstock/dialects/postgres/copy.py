@@ -11,9 +11,11 @@ import pyarrow as pa
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
+from penstock.apply.target import TargetTable
 from penstock.change import TableName
 from penstock.dialects.postgres.arrow import ArrowReader
-from penstock.dialects.postgres.as_of import plain_rows_now, rows_as_of, rows_now
+from penstock.dialects.postgres.as_of import plain_rows_now, row_counts_now, rows_now
+from penstock.dialects.postgres.bring import bring
 from penstock.dialects.postgres.catalog import read_tables, table_sizes
 from penstock.dialects.postgres.change_log import ChangeLog
 from penstock.dialects.postgres.connection import (
@@ -26,11 +28,14 @@ from penstock.dialects.postgres.connection import (
     quote,
     speaking,
 )
+from penstock.dialects.postgres.ranges import Origin, Readers, origin_as_of
+from penstock.dialects.postgres.session import PostgresSession
 from penstock.dialects.postgres.snapshots import Cut, Snapshot
 from penstock.errors import OperatorError, RetryableError
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, CopySource, KeyValues
 from penstock.snapshot.instantiate import HeldSnapshot
+from penstock.snapshot.task import ChunkLoader
 
 _CHUNK_BYTES = 32 * 1024 * 1024
 """Some 0.3 s of copying. With 16 MB a million narrow rows took a tenth longer; 64 MB gained nothing more."""
@@ -134,36 +139,55 @@ class PostgresChunkReader:
         self._source = source
         self._arrow: ArrowReader | None = None
         self._raw: Connection | None = None
+        self._at_target: ArrowReader | None = None
 
     def read_chunk(self, table: TableSchema, columns: Sequence[str], chunk: Chunk) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a chunk; columns of canonical text."""
-        with self._reading(table, columns, chunk) as (reader, query):
+        query = self._origin(table).rows([table.by_name[name] for name in columns], chunk)
+        with self._reading(table) as reader:
             yield from reader.stream(query, doing=f"copy table {table.name}")
 
     def count_rows(self, table: TableSchema, chunk: Chunk) -> int:
         """Return how many rows a chunk has."""
-        names = [column.name for column in table.columns]
-        with self._reading(table, names, chunk) as (reader, query):
+        query = self._origin(table).rows(table.columns, chunk)
+        with self._reading(table) as reader:
             counted = f"SELECT count(*) AS n FROM ({query}) counted"
             return int(reader.table(counted, doing=f"copy table {table.name}")["n"][0].as_py())
 
+    def adopt(self, table: TableSchema, target: TargetTable, chunk: Chunk, session: ChunkLoader) -> int:
+        """See `snapshot.task.ChunkReader.adopt`."""
+        assert isinstance(session, PostgresSession)
+        if self._at_target is None:
+            self._at_target = ArrowReader(session.url, f"penstock {self._set_name} copy")
+        with self._reading(table) as reader:
+            compared = (table, target.schema, chunk)
+            readers = Readers(reader, self._at_target)
+            return bring(session, readers, compared, self._origin(table), clears_the_way=True).rows
+
+    def _origin(self, table: TableSchema) -> Origin:
+        """How to read what the copy is as of."""
+        if self._source.exported is not None:
+            return Origin(
+                rows=lambda columns, chunk: rows_now(table, columns, chunk),
+                counts=lambda columns: row_counts_now(table, columns),
+            )
+        cut = Cut(Snapshot.parse(self._source.snapshot))
+        return origin_as_of(table, self._set_name, cut)
+
     @contextmanager
-    def _reading(self, table: TableSchema, columns: Sequence[str], chunk: Chunk) -> Iterator[tuple[ArrowReader, str]]:
-        """A session that sees what the copy is as of, and the query for a chunk's rows."""
-        wanted, exported = [table.by_name[name] for name in columns], self._source.exported
+    def _reading(self, table: TableSchema) -> Iterator[ArrowReader]:
+        """A session that sees the snapshot, where it is still held; it refuses a table that was rewritten since."""
+        exported = self._source.exported
         if self._arrow is None:
             self._arrow = ArrowReader(self._url, f"penstock {self._set_name} copy")
             if exported is not None:
                 with self._taking_up_the_snapshot():
                     for statement in _under(exported):
                         self._arrow.execute(statement)
-        if exported is None:
-            cut = Cut(Snapshot.parse(self._source.snapshot))
-            yield self._arrow, rows_as_of(table, wanted, chunk, self._set_name, cut)
-            return
-        yield self._arrow, rows_now(table, wanted, chunk)
-        found = self._arrow.table(_rewritten(table), doing=f"copy table {table.name}")
-        self._refuse_rewritten(table, found["n"][0].as_py())
+        yield self._arrow
+        if exported is not None:
+            found = self._arrow.table(_rewritten(table), doing=f"copy table {table.name}")
+            self._refuse_rewritten(table, found["n"][0].as_py())
 
     @property
     def raw_form(self) -> str:
@@ -181,8 +205,9 @@ class PostgresChunkReader:
 
     def close(self) -> None:
         """Close the session."""
-        if self._arrow is not None:
-            self._arrow.close()
+        for reader in (self._arrow, self._at_target):
+            if reader is not None:
+                reader.close()
         if self._raw is not None:
             self._raw.close()
 

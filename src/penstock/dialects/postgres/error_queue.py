@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -101,6 +101,26 @@ class PostgresErrorQueue:
         with speaking("read the error queue", self._url):
             rows = self._rows().execute(_ENTRY + " ORDER BY e.commit_scn, e.id", [self._process])
             return [_entry(self._process, row) for row in rows]
+
+    def count_by_table(self, root_of: Mapping[TableName, TableName]) -> Mapping[TableName, int]:
+        """Return how many transactions hold changes of each table, or of its partitions."""
+        pairs = list(root_of.items())
+        with speaking("read the error queue", self._url):
+            rows = self._sql().execute(
+                "SELECT coalesce(r.root_schema, c.schema_name), coalesce(r.root_name, c.table_name),"
+                " count(DISTINCT c.error_id) FROM penstock.error_change c"
+                " LEFT JOIN unnest(%s::text[], %s::text[], %s::text[], %s::text[])"
+                "   r (schema_name, table_name, root_schema, root_name) USING (schema_name, table_name)"
+                " WHERE c.process = %s GROUP BY 1, 2",
+                [
+                    [table.schema for table, _ in pairs],
+                    [table.name for table, _ in pairs],
+                    [root.schema for _, root in pairs],
+                    [root.name for _, root in pairs],
+                    self._process,
+                ],
+            )
+            return {TableName(schema, name): number for schema, name, number in rows}
 
     def load(self, entry_id: str) -> tuple[ErrorEntry, Transaction]:
         """Return an entry and its changes."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Any
 
 import psycopg
@@ -113,6 +115,20 @@ def safe_message(diag: Any) -> str:
     if diag.sqlstate == "42703":
         text += ": the table was altered at the target while this was applied"
     return f"{text} ({', '.join(parts)})" if parts else text
+
+
+def copied_column(diag: Any, names: Iterable[str]) -> str | None:
+    """Which of the columns a COPY failed at; None where the server does not say so, or not in English.
+
+    Its context goes on with the value, so nothing but a name that is known may be taken from it.
+    """
+    for place in re.findall(r"^COPY .*?, line \d+, column (.*)", diag.context or "", re.MULTILINE):
+        # A name may begin as another one does, and hold a colon.
+        for name in sorted(names, key=len, reverse=True):
+            # In a staging table it has a prefix.
+            if f"{place}:".startswith((f"{name}:", f"n_{name}:")):
+                return name
+    return None
 
 
 def condition(sqlstate: str) -> str:

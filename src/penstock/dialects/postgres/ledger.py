@@ -282,6 +282,22 @@ class PostgresLedger:
                 [reason, self._process],
             )
 
+    def note_brought(self, tables: Sequence[TableName], scn: Scn) -> None:
+        """Write down that tables hold whatever the source had at a position: no earlier change has to be retried."""
+        with speaking("write the ledger", self._url):
+            # The mark is of the cut that the table was copied at, and this is not at a cut.
+            self._sql().execute(
+                "UPDATE penstock.instantiation SET scn = %(scn)s, mark = NULL WHERE process = %(process)s"
+                " AND state = 'READY' AND scn < %(scn)s"
+                " AND (schema_name, table_name) IN (SELECT * FROM unnest(%(schemas)s::text[], %(names)s::text[]))",
+                {
+                    "scn": scn,
+                    "process": self._process,
+                    "schemas": [table.schema for table in tables],
+                    "names": [table.name for table in tables],
+                },
+            )
+
     def plan_emptying(self) -> Emptying:
         """Work out what a new first copy does away with. Changes nothing."""
         with speaking("read the ledger", self._url):
@@ -322,6 +338,14 @@ class PostgresLedger:
                 [self._process],
             )
             return {TableName(schema, name): Scn(scn) for schema, name, scn in rows}
+
+    def adopted(self) -> set[TableName]:
+        """Return the tables whose rows at the target are to be compared, and brought where they differ."""
+        with speaking("read the ledger", self._url):
+            rows = self._sql().execute(
+                "SELECT schema_name, table_name FROM penstock.adoption WHERE process = %s", [self._process]
+            )
+            return {TableName(schema, name) for schema, name in rows}
 
     def open_copies(self) -> Sequence[OpenCopy]:
         """Return the copies that were begun and not finished."""
@@ -378,10 +402,11 @@ class PostgresLedger:
         with speaking("look into the tables that are to be filled", self._url):
             return tables_with_rows(self._sql(), tables)
 
-    def clear(self, table: TableName) -> None:
-        """Delete the rows that an unfinished copy has left in a table, and forget that copy."""
+    def clear(self, table: TableName, *, keep_rows: bool) -> None:
+        """Forget an unfinished copy, and delete what it has left in the table unless the rows are to be kept."""
         with speaking(f"clear table {table}", self._url), self._sql().transaction():
-            empty(self._sql(), [table])
+            if not keep_rows:
+                empty(self._sql(), [table])
             self._sql().execute(
                 "DELETE FROM penstock.chunk WHERE process = %s AND (schema_name, table_name) = (%s, %s)",
                 [self._process, table.schema, table.name],
@@ -504,7 +529,7 @@ def ledger_exists(connection: Connection) -> bool:
 def ledger_knows_history(connection: Connection) -> bool:
     """Whether the ledger is of a version that writes down which history a process follows."""
     row = connection.execute(
-        "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('penstock.emptied'))"
+        "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('penstock.adoption'))"
     ).fetchone()
     return bool(row and row[0])
 
@@ -540,8 +565,14 @@ def removal_steps(connection: Connection, url: str, process: str) -> list[Step]:
         )
     if others:
         name = literal(process)
-        return [Step(f"process {process}", f"DELETE FROM penstock.process WHERE name = {name}")] if known else []
-    tables = ("error_change", "error", "dictionary", "emptied", "chunk", "instantiation", "applied", "lane", "process")
+        forgotten = (
+            f"DELETE FROM penstock.adoption WHERE process = {name}; DELETE FROM penstock.process WHERE name = {name}"
+        )
+        return [Step(f"process {process}", forgotten)] if known else []
+    tables = (
+        *("error_change", "error", "dictionary", "emptied", "adoption", "chunk", "instantiation", "applied", "lane"),
+        "process",
+    )
     # Ledgers of earlier versions have fewer tables.
     drops = [Step(f"table penstock.{table}", f"DROP TABLE IF EXISTS penstock.{table}") for table in tables]
     return [*drops, Step("schema penstock", "DROP SCHEMA penstock")]

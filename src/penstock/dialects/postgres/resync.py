@@ -63,7 +63,7 @@ def empty(connection: Connection, tables: Sequence[TableName]) -> None:
 
 def forget(connection: Connection, process: str) -> None:
     """Forget what a process has followed, copied and put aside, inside an open transaction; its counters stay."""
-    for table in ("error", "dictionary", "emptied", "instantiation", "applied"):
+    for table in ("error", "dictionary", "emptied", "adoption", "instantiation", "applied"):
         connection.execute(f"DELETE FROM penstock.{table} WHERE process = %s", [process])
     connection.execute("UPDATE penstock.lane SET cut_scn = NULL, cut_mark = NULL WHERE process = %s", [process])
     connection.execute(

@@ -19,10 +19,17 @@ from penstock.apply.target import RowMatch, TargetTable
 from penstock.change import Image, TableName
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.connection import RAW_FORM, WITHOUT_VIEWS, Connection, connect, label, quote
-from penstock.dialects.postgres.errors import LOGICAL_ERRORS, is_contention, is_data_error, safe_message, translate
+from penstock.dialects.postgres.errors import (
+    LOGICAL_ERRORS,
+    copied_column,
+    is_contention,
+    is_data_error,
+    safe_message,
+    translate,
+)
 from penstock.dialects.postgres.set_path import SetPath
 from penstock.errors import OperatorError, PenstockError
-from penstock.schema import Column, ForeignKey, TableSchema
+from penstock.schema import Column, Exclusion, ForeignKey, TableSchema, Unique
 from penstock.snapshot.chunk import Chunk
 
 _APPLY_SETTINGS = (
@@ -38,6 +45,9 @@ _APPLY_SETTINGS = (
     "SET jit = off",
 )
 
+
+_CUT_TYPES = frozenset({"character varying", "character", "bit", "bit varying"})
+"""Types that have a length, which an explicit cast cuts a value to without a word."""
 
 _PARAMETER = "\0"
 """Stands for a value in a statement built from names, which may hold a % but no zero byte."""
@@ -66,6 +76,11 @@ class PostgresSession:
                 ) from exc
         self._set_path = SetPath(self.connection)
         self._described: dict[TableName, TableSchema] = {}
+
+    @property
+    def url(self) -> str:
+        """Where it is connected to."""
+        return self._url
 
     @property
     def is_usable(self) -> bool:
@@ -107,7 +122,37 @@ class PostgresSession:
         try:
             self._set_path.load(table, rows)
         except psycopg.Error as exc:
+            raise self._not_loaded(exc, table) from exc
+
+    def replace(self, table: TargetTable, gone: pa.Table, rows: pa.Table, *, clears_the_way: bool) -> None:
+        """Delete the rows that have these keys, and insert rows; what only the target has of a row stays as it was.
+
+        Args:
+            gone: Key columns, of canonical text.
+            rows: Whole rows, of canonical text.
+            clears_the_way: Delete rows, too, that hold a unique value of one that is inserted.
+
+        Raises:
+            ApplyError: The target refuses a row.
+        """
+        try:
+            self._set_path.replace(table, gone, rows, clears_the_way=clears_the_way)
+        except psycopg.Error as exc:
             raise self._translate(exc) from exc
+
+    def delete_equal(self, table: TargetTable, digest: str, counts: Mapping[str, int]) -> None:
+        """Delete so many of the rows that have a digest; `digest` is SQL for that of row `t`."""
+        # A join of all rows with all digests; without hashing it would take the product of the two.
+        self._execute("SET LOCAL enable_hashjoin = on")
+        self._run(
+            f"WITH found AS (SELECT t.tableoid AS part, t.ctid AS place, {digest} AS digest FROM {_only(table)} t),"
+            " chosen AS (SELECT part, place, row_number() OVER (PARTITION BY digest) <= n AS is_gone FROM found"
+            f" JOIN unnest({_PARAMETER}::text[], {_PARAMETER}::bigint[]) w (digest, n) USING (digest))"
+            f" DELETE FROM {_only(table)} t USING chosen c"
+            " WHERE t.tableoid = c.part AND t.ctid = c.place AND c.is_gone",
+            [list(counts), list(counts.values())],
+        )
+        self._execute("SET LOCAL enable_hashjoin = off")
 
     @property
     def raw_form(self) -> str:
@@ -123,7 +168,7 @@ class PostgresSession:
                 for block in blocks:
                     into.write(block)
         except psycopg.Error as exc:
-            raise self._translate(exc) from exc
+            raise self._not_loaded(exc, table) from exc
         return cursor.rowcount
 
     def load_defaults(self, table: TargetTable, rows: int) -> None:
@@ -250,6 +295,47 @@ class PostgresSession:
                     return exclusion.name
         return None
 
+    def unfit_column(self, table: TargetTable, image: Image) -> str | None:
+        """See `RowWriter.unfit_column`; by the cast that a statement makes, then by the one to the column's length."""
+        for name, value in image.items():
+            column = table.schema.by_name[name]
+            try:
+                with self.connection.transaction():
+                    is_cut = self._is_cut(column, value)
+            except ApplyError as exc:
+                if exc.is_of_value:
+                    return name
+            else:
+                if is_cut:
+                    return name
+        return None
+
+    def _is_cut(self, column: Column, value: str | None) -> bool:
+        """Whether a cast to the column's type cuts off more than blanks, which an assignment refuses."""
+        given = _mark(column)
+        whole, cut = (
+            f'pg_catalog.rtrim({column.text_sql(sql)}) COLLATE "C"' for sql in (given, f"({given})::{column.type}")
+        )
+        test = f"{whole} IS DISTINCT FROM {cut}"
+        row = self._run(f"SELECT {test}", [value] * test.count(_PARAMETER)).fetchone()
+        return bool(row and row[0]) and column.base_type.removesuffix("[]") in _CUT_TYPES
+
+    def rows_in_the_way(self, table: TargetTable, constraint: str, image: Image) -> list[Image]:
+        """See `RowWriter.rows_in_the_way`."""
+        rules: list[Unique | Exclusion] = [*table.schema.all_uniques, *table.schema.exclusions]
+        # A partition's constraint has a name of its own.
+        named = [rule for rule in rules if rule.name == constraint] or (rules if table.schema.is_partitioned else [])
+        for rule in named:
+            if not (rule.columns and set(rule.columns) <= set(image)):
+                continue
+            key = {name: image[name] for name in rule.columns}
+            nulls_are_equal = isinstance(rule, Unique) and rule.nulls_are_equal
+            if None not in key.values() or nulls_are_equal:
+                found = self._find(table, RowMatch(key, {}), rule.equals, lock=False)
+                if found:
+                    return found
+        return []
+
     def _is_excluded(
         self, table: TargetTable, columns: Sequence[str], operators: Sequence[str], values: Sequence[str | None]
     ) -> bool:
@@ -263,11 +349,15 @@ class PostgresSession:
         ).fetchone()
         return bool(row and row[0])
 
-    def _find(self, table: TargetTable, match: RowMatch, equals: Mapping[str, str] | None = None) -> list[Image]:
+    def _find(
+        self, table: TargetTable, match: RowMatch, equals: Mapping[str, str] | None = None, *, lock: bool = True
+    ) -> list[Image]:
         condition, wanted = _condition(table, match, equals)
         names = table.schema.column_names
         texts = ", ".join(column.text_sql(f"t.{quote(column.name)}") for column in table.schema.columns)
-        rows = self._run(f"SELECT {texts} FROM {_only(table)} t WHERE {condition} LIMIT 2 FOR UPDATE", wanted)
+        rows = self._run(
+            f"SELECT {texts} FROM {_only(table)} t WHERE {condition} LIMIT 2{' FOR UPDATE' if lock else ''}", wanted
+        )
         return [dict(zip(names, row, strict=True)) for row in rows]
 
     def _columns(self, name: TableName) -> Mapping[str, Column]:
@@ -285,12 +375,25 @@ class PostgresSession:
         except psycopg.Error as exc:
             raise self._translate(exc) from exc
 
+    def _not_loaded(self, exc: psycopg.Error, table: TargetTable) -> PenstockError:
+        error = self._translate(exc)
+        if not isinstance(error, ApplyError) or error.column is not None:
+            return error
+        column = copied_column(exc.diag, table.schema.column_names)
+        return error if column is None else error.with_column(column, table.schema.by_name[column].type)
+
     def _translate(self, exc: psycopg.Error) -> PenstockError:
         if is_contention(exc.sqlstate):
             return ContentionError(safe_message(exc.diag), where=label(self._url))
         if is_data_error(exc.sqlstate) and exc.sqlstate is not None:
             number = LOGICAL_ERRORS.get(exc.sqlstate, 0)
-            return ApplyError(number, safe_message(exc.diag), code=exc.sqlstate)
+            return ApplyError(
+                number,
+                safe_message(exc.diag),
+                code=exc.sqlstate,
+                column=exc.diag.column_name,
+                constraint=exc.diag.constraint_name,
+            )
         return translate(exc, doing="apply", where=label(self._url))
 
 

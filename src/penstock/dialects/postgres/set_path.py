@@ -114,6 +114,61 @@ class SetPath:
         self.insert_staged(staged)
         self._connection.execute(f"TRUNCATE {staged.name}")
 
+    def replace(self, table: TargetTable, gone: pa.Table, rows: pa.Table, *, clears_the_way: bool) -> None:
+        """Delete the rows that have the keys of `gone`, and insert rows; see `PostgresSession.replace`."""
+        writable = rows.select([n for n in rows.column_names if not table.schema.by_name[n].is_generated])
+        written = set(writable.column_names)
+        own = [c.name for c in table.schema.columns if c.name not in written and not c.is_generated]
+        deleted = self.stage(table, "k", gone, NO_COLUMNS)
+        staged = self.stage(table, "l", NO_COLUMNS, writable)
+        delete = f"DELETE FROM {_only(table)} t USING {deleted.name} s WHERE {_has_key(table, deleted)}"
+        kept = f"pg_temp.penstock_kept_{self._made}"
+        if own:
+            numbered = ", ".join(f"t.{quote(n)} AS o{i}" for i, n in enumerate(own))
+            keys = ", ".join(f"t.{quote(n)} AS k{i}" for i, n in enumerate(gone.column_names))
+            self._connection.execute(
+                f"CREATE TEMP TABLE {kept} ON COMMIT DROP AS SELECT {keys}, {numbered} FROM {_only(table)} t LIMIT 0"
+            )
+            self._connection.execute(
+                f"WITH gone AS ({delete} RETURNING {keys}, {numbered}) INSERT INTO {kept} SELECT * FROM gone"
+            )
+        else:
+            self._connection.execute(delete)
+        if clears_the_way:
+            for unique in table.schema.all_uniques:
+                if unique.columns and set(unique.columns) <= written:
+                    same = _all(f"t.{quote(n)} {eq} {staged.new_value(n)}" for n, eq in unique.equals.items())
+                    self._connection.execute(f"DELETE FROM {_only(table)} t USING {staged.name} s WHERE {same}")
+        if own:
+            self._insert_with_kept(staged, kept, gone.column_names, own)
+        else:
+            self.insert_staged(staged)
+        self._connection.execute(f"TRUNCATE {deleted.name}, {staged.name}")
+
+    def _insert_with_kept(self, s: Staged, kept: str, key: Sequence[str], own: Sequence[str]) -> None:
+        """Insert staged rows with what the deleted ones of the same key had in columns of the target's own."""
+        columns = [s.table.schema.by_name[name] for name in key]
+        same = _all(
+            f'{c.text_sql(s.new_value(c.name))} COLLATE "C" = {c.text_sql(f"o.k{i}")} COLLATE "C"'
+            for i, c in enumerate(columns)
+        )
+        names, values = ", ".join(map(quote, s.new)), ", ".join(s.new_value(name) for name in s.new)
+        into = f"INSERT INTO {_quoted(s.table)} ({names}"
+        more = ", ".join(map(quote, own))
+        from_kept = ", ".join(f"o.o{i}" for i in range(len(own)))
+        # A join of all with all, which only hashing spares.
+        self._connection.execute("SET LOCAL enable_hashjoin = on")
+        self._connection.execute(
+            f"{into}, {more}) OVERRIDING SYSTEM VALUE SELECT {values}, {from_kept} FROM {s.name} s, {kept} o"
+            f" WHERE {same}"
+        )
+        self._connection.execute(
+            f"{into}) OVERRIDING SYSTEM VALUE SELECT {values} FROM {s.name} s"
+            f" WHERE NOT EXISTS (SELECT FROM {kept} o WHERE {same})"
+        )
+        self._connection.execute("SET LOCAL enable_hashjoin = off")
+        self._connection.execute(f"DROP TABLE {kept}")
+
     def insert_staged(self, s: Staged) -> None:
         """Insert all rows of a staging table."""
         names = ", ".join(quote(name) for name in s.new)
@@ -361,6 +416,18 @@ NO_COLUMNS = pa.table({})
 
 _BUILT_IN = ("=", "OPERATOR(pg_catalog.=)")
 """The operators that IS DISTINCT FROM finds too, since sessions look operators up in pg_catalog alone."""
+
+
+def _has_key(table: TargetTable, s: Staged) -> str:
+    """SQL for whether row `t` has the key of a staged row to the byte; an index on it may be used."""
+    tests = []
+    for name in s.old:
+        column, field, value = table.schema.by_name[name], f"t.{quote(name)}", s.old_value(name)
+        if name in table.key.equals or column.is_builtin:
+            tests.append(f"{field} {table.key.equals.get(name, '=')} {value}")
+        if not (column.is_exact and column.is_builtin):
+            tests.append(column.same_text_sql(field, value))
+    return _all(tests)
 
 
 def is_plain(table: TargetTable, rows: pa.Table) -> bool:

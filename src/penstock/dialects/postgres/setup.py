@@ -116,11 +116,13 @@ def plan_target(
     blueprint: Blueprint,
     source: Mapping[TableName, TableSchema],
     replaced: Sequence[TableName],
+    adopt: bool,
 ) -> DatabasePlan:
     """Plan the ledger and the missing tables; check the tables that exist, without altering them.
 
     Args:
         replaced: Tables that were made anew at the source, whose copy is of the table before.
+        adopt: Have rows that were not copied compared by the first copy, and kept, instead of refusing them.
     """
     plan = DatabasePlan(label(url), faults=_faults_of(connection, url, "penstock"))
     plan.preamble = ownership.preamble("penstock")
@@ -145,7 +147,7 @@ def plan_target(
     there = set(list_tables(connection))
     parents = _plan_pieces(plan, [piece for piece in blueprint.pieces if piece.root in missing], there | set(missing))
     has_parts = _plan_parts(connection, plan, blueprint, existing, there)
-    copied = _copied(connection, process)
+    copied, adopted = _copied(connection, process), _adopted(connection, process)
     for name, table in existing.items():
         _check_table(plan, source[name], table)
         if name in replaced and name in copied:
@@ -155,8 +157,12 @@ def plan_target(
             )
             plan.steps.append(Step(f"forget the copy of {name}, which was made anew at the source", forget))
     to_copy = [name for name in existing if name in replaced or name not in copied]
-    for name in _suspects(connection, to_copy):
-        plan.faults += _rows_in_the_way(connection, url, name)
+    for name in _suspects(connection, [name for name in to_copy if name not in adopted]):
+        in_the_way = _rows_in_the_way(connection, url, name)
+        if adopt and in_the_way and _has_rows(connection, name):
+            plan.steps.append(_adoption(process, name))
+        else:
+            plan.faults += in_the_way
     computed = computed_columns(connection, existing)
     for (name, column), expression in computed.items():
         if expression != (at_source := blueprint.computed.get((name, column), expression)):
@@ -239,6 +245,22 @@ def _suspects(connection: Connection, names: Sequence[TableName]) -> list[TableN
         return readable
 
 
+def _adopted(connection: Connection, process: str) -> set[TableName]:
+    """Tables whose rows the first copy compares, and keeps where they are right."""
+    if connection.execute("SELECT to_regclass('penstock.adoption')").fetchone() == (None,):
+        return set()
+    rows = connection.execute("SELECT schema_name, table_name FROM penstock.adoption WHERE process = %s", [process])
+    return {TableName(schema, name) for schema, name in rows}
+
+
+def _adoption(process: str, name: TableName) -> Step:
+    return Step(
+        f"adopt the rows that {name} holds: the first copy compares them, and writes those that differ",
+        "INSERT INTO penstock.adoption (process, schema_name, table_name)"
+        f" VALUES ({literal(process)}, {literal(name.schema)}, {literal(name.name)}) ON CONFLICT DO NOTHING",
+    )
+
+
 def _rows_in_the_way(connection: Connection, url: str, name: TableName) -> list[PenstockError]:
     advice = "take it out of capture.tables"
     try:
@@ -249,7 +271,8 @@ def _rows_in_the_way(connection: Connection, url: str, name: TableName) -> list[
         # One of its partitions may be a foreign table that leads nowhere.
         return [OperatorError(exc.what, where=exc.where, do=f"mend that, or {advice}")]
     what = f"table {name} holds rows that penstock did not copy"
-    return [OperatorError(what, where=label(url), do=f"empty it, or {advice}")]
+    do = f"have them compared and kept, by `penstock setup --adopt`; or empty it, or {advice}"
+    return [OperatorError(what, where=label(url), do=do)]
 
 
 def _has_rows(connection: Connection, name: TableName) -> bool:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import DatabasePlan, LockedError, Step, Uncaptured
+from penstock.dialects.base import CaptureBehind, DatabasePlan, LackingPart, LockedError, Step, Uncaptured
 from penstock.dialects.postgres import capture, history, setup
 from penstock.dialects.postgres.access import PostgresSource, PostgresTarget
 from penstock.dialects.postgres.blueprint import Blueprint, Parts, lacking_parts, read_blueprint, read_parts
@@ -224,13 +224,13 @@ class PostgresSourceSide(_PostgresSide):
                 return []
             return capture.replaced_tables(connection, self._set_name)
 
-    def follow(self) -> Sequence[str]:
+    def follow(self) -> Sequence[CaptureBehind]:
         """Build the capture anew of tables that were altered, without making anybody wait.
 
         Where it does not succeed, changes are captured all the same, more slowly; the next call tries again.
 
         Returns:
-            What a person has to do something about.
+            Those that a person has to do something about.
         """
         with self._connection("follow what was altered") as connection:
             refuse_foreign(connection, self._set_name)
@@ -275,7 +275,12 @@ class PostgresTargetSide(_PostgresSide):
         return LockWatch(self._url, self._pipeline)
 
     def plan(
-        self, blueprint: Blueprint, source: Mapping[TableName, TableSchema], replaced: Sequence[TableName]
+        self,
+        blueprint: Blueprint,
+        source: Mapping[TableName, TableSchema],
+        replaced: Sequence[TableName],
+        *,
+        adopt: bool,
     ) -> DatabasePlan:
         """Plan the ledger and the missing tables; check those that exist."""
         with self._connection("read the catalogue") as connection:
@@ -286,10 +291,11 @@ class PostgresTargetSide(_PostgresSide):
                 blueprint=blueprint,
                 source=source,
                 replaced=replaced,
+                adopt=adopt,
             )
 
-    def lacking(self, parts: Parts) -> Sequence[str]:
-        """Say what is missing here of the source's partitions and enum labels, a line each."""
+    def lacking(self, parts: Parts) -> Sequence[LackingPart]:
+        """Return what is missing here of the source's partitions and enum labels."""
         with self._connection("read the catalogue") as connection:
             connection.execute(f"SET lock_timeout = '{_LOCK_WAIT}'")
             try:

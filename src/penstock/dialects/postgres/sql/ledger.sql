@@ -89,6 +89,14 @@ CREATE TABLE IF NOT EXISTS penstock.emptied (
 );
 COMMENT ON TABLE penstock.emptied IS 'where each table was truncated last; a retry of what came before must not undo it';
 
+CREATE TABLE IF NOT EXISTS penstock.adoption (
+  process text NOT NULL,
+  schema_name text NOT NULL,
+  table_name text NOT NULL,
+  PRIMARY KEY (process, schema_name, table_name)
+);
+COMMENT ON TABLE penstock.adoption IS 'tables that held rows at setup; the first copy compares them, and brings those that differ';
+
 CREATE TABLE IF NOT EXISTS penstock.dictionary (
   process text NOT NULL REFERENCES penstock.process ON DELETE CASCADE,
   schema_name text NOT NULL,

@@ -1,0 +1,190 @@
+"""What differs in a range of a table, looked at in two PostgreSQL databases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from penstock.dialects.postgres.arrow import ArrowReader
+from penstock.dialects.postgres.as_of import digest, row_counts_as_of, row_counts_now, rows_as_of, rows_now
+from penstock.dialects.postgres.connection import literal, quote
+from penstock.dialects.postgres.snapshots import Cut
+from penstock.schema import Column, TableSchema
+from penstock.snapshot.chunk import Chunk
+from penstock.verify.compare import Difference, Range
+
+
+@dataclass(frozen=True)
+class Readers:
+    """A session in each of the two databases."""
+
+    source: ArrowReader
+    target: ArrowReader
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How a table's rows were at the source at some position, as SQL.
+
+    Attributes:
+        rows: A query for the rows of a range; columns of canonical text.
+        counts: A query for (digest, how many rows have it) of the whole table; for a table without primary key.
+    """
+
+    rows: Callable[[Sequence[Column], Chunk], str]
+    counts: Callable[[Sequence[Column]], str]
+
+
+def origin_as_of(table: TableSchema, set_name: str, cut: Cut) -> Origin:
+    """A table's rows at an earlier position, put right from the log's images."""
+    return Origin(
+        rows=lambda columns, chunk: rows_as_of(table, columns, chunk, set_name, cut),
+        counts=lambda columns: row_counts_as_of(table, columns, set_name, cut),
+    )
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was found in a range.
+
+    Attributes:
+        chunk: The range, in an order of keys that both sides have.
+        columns: Those that were compared.
+        rows: How many the source has.
+        differences: All of them. Where rows have no key, one stands for `counts` rows of the same digest.
+        counts: How many rows each difference stands for.
+    """
+
+    chunk: Chunk
+    columns: Sequence[str]
+    rows: int
+    differences: Sequence[Difference]
+    counts: Sequence[int]
+
+    @property
+    def differing(self) -> int:
+        """How many rows differ."""
+        return sum(self.counts)
+
+
+def look(readers: Readers, compared: Range, origin: Origin) -> Look:
+    """Compare the rows of a range of a table."""
+    source, target, chunk = compared
+    at_source, at_target = shared_columns(source, target)
+    chunk = _comparable(readers, source, target, chunk)
+    if source.primary_key is None:
+        found = _look_at_counts(readers, (origin.counts(at_source), row_counts_now(target, at_target)), chunk)
+    else:
+        key = [source.by_name[name] for name in source.primary_key.columns]
+        now = rows_now(target, at_target, chunk)
+        queries = _digests(origin.rows(at_source, chunk), at_source, key), _digests(now, at_target, key)
+        found = _look_at_rows(readers, queries, key, chunk)
+    rows, differences = found
+    return Look(chunk, [c.name for c in at_source], rows, [d for d, _ in differences], [n for _, n in differences])
+
+
+def shared_columns(source: TableSchema, target: TableSchema) -> tuple[list[Column], list[Column]]:
+    """The columns that both sides have, as the source has them and as the target does."""
+    columns = [column for column in source.columns if column.name in target.by_name]
+    return columns, [target.by_name[column.name] for column in columns]
+
+
+def _comparable(readers: Readers, source: TableSchema, target: TableSchema, chunk: Chunk) -> Chunk:
+    """Have a range mean the same rows on both sides: what lies between two keys depends on their collations."""
+    if chunk.is_bounded and _collations(readers.source, source) != _collations(readers.target, target):
+        return replace(chunk, is_by_text=True)
+    return chunk
+
+
+def _collations(reader: ArrowReader, table: TableSchema) -> str:
+    """What decides the order of a table's key, apart from its types."""
+    assert table.primary_key is not None
+    names = ", ".join(literal(name) for name in table.primary_key.columns)
+    found = reader.table(
+        "SELECT coalesce(string_agg(concat_ws('/', CASE c.collname WHEN 'default' THEN d.own ELSE concat_ws('/',"
+        " c.collname, c.collprovider, c.collcollate, to_jsonb(c) ->> 'colllocale') END,"
+        " pg_collation_actual_version(c.oid)), ',' ORDER BY a.attname), '') AS text"
+        " FROM pg_attribute a JOIN pg_collation c ON c.oid = a.attcollation, LATERAL (SELECT concat_ws('/', datcollate,"
+        " to_jsonb(d) ->> 'datlocprovider', to_jsonb(d) ->> 'datlocale') AS own"
+        " FROM pg_database d WHERE datname = current_database()) d"
+        f" WHERE a.attrelid = {literal(quote(table.name.schema, table.name.name))}::regclass"
+        f" AND a.attname IN ({names})",
+        doing=f"compare table {table.name}",
+    )
+    return str(found["text"][0].as_py())
+
+
+def _digests(rows: str, columns: Sequence[Column], key: Sequence[Column]) -> str:
+    # By their numbers: a column may be called `digest`.
+    keys = "".join(f"r.{quote(c.name)} AS k{n}, " for n, c in enumerate(key))
+    return f"SELECT {keys}{digest(columns, 'r')} AS digest FROM ({rows}) r"
+
+
+_Found: TypeAlias = tuple[int, list[tuple[Difference, int]]]
+
+
+def _look_at_rows(readers: Readers, queries: tuple[str, str], key: Sequence[Column], chunk: Chunk) -> _Found:
+    pairs = list(zip((readers.source, readers.target), queries, strict=True))
+    left, right = (
+        reader.table(
+            "SELECT count(*) AS n, md5(coalesce(string_agg(digest, '' ORDER BY digest COLLATE \"C\"), '')) AS checksum"
+            f" FROM ({query}) d",
+            doing=f"compare table {chunk.table}",
+        ).to_pylist()[0]
+        for reader, query in pairs
+    )
+    if left == right:
+        return left["n"], []
+    names = [column.name for column in key]
+    numbers = [f"k{n}" for n in range(len(key))]
+    found, there = (
+        _by_key(reader.table(query, doing=f"compare table {chunk.table}"), numbers) for reader, query in pairs
+    )
+    differences = [
+        Difference("missing" if k not in there else "different", dict(zip(names, k, strict=True)))
+        for k, value in found.items()
+        if there.get(k) != value
+    ]
+    differences += [Difference("extra", dict(zip(names, k, strict=True))) for k in there if k not in found]
+    return left["n"], [(difference, 1) for difference in differences]
+
+
+def _look_at_counts(readers: Readers, queries: tuple[str, str], chunk: Chunk) -> _Found:
+    """Compare bucket by bucket how often each row occurs, then row by row where a bucket differs."""
+    pairs = list(zip((readers.source, readers.target), queries, strict=True))
+
+    def buckets(reader: ArrowReader, query: str) -> dict[str, tuple[int, str]]:
+        rows = reader.table(
+            "SELECT left(digest, 2) AS bucket, sum(n)::bigint AS n, md5(string_agg(digest || ':' || n, ','"
+            f' ORDER BY digest COLLATE "C")) AS checksum FROM ({query}) d GROUP BY 1',
+            doing=f"compare table {chunk.table}",
+        ).to_pylist()
+        return {row["bucket"]: (row["n"], row["checksum"]) for row in rows}
+
+    left, right = (buckets(reader, query) for reader, query in pairs)
+    rows = sum(n for n, _ in left.values())
+    differing = [bucket for bucket in left.keys() | right.keys() if left.get(bucket) != right.get(bucket)]
+    if not differing:
+        return rows, []
+    wanted = ", ".join(f"'{bucket}'" for bucket in differing)
+
+    def counts(reader: ArrowReader, query: str) -> dict[str, int]:
+        found = reader.table(
+            f"SELECT digest, n FROM ({query}) d WHERE left(digest, 2) IN ({wanted})",
+            doing=f"compare table {chunk.table}",
+        ).to_pylist()
+        return {row["digest"]: row["n"] for row in found}
+
+    found, there = (counts(reader, query) for reader, query in pairs)
+    surplus = {row: found.get(row, 0) - there.get(row, 0) for row in sorted(found.keys() | there.keys())}
+    return rows, [
+        (Difference("missing" if n > 0 else "extra", {"row": row}), abs(n)) for row, n in surplus.items() if n
+    ]
+
+
+def _by_key(rows: pa.Table, names: Sequence[str]) -> dict[tuple[str, ...], str]:
+    keys = zip(*(rows[name].to_pylist() for name in names), strict=True)
+    return dict(zip(keys, rows["digest"].to_pylist(), strict=True))

@@ -1,0 +1,154 @@
+"""README.md and docs/ say what is so: links lead somewhere, examples are read, commands exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+import typer
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from typer.testing import CliRunner
+
+from penstock.cli.main import app
+from penstock.config import parse
+from penstock.spark.schemas import CHANGES
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+MARKDOWN = MarkdownIt("commonmark").enable("table")
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def tokens(markdown: str) -> Iterator[Token]:
+    for token in MARKDOWN.parse(markdown):
+        yield token
+        yield from token.children or []
+
+
+def links(markdown: str) -> list[str]:
+    """Where links and images lead that name no other host."""
+    found = [token.attrGet("href") or token.attrGet("src") for token in tokens(markdown)]
+    return [unquote(str(link)) for link in found if link and not re.match(r"[a-z]+:", str(link))]
+
+
+def anchors(markdown: str) -> set[str]:
+    """What headings are called in a url, as GitHub and GitLab spell it."""
+    parsed = MARKDOWN.parse(markdown)
+    headings = [parsed[n + 1].content for n, token in enumerate(parsed) if token.type == "heading_open"]
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def blocks(markdown: str, language: str) -> list[str]:
+    return [token.content for token in tokens(markdown) if token.type == "fence" and token.info == language]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    for link in links(page.read_text(encoding="utf-8")):
+        path, _, anchor = link.partition("#")
+        aim = (page.parent / path).resolve() if path else page
+        assert aim.exists(), link
+        assert aim.is_relative_to(ROOT), link
+        assert not anchor or anchor in anchors(aim.read_text(encoding="utf-8")), link
+
+
+def test_a_link_that_leads_nowhere_is_seen() -> None:
+    assert links("[a](b.md#c) ![d](e.svg) [f](https://g.example) `[h](i.md)`") == ["b.md#c", "e.svg"]
+    assert anchors("# One `two` <three>, four: five\n\n```\n# no\n```") == {"one-two-three-four-five"}
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/pipeline-file.md"])
+def test_the_pipeline_file_that_is_shown_is_one(name: str) -> None:
+    (example,) = [block for block in blocks(text(name), "yaml") if "version:" in block]
+    (exports,) = re.findall(r"^export (SHOP_URL=.*)$", text("README.md"), re.M)
+    environment = dict(word.split("=", 1) for word in shlex.split(exports))
+    config = parse(example, name=name, environment=environment)
+    assert [connection.url for connection in config.connections.values()] == list(environment.values())
+
+
+def commands(markdown: str) -> list[str]:
+    """Every `penstock ...` in shell blocks and in running text."""
+    lines = [line for block in blocks(markdown, "sh") for line in block.splitlines()]
+    spans = [token.content for token in tokens(markdown) if token.type == "code_inline"]
+    found = [re.sub(r"^(export \S+|[A-Z_]+=\S+) ", "", part.strip()) for part in lines + spans]
+    return [part for part in found if re.match(r"penstock [a-z-]", part)]
+
+
+def complaint_of(words: Sequence[str]) -> str:
+    """What `penstock` says of a command line that it cannot read; nothing if it can. No command is carried out."""
+    asked = CliRunner().invoke(app, [*words, "--help"])
+    return "" if asked.exit_code == 0 else asked.output
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_that_is_named_exists(name: str) -> None:
+    for command in commands(text(name)):
+        assert not complaint_of(shlex.split(command, comments=True)[1:]), command
+
+
+def test_a_command_that_does_not_exist_is_seen() -> None:
+    assert "frobnicate" in complaint_of(["frobnicate"])
+    assert "--everything" in complaint_of(["verify", "--everything"])
+    assert not complaint_of(["errors", "retry", "ID..."])
+    assert commands("```sh\npenstock plan  # all\n```\n`penstock run`, `penstock_x`") == [
+        "penstock plan  # all",
+        "penstock run",
+    ]
+
+
+def rows(name: str, heading: str) -> list[list[Token]]:
+    """The cells of each row of the page's table of three columns whose first heading this is."""
+    cells: list[Token] = []
+    for token in MARKDOWN.parse(text(name)):
+        if token.type == "table_open":
+            cells = []
+        elif token.type == "inline":
+            cells.append(token)
+        elif token.type == "table_close" and cells[0].content == heading:
+            break
+    assert cells[0].content == heading
+    return [cells[n : n + 3] for n in range(3, len(cells), 3)]
+
+
+def spans(cell: Token) -> list[str]:
+    return [token.content for token in cell.children or [] if token.type == "code_inline"]
+
+
+def test_the_table_of_commands_names_options_that_exist_and_leaves_out_no_command() -> None:
+    named = set()
+    for usage, does, _ in rows("docs/cli.md", "command"):
+        first, *more = spans(usage)
+        command = re.sub(r" (?=[A-Z-]).*", "", first)
+        named.add(command)
+        for option in (span for span in [first.removeprefix(command), *more, *spans(does)] if span.lstrip()[:1] == "-"):
+            assert not complaint_of([*command.split(), *option.split()]), first
+    assert named == set(every_command(app))
+
+
+def every_command(part: typer.Typer) -> Iterator[str]:
+    for command in part.registered_commands:
+        assert command.callback is not None
+        yield command.name or command.callback.__name__
+    for group in part.registered_groups:
+        assert group.name is not None
+        assert group.typer_instance is not None
+        yield from (f"{group.name} {name}" for name in every_command(group.typer_instance))
+        alone = group.typer_instance.registered_callback
+        if alone is not None and alone.invoke_without_command is True:
+            yield group.name
+
+
+def test_the_columns_of_the_stream_are_documented() -> None:
+    columns = [(name, kind.content) for which, kind, _ in rows("docs/postgresql.md", "column") for name in spans(which)]
+    spark = {"bigint": "long", "int": "integer"}
+    assert columns == [(f.name, spark.get(f.dataType.simpleString(), f.dataType.simpleString())) for f in CHANGES]
