@@ -147,7 +147,7 @@ def test_a_resync_names_who_keeps_it_waiting(lab: Lab) -> None:
 def test_setup_that_gives_up_names_who_holds_what_it_waits_for(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, side: str
 ) -> None:
-    monkeypatch.setattr("penstock.pipeline.pipeline._PATIENCE_S", 2.0)
+    monkeypatch.setattr("penstock.pipeline.steps._PATIENCE_S", 2.0)
     lab.source.execute("CREATE TABLE t (id int PRIMARY KEY)")
     lab.target.execute("CREATE TABLE parent (id int PRIMARY KEY)")
     url, wanted, statement = {

@@ -84,11 +84,12 @@ def test_a_run_says_once_which_partition_the_target_lacks(lab: Lab) -> None:
     lab.setup(MONTHS)
     lab.source.execute(FEBRUARY)
     pipeline, warned = lab.pipeline(), []
-    listener: Any = SimpleNamespace(warned=lambda text, event: warned.append((text.split(" does")[0], event)))
+    listener: Any = SimpleNamespace(warned=lambda text, event, facts: warned.append((text[:30], event, facts)))
     for _ in range(2):
         at_target = pipeline._target.describe([table("m")])
         assert not pipeline._tell_lacking([table("m")], at_target, listener)
-    assert warned == [("partition public.m2 of public.m", Event.TARGET_LACKS)]
+    facts = {"partition": "public.m2", "table": "public.m"}
+    assert warned == [("partition public.m2 of public.", Event.TARGET_LACKS, facts)]
 
 
 def test_setup_brings_a_new_partition_to_the_target(lab: Lab) -> None:
