@@ -13,6 +13,18 @@ from penstock.errors import MalformedInputError
 T = TypeVar("T")
 
 
+def equal_sql(left: str, equals: str, right: str) -> str:
+    """SQL for whether `equals` holds between two values, each as SQL.
+
+    It is an operator; or, where a cast of somebody's leaves it open which operator that is, the name of the operator's
+    function, and the cast that both values need. No index is used for a function.
+    """
+    if not equals.startswith("pg_catalog."):
+        return f"{left} {equals} {right}"
+    function, _, cast = equals.partition(" ")
+    return f"{function}({left}{cast}, {right}{cast})"
+
+
 @dataclass(frozen=True)
 class Column:
     """One column, with what its database needs to write and read its canonical text.
@@ -81,7 +93,7 @@ class Unique:
     Attributes:
         columns: Empty when the index has an expression or a predicate: which rows it keeps apart cannot be
             told from column values alone (A-45).
-        operators: For each column, what is equal to the index, as SQL.
+        operators: For each column, what is equal to the index, as `equal_sql` takes it.
         mentions: Every column it looks at.
         is_deferrable: Checked at commit, or at the end of the statement, instead of row by row.
         nulls_are_equal: NULLS NOT DISTINCT.
@@ -105,7 +117,7 @@ class ForeignKey:
     """A foreign key that the database enforces.
 
     Attributes:
-        operators: For each pair of columns, what is equal, as SQL; the parent's column stands left.
+        operators: For each pair of columns, what is equal, as `equal_sql` takes it; the parent's column stands left.
         child_casts: For each pair, the cast after the child's column that the operator needs, as SQL.
     """
 
@@ -124,12 +136,12 @@ class ForeignKey:
         operators = self.operators or ("=",) * len(self.columns)
         casts = self.child_casts or ("",) * len(self.columns)
         pairs = zip(parents, operators, children, casts, strict=True)
-        return " AND ".join(f"{parent} {equals} {child}{cast}" for parent, equals, child, cast in pairs)
+        return " AND ".join(equal_sql(parent, equals, f"{child}{cast}") for parent, equals, child, cast in pairs)
 
 
 @dataclass(frozen=True)
 class Exclusion:
-    """An exclusion constraint: no two rows for which every operator holds between their columns.
+    """An exclusion constraint: no two rows for which every operator holds between their columns, see `equal_sql`.
 
     `columns` is empty when it has an expression or a predicate.
     """

@@ -101,10 +101,10 @@ def test_text_is_what_the_type_itself_writes(database: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", ["mood", "varchar(5)", "numeric", "int"])
+@pytest.mark.parametrize("kind", ["season", "varchar(5)", "numeric", "int"])
 def test_keys_name_their_operators(database: str, kind: str) -> None:
     with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute(MADE)
+        connection.execute(f"{MADE}; CREATE TYPE season AS ENUM ('spring')")
         connection.execute(f"CREATE TABLE p (a {kind}, b int, PRIMARY KEY (a, b))")
         connection.execute(f"CREATE TABLE c (x {kind} UNIQUE, y int, FOREIGN KEY (x, y) REFERENCES p)")
         child, parent = described(connection, "c"), described(connection, "p")
@@ -113,4 +113,20 @@ def test_keys_name_their_operators(database: str, kind: str) -> None:
     assert parent.primary_key.equals == {"a": equals, "b": equals}
     assert child.uniques[0].equals == {"x": equals}
     assert child.foreign_keys[0].equals_sql("ab", "xy") == f"a {equals} x AND b {equals} y"
+    assert parent.referenced_by == child.foreign_keys
+
+
+def test_keys_name_a_function_where_a_cast_leaves_the_operator_open(database: str) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(MADE)
+        connection.execute("CREATE TABLE p (a mood, b int, PRIMARY KEY (b, a)); CREATE TABLE d (a feeling UNIQUE)")
+        connection.execute("CREATE TABLE c (x mood, y int, FOREIGN KEY (x, y) REFERENCES p (a, b))")
+        child, parent, domain = (described(connection, name) for name in "cpd")
+    equals = "pg_catalog.enum_eq ::public.mood"
+    assert parent.primary_key is not None
+    assert parent.primary_key.equals == {"b": "OPERATOR(pg_catalog.=)", "a": equals}
+    assert domain.uniques[0].equals == {"a": equals}
+    assert child.foreign_keys[0].equals_sql("ab", "xy") == (
+        "pg_catalog.enum_eq(a::public.mood, x::public.mood) AND b OPERATOR(pg_catalog.=) y"
+    )
     assert parent.referenced_by == child.foreign_keys

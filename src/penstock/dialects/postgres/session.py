@@ -29,7 +29,7 @@ from penstock.dialects.postgres.errors import (
 )
 from penstock.dialects.postgres.set_path import SetPath
 from penstock.errors import OperatorError, PenstockError
-from penstock.schema import Column, Exclusion, ForeignKey, TableSchema, Unique
+from penstock.schema import Column, Exclusion, ForeignKey, TableSchema, Unique, equal_sql
 from penstock.snapshot.chunk import Chunk
 
 _APPLY_SETTINGS = (
@@ -340,8 +340,9 @@ class PostgresSession:
         self, table: TargetTable, columns: Sequence[str], operators: Sequence[str], values: Sequence[str | None]
     ) -> bool:
         marks = [_mark(table.schema.by_name[name]) for name in columns]
-        with_rows = " AND ".join(f"{quote(n)} {op} {m}" for n, op, m in zip(columns, operators, marks, strict=True))
-        with_self = " AND ".join(f"{m} {op} {m}" for op, m in zip(operators, marks, strict=True))
+        tests = list(zip(columns, operators, marks, strict=True))
+        with_rows = " AND ".join(equal_sql(quote(name), operator, mark) for name, operator, mark in tests)
+        with_self = " AND ".join(equal_sql(mark, operator, mark) for _, operator, mark in tests)
         row = self._run(
             f"SELECT (SELECT count(*) FROM (SELECT FROM {_only(table)} WHERE {with_rows} LIMIT 2) found)"
             f" > CASE WHEN {with_self} THEN 1 ELSE 0 END",
@@ -413,8 +414,11 @@ def _condition(
         if value is None:
             # A test for null, which IS NULL is not of rows; and an index can be used.
             add(f"{field} IS NOT DISTINCT FROM NULL", value)
-        elif name in equals or column.is_builtin or column.is_exact:
-            add(f"{field} {equals.get(name, '=')} {_mark(column)}", value)
+        elif name in equals or column.is_builtin:
+            add(equal_sql(field, equals.get(name, "="), _mark(column)), value)
+        elif column.is_exact:
+            # Of an enum its owner's cast may leave it open which = is meant.
+            add(column.same_text_sql(field, _mark(column)), value)
     for name, value in match.old.items():
         column, field = table.schema.by_name[name], f"t.{quote(name)}"
         if value is None:

@@ -17,7 +17,7 @@ from penstock.apply.conflicts import SpeculationError
 from penstock.apply.net import NetChange
 from penstock.apply.target import TargetTable
 from penstock.dialects.postgres.connection import Connection, quote
-from penstock.schema import ForeignKey, Unique
+from penstock.schema import ForeignKey, Unique, equal_sql
 
 _CSV = pacsv.WriteOptions(include_header=False)
 
@@ -321,8 +321,8 @@ class _NetStatements:
 
     def _expect_absent(self, s: Staged, equals: Mapping[str, str]) -> None:
         key = self._table.key.equals
-        same = _all(f"t.{quote(n)} {operator} {s.new_value(n)}" for n, operator in equals.items())
-        own = _all(f"t.{quote(n)} {operator} {s.new_value(n)}" for n, operator in key.items())
+        same = _all(equal_sql(f"t.{quote(n)}", operator, s.new_value(n)) for n, operator in equals.items())
+        own = _all(equal_sql(f"t.{quote(n)}", operator, s.new_value(n)) for n, operator in key.items())
         is_other = "true" if equals == key else f"NOT ({own})"
         self._path.expect_none(
             f"SELECT FROM {s.name} s WHERE EXISTS (SELECT FROM {self._target} t WHERE {same} AND {is_other})"
@@ -438,10 +438,11 @@ def is_plain(table: TargetTable, rows: pa.Table) -> bool:
 def _same(left: str, equals: str, right: str, *, may_be_null: bool) -> str:
     """SQL for whether two values are equal to an index, or both null where that may be."""
     if not may_be_null:
-        return f"{left} {equals} {right}"
+        return equal_sql(left, equals, right)
     if equals in _BUILT_IN:
         return f"{left} IS NOT DISTINCT FROM {right}"
-    return f"({left} {equals} {right} OR {left} IS NOT DISTINCT FROM NULL AND {right} IS NOT DISTINCT FROM NULL)"
+    same = equal_sql(left, equals, right)
+    return f"({same} OR {left} IS NOT DISTINCT FROM NULL AND {right} IS NOT DISTINCT FROM NULL)"
 
 
 def _fields(row: str, columns: Sequence[str]) -> list[str]:

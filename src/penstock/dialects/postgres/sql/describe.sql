@@ -150,6 +150,19 @@ WITH RECURSIVE rel AS (
   FROM att JOIN kind ON kind.root = att.atttypid
   LEFT JOIN pg_catalog.pg_collation coll ON coll.oid = att.attcollation
   CROSS JOIN LATERAL (SELECT CASE WHEN kind.typ = att.atttypid THEN att.atttypmod ELSE kind.typmod END) size (typmod)
+), loose (root, type) AS (
+  -- Types that a cast lets stand for another: of an operator for any enum and the other type's it is open which is meant.
+  SELECT b.root, format_type(b.typ, NULL) FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.typ AND t.typtype <> 'd'
+  WHERE EXISTS (SELECT FROM pg_catalog.pg_cast k WHERE k.castsource = b.typ AND k.castcontext = 'i')
+), oper AS NOT MATERIALIZED (
+  SELECT op.oid, format('OPERATOR(%I.%s)', n.nspname, op.oprname) AS name,
+    -- The operators of a type's own may be in any schema, and = may be anybody's. Of those of one name, the one for the
+    -- types as they stand wins, also if somebody else made it: so both operands are made of the operator's types.
+    CASE n.nspname WHEN 'pg_catalog' THEN '' ELSE '::' || format_type(op.oprleft, NULL) || ' ' END AS left_cast,
+    CASE n.nspname WHEN 'pg_catalog' THEN '' ELSE '::' || format_type(op.oprright, NULL) END AS right_cast,
+    CASE WHEN n.nspname = 'pg_catalog' AND l.typtype = 'p' THEN format('pg_catalog.%I ::', f.proname) END AS function
+  FROM pg_catalog.pg_operator op JOIN pg_catalog.pg_namespace n ON n.oid = op.oprnamespace
+  JOIN pg_catalog.pg_type l ON l.oid = op.oprleft JOIN pg_catalog.pg_proc f ON f.oid = op.oprcode
 ), uniq AS (
   SELECT i.indrelid, i.indisprimary, ic.relname AS name, jsonb_build_object(
     'name', ic.relname,
@@ -157,19 +170,16 @@ WITH RECURSIVE rel AS (
       (SELECT jsonb_agg(a.attname ORDER BY k.ord) FROM unnest(i.indkey::int2[]) WITH ORDINALITY k (attnum, ord)
        JOIN att a ON a.attrelid = i.indrelid AND a.attnum = k.attnum WHERE k.ord <= i.indnkeyatts)
       ELSE '[]' END,
-    -- What its index calls equal. The operators of a type's own may be in any schema, and = may be anybody's.
+    -- What its index calls equal.
     'operators', CASE WHEN i.indpred IS NULL AND i.indexprs IS NULL THEN
-      (SELECT jsonb_agg(coalesce(equal.name, 'OPERATOR(pg_catalog.=)') ORDER BY k.ord)
-       FROM unnest(i.indclass::oid[]) WITH ORDINALITY k (opclass, ord)
+      (SELECT jsonb_agg(coalesce((SELECT equal.function || type FROM loose WHERE root = a.atttypid),
+         equal.left_cast || equal.name, 'OPERATOR(pg_catalog.=)') ORDER BY k.ord)
+       FROM unnest(i.indclass::oid[], i.indkey::int2[]) WITH ORDINALITY k (opclass, attnum, ord)
+       JOIN att a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
        JOIN pg_catalog.pg_opclass o ON o.oid = k.opclass
-       LEFT JOIN LATERAL (SELECT format(CASE n.nspname WHEN 'pg_catalog' THEN 'OPERATOR(%I.%s)'
-           -- Of operators of one name, the one for the types as they stand wins, also if somebody else made it.
-           ELSE '::%3$s OPERATOR(%1$I.%2$s)' END, n.nspname, op.oprname, format_type(op.oprleft, NULL)) AS name
-         FROM pg_catalog.pg_amop m JOIN pg_catalog.pg_operator op ON op.oid = m.amopopr
-         JOIN pg_catalog.pg_namespace n ON n.oid = op.oprnamespace
+       LEFT JOIN LATERAL (SELECT oper.* FROM pg_catalog.pg_amop m JOIN oper ON oper.oid = m.amopopr
          WHERE m.amopfamily = o.opcfamily AND m.amoplefttype = o.opcintype AND m.amoprighttype = o.opcintype
-           AND m.amopstrategy = 3 AND ic.relam = (SELECT oid FROM pg_catalog.pg_am WHERE amname = 'btree')) equal ON true
-       WHERE k.ord <= i.indnkeyatts)
+           AND m.amopstrategy = 3 AND ic.relam = (SELECT oid FROM pg_catalog.pg_am WHERE amname = 'btree')) equal ON true)
       ELSE '[]' END,
     'mentions', (SELECT coalesce(jsonb_agg(DISTINCT a.attname), '[]') FROM att a WHERE a.attrelid = i.indrelid
        AND (a.attnum = ANY (i.indkey::int2[]) OR EXISTS (
@@ -197,16 +207,14 @@ WITH RECURSIVE rel AS (
     'parent_columns', (SELECT jsonb_agg(a.attname ORDER BY k.ord)
       FROM unnest(con.confkey) WITH ORDINALITY k (attnum, ord)
       JOIN pg_catalog.pg_attribute a ON a.attrelid = con.confrelid AND a.attnum = k.attnum),
-    -- The parent's column stands left. Both operands are of the operator's types, or another that somebody made for the
-    -- columns' domains would stand nearer.
-    'operators', (SELECT jsonb_agg(format(CASE n.nspname WHEN 'pg_catalog' THEN 'OPERATOR(%I.%s)'
-        ELSE '::%3$s OPERATOR(%1$I.%2$s)' END, n.nspname, op.oprname, format_type(op.oprleft, NULL)) ORDER BY k.ord)
-      FROM unnest(con.conpfeqop) WITH ORDINALITY k (op, ord)
-      JOIN pg_catalog.pg_operator op ON op.oid = k.op JOIN pg_catalog.pg_namespace n ON n.oid = op.oprnamespace),
-    'child_casts', (SELECT jsonb_agg(CASE n.nspname WHEN 'pg_catalog' THEN ''
-        ELSE '::' || format_type(op.oprright, NULL) END ORDER BY k.ord)
-      FROM unnest(con.conpfeqop) WITH ORDINALITY k (op, ord)
-      JOIN pg_catalog.pg_operator op ON op.oid = k.op JOIN pg_catalog.pg_namespace n ON n.oid = op.oprnamespace),
+    -- The parent's column stands left.
+    'operators', (SELECT jsonb_agg(coalesce((SELECT oper.function || type FROM loose JOIN att a ON a.atttypid = loose.root
+          WHERE (a.attrelid, a.attnum) IN ((con.conrelid, k.child), (con.confrelid, k.parent)) LIMIT 1),
+        oper.left_cast || oper.name) ORDER BY k.ord)
+      FROM unnest(con.conpfeqop, con.conkey, con.confkey) WITH ORDINALITY k (op, child, parent, ord)
+      JOIN oper ON oper.oid = k.op),
+    'child_casts', (SELECT jsonb_agg(oper.right_cast ORDER BY k.ord)
+      FROM unnest(con.conpfeqop) WITH ORDINALITY k (op, ord) JOIN oper ON oper.oid = k.op),
     'is_match_full', con.confmatchtype = 'f',
     'is_deferrable', con.condeferrable
   ) AS definition
@@ -230,10 +238,10 @@ SELECT rel.oid AS relid, jsonb_build_object(
       'columns', CASE WHEN xi.indexprs IS NULL AND xi.indpred IS NULL THEN (
         SELECT jsonb_agg(a.attname ORDER BY k.ord) FROM unnest(x.conkey) WITH ORDINALITY k (attnum, ord)
         JOIN att a ON a.attrelid = x.conrelid AND a.attnum = k.attnum) ELSE '[]' END,
-      'operators', (SELECT jsonb_agg(format('OPERATOR(%I.%s)', opn.nspname, op.oprname) ORDER BY k.ord)
-        FROM unnest(x.conexclop) WITH ORDINALITY k (opoid, ord)
-        JOIN pg_catalog.pg_operator op ON op.oid = k.opoid
-        JOIN pg_catalog.pg_namespace opn ON opn.oid = op.oprnamespace),
+      'operators', (SELECT jsonb_agg(coalesce((SELECT oper.function || type FROM loose WHERE root = a.atttypid),
+          oper.name) ORDER BY k.ord)
+        FROM unnest(x.conexclop, x.conkey) WITH ORDINALITY k (op, attnum, ord) JOIN oper ON oper.oid = k.op
+        LEFT JOIN att a ON a.attrelid = x.conrelid AND a.attnum = k.attnum),
       'is_deferrable', x.condeferrable) ORDER BY x.conname)
     FROM con x JOIN pg_catalog.pg_index xi ON xi.indexrelid = x.conindid
     WHERE x.contype <> 'f' AND x.conrelid = rel.oid), '[]'),
