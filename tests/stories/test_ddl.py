@@ -13,6 +13,7 @@ import pytest
 from penstock.apply.server import ServerConfig
 from penstock.change import TableName
 from penstock.dialects.base import LockedError
+from penstock.dialects.postgres.connection import connect
 from penstock.errors import OperatorError
 from penstock.pipeline import pipeline
 from tests.lab import Lab, images
@@ -174,14 +175,19 @@ def test_limits_for_interactive_users_do_not_bind_apply(lab: Lab) -> None:
         "lock_timeout = '100ms'",
         "statement_timeout = '300ms'",
         "idle_in_transaction_session_timeout = '100ms'",
+        "idle_session_timeout = '100ms'",
+        "transaction_timeout = '300ms'",
     ):
         lab.target.execute(f"ALTER DATABASE {lab.target.info.dbname} SET {setting}")
         lab.source.execute(f"ALTER DATABASE {lab.source.info.dbname} SET {setting}")
     lab.source.execute("INSERT INTO t VALUES (1, 1)")
     lab.apply()
     lab.source.execute("UPDATE t SET v = 2")
-    with psycopg.connect(lab.target_url) as holder:
-        holder.execute("SET idle_in_transaction_session_timeout = 0")
+    with connect(lab.target_url, "idle") as ours:
+        time.sleep(0.5)
+        ours.execute("SELECT 1")
+    without = "-c idle_in_transaction_session_timeout=0 -c transaction_timeout=0"
+    with psycopg.connect(lab.target_url, options=without) as holder:
         holder.execute("SELECT FROM t FOR UPDATE")
         lab.target.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE false")
         from threading import Timer

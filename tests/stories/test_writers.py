@@ -117,6 +117,36 @@ def test_a_typed_table_loses_an_attribute(watched: Lab, by_row: bool) -> None:
     ]
 
 
+HARMLESS = {
+    "a trigger of one's own goes": "DROP TRIGGER own ON t",
+    "a child that is not captured goes, and its deferrable key": "DROP TABLE other.c",
+    "a deferrable key goes": "ALTER TABLE other.c DROP CONSTRAINT c_id_fkey",
+}
+
+
+@pytest.mark.parametrize("statement", HARMLESS.values(), ids=HARMLESS)
+def test_what_goes_and_is_not_captured_stops_nobody(watched: Lab, statement: str) -> None:
+    set_up(
+        watched,
+        "CREATE TABLE t (id int PRIMARY KEY, v int); CREATE SCHEMA other;"
+        "CREATE TABLE other.c (id int REFERENCES t DEFERRABLE INITIALLY DEFERRED);"
+        "CREATE FUNCTION own() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
+        "CREATE TRIGGER own AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION own()",
+    )
+    with watched.session() as writer:
+        writer.execute("INSERT INTO t VALUES (1, 1)")
+        writer.execute("INSERT INTO other.c VALUES (1)")
+    watched.source.execute(statement)
+    watched.source.execute("INSERT INTO t VALUES (2, 1); UPDATE t SET v = 2 WHERE id = 1")
+
+    assert follow(watched) == []
+    assert not_captured(watched) == []
+    assert gaps(watched) == []
+    watched.apply()
+    assert watched.errors() == []
+    watched.assert_identical("t")
+
+
 def test_two_writers_find_an_altered_table_at_once_and_neither_waits(lab: Lab) -> None:
     lab.setup("CREATE TABLE t (id int PRIMARY KEY, v int)")
     unfollow(lab)
