@@ -654,6 +654,41 @@ def test_tables_that_are_not_copied_yet_are_named(copied: Lab) -> None:
     assert str(caught.value) == "public.t is not copied yet. Let `penstock run` copy it first"
 
 
+UNSEEN = {
+    "a table made after setup": ("CREATE TABLE later (id int PRIMARY KEY)", "public.later"),
+    "a partition that was detached": ("ALTER TABLE p DETACH PARTITION p1", "public.p1"),
+    "a table that is unlogged now": ("ALTER TABLE t SET UNLOGGED", "public.t"),
+    "a partition that is unlogged now": ("ALTER TABLE p1 SET UNLOGGED", "public.p"),
+}
+
+
+@pytest.mark.parametrize(("statement", "named"), UNSEEN.values(), ids=UNSEEN)
+def test_a_table_that_is_meant_and_not_captured_is_not_called_identical(
+    copied: Lab, capsys: pytest.CaptureFixture[str], statement: str, named: str
+) -> None:
+    copied.setup(
+        "CREATE TABLE p (id int) PARTITION BY RANGE (id); CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (9)"
+    )
+    copied.source.execute("INSERT INTO p VALUES (1)")
+    copied.apply()
+    assert copied.pipeline().verify(Nobody()).is_identical
+    copied.source.execute(statement)
+    copied.apply()
+
+    result = copied.pipeline().verify(Nobody())
+
+    assert [line.split()[0] for line in result.unchecked] == [named]
+    assert not result.is_identical
+    assert as_json(result)["identical"] is False
+    show(result)
+    said = capsys.readouterr().out
+    assert f"not compared: {result.unchecked[0]}" in said.replace("\n", " ")
+    assert "source and target identical" not in said
+    status = copied.pipeline().status()
+    assert status is not None
+    assert list(status.attention) == result.unchecked
+
+
 def test_what_waits_is_not_waited_for_when_nobody_applies(copied: Lab) -> None:
     copied.source.execute("TRUNCATE t")
     jobs = jobs_of(copied, ["t"])
