@@ -21,6 +21,8 @@ from tests.fuzz.shape import Shape
 from tests.fuzz.statements import Statements
 from tests.fuzz.world import SESSIONS, SYNC, Failure, RoundOver, Step, World, anonymous, fuzz_server
 
+_EXCUSES = ("error queue", "apply", "setup", "start")
+
 
 @dataclass
 class Found:
@@ -52,6 +54,11 @@ class Totals:
     loud: Counter[str] = field(default_factory=Counter)
     over: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def excuses(self) -> dict[str, int]:
+        """What Penstock could not do and said so, for which the copy was not compared."""
+        return {what: number for what, number in self.loud.items() if what.startswith(_EXCUSES)}
 
     def report(self) -> str:
         """A table."""
