@@ -219,3 +219,55 @@ def test_a_status_that_is_watched_and_a_table_that_is_verified(lab: Lab, program
     unknown = program("verify", "--table", "public.nobody", "--table", "public.customer")
     assert unknown.code == 3
     assert "no table of the pipeline matches 'public.nobody'" in unknown.err
+
+
+def test_a_table_that_is_not_captured_is_no_identical_one(lab: Lab, program: Program) -> None:
+    lab.source.execute(SHOP)
+    assert program("setup").code == 0
+    assert program("run", "--until-caught-up").code == 0
+    assert program("verify").code == 0
+    lab.source.execute("CREATE TABLE later (id int PRIMARY KEY)")
+
+    verified = program("verify")
+
+    assert verified.code == 1
+    assert "public.later" in verified.out
+    assert verified.out.splitlines()[-1] == "what was compared is identical, but 1 table could not be compared"
+    assert program("verify", "--json").json["identical"] is False
+
+
+def test_a_table_with_rows_that_became_a_partition_before_the_first_run_is_copied_once(
+    lab: Lab, program: Program
+) -> None:
+    lab.source.execute("""
+        CREATE TABLE p (id int NOT NULL, v text) PARTITION BY RANGE (id);
+        CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10);
+        CREATE TABLE alone (id int NOT NULL, v text);
+        INSERT INTO p VALUES (1, 'a');
+        INSERT INTO alone VALUES (11, 'b'), (12, 'c')""")
+    assert program("setup").code == 0
+    for side in (lab.source, lab.target):
+        side.execute("ALTER TABLE p ATTACH PARTITION alone FOR VALUES FROM (10) TO (20)")
+    lab.source.execute("INSERT INTO p VALUES (13, 'd'); UPDATE alone SET v = 'e' WHERE id = 12")
+
+    run = program("run", "--until-caught-up")
+
+    assert run.code == 0, run.err
+    assert lab.errors() == []
+    assert lab.rows("p") == [(1, "a"), (11, "b"), (12, "e"), (13, "d")]
+    verified = program("verify")
+    assert verified.code == 0, verified.out + verified.err
+
+
+def test_status_says_that_a_run_was_killed(lab: Lab, program: Program) -> None:
+    lab.source.execute(SHOP)
+    assert program("setup").code == 0
+    with program.start("run") as run:
+        run.await_line("following")
+        run.kill()
+
+    status = program("status", "--json").json
+
+    assert status["state"] == "stopped"
+    assert status["reason"]
+    assert status["reason"] in program("status").out.replace("\n", " ")
