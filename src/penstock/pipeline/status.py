@@ -57,7 +57,8 @@ class Status:
     """Where a pipeline stands, the most important first.
 
     Attributes:
-        consistent_at: Source commit time up to which everything is applied, or in the error queue.
+        consistent_at: Source commit time up to which everything that is captured is applied, or in the error queue. It
+            says nothing of a table that `attention` calls not captured.
         lag_s: How long ago that was; 0 when nothing waits.
         backlog_changes: Changes in the source's log that are not applied yet.
         backlog_bytes: Disk that the log takes at the source.
