@@ -56,6 +56,7 @@ ALTERATIONS = {
     "an enum goes": "DROP TYPE mood CASCADE",
     "a function goes, and what it generates": "DROP FUNCTION twice(int) CASCADE",
     "a domain goes": "DROP DOMAIN positive CASCADE",
+    "an extension goes": "DROP EXTENSION vector CASCADE",
     "applied DDL": "SET session_replication_role = replica; ALTER TABLE t DROP v; RESET session_replication_role",
     "rewritten": "ALTER TABLE t SET UNLOGGED; ALTER TABLE t SET LOGGED",
     "taken apart and put together": "ALTER TABLE t DROP v, DROP m, ADD v bytea, ADD m jsonb, ALTER g DROP EXPRESSION",
@@ -65,9 +66,10 @@ ALTERATIONS = {
 TABLE = """
 CREATE TYPE mood AS ENUM ('sad', 'ok');
 CREATE DOMAIN positive AS int CHECK (value > 0);
+CREATE EXTENSION vector;
 CREATE FUNCTION twice(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT $1 * 2';
 CREATE TABLE t (id int PRIMARY KEY, v text, i int NOT NULL DEFAULT 1, m mood DEFAULT 'ok', p positive DEFAULT 2,
-  g int GENERATED ALWAYS AS (twice(id)) STORED)
+  e vector DEFAULT '[1,2]', g int GENERATED ALWAYS AS (twice(id)) STORED)
 """
 
 
@@ -77,6 +79,7 @@ def test_no_ddl_makes_a_statement_fail_or_go_unseen(watched: Lab, what: str, by_
     """The session that writes has plans of the table as it was; what it writes then is logged as the table is."""
     lab = watched
     lab.row_triggers = ["public.*"] if by_row else []
+    lab.target.execute("CREATE EXTENSION vector")
     set_up(lab, TABLE)
     write = ["INSERT INTO {t} (id) VALUES ({n}), ({m})", "UPDATE {t} SET id = id + 100 WHERE id = {n}"]
     with psycopg.connect(lab.source_url, autocommit=True) as session:
