@@ -2,7 +2,11 @@
 
 Each type has a table with a key and one without. Values are made once, under known settings, and kept beside the
 captured tables; sessions with random settings then move them, so that a setting can only change what capture makes of
-them. The target's database has random settings too.
+them. The databases have random settings too. Some rows are there before the first copy; and verify has to find equal
+what is, and every value that was changed at the target.
+
+There are two pairs of servers: the wheel's, and the machine's own, which have the contrib extensions, libxml, and
+locales with other ideas of money.
 """
 
 from __future__ import annotations
@@ -10,10 +14,11 @@ from __future__ import annotations
 import argparse
 import random
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -22,10 +27,19 @@ import psycopg
 from psycopg import sql
 
 from penstock.apply.server import ServerConfig
+from penstock.change import TableName
 from penstock.demo.servers import EmbeddedPostgres
+from penstock.dialects.postgres.copy import PostgresCopyOrigin
+from penstock.position import Scn
+from penstock.snapshot.instantiate import CopyListener, Work
+from penstock.snapshot.task import copy_chunks
+from penstock.verify.compare import VerifyResult, verify
 from tests.fuzz.values import BASE, Kind
 from tests.fuzz.world import SETTINGS
+from tests.installed import LOCALES, InstalledPostgres
 from tests.lab import Lab
+from tests.snapshot.test_copy import OneByOne, copy_context, instantiator
+from tests.verify.test_compare import Nobody, jobs_of
 
 MADE = """
 CREATE TABLE public."Odd name" (id int);
@@ -66,11 +80,12 @@ _CHOICES = {
     "timezone": ["UTC", "Asia/Kathmandu", "America/St_Johns", "Europe/Berlin", "<+03>-3"],
     "extra_float_digits": ["-15", "0", "1", "3"],
     "bytea_output": ["hex", "escape"],
-    "lc_monetary": ["C", "en_US.UTF-8", "de_DE.UTF-8", "ja_JP.UTF-8"],
+    # And the locales that the server knows.
+    "lc_monetary": ["C"],
     "xmloption": ["content", "document"],
     "quote_all_identifiers": ["on", "off"],
     "array_nulls": ["on", "off"],
-    "search_path": ["public", "made, public", '""', "pg_temp, pg_catalog, made", "public, pg_catalog"],
+    "search_path": ["public", "made, public", "''", "pg_temp, pg_catalog, made", "public, pg_catalog"],
     "default_text_search_config": ["simple", "english"],
     "standard_conforming_strings": ["on"],
 }
@@ -80,6 +95,8 @@ _CANONICAL = (
 )
 _VALUES = 8
 """Values of a type in one round; they stand in pairs, which are exchanged for each other."""
+
+_SERVERS = {**SETTINGS, "jit": "off"}
 
 _numbers = count(1)
 
@@ -103,6 +120,8 @@ class Result:
     types: set[str] = field(default_factory=set)
     values: int = 0
     left_out: dict[str, str] = field(default_factory=dict)
+    extensions: set[str] = field(default_factory=set)
+    monetary: set[str] = field(default_factory=set)
     wrong: list[Wrong] = field(default_factory=list)
 
     def add(self, other: Result) -> None:
@@ -110,6 +129,8 @@ class Result:
         self.types |= other.types
         self.values += other.values
         self.left_out |= other.left_out
+        self.extensions |= other.extensions
+        self.monetary |= other.monetary
         self.wrong += other.wrong
 
     def report(self, *, details: int = 3) -> str:
@@ -162,6 +183,53 @@ def read_kinds(connection: psycopg.Connection[Any], left_out: dict[str, str]) ->
     return found
 
 
+Servers = tuple[EmbeddedPostgres, EmbeddedPostgres]
+
+
+@contextmanager
+def wheel_pair() -> Iterator[Servers]:
+    """A source and a target of the wheel's newest PostgreSQL."""
+    with EmbeddedPostgres(settings=_SERVERS) as source, EmbeddedPostgres(settings=_SERVERS) as target:
+        yield source, target
+
+
+@contextmanager
+def installed_pair() -> Iterator[Servers]:
+    """A source and a target of the machine's PostgreSQL."""
+    with InstalledPostgres(settings=_SERVERS) as source, InstalledPostgres(settings=_SERVERS) as target:
+        yield source, target
+
+
+class InBundles(OneByOne):
+    """Copies small tables together, as a run does."""
+
+    def copy(self, work: Sequence[Work], done: CopyListener) -> None:
+        for chunks, source in work:
+            done.copied(len(chunks), copy_chunks(chunks, source, self.context))
+
+
+def copy(lab: Lab, names: Sequence[str]) -> None:
+    """Make the first copy of tables, with the tasks of a run."""
+    origin = PostgresCopyOrigin(lab.source_url, lab.set_name)
+    jobs = InBundles(copy_context(lab), {}, [])
+    assert instantiator(lab, jobs, origin).run([TableName("public", name) for name in names], threading.Event())
+
+
+def look(lab: Lab, names: Sequence[str]) -> VerifyResult:
+    """Compare tables, with the tasks of `penstock verify`."""
+    chunks = PostgresCopyOrigin(lab.source_url, lab.set_name).cut_into_chunks(
+        [TableName("public", name) for name in names]
+    )
+    return verify(
+        chunks,
+        jobs_of(lab, names),
+        Nobody(),
+        consistency_point=lambda: Scn(0),
+        tick=lab.log.tick,
+        is_running=lambda: False,
+    )
+
+
 class Round:
     """One pair of databases, and some types."""
 
@@ -178,11 +246,8 @@ class Round:
             with psycopg.connect(server.url(), autocommit=True) as admin:
                 admin.execute(f"CREATE DATABASE {name}")
                 self._stack.callback(_drop, server, name)
-        with psycopg.connect(self._target.url(), autocommit=True) as admin:
-            for setting, value in self._settings(admin).items():
-                admin.execute(
-                    f"ALTER DATABASE {name} SET {setting} = {value if setting == 'search_path' else repr(value)}"
-                )
+                for setting, value in self._settings().items():
+                    admin.execute(f"ALTER DATABASE {name} SET {setting} = {value}")
         self.source = self._canonical(self._source, name)
         self.target = self._canonical(self._target, name)
         self.writer = self._stack.enter_context(
@@ -191,11 +256,11 @@ class Round:
         self.lab = self._stack.enter_context(Lab(self._source.url(name), self._target.url(name), name="types"))
         for side in (self.source, self.target):
             side.execute("CREATE SCHEMA made")
-            for extension in EXTENSIONS:
-                try:
-                    side.execute(f"CREATE EXTENSION {extension} SCHEMA public")
-                except psycopg.Error:
-                    self.result.left_out[f"extension {extension}"] = "not installed on this server"
+            for (extension,) in side.execute(
+                "SELECT name FROM pg_available_extensions WHERE name = ANY (%s)", [EXTENSIONS]
+            ).fetchall():
+                side.execute(f"CREATE EXTENSION {extension} SCHEMA public")
+                self.result.extensions.add(extension)
             side.execute(MADE)
         return self
 
@@ -222,12 +287,16 @@ class Round:
         for case in cases:
             self.source.execute(
                 f"CREATE TABLE {case.keyed} (id int PRIMARY KEY, v {case.kind.sql}, other int);"
-                f"CREATE TABLE {case.keyless} (n int, v {case.kind.sql})"
+                f"CREATE TABLE {case.keyless} (n int, v {case.kind.sql});"
+                f"INSERT INTO {case.keyed} SELECT id + 200, v, 0 FROM {case.stash};"
+                f"INSERT INTO {case.keyless} SELECT id + 200, v FROM {case.stash}"
             )
         if not cases:
             return
         self.lab.pipeline(["public.k*", "public.w*"]).setup()
-        self.lab.start()
+        self.lab.acquire()
+        copy(self.lab, [name for case in cases for name in case.names])
+        cases = [case for case in cases if not self._find_wrong(case, "first copy")]
         self.result.types |= {case.kind.sql for case in cases}
         self.result.values += sum(len(case.texts) for case in cases)
         for phase, config, change in self._phases():
@@ -238,6 +307,7 @@ class Round:
             self._apply(config)
             cases = [case for case in cases if not self._find_wrong(case, phase)]
             self.target.execute("DELETE FROM penstock.error")
+        self._verify(cases, {})
         self._conflicts(cases)
 
     def _phases(self) -> Iterator[tuple[str, ServerConfig, Callable[[Case], list[str]]]]:
@@ -300,23 +370,42 @@ class Round:
             ],
         )
 
+    def _verify(self, cases: Sequence[Case], changed: Mapping[str, set[int]]) -> None:
+        """Have the tables compared: the rows whose value was changed at the target differ, by id, and no others."""
+        found = look(self.lab, [name for case in cases for name in case.names])
+        differing = {x.table.name: {d.key.get("id") for d in x.differences} for x in found.tables if x.differing}
+        for case in cases:
+            wanted = {str(number) for number in changed.get(case.keyed, ())}
+            for name, ids in zip(case.names, (wanted, set()), strict=True):
+                if differing.get(name, set()) != ids:
+                    lost = ", ".join(sorted(map(str, differing.get(name, set()) ^ ids)))
+                    self._wrong(case, "verify", f"{name} differs otherwise than it does in rows {lost}")
+
     def _conflicts(self, cases: Sequence[Case]) -> None:
-        """Change values at the target, then the same rows at the source: apply must notice, and leave them alone."""
+        """Change values at the target, then the same rows at the source: verify and apply must notice.
+
+        And apply leaves them alone.
+        """
         changes = [
             "UPDATE {} SET other = 1 WHERE id = {}",
             "DELETE FROM {} WHERE id = {}",
             "UPDATE {} SET v = (SELECT v FROM {stash} WHERE id = 0) WHERE id = {}",
         ]
-        wanted: dict[str, int] = {}
+        forms: dict[str, dict[Any, Any]] = {}
+        changed: dict[str, set[int]] = {}
         for case in cases:
             self._copy_stash(case)
-            forms = self._forms(self.source, case.stash, "id", case)
-            self._set_any_settings()
-            for number in range(0, len(case.texts), 2):
-                if forms[number] == forms[number ^ 1]:
-                    continue
+            forms[case.keyed] = own = self._forms(self.source, case.stash, "id", case)
+            changed[case.keyed] = {number for number in range(0, len(case.texts), 2) if own[number] != own[number ^ 1]}
+            for number in changed[case.keyed]:
                 self.target.execute(f"UPDATE {case.keyed} SET v = {case.stashed(number ^ 1)} WHERE id = {number}")
-                is_new = forms[0] not in (forms[number], forms[number ^ 1])
+        self._verify(cases, changed)
+        wanted: dict[str, int] = {}
+        for case in cases:
+            own = forms[case.keyed]
+            self._set_any_settings()
+            for number in sorted(changed[case.keyed]):
+                is_new = own[0] not in (own[number], own[number ^ 1])
                 change = changes[number // 2 % (len(changes) if is_new else 2)]
                 done = self.writer.execute(change.format(case.keyed, number, stash=case.stash))
                 wanted[case.keyed] = wanted.get(case.keyed, 0) + done.rowcount
@@ -416,21 +505,20 @@ class Round:
         # Rows of one number have no order.
         return {number: sorted(values, key=repr) for number, values in forms.items()}
 
-    def _settings(self, connection: psycopg.Connection[Any]) -> dict[str, str]:
-        found = {}
-        for name, values in _CHOICES.items():
-            value = self._chance.choice(values)
-            try:
-                with connection.transaction(force_rollback=True):
-                    connection.execute(f"SET {name} = {value if name == 'search_path' else repr(value)}")
-            except psycopg.Error:
-                continue
-            found[name] = value
-        return found
+    def _settings(self) -> dict[str, str]:
+        """A random choice of settings, as SQL."""
+        choices = {**_CHOICES, "lc_monetary": ["C", *self._locales]}
+        found = {name: self._chance.choice(values) for name, values in choices.items()}
+        self.result.monetary.add(found["lc_monetary"])
+        return {name: value if name == "search_path" else repr(value) for name, value in found.items()}
+
+    @property
+    def _locales(self) -> Sequence[str]:
+        return LOCALES if isinstance(self._source, InstalledPostgres) else ()
 
     def _set_any_settings(self) -> None:
-        for name, value in self._settings(self.writer).items():
-            self.writer.execute(f"SET {name} = {value if name == 'search_path' else repr(value)}")
+        for name, value in self._settings().items():
+            self.writer.execute(f"SET {name} = {value}")
 
     def _canonical(self, server: EmbeddedPostgres, name: str) -> psycopg.Connection[Any]:
         connection = psycopg.connect(server.url(name), autocommit=True, prepare_threshold=None, options=_CANONICAL)
@@ -448,24 +536,24 @@ class Case:
     stash: str
     texts: list[str] = field(default_factory=list)
 
+    @property
+    def names(self) -> tuple[str, str]:
+        """The names of its two tables, the one with a key first."""
+        return self.keyed.split('"')[1], self.keyless.split('"')[1]
+
     def stashed(self, number: int) -> str:
         """SQL for a value, as it was made."""
         return f"(SELECT v FROM {self.stash} WHERE id = {number})"
 
 
-def play(
-    source: EmbeddedPostgres, target: EmbeddedPostgres, seed: int, *, only: Sequence[str] = (), share: float = 1.0
-) -> Result:
-    """One round over a share of all types; where a type stops everything, over the halves each by itself."""
-    with Round(source, target, random.Random(seed)) as first:
-        names = [kind.sql for kind in first.kinds()]
-    chosen = (
-        [n for n in names if n in only] if only else random.Random(seed).sample(names, max(1, int(len(names) * share)))
-    )
-    return _play(source, target, seed, chosen)
+def type_names(source: EmbeddedPostgres, target: EmbeddedPostgres) -> list[str]:
+    """The types that a column can have there."""
+    with Round(source, target, random.Random(0)) as made:
+        return [kind.sql for kind in made.kinds()]
 
 
-def _play(source: EmbeddedPostgres, target: EmbeddedPostgres, seed: int, chosen: Sequence[str]) -> Result:
+def play(source: EmbeddedPostgres, target: EmbeddedPostgres, seed: int, chosen: Sequence[str]) -> Result:
+    """One round over the chosen types; where a type stops everything, over the halves each by itself."""
     with Round(source, target, random.Random(seed)) as made:
         kinds = {kind.sql: kind for kind in made.kinds()}
         try:
@@ -476,8 +564,8 @@ def _play(source: EmbeddedPostgres, target: EmbeddedPostgres, seed: int, chosen:
                 return made.result
             print(f"{len(chosen)} types stop: {type(exc).__name__}: {str(exc)[:200]}", file=sys.stderr)
             half = len(chosen) // 2
-            result = _play(source, target, seed, chosen[:half])
-            result.add(_play(source, target, seed, chosen[half:]))
+            result = play(source, target, seed, chosen[:half])
+            result.add(play(source, target, seed, chosen[half:]))
             return result
         return made.result
 
@@ -512,10 +600,14 @@ def main(arguments: Sequence[str], say: Callable[[str], None] = print) -> int:
     until = time.monotonic() + given.minutes * 60
     total = Result()
     number = 0
-    settings = {**SETTINGS, "jit": "off"}
-    with EmbeddedPostgres(settings=settings) as source, EmbeddedPostgres(settings=settings) as target:
+    with wheel_pair() as wheel, installed_pair() as installed:
+        pairs = [(pair, type_names(*pair)) for pair in (wheel, installed)]
         while number < given.rounds if given.rounds else time.monotonic() < until:
-            found = play(source, target, seed + number, only=given.only, share=given.share)
+            # The same pair again for the same seed.
+            pair, names = pairs[(seed + number) % 2]
+            share = random.Random(seed + number).sample(names, max(1, int(len(names) * given.share)))
+            chosen = [name for name in names if name in given.only] if given.only else share
+            found = play(*pair, seed + number, chosen)
             if found.wrong and not total.wrong:
                 say(f"again: python -m tests.fuzz.types --rounds 1 --seed {seed + number} --share {given.share}")
             total.add(found)
