@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from penstock.change import TableName
 from penstock.dialects.postgres.connection import literal, quote
 from penstock.dialects.postgres.snapshots import Cut
-from penstock.schema import Column, TableSchema
+from penstock.schema import Column, TableSchema, equal_sql
 from penstock.snapshot.chunk import Chunk, KeyValues
 
 
@@ -49,7 +49,7 @@ def rows_as_of(table: TableSchema, columns: Sequence[Column], chunk: Chunk, set_
     listed = ", ".join(names)
     equals = table.primary_key.equals
     same = " AND ".join(
-        f"touched.{name} {equals[k.name]} t.{quote(k.name)}" for k, name in zip(key, names, strict=True)
+        equal_sql(f"touched.{name}", equals[k.name], f"t.{quote(k.name)}") for k, name in zip(key, names, strict=True)
     )
     since = f"{is_of(table.name, set_name)} AND {cut.since()}"
     images = ", ".join(f"{_member('before', c)} AS {quote(c.name)}" for c in columns)

@@ -137,7 +137,7 @@ class SetPath:
         if clears_the_way:
             for unique in table.schema.all_uniques:
                 if unique.columns and set(unique.columns) <= written:
-                    same = _all(f"t.{quote(n)} {eq} {staged.new_value(n)}" for n, eq in unique.equals.items())
+                    same = _all(equal_sql(f"t.{quote(n)}", eq, staged.new_value(n)) for n, eq in unique.equals.items())
                     self._connection.execute(f"DELETE FROM {_only(table)} t USING {staged.name} s WHERE {same}")
         if own:
             self._insert_with_kept(staged, kept, gone.column_names, own)
@@ -424,7 +424,7 @@ def _has_key(table: TargetTable, s: Staged) -> str:
     for name in s.old:
         column, field, value = table.schema.by_name[name], f"t.{quote(name)}", s.old_value(name)
         if name in table.key.equals or column.is_builtin:
-            tests.append(f"{field} {table.key.equals.get(name, '=')} {value}")
+            tests.append(equal_sql(field, table.key.equals.get(name, "="), value))
         if not (column.is_exact and column.is_builtin):
             tests.append(column.same_text_sql(field, value))
     return _all(tests)
