@@ -13,6 +13,9 @@ import pytest
 from penstock.demo.servers import EmbeddedPostgres
 from tests.lab import Lab
 
+# No run leaves a program behind that prepares the next one; tests/spark/test_prepared.py has a cache of its own.
+os.environ["PENSTOCK_CACHE"] = ""
+
 # Nothing here outlives its test, and no test crashes the machine below a server.
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 

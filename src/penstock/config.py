@@ -128,6 +128,11 @@ class PipelineConfig(_Part):
         return self.model_copy(update={"spark": {**others, "master": master}})
 
     @property
+    def application_name(self) -> str:
+        """What Spark calls a run."""
+        return f"penstock {self.name}"
+
+    @property
     def spark_settings(self) -> Mapping[str, str]:
         """Spark's settings, as Spark names and writes them."""
         names = {"master": "spark.master"}

@@ -15,6 +15,7 @@ from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.sides import SourceSide, TargetSide
 from penstock.sources.trigger_queue.queue import LogAccess
 from penstock.sources.trigger_queue.source import TriggerQueueSource
+from penstock.spark.java import Java
 from penstock.spark.session import start_session
 
 _Side = TypeVar("_Side")
@@ -24,14 +25,14 @@ _LOGS: Mapping[str, Callable[[str, str], LogAccess]] = {"postgres": PostgresSour
 _TARGETS: Mapping[str, Callable[[str, str], TargetSide]] = {"postgres": PostgresTargetSide}
 
 
-def open_pipeline(config: PipelineConfig) -> Pipeline:
-    """Put a pipeline file to work; nothing is connected to yet."""
+def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline:
+    """Put a pipeline file to work, with the Java process that was begun for it; nothing is connected to yet."""
     return Pipeline(
         config,
         _open(_SOURCES, config, config.capture.connection),
         _open(_TARGETS, config, config.apply.connection),
         lambda: start_session(
-            f"penstock {config.name}", lanes=config.apply.parallelism, settings=config.spark_settings
+            config.application_name, lanes=config.apply.parallelism, settings=config.spark_settings, java=java
         ),
     )
 

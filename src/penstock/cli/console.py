@@ -6,7 +6,8 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -49,6 +50,25 @@ defaults = Defaults()
 def open_file(file: Path | None, *, master: str | None = None) -> Pipeline:
     """Open the pipeline of the file that was named, or of ./pipeline.yaml; on the Spark that was named, if any."""
     return penstock.open(file or defaults.file, master=master)
+
+
+@contextmanager
+def opened_while_java_starts(file: Path | None, *, master: str | None = None) -> Iterator[Pipeline]:
+    """Open the pipeline as `open_file` does, for a command that is sure to need Spark.
+
+    Java takes seconds until it listens, and gets on with that while all else is imported, and the databases are asked.
+    """
+    from penstock.config import load
+    from penstock.spark.java import beginning
+
+    config = load(file or defaults.file)
+    if master is not None:
+        config = config.with_master(master)
+    lanes, settings = config.apply.parallelism, config.spark_settings
+    with beginning(config.application_name, lanes=lanes, settings=settings) as java:
+        from penstock.wiring import open_pipeline
+
+        yield open_pipeline(config, java)
 
 
 def show_traceback(exc: BaseException) -> None:

@@ -10,7 +10,15 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.console import FileOption, JsonOption, MasterOption, open_file, out, print_json, show_traceback
+from penstock.cli.console import (
+    FileOption,
+    JsonOption,
+    MasterOption,
+    opened_while_java_starts,
+    out,
+    print_json,
+    show_traceback,
+)
 from penstock.cli.logs import LogFormat, logging_to_console
 from penstock.errors import PenstockError
 from penstock.events import Event, tell
@@ -29,6 +37,8 @@ LogFormatOption = Annotated[
 
 
 def run(
+    context: typer.Context,
+    *,
     file: FileOption = None,
     until_caught_up: Annotated[
         bool,
@@ -43,7 +53,7 @@ def run(
     log_format: LogFormatOption = LogFormat.TEXT,
 ) -> None:
     """Copy what is not copied yet, then apply changes until SIGTERM or SIGINT."""
-    pipeline = open_file(file, master=master)
+    pipeline = context.with_resource(opened_while_java_starts(file, master=master))
     stop = threading.Event()
 
     is_over = threading.Event()

@@ -12,119 +12,69 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.resources import files
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from penstock.errors import OperatorError
-from penstock.spark import scratch
+from penstock.spark import prepared, scratch
+from penstock.spark.java import Java, begin, without_noise
+from penstock.spark.settings import DRIVER_OPTIONS, Settings, settle
 
 _NEEDED_JAVA = 17
 
-_SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.driver.memory": "1g",
-    "spark.sql.session.timeZone": "UTC",
-    # The plan of a batch is fixed and tiny; re-planning it costs more than it could gain.
-    "spark.sql.adaptive.enabled": "false",
-    # A second copy of an apply task would only be fenced off (A-212).
-    "spark.speculation": "false",
-    # Batches live for seconds on local disk; packing them costs more than it saves.
-    "spark.shuffle.compress": "false",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
-    "spark.python.worker.reuse": "true",
-    # What Spark remembers for a page that nobody opens; a run has several jobs a second, for weeks.
-    "spark.ui.retainedJobs": "20",
-    "spark.ui.retainedStages": "20",
-    "spark.ui.retainedTasks": "200",
-    "spark.sql.ui.retainedExecutions": "20",
-    "spark.python.daemon.module": "penstock.spark.daemon",
-}
 
-
-# The JVM only passes Arrow data on; compiling it thoroughly would take more of a core than it gives back.
-_JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-
-_LOCAL = {
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    # By a secret that Spark makes up itself, and that no other process gets to see.
-    "spark.authenticate": "true",
-}
-"""What can be had without asking where Spark and its tasks are one process, which nobody else has to reach."""
-
-_IS_LOCAL = re.compile(r"local(\[.*\])?")
-_IS_SECRET = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
-
-_NOISE = (b"Using incubator modules",)
-"""What the JVM says on its standard error that nobody needs to read."""
-
-
-def start_session(name: str, *, lanes: int, settings: Mapping[str, str] = {}) -> SparkSession:
+def start_session(name: str, *, lanes: int, settings: Mapping[str, str] = {}, java: Java | None = None) -> SparkSession:
     """Start Spark: on this machine, unless the settings, spark-submit or the environment's MASTER name a cluster.
 
     Args:
         name: Application name.
         lanes: Tasks that should run side by side on this machine.
         settings: Spark's own settings. They win over what spark-submit was given, and that over ours.
+        java: The process to use, if one was begun for the same name, lanes and settings.
 
     Raises:
         OperatorError: There is no Java that Spark can run on.
     """
-    check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    log_settings = files(__package__).joinpath("log4j2.properties")
-    java_options = f"-Dlog4j2.configurationFile={log_settings} {_JAVA_OPTIONS}"
     submitted = _submitted()
-    given = {**submitted, "spark.app.name": name, **settings}
-    master = given.get("spark.master") or os.environ.get("MASTER")
-    ours = {**_SETTINGS, "spark.driver.extraJavaOptions": java_options}
-    if submitted:
-        # Java runs already, and logs as spark-submit has it log: every job, several times a second.
-        ours |= {"spark.log.level": "WARN"}
-    if master is None:
-        ours |= {"spark.master": f"local[{max(2, lanes)}]"}
-    is_local = master is None or _IS_LOCAL.fullmatch(master) is not None
-    if is_local:
-        ours |= _LOCAL
-    conf = {**ours, **given}
-    with _without_noise(), _keeping_interrupts():
-        parents = os.environ.get("SPARK_LOCAL_DIRS") or conf.get("spark.local.dir", "")
+    settled = settle(name, lanes=lanes, settings=settings, submitted=submitted)
+    with without_noise(), _keeping_interrupts():
+        conf = dict(settled.all)
         if SparkContext._gateway is None:
-            is_reached = "spark.driver.bindAddress" in given or not is_local
-            conf = _start_java(conf, scratch.make_folders(parents), is_reached=is_reached)
-        elif submitted and is_local:
-            conf["spark.local.dir"] = _kept_by_java(scratch.make_folders(parents))
+            _start_java(settled, java or begin(settled))
+            # It belongs to that process.
+            del conf[DRIVER_OPTIONS]
+        elif submitted and settled.is_local:
+            conf["spark.local.dir"] = _kept_by_java(scratch.make_folders(settled.parents))
         builder = SparkSession.builder
         for key, value in conf.items():
             builder = builder.config(key, value)
         return builder.getOrCreate()
 
 
-def _start_java(conf: Mapping[str, str], folders: str, *, is_reached: bool) -> dict[str, str]:
-    """Start Spark's Java process; returns the settings without what belongs to that process.
-
-    Args:
-        conf: Spark's settings.
-        folders: Where Java, Spark and its workers are to put files; see `scratch.make_folders`.
-        is_reached: Others have to reach it, at an address that the user or Spark finds.
-    """
-    first = folders.split(",", maxsplit=1)[0]
-    environment = {"SPARK_LOCAL_DIRS": folders, "TMPDIR": first}
-    if not is_reached and "SPARK_LOCAL_IP" not in os.environ:
-        # The address of Spark's page, which asks nobody who they are.
-        environment["SPARK_LOCAL_IP"] = "127.0.0.1"
-    options = f"{conf['spark.driver.extraJavaOptions']} -Djava.io.tmpdir={first}"
-    # They become arguments of a command, which everybody on the machine can read; secrets follow by another way.
-    arguments = {key: value for key, value in conf.items() if not _IS_SECRET.search(key)}
-    start = SparkConf(loadDefaults=False).setAll([*{**arguments, "spark.driver.extraJavaOptions": options}.items()])
-    with scratch.private_files(environment):
+def _start_java(settings: Settings, java: Java | None) -> None:
+    """Start Spark's Java process, if none was begun, or that one ended."""
+    found = java.connect() if java is not None else None
+    if java is not None and found is not None:
+        with scratch.private_files(found):
+            SparkContext._ensure_initialized()
+        assert SparkContext._gateway is not None
+        # Java ends when nothing refers to its process any more.
+        SparkContext._gateway.proc = java.process
+        _kept_by_java(java.folders)
+        return
+    check_java()
+    if java is not None:
+        java.close()
+    elif settings.can_be_prepared:
+        prepared.have_made()
+    folders = scratch.make_folders(settings.parents)
+    start = SparkConf(loadDefaults=False).setAll([*settings.arguments(folders).items()])
+    with scratch.private_files(settings.environment(folders)):
         SparkContext._ensure_initialized(conf=start)
     _kept_by_java(folders)
-    return {key: value for key, value in conf.items() if key != "spark.driver.extraJavaOptions"}
 
 
 def _kept_by_java(folders: str) -> str:
@@ -179,26 +129,3 @@ def _keeping_interrupts() -> Iterator[None]:
     yield
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, handler)
-
-
-@contextmanager
-def _without_noise() -> Iterator[None]:
-    """Start the JVM inside with a standard error of its own, from which only what matters is passed on."""
-    sys.stderr.flush()
-    real = os.dup(2)
-    read_end, write_end = os.pipe()
-    os.dup2(write_end, 2)
-    os.close(write_end)
-
-    def pass_on() -> None:
-        with os.fdopen(read_end, "rb") as lines, os.fdopen(real, "wb", buffering=0) as out:
-            for line in lines:
-                if not any(noise in line for noise in _NOISE):
-                    out.write(line)
-
-    threading.Thread(target=pass_on, name="jvm stderr", daemon=True).start()
-    try:
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(real, 2)
