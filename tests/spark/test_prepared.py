@@ -28,7 +28,8 @@ from penstock.spark.session import start_session
 spark = start_session("prepared", lanes=2)
 assert spark.sparkContext.parallelize([1, 2], 2).map(lambda n: n + 1).collect() == [2, 3]
 (java,) = [p for p in psutil.Process().children() if p.name() == "java"]
-print(json.dumps([java.cmdline(), java.environ()]))
+helpers = [p.pid for p in psutil.Process().children() if "penstock.spark.prepare" in p.cmdline()]
+print(json.dumps([java.cmdline(), java.environ(), helpers]))
 """
 
 
@@ -46,12 +47,17 @@ def start(cache: Path | str, **environment: str) -> Done:
     return Done(done.returncode, done.stdout, done.stderr)
 
 
+def prepare(cache: Path) -> None:
+    environment = os.environ | {"PENSTOCK_CACHE": str(cache)}
+    command = [sys.executable, "-m", "penstock.spark.prepare", "--now"]
+    subprocess.run(command, env=environment, check=True, timeout=300)
+
+
 @pytest.fixture(scope="module")
 def first_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a first run had prepared once it was over."""
+    """What a first run has prepared."""
     folder = tmp_path_factory.mktemp("first") / "cache"
-    start(folder)
-    await_true(lambda: any(folder.glob("java-*")), 300)
+    prepare(folder)
     return folder
 
 
@@ -78,10 +84,12 @@ def without_folders(arguments: list[str]) -> list[str]:
 def test_the_next_start_is_the_same_but_for_the_archive(first_cache: Path) -> None:
     (entry,) = first_cache.glob("java-*")
 
-    by_script, by_script_environment = json.loads(start("").out)
+    script = start("")
     done = start(first_cache)
 
-    quick, quick_environment = json.loads(done.out)
+    by_script, by_script_environment, _ = json.loads(script.out)
+    quick, quick_environment, helpers = json.loads(done.out)
+    assert not helpers, "it is prepared already"
     assert quick[1] == f"-XX:SharedArchiveFile={entry / ARCHIVE}"
     assert quick[2:4] == ["-Xshare:auto", *prepared.QUIET]
     assert Path(quick[0]).resolve() == Path(by_script[0]).resolve()
@@ -90,7 +98,22 @@ def test_the_next_start_is_the_same_but_for_the_archive(first_cache: Path) -> No
     assert {k: v for k, v in quick_environment.items() if k not in own} == {
         k: v for k, v in by_script_environment.items() if k not in own
     }
-    assert done.err == start("").err
+    assert done.err == script.err
+
+
+def test_a_first_start_has_the_next_one_prepared_when_it_is_over(tmp_path: Path) -> None:
+    *_, helpers = json.loads(start(tmp_path / "cache").out)
+
+    (helper,) = [psutil.Process(pid) for pid in helpers]
+    assert helper.environ()["PENSTOCK_CACHE"] == str(tmp_path / "cache")
+    for process in (helper, *helper.children(recursive=True)):
+        process.kill()
+
+
+def test_a_start_without_a_cache_has_nothing_prepared() -> None:
+    *_, helpers = json.loads(start("").out)
+
+    assert not helpers
 
 
 def test_what_is_prepared_is_for_this_user_alone(first_cache: Path) -> None:
@@ -132,12 +155,7 @@ def test_nothing_is_kept_where_others_may_write(tmp_path: Path) -> None:
     cache.mkdir()
     cache.chmod(0o777)
 
-    subprocess.run(
-        [sys.executable, "-m", "penstock.spark.prepare", "--now"],
-        env=os.environ | {"PENSTOCK_CACHE": str(cache)},
-        check=True,
-        timeout=300,
-    )
+    prepare(cache)
 
     assert not any(cache.iterdir())
 
@@ -206,7 +224,7 @@ def test_a_command_that_java_refuses_is_made_up_for(cache: Path, entry: Path, tm
     folder = tmp_path / "temporary"
     folder.mkdir()
 
-    arguments, _ = json.loads(start(cache, TMPDIR=str(folder)).out)
+    arguments, *_ = json.loads(start(cache, TMPDIR=str(folder)).out)
 
     assert "-XX:NoSuchOption" not in arguments
     await_true(lambda: not list(folder.iterdir()))

@@ -37,11 +37,12 @@ def main() -> None:
     """Prepare, with what the machine has to spare, and not for ever."""
     os.umask(0o077)
     if _NOW not in sys.argv:
-        os.nice(19)
+        os.nice(10)
         _wait_for_run(os.getppid())
-    threading.Timer(_LIMIT_S, os._exit, [1]).start()
+    limit = threading.Timer(_LIMIT_S, os._exit, [1])
+    limit.daemon = True
+    limit.start()
     prepare()
-    os._exit(0)
 
 
 def prepare() -> None:
