@@ -44,11 +44,11 @@ class Java:
             The variables by which PySpark finds it; None where it ended instead.
         """
         answer = _answer(self.folders)
+        # Java writes the file under another name first.
         while not answer.exists():
             if self.process.poll() is not None:
                 return None
             time.sleep(_PAUSE_S)
-        # Java wrote it under another name first.
         told = answer.read_bytes()
         answer.unlink()
         self._is_used = True
@@ -94,12 +94,11 @@ def begin(settings: Settings, found: Prepared | None = None, options: Sequence[s
     command = found.command(arguments["spark.driver.memory"], [*options, *arguments[DRIVER_OPTIONS].split()])
     environment = {**found.environment, **settings.environment(folders)}
     environment |= {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(_answer(folders))}
-    environment.setdefault("PYSPARK_PYTHON", os.environ.get("PYSPARK_PYTHON", sys.executable))
     with without_noise():
         process = subprocess.Popen(
             [*command, *pairs, _SHELL],
             stdin=subprocess.PIPE,
-            env={**os.environ, **environment},
+            env={"PYSPARK_PYTHON": sys.executable, **os.environ, **environment},
             umask=0o077,
             # An interrupt is for this program, which ends Java when it is done.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # noqa: PLW1509, as PySpark does it

@@ -84,7 +84,7 @@ def _record(folder: Path, found: str) -> Prepared:
     script = prepared.spark_home() / "bin" / "spark-submit"
     settings = {"spark.driver.memory": prepared.MEMORY, "spark.driver.extraJavaOptions": prepared.OPTIONS}
     pairs = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
-    environment = {**os.environ, "JAVA_HOME": str(folder)}
+    environment = {"PYSPARK_PYTHON": sys.executable, **os.environ, "JAVA_HOME": str(folder)}
     subprocess.run([script, *pairs, "pyspark-shell"], env=environment, check=True, timeout=_LIMIT_S)
     arguments, variables = json.loads(answer.read_text())
     shutil.rmtree(folder)
