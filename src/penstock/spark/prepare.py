@@ -85,7 +85,8 @@ def _record(folder: Path, found: str) -> Prepared:
     settings = {"spark.driver.memory": prepared.MEMORY, "spark.driver.extraJavaOptions": prepared.OPTIONS}
     pairs = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
     environment = {"PYSPARK_PYTHON": sys.executable, **os.environ, "JAVA_HOME": str(folder)}
-    subprocess.run([script, *pairs, "pyspark-shell"], env=environment, check=True, timeout=_LIMIT_S)
+    # With a pipe to read from, as PySpark has it: the script looks at that too.
+    subprocess.run([script, *pairs, "pyspark-shell"], env=environment, input=b"", check=True, timeout=_LIMIT_S)
     arguments, variables = json.loads(answer.read_text())
     shutil.rmtree(folder)
     changed = {
