@@ -219,14 +219,14 @@ def test_secrets_are_not_in_the_command(cache: Path) -> None:
 
 def test_a_command_that_java_refuses_is_made_up_for(cache: Path, entry: Path, tmp_path: Path) -> None:
     kept = json.loads((entry / COMMAND).read_text())
-    kept["arguments"].insert(0, "--no-such-option")
+    kept["arguments"][-1] = "no.such.Main"
     (entry / COMMAND).write_text(json.dumps(kept))
     folder = tmp_path / "temporary"
     folder.mkdir()
 
     arguments, *_ = json.loads(start(cache, TMPDIR=str(folder)).out)
 
-    assert "--no-such-option" not in arguments
+    assert "no.such.Main" not in arguments
     await_true(lambda: not list(folder.iterdir()))
 
 
