@@ -268,7 +268,9 @@ def program(lab: Lab, cache: Path) -> Iterator[Program]:
 
 
 def javas_of(program: Program) -> list[psutil.Process]:
-    return [p for p in psutil.process_iter() if p.name() == "java" and str(program.folder) in " ".join(p.cmdline())]
+    # Asked for by name, so that a process which ends meanwhile is left out.
+    found = psutil.process_iter(["name", "cmdline"])
+    return [p for p in found if p.info["name"] == "java" and str(program.folder) in " ".join(p.info["cmdline"] or [])]
 
 
 def test_a_run_that_is_refused_leaves_no_java_behind(program: Program) -> None:
