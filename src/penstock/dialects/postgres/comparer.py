@@ -122,17 +122,25 @@ class PostgresComparer:
         newest = f"SELECT max(version) FROM {captured} c WHERE c.relid = l.relid"
         row = at_source.table(
             f"SELECT EXISTS (SELECT FROM {ticks} WHERE snapshot::text = {literal(cut.snapshot.text)}) AS is_kept,"
-            f" EXISTS (SELECT FROM {log} WHERE op IN ('T', '!') AND {cut.since()}"
-            f" AND relid IN ({family})) AS is_emptied,"
+            f" EXISTS (SELECT FROM {log} WHERE op = 'T' AND {cut.since()} AND relid IN ({family})) AS is_emptied,"
+            f" EXISTS (SELECT FROM {log} WHERE op = '!' AND {cut.since()} AND relid IN ({family})) AS has_gap,"
             f" EXISTS (SELECT FROM {log} l WHERE {is_ours} AND {cut.since()} AND version < ({newest})) AS is_altered",
             doing="read the change log",
         ).to_pylist()[0]
         if not row["is_kept"]:
             raise RetryableError("the change log was freed while it was compared", do="verify again in a moment")
-        if row["is_emptied"] or row["is_altered"]:
-            done = "truncated" if row["is_emptied"] else "altered"
+        done = [
+            what
+            for name, what in (
+                ("is_emptied", "truncated"),
+                ("has_gap", "changed in a way that is not captured"),
+                ("is_altered", "altered"),
+            )
+            if row[name]
+        ]
+        if done:
             raise RetryableError(
-                f"changes from before table {table} was {done} are not applied yet",
+                f"changes from before table {table} was {done[0]} are not applied yet",
                 do="let `penstock run` apply them, then verify again",
             )
 
