@@ -432,6 +432,22 @@ def test_a_chunk_of_an_earlier_run_is_refused(rows_of_t: Lab) -> None:
     assert lab.target.execute("SELECT count(*) FROM t").fetchone() == (3,)
 
 
+def test_a_key_may_have_the_names_of_what_the_log_says(lab: Lab) -> None:
+    prepare(
+        lab,
+        'CREATE TABLE t (line int, seq int, before text, after text, "digest" text, PRIMARY KEY (line, seq));'
+        "INSERT INTO t SELECT n, n, 'b', 'a', 'd' FROM generate_series(1, 30) n",
+    )
+    crash_at(lab, ("t", 1), "t", cuts={"t": [["10", "10"], ["20", "20"]]})
+    lab.source.execute(
+        "UPDATE t SET before = 'x' WHERE line > 12; DELETE FROM t WHERE seq = 25; UPDATE t SET line = -seq"
+    )
+
+    copy(lab, "t")
+
+    assert_applied(lab, "t")
+
+
 def test_a_second_crash_goes_on_from_the_same_snapshot(rows_of_t: Lab) -> None:
     lab = rows_of_t
     then = lab.rows("t", side="source")

@@ -402,6 +402,30 @@ def test_a_stream_takes_no_change_from_a_pipeline(queue: Lab) -> None:
     queue.assert_identical("t")
 
 
+def test_a_stream_that_is_away_is_waited_for_and_shown(queue: Lab) -> None:
+    queue.start()
+    commit(queue, 1, 1)
+    lake = stream_reader(queue, freeOnCommit="true", consumer="lake")
+    start = lake.latestOffset(lake.initialOffset(), ReadAllAvailable())
+    lake.commit(start)
+    commit(queue, 10, 1, 2)
+
+    queue.apply()
+    state = queue.ledger.state()
+    assert state is not None
+    queue.log.free(state.low_watermark, state.history.consumer.id)
+
+    assert log_rows(queue) == 3
+    held = {consumer.name: consumer for consumer in queue.pipeline().status().consumers}
+    assert (held["lake"].target, held["lake"].is_this, held["lake"].transactions) == (None, False, 2)
+    assert held[queue.name].transactions == 0
+    back = stream_reader(queue, freeOnCommit="true", consumer="lake")
+    end = back.latestOffset(start, ReadAllAvailable())
+    assert ids(rows_between(back, start, end)) == [10, 11, 12]
+    back.commit(end)
+    assert log_rows(queue) == 0
+
+
 def test_a_checkpoint_over_a_log_of_another_history_is_refused(queue: Lab) -> None:
     commit(queue, 1, 1, 2)
     reader = stream_reader(queue)

@@ -412,6 +412,16 @@ def test_large_rows_are_captured_beside_small_ones(lab: Lab, by_row: bool) -> No
 
 
 @pytest.mark.soak
+def test_rows_that_are_too_large_together_are_captured_each(lab: Lab) -> None:
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY, v bytea)")
+    lab.source.execute("INSERT INTO t SELECT n, decode(repeat('00', 420000000), 'hex') FROM generate_series(1, 2) n")
+    changes = lab.source.execute(
+        f"SELECT op, length(after) > 500000000 FROM {lab.set_name}.log ORDER BY seq"
+    ).fetchall()
+    assert changes == [("I", True), ("I", True)]
+
+
+@pytest.mark.soak
 def test_rows_that_no_value_can_hold_leave_a_gap_and_the_writer_alone(lab: Lab) -> None:
     lab.setup("CREATE TABLE t (id int PRIMARY KEY, v bytea, w bytea); CREATE TABLE o (id int)")
     # 420 MB are 560 MB of text, which fit; twice as many do not.

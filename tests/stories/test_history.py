@@ -16,10 +16,12 @@ from penstock.apply.error_queue import retry
 from penstock.change import TableName
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres import change_log
+from penstock.dialects.postgres import ledger as ledger_module
 from penstock.dialects.postgres.change_log import ChangeLog
 from penstock.dialects.postgres.connection import Connection
 from penstock.dialects.postgres.error_queue import PostgresErrorQueue
 from penstock.dialects.postgres.ledger import PostgresLedger
+from penstock.dialects.postgres.sides import PostgresSourceSide
 from penstock.errors import OperatorError
 from penstock.history import Consumer
 from penstock.pipeline.report import Report
@@ -61,6 +63,11 @@ def refused(lab: Lab, match: str) -> None:
     assert (lab.rows("t"), lab.rows("keyless")) == before
     assert "penstock resync" in str(lab.pipeline().status().refused)
     lab.ledger.close()
+    # What is lost will not come back, so nobody is told that it may succeed later; and nothing is mended by guess.
+    for repair in (False, True):
+        with pytest.raises(OperatorError, match="`penstock resync --all`"):
+            lab.pipeline().verify(repair=repair)
+    assert (lab.rows("t"), lab.rows("keyless")) == before
 
 
 class ServerPair:
@@ -290,6 +297,49 @@ def test_a_target_that_was_restored_is_refused_when_the_log_is_gone(lab: Lab) ->
     refused(lab, "the target was restored to an older state")
 
 
+BOUNDARIES = {
+    "before the source lets go": (PostgresSourceSide, "release"),
+    "before anything is forgotten": (PostgresLedger, "empty_and_forget"),
+    "before the tables are emptied": (ledger_module, "empty"),
+    "before its last word": (PostgresLedger, "set_status"),
+}
+
+
+@pytest.mark.parametrize(("owner", "what"), BOUNDARIES.values(), ids=BOUNDARIES)
+def test_a_resync_that_died_on_its_way_is_made_whole_by_another(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, owner: object, what: str
+) -> None:
+    lab.setup(SCHEMA)
+    follow(lab, 1, 20)
+    lab.target.execute("DELETE FROM t WHERE id = 7")
+    commit(lab, 21, 25)
+    lab.ledger.close()
+
+    def die(*_: object, **__: object) -> None:
+        raise RuntimeError("the machine is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, what, die)
+        with pytest.raises(RuntimeError):
+            lab.pipeline().resync()
+    # As when a process dies, its sessions do.
+    end_sessions(lab)
+    assert not lab.ledger.is_running()
+
+    lab.pipeline().resync()
+
+    assert (lab.rows("t"), lab.rows("keyless")) == ([], [])
+    assert lab.ledger.instantiated() == {}
+
+
+def end_sessions(lab: Lab) -> None:
+    lab.target.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+        " AND application_name LIKE 'penstock%ledger'"
+    )
+    lab.ledger.close()
+
+
 def test_a_target_whose_ledger_is_lost_is_refused(lab: Lab) -> None:
     lab.setup(SCHEMA)
     follow(lab, 1, 20)
@@ -489,7 +539,7 @@ def test_a_set_of_an_earlier_version_that_was_copied_is_known_by_its_tables(
     try:
         with Lab(target_server.url(name), lab.target_url, name=lab.name) as moved:
             lab.ledger.close()
-            with pytest.raises(OperatorError, match="Empty it"):
+            with pytest.raises(OperatorError, match="`penstock setup --adopt`; or empty it"):
                 moved.pipeline().setup()
             lab.target.execute("TRUNCATE t, keyless")
             moved.pipeline().setup()
@@ -529,7 +579,7 @@ def test_a_copy_that_begins_anew_leaves_tables_that_inherit_alone(lab: Lab) -> N
     lab.target.execute("CREATE TABLE child () INHERITS (keyless); INSERT INTO child VALUES (7)")
     lab.target.execute("INSERT INTO keyless VALUES (1)")
 
-    lab.ledger.clear(TableName("public", "keyless"))
+    lab.ledger.clear(TableName("public", "keyless"), keep_rows=False)
 
     assert lab.rows("keyless") == [(7,)]
     assert not lab.ledger.with_rows([TableName("public", "keyless")])

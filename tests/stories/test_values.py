@@ -9,6 +9,7 @@ from penstock.apply.conflicts import FOREIGN_KEY_VIOLATED, TYPE_DIFFERS, UNIQUE_
 from penstock.apply.server import ServerConfig
 from penstock.errors import OperatorError
 from tests.lab import Lab
+from tests.snapshot.test_copy import copy
 
 BOTH_PATHS = pytest.mark.parametrize("use_set", [True, False], ids=["set path", "row path"])
 
@@ -273,6 +274,55 @@ def test_an_operator_of_anybody_s_is_not_run(lab: Lab, use_set: bool) -> None:
     assert lab.target.execute("SELECT * FROM public.seen").fetchall() == []
     lab.target.execute("SET search_path = public")
     assert lab.target.execute("SELECT count(*) FROM t").fetchone() == (1,)
+
+
+def test_an_operator_of_anybody_s_is_not_run_by_copy_comparison_repair_or_retry(lab: Lab) -> None:
+    lab.source.execute("CREATE TABLE t (id varchar(9) PRIMARY KEY, v varchar(9), n numeric UNIQUE)")
+    lab.source.execute("INSERT INTO t SELECT n, 'x', n FROM generate_series(1, 9) n")
+    lab.pipeline().setup()
+    lab.target.execute("CREATE TABLE public.seen (what text)")
+    for kind in ("varchar", "numeric", "text"):
+        lab.target.execute(
+            f"CREATE FUNCTION public.evil({kind}, {kind}) RETURNS bool LANGUAGE plpgsql AS $$"
+            " BEGIN INSERT INTO public.seen VALUES ('ran'); RETURN true; END $$"
+        )
+        for operator in ("=", "<>", "<", ">", "<=", ">="):
+            made = f"CREATE OPERATOR public.{operator} (LEFTARG = {kind}, RIGHTARG = {kind}, FUNCTION = public.evil)"
+            lab.target.execute(made)
+    lab.target.execute(f"ALTER DATABASE {lab.target.info.dbname} SET search_path = public, pg_catalog")
+    pipeline = lab.pipeline()
+
+    copy_all(lab)
+    assert pipeline.verify().is_identical
+    lab.target.execute("DELETE FROM t WHERE id OPERATOR(pg_catalog.=) '3'; UPDATE t SET v = 'y'")
+    assert pipeline.verify(repair=True).is_identical
+    lab.acquire()
+    lab.target.execute("DELETE FROM t WHERE id OPERATOR(pg_catalog.=) '4'")
+    lab.source.execute("UPDATE t SET v = 'z' WHERE id = '4'; UPDATE t SET n = 90 WHERE id = '5'")
+    lab.apply()
+    (entry,) = lab.errors()
+    lab.target.execute("INSERT INTO t VALUES ('4', 'x', 4)")
+    assert lab.retry(entry.id) == [entry.id]
+
+    assert lab.target.execute("SELECT * FROM public.seen").fetchall() == []
+    lab.assert_identical_text("t")
+
+
+def copy_all(lab: Lab) -> None:
+    """Run the first copy of every table, and let the process go again."""
+    lab.acquire()
+    copy(lab, *(name.name for name in sorted(x.table.name for x in lab.log.captured() if not x.is_partition)))
+    lab.ledger.close()
+
+
+@BOTH_PATHS
+def test_an_array_s_null_is_one_whatever_the_target_is_set_to(lab: Lab, use_set: bool) -> None:
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY, v text[])")
+    lab.target.execute(f"ALTER DATABASE {lab.target.info.dbname} SET array_nulls = off")
+    lab.source.execute("INSERT INTO t VALUES (1, ARRAY['NULL', NULL, 'null']), (2, ARRAY[NULL::text])")
+    lab.source.execute("UPDATE t SET v = v || NULL::text WHERE id = 1")
+    assert errors_after_apply(lab, use_set=use_set) == []
+    lab.assert_identical("t")
 
 
 @BOTH_PATHS
