@@ -126,3 +126,29 @@ def test_rows_of_a_restored_dump_are_taken_over(lab: Lab, program: Program) -> N
     lab.assert_identical_text("customer", "visit")
     assert program("teardown").code == 0
     assert lab.target.execute("SELECT to_regnamespace('penstock')").fetchone() == (None,)
+
+
+def test_tables_whose_ledger_is_lost_are_taken_over(lab: Lab, program: Program) -> None:
+    lab.source.execute(SHOP)
+    assert program("setup").code == 0
+    assert program("run", "--until-caught-up").code == 0
+    lab.target.execute("DROP SCHEMA penstock CASCADE; DELETE FROM orders WHERE id = 3")
+    lab.source.execute("UPDATE orders SET total = 7 WHERE id = 8")
+    full = program("setup")
+    assert full.code == 3
+    assert "`penstock setup --adopt`" in full.err
+
+    assert program("setup", "--adopt").code == 0
+    refused = program("run", "--until-caught-up")
+    assert refused.code == 3
+    assert "of which the target's ledger knows nothing" in refused.err
+    forgotten = program("resync", "--all", "--yes")
+    assert forgotten.code == 0, forgotten.err
+    kept = program("setup", "--adopt")
+    assert kept.code == 0, kept.err
+    run = program("run", "--until-caught-up")
+
+    assert run.code == 0, run.err
+    assert program("verify").code == 0
+    lab.assert_identical_text(*TABLES)
+    assert len(program("consumers", "--json").json) == 1
