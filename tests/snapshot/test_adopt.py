@@ -6,6 +6,9 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+import pytest
+
+from penstock.errors import OperatorError
 from tests.lab import Lab, table
 from tests.snapshot.test_copy import (
     TENS,
@@ -90,3 +93,29 @@ def test_a_truncate_before_the_rest_has_the_comparison_begin_anew(lab: Lab) -> N
 
     assert_applied(lab, "t", "k")
     assert lab.target.execute("SELECT ctid::text, xmin::text FROM t WHERE id = 12").fetchall() == kept
+
+
+def test_a_unique_key_of_the_target_alone_is_never_a_reason_to_delete(lab: Lab) -> None:
+    lab.source.execute("CREATE TABLE t (id int PRIMARY KEY, v int); CREATE TABLE k (a int)")
+    lab.source.execute("INSERT INTO t SELECT n, n FROM generate_series(1, 30) n; UPDATE t SET v = 5 WHERE id = 28")
+    lab.target.execute("CREATE TABLE t (id int PRIMARY KEY, v int UNIQUE); CREATE TABLE k (a int)")
+    lab.target.execute("INSERT INTO t SELECT n, n FROM generate_series(1, 30) n WHERE n NOT IN (5, 28)")
+    lab.pipeline().setup(adopt=True)
+    lab.acquire()
+
+    with pytest.raises(OperatorError, match="the target refuses a row: duplicate key"):
+        adopt(lab)
+
+    assert lab.ledger.instantiated() == {}
+    assert len(lab.rows("t")) == 29
+
+
+def test_a_table_that_takes_the_name_of_an_adopted_one_is_not_adopted(lab: Lab) -> None:
+    adopting(lab)
+    adopt(lab)
+    assert lab.ledger.adopted() == set()
+    lab.ledger.close()
+    lab.source.execute("DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY, v text, u int UNIQUE)")
+
+    with pytest.raises(OperatorError, match=r"public.t holds rows that penstock did not copy"):
+        lab.pipeline().setup()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import psycopg
 import pytest
 
+from penstock.dialects.postgres.change_log import ChangeLog
 from penstock.errors import OperatorError, RetryableError
 from penstock.position import Limit
 from penstock.snapshot.chunk import Chunk
@@ -352,3 +354,113 @@ def test_what_was_put_aside_before_is_left_out_of_a_retry(lab: Lab) -> None:
 
     assert lab.errors() == []
     lab.assert_identical("t", "o")
+
+
+def test_rows_that_come_late_in_a_large_range_are_brought(lab: Lab) -> None:
+    """What is read of the source comes in batches, of which the first ones hold nothing that differs."""
+    prepared(
+        lab,
+        "CREATE TABLE t (id int PRIMARY KEY, v int, pad text); CREATE TABLE k (id int, pad text)",
+        "INSERT INTO t SELECT n, n, repeat('x', 900) FROM generate_series(1, 40000) n;"
+        "INSERT INTO k SELECT n, repeat('y', 900) FROM generate_series(1, 40000) n",
+    )
+    lab.target.execute("UPDATE t SET v = 0 WHERE id = 39991; DELETE FROM k WHERE id = 39991")
+
+    brought = repair(lab, "t", "k")
+
+    assert (brought["t"].repaired, brought["k"].repaired) == (1, 1)
+
+
+def test_a_table_without_a_key_does_not_get_rows_twice_by_a_retry(lab: Lab) -> None:
+    prepared(lab, "CREATE TABLE k (a int); CREATE TABLE c (id int PRIMARY KEY)", "INSERT INTO k VALUES (1)")
+    lab.target.execute("INSERT INTO c VALUES (5)")
+    lab.source.execute("BEGIN; INSERT INTO k VALUES (2), (2); INSERT INTO c VALUES (5); COMMIT")
+    lab.apply()
+    (entry,) = lab.errors()
+
+    # As when the command is killed before its last word.
+    assert [r.differing for r in jobs_of(lab, ["k"]).repair([Chunk(table("k"), 0)])] == [2]
+    lab.target.execute("DELETE FROM c")
+    assert lab.retry(entry.id) == [entry.id]
+
+    lab.assert_identical("k", "c")
+    assert lab.target.execute("SELECT count(*) FROM penstock.held").fetchone() == (0,)
+
+
+def test_a_key_written_in_another_way_keeps_what_only_the_target_has(lab: Lab) -> None:
+    prepared(lab, "CREATE TABLE t (id numeric PRIMARY KEY, v int)", "INSERT INTO t VALUES (1.00, 1), (2, 2)")
+    lab.target.execute("ALTER TABLE t ADD note text; UPDATE t SET id = 1.0, note = 'kept' WHERE id = 1")
+
+    look(lab, "t", repair=True)
+
+    assert lab.target.execute("SELECT id::text, note FROM t ORDER BY id").fetchall() == [("1.00", "kept"), ("2", None)]
+
+
+def test_whoever_holds_a_row_keeps_apply_waiting_for_a_moment_only(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.dialects.postgres.comparer._PATIENCE_MS", 200)
+    prepared(lab, "CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 0), (2, 0)")
+    lab.target.execute("UPDATE t SET v = 9 WHERE id = 1")
+    lab.source.execute("UPDATE t SET v = 1 WHERE id = 2")
+    with psycopg.connect(lab.target_url) as holder:
+        holder.execute("SELECT FROM t WHERE id = 1 FOR UPDATE")
+
+        with pytest.raises(RetryableError):
+            look(lab, "t", repair=True)
+        lab.apply()
+
+        assert set(lab.rows("t")) == {(1, 9), (2, 1)}
+    repair(lab, "t")
+
+
+def test_rows_that_another_pipeline_has_copied_are_not_deleted(lab: Lab) -> None:
+    prepared(lab, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    lab.target.execute("INSERT INTO penstock.process (name, source) VALUES ('other', 'x'); INSERT INTO t VALUES (2)")
+    lab.target.execute("INSERT INTO penstock.instantiation VALUES ('other', 'public', 't', 0, '', 'READY')")
+    lab.ledger.close()
+
+    with pytest.raises(OperatorError, match="process 'other' copied, which a repair would delete"):
+        lab.pipeline().verify(repair=True)
+    lab.target.execute("DELETE FROM penstock.instantiation WHERE process = 'lab'")
+    for adopt in (False, True):
+        with pytest.raises(OperatorError, match="holds rows that process 'other' copied"):
+            lab.pipeline().setup(adopt=adopt)
+
+    assert set(lab.rows("t")) == {(1,), (2,)}
+
+
+def test_a_trigger_of_the_target_that_keeps_rows_away_is_an_error(lab: Lab) -> None:
+    prepared(lab, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)")
+    lab.target.execute("""
+        DELETE FROM t;
+        CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+        CREATE TRIGGER away BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION nothing();
+        ALTER TABLE t ENABLE ALWAYS TRIGGER away
+    """)
+
+    with pytest.raises(OperatorError, match="a statement concerns 0 rows"):
+        look(lab, "t", repair=True)
+
+
+def test_rows_that_the_target_makes_all_of_are_counted(lab: Lab) -> None:
+    prepared(lab, "CREATE TABLE g (a int GENERATED ALWAYS AS (7) STORED)", "INSERT INTO g VALUES (DEFAULT), (DEFAULT)")
+    lab.target.execute("DELETE FROM g")
+
+    assert repair(lab, "g")["g"].repaired == 2
+
+
+def test_a_log_that_is_freed_between_two_looks_is_looked_at_again(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared(lab, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 9)")
+    lab.source.execute("INSERT INTO t VALUES (10)")
+    lab.source.execute("INSERT INTO t VALUES (11)")
+    part = lab.next_slice(Limit(max_transactions=1))
+    assert part is not None
+    lab.apply_slice(part, lanes=1)
+    found = ChangeLog._read_page
+
+    def freed(self: ChangeLog, *args: Any, **options: Any) -> Any:
+        lab.source.execute(f"DELETE FROM {lab.set_name}.log")
+        return found(self, *args, **options)
+
+    monkeypatch.setattr(ChangeLog, "_read_page", freed)
+    with pytest.raises(RetryableError, match="freed in the meantime"):
+        look(lab, "t")

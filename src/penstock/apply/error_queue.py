@@ -85,6 +85,9 @@ class RetrySession(RowWriter, Protocol):
     def remove_entry(self, entry_id: str) -> bool:
         """Delete an entry inside the open transaction; False when somebody else has."""
 
+    def held(self, entry_id: str, tables: Collection[TableName]) -> Collection[TableName]:
+        """Return those of the tables that hold already what an entry did to them: they were repaired since."""
+
     def emptied(self, tables: Collection[TableName]) -> Sequence[Emptied]:
         """Return where each of these tables, or a partition of it, was truncated last."""
 
@@ -120,14 +123,19 @@ def retry(
             _, whole = queue.load(entry_id)
             catalog = session.catalog(whole)
             # A table may have been copied since, with what the change did.
-            late = [c for c in whole.changes if catalog.instantiated[c.table] < whole.commit_scn]
+            held = session.held(entry_id, {change.table for change in whole.changes})
+            late = [
+                c for c in whole.changes if catalog.instantiated[c.table] < whole.commit_scn and c.table not in held
+            ]
             emptied = _emptied_since(session.emptied({change.table for change in late}), entry_id, whole)
             changes = tuple(c for c in late if c.table not in emptied)
             if len(changes) < len(whole.changes):
                 count = len(whole.changes) - len(changes)
                 left_out = {c.table for c in whole.changes} - {c.table for c in changes}
                 names = ", ".join(sorted(map(str, left_out)))
-                tell(f"{entry_id}: {count} of its changes are left out: {names} was copied or truncated later")
+                tell(
+                    f"{entry_id}: {count} of its changes are left out: {names} was copied, repaired or truncated later"
+                )
             transaction = replace(whole, changes=changes)
             rows = RowPath(session, catalog, session.dictionary(whole), allow_duplicate_rows=allow_duplicate_rows)
             try:

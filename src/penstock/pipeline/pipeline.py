@@ -236,6 +236,8 @@ class Pipeline:
                 raise OperatorError(f"{names} does not exist at the target", where=self._target.label)
             for name, table in sorted(source.items()):
                 self._check_columns(table, target[name])
+            if repair:
+                self._refuse_shared(ledger.copied_by_others(sorted(source)))
             origin = self._source.origin()
             chunks = origin.cut_into_chunks(sorted(source))
             context = compare.CompareContext(self._source.comparer(self._target), source, target)
@@ -440,6 +442,14 @@ class Pipeline:
 
     def _lacking_parts(self) -> Sequence[LackingPart]:
         return self._target.lacking(self._source.parts(self.config.capture.tables))
+
+    def _refuse_shared(self, others: Mapping[TableName, str]) -> None:
+        for name, other in others.items():
+            raise OperatorError(
+                f"table {name} holds rows that process {other!r} copied, which a repair would delete",
+                where=self._target.label,
+                do="name the tables to repair, or leave it out of capture.tables in one of the two pipeline files",
+            )
 
     def _check_columns(self, source: TableSchema, target: TableSchema) -> None:
         lacking = [repr(column.name) for column in source.columns if column.name not in target.by_name]

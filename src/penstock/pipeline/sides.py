@@ -63,6 +63,9 @@ class TargetLedger(Ledger, CopyLedger, CopyDestination, Definitions, Protocol):
     def note_brought(self, tables: Sequence[TableName], scn: Scn) -> None:
         """Write down that tables hold whatever the source had at a position: no earlier change has to be retried."""
 
+    def copied_by_others(self, tables: Sequence[TableName]) -> Mapping[TableName, str]:
+        """Return those of the tables that other processes have copied, too, and one of these."""
+
     def plan_emptying(self) -> Emptying:
         """Work out what a new first copy does away with. Changes nothing."""
 

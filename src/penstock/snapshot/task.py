@@ -9,7 +9,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from penstock.apply.conflicts import ApplyError
+from penstock.apply.conflicts import ApplyError, SpeculationError
 from penstock.apply.target import TargetSession, TargetTable
 from penstock.change import TableName
 from penstock.errors import FencedError, OperatorError
@@ -136,6 +136,11 @@ def _copy(chunk: Chunk, source: CopySource, context: CopyContext, reader: ChunkR
                 rows += batch.num_rows
     except ApplyError as exc:
         raise _refused(chunk.table, exc) from exc
+    except SpeculationError as exc:
+        raise OperatorError(
+            f"cannot copy table {chunk.table}: the target did not take every row of the source ({exc.what})",
+            do="see whether a trigger or rule of its own keeps rows away, or take the table out of capture.tables",
+        ) from exc
     session.close_chunk(context.process, chunk, rows)
     return rows
 

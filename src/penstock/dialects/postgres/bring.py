@@ -23,14 +23,15 @@ def bring(
     A row that differs keeps what the target alone has of it. Nobody else may write to the range meanwhile.
 
     Args:
-        clears_the_way: Delete rows of other ranges that hold a unique value which a row of this one needs. They are
-            wrong, for the source has it here, and their own ranges bring them; to be used where that is sure to come.
+        clears_the_way: Delete rows of other ranges that hold a value of a unique key of the source's which a row of
+            this one needs. They are wrong, for the source has it here; so their own ranges are not done yet, and
+            bring them. To be used where that is sure to come.
 
     Returns:
         What differed before.
 
     Raises:
-        ApplyError: The target refuses a row.
+        ApplyError, SpeculationError: As `PostgresSession.replace`.
     """
     found = look(readers, compared, origin)
     if not found.differences:
@@ -51,7 +52,8 @@ def bring(
         for batch in readers.source.stream(rows_then, doing=f"read table {source.name}")
     ]
     texts = pa.schema([(column.name, pa.string()) for column in columns])
-    session.replace(target, gone, pa.Table.from_batches(rows, texts), clears_the_way=clears_the_way)
+    clears = [unique.columns for unique in source.all_uniques if unique.columns] if clears_the_way else []
+    session.replace(target, gone, pa.Table.from_batches(rows, texts), clears_the_way=clears)
     return found
 
 
@@ -69,7 +71,9 @@ def _bring_counts(
         for place, row in enumerate(batch.columns[-1].to_pylist()):
             # As often as it is missing, from whichever of its equals comes first.
             taken += [place] * missing.pop(row, 0)
-        if taken:
+        if taken and all(column.is_generated for column in columns):
+            session.load_defaults(target, len(taken))
+        elif taken:
             picked = batch.take(pa.array(taken))
             session.load(target, pa.Table.from_arrays(picked.columns[:-1], found.columns))
 

@@ -232,6 +232,8 @@ class ChangeLog:
                 raise RetryableError("the change log was freed in the meantime", where=label(self._url))
             ids = self._read_page(start, end.snapshot, end.scn, skip=0).txn_ids
             extra = [*range(start.scn + 1, after + 1), *also]
+            if extra and max(extra) - start.scn > len(ids):
+                raise RetryableError("the change log was freed in the meantime", where=label(self._url))
             return Cut(start.snapshot, [int(ids[scn - start.scn - 1]) for scn in extra])
 
     def free(self, upto: Scn, consumer: str) -> int:

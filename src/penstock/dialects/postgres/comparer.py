@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 
-from penstock.apply.conflicts import UNIQUE_VIOLATED, ApplyError
+from penstock.apply.conflicts import UNIQUE_VIOLATED, ApplyError, SpeculationError
 from penstock.change import TableName
 from penstock.dialects.postgres.arrow import ArrowReader
 from penstock.dialects.postgres.as_of import is_of
 from penstock.dialects.postgres.bring import bring
 from penstock.dialects.postgres.change_log import ChangeLog
 from penstock.dialects.postgres.connection import label, literal, quote, speaking
+from penstock.dialects.postgres.error_queue import note_held
 from penstock.dialects.postgres.ranges import Look, Origin, Readers, look, origin_as_of
 from penstock.dialects.postgres.session import PostgresSession
 from penstock.dialects.postgres.snapshots import Cut
@@ -20,6 +21,9 @@ from penstock.errors import OperatorError, RetryableError
 from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.verify.compare import MOST_KEYS, Range, RangeResult, not_copied
+
+_PATIENCE_MS = 2_000
+"""How long a repair may wait for what somebody else holds, while apply waits for it."""
 
 _BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
@@ -44,17 +48,18 @@ class PostgresComparer:
         """Bring the rows of a range that differ to what they are at the source; see `RangeComparer.repair`."""
         source, target, chunk = compared
         session = PostgresSession(self.target_url, f"penstock {self.process} repair")
-        with closing(session), self._reading("repair") as readers:
+        with closing(session), self._reading("repair", lock_timeout=f"{_PATIENCE_MS}ms") as readers:
             try:
                 return self._bring(session, readers, compared)
-            except ApplyError as exc:
-                if exc.number == UNIQUE_VIOLATED and chunk.is_bounded:
+            except (ApplyError, SpeculationError) as exc:
+                if isinstance(exc, ApplyError) and exc.number == UNIQUE_VIOLATED and chunk.is_bounded:
                     # Rows of two ranges have exchanged a unique value: they can only go together.
                     return self.repair((source, target, replace(chunk, after=None, upto=None)))
                 raise OperatorError(
                     f"cannot bring rows of table {target.name}: {exc.what}",
                     where=label(self.target_url),
-                    do="nothing of this range was changed; have the target take what the source holds, and try again",
+                    do="nothing of this range was changed; have the target take what the source holds (a constraint, a"
+                    " trigger or a rule of its own may keep it away), and try again",
                 ) from exc
 
     def _bring(self, session: PostgresSession, readers: Readers, compared: Range) -> RangeResult:
@@ -63,8 +68,13 @@ class PostgresComparer:
             session.connection.execute(
                 "SELECT FROM penstock.lane WHERE process = %s ORDER BY lane FOR UPDATE", [self.process]
             )
+            # They wait for us from here on, so we do not wait for others.
+            session.connection.execute(f"SET LOCAL lock_timeout = {_PATIENCE_MS}")
             cuts = self._cuts(readers)
-            return _result(bring(session, readers, compared, self._origin(readers, compared[0], cuts)))
+            found = bring(session, readers, compared, self._origin(readers, compared[0], cuts))
+            if compared[0].primary_key is None:
+                note_held(session.connection, self.process, compared[0].name)
+            return _result(found)
 
     def _compare(self, readers: Readers, compared: Range, cuts: Mapping[TableName, Cut]) -> RangeResult:
         return _result(look(readers, compared, self._origin(readers, compared[0], cuts)))
@@ -77,12 +87,12 @@ class PostgresComparer:
         return origin_as_of(table, self.set_name, cut)
 
     @contextmanager
-    def _reading(self, name: str) -> Iterator[Readers]:
+    def _reading(self, name: str, **settings: str) -> Iterator[Readers]:
         """Open a session in each database."""
         name = f"penstock {self.process} {name}"
-        at_target = ArrowReader(self.target_url, name, {"enable_nestloop": "off", "work_mem": "64MB"})
+        at_target = ArrowReader(self.target_url, name, {"enable_nestloop": "off", "work_mem": "64MB", **settings})
         try:
-            at_source = ArrowReader(self.source_url, name)
+            at_source = ArrowReader(self.source_url, name, settings)
             try:
                 yield Readers(at_source, at_target)
             finally:

@@ -87,6 +87,18 @@ def entries_behind(connection: Connection, process: str, number: int, most: int)
     return [(row["id"], _entry(process, row)) for row in rows]
 
 
+def note_held(connection: Connection, process: str, table: TableName) -> None:
+    """Write down, inside an open transaction, that a table holds what each transaction in the queue did to it.
+
+    Rows that have no key would be there twice after a retry, and nothing would tell.
+    """
+    connection.execute(
+        "INSERT INTO penstock.held (process, error_id, schema_name, table_name)"
+        " SELECT process, id, %s, %s FROM penstock.error WHERE process = %s ON CONFLICT DO NOTHING",
+        [table.schema, table.name, process],
+    )
+
+
 class PostgresErrorQueue:
     """Implements `apply.error_queue.ErrorQueue`."""
 
@@ -210,8 +222,18 @@ class PostgresRetrySession(PostgresSession):
         """Delete an entry inside the open transaction; False when somebody else has."""
         number = int(entry_id.rpartition(".")[2])
         # By hand: this session's settings keep the foreign key, whose trigger would do it, from acting.
-        self._execute("DELETE FROM penstock.error_change WHERE process = %s AND error_id = %s", [self._process, number])
+        for table in ("error_change", "held"):
+            self._execute(f"DELETE FROM penstock.{table} WHERE process = %s AND error_id = %s", [self._process, number])
         return self._execute(_DELETE, [self._process, number]).rowcount == 1
+
+    def held(self, entry_id: str, tables: Collection[TableName]) -> Collection[TableName]:
+        """Return those of the tables that hold already what an entry did to them."""
+        rows = self._execute(
+            "SELECT schema_name, table_name FROM penstock.held WHERE process = %s AND error_id = %s",
+            [self._process, int(entry_id.rpartition(".")[2])],
+        )
+        held = {TableName(schema, name) for schema, name in rows}
+        return {table for table in tables if table in held} | {p for p, root in self._ancestors(tables) if root in held}
 
     def emptied(self, tables: Collection[TableName]) -> Sequence[Emptied]:
         """Return where each of these tables, or a partition of it, was truncated last."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from psycopg.rows import dict_row
@@ -17,7 +17,7 @@ from penstock.dialects.postgres.connection import Connection, connect, label, li
 from penstock.dialects.postgres.error_queue import entries_behind
 from penstock.dialects.postgres.history import DATABASE_PLACE
 from penstock.dialects.postgres.lane_ledger import lane_application_name
-from penstock.dialects.postgres.resync import empty, forget, plan_emptying, tables_with_rows
+from penstock.dialects.postgres.resync import copied_by_others, empty, forget, plan_emptying, tables_with_rows
 from penstock.dialects.postgres.waits import describe_session
 from penstock.errors import FencedError, OperatorError
 from penstock.history import Consumer, History, Joined, Origin
@@ -389,13 +389,25 @@ class PostgresLedger:
 
     def finish_copies(self) -> None:
         """Mark every copy as complete whose chunks are all done."""
-        with speaking("write the ledger", self._url):
+        with speaking("write the ledger", self._url), self._sql().transaction():
             self._sql().execute(
                 "UPDATE penstock.instantiation i SET state = 'READY' WHERE process = %s AND state = 'COPYING'"
                 " AND NOT EXISTS (SELECT FROM penstock.chunk c WHERE c.process = i.process"
                 " AND (c.schema_name, c.table_name) = (i.schema_name, i.table_name) AND c.rows IS NULL)",
                 [self._process],
             )
+            # A table that takes its name later is another one.
+            self._sql().execute(
+                "DELETE FROM penstock.adoption a WHERE process = %s AND EXISTS (SELECT FROM penstock.instantiation i"
+                " WHERE (i.process, i.schema_name, i.table_name) = (a.process, a.schema_name, a.table_name)"
+                " AND i.state = 'READY')",
+                [self._process],
+            )
+
+    def copied_by_others(self, tables: Sequence[TableName]) -> Mapping[TableName, str]:
+        """Return those of the tables that other processes have copied, too, and one of these."""
+        with speaking("read the ledger", self._url):
+            return copied_by_others(self._sql(), self._process, tables)
 
     def with_rows(self, tables: Sequence[TableName]) -> Sequence[TableName]:
         """Return those of the tables that hold rows."""
@@ -529,7 +541,7 @@ def ledger_exists(connection: Connection) -> bool:
 def ledger_knows_history(connection: Connection) -> bool:
     """Whether the ledger is of a version that writes down which history a process follows."""
     row = connection.execute(
-        "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('penstock.adoption'))"
+        "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('penstock.held'))"
     ).fetchone()
     return bool(row and row[0])
 
@@ -570,7 +582,18 @@ def removal_steps(connection: Connection, url: str, process: str) -> list[Step]:
         )
         return [Step(f"process {process}", forgotten)] if known else []
     tables = (
-        *("error_change", "error", "dictionary", "emptied", "adoption", "chunk", "instantiation", "applied", "lane"),
+        *(
+            "error_change",
+            "held",
+            "error",
+            "dictionary",
+            "emptied",
+            "adoption",
+            "chunk",
+            "instantiation",
+            "applied",
+            "lane",
+        ),
         "process",
     )
     # Ledgers of earlier versions have fewer tables.

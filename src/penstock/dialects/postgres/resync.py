@@ -23,7 +23,16 @@ def plan_emptying(connection: Connection, process: str) -> Emptying:
     """Work out which tables of the target a new first copy has to find empty, and which stay as they are."""
     own = connection.execute(f"{_COPIED} = %s ORDER BY 1, 2", [process]).fetchall()
     found = [name for name in (TableName(*row) for row in own) if _exists(connection, name)]
-    by_text = {quote(name.schema, name.name): name for name in found}
+    others = copied_by_others(connection, process, found)
+    left = {name: f"process {other!r} copied it, too" for name, other in others.items()}
+    errors = connection.execute("SELECT count(*) FROM penstock.error WHERE process = %s", [process]).fetchone()
+    assert errors is not None
+    return Emptying([name for name in found if name not in left], left, errors[0])
+
+
+def copied_by_others(connection: Connection, process: str, tables: Sequence[TableName]) -> dict[TableName, str]:
+    """Return those of the tables, all of which exist, that other processes have copied in whole or in part."""
+    by_text = {quote(name.schema, name.name): name for name in tables}
     rows = connection.execute(
         f"WITH part AS ({_PARTS}) SELECT DISTINCT part.root::regclass::text, i.process FROM part"
         " JOIN pg_class c ON c.oid = part.relid JOIN pg_namespace n ON n.oid = c.relnamespace"
@@ -32,10 +41,7 @@ def plan_emptying(connection: Connection, process: str) -> Emptying:
         {"roots": list(by_text), "process": process},
     ).fetchall()
     names = _names(connection, list(by_text))
-    left = {by_text[names[root]]: f"process {other!r} copied it, too" for root, other in rows}
-    errors = connection.execute("SELECT count(*) FROM penstock.error WHERE process = %s", [process]).fetchone()
-    assert errors is not None
-    return Emptying([name for name in found if name not in left], left, errors[0])
+    return {by_text[names[root]]: other for root, other in rows}
 
 
 def empty(connection: Connection, tables: Sequence[TableName]) -> None:

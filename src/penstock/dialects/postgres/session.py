@@ -6,7 +6,7 @@ also silences foreign keys and deferrable constraints, whose checks are triggers
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -124,16 +124,20 @@ class PostgresSession:
         except psycopg.Error as exc:
             raise self._not_loaded(exc, table) from exc
 
-    def replace(self, table: TargetTable, gone: pa.Table, rows: pa.Table, *, clears_the_way: bool) -> None:
+    def replace(
+        self, table: TargetTable, gone: pa.Table, rows: pa.Table, *, clears_the_way: Collection[tuple[str, ...]]
+    ) -> None:
         """Delete the rows that have these keys, and insert rows; what only the target has of a row stays as it was.
 
         Args:
             gone: Key columns, of canonical text.
             rows: Whole rows, of canonical text.
-            clears_the_way: Delete rows, too, that hold a unique value of one that is inserted.
+            clears_the_way: Columns of unique keys: rows that hold such a value of one that is inserted are deleted,
+                too, where the target has no columns of its own.
 
         Raises:
             ApplyError: The target refuses a row.
+            SpeculationError: It did not take every row, as where a trigger of its own keeps one away.
         """
         try:
             self._set_path.replace(table, gone, rows, clears_the_way=clears_the_way)

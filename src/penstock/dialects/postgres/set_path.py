@@ -6,7 +6,7 @@ exactly as expected raises `SpeculationError`; the caller rolls back and lets th
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import psycopg
@@ -114,7 +114,9 @@ class SetPath:
         self.insert_staged(staged)
         self._connection.execute(f"TRUNCATE {staged.name}")
 
-    def replace(self, table: TargetTable, gone: pa.Table, rows: pa.Table, *, clears_the_way: bool) -> None:
+    def replace(
+        self, table: TargetTable, gone: pa.Table, rows: pa.Table, *, clears_the_way: Collection[tuple[str, ...]]
+    ) -> None:
         """Delete the rows that have the keys of `gone`, and insert rows; see `PostgresSession.replace`."""
         writable = rows.select([n for n in rows.column_names if not table.schema.by_name[n].is_generated])
         written = set(writable.column_names)
@@ -134,22 +136,33 @@ class SetPath:
             )
         else:
             self._connection.execute(delete)
-        if clears_the_way:
-            for unique in table.schema.all_uniques:
-                if unique.columns and set(unique.columns) <= written:
-                    same = _all(equal_sql(f"t.{quote(n)}", eq, staged.new_value(n)) for n, eq in unique.equals.items())
-                    self._connection.execute(f"DELETE FROM {_only(table)} t USING {staged.name} s WHERE {same}")
+        for unique in table.schema.all_uniques:
+            # What only the target has of a row would go with it.
+            if unique.columns in clears_the_way and not own:
+                same = _all(self._same_unique(unique, staged))
+                self._connection.execute(f"DELETE FROM {_only(table)} t USING {staged.name} s WHERE {same}")
         if own:
             self._insert_with_kept(staged, kept, gone.column_names, own)
         else:
             self.insert_staged(staged)
         self._connection.execute(f"TRUNCATE {deleted.name}, {staged.name}")
 
+    def _same_unique(self, unique: Unique, s: Staged) -> Iterator[str]:
+        """SQL for whether row `t` has a staged row's values of a unique key, also to the byte."""
+        for name, operator in unique.equals.items():
+            column, field, value = s.table.schema.by_name[name], f"t.{quote(name)}", s.new_value(name)
+            yield equal_sql(field, operator, value)
+            yield column.same_text_sql(field, value)
+
     def _insert_with_kept(self, s: Staged, kept: str, key: Sequence[str], own: Sequence[str]) -> None:
         """Insert staged rows with what the deleted ones of the same key had in columns of the target's own."""
         columns = [s.table.schema.by_name[name] for name in key]
+        # 1.0 and 1.00 are the same row where the key says so.
+        equals = s.table.key.equals
         same = _all(
-            f'{c.text_sql(s.new_value(c.name))} COLLATE "C" = {c.text_sql(f"o.k{i}")} COLLATE "C"'
+            equal_sql(s.new_value(c.name), equals[c.name], f"o.k{i}")
+            if c.name in equals
+            else f'{c.text_sql(s.new_value(c.name))} COLLATE "C" = {c.text_sql(f"o.k{i}")} COLLATE "C"'
             for i, c in enumerate(columns)
         )
         names, values = ", ".join(map(quote, s.new)), ", ".join(s.new_value(name) for name in s.new)
@@ -158,13 +171,14 @@ class SetPath:
         from_kept = ", ".join(f"o.o{i}" for i in range(len(own)))
         # A join of all with all, which only hashing spares.
         self._connection.execute("SET LOCAL enable_hashjoin = on")
-        self._connection.execute(
+        again = self._connection.execute(
             f"{into}, {more}) OVERRIDING SYSTEM VALUE SELECT {values}, {from_kept} FROM {s.name} s, {kept} o"
             f" WHERE {same}"
-        )
-        self._connection.execute(
+        ).rowcount
+        self.expect(
             f"{into}) OVERRIDING SYSTEM VALUE SELECT {values} FROM {s.name} s"
-            f" WHERE NOT EXISTS (SELECT FROM {kept} o WHERE {same})"
+            f" WHERE NOT EXISTS (SELECT FROM {kept} o WHERE {same})",
+            s.count - again,
         )
         self._connection.execute("SET LOCAL enable_hashjoin = off")
         self._connection.execute(f"DROP TABLE {kept}")
@@ -194,9 +208,12 @@ class SetPath:
 
     def copy(self, into: str, columns: Sequence[str], rows: pa.Table) -> None:
         """Copy canonical text into columns of a table."""
+        # Of an empty batch that comes first Arrow writes whatever is in memory.
+        filled = pa.Table.from_batches([batch for batch in rows.to_batches() if batch.num_rows], rows.schema)
         names = ", ".join(quote(column) for column in columns)
         with self._connection.cursor().copy(f"COPY {into} ({names}) FROM STDIN (FORMAT csv)") as copy:
-            pacsv.write_csv(rows, pa.PythonFile(_CopyFile(copy), "w"), _CSV)
+            if filled.num_rows:
+                pacsv.write_csv(filled, pa.PythonFile(_CopyFile(copy), "w"), _CSV)
 
     def expect(self, statement: str, count: int) -> None:
         """Run a statement that must concern exactly `count` rows."""

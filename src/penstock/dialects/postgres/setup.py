@@ -31,7 +31,7 @@ from penstock.dialects.postgres.catalog import (
 from penstock.dialects.postgres.connection import WITHOUT_VIEWS, Connection, label, literal, quote, speaking
 from penstock.dialects.postgres.privileges import may, missing_source_grants, missing_target_grants
 from penstock.dialects.postgres.resources import sql_text
-from penstock.dialects.postgres.resync import only, tables_with_rows
+from penstock.dialects.postgres.resync import copied_by_others, only, tables_with_rows
 from penstock.errors import OperatorError, PenstockError
 from penstock.schema import TableSchema
 from penstock.sources.trigger_queue.patterns import TablePattern
@@ -157,9 +157,16 @@ def plan_target(
             )
             plan.steps.append(Step(f"forget the copy of {name}, which was made anew at the source", forget))
     to_copy = [name for name in existing if name in replaced or name not in copied]
-    for name in _suspects(connection, [name for name in to_copy if name not in adopted]):
+    suspects = _suspects(connection, [name for name in to_copy if name not in adopted])
+    is_known = has_ledger and may(connection, "SELECT has_table_privilege('penstock.instantiation', 'SELECT')")
+    others = copied_by_others(connection, process, suspects) if is_known else {}
+    for name in suspects:
         in_the_way = _rows_in_the_way(connection, url, name)
-        if adopt and in_the_way and _has_rows(connection, name):
+        if name in others:
+            what = f"table {name} holds rows that process {others[name]!r} copied"
+            do = "leave it out of capture.tables in one of the two pipeline files"
+            plan.faults.append(OperatorError(what, where=label(url), do=do))
+        elif adopt and in_the_way and _has_rows(connection, name):
             plan.steps.append(_adoption(process, name))
         else:
             plan.faults += in_the_way
@@ -248,6 +255,8 @@ def _suspects(connection: Connection, names: Sequence[TableName]) -> list[TableN
 def _adopted(connection: Connection, process: str) -> set[TableName]:
     """Tables whose rows the first copy compares, and keeps where they are right."""
     if connection.execute("SELECT to_regclass('penstock.adoption')").fetchone() == (None,):
+        return set()
+    if not may(connection, "SELECT has_table_privilege('penstock.adoption', 'SELECT')"):
         return set()
     rows = connection.execute("SELECT schema_name, table_name FROM penstock.adoption WHERE process = %s", [process])
     return {TableName(schema, name) for schema, name in rows}

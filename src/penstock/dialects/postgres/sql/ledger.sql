@@ -126,6 +126,16 @@ COMMENT ON TABLE penstock.error IS 'the error queue: transactions that could not
 COMMENT ON COLUMN penstock.error.message_number IS 'the change that failed, counted from 1; 0 when it was none of them';
 COMMENT ON COLUMN penstock.error.found IS 'the row the target held instead';
 
+CREATE TABLE IF NOT EXISTS penstock.held (
+  process text NOT NULL,
+  error_id bigint NOT NULL,
+  schema_name text NOT NULL,
+  table_name text NOT NULL,
+  PRIMARY KEY (process, error_id, schema_name, table_name),
+  FOREIGN KEY (process, error_id) REFERENCES penstock.error ON DELETE CASCADE
+);
+COMMENT ON TABLE penstock.held IS 'tables without a key that were repaired, and so hold what a transaction did to them: a retry leaves that out';
+
 CREATE TABLE IF NOT EXISTS penstock.error_change (
   process text NOT NULL,
   error_id bigint NOT NULL,
