@@ -53,6 +53,14 @@ def prepare(cache: Path) -> None:
     subprocess.run(command, env=environment, check=True, timeout=300)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def as_in_a_new_shell() -> Iterator[None]:
+    """Spark leaves variables behind in a process that has started it, as other tests have."""
+    left = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(("SPARK_", "PYSPARK_"))}
+    yield
+    os.environ.update(left)
+
+
 @pytest.fixture(scope="module")
 def first_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a first run has prepared."""
