@@ -15,7 +15,6 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from penstock.apply.conflicts import ApplyError
 from penstock.apply.server import ServerConfig
 from penstock.change import TableName
 from penstock.dialects.postgres import copy as postgres_copy
@@ -385,7 +384,7 @@ def test_small_tables_are_copied_together_or_not_at_all(lab: Lab) -> None:
     lab.target.execute("ALTER TABLE t3 ADD CHECK (id <> 3)")
     origin = PostgresCopyOrigin(lab.source_url, lab.set_name)
 
-    with pytest.raises(ApplyError, match="t3_id_check"):
+    with pytest.raises(OperatorError, match="t3_id_check"):
         instantiator(lab, Together(copy_context(lab)), origin).run(tables, stop)
     assert [row for name in names for row in lab.rows(name)] == []
     lab.target.execute("ALTER TABLE t3 DROP CONSTRAINT t3_id_check")

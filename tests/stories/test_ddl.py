@@ -15,7 +15,7 @@ from penstock.change import TableName
 from penstock.dialects.base import LockedError
 from penstock.dialects.postgres.connection import connect
 from penstock.errors import OperatorError
-from penstock.pipeline import pipeline
+from penstock.pipeline import steps
 from tests.lab import Lab, images
 from tests.program import await_true
 
@@ -364,7 +364,7 @@ def test_a_writer_whose_way_setup_crosses_is_not_the_one_that_fails(lab: Lab) ->
 
 
 def test_setup_gives_up_on_a_table_that_is_held_for_long(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "_PATIENCE_S", 1.0)
+    monkeypatch.setattr(steps, "_PATIENCE_S", 1.0)
     lab.source.execute("CREATE TABLE t (id int PRIMARY KEY)")
     with psycopg.connect(lab.source_url) as writer:
         writer.execute("INSERT INTO t VALUES (1)")
