@@ -12,7 +12,7 @@ import pytest
 
 from penstock.dialects.postgres.change_log import ChangeLog
 from penstock.errors import OperatorError, RetryableError
-from penstock.position import Limit
+from penstock.position import Limit, Scn
 from penstock.snapshot.chunk import Chunk
 from penstock.verify.compare import TableResult
 from tests.lab import Lab, table
@@ -464,3 +464,26 @@ def test_a_log_that_is_freed_between_two_looks_is_looked_at_again(lab: Lab, monk
     monkeypatch.setattr(ChangeLog, "_read_page", freed)
     with pytest.raises(RetryableError, match="freed in the meantime"):
         look(lab, "t")
+
+
+def test_ranges_mended_before_one_that_has_to_wait_are_counted(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared(lab, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 30)")
+    lab.target.execute("DELETE FROM t WHERE id IN (5, 15, 25)")
+    jobs = jobs_of(lab, ["t"])
+    mend, waited = jobs.repair, []
+
+    def repair_later(chunks: Sequence[Chunk]) -> Any:
+        done = []
+        for chunk in chunks:
+            if chunk.number == 1 and not waited:
+                waited.append(chunk)
+                raise RetryableError("somebody is in the way")
+            done += mend([chunk])
+        return done
+
+    monkeypatch.setattr(jobs, "repair", repair_later)
+    low = Scn(10**9)
+    result = look(lab, "t", cuts={"t": THIRDS}, jobs=jobs, repair=True, consistency_point=lambda: low)
+
+    assert waited
+    assert [each.repaired for each in result.tables] == [3]

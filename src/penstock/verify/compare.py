@@ -248,8 +248,9 @@ def _repair(
     chunks: Sequence[Chunk], jobs: RangeJobs, listener: Listener, is_running: Callable[[], bool]
 ) -> list[RangeResult]:
     results: list[RangeResult] = []
-    for first in range(0, len(chunks), jobs.at_once):
-        results += _retrying(jobs.repair, chunks[first : first + jobs.at_once], is_running)
+    for chunk in chunks:
+        # By itself: what is tried again finds nothing to count in a range that was mended already.
+        results += _retrying(jobs.repair, [chunk], is_running)
         listener.repaired(len(results), len(chunks))
     return results
 
