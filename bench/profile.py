@@ -29,7 +29,7 @@ from penstock.dialects.postgres.lane_ledger import PostgresLaneLedger
 from penstock.dialects.postgres.session import PostgresSession
 from penstock.dialects.postgres.set_path import SetPath
 from penstock.position import Limit
-from penstock.sources.trigger_queue.queue import SliceReader
+from penstock.sources.trigger_queue.queue import QueueReader
 from penstock.spark.job import read_in_commit_order
 
 SETTINGS = {"max_wal_size": "8GB"}
@@ -103,7 +103,7 @@ def profile(workload_name: str) -> dict[str, float]:
 
 
 def _patches(watch: Stopwatch) -> Iterator[Any]:
-    yield watch.watch_iterator(SliceReader, "read", "source: read, decode")
+    yield watch.watch_iterator(QueueReader, "read", "source: read, decode")
     yield watch.watch(server, "net_change", "net")
     yield watch.watch(set_path.pacsv, "write_csv", "target: write CSV")
     yield watch.watch(SetPath, "copy", "target: stage by COPY, with its CSV")

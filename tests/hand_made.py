@@ -28,7 +28,7 @@ from penstock.dialects.postgres.ledger import PostgresLedger
 from penstock.dialects.postgres.resources import sql_text
 from penstock.position import Scn
 from penstock.schema import Dictionary
-from penstock.sources.trigger_queue.queue import Captured
+from penstock.stream import TableVersion
 from penstock.values import encode_image
 
 FIXTURE = """
@@ -137,11 +137,9 @@ class Target:
             rows = in_commit_order([batch], context.catalog.instantiated)
             results = [apply_lane(rows.to_batches(), self._claim(0, moves_watermark=True), context)]
         else:
-            first = transactions[0].scn
-            sizes = np.zeros(transactions[-1].scn - first + 1, np.int64)
-            for txn in transactions:
-                sizes[txn.scn - first] = len(txn.changes)
-            batches = list(plan_batch([batch], sizes, Scn(first), lanes, context))
+            sizes = np.array([len(txn.changes) for txn in transactions])
+            scns = np.array([txn.scn for txn in transactions])
+            batches = list(plan_batch([batch], sizes, scns, lanes, context))
             results = []
             if batches:
                 planned = pa.Table.from_batches(batches)
@@ -198,7 +196,7 @@ class Target:
     def retry(self, *entry_ids: str) -> list[str]:
         # A run keeps the versions that a retry reads.
         self.ledger.save_dictionary(
-            Captured(0, table.schema, {**asdict(table.schema), **asdict(table.name)}, table.name)
+            TableVersion(0, table.schema, {**asdict(table.schema), **asdict(table.name)}, table.name)
             for table in self.context().catalog.tables.values()
         )
         queue = PostgresErrorQueue(self.url, "A1")

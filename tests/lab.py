@@ -42,8 +42,8 @@ from penstock.dialects.postgres.ledger import PostgresLedger
 from penstock.pipeline.pipeline import Pipeline
 from penstock.position import Limit, Scn
 from penstock.schema import Dictionary
-from penstock.sources.trigger_queue.position import Slice
-from penstock.sources.trigger_queue.queue import SliceReader
+from penstock.sources.trigger_queue.position import QueueSlice
+from penstock.sources.trigger_queue.queue import QueueReader
 from penstock.spark.job import large_transaction, read_in_commit_order
 from penstock.wiring import open_pipeline
 
@@ -103,7 +103,7 @@ class Lab:
     def start(self, *, lanes: int = 4) -> None:
         """Begin a run of the apply process; every captured table counts as copied."""
         self.acquire(lanes=lanes)
-        for captured in self.log.captured():
+        for captured in self.log.tables():
             self.target.execute(
                 "INSERT INTO penstock.instantiation (process, schema_name, table_name, scn, snapshot, state)"
                 " VALUES (%s, %s, %s, 0, '', 'READY') ON CONFLICT DO NOTHING",
@@ -131,11 +131,11 @@ class Lab:
         ).fetchone()
         return bool(row and row[0])
 
-    def reader(self) -> SliceReader:
-        return SliceReader.of("shop", PostgresSource(self.source_url, self.set_name), self.log.captured())
+    def reader(self) -> QueueReader:
+        return QueueReader.of("shop", PostgresSource(self.source_url, self.set_name), self.log.tables())
 
     def context(self, config: ServerConfig) -> TaskContext:
-        captured = self.log.captured()
+        captured = self.log.tables()
         self.ledger.save_dictionary(captured)
         with connect(self.target_url, "lab") as connection:
             tables = read_tables(connection, {x.table.name for x in captured})
@@ -168,13 +168,18 @@ class Lab:
             self.ledger.complete(part.end, part.last_committed_at, part.anchor)
         return results
 
-    def next_slice(self, limit: Limit = Limit()) -> Slice | None:
+    def next_slice(self, limit: Limit = Limit()) -> QueueSlice | None:
         state = self.ledger.state()
         assert state is not None
         return self.log.next_slice(state.low_watermark, limit, anchor=state.history.anchor)
 
     def apply_slice(
-        self, part: Slice, *, lanes: int, config: ServerConfig = ServerConfig(), shuffle: random.Random | None = None
+        self,
+        part: QueueSlice,
+        *,
+        lanes: int,
+        config: ServerConfig = ServerConfig(),
+        shuffle: random.Random | None = None,
     ) -> list[LaneResult]:
         """Apply one slice without completing it."""
         if len(part) == 0:
@@ -188,7 +193,7 @@ class Lab:
             return [apply_windows(rows, self.claim(0, part, moves_watermark=True), context)]
         batches = self.reader().read(part, with_key=False)
         packed = pa.Table.from_batches(
-            pack(plan_batch(batches, part.changes, part.first, lanes, context)), PACKED_SCHEMA
+            pack(plan_batch(batches, part.changes, part.commit_scns, lanes, context)), PACKED_SCHEMA
         )
         numbers = sorted(set(packed[LANE].to_pylist()))
         if shuffle is not None:
@@ -200,7 +205,7 @@ class Lab:
             results.append(apply_lane(unpack(runs.to_batches()), claim, context))
         return results
 
-    def claim(self, lane: int, part: Slice, *, moves_watermark: bool) -> LaneClaim:
+    def claim(self, lane: int, part: QueueSlice, *, moves_watermark: bool) -> LaneClaim:
         assert self.state is not None
         self._attempt += 1
         return LaneClaim(self.name, self.state.epoch, lane, self._attempt, moves_watermark, part.cut)

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from penstock.apply.process import CommitSerialization
 from penstock.errors import ConfigError
-from penstock.sources.trigger_queue.patterns import TablePattern
+from penstock.patterns import TablePattern
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 _REFERENCES = re.compile(rf"(?:{_REFERENCE.pattern})+")

@@ -21,7 +21,7 @@ from psycopg.pq import TransactionStatus
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres.connection import quote
 from penstock.errors import PenstockError
-from penstock.sources.trigger_queue.queue import roots
+from penstock.stream import roots
 from tests.lab import Lab
 
 SETTINGS = {
@@ -403,7 +403,7 @@ class World:
 
     def _copy_new(self) -> None:
         """Make the first copies of what is captured and not copied yet, at a position as a run would."""
-        new = {(name.schema, name.name) for name in roots(self.lab.log.captured())} - self._copied()
+        new = {(name.schema, name.name) for name in roots(self.lab.log.tables())} - self._copied()
         existing = {(schema, name) for schema, name in self.a.execute(_ROOTS, [SCHEMAS])}
         if not new & existing:
             return
@@ -417,7 +417,7 @@ class World:
         assert state is not None
         self._copy(lambda _: True)
         existing = {(schema, name) for schema, name in self.a.execute(_ROOTS, [SCHEMAS])}
-        captured = {(name.schema, name.name) for name in roots(self.lab.log.captured())}
+        captured = {(name.schema, name.name) for name in roots(self.lab.log.tables())}
         self._count_as_copied(captured & existing, state.low_watermark)
         self._excuse = ""
 

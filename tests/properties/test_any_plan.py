@@ -232,6 +232,6 @@ def test_positions_do_not_depend_on_how_the_log_is_cut_into_slices(farm: Farm) -
 def _ids(lab: Lab, after: Scn, limit: Limit) -> dict[int, int]:
     found: dict[int, int] = {}
     while (part := lab.log.next_slice(after, limit)) is not None:
-        found |= {part.first + i: int(txn) for i, txn in enumerate(part.txn_ids)}
+        found |= dict(zip(part.commit_scns.tolist(), part.txn_ids.tolist(), strict=True))
         after = part.end
     return found

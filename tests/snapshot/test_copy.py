@@ -96,7 +96,7 @@ def prepare(lab: Lab, sql: str) -> None:
 def copy_context(lab: Lab) -> CopyContext:
     assert lab.state is not None
     context = lab.context(ServerConfig())
-    captured = {x.table.name: x.table for x in lab.log.captured() if not x.is_partition}
+    captured = {x.table.name: x.table for x in lab.log.tables() if not x.is_partition}
     return CopyContext(
         lab.name,
         lab.state.epoch,

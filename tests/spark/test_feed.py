@@ -14,17 +14,17 @@ from penstock.pipeline import feed as feed_module
 from penstock.pipeline.feed import SparkFeed
 from penstock.position import Scn
 from penstock.schema import TableSchema
-from penstock.sources.trigger_queue.queue import Captured
+from penstock.stream import TableVersion
 
 TABLES = [TableName("public", f"t{n}") for n in range(3)]
 
 
 class Log:
-    def captured_count(self) -> int:
+    def count_tables(self) -> int:
         return len(TABLES)
 
-    def captured(self) -> list[Captured]:
-        return [Captured(n, TableSchema(name, ()), {}, name) for n, name in enumerate(TABLES)]
+    def tables(self) -> list[TableVersion]:
+        return [TableVersion(n, TableSchema(name, ()), {}, name) for n, name in enumerate(TABLES)]
 
     def open(self) -> None: ...
 
@@ -64,7 +64,7 @@ def test_a_failed_transaction_has_its_own_tables_described_anew(monkeypatch: pyt
         process="p",
         source="shop",
         access=any_,
-        open_log=lambda: log,
+        open_source=lambda: log,
         target=any_,
         describe_target=describe,
         follow_source=lambda: followed.append(None),

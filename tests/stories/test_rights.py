@@ -172,7 +172,7 @@ def test_a_capture_set_that_somebody_else_made_is_not_read_by_spark_s_source_eit
 
     for _ in range(2):
         with pytest.raises(OperatorError, match="could put code"):
-            log.captured()
+            log.tables()
 
     assert not mallory.is_superuser
 

@@ -198,7 +198,7 @@ def _copy(lab: Lab, *names: str) -> None:
 
     context = lab.context(ServerConfig())
     assert lab.state is not None
-    captured = {x.table.name: x.table for x in lab.log.captured()}
+    captured = {x.table.name: x.table for x in lab.log.tables()}
     origin = PostgresCopyOrigin(lab.source_url, lab.set_name)
     with origin.hold_snapshot() as held:
         chunks = [Chunk(table(name), 0) for name in names]

@@ -311,7 +311,7 @@ def test_an_operator_of_anybody_s_is_not_run_by_copy_comparison_repair_or_retry(
 def copy_all(lab: Lab) -> None:
     """Run the first copy of every table, and let the process go again."""
     lab.acquire()
-    copy(lab, *(name.name for name in sorted(x.table.name for x in lab.log.captured() if not x.is_partition)))
+    copy(lab, *(name.name for name in sorted(x.table.name for x in lab.log.tables() if not x.is_partition)))
     lab.ledger.close()
 
 

@@ -417,7 +417,7 @@ def test_a_batch_of_which_some_lanes_are_applied_is_no_difference(copied: Lab) -
     assert part is not None
     context = lab.context(ServerConfig())
     batches = list(lab.reader().read(part, with_key=False))
-    planned = pa.Table.from_batches(list(plan_batch(batches, part.changes, part.first, 3, context)))
+    planned = pa.Table.from_batches(list(plan_batch(batches, part.changes, part.commit_scns, 3, context)))
     some = sorted(set(planned[LANE].to_pylist()))[1:]
     for lane in some:
         rows = planned.filter(pc.equal(planned[LANE], lane)).sort_by(

@@ -59,14 +59,18 @@ class TaskContext:
 
 
 def plan_batch(
-    batches: Iterable[pa.RecordBatch], sizes: NDArray[np.int64], first: Scn, lanes: int, context: TaskContext
+    batches: Iterable[pa.RecordBatch],
+    sizes: NDArray[np.int64],
+    commit_scns: NDArray[np.int64],
+    lanes: int,
+    context: TaskContext,
 ) -> Iterator[pa.RecordBatch]:
     """Give every change of a batch its lane.
 
     Args:
         batches: Change-stream batches; together they hold whole transactions.
         sizes: Number of changes of each transaction, in commit order.
-        first: `commit_scn` of the first transaction; the others follow without a gap.
+        commit_scns: Position of each of them, strictly increasing.
         lanes: How many lanes to use at most.
 
     Yields:
@@ -75,7 +79,8 @@ def plan_batch(
     kept = [batch for batch in discard_instantiated(batches, context.catalog.instantiated) if batch.num_rows]
     if not kept:
         return
-    txn_of = np.concatenate([batch[c.COMMIT_SCN].to_numpy() for batch in kept]) - first
+    # For each change, which of the transactions it is of.
+    txn_of = np.searchsorted(commit_scns, np.concatenate([batch[c.COMMIT_SCN].to_numpy() for batch in kept]))
     tables = {name: table.schema for name, table in context.catalog.tables.items()}
     lane_of = plan_lanes(find_dependencies(kept, txn_of, tables), sizes, lanes)
     offset = 0

@@ -1,4 +1,4 @@
-"""Feeding an apply process from a trigger queue, by Spark jobs."""
+"""Feeding an apply process from a source, by Spark jobs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ from penstock.change import TableName
 from penstock.history import History, Joined
 from penstock.position import Anchor, Limit, Scn
 from penstock.schema import Dictionary, TableSchema
-from penstock.sources.trigger_queue.position import Slice
-from penstock.sources.trigger_queue.queue import Captured, ChangeLog, LogAccess, SliceReader, roots
 from penstock.spark.job import BatchJobs
+from penstock.stream import Slice, Source, SourceAccess, TableVersion, roots
 
 _CATALOG_AGE_S = 30.0
 """How long the catalogues are trusted while nothing looks wrong."""
@@ -35,7 +34,7 @@ _SEEN_EVERY_S = 60.0
 class Definitions(Protocol):
     """What the ledger knows of tables."""
 
-    def save_dictionary(self, captured: Iterable[Captured]) -> None:
+    def save_dictionary(self, versions: Iterable[TableVersion]) -> None:
         """Keep table versions."""
 
     def instantiated(self) -> Mapping[TableName, Scn]:
@@ -65,7 +64,7 @@ class SparkBatch:
 
     @property
     def anchor(self) -> Anchor | None:
-        """The log's last cut at or before the end."""
+        """The source's last cut at or before the end."""
         return self._part.anchor
 
     @property
@@ -87,8 +86,8 @@ class SparkFeed:
         *,
         process: str,
         source: str,
-        access: LogAccess,
-        open_log: Callable[[], ChangeLog],
+        access: SourceAccess,
+        open_source: Callable[[], Source],
         target: Target,
         describe_target: Callable[[Iterable[TableName]], Mapping[TableName, TableSchema]],
         follow_source: Callable[[], None],
@@ -100,7 +99,7 @@ class SparkFeed:
         """Prepare; nothing is opened yet.
 
         Args:
-            access: How tasks reach the log; `open_log` is how this process does.
+            access: How tasks reach the source; `open_source` is how this process does.
             target: How tasks reach the target; `describe_target` reads its catalogue.
             follow_source: Brings the capture up to date after DDL; raises where that takes a person.
             compare: Hears, whenever tables of either side have changed, which are followed, and what the target has;
@@ -109,10 +108,10 @@ class SparkFeed:
         """
         self._spark = spark
         self._process = process
-        self._source = source
+        self._source_name = source
         self._access = access
-        self._log = open_log()
-        self._freer = _Freer(open_log)
+        self._source = open_source()
+        self._freer = _Freer(open_source)
         self._target = target
         self._describe_target = describe_target
         self._follow_source = follow_source
@@ -122,7 +121,7 @@ class SparkFeed:
         self._config = config
         self._jobs: BatchJobs | None = None
         self._known: set[TableName] = set()
-        self._captured: Sequence[Captured] = ()
+        self._versions: Sequence[TableVersion] = ()
         self._catalog: TargetCatalog | None = None
         self._catalog_read_at = 0.0
         self._failed_tables: set[TableName] = set()
@@ -133,7 +132,7 @@ class SparkFeed:
 
     def join(self, history: History) -> Joined:
         """Make sure that the log is of the history that the process has followed, and have it kept."""
-        found = self._log.join(history)
+        found = self._source.join(history)
         self._consumer, self._anchor = history.consumer.id, found.anchor
         return found
 
@@ -141,14 +140,14 @@ class SparkFeed:
         """Get ready to deliver batches to this run of the process, of `known` tables; their partitions may change."""
         self._jobs = BatchJobs(self._spark, process=state.name, epoch=state.epoch)
         self._known = set(known)
-        self._captured, self._catalog = (), None
-        self._log.open()
+        self._versions, self._catalog = (), None
+        self._source.open()
         self._refresh(self._jobs)
         self._jobs.warm_up()
 
     def next_batch(self, after: Scn, limit: Limit) -> SparkBatch | None:
         """Return the transactions that follow `after`; None when there are none yet."""
-        part = self._log.next_slice(after, limit, anchor=self._anchor)
+        part = self._source.next_slice(after, limit, anchor=self._anchor)
         if part is None:
             return None
         # Whatever keeps the batch from being applied ends in another `join`.
@@ -160,14 +159,14 @@ class SparkFeed:
         assert self._jobs is not None
         if time.monotonic() - self._seen_at > _SEEN_EVERY_S:
             self._seen_at = time.monotonic()
-            self._freer.do(lambda log: log.seen(self._consumer))
+            self._freer.do(lambda source: source.seen(self._consumer))
         is_aged = time.monotonic() - self._catalog_read_at > _CATALOG_AGE_S
-        if is_aged or self._log.captured_count() != len(self._captured):
+        if is_aged or self._source.count_tables() != len(self._versions):
             self._refresh(self._jobs)
 
     def wait(self, stop: threading.Event, timeout_s: float) -> None:
         """Return when the source may have something; when told to stop, or after the timeout, at the latest."""
-        self._log.wait(stop, timeout_s)
+        self._source.wait(stop, timeout_s)
 
     def apply(self, part: Slice, lanes: int) -> Sequence[LaneResult]:
         """Apply a slice with up-to-date definitions of both sides."""
@@ -183,15 +182,15 @@ class SparkFeed:
 
     def tick(self) -> Scn:
         """Return a position that every transaction committed before the call lies at or before."""
-        return self._log.tick()
+        return self._source.tick()
 
     def free(self, upto: Scn) -> None:
         """Free the log in the background, as soon as the last freeing is done."""
-        self._freer.do(lambda log: log.free(upto, self._consumer))
+        self._freer.do(lambda source: source.free(upto, self._consumer))
 
     def close(self) -> None:
         """Close the sessions with the source."""
-        self._log.close()
+        self._source.close()
         self._freer.close()
 
     def _refresh(self, jobs: BatchJobs) -> None:
@@ -199,14 +198,14 @@ class SparkFeed:
         is_aged = self._catalog is None or time.monotonic() - self._catalog_read_at > _CATALOG_AGE_S
         if is_aged:
             self._follow_source()
-        if self._log.captured_count() != len(self._captured):
-            self._captured = self._log.captured()
-            self._definitions.save_dictionary(self._captured)
+        if self._source.count_tables() != len(self._versions):
+            self._versions = self._source.tables()
+            self._definitions.save_dictionary(self._versions)
             is_new = True
-            if not {name for name in roots(self._captured) if self._is_meant(name)} <= self._known:
+            if not {name for name in roots(self._versions) if self._is_meant(name)} <= self._known:
                 raise TablesAddedError("tables were added to the capture set; they are copied first")
             # A partition that is detached later is no new table.
-            self._known |= {c.table.name for c in self._captured if c.root in self._known}
+            self._known |= {v.table.name for v in self._versions if v.root in self._known}
         # Somebody may just have added what the target lacks; the next change must not fail any more.
         catalog = self._catalog
         if catalog is None or is_new or is_aged or self._is_lacking:
@@ -218,23 +217,23 @@ class SparkFeed:
         is_new = is_new or catalog != self._catalog
         self._catalog = catalog
         if is_new:
-            dictionary = Dictionary(captured.table for captured in self._captured)
-            followed = self._known & roots(self._captured).keys()
+            dictionary = Dictionary(version.table for version in self._versions)
+            followed = self._known & roots(self._versions).keys()
             self._is_lacking = self._compare(followed, {name: table.schema for name, table in catalog.tables.items()})
-            reader = SliceReader.of(self._source, self._access, self._captured, follows=self._known)
+            reader = self._access.reader(self._source_name, self._versions, follows=self._known)
             jobs.share(reader, TaskContext(self._target, catalog, dictionary, self._config))
 
     def _reread(self, catalog: TargetCatalog, names: Collection[TableName]) -> TargetCatalog:
         """Describe some tables anew: one that fails again and again is not to cost as much as all of them."""
         kept = {name: table for name, table in catalog.tables.items() if name not in names}
-        found = self._describe_target({captured.table.name for captured in self._captured} & self._known & set(names))
+        found = self._describe_target({v.table.name for v in self._versions} & self._known & set(names))
         return replace(catalog, tables=kept | {name: TargetTable(table) for name, table in found.items()})
 
     def _read_catalog(self) -> TargetCatalog:
-        tables = self._describe_target({c.table.name for c in self._captured if c.table.name in self._known})
+        tables = self._describe_target({v.table.name for v in self._versions if v.table.name in self._known})
         copied = self._definitions.instantiated()
         # A partition was copied with its root.
-        instantiated = dict(copied) | {c.table.name: copied[c.root] for c in self._captured if c.root in copied}
+        instantiated = dict(copied) | {v.table.name: copied[v.root] for v in self._versions if v.root in copied}
         return TargetCatalog(
             tables={name: TargetTable(table) for name, table in tables.items()},
             instantiated=instantiated,
@@ -245,21 +244,21 @@ class SparkFeed:
 class _Freer:
     """Tells the source what is done with, on a thread of its own, one thing at a time."""
 
-    def __init__(self, open_log: Callable[[], ChangeLog]) -> None:
-        self._log = open_log()
+    def __init__(self, open_source: Callable[[], Source]) -> None:
+        self._source = open_source()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="free")
         self._running: Future[object] | None = None
 
-    def do(self, work: Callable[[ChangeLog], object]) -> None:
+    def do(self, work: Callable[[Source], object]) -> None:
         if self._running is not None:
             if not self._running.done():
                 return
             # A failure to free is a failure of the source; the next batch would meet it too.
             self._running.result()
-        self._running = self._thread.submit(work, self._log)
+        self._running = self._thread.submit(work, self._source)
 
     def close(self) -> None:
         if self._running is not None:
             self._running.exception()
             self._running = None
-        self._log.close()
+        self._source.close()

@@ -23,6 +23,7 @@ from penstock.dialects.base import CaptureBehind, DatabasePlan, Emptying, Lackin
 from penstock.errors import OperatorError, PenstockError, RetryableError
 from penstock.events import Event, Facts
 from penstock.history import ConsumerState
+from penstock.patterns import TablePattern
 from penstock.pipeline import resync
 from penstock.pipeline.background import BackgroundRun
 from penstock.pipeline.feed import SparkFeed
@@ -37,9 +38,8 @@ from penstock.position import START, Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.instantiate import CopyListener, Instantiator
 from penstock.snapshot.task import CopyContext
-from penstock.sources.trigger_queue.patterns import TablePattern
-from penstock.sources.trigger_queue.queue import Captured, ChangeLog, roots
 from penstock.spark.job import ChunkJobs, CompareJobs
+from penstock.stream import Source, TableVersion, roots
 from penstock.text import count
 from penstock.verify import compare
 from penstock.verify.compare import VerifyResult
@@ -177,19 +177,19 @@ class Pipeline:
         is_set_up = self._target.has_ledger() and self._source.has_capture()
         if not is_set_up:
             return not_set_up(self.config.name)
-        with closing(self._target.ledger()) as ledger, closing(self._source.open_log()) as log:
+        with closing(self._target.ledger()) as ledger, closing(self._source.open_source()) as stream:
             refused = None
             try:
-                process = _held(ledger, log)
+                process = _held(ledger, stream)
             except OperatorError as exc:
                 process, refused = ledger.state(), str(exc)
             copied = ledger.instantiated()
-            followed = set(self._followed(log.captured(), copied))
+            followed = set(self._followed(stream.tables(), copied))
             return status_of(
                 self.config.name,
                 process,
-                log.backlog(process.low_watermark if process else START),
-                log.consumers(),
+                stream.backlog(process.low_watermark if process else START),
+                stream.consumers(),
                 is_running=ledger.is_running(),
                 copied=[copied[name] for name in followed if name in copied],
                 to_copy=len(followed - set(copied)),
@@ -217,12 +217,12 @@ class Pipeline:
         with (
             self._told_of_locks(lambda wait: listener.warned(str(wait))),
             closing(self._target.ledger()) as ledger,
-            closing(self._source.open_log()) as log,
+            closing(self._source.open_source()) as stream,
         ):
-            _held(ledger, log)
+            _held(ledger, stream)
             uncaptured = self._source.not_captured(self.config.capture.tables)
             copied = ledger.instantiated()
-            followed = self._followed(log.captured(), copied)
+            followed = self._followed(stream.tables(), copied)
             if tables:
                 followed, uncaptured = self._only(tables, followed, uncaptured)
             source = self._source.describe(followed - {found.table for found in uncaptured})
@@ -249,13 +249,13 @@ class Pipeline:
                 jobs,
                 listener,
                 consistency_point=lambda: _low_watermark(ledger),
-                tick=log.tick,
+                tick=stream.tick,
                 is_running=ledger.is_running,
                 repair=repair,
             )
             if repair:
                 ledger.note_brought([table.table for table in result.tables if not table.differing], began_at)
-            root_of = {captured.table.name: captured.root for captured in log.captured()}
+            root_of = {version.table.name: version.root for version in stream.tables()}
             result = compare.with_queued(result, self.errors().count_by_table(root_of))
             return replace(result, unchecked=[str(found) for found in uncaptured])
 
@@ -275,8 +275,8 @@ class Pipeline:
         """Return who the log at the source is kept for, the one that is furthest behind first."""
         if not self._source.has_capture():
             raise OperatorError("there is no capture set", where=self._source.label, do="run `penstock setup`")
-        with closing(self._source.open_log()) as log:
-            return log.consumers()
+        with closing(self._source.open_source()) as stream:
+            return stream.consumers()
 
     def remove_consumer(self, name: str) -> ConsumerState:
         """Keep the log no more for a consumer of this name, or id; returns what it held back.
@@ -355,7 +355,7 @@ class Pipeline:
                 process=self.config.name,
                 source=self.config.capture.connection,
                 access=self._source.access,
-                open_log=self._source.open_log,
+                open_source=self._source.open_source,
                 target=self._target.access,
                 describe_target=self._target.describe,
                 follow_source=lambda: self._follow(listener),
@@ -413,9 +413,9 @@ class Pipeline:
     def _is_meant(self, table: TableName) -> bool:
         return any(TablePattern.parse(text).matches(table) for text in self.config.capture.tables)
 
-    def _followed(self, captured: Iterable[Captured], copied: Container[TableName]) -> set[TableName]:
+    def _followed(self, versions: Iterable[TableVersion], copied: Container[TableName]) -> set[TableName]:
         """The captured tables that this pipeline means, and those that it has copied; the set may have others' too."""
-        return {name for name in roots(captured) if name in copied or self._is_meant(name)}
+        return {name for name in roots(versions) if name in copied or self._is_meant(name)}
 
     def _only(
         self, patterns: Sequence[str], followed: set[TableName], uncaptured: Sequence[Uncaptured]
@@ -509,8 +509,8 @@ class Pipeline:
         listener: CopyListener,
     ) -> Collection[TableName]:
         """Copy what is not copied yet; returns the tables that were captured when it began."""
-        with closing(self._source.open_log()) as log:
-            versions = log.captured()
+        with closing(self._source.open_source()) as stream:
+            versions = stream.tables()
         followed = self._followed(versions, ledger.instantiated())
         captured = {name: table for name, table in roots(versions).items() if name in followed}
         existing = self._source.describe(captured)
@@ -568,8 +568,8 @@ def _not_for_ever(spark: SparkSession, stop: threading.Event) -> Iterator[None]:
         over.set()
 
 
-def _held(ledger: TargetLedger, log: ChangeLog) -> ProcessState | None:
-    """Return where the process stands, once it is sure that the log has the history it follows.
+def _held(ledger: TargetLedger, stream: Source) -> ProcessState | None:
+    """Return where the process stands, once it is sure that the source has the history it follows.
 
     Raises:
         OperatorError: It has another one.
@@ -578,7 +578,7 @@ def _held(ledger: TargetLedger, log: ChangeLog) -> ProcessState | None:
         state = ledger.state()
         try:
             if state is not None:
-                log.hold_against(state.history)
+                stream.hold_against(state.history)
         except OperatorError:
             # A run that is at work has the log freed up to where it stands, which is read a moment earlier.
             if ledger.state() == state:

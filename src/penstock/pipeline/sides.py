@@ -20,7 +20,8 @@ from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.instantiate import CopyDestination, CopyLedger, CopyOrigin
 from penstock.snapshot.task import LoaderAccess, ReaderAccess
-from penstock.sources.trigger_queue.queue import ChangeLog, LogAccess
+from penstock.stream import Source
+from penstock.stream import SourceAccess as StreamAccess
 from penstock.verify.compare import RangeComparer
 
 
@@ -34,7 +35,7 @@ class SetupSession(Protocol):
         """Carry out a step, inside a transaction."""
 
 
-class SourceAccess(LogAccess, ReaderAccess, Protocol):
+class SourceAccess(StreamAccess, ReaderAccess, Protocol):
     """How tasks reach the source."""
 
 
@@ -123,8 +124,8 @@ class SourceSide(Protocol):
     def has_capture(self) -> bool:
         """Whether setup has made a capture set here."""
 
-    def open_log(self) -> ChangeLog:
-        """Open the change log."""
+    def open_source(self) -> Source:
+        """Open what the driver follows changes by."""
 
     def identity(self) -> str:
         """What no other database has, as long as the server runs."""

@@ -13,7 +13,7 @@ from penstock.events import Facts
 from penstock.history import ConsumerState
 from penstock.position import Scn
 from penstock.schema import TableSchema
-from penstock.sources.trigger_queue.queue import Backlog
+from penstock.stream import Backlog
 
 
 @dataclass(frozen=True)

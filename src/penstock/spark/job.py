@@ -34,20 +34,19 @@ from penstock.apply.task import (
     unpack,
 )
 from penstock.errors import PenstockError, RetryableError, from_json
-from penstock.position import START
+from penstock.position import START, Scn
 from penstock.snapshot.chunk import Chunk
 from penstock.snapshot.instantiate import CopyListener, Work
 from penstock.snapshot.task import CopyContext, copy_chunks
-from penstock.sources.trigger_queue.position import Slice
-from penstock.sources.trigger_queue.queue import SliceReader
 from penstock.spark.schemas import PACKED
+from penstock.stream import Reader, Slice
 from penstock.verify.compare import CompareContext, RangeResult
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Value = TypeVar("Value")
 
-Shared: TypeAlias = "Broadcast[tuple[SliceReader, TaskContext]]"
+Shared: TypeAlias = "Broadcast[tuple[Reader, TaskContext]]"
 
 _FAILURES = (PySparkException, Py4JJavaError)
 """What a job fails with; the second where PySpark knows no error of its own, as when it was cancelled."""
@@ -71,7 +70,7 @@ class BatchJobs:
         self._epoch = epoch
         self._shared: Shared | None = None
 
-    def share(self, reader: SliceReader, context: TaskContext) -> None:
+    def share(self, reader: Reader, context: TaskContext) -> None:
         """Use these from the next batch on; to be called before the first one."""
         if self._shared is not None:
             self._shared.unpersist()
@@ -81,7 +80,7 @@ class BatchJobs:
         """Have a worker started, and its sessions opened, before the first batch is waiting for them."""
         assert self._shared is not None
         shared = self._shared
-        _for_each(self._spark, [None], lambda _: shared.value[0].access.log().open())
+        _for_each(self._spark, [None], lambda _: shared.value[0].open())
         self.run(Slice.empty(START), lanes=1)
 
     def run(self, part: Slice, *, lanes: int) -> Sequence[LaneResult]:
@@ -118,7 +117,7 @@ class BatchJobs:
             reader, context = shared.value
             with _carried():
                 batches = reader.read(part, with_key=False)
-                yield from pack(plan_batch(batches, part.changes, part.first, lanes, context))
+                yield from pack(plan_batch(batches, part.changes, part.commit_scns, lanes, context))
 
         def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             _, context = shared.value
@@ -140,21 +139,21 @@ class BatchJobs:
         )
 
 
-def read_in_commit_order(reader: SliceReader, part: Slice, context: TaskContext) -> Iterator[pa.Table]:
+def read_in_commit_order(reader: Reader, part: Slice, context: TaskContext) -> Iterator[pa.Table]:
     """Read a slice window by window, each as large as a group, so that no more is sorted, and held, at a time."""
     for window in part.windows(group_sizes(context.config.group_changes), GROUP_BYTES):
         batches = reader.read(window, with_key=False)
         yield in_commit_order(batches, context.catalog.instantiated)
 
 
-def large_transaction(reader: SliceReader, part: Slice) -> LargeTransaction:
+def large_transaction(reader: Reader, part: Slice) -> LargeTransaction:
     """Make a slice of one large transaction readable piece by piece."""
     read = partial(reader.read, part, with_key=False)
     return LargeTransaction(
-        commit_scn=part.first,
+        commit_scn=Scn(int(part.commit_scns[0])),
         committed_at_us=part.committed_at_us,
         # Some of its changes may be of tables that the pipeline is not about.
-        changes=sum(batch.num_rows for batch in read()) if reader.left_out else part.total_changes,
+        changes=sum(batch.num_rows for batch in read()) if reader.leaves_out else part.total_changes,
         size_bytes=int(part.size_bytes[0]),
         read=read,
     )

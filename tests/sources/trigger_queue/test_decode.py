@@ -19,7 +19,7 @@ from penstock.change import TableName
 from penstock.errors import MalformedInputError, OperatorError
 from penstock.position import Scn
 from penstock.sources.trigger_queue.decode import LOG_SCHEMA, CapturedTable, Decoder, change_by_change
-from penstock.sources.trigger_queue.position import Slice
+from penstock.sources.trigger_queue.position import QueueSlice
 
 EMP = TableName("public", "emp")
 TABLES = {
@@ -29,12 +29,12 @@ TABLES = {
 }
 
 
-def a_slice(*txn_ids: int, changes: Sequence[int] = (), after: int = 100) -> Slice:
+def a_slice(*txn_ids: int, changes: Sequence[int] = (), after: int = 100) -> QueueSlice:
     n = len(txn_ids)
-    return Slice(
+    return QueueSlice(
         after=Scn(after),
         end=Scn(after + n),
-        first=Scn(after + 1),
+        commit_scns=np.arange(after + 1, after + 1 + n),
         txn_ids=np.array(txn_ids, np.int64),
         changes=np.array(changes or [1] * n, np.int64),
         size_bytes=np.zeros(n, np.int64),
@@ -53,7 +53,7 @@ def row(txn_id: int, seq: int = 1) -> tuple[Any, ...]:
     return (txn_id, seq, 16400, 1, "I", None, '{"id":"1"}')
 
 
-def decode(part: Slice, *batches: pa.RecordBatch, with_key: bool = False) -> list[dict[str, Any]]:
+def decode(part: QueueSlice, *batches: pa.RecordBatch, with_key: bool = False) -> list[dict[str, Any]]:
     decoded = list(Decoder("shop", part, TABLES).decode(batches, with_key=with_key))
     assert all(batch.schema.equals(c.ARROW_SCHEMA) for batch in decoded)
     return [change for batch in decoded for change in batch.to_pylist()]
@@ -159,9 +159,11 @@ def test_rows_are_numbered_alike_however_they_come_in_batches(data: st.DataObjec
 
 
 @pytest.mark.parametrize(
-    "part", [Slice.empty(Scn(1)), a_slice(6, changes=[0]), a_slice(4, changes=[0])], ids=["empty", "later", "earlier"]
+    "part",
+    [QueueSlice.empty(Scn(1)), a_slice(6, changes=[0]), a_slice(4, changes=[0])],
+    ids=["empty", "later", "earlier"],
 )
-def test_nothing_of_other_slices_comes_out(part: Slice) -> None:
+def test_nothing_of_other_slices_comes_out(part: QueueSlice) -> None:
     assert decode(part, log(row(5)), log()) == []
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from penstock.apply.ledger import LaneClaim, LaneLedger
 from penstock.apply.target import TargetSession
+from penstock.change import TableName
 from penstock.dialects.postgres.change_log import ChangeLog
 from penstock.dialects.postgres.copy import PostgresChunkReader
 from penstock.dialects.postgres.lane_ledger import PostgresLaneLedger, lane_application_name
 from penstock.dialects.postgres.session import PostgresSession
 from penstock.snapshot.chunk import CopySource
+from penstock.sources.trigger_queue.queue import QueueReader
+from penstock.stream import TableVersion
 
 _logs: dict[PostgresSource, ChangeLog] = {}
 _sessions: dict[PostgresTarget, tuple[int, PostgresSession]] = {}
@@ -28,6 +32,10 @@ class PostgresSource:
         if self not in _logs:
             _logs[self] = ChangeLog(self.url, self.set_name)
         return _logs[self]
+
+    def reader(self, source: str, tables: Sequence[TableVersion], *, follows: Collection[TableName]) -> QueueReader:
+        """Return a reader of the log."""
+        return QueueReader.of(source, self, tables, follows=follows)
 
     def chunk_reader(self, source: CopySource) -> PostgresChunkReader:
         """Return a reader of chunks."""

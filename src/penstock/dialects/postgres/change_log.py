@@ -37,8 +37,8 @@ from penstock.history import Consumer, ConsumerState, History, Joined, freed, jo
 from penstock.position import Anchor, Limit, Scn
 from penstock.schema import TableSchema
 from penstock.sources.trigger_queue.decode import change_by_change
-from penstock.sources.trigger_queue.position import Slice
-from penstock.sources.trigger_queue.queue import Backlog, Captured
+from penstock.sources.trigger_queue.position import QueueSlice
+from penstock.stream import Backlog, TableVersion
 
 _PAGE = 1_000_000
 """Most transactions of one interval held in memory at once."""
@@ -64,7 +64,7 @@ class ChangeLog:
         self._ticks = Ticks(self._sql, url, set_name)
         self._session: Connection | None = None
         self._reader: ArrowReader | None = None
-        self._page: Slice | None = None
+        self._page: QueueSlice | None = None
         self._sleeper: Sleeper | None = None
         self._where = f"capture set {set_name}, {label(url)}"
         self._freed_below = 0
@@ -107,7 +107,7 @@ class ChangeLog:
 
     def next_slice(
         self, after: Scn, limit: Limit, *, until: Scn | None = None, anchor: Anchor | None = None
-    ) -> Slice | None:
+    ) -> QueueSlice | None:
         """Return the transactions that follow `after`, as many as `limit` allows; None when there are none yet.
 
         The log is cut here if it has not been cut behind `after` yet. With `until` it is only read up to that
@@ -173,7 +173,7 @@ class ChangeLog:
                 raise freed(position, where=self._where)
             return tick.anchor
 
-    def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
+    def read(self, part: QueueSlice) -> Iterator[pa.RecordBatch]:
         """Yield the log rows of a slice (`decode.LOG_SCHEMA`), with rows of other transactions in between."""
         # A session that was lost may be opened anew on a server with another history, which has no such cut: no row
         # comes then, and the decoder misses them.
@@ -192,7 +192,7 @@ class ChangeLog:
             for batch in stored:
                 yield change_by_change(batch)
 
-    def captured(self) -> list[Captured]:
+    def tables(self) -> list[TableVersion]:
         """Return every version of every captured table, oldest first."""
         with speaking("read the captured tables", self._url):
             rows = self._sql().execute(
@@ -205,10 +205,10 @@ class ChangeLog:
             for relid, version, definition, root_schema, root_name in rows:
                 table = TableSchema.from_definition(definition, version=version)
                 root = TableName(root_schema, root_name) if root_name else table.name
-                found.append(Captured(relid, table, definition, root))
+                found.append(TableVersion(relid, table, definition, root))
             return found
 
-    def captured_count(self) -> int:
+    def count_tables(self) -> int:
         """How many table versions there are."""
         with speaking("read the captured tables", self._url):
             row = self._sql().execute(f"SELECT count(*) FROM {self._set}.captured").fetchone()
@@ -315,7 +315,7 @@ class ChangeLog:
         self._session = self._page = self._sleeper = None
         self._close_reader()
 
-    def _find_page(self, after: Scn, anchor: Anchor | None, *, may_cut: bool) -> Slice | None:
+    def _find_page(self, after: Scn, anchor: Anchor | None, *, may_cut: bool) -> QueueSlice | None:
         start = self._ticks.at_or_before(after)
         end = self._ticks.behind(after)
         if anchor is not None and (start is None or start.anchor != anchor):
@@ -332,7 +332,7 @@ class ChangeLog:
             return replace(page, cut=end.anchor)
         return self._cut_page(start) if may_cut else None
 
-    def _cut_page(self, last: Tick) -> Slice | None:
+    def _cut_page(self, last: Tick) -> QueueSlice | None:
         """List what was committed since the last tick, and cut behind it; None when that is nothing."""
         snapshot = Snapshot.current(self._sql())
         page = self._read_page(last, snapshot, last.scn, skip=0)
@@ -344,7 +344,7 @@ class ChangeLog:
             return self._find_page(last.scn, last.anchor, may_cut=False)
         return replace(page, end=page.end if len(page) == _PAGE else tick.scn, cut=tick.anchor)
 
-    def _read_page(self, start: Tick, upto: Snapshot, end: Scn, *, skip: int) -> Slice:
+    def _read_page(self, start: Tick, upto: Snapshot, end: Scn, *, skip: int) -> QueueSlice:
         """List the transactions between two snapshots in commit order, leaving out the first `skip`.
 
         Returns:
@@ -372,10 +372,10 @@ class ChangeLog:
         )
         order = np.argsort(found["place"].to_numpy(), kind="stable")[0 if by_place else skip :]
         after = Scn(start.scn + skip)
-        return Slice(
+        return QueueSlice(
             after=after,
             end=end if len(order) < _PAGE else Scn(after + len(order)),
-            first=Scn(after + 1),
+            commit_scns=np.arange(after + 1, after + 1 + len(order)),
             txn_ids=found["txn_id"].to_numpy()[order],
             changes=found["changes"].to_numpy()[order],
             size_bytes=found["size_bytes"].to_numpy()[order],

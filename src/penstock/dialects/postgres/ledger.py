@@ -24,7 +24,7 @@ from penstock.history import Consumer, History, Joined, Origin
 from penstock.position import Anchor, Scn
 from penstock.snapshot.chunk import Chunk
 from penstock.snapshot.instantiate import HeldSnapshot, OpenCopy
-from penstock.sources.trigger_queue.queue import Captured
+from penstock.stream import TableVersion
 
 _PAGE = 200
 
@@ -317,7 +317,7 @@ class PostgresLedger:
             empty(connection, emptying.tables)
             return emptying
 
-    def save_dictionary(self, captured: Iterable[Captured]) -> None:
+    def save_dictionary(self, versions: Iterable[TableVersion]) -> None:
         """Keep table versions, with the definitions they were read from, beside the rows they describe."""
         with speaking("write the ledger", self._url), self._sql().transaction():
             self._sql().cursor().executemany(
@@ -325,7 +325,7 @@ class PostgresLedger:
                 " VALUES (%s, %s, %s, %s, %s) ON CONFLICT DO NOTHING",
                 [
                     [self._process, t.name.schema, t.name.name, t.version, json.dumps(definition)]
-                    for t, definition in ((c.table, c.definition) for c in captured)
+                    for t, definition in ((v.table, v.definition) for v in versions)
                 ],
             )
 

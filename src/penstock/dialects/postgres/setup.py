@@ -33,8 +33,8 @@ from penstock.dialects.postgres.privileges import may, missing_source_grants, mi
 from penstock.dialects.postgres.resources import sql_text
 from penstock.dialects.postgres.resync import copied_by_others, only, tables_with_rows
 from penstock.errors import OperatorError, PenstockError
+from penstock.patterns import TablePattern
 from penstock.schema import TableSchema
-from penstock.sources.trigger_queue.patterns import TablePattern
 
 _OLDEST = 14
 

@@ -212,7 +212,7 @@ class PostgresSourceSide(_PostgresSide):
             refuse_foreign(connection, self._set_name)
             return capture.is_installed(connection, self._set_name)
 
-    def open_log(self) -> ChangeLog:
+    def open_source(self) -> ChangeLog:
         """Open the change log."""
         return ChangeLog(self._url, self._set_name)
 

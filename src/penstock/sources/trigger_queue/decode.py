@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from penstock import change as c
 from penstock.change import Op, TableName
 from penstock.errors import MalformedInputError, OperatorError
-from penstock.sources.trigger_queue.position import Slice
+from penstock.sources.trigger_queue.position import QueueSlice
 
 LOG_SCHEMA = pa.schema(
     [
@@ -53,7 +53,7 @@ class Decoder:
     def __init__(
         self,
         source: str,
-        part: Slice,
+        part: QueueSlice,
         tables: Mapping[tuple[int, int], CapturedTable],
         left_out: Collection[tuple[int, int]] = (),
     ) -> None:
@@ -94,7 +94,7 @@ class Decoder:
                 f"transaction {self._slice.txn_ids[first]} has {self._seen[first]} changes in the log where"
                 f" {self._slice.changes[first]} were counted{others}: the log was freed or altered meanwhile, or is"
                 " that of another server now",
-                where=f"source {self._source}, position {self._slice.first + first}",
+                where=f"source {self._source}, position {self._slice.commit_scns[first]}",
                 do="run again; if that is refused, `penstock resync --all` prepares a new first copy",
             )
 
@@ -121,7 +121,7 @@ class Decoder:
         columns = {
             c.SOURCE: pa.repeat(self._source, n),
             c.TXN_ID: pc.cast(batch["txn_id"], pa.string()),
-            c.COMMIT_SCN: pa.array(self._slice.first + rank, pa.int64()),
+            c.COMMIT_SCN: pa.array(self._slice.commit_scns[rank], pa.int64()),
             c.CHANGE_SEQ: pa.array(self._change_seq(ids), pa.int64()),
             c.TXN_CHANGES: pa.array(self._slice.changes[rank], pa.int64()),
             c.SCN: batch["seq"],

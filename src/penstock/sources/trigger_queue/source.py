@@ -25,8 +25,8 @@ from pyspark.sql.types import StructType
 from penstock.errors import ConfigError
 from penstock.history import Consumer, freed, other_history
 from penstock.position import Anchor, Limit, Scn
-from penstock.sources.trigger_queue.position import Slice, offset_json, offset_position
-from penstock.sources.trigger_queue.queue import ChangeLog, LogAccess, SliceReader
+from penstock.sources.trigger_queue.position import QueueSlice, offset_json, offset_position
+from penstock.sources.trigger_queue.queue import ChangeLog, LogAccess, QueueReader
 from penstock.spark.schemas import CHANGES
 
 _EVERYTHING = Limit(max_transactions=2**62, max_changes=2**62, max_bytes=2**62)
@@ -100,7 +100,7 @@ class _Options:
 
 @dataclass
 class _SlicePartition(InputPartition):
-    part: Slice
+    part: QueueSlice
 
 
 class _Reader:
@@ -117,7 +117,7 @@ class _Reader:
     def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, _SlicePartition):
             return  # Spark stands one of its own in for none at all.
-        reader = SliceReader.of(self._options.source, self._access, self._access.log().captured())
+        reader = QueueReader.of(self._options.source, self._access, self._access.log().tables())
         yield from reader.read(partition.part)
 
 
@@ -194,7 +194,7 @@ class _StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow
         return log
 
 
-def slices_between(log: ChangeLog, start: Scn, end: Scn, cut: Anchor | None = None) -> Iterator[Slice]:
+def slices_between(log: ChangeLog, start: Scn, end: Scn, cut: Anchor | None = None) -> Iterator[QueueSlice]:
     """Yield the transactions after `start` up to and including `end`: the same ones on every call.
 
     Raises:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.change import TableName
 from penstock.errors import ConfigError
-from penstock.sources.trigger_queue.patterns import TablePattern
+from penstock.patterns import TablePattern
 
 names = st.text(st.sampled_from('ab.*?"\\[ \n'), min_size=1, max_size=5)
 

@@ -1,0 +1,276 @@
+"""What every source owes: its transactions cut into slices, and readers that turn a slice into the change stream.
+
+The driver asks a `Source` for slices, which hold no rows. A slice travels to a task, where the source's `Reader` yields
+its changes as Arrow batches (`change.ARROW_SCHEMA`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from penstock.change import TableName
+from penstock.history import ConsumerState, History, Joined
+from penstock.position import Anchor, Limit, Scn
+from penstock.schema import TableSchema
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A run of transactions in commit order: the same ones on every read, until they are freed.
+
+    The arrays have one entry for each transaction. A source whose reader has to know more of them adds arrays in a
+    subclass, and names them in `PER_TRANSACTION`.
+
+    Attributes:
+        after: Position before the first transaction.
+        end: Position after the last one; at least its `commit_scn`.
+        commit_scns: Position of each transaction: strictly increasing, with gaps.
+        changes: Number of changes of each transaction.
+        size_bytes: Size of each transaction's images.
+        committed_at_us: When each was committed, microseconds since 1970 in UTC.
+        is_large: It is one transaction that must not be held in memory.
+        start: The source's last cut at or before `after`.
+        cut: The cut behind its transactions, by which they got their positions.
+    """
+
+    PER_TRANSACTION: ClassVar[tuple[str, ...]] = ("commit_scns", "changes", "size_bytes", "committed_at_us")
+
+    after: Scn
+    end: Scn
+    commit_scns: NDArray[np.int64]
+    changes: NDArray[np.int64]
+    size_bytes: NDArray[np.int64]
+    committed_at_us: NDArray[np.int64]
+    is_large: bool = False
+    start: Anchor | None = None
+    cut: Anchor | None = None
+
+    def __len__(self) -> int:
+        return len(self.commit_scns)
+
+    @classmethod
+    def empty(cls, at: Scn) -> Self:
+        """No transactions, at a position."""
+        none: dict[str, Any] = dict.fromkeys(cls.PER_TRANSACTION, np.zeros(0, np.int64))
+        return cls(after=at, end=at, **none)
+
+    @property
+    def anchor(self) -> Anchor | None:
+        """The last cut at or before its end."""
+        return self.cut if self.cut is not None and self.cut.scn == self.end else self.start
+
+    @property
+    def last_committed_at(self) -> datetime | None:
+        """When the last of them was committed; None without transactions."""
+        if len(self) == 0:
+            return None
+        return datetime.fromtimestamp(int(self.committed_at_us.max()) / 1_000_000, UTC)
+
+    @property
+    def total_changes(self) -> int:
+        """Number of changes in all transactions together."""
+        return int(self.changes.sum())
+
+    def has_next(self, position: Scn) -> bool:
+        """Whether the transaction behind a position is among them."""
+        return len(self) > 0 and self.after <= position < self.commit_scns[-1]
+
+    def take(self, after: Scn, limit: Limit, until: Scn | None) -> Self:
+        """Return those behind a position, as many as the limit allows, and at most up to `until`; at least one."""
+        skip = int(np.searchsorted(self.commit_scns, after, side="right"))
+        changes, size_bytes = self.changes[skip:], self.size_bytes[skip:]
+        is_large = (changes > limit.large_changes) | (size_bytes > limit.large_bytes)
+        count = min(
+            limit.max_transactions,
+            _fitting(changes, limit.max_changes),
+            _fitting(size_bytes, limit.max_bytes),
+            max(1, int(np.argmax(is_large))) if is_large.any() else len(is_large),
+        )
+        if until is not None:
+            count = min(count, int(np.searchsorted(self.commit_scns[skip:], until, side="right")))
+        part = self._cut(skip, skip + count)
+        end = part.end if until is None else Scn(min(part.end, until))
+        return replace(part, after=after, end=end, is_large=bool(is_large[:1].any()))
+
+    def split(self, parts: int) -> list[Self]:
+        """Cut into at most `parts` slices of about equal numbers of changes; no transaction is cut."""
+        if len(self) == 0:
+            return []
+        ends = np.cumsum(self.changes)
+        targets = ends[-1] * np.arange(1, parts) / parts
+        cuts = [0, *sorted(set(np.searchsorted(ends, targets) + 1) - {0, len(self)}), len(self)]
+        return [self._cut(a, b) for a, b in pairwise(cuts) if b > a]
+
+    def windows(self, sizes: Iterable[int], max_bytes: int) -> Iterator[Self]:
+        """Cut into consecutive slices; each ends with the transaction that reaches one of the limits.
+
+        Args:
+            sizes: The number of changes for each slice; enough of them.
+        """
+        changes, size_bytes = np.cumsum(self.changes), np.cumsum(self.size_bytes)
+        first = 0
+        for max_changes in sizes:
+            if first == len(self):
+                return
+            by_changes = np.searchsorted(changes, (changes[first - 1] if first else 0) + max_changes)
+            by_bytes = np.searchsorted(size_bytes, (size_bytes[first - 1] if first else 0) + max_bytes)
+            end = min(int(min(by_changes, by_bytes)) + 1, len(self))
+            yield self._cut(first, end)
+            first = end
+
+    def _cut(self, a: int, b: int) -> Self:
+        return replace(
+            self,
+            after=self.after if a == 0 else Scn(int(self.commit_scns[a - 1])),
+            end=self.end if b == len(self) else Scn(int(self.commit_scns[b - 1])),
+            is_large=False,
+            **{name: getattr(self, name)[a:b] for name in self.PER_TRANSACTION},
+        )
+
+
+def _fitting(sizes: NDArray[np.int64], most: int) -> int:
+    """How many of the first entries stay below `most` together; at least one."""
+    return max(1, int(np.searchsorted(np.cumsum(sizes), most, side="right")))
+
+
+@dataclass(frozen=True)
+class TableVersion:
+    """One version of a table that changes are captured of.
+
+    Attributes:
+        id: The source's own number of the table, which it keeps when it is renamed.
+        table: The table as it was in that version.
+        definition: The JSON it was read from, as it is kept in the ledger.
+        root: The table that it is a partition of: its rows are changes of that table, only its truncation is its
+            own. Otherwise the table itself.
+    """
+
+    id: int
+    table: TableSchema
+    definition: Mapping[str, Any]
+    root: TableName
+
+    @property
+    def is_partition(self) -> bool:
+        """Whether its rows are captured as those of its root."""
+        return self.root != self.table.name
+
+
+def roots(versions: Iterable[TableVersion]) -> dict[TableName, TableSchema]:
+    """Return the tables as they are now: neither partitions, nor by names they had before."""
+    last = {v.id: v for v in sorted(versions, key=lambda v: v.table.version)}
+    return {v.table.name: v.table for v in last.values() if not v.is_partition}
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """What waits at the source after a position.
+
+    Attributes:
+        oldest_at: When the oldest change that waits was made.
+        size_bytes: Disk that the source takes for what it keeps.
+    """
+
+    changes: int
+    oldest_at: datetime | None
+    size_bytes: int
+
+
+class Reader(Protocol):
+    """Reads slices of one source as change-stream batches, in whichever process it has travelled to."""
+
+    def open(self) -> None:
+        """Open what the first `read` would have to wait for."""
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether some changes of a slice, which it counts, are of tables that this reader does not follow."""
+
+    def read(self, part: Slice, *, with_key: bool = True) -> Iterator[pa.RecordBatch]:
+        """Yield the changes of a slice; those of one transaction follow each other in order.
+
+        Args:
+            with_key: Fill the `key` column; apply does not need it.
+
+        Raises:
+            OperatorError: A transaction has fewer or more changes than the slice says.
+            MalformedInputError: What was read breaks its own format.
+        """
+
+
+class Source(Protocol):
+    """A source as the driver sees it. Nothing is opened before it is needed; not for two threads at once."""
+
+    def open(self) -> None:
+        """Open what the first calls would have to wait for."""
+
+    def join(self, history: History) -> Joined:
+        """Make sure that a process goes on with the history it has followed, and have changes kept for it.
+
+        Raises:
+            OperatorError: The source is of another history, or does not hold what follows (any more).
+        """
+
+    def hold_against(self, history: History) -> None:
+        """Make sure that a process's history is that of the source; otherwise raise as `join` does."""
+
+    def next_slice(self, after: Scn, limit: Limit, *, anchor: Anchor | None = None) -> Slice | None:
+        """Return the transactions that follow `after`, as many as `limit` allows; None when there are none yet.
+
+        A slice without transactions only moves the position.
+
+        Args:
+            anchor: The last cut at or before `after`, as it was known when `after` was reached.
+        """
+
+    def wait(self, stop: threading.Event, timeout_s: float) -> None:
+        """Return when `next_slice`, which had nothing, may have something; after the timeout at the latest."""
+
+    def tick(self) -> Scn:
+        """Return a position that every transaction committed before the call lies at or before."""
+
+    def tables(self) -> Sequence[TableVersion]:
+        """Return every version of every table that a change may name, oldest first."""
+
+    def count_tables(self) -> int:
+        """How many `tables` would return; cheap enough to ask before each batch."""
+
+    def free(self, upto: Scn, consumer: str) -> int:
+        """Note that a consumer needs nothing at or before `upto`, and forget what no consumer needs any more.
+
+        Returns:
+            The number of rows that were deleted, or whatever else the source counts.
+        """
+
+    def seen(self, consumer: str) -> None:
+        """Note that a consumer is there, though there is nothing for it."""
+
+    def consumers(self) -> Sequence[ConsumerState]:
+        """Return who changes are kept for, and what each holds back, the one that is furthest behind first."""
+
+    def backlog(self, after: Scn) -> Backlog:
+        """Count what waits behind a position."""
+
+    def close(self) -> None:
+        """Close what was opened; a later call opens it again."""
+
+
+class SourceAccess(Protocol):
+    """How tasks reach a source; small enough to travel with them."""
+
+    def reader(self, source: str, tables: Sequence[TableVersion], *, follows: Collection[TableName]) -> Reader:
+        """Return a reader of what is of the tables that it follows, by their names or those of their roots.
+
+        Args:
+            source: What the column of that name says.
+            tables: Every version that a change may name.
+        """
