@@ -1,4 +1,4 @@
-"""The only file that knows every concrete class: which database is which folder."""
+"""The only file that knows every concrete class: which source, and which database, is which folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from penstock.spark.session import start_session
 
 _Side = TypeVar("_Side")
 
-_SOURCES: Mapping[str, Callable[[str, str], SourceSide]] = {"postgres": PostgresSourceSide}
+_SOURCES: Mapping[tuple[str, str], Callable[[str, str], SourceSide]] = {
+    ("trigger_queue", "postgres"): PostgresSourceSide,
+}
 _LOGS: Mapping[str, Callable[[str, str], LogAccess]] = {"postgres": PostgresSource}
 _TARGETS: Mapping[str, Callable[[str, str], TargetSide]] = {"postgres": PostgresTargetSide}
 
@@ -29,18 +31,23 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline:
     """Put a pipeline file to work, with the Java process that was begun for it; nothing is connected to yet."""
     return Pipeline(
         config,
-        _open(_SOURCES, config, config.capture.connection),
-        _open(_TARGETS, config, config.apply.connection),
+        _open(
+            _SOURCES[config.capture.source, _kind(config, config.capture.connection)], config, config.capture.connection
+        ),
+        _open(_TARGETS[_kind(config, config.apply.connection)], config, config.apply.connection),
         lambda: start_session(
             config.application_name, lanes=config.apply.parallelism, settings=config.spark_settings, java=java
         ),
     )
 
 
-def _open(sides: Mapping[str, Callable[[str, str], _Side]], config: PipelineConfig, name: str) -> _Side:
-    connection = config.connections[name]
+def _kind(config: PipelineConfig, connection: str) -> str:
+    return config.connections[connection].type
+
+
+def _open(side: Callable[[str, str], _Side], config: PipelineConfig, name: str) -> _Side:
     try:
-        return sides[connection.type](connection.url, config.name)
+        return side(config.connections[name].url, config.name)
     except ConfigError as exc:
         raise ConfigError(exc.what, where=f"connections.{name}.url", do=exc.do) from exc
 

@@ -32,6 +32,18 @@ helpers = [p.pid for p in psutil.Process().children() if "penstock.spark.prepare
 print(json.dumps([java.cmdline(), java.environ(), helpers]))
 """
 
+FORKING = """
+import json, os, psutil
+from penstock.spark.java import beginning
+with beginning("workers", lanes=2, settings={}) as java:
+    from penstock.spark.session import start_session
+    java.fork_workers()
+    spark = start_session("workers", lanes=2, settings={}, java=java)
+    pids = spark.sparkContext.parallelize([0], 1).map(lambda _: (os.getpid(), os.getppid(), os.umask(0o077))).collect()
+    forked = [p.pid for p in psutil.Process().children() if p.name() != "java"]
+    print(json.dumps([pids[0], forked]))
+"""
+
 
 def start(cache: Path | str, **environment: str) -> Done:
     """Start Spark in a program of its own, which prints how its Java was called."""
@@ -102,7 +114,16 @@ def test_the_next_start_is_the_same_but_for_the_archive(first_cache: Path) -> No
     assert quick[2:4] == ["-Xshare:auto", *prepared.QUIET]
     assert Path(quick[0]).resolve() == Path(by_script[0]).resolve()
     assert without_folders(quick[4:]) == without_folders(by_script[1:])
-    own = {"SPARK_LOCAL_DIRS", "TMPDIR", "_PYSPARK_DRIVER_CONN_INFO_PATH", "PENSTOCK_CACHE", "_", "SHLVL", "OLDPWD"}
+    own = {
+        "SPARK_LOCAL_DIRS",
+        "TMPDIR",
+        "_PYSPARK_DRIVER_CONN_INFO_PATH",
+        "PENSTOCK_CACHE",
+        "PENSTOCK_WORKERS",
+        "_",
+        "SHLVL",
+        "OLDPWD",
+    }
     assert {k: v for k, v in quick_environment.items() if k not in own} == {
         k: v for k, v in by_script_environment.items() if k not in own
     }
@@ -215,6 +236,24 @@ def test_java_ends_with_a_block_that_came_to_not_using_it(cache: Path) -> None:
 
     assert begun.process.poll() == -signal.SIGKILL
     assert not Path(begun.folders).exists()
+
+
+def test_a_run_forks_its_workers_from_itself(cache: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING],
+        env=os.environ | {"PENSTOCK_CACHE": str(cache)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    (pid, parent, mask), forked = json.loads(done.stdout)
+    assert parent in forked
+    assert pid != parent
+    assert mask == 0o077
+    await_true(lambda: not psutil.pid_exists(parent))
 
 
 def test_secrets_are_not_in_the_command(cache: Path) -> None:

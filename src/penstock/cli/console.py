@@ -68,6 +68,8 @@ def opened_while_java_starts(file: Path | None, *, master: str | None = None) ->
     with beginning(config.application_name, lanes=lanes, settings=settings) as java:
         from penstock.wiring import open_pipeline
 
+        if java is not None:
+            java.fork_workers()
         yield open_pipeline(config, java)
 
 

@@ -2,7 +2,8 @@
 
 A worker that has to import it all takes a second before its first row; forked from here it takes none. Named in
 `spark.python.daemon.module`. Spark's own daemon imports as little as it can, for threads do not survive a fork: here
-the only one is jemalloc's, which minds forks by itself.
+the only one is jemalloc's, which minds forks by itself. Where the run has forked such a process already, this one only
+hands over to it; see `workers`.
 """
 
 from __future__ import annotations
@@ -12,33 +13,43 @@ import importlib
 import os
 import socket
 
-import pyspark.daemon
+from penstock.spark import workers
 
-_NEEDED = ("penstock.wiring", "adbc_driver_postgresql.dbapi", "pyspark.sql.pandas.serializers")
-
-_work = pyspark.daemon.worker
+_NEEDED = ("penstock.wiring", "adbc_driver_postgresql.dbapi", "pyspark.sql.pandas.serializers", "pyspark.worker")
 
 
 def main() -> None:
-    """Import, then be the daemon."""
+    """Hand over to the process that the run has forked, or be the daemon."""
     # No worker makes a file that others may read, whatever started it.
+    os.umask(0o077)
+    address = os.environ.get(workers.ADDRESS)
+    if address is None or not workers.hand_over(address):
+        run()
+
+
+def run() -> None:
+    """Import what is not imported yet, then be the daemon."""
     os.umask(0o077)
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     for name in _NEEDED:
         importlib.import_module(name)
+    # Not before: a program that only hands over needs nothing of Spark.
+    import pyspark.daemon
+
+    work = pyspark.daemon.worker
+
+    def worker(sock: socket.socket, authenticated: bool) -> int:
+        """Serve tasks, and end without a word when nobody is left to tell: the driver says why it gave a worker up."""
+        _acknowledge_at_once(sock)
+        try:
+            return int(work(sock, authenticated))
+        except BrokenPipeError:
+            return 1
+
     # A worker collects garbage after each task, for which it would go through all of this again.
     gc.freeze()
     pyspark.daemon.worker = worker
     pyspark.daemon.manager()
-
-
-def worker(sock: socket.socket, authenticated: bool) -> int:
-    """Serve tasks, and end without a word when there is nobody left to tell: the driver says why it gave one up."""
-    _acknowledge_at_once(sock)
-    try:
-        return int(_work(sock, authenticated))
-    except BrokenPipeError:
-        return 1
 
 
 def _acknowledge_at_once(sock: socket.socket) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock.spark import prepared, scratch
+from penstock.spark import prepared, scratch, workers
 from penstock.spark.prepared import Prepared
 from penstock.spark.settings import DRIVER_OPTIONS, Settings, settle
 
@@ -54,6 +54,12 @@ class Java:
         self._is_used = True
         port, length = (int.from_bytes(told[at : at + 4], "big") for at in (0, 4))
         return {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": told[8 : 8 + length].decode()}
+
+    def fork_workers(self) -> None:
+        """Fork the process that its Python workers will be forked from; see `workers.fork`."""
+        from penstock.spark import daemon
+
+        workers.fork(_workers(self.folders), daemon.run)
 
     def close(self) -> None:
         """End it, unless Spark is using it: then it ends with this program."""
@@ -94,6 +100,7 @@ def begin(settings: Settings, found: Prepared | None = None, options: Sequence[s
     command = found.command(arguments["spark.driver.memory"], [*options, *arguments[DRIVER_OPTIONS].split()])
     environment = {**found.environment, **settings.environment(folders)}
     environment |= {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(_answer(folders))}
+    environment |= {workers.ADDRESS: _workers(folders)}
     with without_noise():
         process = subprocess.Popen(
             [*command, *pairs, _SHELL],
@@ -143,3 +150,7 @@ def without_noise() -> Iterator[None]:
 
 def _answer(folders: str) -> Path:
     return Path(folders.split(",", maxsplit=1)[0], "answer")
+
+
+def _workers(folders: str) -> str:
+    return str(Path(folders.split(",", maxsplit=1)[0], "workers"))
