@@ -142,7 +142,7 @@ def _catch_up(lab: Lab, watch: Stopwatch) -> None:
         if len(part):
             context = lab.context(ServerConfig())
             rows = read_in_commit_order(lab.reader(), part, context)
-            result = apply_windows(rows, lab.claim(0, moves_watermark=True), context)
+            result = apply_windows(rows, lab.claim(0, part, moves_watermark=True), context)
             assert result.failure is None
             assert not result.errors
         lab.ledger.complete(part.end, part.last_committed_at, part.anchor)
