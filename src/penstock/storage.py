@@ -1,0 +1,245 @@
+"""A folder of files, on a disk or in an object store: each file appears whole, is durable then, and never changes.
+
+`create` refuses a name that is taken. On a disk the file system itself sees to that, so of two writers one fails. An
+object store that is reached through pyarrow has no such request: the name is looked for first, and two writers at the
+very same moment may both believe that it was free.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from penstock.errors import ConfigError, OperatorError, PenstockError, RetryableError
+
+_STORES = ("s3", "gs", "gcs", "abfs", "abfss")
+"""Stores in which an object appears whole or not at all, and in which it is seen by everyone from then on."""
+
+_NO_RIGHTS = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_REFUSED = ("ACCESS_DENIED", "ACCESS DENIED", "FORBIDDEN", "PERMISSION_DENIED", "UNAUTHENTICATED", "CREDENTIAL")
+"""Of which the messages of object stores have one where rights are missing."""
+
+
+class NameTakenError(PenstockError):
+    """There is a file of this name already."""
+
+
+class MissingFileError(OperatorError):
+    """There is no file of this name."""
+
+
+class Storage(Protocol):
+    """Where files are; small enough to travel to tasks."""
+
+    @property
+    def label(self) -> str:
+        """The place, named without secrets."""
+
+    def create(self, name: str, content: pa.Buffer | bytes) -> None:
+        """Write a file whole, in whichever folder below the place, and return once it is durable.
+
+        Raises:
+            NameTakenError: There is one of this name.
+            OperatorError: No right to write there, or no space.
+            RetryableError: The place is out of reach.
+        """
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a file.
+
+        Raises:
+            MissingFileError: There is none.
+            OperatorError: No right to read it.
+            RetryableError: The place is out of reach.
+        """
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names of the files in a folder, in no order; none where there is no such folder."""
+
+
+def open_storage(place: str, *, folder: Path = Path()) -> Storage:
+    """Open a path, which may be one below `folder`, or an url of an object store; nothing is touched yet.
+
+    Raises:
+        ConfigError: It is an url of something else, or lacks a part.
+    """
+    scheme, mark, _ = place.partition("://")
+    if not mark:
+        return LocalStorage((folder / Path(place).expanduser()).absolute())
+    if scheme == "file":
+        return LocalStorage(Path(urlsplit(place).path))
+    if scheme not in _STORES:
+        known = ", ".join(f"{store}://" for store in _STORES)
+        raise ConfigError(f"no files can be kept in {scheme}://", do=f"give a path, or an url that begins with {known}")
+    label = _without_secrets(place)
+    try:
+        with _translated("reach", label):
+            store, path = pafs.FileSystem.from_uri(place)
+    except pa.ArrowException as exc:
+        # The text of the cause may repeat a key.
+        raise ConfigError("the url of an object store cannot be read", where=label) from exc
+    return ObjectStorage(store, path, label)
+
+
+@dataclass(frozen=True)
+class LocalStorage:
+    """Files on a disk, or on what is mounted as one."""
+
+    root: Path
+
+    @property
+    def label(self) -> str:
+        """The folder."""
+        return str(self.root)
+
+    def create(self, name: str, content: pa.Buffer | bytes) -> None:
+        """Write beside the name, then give it the name: a link fails where there is a file."""
+        path = self.root / name
+        unnamed = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        with _translated("write", str(path)):
+            _make_folder(path.parent)
+            try:
+                with unnamed.open("xb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                _link(unnamed, path)
+            finally:
+                with suppress(FileNotFoundError):
+                    unnamed.unlink()
+            _sync_folder(path.parent)
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a file."""
+        with _translated("read", str(self.root / name)):
+            return (self.root / name).read_bytes()
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names of the files in a folder, without those that are being written."""
+        with _translated("list", str(self.root / folder)), suppress(FileNotFoundError):
+            return [entry.name for entry in os.scandir(self.root / folder) if not entry.name.startswith(".")]
+        return []
+
+
+@dataclass(frozen=True)
+class ObjectStorage:
+    """Files in an object store, or in any other file system that pyarrow knows.
+
+    Attributes:
+        root: The path below which they are.
+        label: The place, named without secrets.
+    """
+
+    store: pafs.FileSystem
+    root: str
+    label: str
+
+    def create(self, name: str, content: pa.Buffer | bytes) -> None:
+        """Write an object where there is none; it is there, and durable, once the stream is closed."""
+        path, where = self._path(name), f"{self.label}/{name}"
+        with _translated("write", where):
+            if self.store.get_file_info(path).type != pafs.FileType.NotFound:
+                raise _taken(where)
+            with self._open_new(path) as stream:
+                stream.write(content)
+
+    def read(self, name: str) -> bytes:
+        """Return the content of an object."""
+        path = self._path(name)
+        with (
+            _translated("read", f"{self.label}/{name}"),
+            self.store.open_input_stream(path, compression=None) as stream,
+        ):
+            return bytes(stream.read())
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names of the objects in a folder."""
+        with _translated("list", f"{self.label}/{folder}"):
+            found = self.store.get_file_info(pafs.FileSelector(self._path(folder), allow_not_found=True))
+        return [info.base_name for info in found if info.type == pafs.FileType.File]
+
+    def _open_new(self, path: str) -> pa.NativeFile:
+        try:
+            return self.store.open_output_stream(path, compression=None)
+        except FileNotFoundError:
+            # Not an object store: there the folders of a name are only part of it.
+            self.store.create_dir(path.rpartition("/")[0])
+            return self.store.open_output_stream(path, compression=None)
+
+    def _path(self, name: str) -> str:
+        return f"{self.root.rstrip('/')}/{name}" if self.root else name
+
+
+def _link(unnamed: Path, path: Path) -> None:
+    try:
+        os.link(unnamed, path)
+    except FileExistsError as exc:
+        raise _taken(str(path)) from exc
+    except OSError as exc:
+        if exc.errno in _NO_SPACE:
+            raise
+        raise OperatorError(
+            f"the file system has no hard links, without which one of two runs could overwrite the other:"
+            f" {os.strerror(exc.errno or 0).lower()}",
+            where=str(path.parent),
+            do="use a folder on another file system, or an object store",
+        ) from exc
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder and those above it, durably."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    with suppress(FileExistsError):
+        folder.mkdir()
+    _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _taken(where: str) -> NameTakenError:
+    return NameTakenError("there is a file of this name already", where=where)
+
+
+def _without_secrets(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
+
+
+@contextmanager
+def _translated(verb: str, where: str) -> Iterator[None]:
+    """Raise what goes wrong with a file as an error of ours."""
+    try:
+        yield
+    except FileNotFoundError as exc:
+        raise MissingFileError(f"cannot {verb} a file: there is none", where=where) from exc
+    except OSError as exc:
+        text = str(exc).upper()
+        if exc.errno in _NO_RIGHTS or any(word in text for word in _REFUSED):
+            do = "give this user the right to read and write there"
+            raise OperatorError(f"cannot {verb} a file: no right to", where=where, do=do) from exc
+        if exc.errno in _NO_SPACE:
+            raise OperatorError(f"cannot {verb} a file: no space left", where=where, do="free space there") from exc
+        if isinstance(exc, IsADirectoryError | NotADirectoryError | FileExistsError):
+            do = "give another path"
+            raise OperatorError(f"cannot {verb} a file: something else is there", where=where, do=do) from exc
+        reason = os.strerror(exc.errno).lower() if exc.errno else "the store is out of reach"
+        raise RetryableError(f"cannot {verb} a file: {reason}", where=where) from exc

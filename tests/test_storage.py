@@ -1,0 +1,184 @@
+"""Files that appear whole, on a disk and through pyarrow; and what keeps them from being written or read."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.fs as pafs
+import pytest
+
+from penstock.errors import ConfigError, OperatorError, RetryableError
+from penstock.storage import (
+    LocalStorage,
+    MissingFileError,
+    NameTakenError,
+    ObjectStorage,
+    Storage,
+    open_storage,
+)
+
+
+@pytest.fixture(params=["disk", "pyarrow"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    if request.param == "disk":
+        return LocalStorage(tmp_path / "a" / "b")
+    return ObjectStorage(pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem()), "a/b", "store://a/b")
+
+
+def test_a_file_is_there_once_it_is_created(storage: Storage) -> None:
+    assert storage.names("log") == []
+    storage.create("log/1", b"one")
+    storage.create("top", b"")
+    assert storage.read("log/1") == b"one"
+    assert storage.read("top") == b""
+    assert storage.names("log") == ["1"]
+
+
+def test_a_name_is_given_once(storage: Storage) -> None:
+    storage.create("log/1", b"one")
+    with pytest.raises(NameTakenError, match=r"a file of this name already \(.*a/b/log/1\)"):
+        storage.create("log/1", b"other")
+    assert storage.read("log/1") == b"one"
+
+
+def test_a_file_that_is_missing(storage: Storage) -> None:
+    with pytest.raises(MissingFileError, match=r"cannot read a file: there is none \(.*a/b/log/1\)"):
+        storage.read("log/1")
+
+
+def test_storage_travels(storage: Storage) -> None:
+    storage.create("log/1", b"one")
+    assert pickle.loads(pickle.dumps(storage)).read("log/1") == b"one"
+
+
+def test_of_many_writers_of_one_name_one_writes(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    barrier, won = threading.Barrier(8), []
+
+    def write(content: bytes) -> None:
+        barrier.wait()
+        try:
+            storage.create("log/1", content)
+        except NameTakenError:
+            return
+        won.append(content)
+
+    threads = [threading.Thread(target=write, args=[str(n).encode()]) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert won == [storage.read("log/1")]
+    assert [entry.name for entry in (tmp_path / "log").iterdir()] == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "text"),
+    [
+        (errno.EACCES, OperatorError, "cannot write a file: no right to"),
+        (errno.EROFS, OperatorError, "cannot write a file: no right to"),
+        (errno.ENOSPC, OperatorError, "cannot write a file: no space left"),
+        (errno.EDQUOT, OperatorError, "cannot write a file: no space left"),
+        (errno.EIO, RetryableError, "cannot write a file: input/output error"),
+    ],
+)
+def test_what_keeps_a_file_from_being_written_is_named(
+    number: int, kind: type[Exception], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    storage = LocalStorage(tmp_path)
+    (tmp_path / "log").mkdir()
+    monkeypatch.setattr(os, "fsync", fail)
+
+    with pytest.raises(kind, match=text) as refused:
+        storage.create("log/1", b"one")
+
+    assert str(tmp_path / "log/1") in str(refused.value)
+    assert list((tmp_path / "log").iterdir()) == []
+
+
+def test_a_file_system_without_links_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EPERM, "no")
+
+    monkeypatch.setattr(os, "link", fail)
+    with pytest.raises(OperatorError, match="the file system has no hard links"):
+        LocalStorage(tmp_path).create("log/1", b"one")
+    assert list((tmp_path / "log").iterdir()) == []
+
+
+def test_a_path_on_which_there_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for do in (lambda s: s.create("log/1", b"one"), lambda s: s.read("log/1")):
+        with pytest.raises(OperatorError, match="something else is there"):
+            do(LocalStorage(tmp_path / "file"))
+
+
+class Refusing(pafs.FileSystemHandler):
+    """A store that refuses everything, in its own words."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def _fail(self, *_: object) -> None:
+        raise OSError(self.text)
+
+    def get_type_name(self) -> str:
+        return "refusing"
+
+    def normalize_path(self, path: str) -> str:
+        return path
+
+    get_file_info = get_file_info_selector = create_dir = delete_dir = delete_dir_contents = _fail
+    delete_root_dir_contents = delete_file = move = copy_file = _fail
+    open_input_stream = open_input_file = open_output_stream = open_append_stream = _fail
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "text"),
+    [
+        ("AWS Error ACCESS_DENIED during PutObject: s3kr1t", OperatorError, "no right to"),
+        ("AWS Error NETWORK_CONNECTION: s3kr1t", RetryableError, "the store is out of reach"),
+    ],
+)
+def test_what_a_store_says_is_sorted_and_not_repeated(said: str, kind: type[Exception], text: str) -> None:
+    storage = ObjectStorage(pafs.PyFileSystem(Refusing(said)), "bucket/a", "s3://bucket/a")
+    calls: list[Callable[[], object]] = [
+        lambda: storage.create("log/1", b""),
+        lambda: storage.read("log/1"),
+        lambda: storage.names("log"),
+    ]
+    for call in calls:
+        with pytest.raises(kind, match=text) as refused:
+            call()
+        assert "s3kr1t" not in str(refused.value)
+        assert "s3://bucket/a" in str(refused.value)
+
+
+def test_a_path_is_taken_from_the_folder_it_is_given_with(tmp_path: Path) -> None:
+    assert open_storage("archive", folder=tmp_path) == LocalStorage(tmp_path / "archive")
+    assert open_storage("/var/archive", folder=tmp_path) == LocalStorage(Path("/var/archive"))
+    assert open_storage("file:///var/archive", folder=tmp_path) == LocalStorage(Path("/var/archive"))
+
+
+def test_an_object_store_is_named_without_its_key() -> None:
+    found = open_storage("s3://me:s3kr1t@bucket/shop/archive?region=eu-west-1")
+    assert found.label == "s3://bucket/shop/archive"
+    assert isinstance(found, ObjectStorage)
+    assert found.root == "bucket/shop/archive"
+
+
+def test_an_url_of_something_else(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no files can be kept in http://\. Give a path"):
+        open_storage("http://example.org/archive")
+    with pytest.raises(ConfigError, match="the url of an object store cannot be read") as refused:
+        open_storage("s3://me:s3kr1t@bucket/shop?nonsense=1")
+    assert "s3kr1t" not in str(refused.value)
