@@ -1,0 +1,1 @@
+"""Text or bytes to changes and back: pure, no input or output."""

@@ -1,0 +1,1 @@
+"""What becomes of the changes of a slice."""

@@ -1,0 +1,1 @@
+"""Changes written for others to read."""

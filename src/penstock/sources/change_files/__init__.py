@@ -1,0 +1,1 @@
+"""Changes that another pipeline published to an archive of change files."""

@@ -1,0 +1,271 @@
+"""Reading an archive: slices of whole transactions, and nothing of what is not as it was written."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock import change as c
+from penstock.archive import Archive
+from penstock.errors import MalformedInputError, OperatorError, PenstockError
+from penstock.formats.change_file import Encoding
+from penstock.outputs.publish.files import make_archive
+from penstock.position import START, Limit, Scn
+from penstock.sources.change_files.reader import ArchiveSlice, FileReader
+from penstock.sources.change_files.source import ChangeFiles
+from penstock.storage import LocalStorage
+from tests.archives import BOOK, EVERYTHING, ITEM, changes_of, definition, publish, read
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("archive")
+    publish(LocalStorage(folder))
+    return folder
+
+
+@pytest.fixture
+def copy(published: Path, tmp_path: Path) -> Path:
+    """The archive, to be spoilt."""
+    return shutil.copytree(published, tmp_path / "archive")
+
+
+def archive(folder: Path) -> Archive:
+    return Archive(LocalStorage(folder))
+
+
+def slices(folder: Path, limit: Limit, after: Scn = START) -> list[ArchiveSlice]:
+    source, found = ChangeFiles(archive(folder)), []
+    while (part := source.next_slice(after, limit)) is not None:
+        found.append(part)
+        after = part.end
+    return found
+
+
+def read_slices(folder: Path, parts: list[ArchiveSlice]) -> list[tuple[int, int]]:
+    reader = FileReader(archive(folder))
+    batches = [batch for part in parts for batch in reader.read(part)]
+    return changes_of(pa.Table.from_batches(batches, c.ARROW_SCHEMA))
+
+
+limits = st.builds(
+    Limit,
+    max_transactions=st.integers(1, 10),
+    max_changes=st.integers(1, 60),
+    max_bytes=st.integers(1, 5_000),
+    large_changes=st.integers(1, 60),
+    large_bytes=st.integers(1, 5_000),
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(limit=limits, parts=st.integers(1, 4))
+def test_slices_of_any_size_hold_every_transaction_whole_and_once(published: Path, limit: Limit, parts: int) -> None:
+    found = slices(published, limit)
+
+    assert read_slices(published, found) == EVERYTHING
+    assert read_slices(published, [piece for part in found for piece in part.split(parts)]) == EVERYTHING
+    for before, after in pairwise(found):
+        assert before.end == after.after
+    for part in found:
+        assert len(part) == 1 or not part.is_large
+        too_much = part.total_changes > limit.max_changes or part.size_bytes.sum() > limit.max_bytes
+        assert len(part) == 1 or (len(part) <= limit.max_transactions and not too_much)
+
+
+def test_a_slice_is_the_same_from_any_position(published: Path) -> None:
+    for position in range(14):
+        wanted = [(scn, seq) for scn, seq in EVERYTHING if scn > position]
+        assert read_slices(published, slices(published, Limit(), Scn(position))) == wanted
+
+
+def test_a_large_transaction_comes_alone(published: Path) -> None:
+    found = slices(published, Limit(large_changes=30))
+    assert [(p.commit_scns.tolist(), p.is_large) for p in found] == [
+        ([1, 2, 5], False),
+        ([6], True),
+        ([7, 11, 12, 13], False),
+    ]
+    assert len({file.name for file in found[1].files if file.first <= 6 <= file.last}) > 1
+
+
+def test_windows_are_read_one_after_the_other(published: Path) -> None:
+    (whole,) = slices(published, Limit())
+    assert read_slices(published, list(whole.windows([1] * 20, 2**30))) == EVERYTHING
+
+
+def test_what_comes_later_is_found_later(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    run = publish(storage)
+    source = ChangeFiles(archive(tmp_path))
+    assert source.next_slice(Scn(13), Limit()) is None
+
+    run.commit(Scn(17))
+
+    part = source.next_slice(Scn(13), Limit())
+    assert part is not None
+    assert (len(part), part.after, part.end) == (0, 13, 17)
+    assert source.next_slice(Scn(17), Limit()) is None
+    assert source.tick() == 17
+
+
+def test_a_slice_knows_the_last_record_at_or_before_its_end(published: Path) -> None:
+    ends = {record.end: record.sha256 for record in archive(published).records()}
+    for part in slices(published, Limit(max_transactions=1)):
+        anchor = part.anchor
+        assert anchor is not None
+        assert anchor.scn == max(end for end in ends if end <= part.end)
+        assert anchor.mark == ends[anchor.scn]
+        assert part.cut is not None
+        assert part.cut.scn == min(end for end in ends if end >= part.end)
+
+
+def test_tables_are_those_that_the_run_described(published: Path) -> None:
+    found = ChangeFiles(archive(published)).tables()
+    assert [(v.id, v.table.name, v.table.version, v.root) for v in found] == [(0, ITEM, 1, ITEM), (1, BOOK, 1, BOOK)]
+    assert found[0].definition == definition(ITEM)
+    assert found[0].table.primary_key is not None
+
+
+def test_an_archive_that_is_new_holds_nothing(tmp_path: Path) -> None:
+    make_archive(LocalStorage(tmp_path), "shop", Encoding.CHANGES)
+    assert ChangeFiles(archive(tmp_path)).next_slice(START, Limit()) is None
+    assert ChangeFiles(archive(tmp_path)).tables() == []
+    assert ChangeFiles(archive(tmp_path)).tick() == START
+
+
+def one(folder: Path, pattern: str) -> Path:
+    """The last file of a kind."""
+    return sorted(folder.glob(pattern))[-1]
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def lengthen(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\n")
+
+
+def alter(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "kind", "text"),
+    [
+        (cut, MalformedInputError, "a file of the archive was cut short: it has"),
+        (lengthen, MalformedInputError, "a file of the archive was written to: it has"),
+        (alter, MalformedInputError, "a file of the archive was altered"),
+        (Path.unlink, OperatorError, "a file of the archive is missing"),
+    ],
+    ids=["cut", "lengthened", "altered", "missing"],
+)
+def test_of_a_spoilt_data_file_nothing_is_handed_on(
+    spoil: Callable[[Path], None], kind: type[PenstockError], text: str, copy: Path
+) -> None:
+    bad = one(copy, "changes/*")
+    spoil(bad)
+    (part,) = slices(copy, Limit())
+    handed_on: list[pa.RecordBatch] = []
+
+    with pytest.raises(kind, match=text) as refused:
+        handed_on.extend(FileReader(archive(copy)).read(part))
+
+    assert refused.value.where == f"{bad}, positions 11 to 13"
+    assert changes_of(pa.Table.from_batches(handed_on)) == [(scn, seq) for scn, seq in EVERYTHING if scn < 11]
+
+
+@pytest.mark.parametrize("spoil", [cut, alter, Path.unlink], ids=["cut", "altered", "missing"])
+def test_of_a_spoilt_table_nothing_is_handed_on(spoil: Callable[[Path], None], copy: Path) -> None:
+    bad = one(copy, "tables/*")
+    spoil(bad)
+    with pytest.raises(PenstockError, match=r"a file of the archive (was altered|is missing)") as refused:
+        ChangeFiles(archive(copy)).tables()
+    assert str(bad) in refused.value.where
+
+
+@pytest.mark.parametrize("spoil", [cut, alter], ids=["cut", "altered"])
+@pytest.mark.parametrize("number", [1, 3, 8])
+def test_a_spoilt_record_is_named(number: int, spoil: Callable[[Path], None], copy: Path) -> None:
+    bad = copy / f"log/{number:020}.json"
+    spoil(bad)
+    with pytest.raises(MalformedInputError, match="record was cut short or altered") as refused:
+        read(LocalStorage(copy))
+    assert refused.value.where == str(bad)
+
+
+def test_a_gap_in_the_log_is_named(copy: Path) -> None:
+    (copy / f"log/{4:020}.json").unlink()
+    with pytest.raises(OperatorError, match="lacks record 4, and has later ones up to 8"):
+        ChangeFiles(archive(copy)).next_slice(START, Limit())
+
+
+def test_a_record_of_another_archive_is_refused(copy: Path, tmp_path: Path) -> None:
+    publish(LocalStorage(tmp_path / "other"))
+    name = f"log/{8:020}.json"
+    shutil.copy(tmp_path / "other" / name, copy / name)
+    with pytest.raises(MalformedInputError, match="record is of another archive") as refused:
+        read(LocalStorage(copy))
+    assert f"{name}, position 13" in refused.value.where
+
+
+def test_the_header_of_another_archive_is_refused(copy: Path, tmp_path: Path) -> None:
+    publish(LocalStorage(tmp_path / "other"))
+    shutil.copy(tmp_path / "other" / "archive.json", copy / "archive.json")
+    with pytest.raises(MalformedInputError, match="record is of another archive"):
+        read(LocalStorage(copy))
+
+
+def test_records_in_each_others_place_are_refused(copy: Path) -> None:
+    first, second = copy / f"log/{7:020}.json", copy / f"log/{8:020}.json"
+    content = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(content)
+    with pytest.raises(MalformedInputError, match="record does not follow the one before it"):
+        read(LocalStorage(copy))
+
+
+def test_a_record_that_another_run_has_overwritten_is_refused(copy: Path, tmp_path: Path) -> None:
+    """A store that cannot refuse one of two writers may end up so."""
+    early = shutil.copytree(copy, tmp_path / "early")
+    for number in (7, 8):
+        (early / f"log/{number:020}.json").unlink()
+    publish(LocalStorage(early))
+    shutil.copy(early / f"log/{7:020}.json", copy / f"log/{7:020}.json")
+    with pytest.raises(MalformedInputError, match="record does not follow the one before it"):
+        read(LocalStorage(copy))
+
+
+def test_no_archive(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match=r"there is no change archive \(.*archive\.json\)\. See whether the path"):
+        ChangeFiles(archive(tmp_path / "nowhere")).next_slice(START, Limit())
+
+
+def test_a_header_that_is_none(copy: Path) -> None:
+    (copy / "archive.json").write_bytes(b"")
+    with pytest.raises(MalformedInputError, match="not the header"):
+        ChangeFiles(archive(copy)).next_slice(START, Limit())
+
+
+def test_counts_that_do_not_match_are_refused(published: Path) -> None:
+    (part,) = slices(published, Limit())
+    wrong = ArchiveSlice(**vars(part) | {"changes": part.changes + np.eye(1, len(part), 2, np.int64)[0]})
+    with pytest.raises(MalformedInputError, match="has 2 changes in the archive's files where its record says 3") as e:
+        list(FileReader(archive(published)).read(wrong))
+    assert "position 5" in e.value.where
+
+
+def test_parquet_is_read_alike(tmp_path: Path) -> None:
+    publish(LocalStorage(tmp_path), Encoding.PARQUET)
+    assert read_slices(tmp_path, slices(tmp_path, Limit(max_transactions=2))) == EVERYTHING
