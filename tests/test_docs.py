@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -14,9 +16,13 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from typer.testing import CliRunner
 
+from penstock.change import ARROW_SCHEMA, Op
 from penstock.cli.main import app
 from penstock.config import parse
+from penstock.formats.change_file import encode_lines
 from penstock.spark.schemas import CHANGES
+from penstock.storage import LocalStorage
+from tests.archives import publish, read
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -50,6 +56,25 @@ def anchors(markdown: str) -> set[str]:
 
 def blocks(markdown: str, language: str) -> list[str]:
     return [token.content for token in tokens(markdown) if token.type == "fence" and token.info == language]
+
+
+def test_the_reader_of_change_files_that_is_shown_reads_them(tmp_path: Path) -> None:
+    publish(LocalStorage(tmp_path))
+    (code,) = blocks(text("docs/change-files.md"), "python")
+    page: dict[str, Any] = {}
+    exec(code, page)
+
+    found = list(page["read_archive"](tmp_path))
+
+    lines = encode_lines(read(LocalStorage(tmp_path))).to_pybytes().decode().splitlines()
+    assert found == [json.loads(line) for line in lines]
+    assert set(found[-1]) <= set(ARROW_SCHEMA.names)
+
+
+def test_every_column_of_the_change_stream_is_described() -> None:
+    described = set(re.findall(r"`(\w+)`", text("docs/change-files.md").partition("## Changes")[2]))
+    assert set(ARROW_SCHEMA.names) <= described
+    assert {op.value for op in Op} <= described
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

@@ -91,6 +91,11 @@ def as_text(value: object) -> str:
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
+def shown(value: str | None) -> str:
+    """A value of a row, as what it is: NULL, or text in quotes."""
+    return "NULL" if value is None else repr(value)
+
+
 def say(text: str) -> None:
     """Print a line, exactly as it is."""
     out.print(text, markup=False)

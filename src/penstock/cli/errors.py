@@ -16,6 +16,7 @@ from penstock.cli.console import (
     print_json,
     print_rows,
     say,
+    shown,
     warn,
 )
 from penstock.errors import ConfigError
@@ -132,19 +133,15 @@ def _show_changes(entry: ErrorEntry, transaction: Transaction) -> None:
         say(f"{mark} {number} {change.op} {change.table}")
         for name, value in (change.before or {}).items():
             after = change.after or {}
-            new = f" => {_shown(after[name])}" if name in after else ""
-            say(f"       {name}: {_shown(value)}{new}")
+            new = f" => {shown(after[name])}" if name in after else ""
+            say(f"       {name}: {shown(value)}{new}")
         if change.before is None:
             for name, value in (change.after or {}).items():
-                say(f"       {name}: {_shown(value)}")
+                say(f"       {name}: {shown(value)}")
         if number == entry.message_number and entry.found is not None:
             say("       the target holds")
             for name, value in entry.found.items():
-                say(f"         {name}: {_shown(value)}")
-
-
-def _shown(value: str | None) -> str:
-    return "NULL" if value is None else repr(value)
+                say(f"         {name}: {shown(value)}")
 
 
 def _entry(entry: ErrorEntry) -> dict[str, object]:
