@@ -160,6 +160,11 @@ class Archive:
             record = self.record(record.earlier) if record.earlier else None
         return Definitions(tuple(tables), tuple(copies))
 
+    def newest_definitions(self) -> Definitions:
+        """Return what all records say of tables and copies by now."""
+        count = self.count_records()
+        return self.definitions(self.record(count) if count else None)
+
     def read_file(self, file: DataFile) -> bytes:
         """Return the content of a data file.
 

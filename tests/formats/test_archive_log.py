@@ -79,6 +79,12 @@ def test_no_byte_of_a_record_can_be_missing() -> None:
             Record.from_bytes(content[:length], where="log/3")
 
 
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "changes/../../x", "changes/", "changes/.x", "x"])
+def test_a_name_that_leads_out_of_the_archive_is_refused(name: str) -> None:
+    with pytest.raises(MalformedInputError, match="not a record of a change archive"):
+        Record.from_bytes(replace(RECORD, files=(replace(FILE, name=name),)).to_bytes(), where="r")
+
+
 def test_a_header_comes_back() -> None:
     assert Header.from_bytes(HEADER.to_bytes(), where="h") == HEADER
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,7 +15,6 @@ from penstock.text import count, printable
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.patterns import TablePattern
 
 _Row = Mapping[str, Any]
 
@@ -36,6 +35,7 @@ def changes(
     """Print what an archive of change files holds, transaction by transaction, row values included."""
     from penstock.archive import Archive
     from penstock.patterns import TablePattern
+    from penstock.sources.change_files.reader import only_tables
     from penstock.sources.change_files.span import Bound, find_span, read_span
     from penstock.storage import open_storage
 
@@ -45,24 +45,7 @@ def changes(
     archive = Archive(open_storage(path))
     show = _print_lines if json else _Printer().show
     for batch in read_span(archive, find_span(archive, begin, end)):
-        meant = _only(batch, patterns)
-        if meant.num_rows:
-            show(meant)
-
-
-def _only(batch: pa.RecordBatch, patterns: Sequence[TablePattern]) -> pa.RecordBatch:
-    """The changes of tables that a pattern means; all of them without patterns."""
-    import pyarrow as pa
-
-    from penstock import change as c
-    from penstock.change import TableName
-
-    if not patterns:
-        return batch
-    names = zip(batch[c.SCHEMA_NAME].to_pylist(), batch[c.TABLE_NAME].to_pylist(), strict=True)
-    tables = [TableName(schema, name) for schema, name in names]
-    meant = {table for table in set(tables) if any(pattern.matches(table) for pattern in patterns)}
-    return batch.filter(pa.array([table in meant for table in tables], pa.bool_()))
+        show(only_tables(batch, lambda table: not patterns or any(p.matches(table) for p in patterns)))
 
 
 def _print_lines(batch: pa.RecordBatch) -> None:

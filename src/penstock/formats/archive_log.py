@@ -36,6 +36,7 @@ TABLES_FOLDER = "tables"
 _FORMAT_VERSION = 1
 _DIGITS = 20
 _RECORD_NAME = re.compile(rf"(\d{{{_DIGITS}}})\.json")
+_FILE_NAME = re.compile(r"[a-z]+/[0-9A-Za-z][0-9A-Za-z.-]*")
 _DIGEST_END = re.compile(rb',"sha256":"([0-9a-f]{64})"\}\n')
 _DIGEST_LENGTH = len(',"sha256":""}\n') + 64
 
@@ -329,7 +330,7 @@ def _table_json(table: TableFile) -> dict[str, Any]:
 
 def _table(fields: Mapping[str, Any]) -> TableFile:
     return TableFile(
-        int(fields["id"]), _name(fields), int(fields["version"]), str(fields["file"]), str(fields["sha256"])
+        int(fields["id"]), _name(fields), int(fields["version"]), _file_name(fields["file"]), str(fields["sha256"])
     )
 
 
@@ -364,7 +365,7 @@ def _file_json(file: DataFile) -> dict[str, Any]:
 def _files(files: Sequence[Mapping[str, Any]]) -> tuple[DataFile, ...]:
     return tuple(
         DataFile(
-            str(f["file"]),
+            _file_name(f["file"]),
             Scn(int(f["first"])),
             Scn(int(f["last"])),
             int(f["transactions"]),
@@ -374,6 +375,13 @@ def _files(files: Sequence[Mapping[str, Any]]) -> tuple[DataFile, ...]:
         )
         for f in files
     )
+
+
+def _file_name(name: str) -> str:
+    """Refuse a name that leads out of the archive."""
+    if not _FILE_NAME.fullmatch(name):
+        raise ValueError("not the name of a file of the archive")
+    return name
 
 
 def _name_json(name: TableName) -> dict[str, str]:

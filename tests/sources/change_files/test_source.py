@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
+import threading
 from collections.abc import Callable
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,14 +18,17 @@ from hypothesis import strategies as st
 
 from penstock import change as c
 from penstock.archive import Archive
+from penstock.change import TableName
 from penstock.errors import MalformedInputError, OperatorError, PenstockError
 from penstock.formats.change_file import Encoding
-from penstock.outputs.publish.files import make_archive
-from penstock.position import START, Limit, Scn
+from penstock.history import Consumer, History, Origin
+from penstock.outputs.publish.files import ArchiveWriter, FileWriter, make_archive
+from penstock.position import START, Anchor, Limit, Scn
 from penstock.sources.change_files.reader import ArchiveSlice, FileReader
-from penstock.sources.change_files.source import ChangeFiles
+from penstock.sources.change_files.source import ChangeFiles, ChangeFilesAccess
 from penstock.storage import LocalStorage
-from tests.archives import BOOK, EVERYTHING, ITEM, changes_of, definition, publish, read
+from penstock.stream import Backlog
+from tests.archives import BOOK, EVERYTHING, ITEM, NOON, changes_of, definition, publish, read, row, stream
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +124,8 @@ def test_what_comes_later_is_found_later(tmp_path: Path) -> None:
 
 
 def test_a_slice_knows_the_last_record_at_or_before_its_end(published: Path) -> None:
-    ends = {record.end: record.sha256 for record in archive(published).records()}
+    records = list(archive(published).records())
+    ends = {0: archive(published).header_digest} | {r.end: r.sha256 for r in reversed(records) if r.end}
     for part in slices(published, Limit(max_transactions=1)):
         anchor = part.anchor
         assert anchor is not None
@@ -140,6 +147,106 @@ def test_an_archive_that_is_new_holds_nothing(tmp_path: Path) -> None:
     assert ChangeFiles(archive(tmp_path)).next_slice(START, Limit()) is None
     assert ChangeFiles(archive(tmp_path)).tables() == []
     assert ChangeFiles(archive(tmp_path)).tick() == START
+
+
+ANYONE = Consumer("id", "copy")
+
+
+def history(position: int = 0, *, origin: Origin | None = None, anchor: Anchor | None = None) -> History:
+    return History(ANYONE, origin, Scn(position), anchor, anchor, is_new=origin is None)
+
+
+def test_a_new_process_begins_at_the_beginning(published: Path) -> None:
+    found = ChangeFiles(archive(published)).join(history())
+    assert found.position == START
+    assert found.origin.set_id == archive(published).header.id
+    assert found.anchor == Anchor(START, archive(published).header_digest)
+
+
+def test_a_process_goes_on_where_it_stood_whatever_came_later(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    run = publish(storage)
+    source = ChangeFiles(archive(tmp_path))
+    origin = source.join(history()).origin
+    (part,) = slices(tmp_path, Limit())
+    # Records that end at the same position: a run begins, and stops.
+    run = ArchiveWriter(storage)
+    run.acquire()
+    run.acquire()
+    run.commit(Scn(20))
+
+    for one_source in (source, ChangeFiles(archive(tmp_path))):
+        found = one_source.join(history(13, origin=origin, anchor=part.anchor))
+        assert (found.position, found.anchor) == (13, part.anchor)
+        assert one_source.next_slice(Scn(13), Limit(), anchor=found.anchor) is not None
+
+
+def test_a_process_that_has_followed_another_archive_is_refused(published: Path, tmp_path: Path) -> None:
+    publish(LocalStorage(tmp_path))
+    origin = ChangeFiles(archive(tmp_path)).join(history()).origin
+    (part,) = slices(tmp_path, Limit())
+    source = ChangeFiles(archive(published))
+    with pytest.raises(OperatorError, match="not the one that the target was filled from"):
+        source.join(history(13, origin=origin, anchor=part.anchor))
+    with pytest.raises(OperatorError, match="the archive is not the one that was followed: at position 13"):
+        source.next_slice(Scn(13), Limit(), anchor=part.anchor)
+
+
+def test_an_archive_that_was_brought_back_older_is_refused(copy: Path) -> None:
+    source = ChangeFiles(archive(copy))
+    origin = source.join(history()).origin
+    (part,) = slices(copy, Limit())
+    (copy / f"log/{8:020}.json").unlink()
+    with pytest.raises(OperatorError, match="restored to an older state"):
+        ChangeFiles(archive(copy)).join(history(13, origin=origin, anchor=part.anchor))
+
+
+def test_the_backlog_is_what_lies_behind_a_position(published: Path) -> None:
+    found = ChangeFiles(archive(published)).backlog(Scn(5))
+    assert found.changes == sum(1 for scn, _ in EVERYTHING if scn > 5)
+    assert found.oldest_at == NOON + timedelta(seconds=6)
+    assert 0 < found.size_bytes < sum(path.stat().st_size for path in published.glob("changes/*"))
+    assert ChangeFiles(archive(published)).backlog(Scn(13)) == Backlog(0, None, 0)
+
+
+def test_a_source_that_waits_is_woken_by_the_next_record(tmp_path: Path) -> None:
+    run = publish(LocalStorage(tmp_path))
+    source = ChangeFiles(archive(tmp_path))
+    committing = threading.Timer(0.3, run.commit, [Scn(14)])
+    committing.start()
+
+    source.wait(threading.Event(), 60)
+
+    committing.join()
+    assert source.next_slice(Scn(13), Limit()) is not None
+
+
+def test_a_source_waits_no_longer_than_it_is_told(published: Path) -> None:
+    source, stop = ChangeFiles(archive(published)), threading.Event()
+    source.wait(stop, 0.01)
+    stop.set()
+    source.wait(stop, 60)
+
+
+def test_a_reader_leaves_out_tables_and_names_the_source(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    run = publish(storage)
+    files = FileWriter(storage, Encoding.CHANGES, run.last.epoch)
+    mixed = [row(20, 0, of=3), row(20, 1, of=3, table=BOOK), row(20, 2, of=3)]
+    run.commit(Scn(20), files.write_changes([stream(mixed)]))
+    tables = ChangeFiles(archive(tmp_path)).tables()
+    (part,) = slices(tmp_path, Limit(), Scn(13))
+
+    def found(follows: list[TableName]) -> tuple[bool, list[tuple[str, int]]]:
+        reader = ChangeFilesAccess(storage).reader("stock", tables, follows=follows)
+        reader.open()
+        rows = [row for batch in pickle.loads(pickle.dumps(reader)).read(part) for row in batch.to_pylist()]
+        return reader.leaves_out, [(row[c.SOURCE], row[c.CHANGE_SEQ]) for row in rows]
+
+    assert found([ITEM]) == (True, [("stock", 0), ("stock", 2)])
+    assert found([BOOK]) == (True, [("stock", 1)])
+    assert found([]) == (True, [])
+    assert found([ITEM, BOOK]) == (False, [("stock", 0), ("stock", 1), ("stock", 2)])
 
 
 def one(folder: Path, pattern: str) -> Path:

@@ -184,6 +184,7 @@ class ArchiveWriter:
         Raises:
             FencedError: Another run has begun.
             OperatorError: Another thing is in the way: a right, or space.
+            RetryableError: The place is out of reach. The record may be there all the same: go on with `acquire`.
         """
         record = replace(
             _next(self.last),

@@ -1,21 +1,37 @@
-"""An archive of change files as a source: its log cut into slices, on the driver."""
+"""An archive of change files as a source: its log cut into slices, on the driver.
+
+What a record of the log holds never changes, so each end of a record is a cut by which the archive's history is
+recognised: its mark is the digest of the first record that ends there. Nothing is freed: the archive stays as it is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import threading
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
 from penstock.archive import Archive
+from penstock.change import TableName
+from penstock.errors import OperatorError
 from penstock.formats.archive_log import Record
+from penstock.history import ConsumerState, Facts, History, Joined, Origin, joined
 from penstock.position import START, Anchor, Limit, Scn
 from penstock.schema import TableSchema
-from penstock.sources.change_files.reader import ArchiveSlice
-from penstock.stream import TableVersion
+from penstock.sources.change_files.reader import ArchiveSlice, FileReader
+from penstock.storage import Storage
+from penstock.stream import Backlog, Reader, Source, SourceAccess, TableVersion
 
 _MOST_RECORDS = 1_000
 """A slice is not of more: each costs a file that has to be opened."""
+
+_LOOK_EVERY_S = 0.2
+"""How often to look for a new record while nothing waits."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ChangeFiles:
@@ -27,41 +43,109 @@ class ChangeFiles:
         # Where the last slice ended, and the record that holds what follows.
         self._next: tuple[Scn, int] | None = None
 
-    def next_slice(self, after: Scn, limit: Limit) -> ArchiveSlice | None:
+    def open(self) -> None:
+        """Make sure that there is an archive, whose log is whole."""
+        self._archive.count_records()
+
+    def join(self, history: History) -> Joined:
+        """Make sure that a process goes on with the archive it has followed; a new one begins at its beginning.
+
+        Raises:
+            OperatorError: It has followed another archive, or this one when it held something else.
+        """
+        facts = self._facts(history)
+        if history.is_new and history.origin is None:
+            return Joined(facts.origin, facts.first.scn, facts.first)
+        return joined(history, facts, where=self._archive.label)
+
+    def hold_against(self, history: History) -> None:
+        """Make sure that a process's history is that of the archive; otherwise raise as `join` does."""
+        self.join(history)
+
+    def next_slice(self, after: Scn, limit: Limit, *, anchor: Anchor | None = None) -> ArchiveSlice | None:
         """Return the transactions that follow `after`, as many as `limit` allows; None when there are none yet.
+
+        Args:
+            anchor: The last cut at or before `after`, as it was known when `after` was reached.
 
         Raises:
             MalformedInputError: A record was altered or cut short.
-            OperatorError: One is missing.
+            OperatorError: One is missing, or `anchor` is not of this archive.
         """
-        is_next = self._next is not None and self._next[0] == after
-        number = self._next[1] if self._next is not None and is_next else self._archive.first_behind(after)
-        records = self._gather(number, after, limit)
+        records = self._gather(self._number_behind(after, anchor), after, limit)
         if not records:
             return None
         part = _slice_of(records, after).take(after, limit, None)
         last = next(record for record in records if record.end >= part.end)
         self._next = part.end, last.number + (part.end == last.end)
-        return replace(part, start=self._anchor_before(last, part.end), cut=_anchor(last))
+        return replace(part, start=self._cut_before(part.end), cut=_cut(last))
+
+    def wait(self, stop: threading.Event, timeout_s: float) -> None:
+        """Return when `next_slice`, which had nothing, may have something; after the timeout at the latest."""
+        deadline = time.monotonic() + timeout_s
+        count = self._archive.count_records()
+        while self._archive.find_record(count + 1) is None and (left := deadline - time.monotonic()) > 0:
+            if stop.wait(min(left, _LOOK_EVERY_S)):
+                return
 
     def tick(self) -> Scn:
         """Return the position at which the archive ends now."""
-        count = self._archive.count_records()
-        return self._archive.record(count).end if count else START
+        return self._last_cut().scn
 
     def tables(self) -> Sequence[TableVersion]:
         """Return every version of every table that a change may name, oldest first."""
-        count = self._archive.count_records()
-        named = self._archive.definitions(self._archive.record(count) if count else None).tables
         found = []
-        for file in named:
+        for file in self._archive.newest_definitions().tables:
             definition, root = self._archive.read_table(file)
             table = TableSchema.from_definition(definition, version=file.version)
             found.append(TableVersion(file.id, table, definition, root))
         return found
 
+    def count_tables(self) -> int:
+        """How many `tables` would return."""
+        return len(self._archive.newest_definitions().tables)
+
+    def free(self, upto: Scn, consumer: str) -> int:
+        """Forget nothing: others may read the archive, from any position."""
+        return 0
+
+    def seen(self, consumer: str) -> None:
+        """Note nothing: the archive is kept for nobody in particular."""
+
+    def consumers(self) -> Sequence[ConsumerState]:
+        """Return nobody: the archive holds nothing back for anybody."""
+        return ()
+
+    def backlog(self, after: Scn) -> Backlog:
+        """Count what waits behind a position; the size is that of the files that hold it."""
+        changes = size_bytes = 0
+        oldest_at: datetime | None = None
+        for record in self._archive.records(self._archive.first_behind(after)):
+            is_behind = record.transactions.commit_scns > after
+            changes += int(record.transactions.changes[is_behind].sum())
+            size_bytes += sum(file.size_bytes for file in record.files if file.last > after)
+            if oldest_at is None and is_behind.any():
+                at_us = int(record.transactions.committed_at_us[is_behind].min())
+                oldest_at = _EPOCH + timedelta(microseconds=at_us)
+        return Backlog(changes, oldest_at, size_bytes)
+
+    def close(self) -> None:
+        """Close nothing: no file stays open."""
+
+    def _number_behind(self, after: Scn, anchor: Anchor | None) -> int:
+        """The number of the record that holds what follows a position."""
+        if self._next is not None and self._next[0] == after:
+            return self._next[1]
+        if anchor is not None and anchor != self._cut_before(after):
+            raise OperatorError(
+                f"the archive is not the one that was followed: at position {anchor.scn} it holds something else",
+                where=self._archive.label,
+                do="`penstock resync --all` prepares a new first copy",
+            )
+        return self._archive.first_behind(after)
+
     def _gather(self, number: int, after: Scn, limit: Limit) -> list[Record]:
-        """Take records until there is enough for a slice, the first of which ends behind `after`."""
+        """Take records that end behind `after` until there is enough for a slice."""
         records: list[Record] = []
         changes = size_bytes = 0
         for record in self._archive.records(number):
@@ -74,14 +158,50 @@ class ChangeFiles:
                 break
         return records
 
-    def _anchor_before(self, record: Record, position: Scn) -> Anchor | None:
-        """The last end of a record at or before a position, which lies in `record` or at its end."""
-        if record.end == position:
-            return _anchor(record)
-        return _anchor(self._archive.record(record.number - 1)) if record.number > 1 else None
+    def _facts(self, history: History) -> Facts:
+        """What the archive holds; it is the same archive wherever it is copied to."""
+        place = f"change archive/{self._archive.header.id}"
+        last = self._last_cut()
+        newest = history.newest
+        return Facts(
+            origin=Origin(self._archive.header.id, place),
+            place=place,
+            first=Anchor(START, self._archive.header_digest),
+            last=last,
+            base=self._cut_before(history.position) if history.position <= last.scn else None,
+            is_readable=True,
+            has_newest=newest is not None and newest == self._cut_before(newest.scn),
+            earlier=None,
+        )
+
+    def _last_cut(self) -> Anchor:
+        count = self._archive.count_records()
+        return self._cut_before(self._archive.record(count).end if count else START)
+
+    def _cut_before(self, position: Scn) -> Anchor:
+        """The last cut at or before a position: the same one whatever comes later."""
+        behind = self._archive.first_behind(position)
+        end = self._archive.record(behind - 1).end if behind > 1 else START
+        if end == START:
+            return Anchor(START, self._archive.header_digest)
+        # Later records may end there, too: those by which a run begins, or that only name tables.
+        return _cut(self._archive.record(self._archive.first_behind(Scn(end - 1))))
 
 
-def _anchor(record: Record) -> Anchor:
+@dataclass(frozen=True)
+class ChangeFilesAccess:
+    """How tasks reach an archive."""
+
+    storage: Storage
+
+    def reader(self, source: str, tables: Sequence[TableVersion], *, follows: Collection[TableName]) -> FileReader:
+        """Return a reader of what is of the tables that it follows, by their names or those of their roots."""
+        followed = {v.table.name for v in tables if v.table.name in follows or v.root in follows}
+        is_all = followed == {v.table.name for v in tables}
+        return FileReader(Archive(self.storage), source=source, follows=None if is_all else followed)
+
+
+def _cut(record: Record) -> Anchor:
     return Anchor(record.end, record.sha256)
 
 
@@ -96,3 +216,8 @@ def _slice_of(records: Sequence[Record], after: Scn) -> ArchiveSlice:
         committed_at_us=np.concatenate([t.committed_at_us for t in transactions]),
         files=tuple(file for record in records for file in record.files),
     )
+
+
+_: type[Source] = ChangeFiles
+__: type[SourceAccess] = ChangeFilesAccess
+___: type[Reader] = FileReader

@@ -78,8 +78,7 @@ def read_span(archive: Archive, span: Span) -> Iterator[pa.RecordBatch]:
         OperatorError: One is missing.
     """
     reader = FileReader(archive)
-    count = archive.count_records()
-    copies = archive.definitions(archive.record(count) if count else None).whole_copies
+    copies = archive.newest_definitions().whole_copies
     after = span.after
     for position in sorted({copy.position for copy in copies if span.after < copy.position <= span.upto}):
         yield from _read_changes(archive, reader, Span(after, position))
