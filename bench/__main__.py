@@ -25,6 +25,7 @@ from typing import Any
 
 import psycopg
 
+from bench import files
 from bench.systems import Meter, Native, Ours, System, execute
 from bench.workloads import HOT, TABLES, WORKLOADS, Workload
 from penstock.demo.servers import EmbeddedPostgres
@@ -295,6 +296,11 @@ class Bench:
         writer.join()
         return lags
 
+    def change_files(self) -> None:
+        """Write and read archives of change files."""
+        for result in files.measure():
+            self._note(**result)
+
     def _drop(self, workload: Workload) -> None:
         for native in self._natives:
             native.drop()
@@ -326,6 +332,8 @@ def report(results: Sequence[dict[str, Any]]) -> None:
     for r in results:
         if r["workload"] == "lag":
             print(f"{'lag':16} {r['system']:28} p50 {r['p50_s']:.3f} s, p99 {r['p99_s']:.3f} s")
+        if r["workload"] == "files":
+            print(f"{'change files':16} {r['system']:28} {r['rate']:>10,.0f} changes/s")
         if r["workload"] == TABLES.name:
             print(f"{len(TABLES.tables)} tables       {r['system']:28} {r['step']}: {r['seconds']:.1f} s")
     starts: dict[str, list[float]] = {}
@@ -353,7 +361,7 @@ def report(results: Sequence[dict[str, Any]]) -> None:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(prog="bench", description=__doc__.splitlines()[0])
-    names = [*WORKLOADS, "lag", "cold", "growth", TABLES.name]
+    names = [*WORKLOADS, "lag", "cold", "growth", TABLES.name, "files"]
     arguments.add_argument("workloads", nargs="*", default=names, metavar="WORKLOAD", help=", ".join(names))
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--share", type=float, default=1.0, help="part of each backlog to write")
@@ -374,6 +382,8 @@ def main() -> None:
             bench.growth()
         if TABLES.name in given.workloads:
             bench.many_tables()
+        if "files" in given.workloads:
+            bench.change_files()
         report(bench.results)
         RESULTS.parent.mkdir(exist_ok=True)
         RESULTS.write_text(json.dumps(bench.results, indent=1) + "\n")

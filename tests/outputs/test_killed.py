@@ -22,7 +22,7 @@ from penstock.sources.change_files.source import ChangeFiles
 from penstock.storage import LocalStorage
 from tests.archives import stream, transaction
 
-LAST = 1_500
+LAST = 3_000
 """The position of the last transaction; every one that is divisible by 7 is missing."""
 
 
@@ -72,7 +72,8 @@ def test_nothing_is_lost_doubled_or_torn(kills: int, tmp_path: Path) -> None:
     make_archive(LocalStorage(tmp_path), "shop", Encoding.CHANGES)
     follower, drawn = Follower(tmp_path), random.Random()
     for _ in range(kills):
-        with subprocess.Popen([sys.executable, "-m", __name__, str(tmp_path)], stdout=subprocess.PIPE) as program:
+        command = [sys.executable, "-m", __name__, str(tmp_path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as program:
             assert program.stdout is not None
             program.stdout.readline()
             until = time.monotonic() + drawn.uniform(0, 0.3)
