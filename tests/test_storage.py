@@ -78,6 +78,23 @@ def test_of_many_writers_of_one_name_one_writes(tmp_path: Path) -> None:
     assert [entry.name for entry in (tmp_path / "log").iterdir()] == ["1"]
 
 
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+@pytest.mark.parametrize(("folder", "file"), [(0o755, 0o644), (0o2750, 0o640), (0o700, 0o600), (None, 0o600)])
+def test_who_may_read_the_folder_may_read_its_files(folder: int | None, file: int, umask: int, tmp_path: Path) -> None:
+    root = tmp_path / "archive"
+    if folder is not None:
+        root.mkdir()
+        root.chmod(folder)
+    before = os.umask(umask)
+    try:
+        LocalStorage(root).create("log/1", b"one")
+    finally:
+        os.umask(before)
+    assert oct(root.stat().st_mode & 0o7777) == oct(folder or 0o700)
+    assert oct((root / "log").stat().st_mode & 0o7777) == oct(folder or 0o700)
+    assert oct((root / "log/1").stat().st_mode & 0o7777) == oct(file)
+
+
 @pytest.mark.parametrize(
     ("number", "kind", "text"),
     [

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -94,7 +95,11 @@ def open_storage(place: str, *, folder: Path = Path()) -> Storage:
 
 @dataclass(frozen=True)
 class LocalStorage:
-    """Files on a disk, or on what is mounted as one."""
+    """Files on a disk, or on what is mounted as one.
+
+    Files may be read, and written, by those who may do so with the folder `root`. Where there is no such folder it is
+    made for this user alone.
+    """
 
     root: Path
 
@@ -108,9 +113,10 @@ class LocalStorage:
         path = self.root / name
         unnamed = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         with _translated("write", str(path)):
-            _make_folder(path.parent)
+            mode = self._make_folders(path.parent)
             try:
-                with unnamed.open("xb") as file:
+                with os.fdopen(os.open(unnamed, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                    os.fchmod(file.fileno(), mode & 0o666)
                     file.write(content)
                     file.flush()
                     os.fsync(file.fileno())
@@ -130,6 +136,13 @@ class LocalStorage:
         with _translated("list", str(self.root / folder)), suppress(FileNotFoundError):
             return [entry.name for entry in os.scandir(self.root / folder) if not entry.name.startswith(".")]
         return []
+
+    def _make_folders(self, folder: Path) -> int:
+        """Make a folder at or below the root, and the root, durably; returns who may do what in the root."""
+        _make_folder(self.root, 0o700)
+        mode = stat.S_IMODE(self.root.stat().st_mode)
+        _make_folder(folder, mode)
+        return mode
 
 
 @dataclass(frozen=True)
@@ -197,13 +210,14 @@ def _link(unnamed: Path, path: Path) -> None:
         ) from exc
 
 
-def _make_folder(folder: Path) -> None:
-    """Make a folder and those above it, durably."""
+def _make_folder(folder: Path, mode: int) -> None:
+    """Make a folder, and those above it, durably; `mode` says what others may do there, whatever the umask says."""
     if folder.is_dir():
         return
-    _make_folder(folder.parent)
+    _make_folder(folder.parent, mode)
     with suppress(FileExistsError):
-        folder.mkdir()
+        folder.mkdir(0o700)
+        folder.chmod(mode)
     _sync_folder(folder.parent)
 
 

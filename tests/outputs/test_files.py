@@ -64,8 +64,9 @@ def on_disk(folder: Path, mortal: Mortal) -> Iterator[Storage]:
     """A disk as a process sees it that dies between any two calls of the system."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", mortal(lambda _: None))
-        patch.setattr(os, "link", mortal(os.link))
-        for name in ("mkdir", "unlink", "open"):
+        for name in ("open", "fchmod", "link"):
+            patch.setattr(os, name, mortal(getattr(os, name)))
+        for name in ("mkdir", "chmod", "unlink"):
             patch.setattr(Path, name, mortal(getattr(Path, name)))
         yield LocalStorage(folder)
 
