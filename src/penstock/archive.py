@@ -61,6 +61,8 @@ class Archive:
         """Use the archive at a place; nothing is read yet."""
         self._storage = storage
         self._records: dict[int, Record] = {}
+        # The number of a record, and what it and those before it say of tables and copies.
+        self._newest: tuple[int, Definitions] | None = None
 
     @property
     def label(self) -> str:
@@ -161,9 +163,16 @@ class Archive:
         return Definitions(tuple(tables), tuple(copies))
 
     def newest_definitions(self) -> Definitions:
-        """Return what all records say of tables and copies by now."""
-        count = self.count_records()
-        return self.definitions(self.record(count) if count else None)
+        """Return what all records say of tables and copies by now; when asked again, only the new ones are read."""
+        if self._newest is None:
+            count = self.count_records()
+            self._newest = count, self.definitions(self.record(count) if count else None)
+        number, known = self._newest
+        for record in self.records(number + 1):
+            number = record.number
+            known = Definitions(known.tables + record.tables, known.copies + record.copies)
+        self._newest = number, known
+        return known
 
     def read_file(self, file: DataFile) -> bytes:
         """Return the content of a data file.
@@ -193,7 +202,7 @@ class Archive:
             raise OperatorError(
                 "there is no change archive",
                 where=f"{self.label}/{HEADER_NAME}",
-                do="see whether the path is the one that the publishing pipeline names, and whether it has run",
+                do="see whether the path is right, and whether anything was published there yet",
             ) from exc
 
     def _load(self, number: int) -> Record | None:

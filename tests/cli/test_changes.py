@@ -28,7 +28,7 @@ def archive(tmp_path: Path) -> str:
     run = ArchiveWriter(storage)
     files = FileWriter(storage, Encoding.CHANGES, run.acquire().epoch)
     changes = [
-        row(20, 0, of=4, table=BOOK, after={"id": "0", "name": "it's"}),
+        row(20, 0, of=4, table=BOOK, after={"id": "0", "name": "it's :smile: [b]"}),
         row(20, 1, of=4, op="update", before={"id": "1", "name": "old", "same": "s"}, after={"name": None}),
         row(20, 2, of=4, op="delete", before={"id": "2", "name": "gone\n"}, after=None),
         row(20, 3, of=4, op="truncate", table=BOOK, key=None, after=None),
@@ -49,7 +49,7 @@ def test_a_person_sees_one_block_per_transaction(program: Program, archive: str)
     assert done.out == (
         "position 20  transaction t20  2024-01-02T12:00:20.000000+00:00  4 changes\n"
         "  1 insert public.book id='0'\n"
-        '      name: "it\'s"\n'
+        '      name: "it\'s :smile: [b]"\n'
         "  2 update public.item id='1'\n"
         "      name: 'old' => NULL\n"
         "  3 delete public.item id='2'\n"
@@ -119,7 +119,7 @@ def test_only_some_tables(program: Program, archive: str) -> None:
 
 
 def test_what_is_no_position_time_or_pattern(program: Program, archive: str) -> None:
-    for option, value in (("--from", "yesterday"), ("--until", "-1")):
+    for option, value in (("--from", "yesterday"), ("--until", "-1"), ("--until", "9" * 5_000)):
         done = program("changes", archive, f"{option}={value}")
         assert (done.code, done.out) == (2, "")
         assert f"{option} must be a position or a time, not '{value}'" in done.err

@@ -44,7 +44,7 @@ _FEW_VALUES = [c.SOURCE, c.TXN_ID, c.OP, c.SCHEMA_NAME, c.TABLE_NAME, c.TABLE_VE
 
 
 class Encoding(StrEnum):
-    """How the data files of an archive are written; `format` in the pipeline file."""
+    """How the data files of an archive are written."""
 
     CHANGES = "changes"
     PARQUET = "parquet"

@@ -142,6 +142,22 @@ def test_tables_are_those_that_the_run_described(published: Path) -> None:
     assert found[0].table.primary_key is not None
 
 
+def test_tables_that_come_later_are_found_later(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    make_archive(storage, "shop", Encoding.CHANGES)
+    source = ChangeFiles(archive(tmp_path))
+    assert source.count_tables() == 0
+
+    publish(storage)
+    assert source.count_tables() == len(source.tables()) == 2
+
+    run = ArchiveWriter(storage)
+    run.acquire()
+    run.commit(Scn(13), tables=[run.describe(1, BOOK, 2, definition(BOOK), BOOK)])
+    assert source.count_tables() == 3
+    assert [v.table.version for v in source.tables()] == [1, 1, 2]
+
+
 def test_an_archive_that_is_new_holds_nothing(tmp_path: Path) -> None:
     make_archive(LocalStorage(tmp_path), "shop", Encoding.CHANGES)
     assert ChangeFiles(archive(tmp_path)).next_slice(START, Limit()) is None

@@ -267,7 +267,7 @@ def _transactions(rows: pa.Table) -> Transactions:
     scns = rows[c.COMMIT_SCN].to_numpy()
     # Where each transaction begins among the rows.
     starts = np.flatnonzero(np.r_[True, scns[1:] != scns[:-1]])
-    # A source that does not know the time knows at least that it lies behind.
+    # Where the source does not know the time, the transaction was at least committed before now.
     times = pc.fill_null(rows[c.COMMITTED_AT], pa.scalar(now(), rows[c.COMMITTED_AT].type))
     images = (pc.fill_null(pc.binary_length(rows[name]), 0).to_numpy() for name in (c.BEFORE, c.AFTER))
     return Transactions(

@@ -34,14 +34,22 @@ _LOOK_EVERY_S = 0.2
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+@dataclass(frozen=True)
+class _Stand:
+    """A position, the record that holds what follows it, and the last cut at or before it."""
+
+    position: Scn
+    number: int
+    anchor: Anchor
+
+
 class ChangeFiles:
     """The log of an archive, as positions that may have gaps."""
 
     def __init__(self, archive: Archive) -> None:
         """Read an archive; nothing is touched yet."""
         self._archive = archive
-        # Where the last slice ended, and the record that holds what follows.
-        self._next: tuple[Scn, int] | None = None
+        self._stand: _Stand | None = None
 
     def open(self) -> None:
         """Make sure that there is an archive, whose log is whole."""
@@ -72,13 +80,19 @@ class ChangeFiles:
             MalformedInputError: A record was altered or cut short.
             OperatorError: One is missing, or `anchor` is not of this archive.
         """
-        records = self._gather(self._number_behind(after, anchor), after, limit)
+        stand = self._stand_at(after, anchor)
+        records = self._gather(stand.number, after, limit)
         if not records:
             return None
         part = _slice_of(records, after).take(after, limit, None)
         last = next(record for record in records if record.end >= part.end)
-        self._next = part.end, last.number + (part.end == last.end)
-        return replace(part, start=self._cut_before(part.end), cut=_cut(last))
+        # Where a slice ends inside a record, the last cut is the end of the one before, which may lie before the slice.
+        before = next((_cut(record) for record in records if record.end == last.after), stand.anchor)
+        part = replace(part, start=before, cut=_cut(last))
+        is_at_end = part.end == last.end
+        number, reached = (last.number + 1, _cut(last)) if is_at_end else (last.number, before)
+        self._stand = _Stand(part.end, number, reached)
+        return part
 
     def wait(self, stop: threading.Event, timeout_s: float) -> None:
         """Return when `next_slice`, which had nothing, may have something; after the timeout at the latest."""
@@ -132,17 +146,18 @@ class ChangeFiles:
     def close(self) -> None:
         """Close nothing: no file stays open."""
 
-    def _number_behind(self, after: Scn, anchor: Anchor | None) -> int:
-        """The number of the record that holds what follows a position."""
-        if self._next is not None and self._next[0] == after:
-            return self._next[1]
-        if anchor is not None and anchor != self._cut_before(after):
+    def _stand_at(self, after: Scn, anchor: Anchor | None) -> _Stand:
+        """Where a slice begins that follows a position; the end of the last slice is known without a look."""
+        if self._stand is not None and self._stand.position == after:
+            return self._stand
+        found = self._cut_before(after)
+        if anchor is not None and anchor != found:
             raise OperatorError(
                 f"the archive is not the one that was followed: at position {anchor.scn} it holds something else",
                 where=self._archive.label,
                 do="`penstock resync --all` prepares a new first copy",
             )
-        return self._archive.first_behind(after)
+        return _Stand(after, self._archive.first_behind(after), found)
 
     def _gather(self, number: int, after: Scn, limit: Limit) -> list[Record]:
         """Take records that end behind `after` until there is enough for a slice."""

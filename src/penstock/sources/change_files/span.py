@@ -17,6 +17,9 @@ from penstock.sources.change_files.reader import FileReader
 _BEFORE_ALL = Scn(START - 1)
 """No transaction lies at the very start, but a copy may."""
 
+_DIGITS = 19
+"""No position has more."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -34,7 +37,7 @@ class Bound:
         Raises:
             ConfigError: It is neither a position nor a time.
         """
-        if text.isdecimal() and text.isascii():
+        if text.isascii() and text.isdecimal() and len(text) <= _DIGITS:
             return cls(position=Scn(int(text)))
         try:
             at = datetime.fromisoformat(text)
