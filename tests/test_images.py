@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.change import Image
 from penstock.errors import MalformedInputError
-from penstock.images import find_present, is_complete, is_present, parse_images
+from penstock.images import are_plain, build_images, edit_images, find_present, is_complete, is_present, parse_images
 from penstock.values import encode_image
 
 # Names and values that look like the syntax around them.
@@ -122,3 +122,37 @@ def test_a_column_is_told_from_one_whose_name_ends_alike(column: str) -> None:
     written = pa.array([encode_image({column: ",", ":a": "{"}), encode_image({"a": "1"}), None])
     assert is_present(written, column).to_pylist() == [True, False, False]
     assert is_present(written, "a").to_pylist() == [False, True, False]
+
+
+@settings(deadline=None)
+@given(st.lists(st.dictionaries(st.sampled_from(NAMES), values, max_size=len(NAMES)), max_size=6))
+def test_images_are_built_as_they_are_written_one_by_one(batch: list[Image]) -> None:
+    columns = {name: pa.array([image.get(name) for image in batch], pa.string()) for name in NAMES}
+    present = {name: pa.array([name in image for image in batch], pa.bool_()) for name in NAMES}
+
+    built = build_images(columns, present)
+
+    in_order = [{name: image[name] for name in NAMES if name in image} for image in batch]
+    assert built.to_pylist() == [encode_image(image) for image in in_order]
+
+
+plain = [name for name in NAMES if are_plain([name])]
+
+
+@settings(deadline=None)
+@given(batches, st.sets(st.sampled_from(plain)), st.sets(st.sampled_from(plain)))
+def test_images_are_edited_as_they_would_be_one_by_one(
+    batch: list[Image | None], drop: set[str], rename: set[str]
+) -> None:
+    names = {name: f"new {name}" for name in rename - drop}
+
+    edited = edit_images(as_array(batch), drop=drop, rename=names)
+
+    assert edited.to_pylist() == [
+        None if image is None else encode_image({names.get(n, n): image[n] for n in image if n not in drop})
+        for image in batch
+    ]
+
+
+def test_a_name_that_is_not_found_by_its_text_is_not_plain() -> None:
+    assert plain == ["id", "d", "a b", "null", "a:", "{}", "ß€", "x,y"]
