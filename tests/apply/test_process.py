@@ -18,7 +18,7 @@ from penstock.apply.server import LaneResult
 from penstock.change import TableName
 from penstock.errors import FencedError, OperatorError, PenstockError, RetryableError
 from penstock.history import Consumer, History, Joined, Origin
-from penstock.pipeline.pipeline import CopyWatch
+from penstock.pipeline.capturing import CopyWatch
 from penstock.pipeline.report import Report
 from penstock.position import Anchor, Limit, Scn
 

@@ -56,12 +56,15 @@ def test_a_failed_transaction_has_its_own_tables_described_anew(monkeypatch: pyt
         return {name: TableSchema(name, ()) for name in asked[-1]}
 
     any_: Any = SimpleNamespace(
-        instantiated=lambda: dict.fromkeys(TABLES, Scn(0)), save_dictionary=lambda _: None, name="p", epoch=1
+        instantiated=lambda: dict.fromkeys(TABLES, Scn(0)),
+        save_dictionary=lambda _: None,
+        reader=lambda *_, **__: None,
+        name="p",
+        epoch=1,
     )
     log: Any = Log()
     fed = SparkFeed(
         any_,
-        process="p",
         source="shop",
         access=any_,
         open_source=lambda: log,

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.errors import RetryableError
 from penstock.position import Limit
-from penstock.spark.job import BatchJobs, _carried, _for_each
+from penstock.spark.job import BatchJobs, _carried, for_each
 from tests.lab import Lab
 
 SCHEMA = """
@@ -101,7 +101,7 @@ def test_no_room_for_what_travels_to_workers_is_tried_again(
 
 def test_what_cannot_travel_is_not_taken_for_a_full_disk(spark: SparkSession) -> None:
     with pytest.raises(pickle.PicklingError):
-        _for_each(spark, [threading.Lock()], str)
+        for_each(spark, [threading.Lock()], str)
 
 
 def test_a_lost_spark_is_not_taken_for_a_full_disk(
@@ -121,7 +121,7 @@ def test_a_lost_spark_is_not_taken_for_a_full_disk(
 
 @pytest.mark.parametrize("items", [1, 3, 16, 23])
 def test_every_item_is_done_once_and_results_come_in_order(spark: SparkSession, items: int) -> None:
-    assert _for_each(spark, range(items), lambda item: 10 * item) == [10 * item for item in range(items)]
+    assert for_each(spark, range(items), lambda item: 10 * item) == [10 * item for item in range(items)]
 
 
 def test_what_a_driver_said_of_a_row_stays_in_the_task() -> None:

@@ -23,7 +23,8 @@ from penstock.apply.process import Progress
 from penstock.config import load
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.errors import PenstockError
-from penstock.pipeline.pipeline import Pipeline, RunListener
+from penstock.pipeline.capturing import RunListener
+from penstock.pipeline.pipeline import Pipeline
 from penstock.verify.compare import VerifyResult
 from penstock.wiring import open_pipeline
 
@@ -90,6 +91,7 @@ def play(teller: Teller, *, seconds: int) -> Ending:
         file = Path(folder, "pipeline.yaml")
         file.write_text(_FILE)
         pipeline = open_pipeline(load(file))
+        assert isinstance(pipeline, Pipeline)
         pipeline.setup()
         teller.tell("penstock setup: capture and ledger installed, target tables created")
         return _play(teller, pipeline, bank, copy, seconds)

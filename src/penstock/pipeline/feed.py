@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -41,13 +42,13 @@ class Definitions(Protocol):
         """Return the tables whose copy is complete, and the position each was copied at."""
 
 
-class SparkBatch:
+class SliceBatch:
     """Implements `apply.process.Batch`."""
 
-    def __init__(self, part: Slice, feed: SparkFeed) -> None:
-        """Apply `part` with the feed's jobs."""
+    def __init__(self, part: Slice, apply: Callable[[Slice, int], Sequence[LaneResult]]) -> None:
+        """Deal with `part` by `apply`, which is also told how many lanes to use."""
         self._part = part
-        self._feed = feed
+        self._apply = apply
 
     def __len__(self) -> int:
         return len(self._part)
@@ -73,18 +74,128 @@ class SparkBatch:
         return self._part.last_committed_at
 
     def apply(self, *, lanes: int) -> Sequence[LaneResult]:
-        """Apply the transactions on Spark."""
-        return self._feed.apply(self._part, lanes)
+        """Deal with the transactions on Spark."""
+        return self._apply(self._part, lanes)
 
 
-class SparkFeed:
-    """Implements `apply.process.Feed`."""
+class SourceFeed:
+    """What a feed has to do with its source; what becomes of the changes is a subclass's.
+
+    Together they implement `apply.process.Feed`.
+    """
+
+    def __init__(
+        self,
+        open_source: Callable[[], Source],
+        *,
+        follow_source: Callable[[], None],
+        is_meant: Callable[[TableName], bool],
+        definitions: Definitions,
+    ) -> None:
+        """Prepare; nothing is opened yet.
+
+        Args:
+            follow_source: Brings the capture up to date after DDL; raises where that takes a person.
+            is_meant: Whether the pipeline is about a table; the set may serve other pipelines too.
+        """
+        self._source = open_source()
+        self._freer = _Freer(open_source)
+        self._follow_source = follow_source
+        self._is_meant = is_meant
+        self._definitions = definitions
+        self._known: set[TableName] = set()
+        self._versions: Sequence[TableVersion] = ()
+        self._read_at = -math.inf
+        self._consumer = ""
+        self._anchor: Anchor | None = None
+        self._seen_at = 0.0
+
+    def apply(self, part: Slice, lanes: int) -> Sequence[LaneResult]:
+        """Deal with a slice, with up-to-date definitions."""
+        raise NotImplementedError
+
+    def join(self, history: History) -> Joined:
+        """Make sure that the source is of the history that the process has followed, and have it kept."""
+        found = self._source.join(history)
+        self._consumer, self._anchor = history.consumer.id, found.anchor
+        return found
+
+    def next_batch(self, after: Scn, limit: Limit) -> SliceBatch | None:
+        """Return the transactions that follow `after`; None when there are none yet."""
+        part = self._source.next_slice(after, limit, anchor=self._anchor)
+        if part is None:
+            return None
+        # Whatever keeps the batch from being applied ends in another `join`.
+        self._anchor = part.anchor
+        return SliceBatch(part, self.apply)
+
+    def look_around(self) -> None:
+        """Take up partitions that were added; raises TablesAddedError if tables were."""
+        if time.monotonic() - self._seen_at > _SEEN_EVERY_S:
+            self._seen_at = time.monotonic()
+            self._freer.do(lambda source: source.seen(self._consumer))
+        if self._is_aged or self._source.count_tables() != len(self._versions):
+            self._refresh()
+
+    def wait(self, stop: threading.Event, timeout_s: float) -> None:
+        """Return when the source may have something; when told to stop, or after the timeout, at the latest."""
+        self._source.wait(stop, timeout_s)
+
+    def tick(self) -> Scn:
+        """Return a position that every transaction committed before the call lies at or before."""
+        return self._source.tick()
+
+    def free(self, upto: Scn) -> None:
+        """Let the source forget in the background, as soon as the last freeing is done."""
+        self._freer.do(lambda source: source.free(upto, self._consumer))
+
+    def close(self) -> None:
+        """Close the sessions with the source."""
+        self._source.close()
+        self._freer.close()
+
+    @property
+    def _is_aged(self) -> bool:
+        return time.monotonic() - self._read_at > _CATALOG_AGE_S
+
+    def _open(self, known: Collection[TableName]) -> None:
+        """Begin anew with these tables; their partitions may change."""
+        self._known, self._versions = set(known), ()
+        self._read_at = -math.inf
+        self._source.open()
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """Have tasks work with up-to-date definitions, by `_take_up`."""
+        raise NotImplementedError
+
+    def _take_up(self) -> bool:
+        """Take up table versions that came since the last call; returns whether there were any.
+
+        Raises:
+            TablesAddedError: Some are of tables that are not known.
+        """
+        if self._is_aged:
+            self._follow_source()
+            self._read_at = time.monotonic()
+        if self._source.count_tables() == len(self._versions):
+            return False
+        self._versions = self._source.tables()
+        self._definitions.save_dictionary(self._versions)
+        if not {name for name in roots(self._versions) if self._is_meant(name)} <= self._known:
+            raise TablesAddedError("tables were added to the capture set; they are copied first")
+        # A partition that is detached later is no new table.
+        self._known |= {v.table.name for v in self._versions if v.root in self._known}
+        return True
+
+
+class SparkFeed(SourceFeed):
+    """Feeds what applies to a target."""
 
     def __init__(
         self,
         spark: SparkSession,
         *,
-        process: str,
         source: str,
         access: SourceAccess,
         open_source: Callable[[], Source],
@@ -96,121 +207,54 @@ class SparkFeed:
         definitions: Definitions,
         config: ServerConfig,
     ) -> None:
-        """Prepare; nothing is opened yet.
+        """Prepare; nothing is opened yet. See `SourceFeed` for the rest.
 
         Args:
             access: How tasks reach the source; `open_source` is how this process does.
             target: How tasks reach the target; `describe_target` reads its catalogue.
-            follow_source: Brings the capture up to date after DDL; raises where that takes a person.
             compare: Hears, whenever tables of either side have changed, which are followed, and what the target has;
                 says whether it lacks anything.
-            is_meant: Whether the pipeline is about a table; the set may serve other pipelines too.
         """
+        super().__init__(open_source, follow_source=follow_source, is_meant=is_meant, definitions=definitions)
         self._spark = spark
-        self._process = process
         self._source_name = source
         self._access = access
-        self._source = open_source()
-        self._freer = _Freer(open_source)
         self._target = target
         self._describe_target = describe_target
-        self._follow_source = follow_source
         self._compare = compare
-        self._is_meant = is_meant
-        self._definitions = definitions
         self._config = config
         self._jobs: BatchJobs | None = None
-        self._known: set[TableName] = set()
-        self._versions: Sequence[TableVersion] = ()
         self._catalog: TargetCatalog | None = None
-        self._catalog_read_at = 0.0
         self._failed_tables: set[TableName] = set()
         self._is_lacking = False
-        self._consumer = ""
-        self._anchor: Anchor | None = None
-        self._seen_at = 0.0
-
-    def join(self, history: History) -> Joined:
-        """Make sure that the log is of the history that the process has followed, and have it kept."""
-        found = self._source.join(history)
-        self._consumer, self._anchor = history.consumer.id, found.anchor
-        return found
 
     def start(self, state: ProcessState, known: Collection[TableName]) -> None:
         """Get ready to deliver batches to this run of the process, of `known` tables; their partitions may change."""
         self._jobs = BatchJobs(self._spark, process=state.name, epoch=state.epoch)
-        self._known = set(known)
-        self._versions, self._catalog = (), None
-        self._source.open()
-        self._refresh(self._jobs)
+        self._catalog = None
+        self._open(known)
         self._jobs.warm_up()
-
-    def next_batch(self, after: Scn, limit: Limit) -> SparkBatch | None:
-        """Return the transactions that follow `after`; None when there are none yet."""
-        part = self._source.next_slice(after, limit, anchor=self._anchor)
-        if part is None:
-            return None
-        # Whatever keeps the batch from being applied ends in another `join`.
-        self._anchor = part.anchor
-        return SparkBatch(part, self)
-
-    def look_around(self) -> None:
-        """Take up partitions that were added; raises TablesAddedError if tables were."""
-        assert self._jobs is not None
-        if time.monotonic() - self._seen_at > _SEEN_EVERY_S:
-            self._seen_at = time.monotonic()
-            self._freer.do(lambda source: source.seen(self._consumer))
-        is_aged = time.monotonic() - self._catalog_read_at > _CATALOG_AGE_S
-        if is_aged or self._source.count_tables() != len(self._versions):
-            self._refresh(self._jobs)
-
-    def wait(self, stop: threading.Event, timeout_s: float) -> None:
-        """Return when the source may have something; when told to stop, or after the timeout, at the latest."""
-        self._source.wait(stop, timeout_s)
 
     def apply(self, part: Slice, lanes: int) -> Sequence[LaneResult]:
         """Apply a slice with up-to-date definitions of both sides."""
         assert self._jobs is not None
-        self._refresh(self._jobs)
+        self._refresh()
         results = self._jobs.run(part, lanes=lanes)
-        # Somebody may have changed a table at the target.
+        # Another session may have changed a table at the target.
         for result in results:
             self._failed_tables |= result.failed_tables
         if any(result.failure for result in results):
-            self._catalog_read_at = 0.0
+            self._read_at = -math.inf
         return results
 
-    def tick(self) -> Scn:
-        """Return a position that every transaction committed before the call lies at or before."""
-        return self._source.tick()
-
-    def free(self, upto: Scn) -> None:
-        """Free the log in the background, as soon as the last freeing is done."""
-        self._freer.do(lambda source: source.free(upto, self._consumer))
-
-    def close(self) -> None:
-        """Close the sessions with the source."""
-        self._source.close()
-        self._freer.close()
-
-    def _refresh(self, jobs: BatchJobs) -> None:
-        is_new = False
-        is_aged = self._catalog is None or time.monotonic() - self._catalog_read_at > _CATALOG_AGE_S
-        if is_aged:
-            self._follow_source()
-        if self._source.count_tables() != len(self._versions):
-            self._versions = self._source.tables()
-            self._definitions.save_dictionary(self._versions)
-            is_new = True
-            if not {name for name in roots(self._versions) if self._is_meant(name)} <= self._known:
-                raise TablesAddedError("tables were added to the capture set; they are copied first")
-            # A partition that is detached later is no new table.
-            self._known |= {v.table.name for v in self._versions if v.root in self._known}
-        # Somebody may just have added what the target lacks; the next change must not fail any more.
+    def _refresh(self) -> None:
+        assert self._jobs is not None
+        is_aged = self._is_aged
+        is_new = self._take_up()
         catalog = self._catalog
+        # The user may just have added what the target lacks; the next change must not fail any more.
         if catalog is None or is_new or is_aged or self._is_lacking:
             catalog = self._read_catalog()
-            self._catalog_read_at = time.monotonic() if is_aged else self._catalog_read_at
         elif self._failed_tables:
             catalog = self._reread(catalog, self._failed_tables)
         self._failed_tables = set()
@@ -221,7 +265,7 @@ class SparkFeed:
             followed = self._known & roots(self._versions).keys()
             self._is_lacking = self._compare(followed, {name: table.schema for name, table in catalog.tables.items()})
             reader = self._access.reader(self._source_name, self._versions, follows=self._known)
-            jobs.share(reader, TaskContext(self._target, catalog, dictionary, self._config))
+            self._jobs.share(reader, TaskContext(self._target, catalog, dictionary, self._config))
 
     def _reread(self, catalog: TargetCatalog, names: Collection[TableName]) -> TargetCatalog:
         """Describe some tables anew: one that fails again and again is not to cost as much as all of them."""

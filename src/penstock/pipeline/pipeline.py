@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Protocol
 
@@ -14,22 +14,21 @@ from penstock.apply import error_queue
 from penstock.apply.error_queue import ErrorQueue
 from penstock.apply.ledger import ProcessState
 from penstock.apply.patience import Patience
-from penstock.apply.process import ApplyProcess, Listener, ProcessConfig, Progress
+from penstock.apply.process import ApplyProcess, ProcessConfig, Progress
 from penstock.apply.server import ServerConfig
 from penstock.apply.target import TargetTable
 from penstock.change import TableName
 from penstock.config import PipelineConfig
-from penstock.dialects.base import CaptureBehind, DatabasePlan, Emptying, LackingPart, LockWait, Step, Uncaptured
+from penstock.dialects.base import DatabasePlan, Emptying, LackingPart, Step, Uncaptured
 from penstock.errors import OperatorError, PenstockError, RetryableError
-from penstock.events import Event, Facts
-from penstock.history import ConsumerState
+from penstock.events import Event
 from penstock.patterns import TablePattern
 from penstock.pipeline import resync
-from penstock.pipeline.background import BackgroundRun
+from penstock.pipeline.capturing import Capturing, CopyWatch, RunListener, not_for_ever
 from penstock.pipeline.feed import SparkFeed
-from penstock.pipeline.locks import Holders, LockWatch, told_of_locks
+from penstock.pipeline.locks import Holders, LockWatch
 from penstock.pipeline.plan import Plan
-from penstock.pipeline.report import Report, VerifyReport, tell_ended, tell_failed
+from penstock.pipeline.report import VerifyReport
 from penstock.pipeline.resync import Resync
 from penstock.pipeline.sides import SourceSide, TargetLedger, TargetSide
 from penstock.pipeline.status import Lacking, Status, lacking, not_set_up, status_of
@@ -39,22 +38,12 @@ from penstock.schema import TableSchema
 from penstock.snapshot.instantiate import CopyListener, Instantiator
 from penstock.snapshot.task import CopyContext
 from penstock.spark.job import ChunkJobs, CompareJobs
-from penstock.stream import Source, TableVersion, roots
+from penstock.stream import Source, roots
 from penstock.text import count
 from penstock.verify import compare
 from penstock.verify.compare import VerifyResult
 
 _GRACE_S = 20.0
-
-
-class RunListener(Listener, CopyListener, Protocol):
-    """Hears how a run is doing, the first copy included."""
-
-    def warned(self, text: str, event: Event = Event.NOTE, facts: Facts | None = None) -> None:
-        """Something a person should know, though it stops nothing; `facts` are the same for programs."""
-
-    def close(self) -> None:
-        """An error ends the run: what was not said yet can be said no later."""
 
 
 class VerifyListener(compare.Listener, Protocol):
@@ -64,26 +53,8 @@ class VerifyListener(compare.Listener, Protocol):
         """Something a person should know, though it stops nothing."""
 
 
-class CopyWatch:
-    """Passes on how a copy goes; as long as it gets on, whatever fails may be tried again."""
-
-    def __init__(self, listener: CopyListener, patience: Patience) -> None:
-        """Tell `listener`, and give back the time that `patience` has counted."""
-        self._listener = listener
-        self._patience = patience
-
-    def copying(self, chunks: int, tables: int) -> None:
-        """So many chunks are about to be copied."""
-        self._listener.copying(chunks, tables)
-
-    def copied(self, chunks: int, rows: int) -> None:
-        """So many more chunks are committed, with so many rows."""
-        self._patience.restore()
-        self._listener.copied(chunks, rows)
-
-
-class Pipeline:
-    """One pipeline file put to work. Every method may be called on its own, in its own process."""
+class Pipeline(Capturing):
+    """One pipeline file that applies put to work. Every method may be called on its own, in its own process."""
 
     def __init__(
         self,
@@ -93,11 +64,10 @@ class Pipeline:
         start_spark: Callable[[], SparkSession],
     ) -> None:
         """Use two databases; neither is touched yet. Spark is started by what needs it."""
-        self.config = config
-        self._source = source
+        assert config.apply is not None
+        super().__init__(config, source, start_spark)
+        self._apply = config.apply
         self._target = target
-        self._start_spark = start_spark
-        self._warned: set[Uncaptured | CaptureBehind] = set()
         self._lacking: Sequence[Lacking | LackingPart] = ()
 
     def plan(self, *, adopt: bool = False) -> Plan:
@@ -137,40 +107,9 @@ class Pipeline:
             OperatorError: Something is in the way; the message names everything at once.
         """
         plan = self.plan(adopt=adopt)
-        faults = [str(fault) for fault in plan.target.faults + plan.source.faults]
-        for side in (plan.source, plan.target):
-            faults += [f"missing privilege ({side.label}). As a superuser: {grant};" for grant in side.grants]
-        if faults:
-            raise OperatorError("\n".join(faults))
+        plan.refuse_impossible()
         self._carry_out(plan, printer="plan")
         return plan
-
-    def run(
-        self, stop: threading.Event, listener: RunListener | None = None, *, until_caught_up: bool = False
-    ) -> Progress:
-        """Copy what is not copied yet, then apply changes until told to stop; see `ApplyProcess.run`.
-
-        Args:
-            listener: Hears how it is doing; by default the log does, see `penstock.events`. How the run ended is
-                logged in any case.
-        """
-        listener = listener or Report()
-        try:
-            with self._told_of_locks(lambda wait: listener.warned(str(wait), Event.LOCK_WAITING, wait.facts)):
-                progress = self._run(stop, listener, until_caught_up=until_caught_up)
-        except BaseException as exc:
-            listener.close()
-            if isinstance(exc, Exception):
-                tell_failed(exc)
-            if isinstance(exc, PenstockError):
-                self._note_stop(exc)
-            raise
-        tell_ended(progress, has_caught_up=until_caught_up and not stop.is_set())
-        return progress
-
-    def start(self, listener: RunListener | None = None, *, until_caught_up: bool = False) -> BackgroundRun:
-        """Begin `run` in a thread of its own."""
-        return BackgroundRun(lambda stop: self.run(stop, listener, until_caught_up=until_caught_up))
 
     def status(self) -> Status:
         """Say where the pipeline stands."""
@@ -267,33 +206,9 @@ class Pipeline:
 
     def retry(self, entry_ids: Sequence[str], tell: Callable[[str], None] = lambda _: None) -> Iterator[str]:
         """Apply entries of the error queue again, one by one as they are asked for; see `apply.error_queue.retry`."""
-        allow = self.config.apply.allow_duplicate_rows
+        allow = self._apply.allow_duplicate_rows
         with self._told_of_locks(lambda wait: tell(str(wait))):
             yield from error_queue.retry(self.errors(), entry_ids, allow_duplicate_rows=allow, tell=tell)
-
-    def consumers(self) -> Sequence[ConsumerState]:
-        """Return who the log at the source is kept for, the one that is furthest behind first."""
-        if not self._source.has_capture():
-            raise OperatorError("there is no capture set", where=self._source.label, do="run `penstock setup`")
-        with closing(self._source.open_source()) as stream:
-            return stream.consumers()
-
-    def remove_consumer(self, name: str) -> ConsumerState:
-        """Keep the log no more for a consumer of this name, or id; returns what it held back.
-
-        Raises:
-            OperatorError: There is none, or there are several of that name.
-        """
-        found = [c for c in self.consumers() if name in (c.consumer.name, c.consumer.id)]
-        if len(found) != 1:
-            ids = ", ".join(c.consumer.id for c in found)
-            raise OperatorError(
-                f"{len(found) or 'no'} consumers are called {name!r}",
-                where=self._source.label,
-                do=f"say which one by its id: {ids}" if found else "`penstock consumers` names those that there are",
-            )
-        self._source.remove_consumer(found[0].consumer.id)
-        return found[0]
 
     def resync_plan(self) -> Resync:
         """Work out what `resync` would do away with. Changes nothing; raises as it does."""
@@ -321,13 +236,7 @@ class Pipeline:
         """Work out what `teardown` would remove. Changes nothing; raises as it does."""
         with closing(self._target.ledger()) as ledger:
             consumer = ledger.consumer()
-        source = self._source.removal(consumer)
-        others = self.consumers() if self._source.has_capture() and len(source.steps) < 2 else []
-        others = [c for c in others if c.consumer.id != consumer.id]
-        if others:
-            names = ", ".join(f"{c.consumer.name} ({c.consumer.target or 'a Spark stream'})" for c in others)
-            source.notes.append(f"the capture set stays, for other consumers: {names}")
-        return Plan([], source, self._target.removal())
+        return Plan([], self._source_removal(consumer), self._target.removal())
 
     def teardown(self) -> Plan:
         """Remove what setup made, except target tables and their data; returns what was removed.
@@ -342,7 +251,7 @@ class Pipeline:
         return plan
 
     def _run(self, stop: threading.Event, listener: RunListener, *, until_caught_up: bool) -> Progress:
-        apply = self.config.apply
+        apply = self._apply
         patience = Patience(apply.retry_s, stop, listener)
         patience.insist(lambda: self._check_capture(listener))
         patience.insist(lambda: self._check_target(listener))
@@ -352,7 +261,6 @@ class Pipeline:
         with closing(self._target.ledger()) as ledger:
             feed = SparkFeed(
                 spark,
-                process=self.config.name,
                 source=self.config.capture.connection,
                 access=self._source.access,
                 open_source=self._source.open_source,
@@ -378,7 +286,7 @@ class Pipeline:
                 patience=patience,
                 listener=listener,
             )
-            with closing(feed), _not_for_ever(spark, stop):
+            with closing(feed), not_for_ever(spark, stop):
                 return process.run(stop, until_caught_up=until_caught_up)
 
     def _note_stop(self, error: PenstockError) -> None:
@@ -387,9 +295,6 @@ class Pipeline:
             if self._target.has_ledger():
                 with closing(self._target.ledger()) as ledger:
                     ledger.note_stop(str(error))
-
-    def _told_of_locks(self, tell: Callable[[LockWait], None]) -> AbstractContextManager[None]:
-        return told_of_locks(self._lock_watches(), tell)
 
     def _lock_watches(self) -> list[LockWatch]:
         return [self._source.lock_watch(), self._target.lock_watch()]
@@ -409,13 +314,6 @@ class Pipeline:
             if state is not None and state.errors:
                 held = f"the error queue holds {count(state.errors, 'transaction')}"
                 listener.warned(f"{held}; `penstock errors list` says why")
-
-    def _is_meant(self, table: TableName) -> bool:
-        return any(TablePattern.parse(text).matches(table) for text in self.config.capture.tables)
-
-    def _followed(self, versions: Iterable[TableVersion], copied: Container[TableName]) -> set[TableName]:
-        """The captured tables that this pipeline means, and those that it has copied; the set may have others' too."""
-        return {name for name in roots(versions) if name in copied or self._is_meant(name)}
 
     def _only(
         self, patterns: Sequence[str], followed: set[TableName], uncaptured: Sequence[Uncaptured]
@@ -460,28 +358,6 @@ class Pipeline:
                 do="add it, and run `penstock setup`",
             )
 
-    def _check_capture(self, listener: RunListener) -> None:
-        if not self._source.has_capture():
-            raise OperatorError("there is no capture set", where=self._source.label, do="run `penstock setup`")
-        fault = self._source.history_fault()
-        if fault is not None:
-            raise fault
-        self._follow(listener)
-
-    def _follow(self, listener: RunListener) -> None:
-        """Bring the capture up to date after DDL at the source, and say what is not captured."""
-        for behind in self._source.follow():
-            self._warn_once(behind, listener, Event.CAPTURE_BEHIND)
-        replaced = self._source.replaced_tables()
-        if replaced:
-            raise OperatorError(
-                f"another table has taken the name of {', '.join(map(str, replaced))}, and is not captured",
-                where=self._source.label,
-                do="run `penstock setup`, and `penstock verify` afterwards",
-            )
-        for table in self._source.not_captured(self.config.capture.tables):
-            self._warn_once(table, listener, Event.TABLE_NOT_CAPTURED)
-
     def _tell_lacking(
         self, followed: Iterable[TableName], at_target: Mapping[TableName, TableSchema], listener: RunListener
     ) -> bool:
@@ -494,11 +370,6 @@ class Pipeline:
         self._lacking = found
         # Not the parts: no definition says that they were brought.
         return bool(tables)
-
-    def _warn_once(self, found: Uncaptured | CaptureBehind, listener: RunListener, event: Event) -> None:
-        if found not in self._warned:
-            self._warned.add(found)
-            listener.warned(str(found), event, found.facts)
 
     def _copy(
         self,
@@ -549,23 +420,6 @@ class Pipeline:
         jobs = ChunkJobs(spark, context)
         Instantiator(self._source.origin(), ledger, ledger, jobs, listener, confirm=confirm).run(copyable, stop)
         return captured
-
-
-@contextmanager
-def _not_for_ever(spark: SparkSession, stop: threading.Event) -> Iterator[None]:
-    """Once told to stop, cut off what takes too long to be finished: the ledger knows what of it is done."""
-    over = threading.Event()
-
-    def watch() -> None:
-        stop.wait()
-        if not over.wait(_GRACE_S):
-            spark.sparkContext.cancelAllJobs()
-
-    threading.Thread(target=watch, name="end", daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()
 
 
 def _held(ledger: TargetLedger, stream: Source) -> ProcessState | None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.dialects.base import DatabasePlan, transactions
+from penstock.errors import OperatorError
 from penstock.text import printable
 
 
@@ -26,6 +27,14 @@ class Plan:
     def is_possible(self) -> bool:
         """Whether nothing is in the way."""
         return not any(side.faults or side.grants for side in (self.source, self.target))
+
+    def refuse_impossible(self) -> None:
+        """Raise an `OperatorError` that names everything that is in the way, if anything is."""
+        faults = [str(fault) for fault in (*self.target.faults, *self.source.faults)]
+        for side in (self.source, self.target):
+            faults += [f"missing privilege ({side.label}). As a superuser: {grant};" for grant in side.grants]
+        if faults:
+            raise OperatorError("\n".join(faults))
 
     def sql(self) -> str:
         """The exact SQL that would be run, for a DBA to read or to run, and the grants that are missing."""

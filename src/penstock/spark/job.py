@@ -74,13 +74,13 @@ class BatchJobs:
         """Use these from the next batch on; to be called before the first one."""
         if self._shared is not None:
             self._shared.unpersist()
-        self._shared = _broadcast(self._spark, (reader, context))
+        self._shared = broadcast(self._spark, (reader, context))
 
     def warm_up(self) -> None:
         """Have a worker started, and its sessions opened, before the first batch is waiting for them."""
         assert self._shared is not None
         shared = self._shared
-        _for_each(self._spark, [None], lambda _: shared.value[0].open())
+        for_each(self._spark, [None], lambda _: shared.value[0].open())
         self.run(Slice.empty(START), lanes=1)
 
     def run(self, part: Slice, *, lanes: int) -> Sequence[LaneResult]:
@@ -106,7 +106,7 @@ class BatchJobs:
                 return apply_large(large_transaction(reader, part), claim, context).to_json()
             return apply_windows(read_in_commit_order(reader, part, context), claim, context).to_json()
 
-        (result,) = _for_each(self._spark, [part], apply)
+        (result,) = for_each(self._spark, [part], apply)
         return LaneResult.from_json(result)
 
     def _several_lanes(self, part: Slice, lanes: int, shared: Shared) -> DataFrame:
@@ -170,7 +170,7 @@ class ChunkJobs:
     @property
     def at_once(self) -> int:
         """How many pieces of work one call should be given."""
-        return _at_once(self._spark)
+        return at_once(self._spark)
 
     def copy(self, work: Sequence[Work], done: CopyListener) -> None:
         """Copy chunks side by side.
@@ -179,8 +179,8 @@ class ChunkJobs:
             RetryableError: A worker or a connection was lost; what is not done yet can be tried again.
             PenstockError: Something else keeps a chunk from being copied.
         """
-        with _shared(self._spark, self._context) as shared:
-            copied = _for_each(self._spark, work, lambda piece: copy_chunks(*piece, shared.value))
+        with at_workers(self._spark, self._context) as shared:
+            copied = for_each(self._spark, work, lambda piece: copy_chunks(*piece, shared.value))
         done.copied(sum(len(chunks) for chunks, _ in work), sum(copied))
 
 
@@ -195,7 +195,7 @@ class CompareJobs:
     @property
     def at_once(self) -> int:
         """How many bundles of ranges one call should be given."""
-        return _at_once(self._spark)
+        return at_once(self._spark)
 
     def compare(self, bundles: Sequence[Sequence[Chunk]]) -> Sequence[RangeResult]:
         """Compare bundles of ranges side by side."""
@@ -203,8 +203,8 @@ class CompareJobs:
         def compare(bundle: Sequence[Chunk]) -> Sequence[RangeResult]:
             return shared.value.compare(bundle)
 
-        with _shared(self._spark, self._context) as shared:
-            results = _for_each(self._spark, bundles, compare)
+        with at_workers(self._spark, self._context) as shared:
+            results = for_each(self._spark, bundles, compare)
         return list(chain.from_iterable(results))
 
     def repair(self, chunks: Sequence[Chunk]) -> Sequence[RangeResult]:
@@ -213,11 +213,11 @@ class CompareJobs:
         def repair(chunk: Chunk) -> RangeResult:
             return shared.value.repair(chunk)
 
-        with _shared(self._spark, self._context) as shared:
-            return _for_each(self._spark, chunks, repair)
+        with at_workers(self._spark, self._context) as shared:
+            return for_each(self._spark, chunks, repair)
 
 
-def _for_each(spark: SparkSession, work: Sequence[Item], do: Callable[[Item], Result]) -> list[Result]:
+def for_each(spark: SparkSession, work: Sequence[Item], do: Callable[[Item], Result]) -> list[Result]:
     """Do something with each item; returns the results in the order of the items.
 
     An RDD: where there is no data for Spark to move, a frame's plan would take longer than all the rest of the job. A
@@ -236,22 +236,22 @@ def _for_each(spark: SparkSession, work: Sequence[Item], do: Callable[[Item], Re
     return [done[n % tasks][n // tasks] for n in range(len(work))]
 
 
-def _at_once(spark: SparkSession) -> int:
+def at_once(spark: SparkSession) -> int:
     """Enough items for every task of a job to have some, and few enough for a run to be stopped between two jobs."""
     return _ITEMS_PER_TASK * _TASKS_PER_CORE * spark.sparkContext.defaultParallelism
 
 
 @contextmanager
-def _shared(spark: SparkSession, value: Value) -> Iterator[Broadcast[Value]]:
+def at_workers(spark: SparkSession, value: Value) -> Iterator[Broadcast[Value]]:
     """Have a value at the workers' hands while the block runs."""
-    shared = _broadcast(spark, value)
+    shared = broadcast(spark, value)
     try:
         yield shared
     finally:
         shared.unpersist()
 
 
-def _broadcast(spark: SparkSession, value: Value) -> Broadcast[Value]:
+def broadcast(spark: SparkSession, value: Value) -> Broadcast[Value]:
     """Have a value travel to the workers once; raises as `_failures_translated` says."""
     # PySpark prints a traceback before it raises that something could not be written.
     with _failures_translated(), redirect_stderr(StringIO()):

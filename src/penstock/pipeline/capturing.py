@@ -1,0 +1,192 @@
+"""What every pipeline does with its source, whatever becomes of the changes: follow it, run, and say who reads it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from typing import Protocol
+
+from pyspark.sql import SparkSession
+
+from penstock.apply.patience import Patience
+from penstock.apply.process import Listener, Progress
+from penstock.change import TableName
+from penstock.config import PipelineConfig
+from penstock.dialects.base import CaptureBehind, DatabasePlan, LockWait, Uncaptured
+from penstock.errors import OperatorError, PenstockError
+from penstock.events import Event, Facts
+from penstock.history import Consumer, ConsumerState
+from penstock.patterns import TablePattern
+from penstock.pipeline.background import BackgroundRun
+from penstock.pipeline.locks import LockWatch, told_of_locks
+from penstock.pipeline.report import Report, tell_ended, tell_failed
+from penstock.pipeline.sides import SourceSide
+from penstock.snapshot.instantiate import CopyListener
+from penstock.stream import TableVersion, roots
+
+_GRACE_S = 20.0
+
+
+class RunListener(Listener, CopyListener, Protocol):
+    """Hears how a run is doing, the first copy included."""
+
+    def warned(self, text: str, event: Event = Event.NOTE, facts: Facts | None = None) -> None:
+        """Something a person should know, though it stops nothing; `facts` are the same for programs."""
+
+    def close(self) -> None:
+        """An error ends the run: what was not said yet can be said no later."""
+
+
+class CopyWatch:
+    """Passes on how a copy goes; as long as it gets on, whatever fails may be tried again."""
+
+    def __init__(self, listener: CopyListener, patience: Patience) -> None:
+        """Tell `listener`, and give back the time that `patience` has counted."""
+        self._listener = listener
+        self._patience = patience
+
+    def copying(self, chunks: int, tables: int) -> None:
+        """So many chunks are about to be copied."""
+        self._listener.copying(chunks, tables)
+
+    def copied(self, chunks: int, rows: int) -> None:
+        """So many more chunks are committed, with so many rows."""
+        self._patience.restore()
+        self._listener.copied(chunks, rows)
+
+
+class Capturing:
+    """A pipeline as far as its source goes; subclasses say what becomes of the changes."""
+
+    def __init__(self, config: PipelineConfig, source: SourceSide, start_spark: Callable[[], SparkSession]) -> None:
+        """Use a source, which is not touched yet. Spark is started by what needs it."""
+        self.config = config
+        self._source = source
+        self._start_spark = start_spark
+        self._warned: set[Uncaptured | CaptureBehind] = set()
+
+    def run(
+        self, stop: threading.Event, listener: RunListener | None = None, *, until_caught_up: bool = False
+    ) -> Progress:
+        """Copy what is not copied yet, then follow changes until told to stop; see `ApplyProcess.run`.
+
+        Args:
+            listener: Hears how it is doing; by default the log does, see `penstock.events`. How the run ended is
+                logged in any case.
+        """
+        listener = listener or Report()
+        try:
+            with self._told_of_locks(lambda wait: listener.warned(str(wait), Event.LOCK_WAITING, wait.facts)):
+                progress = self._run(stop, listener, until_caught_up=until_caught_up)
+        except BaseException as exc:
+            listener.close()
+            if isinstance(exc, Exception):
+                tell_failed(exc)
+            if isinstance(exc, PenstockError):
+                self._note_stop(exc)
+            raise
+        tell_ended(progress, has_caught_up=until_caught_up and not stop.is_set())
+        return progress
+
+    def start(self, listener: RunListener | None = None, *, until_caught_up: bool = False) -> BackgroundRun:
+        """Begin `run` in a thread of its own."""
+        return BackgroundRun(lambda stop: self.run(stop, listener, until_caught_up=until_caught_up))
+
+    def consumers(self) -> Sequence[ConsumerState]:
+        """Return who the log at the source is kept for, the one that is furthest behind first."""
+        if not self._source.has_capture():
+            raise OperatorError("there is no capture set", where=self._source.label, do="run `penstock setup`")
+        with closing(self._source.open_source()) as stream:
+            return stream.consumers()
+
+    def remove_consumer(self, name: str) -> ConsumerState:
+        """Keep the log no more for a consumer of this name, or id; returns what it held back.
+
+        Raises:
+            OperatorError: There is none, or there are several of that name.
+        """
+        found = [c for c in self.consumers() if name in (c.consumer.name, c.consumer.id)]
+        if len(found) != 1:
+            ids = ", ".join(c.consumer.id for c in found)
+            raise OperatorError(
+                f"{len(found) or 'no'} consumers are called {name!r}",
+                where=self._source.label,
+                do=f"say which one by its id: {ids}" if found else "`penstock consumers` names those that there are",
+            )
+        self._source.remove_consumer(found[0].consumer.id)
+        return found[0]
+
+    def _run(self, stop: threading.Event, listener: RunListener, *, until_caught_up: bool) -> Progress:
+        raise NotImplementedError
+
+    def _note_stop(self, error: PenstockError) -> None:
+        """Write down why a run stopped, where `status` finds it."""
+
+    def _lock_watches(self) -> list[LockWatch]:
+        """What looks for sessions of ours that wait for locks."""
+        return [self._source.lock_watch()]
+
+    def _told_of_locks(self, tell: Callable[[LockWait], None]) -> AbstractContextManager[None]:
+        return told_of_locks(self._lock_watches(), tell)
+
+    def _is_meant(self, table: TableName) -> bool:
+        return any(TablePattern.parse(text).matches(table) for text in self.config.capture.tables)
+
+    def _followed(self, versions: Iterable[TableVersion], copied: Container[TableName]) -> set[TableName]:
+        """The captured tables that this pipeline means, and those that it has copied; the set may have others' too."""
+        return {name for name in roots(versions) if name in copied or self._is_meant(name)}
+
+    def _check_capture(self, listener: RunListener) -> None:
+        if not self._source.has_capture():
+            raise OperatorError("there is no capture set", where=self._source.label, do="run `penstock setup`")
+        fault = self._source.history_fault()
+        if fault is not None:
+            raise fault
+        self._follow(listener)
+
+    def _follow(self, listener: RunListener) -> None:
+        """Bring the capture up to date after DDL at the source, and say what is not captured."""
+        for behind in self._source.follow():
+            self._warn_once(behind, listener, Event.CAPTURE_BEHIND)
+        replaced = self._source.replaced_tables()
+        if replaced:
+            raise OperatorError(
+                f"another table has taken the name of {', '.join(map(str, replaced))}, and is not captured",
+                where=self._source.label,
+                do="run `penstock setup`, and `penstock verify` afterwards",
+            )
+        for table in self._source.not_captured(self.config.capture.tables):
+            self._warn_once(table, listener, Event.TABLE_NOT_CAPTURED)
+
+    def _warn_once(self, found: Uncaptured | CaptureBehind, listener: RunListener, event: Event) -> None:
+        if found not in self._warned:
+            self._warned.add(found)
+            listener.warned(str(found), event, found.facts)
+
+    def _source_removal(self, consumer: Consumer) -> DatabasePlan:
+        """Plan to remove a consumer of the source, and the capture set unless it has others."""
+        source = self._source.removal(consumer)
+        others = self.consumers() if self._source.has_capture() and len(source.steps) < 2 else []
+        others = [c for c in others if c.consumer.id != consumer.id]
+        if others:
+            names = ", ".join(f"{c.consumer.name} ({c.consumer.target or 'a Spark stream'})" for c in others)
+            source.notes.append(f"the capture set stays, for other consumers: {names}")
+        return source
+
+
+@contextmanager
+def not_for_ever(spark: SparkSession, stop: threading.Event) -> Iterator[None]:
+    """Once told to stop, cut off what takes too long to be finished: the ledger knows what of it is done."""
+    over = threading.Event()
+
+    def watch() -> None:
+        stop.wait()
+        if not over.wait(_GRACE_S):
+            spark.sparkContext.cancelAllJobs()
+
+    threading.Thread(target=watch, name="end", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
