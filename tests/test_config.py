@@ -62,6 +62,46 @@ def with_url(url: str) -> str:
     return GOOD.replace("postgresql://app@one/shop", url)
 
 
+PUBLISHING = GOOD[: GOOD.index("apply:")] + "publish:\n  to: files\n  path: archive\n"
+
+
+def test_a_pipeline_may_publish_instead_of_applying(tmp_path: Path) -> None:
+    config = parse(PUBLISHING, name="p.yaml", environment={}, folder=tmp_path)
+
+    assert config.apply is None
+    assert config.publish is not None
+    assert (config.publish.path, config.publish.format) == (str(tmp_path / "archive"), "changes")
+
+
+@pytest.mark.parametrize("path", ["/var/archive", "s3://bucket/archive?region=eu"])
+def test_a_path_that_says_where_it_is_stays_as_it_is(path: str, tmp_path: Path) -> None:
+    text = PUBLISHING.replace("path: archive", f"path: {path}")
+
+    config = parse(text, name="p.yaml", environment={}, folder=tmp_path)
+
+    assert config.publish is not None
+    assert config.publish.path == path
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("  path: archive", "  path: ''", "16: publish.path: is empty"),
+        ("to: files", "to: kafka", "15: publish.to: must be 'files', not 'kafka'"),
+        (
+            "  path: archive",
+            "  path: a\n  format: csv",
+            "17: publish.format: must be 'changes' or 'parquet', not 'csv'",
+        ),
+        ("  path: archive\n", "", "14: publish.path: is missing"),
+    ],
+)
+def test_a_fault_of_publishing_is_told_with_its_line(old: str, new: str, fault: str) -> None:
+    (found,) = faults(PUBLISHING.replace(old, new))
+
+    assert found.startswith(fault)
+
+
 def test_what_is_left_out_takes_its_default() -> None:
     apply = read(GOOD).apply
 
@@ -130,6 +170,11 @@ def test_what_is_given_is_taken() -> None:
             "16: apply.commit_serialization: must be 'FULL' or 'DEPENDENT_TRANSACTIONS', not 'NONE'",
         ),
         ("apply:", "apply_to:", "1: apply: is missing"),
+        (
+            "apply:",
+            "publish: {to: files, path: a}\napply:",
+            "14: publish: a pipeline has either apply or publish, not both",
+        ),
         ("version: 1", "version: 1\nversion: 1", "2: version is given twice"),
         ("  connection: target", "  connection: target\n  connection: target", "16: apply.connection is given twice"),
     ],

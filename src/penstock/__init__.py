@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.pipeline.pipeline import Pipeline
+    from penstock.pipeline.publication import Publication
 
 __version__ = "0.1.0"
 
 
-def open(path: str | Path = "pipeline.yaml", *, master: str | None = None) -> Pipeline:
+def open(path: str | Path = "pipeline.yaml", *, master: str | None = None) -> Pipeline | Publication:
     """Open a pipeline file: what the command line does, for programs; see docs/python.md. Nothing is connected to yet.
 
     Args:

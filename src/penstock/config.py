@@ -36,6 +36,8 @@ _MARK = "\0"
 _PASSWORD = re.compile(rf"://[^/@]*:(?!{_MARK}+@)[^/@]+@|password\s*=\s*+(?!'?{_MARK})")
 _MAY_BE_SECRET = re.compile(r"://|@|password", re.IGNORECASE)
 
+_PUBLISHING_TASKS = 2
+
 Path_ = tuple[str | int, ...]
 
 
@@ -99,6 +101,26 @@ class ApplyConfig(_Part):
     retry_s: float = Field(default=60, ge=0, description="Seconds to go on trying while a server is out of reach")
 
 
+class PublishConfig(_Part):
+    """Where changes are published, instead of being applied."""
+
+    to: Literal["files"] = Field(description="files: an archive of change files, which any tool can read")
+    path: str = Field(
+        description="Folder of the archive, which may be below that of this file, or an url of an object store",
+    )
+    format: Literal["changes", "parquet"] = Field(
+        default="changes", description="Of the data files: changes (JSON lines, compressed) or parquet"
+    )
+    retry_s: float = Field(default=60, ge=0, description="Seconds to go on trying while a place is out of reach")
+
+    @field_validator("path")
+    @classmethod
+    def _is_a_place(cls, path: str) -> str:
+        if not path.strip():
+            raise ValueError("is empty")
+        return path
+
+
 class PipelineConfig(_Part):
     """One pipeline."""
 
@@ -109,7 +131,8 @@ class PipelineConfig(_Part):
     )
     connections: dict[str, ConnectionConfig] = Field(min_length=1)
     capture: CaptureConfig
-    apply: ApplyConfig
+    apply: ApplyConfig | None = Field(default=None, description="Where changes are applied")
+    publish: PublishConfig | None = Field(default=None, description="Instead of apply: where changes are published")
     spark: dict[str, str | int | float | bool] = Field(
         default_factory=dict, description="Spark's own settings, spark.*; master stands for spark.master"
     )
@@ -122,10 +145,22 @@ class PipelineConfig(_Part):
                 raise ValueError(f"{name!r} is none of Spark's settings, whose names begin with 'spark.'")
         return settings
 
+    def with_folder(self, folder: Path) -> PipelineConfig:
+        """The same pipeline, whose files are kept below a folder unless their path says another place."""
+        if self.publish is None or "://" in self.publish.path:
+            return self
+        path = str((folder / Path(self.publish.path).expanduser()).absolute())
+        return self.model_copy(update={"publish": self.publish.model_copy(update={"path": path})})
+
     def with_master(self, master: str) -> PipelineConfig:
         """The same pipeline with another master of Spark's."""
         others = {name: value for name, value in self.spark.items() if name not in ("master", "spark.master")}
         return self.model_copy(update={"spark": {**others, "master": master}})
+
+    @property
+    def parallelism(self) -> int:
+        """How many tasks may be at work side by side."""
+        return _PUBLISHING_TASKS if self.apply is None else self.apply.parallelism
 
     @property
     def application_name(self) -> str:
@@ -192,6 +227,7 @@ def parse(text: str, *, name: str, environment: Mapping[str, str], folder: Path 
     if not isinstance(data, dict):
         raise _faults(name, [_Fault(1, "a pipeline file is a mapping: version, name, connections, capture, apply")])
     faults = document.faults + document.resolve(data, environment, folder) + document.unknown_connections(data)
+    faults += document.outputs(data)
     config = None
     try:
         config = PipelineConfig.model_validate(data)
@@ -199,7 +235,7 @@ def parse(text: str, *, name: str, environment: Mapping[str, str], folder: Path 
         faults += [document.fault(error) for error in exc.errors()]
     if faults or config is None:
         raise _faults(name, faults)
-    return config
+    return config if config.publish is None else config.with_folder(folder)
 
 
 class _Document:
@@ -289,6 +325,15 @@ class _Document:
                 faults.append(_Fault(self._line(path), f"{_dotted(path)}: no connection{shown}{_nearest(name, given)}"))
         return faults
 
+    def outputs(self, data: Any) -> list[_Fault]:
+        """Say so unless there is exactly one output."""
+        given = [part for part in ("apply", "publish") if data.get(part) is not None]
+        if not given:
+            return [_Fault(1, "apply: is missing")]
+        if len(given) > 1:
+            return [_Fault(self._line(("publish",)), "publish: a pipeline has either apply or publish, not both")]
+        return []
+
     def _line(self, path: Path_) -> int:
         while path not in self._lines:
             path = path[:-1]
@@ -360,7 +405,7 @@ def _dotted(path: Path_) -> str:
 
 def _suggestion(path: Path_) -> str:
     known: list[str] = []
-    for part in (PipelineConfig, ConnectionConfig, CaptureConfig, ApplyConfig):
+    for part in (PipelineConfig, ConnectionConfig, CaptureConfig, ApplyConfig, PublishConfig):
         known += part.model_fields
     return _nearest(str(path[-1]), known)
 

@@ -12,11 +12,13 @@ from penstock.dialects.postgres.access import PostgresSource
 from penstock.dialects.postgres.sides import PostgresSourceSide, PostgresTargetSide
 from penstock.errors import ConfigError
 from penstock.pipeline.pipeline import Pipeline
+from penstock.pipeline.publication import Publication
 from penstock.pipeline.sides import SourceSide, TargetSide
 from penstock.sources.trigger_queue.queue import LogAccess
 from penstock.sources.trigger_queue.source import TriggerQueueSource
 from penstock.spark.java import Java
 from penstock.spark.session import start_session
+from penstock.storage import open_storage
 
 _Side = TypeVar("_Side")
 
@@ -27,18 +29,22 @@ _LOGS: Mapping[str, Callable[[str, str], LogAccess]] = {"postgres": PostgresSour
 _TARGETS: Mapping[str, Callable[[str, str], TargetSide]] = {"postgres": PostgresTargetSide}
 
 
-def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline:
+def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline | Publication:
     """Put a pipeline file to work, with the Java process that was begun for it; nothing is connected to yet."""
-    return Pipeline(
-        config,
-        _open(
-            _SOURCES[config.capture.source, _kind(config, config.capture.connection)], config, config.capture.connection
-        ),
-        _open(_TARGETS[_kind(config, config.apply.connection)], config, config.apply.connection),
-        lambda: start_session(
-            config.application_name, lanes=config.apply.parallelism, settings=config.spark_settings, java=java
-        ),
+
+    def start_spark() -> SparkSession:
+        return start_session(
+            config.application_name, lanes=config.parallelism, settings=config.spark_settings, java=java
+        )
+
+    source = _open(
+        _SOURCES[config.capture.source, _kind(config, config.capture.connection)], config, config.capture.connection
     )
+    if config.publish is not None:
+        return Publication(config, source, open_storage(config.publish.path), start_spark)
+    assert config.apply is not None
+    target = _open(_TARGETS[_kind(config, config.apply.connection)], config, config.apply.connection)
+    return Pipeline(config, source, target, start_spark)
 
 
 def _kind(config: PipelineConfig, connection: str) -> str:

@@ -241,7 +241,7 @@ class ApplyProcess:
 
         Args:
             until_caught_up: Stop by itself once everything is applied, or in the error queue, that was committed
-                at the source before the call.
+                at the source before the call, or while tables were copied.
 
         Raises:
             OperatorError: Something only a person can change, or the process was told to stop at errors.
@@ -255,9 +255,10 @@ class ApplyProcess:
                 # Before anything is cut, copied or applied.
                 state = self._ledger.adopt(self._feed.join(state.history))
                 progress.position = state.low_watermark
-                if until_caught_up and until is None:
-                    until = self._feed.tick()
                 known = self._prepare(state, stop)
+                if until_caught_up and until is None:
+                    # Behind what was copied: before that the tables are of different positions.
+                    until = self._feed.tick()
                 self._feed.start(state, known)
                 self._listener.following()
                 self._follow(progress, stop, until)

@@ -21,6 +21,7 @@ import penstock
 
 if TYPE_CHECKING:
     from penstock.pipeline.pipeline import Pipeline
+    from penstock.pipeline.publication import Publication
 
 FileOption = Annotated[
     Path | None, typer.Option("--file", "-f", help="The pipeline file.", show_default="./pipeline.yaml")
@@ -47,13 +48,32 @@ class Defaults:
 defaults = Defaults()
 
 
-def open_file(file: Path | None, *, master: str | None = None) -> Pipeline:
-    """Open the pipeline of the file that was named, or of ./pipeline.yaml; on the Spark that was named, if any."""
-    return penstock.open(file or defaults.file, master=master)
+def open_file(file: Path | None) -> Pipeline | Publication:
+    """Open the pipeline of the file that was named, or of ./pipeline.yaml."""
+    return penstock.open(file or defaults.file)
+
+
+def open_applying(file: Path | None, *, master: str | None = None) -> Pipeline:
+    """Open it for a command that has to do with a target; on the Spark that was named, if any.
+
+    Raises:
+        OperatorError: The pipeline publishes.
+    """
+    from penstock.errors import OperatorError
+    from penstock.pipeline.pipeline import Pipeline
+
+    pipeline = penstock.open(file or defaults.file, master=master)
+    if not isinstance(pipeline, Pipeline):
+        raise OperatorError(
+            f"pipeline {pipeline.config.name!r} publishes, and has no target database",
+            where=str(file or defaults.file),
+            do="`penstock changes PATH` shows what it has published",
+        )
+    return pipeline
 
 
 @contextmanager
-def opened_while_java_starts(file: Path | None, *, master: str | None = None) -> Iterator[Pipeline]:
+def opened_while_java_starts(file: Path | None, *, master: str | None = None) -> Iterator[Pipeline | Publication]:
     """Open the pipeline as `open_file` does, for a command that is sure to need Spark.
 
     Java takes seconds until it listens, and gets on with that while all else is imported, and the databases are asked.
@@ -64,7 +84,7 @@ def opened_while_java_starts(file: Path | None, *, master: str | None = None) ->
     config = load(file or defaults.file)
     if master is not None:
         config = config.with_master(master)
-    lanes, settings = config.apply.parallelism, config.spark_settings
+    lanes, settings = config.parallelism, config.spark_settings
     with beginning(config.application_name, lanes=lanes, settings=settings) as java:
         from penstock.wiring import open_pipeline
 

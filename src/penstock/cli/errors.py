@@ -11,7 +11,7 @@ from penstock.cli.console import (
     FileOption,
     JsonOption,
     as_text,
-    open_file,
+    open_applying,
     print_facts,
     print_json,
     print_rows,
@@ -37,7 +37,7 @@ AllOption = Annotated[bool, typer.Option("--all", help="All entries, in commit o
 @app.command("list")
 def list_(file: FileOption = None, json: JsonOption = False) -> None:
     """List the error queue, in commit order."""
-    entries = open_file(file).errors().entries()
+    entries = open_applying(file).errors().entries()
     if json:
         print_json([_entry(entry) for entry in entries])
     elif not entries:
@@ -65,7 +65,7 @@ def show(
     entry_id: Annotated[str, typer.Argument(metavar="ID", help=_ID)], file: FileOption = None, json: JsonOption = False
 ) -> None:
     """Show one transaction whole: its changes, which one failed and why, and what the target held instead."""
-    entry, transaction = open_file(file).errors().load(entry_id)
+    entry, transaction = open_applying(file).errors().load(entry_id)
     if json:
         print_json({**_entry(entry), "changes": [_change(change) for change in transaction.changes]})
         return
@@ -90,7 +90,7 @@ def retry(
 ) -> None:
     """Apply transactions again, in commit order; stops at the first that fails again."""
     _refuse_unclear(entry_id, every=every)
-    pipeline = open_file(file)
+    pipeline = open_applying(file)
     in_order = {entry.id: number for number, entry in enumerate(pipeline.errors().entries())}
     chosen = sorted(entry_id or in_order, key=lambda one: in_order.get(one, -1))
     done = []
@@ -113,7 +113,7 @@ def delete(
 ) -> None:
     """Give transactions up: remove them from the queue without applying them."""
     _refuse_unclear(entry_id, every=every)
-    queue = open_file(file).errors()
+    queue = open_applying(file).errors()
     chosen = entry_id or [entry.id for entry in queue.entries()]
     for one in chosen:
         queue.delete(one)

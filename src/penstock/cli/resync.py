@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.console import FileOption, JsonOption, MasterOption, open_file, print_json, say, warn
+from penstock.cli.console import FileOption, JsonOption, MasterOption, open_applying, print_json, say, warn
 from penstock.cli.verify import compare
 from penstock.errors import ConfigError
 from penstock.text import count, printable
@@ -40,7 +40,7 @@ def resync(
     """
     if every == bool(tables):
         raise ConfigError("say which tables to bring, or --all for a new first copy of every one")
-    pipeline = open_file(file, master=master)
+    pipeline = open_applying(file, master=master)
     if tables:
         compare(pipeline, tables, repair=not dry_run, json=json)
         return

@@ -11,7 +11,7 @@ from penstock.cli.console import (
     FileOption,
     JsonOption,
     MasterOption,
-    open_file,
+    open_applying,
     out,
     print_json,
     print_rows,
@@ -41,7 +41,7 @@ def verify(
     json: JsonOption = False,
 ) -> None:
     """Compare source and target row by row, also while changes flow. Exit code 1 if they are not identical."""
-    compare(open_file(file, master=master), table or (), repair=repair, json=json)
+    compare(open_applying(file, master=master), table or (), repair=repair, json=json)
 
 
 def compare(pipeline: Pipeline, tables: Sequence[str], *, repair: bool, json: bool) -> None:

@@ -158,6 +158,7 @@ class CopiedPart:
         copy: Drawn when the copy began; one that a run was ended at is begun anew, perhaps at the same position.
         files: Hold `snapshot` changes.
         is_complete: With this part, and those of the same copy in earlier records, the copy is whole.
+        mark: Of the source's cut at the position; empty where the source has no cuts.
     """
 
     table: TableName
@@ -165,6 +166,7 @@ class CopiedPart:
     position: Scn
     files: tuple[DataFile, ...]
     is_complete: bool
+    mark: str = ""
 
 
 @dataclass(frozen=True)
@@ -212,6 +214,7 @@ class Record:
         after, end: It holds every transaction behind `after`, up to and including `end`.
         origin: The capture set at the source.
         anchor: The source's last cut at or before `end`.
+        published: How many transactions and changes this record and all before it hold.
         sha256: Digest of the record itself.
     """
 
@@ -229,6 +232,7 @@ class Record:
     copies: tuple[CopiedPart, ...] = ()
     files: tuple[DataFile, ...] = ()
     transactions: Transactions = field(default_factory=Transactions.none)
+    published: tuple[int, int] = (0, 0)
     sha256: str = ""
 
     @property
@@ -259,6 +263,7 @@ class Record:
                     "bytes": self.transactions.size_bytes.tolist(),
                     "committed_at_us": self.transactions.committed_at_us.tolist(),
                 },
+                "published": dict(zip(("transactions", "changes"), self.published, strict=True)),
             }
         ).removesuffix(b"}\n")
         return body + f',"sha256":"{digest(body)}"}}\n'.encode()
@@ -319,6 +324,7 @@ def _record(fields: Mapping[str, Any]) -> Record:
         copies=tuple(_copy(copy) for copy in fields["copies"]),
         files=_files(fields["files"]),
         transactions=Transactions(*arrays),
+        published=(int(fields["published"]["transactions"]), int(fields["published"]["changes"])),
         sha256=str(fields["sha256"]),
     )
 
@@ -337,7 +343,7 @@ def _table(fields: Mapping[str, Any]) -> TableFile:
 def _copy_json(copy: CopiedPart) -> dict[str, Any]:
     files = [_file_json(file) for file in copy.files]
     named = {**_name_json(copy.table), "copy": copy.copy, "position": copy.position}
-    return {**named, "is_complete": copy.is_complete, "files": files}
+    return {**named, "mark": copy.mark, "is_complete": copy.is_complete, "files": files}
 
 
 def _copy(fields: Mapping[str, Any]) -> CopiedPart:
@@ -347,6 +353,7 @@ def _copy(fields: Mapping[str, Any]) -> CopiedPart:
         Scn(int(fields["position"])),
         _files(fields["files"]),
         bool(fields["is_complete"]),
+        str(fields["mark"]),
     )
 
 

@@ -35,6 +35,13 @@ class SetupSession(Protocol):
         """Carry out a step, inside a transaction."""
 
 
+class RunLock(Protocol):
+    """What one run at a time holds; one whose process or machine is lost lets go of it."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
 class SourceAccess(StreamAccess, ReaderAccess, Protocol):
     """How tasks reach the source."""
 
@@ -126,6 +133,9 @@ class SourceSide(Protocol):
 
     def open_source(self) -> Source:
         """Open what the driver follows changes by."""
+
+    def lock_run(self, consumer: str, *, wait_s: float) -> RunLock | None:
+        """Become the one run of a consumer of the source; None where another run is it after so many seconds."""
 
     def identity(self) -> str:
         """What no other database has, as long as the server runs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -26,6 +27,8 @@ from penstock.dialects.postgres.waits import LockWatch
 from penstock.errors import OperatorError
 from penstock.history import Consumer, copied_here
 from penstock.schema import TableSchema
+
+_LOCK_PAUSE_S = 0.2
 
 _LOCK_WAIT = "100ms"
 """Whoever comes to write waits behind us meanwhile. And where each of the two holds what the other one waits for, it is
@@ -215,6 +218,23 @@ class PostgresSourceSide(_PostgresSide):
     def open_source(self) -> ChangeLog:
         """Open the change log."""
         return ChangeLog(self._url, self._set_name)
+
+    def lock_run(self, consumer: str, *, wait_s: float) -> Connection | None:
+        """Become the one run of a consumer of the source; None where another run is it after so many seconds."""
+        deadline = time.monotonic() + wait_s
+        with speaking("become the one run", self._url):
+            session = connect(self._url, f"penstock {self._pipeline} run")
+            while True:
+                row = session.execute(
+                    "SELECT pg_try_advisory_lock(hashtext('penstock'), hashtext(%s))", [f"{self._set_name} {consumer}"]
+                ).fetchone()
+                if row is not None and row[0]:
+                    return session
+                # The server may not have noticed yet that an earlier run has ended.
+                if time.monotonic() > deadline:
+                    session.close()
+                    return None
+                time.sleep(_LOCK_PAUSE_S)
 
     def replaced_tables(self) -> Sequence[TableName]:
         """Tables that were made anew, or renamed, under a captured name, and are not captured yet."""

@@ -191,6 +191,7 @@ class ArchiveWriter:
             end=end,
             files=written.files,
             transactions=written.transactions,
+            published=_counted(self.last.published, written.transactions),
             tables=tuple(tables),
             copies=tuple(copies),
         )
@@ -242,7 +243,13 @@ def _next(before: Record) -> Record:
         end=before.end,
         origin=before.origin,
         anchor=before.anchor,
+        published=before.published,
     )
+
+
+def _counted(published: tuple[int, int], more: Transactions) -> tuple[int, int]:
+    transactions, changes = published
+    return transactions + len(more), changes + int(more.changes.sum())
 
 
 def _refuse_torn(record: Record) -> None:

@@ -1,0 +1,72 @@
+"""Feeding an archive of change files from a source, by Spark jobs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+
+from pyspark.sql import SparkSession
+
+from penstock.apply.lag import LagHistogram
+from penstock.apply.ledger import ProcessState
+from penstock.apply.server import LaneResult
+from penstock.change import TableName
+from penstock.outputs.publish.files import FileWriter
+from penstock.pipeline.archive_ledger import ArchiveLedger
+from penstock.pipeline.feed import SourceFeed
+from penstock.spark.publishing import PublishJobs
+from penstock.stream import Slice, Source, SourceAccess
+
+
+class ArchiveFeed(SourceFeed):
+    """Writes slices to data files, and hands them to the ledger, which commits them."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        *,
+        source: str,
+        access: SourceAccess,
+        open_source: Callable[[], Source],
+        follow_source: Callable[[], None],
+        is_meant: Callable[[TableName], bool],
+        ledger: ArchiveLedger,
+        writer: Callable[[int], FileWriter],
+    ) -> None:
+        """Prepare; nothing is opened yet. See `SourceFeed` for the rest.
+
+        Args:
+            source: What the column of that name says.
+            access: How tasks reach the source; `open_source` is how this process does.
+            writer: What tasks of a run of this epoch write with.
+        """
+        super().__init__(open_source, follow_source=follow_source, is_meant=is_meant, definitions=ledger)
+        self._spark = spark
+        self._source_name = source
+        self._access = access
+        self._ledger = ledger
+        self._writer = writer
+        self._jobs = PublishJobs(spark)
+
+    def start(self, state: ProcessState, known: Collection[TableName]) -> None:
+        """Get ready to deliver batches to this run, of `known` tables; their partitions may change."""
+        self._jobs = PublishJobs(self._spark)
+        self._open(known)
+        self._jobs.warm_up()
+
+    def apply(self, part: Slice, lanes: int) -> Sequence[LaneResult]:
+        """Write the changes of a slice; they are published once the ledger has completed the batch."""
+        self._refresh()
+        self._ledger.take(self._jobs.run(part))
+        return [LaneResult(transactions=len(part), changes=part.total_changes, lag=_lag(part))]
+
+    def _refresh(self) -> None:
+        if self._take_up():
+            reader = self._access.reader(self._source_name, self._versions, follows=self._known)
+            self._jobs.share(reader, self._writer(self._ledger.epoch))
+
+
+def _lag(part: Slice) -> LagHistogram:
+    lag = LagHistogram()
+    lag.add(time.time_ns() // 1_000 - part.committed_at_us)
+    return lag

@@ -1,0 +1,167 @@
+"""An archive of change files as the ledger of a run: what it holds is done, and nothing else is written down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+
+from penstock.apply.error_queue import ErrorEntry
+from penstock.apply.ledger import ProcessState
+from penstock.apply.process import Ledger
+from penstock.archive import Archive, Definitions
+from penstock.change import TableName
+from penstock.errors import FencedError, OperatorError
+from penstock.formats.archive_log import CopiedPart, DataFile, Header, Record
+from penstock.history import Consumer, History, Joined
+from penstock.outputs.publish.files import ArchiveWriter, Written
+from penstock.pipeline.sides import RunLock
+from penstock.position import Anchor, Scn
+from penstock.storage import Storage
+from penstock.stream import TableVersion
+
+
+class ArchiveLedger:
+    """Implements `apply.process.Ledger`, and `pipeline.feed.Definitions`."""
+
+    def __init__(self, name: str, storage: Storage, lock: Callable[[], RunLock]) -> None:
+        """Keep the ledger of the pipeline `name` in an archive.
+
+        Args:
+            lock: Takes the lock of the pipeline's runs; raises an `OperatorError` while another run holds it.
+        """
+        self._name = name
+        self._storage = storage
+        self._archive = Archive(storage)
+        self._writer = ArchiveWriter(storage)
+        self._take_lock = lock
+        self._lock: RunLock | None = None
+        self._written = Written()
+
+    @property
+    def epoch(self) -> int:
+        """Of the run that has acquired it."""
+        return self._writer.last.epoch
+
+    def acquire(self, source: str, *, lanes: int) -> ProcessState:
+        """Become the one run that publishes to the archive.
+
+        Raises:
+            OperatorError: Another run is alive, or the archive is of another source.
+        """
+        header = self._archive.header
+        if header.source != source:
+            raise OperatorError(
+                f"the archive is of source {header.source!r}, not {source!r}",
+                where=self._archive.label,
+                do="publish to another path",
+            )
+        self._lock = self._lock or self._take_lock()
+        self._written = Written()
+        self._writer.acquire()
+        return self._state()
+
+    def confirm(self) -> None:
+        """Make sure that no other run has begun; raises FencedError otherwise."""
+        if self._archive.count_records() != self._writer.last.number:
+            raise FencedError("another run publishes to this archive", where=self._archive.label)
+
+    def adopt(self, found: Joined) -> ProcessState:
+        """Write down which history is followed from now on, and from where."""
+        last = self._writer.last
+        if (last.origin, last.anchor) != (found.origin, found.anchor):
+            self._writer.commit(found.position, anchor=found.anchor, origin=found.origin)
+        return self._state()
+
+    def take(self, written: Written) -> None:
+        """Have files that were written be part of the archive with the next `complete`."""
+        self._written = written
+
+    def complete(self, end: Scn, consistent_at: datetime | None, anchor: Anchor | None) -> None:
+        """Commit what was taken; the archive stands at `end` then."""
+        self._writer.commit(end, self._written, anchor=anchor)
+        self._written = Written()
+
+    def save_dictionary(self, versions: Iterable[TableVersion]) -> None:
+        """Describe table versions that the archive does not know yet."""
+        known = {(table.id, table.version) for table in self._writer.definitions.tables}
+        new = [v for v in versions if (v.id, v.table.version) not in known]
+        files = [self._writer.describe(v.id, v.table.name, v.table.version, v.definition, v.root) for v in new]
+        if files:
+            self._writer.commit(self._writer.last.end, tables=files)
+
+    def instantiated(self) -> Mapping[TableName, Scn]:
+        """Return the tables whose copy is whole, and the position of each."""
+        return self._writer.definitions.copied
+
+    def add_copies(self, copy: str, cut: Anchor, files: Mapping[TableName, Sequence[DataFile]]) -> None:
+        """Add parts of a copy that is as of a cut."""
+        parts = [CopiedPart(name, copy, cut.scn, tuple(of), False, cut.mark) for name, of in files.items() if of]
+        if parts:
+            self._writer.commit(self._writer.last.end, copies=parts)
+
+    def finish_copies(self, copy: str, cut: Anchor, tables: Iterable[TableName]) -> None:
+        """Say that a copy of tables is whole."""
+        parts = [CopiedPart(name, copy, cut.scn, (), True, cut.mark) for name in tables]
+        self._writer.commit(self._writer.last.end, copies=parts)
+
+    def note_idle(self, consistent_at: datetime) -> None:
+        """Write nothing down: each note would be one more file."""
+
+    def set_status(self, status: str, reason: str, error: str | None = None) -> None:
+        """Write nothing down: an archive says what was published, not how its runs fared."""
+
+    def newly_queued(self) -> Sequence[ErrorEntry]:
+        """Return nothing: there is no transaction that cannot be published."""
+        return ()
+
+    def queue_length(self) -> int:
+        """Return that of an empty queue."""
+        return 0
+
+    def close(self) -> None:
+        """Give up being the one run."""
+        if self._lock is not None:
+            self._lock.close()
+        self._lock = None
+
+    def _state(self) -> ProcessState:
+        return state_of(self._name, self._archive, self._writer.last, self._writer.definitions)
+
+
+def state_of(name: str, archive: Archive, record: Record, definitions: Definitions) -> ProcessState:
+    """Say where the process of a pipeline stands whose archive ends with a record."""
+    transactions, changes = record.published
+    # Of the source's cuts the latest one that anything in the archive is of.
+    cuts = [Anchor(copy.position, copy.mark) for copy in definitions.whole_copies if copy.mark]
+    cuts += [record.anchor] if record.anchor is not None else []
+    return ProcessState(
+        name=name,
+        epoch=record.epoch,
+        status="ENABLED",
+        status_at=record.written_at,
+        error=None,
+        reason=None,
+        low_watermark=record.end,
+        high_watermark=record.end,
+        consistent_at=None,
+        transactions=transactions,
+        changes=changes,
+        errors=0,
+        conflicts=0,
+        history=History(
+            consumer=consumer_of(name, archive.header, archive.label),
+            origin=record.origin,
+            position=record.end,
+            anchor=record.anchor,
+            newest=max(cuts, key=lambda cut: cut.scn, default=None),
+            is_new=record.origin is None,
+        ),
+    )
+
+
+def consumer_of(name: str, header: Header, label: str) -> Consumer:
+    """What the source knows the pipeline by that publishes to an archive."""
+    return Consumer(header.id, name, label, f"change archive/{header.id}")
+
+
+_: type[Ledger] = ArchiveLedger

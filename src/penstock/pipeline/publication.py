@@ -1,0 +1,288 @@
+"""A pipeline that publishes: what the command line, and any program, can do with its file."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import replace
+from typing import NoReturn
+
+from pyspark.sql import SparkSession
+
+from penstock.apply.patience import Patience
+from penstock.apply.process import ApplyProcess, ProcessConfig, Progress
+from penstock.archive import Archive
+from penstock.change import TableName
+from penstock.config import PipelineConfig
+from penstock.dialects.base import DatabasePlan, Step
+from penstock.errors import OperatorError, RetryableError
+from penstock.formats.archive_log import DataFile
+from penstock.formats.change_file import Encoding
+from penstock.outputs.publish.files import FileWriter, make_archive
+from penstock.outputs.publish.task import CopyTask
+from penstock.pipeline.archive_feed import ArchiveFeed
+from penstock.pipeline.archive_ledger import ArchiveLedger, consumer_of, state_of
+from penstock.pipeline.capturing import Capturing, CopyWatch, RunListener, not_for_ever
+from penstock.pipeline.locks import Holders
+from penstock.pipeline.plan import Plan
+from penstock.pipeline.sides import RunLock, SetupSession, SourceSide
+from penstock.pipeline.status import Status, not_set_up, status_of
+from penstock.pipeline.steps import carry_out
+from penstock.position import START
+from penstock.schema import TableSchema
+from penstock.snapshot.chunk import CopySource, bundles
+from penstock.snapshot.instantiate import CopyListener
+from penstock.spark.publishing import PublishCopyJobs
+from penstock.storage import MissingFileError, Storage
+from penstock.stream import roots
+
+_LOCK_PATIENCE_S = 5.0
+
+
+class Publication(Capturing):
+    """One pipeline file that publishes put to work. Every method may be called on its own, in its own process."""
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        source: SourceSide,
+        storage: Storage,
+        start_spark: Callable[[], SparkSession],
+    ) -> None:
+        """Use a source, and a place for files; neither is touched yet. Spark is started by what needs it."""
+        assert config.publish is not None
+        super().__init__(config, source, start_spark)
+        self._publish = config.publish
+        self._storage = storage
+        self._encoding = Encoding(config.publish.format)
+
+    def plan(self, *, adopt: bool = False) -> Plan:
+        """Work out what `setup` would do. Changes nothing."""
+        if adopt:
+            raise self._refused("there are no target tables that could be adopted")
+        tables = self._source.match(self.config.capture.tables)
+        plan = Plan(
+            tables=[str(table) for table in tables],
+            source=self._source.plan(tables, self.config.capture.row_triggers),
+            target=DatabasePlan(self._storage.label),
+        )
+        fault = self._source.history_fault() if self._source.has_capture() else None
+        if fault is not None:
+            plan.source.faults = [fault]
+        if not self._has_archive():
+            plan.target.steps.append(Step("an archive of change files", "-- a folder, which `penstock setup` makes"))
+        elif self._archive.header.encoding is not self._encoding:
+            plan.target.faults.append(
+                OperatorError(
+                    f"the files of the archive are of format {self._archive.header.encoding.value!r}, not"
+                    f" {self._encoding.value!r}",
+                    where=self._storage.label,
+                    do="publish to another path, or give publish.format the other value",
+                )
+            )
+        return plan
+
+    def setup(self, *, adopt: bool = False) -> Plan:
+        """Install capture, and make the archive. Doing it again does what is still missing.
+
+        Raises:
+            OperatorError: Something is in the way; the message names everything at once.
+        """
+        plan = self.plan(adopt=adopt)
+        plan.refuse_impossible()
+        make_archive(self._storage, self.config.capture.connection, self._encoding)
+        self._carry_out(plan.source, printer="plan")
+        return plan
+
+    def status(self) -> Status:
+        """Say where the pipeline stands."""
+        if not (self._has_archive() and self._source.has_capture()):
+            return not_set_up(self.config.name)
+        archive = self._archive
+        number = archive.count_records()
+        process = None
+        if number:
+            process = state_of(self.config.name, archive, archive.record(number), archive.newest_definitions())
+        copied = archive.newest_definitions().copied
+        with closing(self._source.open_source()) as stream:
+            refused = None
+            try:
+                if process is not None:
+                    stream.hold_against(process.history)
+            except OperatorError as exc:
+                refused = str(exc)
+            followed = self._followed(stream.tables(), copied)
+            return status_of(
+                self.config.name,
+                process,
+                stream.backlog(process.low_watermark if process else START),
+                stream.consumers(),
+                is_running=self._is_running(),
+                copied=[copied[name] for name in followed if name in copied],
+                to_copy=len(followed - set(copied)),
+                refused=refused,
+                attention=[str(found) for found in self._source.not_captured(self.config.capture.tables)],
+            )
+
+    def removal(self) -> Plan:
+        """Work out what `teardown` would remove. Changes nothing."""
+        consumer = consumer_of(self.config.name, self._archive.header, self._storage.label)
+        return Plan([], self._source_removal(consumer), DatabasePlan(self._storage.label))
+
+    def teardown(self) -> Plan:
+        """Remove what setup made at the source; the archive stays.
+
+        Raises:
+            OperatorError: The pipeline is running.
+        """
+        plan = self.removal()
+        with closing(self._lock_run()):
+            self._carry_out(plan.source, printer="teardown")
+        return plan
+
+    def _run(self, stop: threading.Event, listener: RunListener, *, until_caught_up: bool) -> Progress:
+        patience = Patience(self._publish.retry_s, stop, listener)
+        patience.insist(lambda: self._check_capture(listener))
+        if not self._has_archive():
+            raise OperatorError("there is no archive", where=self._storage.label, do="run `penstock setup`")
+        if stop.is_set():
+            return Progress(START)
+        spark = self._start_spark()
+        ledger = ArchiveLedger(self.config.name, self._storage, self._lock_run)
+        feed = ArchiveFeed(
+            spark,
+            source=self.config.capture.connection,
+            access=self._source.access,
+            open_source=self._source.open_source,
+            follow_source=lambda: self._follow(listener),
+            is_meant=self._is_meant,
+            ledger=ledger,
+            writer=self._writer,
+        )
+        process = ApplyProcess(
+            source=self.config.capture.connection,
+            feed=feed,
+            ledger=ledger,
+            prepare=lambda _, stop: self._copy(spark, ledger, stop, CopyWatch(listener, patience)),
+            config=ProcessConfig(parallelism=1),
+            patience=patience,
+            listener=listener,
+        )
+        with closing(ledger), closing(feed), not_for_ever(spark, stop):
+            return process.run(stop, until_caught_up=until_caught_up)
+
+    def _copy(
+        self, spark: SparkSession, ledger: ArchiveLedger, stop: threading.Event, listener: CopyListener
+    ) -> Collection[TableName]:
+        """Publish the rows of tables that the archive lacks; returns the tables that were captured when it began.
+
+        A copy that was cut short is of no account, and begun anew.
+        """
+        with closing(self._source.open_source()) as stream:
+            versions = stream.tables()
+        followed = self._followed(versions, ledger.instantiated())
+        captured = {name: table for name, table in roots(versions).items() if name in followed}
+        fresh = sorted(set(captured) - set(ledger.instantiated()))
+        tables = self._as_captured(captured, fresh)
+        if not tables:
+            return captured
+        ledger.save_dictionary(versions)
+        origin, copy = self._source.origin(), secrets.token_hex(8)
+        with origin.hold_snapshot() as held:
+            # Whoever alters a table from now on has its changes captured behind the snapshot.
+            self._as_captured(captured, fresh)
+            chunks = origin.cut_into_chunks(sorted(tables))
+            listener.copying(len(chunks), len(tables))
+            source = CopySource(held.text, held.exported)
+            work = [(bundle, source) for bundle in bundles(chunks)]
+            task = CopyTask(
+                self.config.capture.connection, self._source.access, tables, held.scn, self._writer(ledger.epoch)
+            )
+            jobs = PublishCopyJobs(spark, task)
+            for first in range(0, len(work), jobs.at_once):
+                if stop.is_set():
+                    return captured
+                step = work[first : first + jobs.at_once]
+                done = jobs.copy(step)
+                files: dict[TableName, list[DataFile]] = {}
+                for name, of_chunk in done:
+                    files.setdefault(name, []).extend(of_chunk)
+                ledger.add_copies(copy, held.anchor, files)
+                listener.copied(len(done), sum(file.changes for of in files.values() for file in of))
+            ledger.finish_copies(copy, held.anchor, tables)
+        return captured
+
+    def _as_captured(
+        self, captured: dict[TableName, TableSchema], names: Sequence[TableName]
+    ) -> dict[TableName, TableSchema]:
+        """Describe tables, each as the version that it was captured under.
+
+        Raises:
+            RetryableError: One was altered since.
+        """
+        existing = self._source.describe(names)
+        altered = [str(name) for name in names if name in existing and existing[name].columns != captured[name].columns]
+        if altered:
+            raise RetryableError(
+                f"{', '.join(altered)} was altered while the first copy was about to begin",
+                where=self._source.label,
+                do="the copy begins anew",
+            )
+        return {name: replace(table, version=captured[name].version) for name, table in existing.items()}
+
+    def _writer(self, epoch: int) -> FileWriter:
+        return FileWriter(self._storage, self._encoding, epoch)
+
+    @property
+    def _archive(self) -> Archive:
+        return Archive(self._storage)
+
+    def _has_archive(self) -> bool:
+        try:
+            _ = self._archive.header
+        except OperatorError as exc:
+            if isinstance(exc.__cause__, MissingFileError):
+                return False
+            raise
+        return True
+
+    def _lock_run(self) -> RunLock:
+        """Become the one run of this pipeline; raises an `OperatorError` while another one is alive."""
+        lock = self._source.lock_run(self._archive.header.id, wait_s=_LOCK_PATIENCE_S)
+        if lock is None:
+            raise OperatorError(
+                f"pipeline {self.config.name!r} is running already",
+                where=self._storage.label,
+                do="stop that `penstock run` first",
+            )
+        return lock
+
+    def _is_running(self) -> bool:
+        lock = self._source.lock_run(self._archive.header.id, wait_s=0)
+        if lock is not None:
+            lock.close()
+        return lock is None
+
+    def _carry_out(self, plan: DatabasePlan, *, printer: str) -> None:
+        """Take the steps of a plan for the source; see `steps.carry_out`."""
+        both = Plan([], plan, DatabasePlan(self._storage.label))
+        with closing(Holders(self._lock_watches())) as holders:
+            carry_out(both, nullcontext(_NoSession()), self._source.setup(printer=printer), holders)
+
+    def _refused(self, why: str) -> OperatorError:
+        return OperatorError(f"pipeline {self.config.name!r} publishes: {why}", where=self._storage.label)
+
+
+class _NoSession:
+    """Stands for a database in which nothing is to be done."""
+
+    def transaction(self) -> nullcontext[None]:
+        return nullcontext()
+
+    def take(self, step: Step) -> NoReturn:
+        raise AssertionError(step.summary)
+
+
+_: type[SetupSession] = _NoSession

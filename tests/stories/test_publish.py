@@ -1,0 +1,260 @@
+"""Publishing to change files: what a user sets up, sees and reads, and what any reader finds whatever happens."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.archive import Archive
+from penstock.storage import open_storage
+from tests.lab import Lab
+from tests.program import Program, await_true
+
+FILE = """
+version: 1
+name: {name}
+connections:
+  shop: {{type: postgres, url: "${{env:SHOP_URL}}"}}
+capture: {{source: trigger_queue, connection: shop, tables: ["public.*"]}}
+publish: {{to: files, path: archive, format: {format}}}
+"""
+
+TABLES = """
+CREATE TABLE customer (id int PRIMARY KEY, name text, balance numeric(12,2) NOT NULL DEFAULT 0);
+CREATE TABLE note (body text);
+INSERT INTO customer SELECT n, 'customer "' || n || E'"\\n', n / 7.0 FROM generate_series(1, 500) n;
+INSERT INTO note VALUES ('one'), (NULL), ('one');
+"""
+
+
+class Publisher(Program):
+    def __init__(self, folder: Path, lab: Lab, format_: str) -> None:
+        super().__init__(folder, lab.source_url, lab.target_url, name=lab.name)
+        (folder / "pipeline.yaml").write_text(FILE.format(name=lab.name, format=format_))
+
+    @property
+    def archive(self) -> Archive:
+        return Archive(open_storage(str(self.folder / "archive")))
+
+    def changes(self, *options: str) -> list[dict[str, Any]]:
+        """What `penstock changes` prints."""
+        done = self("changes", "archive", "--json", *options)
+        assert done.code == 0, done.err
+        return [json.loads(line) for line in done.out.splitlines()]
+
+
+@pytest.fixture(params=["changes", "parquet"])
+def publisher(request: pytest.FixtureRequest, lab: Lab, tmp_path: Path) -> Publisher:
+    return Publisher(tmp_path, lab, request.param)
+
+
+@pytest.fixture
+def lines(lab: Lab, tmp_path: Path) -> Publisher:
+    return Publisher(tmp_path, lab, "changes")
+
+
+def test_a_table_is_published_from_its_first_row_to_its_last_change(publisher: Publisher, lab: Lab) -> None:
+    lab.source.execute(TABLES)
+
+    planned = publisher("plan")
+    assert planned.code == 0, planned.err
+    assert "an archive of change files" in planned.out
+    assert publisher("setup").code == 0
+    lab.source.execute("UPDATE customer SET balance = -1.50 WHERE id = 7")
+    first = publisher("run", "--until-caught-up")
+    assert first.code == 0, first.err
+    with lab.source.transaction():
+        lab.source.execute("UPDATE customer SET name = NULL, id = 1000 WHERE id = 1")
+        lab.source.execute("DELETE FROM customer WHERE id = 2")
+        lab.source.execute("INSERT INTO note VALUES ('two')")
+    lab.source.execute("TRUNCATE note")
+    second = publisher("run", "--until-caught-up")
+
+    assert second.code == 0, second.err
+    found = publisher.changes()
+    rows = [change for change in found if change["op"] == "snapshot"]
+    assert len(rows) == 503
+    assert {"id": "7", "name": 'customer "7"\n', "balance": "-1.50"} in [change["after"] for change in rows]
+    assert [change["after"] for change in rows if change["table_name"] == "note"].count({"body": None}) == 1
+    later = [change for change in found if change["commit_scn"] > rows[0]["commit_scn"]]
+    assert [(c["op"], c["table_name"], c.get("after")) for c in later] == [
+        ("update", "customer", {"id": "1000", "name": None}),
+        ("delete", "customer", None),
+        ("insert", "note", {"body": "two"}),
+        ("truncate", "note", None),
+    ]
+    assert later[0]["before"] == {"id": "1", "name": 'customer "1"\n', "balance": "0.14"}
+    assert len({change["txn_id"] for change in later}) == 2
+    state = publisher("status", "--json").json
+    assert (state["state"], state["to_copy"], state["backlog_changes"]) == ("stopped", 0, 0)
+    assert state["transactions"] == 3
+    assert [consumer["is_this"] for consumer in state["consumers"]] == [True]
+
+
+def test_the_files_are_what_any_tool_reads(publisher: Publisher, lab: Lab) -> None:
+    lab.source.execute(TABLES)
+    publisher("setup")
+
+    assert publisher("run", "--until-caught-up").code == 0
+
+    folder = publisher.folder / "archive" / "copies"
+    count = 0
+    for file in folder.iterdir():
+        if file.suffix == ".gz":
+            count += len(gzip.decompress(file.read_bytes()).splitlines())
+        else:
+            count += pq.read_metadata(file).num_rows
+    assert count == 503
+
+
+def test_what_was_published_is_freed_at_the_source(lines: Publisher, lab: Lab) -> None:
+    lab.source.execute("CREATE TABLE item (id int PRIMARY KEY)")
+    lines("setup")
+    lines("run", "--until-caught-up")
+    lab.source.execute("INSERT INTO item SELECT generate_series(1, 100)")
+
+    with lines.start("run") as run:
+        await_true(lambda: len(lines.changes()) == 100)
+        await_true(lambda: lab.source.execute(f"SELECT FROM {lab.set_name}.log").rowcount == 0)
+        second = lines("run")
+        assert run.end() == 0, run.said
+
+    assert second.code == 3
+    assert "is running already" in second.err
+
+
+def test_a_table_that_setup_adds_is_copied_too_and_one_that_is_altered_has_its_versions(
+    lines: Publisher, lab: Lab
+) -> None:
+    lab.source.execute("CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1)")
+    lines("setup")
+    lines("run", "--until-caught-up")
+    lab.source.execute("CREATE TABLE b (id int PRIMARY KEY); INSERT INTO b VALUES (2)")
+    lab.source.execute("ALTER TABLE a ADD COLUMN more text")
+    lab.source.execute("INSERT INTO a VALUES (3, 'm')")
+
+    assert lines("setup").code == 0
+    assert lines("run", "--until-caught-up").code == 0
+
+    found = lines.changes()
+    assert {(c["op"], c["table_name"], tuple(c["after"].values())) for c in found} == {
+        ("snapshot", "a", ("1",)),
+        ("insert", "a", ("3", "m")),
+        ("snapshot", "b", ("2",)),
+    }
+    assert len({(c["table_name"], c["table_version"]) for c in found}) == 3
+    definitions = lines.archive.newest_definitions()
+    assert {(c["table_name"], c["table_version"]) for c in found} <= {
+        (t.table.name, t.version) for t in definitions.tables
+    }
+    assert {name.name for name in definitions.copied} == {"a", "b"}
+
+
+def test_nothing_is_lost_or_doubled_when_runs_are_killed(lines: Publisher, lab: Lab) -> None:
+    lab.source.execute("CREATE TABLE item (id int PRIMARY KEY, at int NOT NULL)")
+    lab.source.execute("INSERT INTO item SELECT n, 0 FROM generate_series(1, 2000) n")
+    lines("setup")
+    chance = random.Random(7)
+
+    for number in range(1, 5):
+        with lines.start("run") as run:
+            until = time.monotonic() + chance.uniform(2, 9)
+            while time.monotonic() < until:
+                with lab.source.transaction():
+                    lab.source.execute("UPDATE item SET at = %s WHERE id %% 500 = 0", [number])
+                    lab.source.execute("INSERT INTO item SELECT max(id) + 1, %s FROM item", [number])
+            run.end(signal.SIGKILL)
+    assert lines("run", "--until-caught-up").code == 0
+
+    assert replayed(lines) == dict(lab.source.execute("SELECT id::text, at::text FROM item").fetchall())
+
+
+def replayed(publisher: Publisher) -> dict[str, str]:
+    """The rows of a table as a reader has them that follows the format; each transaction must be whole."""
+    archive = publisher.archive
+    (at,) = archive.newest_definitions().copied.values()
+    rows: dict[str, str] = {}
+    for _, changes in by_transaction(publisher.changes()):
+        if changes[0]["op"] != "snapshot":
+            assert len(changes) == changes[0]["txn_changes"]
+        for change in changes:
+            if change["op"] == "snapshot":
+                assert change["after"]["id"] not in rows
+                rows[change["after"]["id"]] = change["after"]["at"]
+            elif change["commit_scn"] > at:
+                if change["op"] == "insert":
+                    assert change["after"]["id"] not in rows
+                rows |= {(change["after"] | {"id": change["key"]["id"]})["id"]: change["after"]["at"]}
+    return rows
+
+
+def by_transaction(changes: list[dict[str, Any]]) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    found: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    for change in changes:
+        found.setdefault((change["commit_scn"], change["txn_id"]), []).append(change)
+    # The rows of a copy come before the changes that follow it.
+    for (scn, _), group in sorted(found.items(), key=lambda item: (item[0][0], item[0][1] != "snapshot")):
+        yield scn, group
+
+
+def test_setup_and_run_refuse_what_is_in_the_way(lines: Publisher, lab: Lab) -> None:
+    lab.source.execute("CREATE TABLE item (id int PRIMARY KEY)")
+    assert lines("setup").code == 0
+    (lines.folder / "pipeline.yaml").write_text(FILE.format(name=lab.name, format="parquet"))
+
+    other_format = lines("setup")
+    verify = lines("verify")
+    errors = lines("errors", "list")
+    adopted = lines("plan", "--adopt")
+
+    assert other_format.code == 3
+    assert "of format 'changes', not 'parquet'" in other_format.err
+    assert (verify.code, errors.code, adopted.code) == (3, 3, 3)
+    assert "publishes, and has no target database" in verify.err
+
+
+def test_run_says_when_there_is_no_archive(lines: Publisher, lab: Lab) -> None:
+    lab.source.execute("CREATE TABLE item (id int PRIMARY KEY)")
+    lines("setup")
+    (lines.folder / "archive" / "archive.json").unlink()
+
+    run = lines("run", "--until-caught-up")
+
+    assert run.code == 3
+    assert "there is no archive" in run.err
+    assert "penstock setup" in run.err
+
+
+def test_teardown_removes_the_capture_and_keeps_the_archive(lines: Publisher, lab: Lab) -> None:
+    lab.source.execute(TABLES)
+    lines("setup")
+    lines("run", "--until-caught-up")
+
+    assert lines("teardown").code == 0
+
+    assert lab.source.execute("SELECT FROM pg_namespace WHERE nspname = %s", [lab.set_name]).rowcount == 0
+    assert len(lines.changes()) == 503
+
+
+def test_an_altered_record_stops_the_next_run(lines: Publisher, lab: Lab) -> None:
+    lab.source.execute("CREATE TABLE item (id int PRIMARY KEY)")
+    lines("setup")
+    lines("run", "--until-caught-up")
+    last = sorted((lines.folder / "archive" / "log").iterdir())[-1]
+    last.chmod(0o600)
+    last.write_bytes(last.read_bytes().replace(b'"epoch":1', b'"epoch":2'))
+
+    run = lines("run", "--until-caught-up")
+
+    assert run.code == 3
+    assert "record was cut short or altered" in run.err
+    assert last.name in run.err
