@@ -111,6 +111,9 @@ class PublishConfig(_Part):
     format: Literal["changes", "parquet"] = Field(
         default="changes", description="Of the data files: changes (JSON lines, compressed) or parquet"
     )
+    max_age_s: float = Field(
+        default=10, ge=0, le=3600, description="Seconds that changes may wait for others that go into the same file"
+    )
     retry_s: float = Field(default=60, ge=0, description="Seconds to go on trying while a place is out of reach")
 
     @field_validator("path")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -258,3 +259,95 @@ def test_an_altered_record_stops_the_next_run(lines: Publisher, lab: Lab) -> Non
     assert run.code == 3
     assert "record was cut short or altered" in run.err
     assert last.name in run.err
+
+
+ODD_TABLES = """
+CREATE TYPE mood AS ENUM ('sad', 'it''s ok');
+CREATE DOMAIN year AS int CHECK (value > 1900);
+CREATE TABLE "Odd 'Names" (
+  "Id" bigint GENERATED ALWAYS AS IDENTITY, "Mood" mood, made year, doc jsonb, tags text[], raw bytea, at timestamptz,
+  n numeric, twice numeric GENERATED ALWAYS AS (n * 2) STORED, f float8, PRIMARY KEY ("Id"));
+INSERT INTO "Odd 'Names" ("Mood", made, doc, tags, raw, at, n, f)
+  VALUES ('it''s ok', 2024, '{"a": "\\u00e9"}', '{"a,b",NULL}', '\\x00ff', '2024-01-02 03:04:05.6+02', 1.50, 'NaN');
+CREATE TABLE nothing ();
+INSERT INTO nothing DEFAULT VALUES;
+INSERT INTO nothing DEFAULT VALUES;
+CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY RANGE (id);
+CREATE TABLE parted_1 PARTITION OF parted FOR VALUES FROM (0) TO (10);
+INSERT INTO parted VALUES (1);
+"""
+
+
+def test_a_copy_writes_odd_tables_as_their_changes_are_written(publisher: Publisher, lab: Lab) -> None:
+    lab.source.execute(ODD_TABLES)
+    publisher("setup")
+    done = publisher("run", "--until-caught-up")
+    assert done.code == 0, done.err
+    lab.source.execute("""
+        INSERT INTO "Odd 'Names" ("Mood", made, doc, tags, raw, at, n, f)
+          SELECT "Mood", made, doc, tags, raw, at, n, f FROM "Odd 'Names";
+        INSERT INTO nothing DEFAULT VALUES;
+        INSERT INTO parted VALUES (2);
+    """)
+    assert publisher("run", "--until-caught-up").code == 0
+
+    found: dict[str, list[dict[str, Any]]] = {}
+    for change in publisher.changes():
+        found.setdefault(change["table_name"], []).append(change)
+    copied, inserted = found["Odd 'Names"]
+    assert (copied["op"], inserted["op"]) == ("snapshot", "insert")
+    assert copied["after"] | {"Id": "2"} == inserted["after"]
+    assert (copied["key"], inserted["key"]) == ({"Id": "1"}, {"Id": "2"})
+    assert [change["after"] for change in found["nothing"]] == [{}, {}, {}]
+    assert [change["after"] for change in found["parted"]] == [{"id": "1"}, {"id": "2"}]
+
+
+def test_changes_that_trickle_in_gather_in_few_files(lines: Publisher, lab: Lab) -> None:
+    lab.source.execute("CREATE TABLE item (id int PRIMARY KEY)")
+    file = lines.folder / "pipeline.yaml"
+    file.write_text(file.read_text().replace("path: archive", "path: archive, max_age_s: 2"))
+    lines("setup")
+
+    with lines.start("run") as run:
+        run.await_line("following")
+        before = lines.archive.count_records()
+        for number in range(40):
+            lab.source.execute("INSERT INTO item VALUES (%s)", [number])
+            time.sleep(0.1)
+        await_true(lambda: len(lines.changes()) == 40)
+        assert run.end() == 0, run.said
+
+    assert lines.archive.count_records() - before <= 5
+
+
+def test_a_capture_set_that_was_made_anew_is_refused_with_the_way_out(lines: Publisher, lab: Lab) -> None:
+    lab.source.execute("CREATE TABLE item (id int PRIMARY KEY)")
+    lines("setup")
+    lines("run", "--until-caught-up")
+    lab.source.execute(f"DROP SCHEMA {lab.set_name} CASCADE")
+    assert lines("setup").code == 0
+
+    refused = lines("run", "--until-caught-up")
+    refused_status = lines("status", "--json").json["refused"]
+    lines("teardown")
+    file = lines.folder / "pipeline.yaml"
+    file.write_text(file.read_text().replace("path: archive", "path: archive2"))
+    lines("setup")
+
+    assert refused.code == 3
+    assert "it was made anew" in refused.err
+    assert "with another publish.path" in refused.err
+    assert "resync" not in refused.err + refused_status
+    assert lines("run", "--until-caught-up").code == 0
+
+
+def test_teardown_goes_on_without_an_archive_that_is_lost(lines: Publisher, lab: Lab) -> None:
+    lab.source.execute("CREATE TABLE item (id int PRIMARY KEY)")
+    lines("setup")
+    lines("run", "--until-caught-up")
+    shutil.rmtree(lines.folder / "archive")
+
+    done = lines("teardown")
+
+    assert done.code == 0, done.err
+    assert lab.source.execute("SELECT FROM pg_namespace WHERE nspname = %s", [lab.set_name]).rowcount == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 
@@ -13,9 +15,13 @@ from penstock.apply.server import LaneResult
 from penstock.change import TableName
 from penstock.outputs.publish.files import FileWriter
 from penstock.pipeline.archive_ledger import ArchiveLedger
-from penstock.pipeline.feed import SourceFeed
+from penstock.pipeline.feed import SliceBatch, SourceFeed
+from penstock.position import Limit, Scn
 from penstock.spark.publishing import PublishJobs
 from penstock.stream import Slice, Source, SourceAccess
+
+_ENOUGH = 100_000
+"""A batch of so many changes is followed by the next one at once."""
 
 
 class ArchiveFeed(SourceFeed):
@@ -32,6 +38,7 @@ class ArchiveFeed(SourceFeed):
         is_meant: Callable[[TableName], bool],
         ledger: ArchiveLedger,
         writer: Callable[[int], FileWriter],
+        max_age_s: float,
     ) -> None:
         """Prepare; nothing is opened yet. See `SourceFeed` for the rest.
 
@@ -39,6 +46,7 @@ class ArchiveFeed(SourceFeed):
             source: What the column of that name says.
             access: How tasks reach the source; `open_source` is how this process does.
             writer: What tasks of a run of this epoch write with.
+            max_age_s: How long changes may wait for others that go into the same file.
         """
         super().__init__(open_source, follow_source=follow_source, is_meant=is_meant, definitions=ledger)
         self._spark = spark
@@ -46,6 +54,8 @@ class ArchiveFeed(SourceFeed):
         self._access = access
         self._ledger = ledger
         self._writer = writer
+        self._max_age_s = max_age_s
+        self._gathers_until = -math.inf
         self._jobs = PublishJobs(spark)
 
     def start(self, state: ProcessState, known: Collection[TableName]) -> None:
@@ -53,6 +63,23 @@ class ArchiveFeed(SourceFeed):
         self._jobs = PublishJobs(self._spark)
         self._open(known)
         self._jobs.warm_up()
+
+    def next_batch(self, after: Scn, limit: Limit) -> SliceBatch | None:
+        """Return the transactions that follow `after`; none while a few gather, for each batch makes files."""
+        if time.monotonic() < self._gathers_until:
+            return None
+        batch = super().next_batch(after, limit)
+        if batch is not None and batch.total_changes < _ENOUGH:
+            self._gathers_until = time.monotonic() + self._max_age_s
+        return batch
+
+    def wait(self, stop: threading.Event, timeout_s: float) -> None:
+        """Return when enough may have gathered; when told to stop, or after the timeout, at the latest."""
+        left = self._gathers_until - time.monotonic()
+        if left > 0:
+            stop.wait(min(left, timeout_s))
+        else:
+            super().wait(stop, timeout_s)
 
     def apply(self, part: Slice, lanes: int) -> Sequence[LaneResult]:
         """Write the changes of a slice; they are published once the ledger has completed the batch."""

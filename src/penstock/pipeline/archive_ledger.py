@@ -11,7 +11,7 @@ from penstock.apply.process import Ledger
 from penstock.archive import Archive, Definitions
 from penstock.change import TableName
 from penstock.errors import FencedError, OperatorError
-from penstock.formats.archive_log import CopiedPart, DataFile, Header, Record
+from penstock.formats.archive_log import CopiedPart, DataFile, Record
 from penstock.history import Consumer, History, Joined
 from penstock.outputs.publish.files import ArchiveWriter, Written
 from penstock.pipeline.sides import RunLock
@@ -149,7 +149,7 @@ def state_of(name: str, archive: Archive, record: Record, definitions: Definitio
         errors=0,
         conflicts=0,
         history=History(
-            consumer=consumer_of(name, archive.header, archive.label),
+            consumer=consumer_of(name, archive.header.id, archive.label),
             origin=record.origin,
             position=record.end,
             anchor=record.anchor,
@@ -159,9 +159,9 @@ def state_of(name: str, archive: Archive, record: Record, definitions: Definitio
     )
 
 
-def consumer_of(name: str, header: Header, label: str) -> Consumer:
-    """What the source knows the pipeline by that publishes to an archive."""
-    return Consumer(header.id, name, label, f"change archive/{header.id}")
+def consumer_of(name: str, archive_id: str, label: str) -> Consumer:
+    """What the source knows the pipeline by that publishes to an archive; one without id is found by its place."""
+    return Consumer(archive_id, name, label, f"change archive {label}")
 
 
 _: type[Ledger] = ArchiveLedger

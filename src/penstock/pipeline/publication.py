@@ -20,6 +20,7 @@ from penstock.dialects.base import DatabasePlan, Step
 from penstock.errors import OperatorError, RetryableError
 from penstock.formats.archive_log import DataFile
 from penstock.formats.change_file import Encoding
+from penstock.history import RESYNC
 from penstock.outputs.publish.files import FileWriter, make_archive
 from penstock.outputs.publish.task import CopyTask
 from penstock.pipeline.archive_feed import ArchiveFeed
@@ -39,6 +40,8 @@ from penstock.storage import MissingFileError, Storage
 from penstock.stream import roots
 
 _LOCK_PATIENCE_S = 5.0
+
+_ANEW = "`penstock teardown`, then `penstock setup` with another publish.path, begins with a new first copy"
 
 
 class Publication(Capturing):
@@ -112,7 +115,7 @@ class Publication(Capturing):
                 if process is not None:
                     stream.hold_against(process.history)
             except OperatorError as exc:
-                refused = str(exc)
+                refused = str(_advised(exc))
             followed = self._followed(stream.tables(), copied)
             return status_of(
                 self.config.name,
@@ -128,7 +131,8 @@ class Publication(Capturing):
 
     def removal(self) -> Plan:
         """Work out what `teardown` would remove. Changes nothing."""
-        consumer = consumer_of(self.config.name, self._archive.header, self._storage.label)
+        id_ = self._archive.header.id if self._has_archive() else ""
+        consumer = consumer_of(self.config.name, id_, self._storage.label)
         return Plan([], self._source_removal(consumer), DatabasePlan(self._storage.label))
 
     def teardown(self) -> Plan:
@@ -144,11 +148,22 @@ class Publication(Capturing):
 
     def _run(self, stop: threading.Event, listener: RunListener, *, until_caught_up: bool) -> Progress:
         patience = Patience(self._publish.retry_s, stop, listener)
-        patience.insist(lambda: self._check_capture(listener))
+        try:
+            patience.insist(lambda: self._check_capture(listener))
+            patience.insist(self._check_archive)
+            if stop.is_set():
+                return Progress(START)
+            return self._follow_on(stop, listener, patience, until_caught_up=until_caught_up)
+        except OperatorError as exc:
+            raise _advised(exc) from exc
+
+    def _check_archive(self) -> None:
         if not self._has_archive():
             raise OperatorError("there is no archive", where=self._storage.label, do="run `penstock setup`")
-        if stop.is_set():
-            return Progress(START)
+
+    def _follow_on(
+        self, stop: threading.Event, listener: RunListener, patience: Patience, *, until_caught_up: bool
+    ) -> Progress:
         spark = self._start_spark()
         ledger = ArchiveLedger(self.config.name, self._storage, self._lock_run)
         feed = ArchiveFeed(
@@ -160,6 +175,7 @@ class Publication(Capturing):
             is_meant=self._is_meant,
             ledger=ledger,
             writer=self._writer,
+            max_age_s=0 if until_caught_up else self._publish.max_age_s,
         )
         process = ApplyProcess(
             source=self.config.capture.connection,
@@ -250,7 +266,7 @@ class Publication(Capturing):
 
     def _lock_run(self) -> RunLock:
         """Become the one run of this pipeline; raises an `OperatorError` while another one is alive."""
-        lock = self._source.lock_run(self._archive.header.id, wait_s=_LOCK_PATIENCE_S)
+        lock = self._source.lock_run(self._storage.label, wait_s=_LOCK_PATIENCE_S)
         if lock is None:
             raise OperatorError(
                 f"pipeline {self.config.name!r} is running already",
@@ -260,7 +276,7 @@ class Publication(Capturing):
         return lock
 
     def _is_running(self) -> bool:
-        lock = self._source.lock_run(self._archive.header.id, wait_s=0)
+        lock = self._source.lock_run(self._storage.label, wait_s=0)
         if lock is not None:
             lock.close()
         return lock is None
@@ -273,6 +289,11 @@ class Publication(Capturing):
 
     def _refused(self, why: str) -> OperatorError:
         return OperatorError(f"pipeline {self.config.name!r} publishes: {why}", where=self._storage.label)
+
+
+def _advised(error: OperatorError) -> OperatorError:
+    """The same error with the way out that a pipeline has which publishes."""
+    return OperatorError(error.what, where=error.where, do=error.do.replace(RESYNC, _ANEW))
 
 
 class _NoSession:
