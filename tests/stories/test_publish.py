@@ -97,7 +97,9 @@ def test_a_table_is_published_from_its_first_row_to_its_last_change(publisher: P
     assert len({change["txn_id"] for change in later}) == 2
     state = publisher("status", "--json").json
     assert (state["state"], state["to_copy"], state["backlog_changes"]) == ("stopped", 0, 0)
-    assert state["transactions"] == 3
+    assert (state["transactions"], state["reason"]) == (3, None)
+    assert state["publishes_to"] == str(publisher.folder / "archive")
+    assert "published so far       3 transactions, 5 row changes" in publisher("status").out
     assert [consumer["is_this"] for consumer in state["consumers"]] == [True]
 
 

@@ -66,10 +66,7 @@ def show(found: Status) -> None:
             "waiting at the source",
             f"{found.backlog_changes:,} changes; the log's files take {found.backlog_bytes / 1e6:,.1f} MB",
         ),
-        ("errors in the queue", f"{found.errors:,}"),
-        ("conflicts so far", f"{found.conflicts:,}"),
-        ("applied so far", f"{found.transactions:,} transactions, {found.changes:,} row changes"),
-        ("watermarks", f"low {found.low_watermark}, high {found.high_watermark}"),
+        *(_applied(found) if found.publishes_to is None else _published(found)),
         ("tables", f"{found.copied} copied, {found.to_copy} to copy"),
     ]
     if found.refused:
@@ -80,6 +77,22 @@ def show(found: Status) -> None:
         facts.append(("stopped", f"{at}{found.reason}"))
     facts += [("log kept for", held_back(consumer)) for consumer in found.consumers]
     print_facts(facts)
+
+
+def _applied(found: Status) -> list[tuple[str, object]]:
+    return [
+        ("errors in the queue", f"{found.errors:,}"),
+        ("conflicts so far", f"{found.conflicts:,}"),
+        ("applied so far", f"{found.transactions:,} transactions, {found.changes:,} row changes"),
+        ("watermarks", f"low {found.low_watermark}, high {found.high_watermark}"),
+    ]
+
+
+def _published(found: Status) -> list[tuple[str, object]]:
+    return [
+        ("published so far", f"{found.transactions:,} transactions, {found.changes:,} row changes"),
+        ("published to", f"{found.publishes_to}, up to position {found.low_watermark}"),
+    ]
 
 
 def held_back(consumer: HeldBack) -> str:

@@ -102,7 +102,7 @@ class Publication(Capturing):
     def status(self) -> Status:
         """Say where the pipeline stands."""
         if not (self._has_archive() and self._source.has_capture()):
-            return not_set_up(self.config.name)
+            return self._as_publishing(not_set_up(self.config.name))
         archive = self._archive
         number = archive.count_records()
         process = None
@@ -117,7 +117,7 @@ class Publication(Capturing):
             except OperatorError as exc:
                 refused = str(_advised(exc))
             followed = self._followed(stream.tables(), copied)
-            return status_of(
+            found = status_of(
                 self.config.name,
                 process,
                 stream.backlog(process.low_watermark if process else START),
@@ -128,6 +128,11 @@ class Publication(Capturing):
                 refused=refused,
                 attention=[str(found) for found in self._source.not_captured(self.config.capture.tables)],
             )
+        return self._as_publishing(found)
+
+    def _as_publishing(self, found: Status) -> Status:
+        # An archive does not say why its runs stopped.
+        return replace(found, reason=None, stopped_at=None, publishes_to=self._storage.label)
 
     def removal(self) -> Plan:
         """Work out what `teardown` would remove. Changes nothing."""

@@ -69,6 +69,7 @@ class Status:
         refused: Why the next run would be refused: source or target have another history.
         attention: What has to be seen to before changes can be captured, or applied: a line each.
         consumers: Who the log at the source is kept for, and what each holds back; the furthest behind first.
+        publishes_to: The archive that changes are published to; None where they are applied.
     """
 
     pipeline: str
@@ -91,6 +92,7 @@ class Status:
     refused: str | None
     attention: Sequence[str]
     consumers: Sequence[HeldBack]
+    publishes_to: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The status as plain data; an interface, see docs/cli.md."""
