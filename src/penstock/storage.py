@@ -65,6 +65,9 @@ class Storage(Protocol):
             RetryableError: The place is out of reach.
         """
 
+    def size(self, name: str) -> int | None:
+        """Return how many bytes a file has; None where there is none."""
+
     def names(self, folder: str) -> list[str]:
         """Return the names of the files in a folder, in no order; none where there is no such folder."""
 
@@ -131,6 +134,12 @@ class LocalStorage:
         with _translated("read", str(self.root / name)):
             return (self.root / name).read_bytes()
 
+    def size(self, name: str) -> int | None:
+        """Return how many bytes a file has; None where there is none."""
+        with _translated("find", str(self.root / name)), suppress(FileNotFoundError):
+            return (self.root / name).stat().st_size
+        return None
+
     def names(self, folder: str) -> list[str]:
         """Return the names of the files in a folder, without those that are being written."""
         with _translated("list", str(self.root / folder)), suppress(FileNotFoundError):
@@ -175,6 +184,12 @@ class ObjectStorage:
             self.store.open_input_stream(path, compression=None) as stream,
         ):
             return bytes(stream.read())
+
+    def size(self, name: str) -> int | None:
+        """Return how many bytes an object has; None where there is none."""
+        with _translated("find", f"{self.label}/{name}"):
+            found = self.store.get_file_info(self._path(name))
+        return int(found.size) if found.type == pafs.FileType.File else None
 
     def names(self, folder: str) -> list[str]:
         """Return the names of the objects in a folder."""

@@ -52,7 +52,8 @@ class MortalStorage:
 
     def __init__(self, storage: Storage, mortal: Mortal) -> None:
         self.label = storage.label
-        self.create, self.read, self.names = mortal(storage.create), mortal(storage.read), mortal(storage.names)
+        self.create, self.read = mortal(storage.create), mortal(storage.read)
+        self.names, self.size = mortal(storage.names), mortal(storage.size)
 
 
 @contextmanager
@@ -241,6 +242,22 @@ def test_a_record_that_would_tear_the_archive_is_not_written(end: int, positions
         run.commit(Scn(end), written)
 
     assert changes_of(read(storage)) == EVERYTHING
+
+
+def test_files_that_another_machine_has_kept_to_itself_are_not_published(tmp_path: Path) -> None:
+    here, there = LocalStorage(tmp_path / "here"), LocalStorage(tmp_path / "there")
+    make_archive(here, "shop", Encoding.CHANGES)
+    run = ArchiveWriter(here)
+    epoch = run.acquire().epoch
+    written = FileWriter(there, Encoding.CHANGES, epoch).write_changes([stream([row(5)])])
+
+    with pytest.raises(OperatorError) as caught:
+        run.commit(Scn(5), written)
+
+    assert "is not to be seen by the run itself" in caught.value.what
+    assert written.files[0].name in caught.value.where
+    assert "share" in caught.value.do
+    assert run.last.end == 0
 
 
 def test_a_copy_that_was_not_finished_is_of_no_account(tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ class ArchiveWriter:
 
         Raises:
             FencedError: Another run has begun.
-            OperatorError: Another thing is in the way: a right, or space.
+            OperatorError: A file is not here. Or another thing is in the way: a right, or space.
             RetryableError: The place is out of reach. The record may be there all the same: go on with `acquire`.
         """
         record = replace(
@@ -200,6 +200,7 @@ class ArchiveWriter:
         if origin is not None:
             record = replace(record, origin=origin)
         _refuse_torn(record)
+        self._refuse_unseen([*record.files, *(file for copy in record.copies for file in copy.files)])
         self._write(record)
         self._definitions = Definitions(
             self._definitions.tables + record.tables, self._definitions.copies + record.copies
@@ -217,6 +218,16 @@ class ArchiveWriter:
         with suppress(NameTakenError):
             self._storage.create(name, content)
         return TableFile(id_, table, version, name, sha256)
+
+    def _refuse_unseen(self, files: Iterable[DataFile]) -> None:
+        """Refuse files that are not here as tasks wrote them: on a cluster, each machine may have a disk of its own."""
+        for file in files:
+            if self._storage.size(file.name) != file.size_bytes:
+                raise OperatorError(
+                    "a file that a task wrote is not to be seen by the run itself",
+                    where=f"{self._storage.label}/{file.name}",
+                    do="on a cluster, publish to an object store, or to a folder that all its machines share",
+                )
 
     def _write(self, record: Record) -> Record:
         content = record.to_bytes()
