@@ -14,6 +14,7 @@ from penstock.errors import ConfigError
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.publication import Publication
 from penstock.pipeline.sides import SourceSide, TargetSide
+from penstock.sources.change_files.spark_source import ChangeFilesSource
 from penstock.sources.trigger_queue.queue import LogAccess
 from penstock.sources.trigger_queue.source import TriggerQueueSource
 from penstock.spark.java import Java
@@ -70,5 +71,6 @@ class TriggerQueue(TriggerQueueSource):
 
 
 def register_sources(spark: SparkSession) -> None:
-    """Make `format("penstock.trigger_queue")` known to a Spark session."""
+    """Make `format("penstock.trigger_queue")` and `format("penstock.change_files")` known to a Spark session."""
     spark.dataSource.register(TriggerQueue)
+    spark.dataSource.register(ChangeFilesSource)

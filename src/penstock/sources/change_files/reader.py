@@ -89,6 +89,10 @@ class FileReader:
                 if low < high:
                     yield batch.slice(low, high - low)
 
+    def read_followed(self, files: Iterable[DataFile], after: Scn, upto: Scn) -> Iterator[pa.RecordBatch]:
+        """Yield the same, of the tables that the reader follows and under the name that it gives the source."""
+        return map(self._followed, self.read_files(files, after, upto))
+
     def _followed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """What of a batch is of the tables that the reader follows, under the name that it gives the source."""
         if (follows := self._follows) is not None:

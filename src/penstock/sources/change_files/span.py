@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from penstock.archive import Archive
 from penstock.errors import ConfigError
+from penstock.formats.archive_log import DataFile
 from penstock.position import START, Scn
 from penstock.sources.change_files.reader import FileReader
 
@@ -81,24 +82,31 @@ def read_span(archive: Archive, span: Span) -> Iterator[pa.RecordBatch]:
         OperatorError: One is missing.
     """
     reader = FileReader(archive)
+    for files, within in files_in_span(archive, span):
+        yield from reader.read_files(files, within.after, within.upto)
+
+
+def files_in_span(archive: Archive, span: Span) -> Iterator[tuple[Sequence[DataFile], Span]]:
+    """Yield the files that hold a stretch, as `read_span` orders them, and what of each belongs to it."""
     copies = archive.newest_definitions().whole_copies
     after = span.after
     for position in sorted({copy.position for copy in copies if span.after < copy.position <= span.upto}):
-        yield from _read_changes(archive, reader, Span(after, position))
+        yield from _files_of_changes(archive, Span(after, position))
         after = position
         for copy in copies:
             if copy.position == position:
-                yield from reader.read_files(copy.files, Scn(position - 1), position)
-    yield from _read_changes(archive, reader, Span(after, span.upto))
+                yield copy.files, Span(Scn(position - 1), position)
+    yield from _files_of_changes(archive, Span(after, span.upto))
 
 
-def _read_changes(archive: Archive, reader: FileReader, span: Span) -> Iterator[pa.RecordBatch]:
+def _files_of_changes(archive: Archive, span: Span) -> Iterator[tuple[Sequence[DataFile], Span]]:
     if span.after >= span.upto:
         return
     for record in archive.records(archive.first_behind(span.after)):
         if record.after >= span.upto:
             return
-        yield from reader.read_files(record.files, span.after, span.upto)
+        files = [file for file in record.files if span.after < file.last and file.first <= span.upto]
+        yield files, span
 
 
 def _first_committed(archive: Archive, bound: Bound, *, is_later: bool) -> Scn | None:

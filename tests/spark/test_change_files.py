@@ -1,0 +1,101 @@
+"""`format("penstock.change_files")`: an archive as Spark reads it, once and on and on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.formats.change_file import Encoding
+from penstock.outputs.publish.files import FileWriter
+from penstock.position import Scn
+from penstock.sources.change_files.spark_source import ChangeFilesSource
+from penstock.storage import LocalStorage
+from penstock.wiring import register_sources
+from tests.archives import EVERYTHING, publish, stream, transaction
+
+FORMAT = "penstock.change_files"
+
+
+@pytest.fixture(autouse=True)
+def registered(spark: SparkSession) -> None:
+    register_sources(spark)
+
+
+def found(frame: DataFrame) -> list[tuple[int, int]]:
+    rows = frame.where("op <> 'snapshot'").select("commit_scn", "change_seq").collect()
+    return sorted((row.commit_scn, row.change_seq) for row in rows)
+
+
+@pytest.mark.parametrize("encoding", Encoding)
+def test_a_batch_reads_copies_and_changes(spark: SparkSession, tmp_path: Path, encoding: Encoding) -> None:
+    publish(LocalStorage(tmp_path), encoding)
+
+    frame = spark.read.format(FORMAT).option("path", str(tmp_path)).option("source", "mine").load()
+
+    assert found(frame) == EVERYTHING
+    assert frame.where("op = 'snapshot'").count() == 3
+    assert [row.source for row in frame.select("source").distinct().collect()] == ["mine"]
+
+
+def test_a_batch_reads_between_two_positions(spark: SparkSession, tmp_path: Path) -> None:
+    publish(LocalStorage(tmp_path))
+
+    reader = spark.read.format(FORMAT).option("path", str(tmp_path))
+    frame = reader.option("startingPosition", "2").option("endingPosition", "11").load()
+
+    assert found(frame) == [(scn, seq) for scn, seq in EVERYTHING if 2 < scn <= 11]
+    assert frame.where("op = 'snapshot'").count() == 0
+
+
+def test_a_stream_goes_on_where_it_stood(spark: SparkSession, tmp_path: Path) -> None:
+    folder, sink, checkpoint = (str(tmp_path / name) for name in ("archive", "sink", "checkpoint"))
+    writer = publish(LocalStorage(Path(folder)))
+
+    def run() -> None:
+        frame = spark.readStream.format(FORMAT).option("path", folder).load()
+        query = (
+            frame.writeStream.format("parquet")
+            .option("path", sink)
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    run()
+    files = FileWriter(LocalStorage(Path(folder)), Encoding.CHANGES, writer.last.epoch)
+    writer.commit(Scn(20), files.write_changes([stream(transaction(20, 2))]))
+    run()
+
+    frame = spark.read.parquet(sink)
+    assert found(frame) == [*EVERYTHING, (20, 0), (20, 1)]
+    assert frame.where("op = 'snapshot'").count() == 3
+
+
+def test_a_checkpoint_of_another_archive_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "archive"
+    publish(LocalStorage(folder))
+    offset = {"archive": "another", "commit_scn": 1}
+    reader = ChangeFilesSource({"path": str(folder)}).streamReader(ChangeFilesSource({}).schema())
+
+    with pytest.raises(Exception, match="the checkpoint is of another archive"):
+        reader.partitions(offset, offset)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "option 'path' of penstock.change_files is missing"),
+        ({"path": "nowhere", "startingPosition": "x"}, "'startingPosition' of penstock.change_files must be a whole"),
+        ({"path": "/nowhere/at/all"}, "there is no change archive"),
+    ],
+    ids=["no path", "no number", "no archive"],
+)
+def test_what_is_wrong_is_said(spark: SparkSession, options: dict[str, str], said: str) -> None:
+    with pytest.raises(PySparkException) as caught:
+        spark.read.format(FORMAT).options(**options).load().count()
+
+    assert said in str(caught.value)
