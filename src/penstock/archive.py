@@ -47,6 +47,15 @@ class Definitions:
         """The tables whose copy is whole, and its position."""
         return {copy.table: copy.position for copy in self.copies if copy.is_complete}
 
+    def is_copied(self, id_: int, table: TableName) -> bool:
+        """Whether the rows of a table are there under the name that it has.
+
+        They are not where another table had the name since, or the table another name.
+        """
+        newest_of_name = {copy.table: copy.id for copy in self.copies if copy.is_complete}
+        newest_of_id = {copy.id: copy.table for copy in self.copies if copy.is_complete}
+        return newest_of_name.get(table) == id_ and newest_of_id.get(id_) == table
+
     @property
     def whole_copies(self) -> Sequence[CopiedPart]:
         """The parts of copies that are whole; what a run was ended at is of no account."""

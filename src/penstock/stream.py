@@ -167,8 +167,14 @@ class TableVersion:
 
 def roots(versions: Iterable[TableVersion]) -> dict[TableName, TableSchema]:
     """Return the tables as they are now: neither partitions, nor by names they had before."""
-    last = {v.id: v for v in sorted(versions, key=lambda v: v.table.version)}
-    return {v.table.name: v.table for v in last.values() if not v.is_partition}
+    return {name: version.table for name, version in root_versions(versions).items()}
+
+
+def root_versions(versions: Iterable[TableVersion]) -> dict[TableName, TableVersion]:
+    """Return the same as versions; of two tables that had a name one after the other, the later one."""
+    ordered = sorted(versions, key=lambda v: v.table.version)
+    last = {v.id: v for v in ordered}
+    return {v.table.name: v for v in ordered if last[v.id] is v and not v.is_partition}
 
 
 @dataclass(frozen=True)

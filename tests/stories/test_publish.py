@@ -9,6 +9,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -280,10 +281,10 @@ INSERT INTO parted VALUES (1);
 """
 
 
-def test_a_copy_writes_odd_tables_as_their_changes_are_written(publisher: Publisher, lab: Lab) -> None:
+def test_a_copy_writes_odd_tables_as_their_changes_are_written(lines: Publisher, lab: Lab) -> None:
     lab.source.execute(ODD_TABLES)
-    publisher("setup")
-    done = publisher("run", "--until-caught-up")
+    lines("setup")
+    done = lines("run", "--until-caught-up")
     assert done.code == 0, done.err
     lab.source.execute("""
         INSERT INTO "Odd 'Names" ("Mood", made, doc, tags, raw, at, n, f)
@@ -291,10 +292,10 @@ def test_a_copy_writes_odd_tables_as_their_changes_are_written(publisher: Publis
         INSERT INTO nothing DEFAULT VALUES;
         INSERT INTO parted VALUES (2);
     """)
-    assert publisher("run", "--until-caught-up").code == 0
+    assert lines("run", "--until-caught-up").code == 0
 
     found: dict[str, list[dict[str, Any]]] = {}
-    for change in publisher.changes():
+    for change in lines.changes():
         found.setdefault(change["table_name"], []).append(change)
     copied, inserted = found["Odd 'Names"]
     assert (copied["op"], inserted["op"]) == ("snapshot", "insert")
@@ -353,3 +354,73 @@ def test_teardown_goes_on_without_an_archive_that_is_lost(lines: Publisher, lab:
 
     assert done.code == 0, done.err
     assert lab.source.execute("SELECT FROM pg_namespace WHERE nspname = %s", [lab.set_name]).rowcount == 0
+
+
+def current_rows(publisher: Publisher) -> dict[str, dict[str, dict[str, Any]]]:
+    """The rows of each table by key, as a reader has them that follows the format; the last name of a table counts."""
+    rows: dict[str, dict[str, dict[str, Any]]] = {}
+    copied_at: dict[str, int] = {}
+    for change in publisher.changes():
+        table, scn = change["table_name"], change["commit_scn"]
+        if change["op"] == "snapshot":
+            if copied_at.get(table) != scn:
+                copied_at[table], rows[table] = scn, {}
+            rows[table][change["key"]["id"]] = change["after"]
+        elif scn > copied_at.get(table, -1):
+            old = rows.setdefault(table, {}).pop(change["key"]["id"], {})
+            if change["op"] != "delete":
+                new = old | change["after"]
+                rows[table][new["id"]] = new
+    return rows
+
+
+@pytest.mark.parametrize("is_running", [False, True], ids=["between runs", "during a run"])
+def test_a_table_that_is_made_anew_is_copied_anew(lines: Publisher, lab: Lab, is_running: bool) -> None:
+    lab.source.execute("CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1)")
+    lines("setup")
+    lines("run", "--until-caught-up")
+
+    with lines.start("run") if is_running else nullcontext() as run:
+        if run is not None:
+            run.await_line("following")
+        lab.source.execute("INSERT INTO a VALUES (2)")
+        lab.source.execute("DROP TABLE a; CREATE TABLE a (id int PRIMARY KEY, w text); INSERT INTO a VALUES (7, 'new')")
+        assert lines("setup").code == 0
+        assert is_running or lines("status", "--json").json["to_copy"] == 1
+        lab.source.execute("INSERT INTO a VALUES (8, 'n')")
+        if run is not None:
+            await_true(lambda: "8" in current_rows(lines)["a"])
+    done = lines("run", "--until-caught-up")
+
+    assert done.code == 0, done.err
+    assert current_rows(lines)["a"] == {"7": {"id": "7", "w": "new"}, "8": {"id": "8", "w": "n"}}
+    assert lines("status", "--json").json["to_copy"] == 0
+
+
+def test_a_rename_loses_no_change_and_tears_no_transaction(lines: Publisher, lab: Lab) -> None:
+    lab.source.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
+    lines("setup")
+    lines("run", "--until-caught-up")
+
+    lab.source.execute("BEGIN; INSERT INTO a VALUES (1); INSERT INTO b VALUES (1); COMMIT")
+    lab.source.execute("ALTER TABLE a RENAME TO a2")
+    lab.source.execute("INSERT INTO a2 VALUES (2)")
+    done = lines("run", "--until-caught-up")
+    assert done.code == 0, done.err
+    lab.source.execute("INSERT INTO a2 VALUES (3)")
+    lab.source.execute("ALTER TABLE a2 RENAME TO a")
+    lab.source.execute("INSERT INTO a VALUES (4)")
+    done = lines("run", "--until-caught-up")
+    assert done.code == 0, done.err
+
+    changes = [change for change in lines.changes() if change["op"] != "snapshot"]
+    for _, group in by_transaction(changes):
+        assert len(group) == group[0]["txn_changes"]
+    assert sorted((c["table_name"], c["after"]["id"]) for c in changes) == [
+        ("a", "1"),
+        ("a", "4"),
+        ("a2", "2"),
+        ("a2", "3"),
+        ("b", "1"),
+    ]
+    assert set(current_rows(lines)["a"]) == {"1", "2", "3", "4"}

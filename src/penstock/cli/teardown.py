@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.console import FileOption, JsonOption, open_file, print_json, say, warn
+from penstock.text import count
 
 
 def teardown(
@@ -29,6 +30,6 @@ def teardown(
     for note in done.source.notes:
         warn(f"note: {note}")
     if removed:
-        say(f"removed {len(removed)} objects; target tables and their data stay")
+        say(f"removed {count(len(removed), 'object')}; what was applied, or published, stays")
     else:
         say("there was nothing to remove")

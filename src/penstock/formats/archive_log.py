@@ -159,6 +159,7 @@ class CopiedPart:
         files: Hold `snapshot` changes.
         is_complete: With this part, and those of the same copy in earlier records, the copy is whole.
         mark: Of the source's cut at the position; empty where the source has no cuts.
+        id: The source's own number of the table.
     """
 
     table: TableName
@@ -167,6 +168,7 @@ class CopiedPart:
     files: tuple[DataFile, ...]
     is_complete: bool
     mark: str = ""
+    id: int = 0
 
 
 @dataclass(frozen=True)
@@ -343,7 +345,7 @@ def _table(fields: Mapping[str, Any]) -> TableFile:
 def _copy_json(copy: CopiedPart) -> dict[str, Any]:
     files = [_file_json(file) for file in copy.files]
     named = {**_name_json(copy.table), "copy": copy.copy, "position": copy.position}
-    return {**named, "mark": copy.mark, "is_complete": copy.is_complete, "files": files}
+    return {"id": copy.id, **named, "mark": copy.mark, "is_complete": copy.is_complete, "files": files}
 
 
 def _copy(fields: Mapping[str, Any]) -> CopiedPart:
@@ -354,6 +356,7 @@ def _copy(fields: Mapping[str, Any]) -> CopiedPart:
         _files(fields["files"]),
         bool(fields["is_complete"]),
         str(fields["mark"]),
+        int(fields["id"]),
     )
 
 

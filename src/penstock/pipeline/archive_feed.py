@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from penstock.apply.lag import LagHistogram
 from penstock.apply.ledger import ProcessState
+from penstock.apply.process import TablesAddedError
 from penstock.apply.server import LaneResult
 from penstock.change import TableName
 from penstock.outputs.publish.files import FileWriter
@@ -18,7 +19,7 @@ from penstock.pipeline.archive_ledger import ArchiveLedger
 from penstock.pipeline.feed import SliceBatch, SourceFeed
 from penstock.position import Limit, Scn
 from penstock.spark.publishing import PublishJobs
-from penstock.stream import Slice, Source, SourceAccess
+from penstock.stream import Slice, Source, SourceAccess, TableVersion
 
 _ENOUGH = 100_000
 """A batch of so many changes is followed by the next one at once."""
@@ -37,6 +38,7 @@ class ArchiveFeed(SourceFeed):
         follow_source: Callable[[], None],
         is_meant: Callable[[TableName], bool],
         ledger: ArchiveLedger,
+        uncopied: Callable[[Sequence[TableVersion]], Sequence[TableName]],
         writer: Callable[[int], FileWriter],
         max_age_s: float,
     ) -> None:
@@ -45,6 +47,7 @@ class ArchiveFeed(SourceFeed):
         Args:
             source: What the column of that name says.
             access: How tasks reach the source; `open_source` is how this process does.
+            uncopied: The tables, of these versions, whose rows the archive lacks.
             writer: What tasks of a run of this epoch write with.
             max_age_s: How long changes may wait for others that go into the same file.
         """
@@ -53,6 +56,7 @@ class ArchiveFeed(SourceFeed):
         self._source_name = source
         self._access = access
         self._ledger = ledger
+        self._uncopied = uncopied
         self._writer = writer
         self._max_age_s = max_age_s
         self._gathers_until = -math.inf
@@ -89,7 +93,12 @@ class ArchiveFeed(SourceFeed):
 
     def _refresh(self) -> None:
         if self._take_up():
-            reader = self._access.reader(self._source_name, self._versions, follows=self._known)
+            if self._uncopied(self._versions):
+                raise TablesAddedError("tables were made anew or renamed; they are copied first")
+            # What was committed before a table was renamed is published under the name it had.
+            ids = {v.id for v in self._versions if v.table.name in self._known or v.root in self._known}
+            names = {v.table.name for v in self._versions if v.id in ids}
+            reader = self._access.reader(self._source_name, self._versions, follows=self._known | names)
             self._jobs.share(reader, self._writer(self._ledger.epoch))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from penstock.apply.error_queue import ErrorEntry
@@ -18,6 +19,24 @@ from penstock.pipeline.sides import RunLock
 from penstock.position import Anchor, Scn
 from penstock.storage import Storage
 from penstock.stream import TableVersion
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A first copy of tables as of a cut.
+
+    Attributes:
+        name: Drawn when it began.
+        ids: The source's own number of each table.
+    """
+
+    name: str
+    cut: Anchor
+    ids: Mapping[TableName, int]
+
+    def part(self, table: TableName, files: Sequence[DataFile], *, is_complete: bool) -> CopiedPart:
+        """Some of a table's rows, or the last of them."""
+        return CopiedPart(table, self.name, self.cut.scn, tuple(files), is_complete, self.cut.mark, self.ids[table])
 
 
 class ArchiveLedger:
@@ -93,15 +112,19 @@ class ArchiveLedger:
         """Return the tables whose copy is whole, and the position of each."""
         return self._writer.definitions.copied
 
-    def add_copies(self, copy: str, cut: Anchor, files: Mapping[TableName, Sequence[DataFile]]) -> None:
-        """Add parts of a copy that is as of a cut."""
-        parts = [CopiedPart(name, copy, cut.scn, tuple(of), False, cut.mark) for name, of in files.items() if of]
+    def is_copied(self, id_: int, table: TableName) -> bool:
+        """Whether the rows of a table are there under the name that it has."""
+        return self._writer.definitions.is_copied(id_, table)
+
+    def add_copies(self, copy: Copy, files: Mapping[TableName, Sequence[DataFile]]) -> None:
+        """Add parts of a copy."""
+        parts = [copy.part(name, of, is_complete=False) for name, of in files.items() if of]
         if parts:
             self._writer.commit(self._writer.last.end, copies=parts)
 
-    def finish_copies(self, copy: str, cut: Anchor, tables: Iterable[TableName]) -> None:
-        """Say that a copy of tables is whole."""
-        parts = [CopiedPart(name, copy, cut.scn, (), True, cut.mark) for name in tables]
+    def finish_copies(self, copy: Copy) -> None:
+        """Say that a copy is whole."""
+        parts = [copy.part(name, (), is_complete=True) for name in copy.ids]
         self._writer.commit(self._writer.last.end, copies=parts)
 
     def note_idle(self, consistent_at: datetime) -> None:

@@ -24,7 +24,7 @@ from penstock.history import RESYNC
 from penstock.outputs.publish.files import FileWriter, make_archive
 from penstock.outputs.publish.task import CopyTask
 from penstock.pipeline.archive_feed import ArchiveFeed
-from penstock.pipeline.archive_ledger import ArchiveLedger, consumer_of, state_of
+from penstock.pipeline.archive_ledger import ArchiveLedger, Copy, consumer_of, state_of
 from penstock.pipeline.capturing import Capturing, CopyWatch, RunListener, not_for_ever
 from penstock.pipeline.locks import Holders
 from penstock.pipeline.plan import Plan
@@ -37,7 +37,7 @@ from penstock.snapshot.chunk import CopySource, bundles
 from penstock.snapshot.instantiate import CopyListener
 from penstock.spark.publishing import PublishCopyJobs
 from penstock.storage import MissingFileError, Storage
-from penstock.stream import roots
+from penstock.stream import TableVersion, root_versions
 
 _LOCK_PATIENCE_S = 5.0
 
@@ -108,7 +108,8 @@ class Publication(Capturing):
         process = None
         if number:
             process = state_of(self.config.name, archive, archive.record(number), archive.newest_definitions())
-        copied = archive.newest_definitions().copied
+        definitions = archive.newest_definitions()
+        copied = definitions.copied
         with closing(self._source.open_source()) as stream:
             refused = None
             try:
@@ -116,15 +117,17 @@ class Publication(Capturing):
                     stream.hold_against(process.history)
             except OperatorError as exc:
                 refused = str(_advised(exc))
-            followed = self._followed(stream.tables(), copied)
+            current = root_versions(stream.tables())
+            followed = {name for name in self._followed(current.values(), copied) if name in current}
+            whole = {name for name in followed if definitions.is_copied(current[name].id, name)}
             found = status_of(
                 self.config.name,
                 process,
                 stream.backlog(process.low_watermark if process else START),
                 stream.consumers(),
                 is_running=self._is_running(),
-                copied=[copied[name] for name in followed if name in copied],
-                to_copy=len(followed - set(copied)),
+                copied=[copied[name] for name in whole],
+                to_copy=len(followed - whole),
                 refused=refused,
                 attention=[str(found) for found in self._source.not_captured(self.config.capture.tables)],
             )
@@ -179,6 +182,7 @@ class Publication(Capturing):
             follow_source=lambda: self._follow(listener),
             is_meant=self._is_meant,
             ledger=ledger,
+            uncopied=lambda versions: self._uncopied(versions, ledger),
             writer=self._writer,
             max_age_s=0 if until_caught_up else self._publish.max_age_s,
         )
@@ -203,15 +207,15 @@ class Publication(Capturing):
         """
         with closing(self._source.open_source()) as stream:
             versions = stream.tables()
-        followed = self._followed(versions, ledger.instantiated())
-        captured = {name: table for name, table in roots(versions).items() if name in followed}
-        fresh = sorted(set(captured) - set(ledger.instantiated()))
+        captured = self._captured(versions, ledger)
+        fresh = self._uncopied(versions, ledger)
         tables = self._as_captured(captured, fresh)
         if not tables:
             return captured
         ledger.save_dictionary(versions)
-        origin, copy = self._source.origin(), secrets.token_hex(8)
+        origin = self._source.origin()
         with origin.hold_snapshot() as held:
+            copy = Copy(secrets.token_hex(8), held.anchor, {name: captured[name].id for name in tables})
             # Whoever alters a table from now on has its changes captured behind the snapshot.
             self._as_captured(captured, fresh)
             chunks = origin.cut_into_chunks(sorted(tables))
@@ -230,13 +234,23 @@ class Publication(Capturing):
                 files: dict[TableName, list[DataFile]] = {}
                 for name, of_chunk in done:
                     files.setdefault(name, []).extend(of_chunk)
-                ledger.add_copies(copy, held.anchor, files)
+                ledger.add_copies(copy, files)
                 listener.copied(len(done), sum(file.changes for of in files.values() for file in of))
-            ledger.finish_copies(copy, held.anchor, tables)
+            ledger.finish_copies(copy)
         return captured
 
+    def _captured(self, versions: Sequence[TableVersion], ledger: ArchiveLedger) -> dict[TableName, TableVersion]:
+        followed = self._followed(versions, ledger.instantiated())
+        return {name: version for name, version in root_versions(versions).items() if name in followed}
+
+    def _uncopied(self, versions: Sequence[TableVersion], ledger: ArchiveLedger) -> list[TableName]:
+        """The tables whose rows the archive lacks, also where it has those of another one that had the name."""
+        captured = self._captured(versions, ledger)
+        lacking = [name for name, version in captured.items() if not ledger.is_copied(version.id, name)]
+        return sorted(self._source.describe(lacking)) if lacking else []
+
     def _as_captured(
-        self, captured: dict[TableName, TableSchema], names: Sequence[TableName]
+        self, captured: dict[TableName, TableVersion], names: Sequence[TableName]
     ) -> dict[TableName, TableSchema]:
         """Describe tables, each as the version that it was captured under.
 
@@ -244,14 +258,16 @@ class Publication(Capturing):
             RetryableError: One was altered since.
         """
         existing = self._source.describe(names)
-        altered = [str(name) for name in names if name in existing and existing[name].columns != captured[name].columns]
+        altered = [
+            str(name) for name in names if name in existing and existing[name].columns != captured[name].table.columns
+        ]
         if altered:
             raise RetryableError(
                 f"{', '.join(altered)} was altered while the first copy was about to begin",
                 where=self._source.label,
                 do="the copy begins anew",
             )
-        return {name: replace(table, version=captured[name].version) for name, table in existing.items()}
+        return {name: replace(table, version=captured[name].table.version) for name, table in existing.items()}
 
     def _writer(self, epoch: int) -> FileWriter:
         return FileWriter(self._storage, self._encoding, epoch)
@@ -298,7 +314,8 @@ class Publication(Capturing):
 
 def _advised(error: OperatorError) -> OperatorError:
     """The same error with the way out that a pipeline has which publishes."""
-    return OperatorError(error.what, where=error.where, do=error.do.replace(RESYNC, _ANEW))
+    do = error.do.replace(RESYNC, _ANEW).replace("and `penstock verify` afterwards", "which has it copied anew")
+    return OperatorError(error.what, where=error.where, do=do)
 
 
 class _NoSession:

@@ -1,8 +1,8 @@
 """Change files as a Spark data source, for streams and for batches: `format("penstock.change_files")`.
 
 Options: `path` of the archive, `source` (what the column of that name says; default: what the archive says),
-`startingPosition` (what lies behind it; default: everything, copies first of all), `endingPosition` (batch only;
-default: all that is published by now).
+`startingPosition` (what lies behind it; default: everything, copies first of all), `endingPosition` (default: all that
+is published by now).
 
 Rows come in no order: `commit_scn` and `change_seq` have it. A batch of a stream holds whole transactions, and a copy
 of a table whole. Changes of a table at or before the position of its copy are among them; the copy holds those already.
