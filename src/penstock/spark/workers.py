@@ -19,7 +19,8 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Callable
-from itertools import pairwise
+from contextlib import suppress
+from pathlib import Path
 
 ADDRESS = "PENSTOCK_WORKERS"
 """The variable that tells Java's program where the forked process listens."""
@@ -33,13 +34,16 @@ _held: list[int] = []
 def fork(address: str, be_daemon: Callable[[], None]) -> None:
     """Fork the process that workers will be forked from.
 
-    To be called before this program has started threads that hold locks. The process ends with this program, unless
+    To be called before this program has started threads that hold locks. Elsewhere than on Linux nothing is forked:
+    libraries of other systems do not all survive it. The process ends with this program, unless
     it has become the daemon by then: that one ends with Java.
 
     Args:
         address: Path of the socket to listen at, in a folder of this user's alone.
         be_daemon: What the process does once it has been given Java's streams.
     """
+    if sys.platform != "linux":
+        return
     listener = socket.socket(socket.AF_UNIX)
     try:
         listener.bind(address)
@@ -129,8 +133,8 @@ def _took_over(listener: socket.socket, until_run_ends: int) -> bool:
 
 def _close_all_but(*kept: int) -> None:
     """Close what was inherited: Java would not end as long as its input is open here, too."""
-    ends = [-1, *sorted(kept), os.sysconf("SC_OPEN_MAX")]
-    for before, behind in pairwise(ends):
-        # An empty range that begins with 0 passes for all there are.
-        if behind > before + 1:
-            os.closerange(before + 1, behind)
+    for entry in list(Path("/proc/self/fd").iterdir()):
+        if int(entry.name) not in kept:
+            # The one by which the folder was read is closed already.
+            with suppress(OSError):
+                os.close(int(entry.name))
