@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import psutil
 import psycopg
@@ -221,7 +222,18 @@ def _end_sessions(server: EmbeddedPostgres, pids: Sequence[int]) -> None:
 def _crash_by_backend(scene: Scene, server: EmbeddedPostgres) -> None:
     """Kill one backend; the server ends all the others and recovers."""
     await_true(lambda: bool(scene.sessions(server)))
-    os.kill(scene.chance.choice(scene.sessions(server)), signal.SIGKILL)
+    with psycopg.connect(server.url(), autocommit=True) as other:
+        os.kill(scene.chance.choice(scene.sessions(server)), signal.SIGKILL)
+        # Until the server notices that a backend is gone, it seems to have recovered already.
+        await_true(lambda: not _answers(other))
+
+
+def _answers(session: psycopg.Connection[Any]) -> bool:
+    try:
+        session.execute("SELECT")
+    except psycopg.OperationalError:
+        return False
+    return True
 
 
 def _crash(scene: Scene, server: EmbeddedPostgres) -> None:
