@@ -15,15 +15,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
 from penstock.apply.process import CommitSerialization
 from penstock.errors import ConfigError
-from penstock.patterns import TablePattern
+from penstock.patterns import TablePattern, TableTemplate
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 _REFERENCES = re.compile(rf"(?:{_REFERENCE.pattern})+")
@@ -45,6 +45,18 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def _checked(kind: type[TablePattern] | type[TableTemplate], text: str) -> str:
+    try:
+        kind.parse(text)
+    except ConfigError as exc:
+        raise ValueError(str(exc)) from exc
+    return text
+
+
+Pattern = Annotated[str, AfterValidator(partial(_checked, TablePattern))]
+Template = Annotated[str, AfterValidator(partial(_checked, TableTemplate))]
+
+
 class ConnectionConfig(_Part):
     """A database."""
 
@@ -57,24 +69,14 @@ class CaptureConfig(_Part):
 
     source: Literal["trigger_queue"] = Field(description="How changes are captured")
     connection: str = Field(description="Name of the connection to capture from")
-    tables: list[str] = Field(
+    tables: list[Pattern] = Field(
         min_length=1, description="Patterns schema.table with * and ?, names as they stand in the catalogue"
     )
-    row_triggers: list[str] = Field(
+    row_triggers: list[Pattern] = Field(
         default_factory=list,
         description="Patterns of those tables that are mostly written one row at a time: row triggers cost such a"
         " statement less, and one that writes many rows more",
     )
-
-    @field_validator("tables", "row_triggers")
-    @classmethod
-    def _are_patterns(cls, tables: list[str]) -> list[str]:
-        for text in tables:
-            try:
-                TablePattern.parse(text)
-            except ConfigError as exc:
-                raise ValueError(str(exc)) from exc
-        return tables
 
 
 class ApplyConfig(_Part):
@@ -124,6 +126,62 @@ class PublishConfig(_Part):
         return path
 
 
+class TableRuleConfig(_Part):
+    """What becomes of the rows of a table, or of the tables that a pattern matches; in the order of the fields.
+
+    Conditions and computed columns see the row as it is at the source.
+    """
+
+    rows: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Condition in SQL for the rows that are at the target. An update that moves a row in or out becomes"
+        " an insert or a delete",
+    )
+    operations: list[Literal["insert", "update", "delete", "truncate"]] | None = Field(
+        default=None, min_length=1, description="The changes that reach the target; all of them if absent"
+    )
+    keep: list[str] | None = Field(default=None, min_length=1, description="The only columns that are kept")
+    drop: list[str] = Field(default_factory=list, description="Columns that are left out")
+    rename: dict[str, str] = Field(default_factory=dict, description="Columns that are called otherwise at the target")
+    add: dict[str, str] = Field(default_factory=dict, description="Further columns, each as an expression in SQL")
+    to: Template | None = Field(
+        default=None,
+        description="What the table is called at the target, schema.table; a * stands for what it is at the source",
+    )
+    step: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        description="module:function in Python, which takes and returns the rows as an Arrow table of texts",
+    )
+
+
+class RulesConfig(_Part):
+    """Which tables are processed, and what becomes of their rows; names are those at the source."""
+
+    include: list[Pattern] | None = Field(
+        default=None,
+        description="Patterns of the tables to process; all that are captured if absent, none if the list is empty",
+    )
+    exclude: list[Pattern] = Field(default_factory=list, description="Patterns of the tables that are not processed")
+    tables: dict[Pattern, TableRuleConfig] = Field(
+        default_factory=dict,
+        description="By table or pattern. Each setting is taken from the first that has it: the table's own, then the"
+        " patterns in the order of the file",
+    )
+    _file: str = PrivateAttr(default="")
+    _lines: Mapping[Path_, int] = PrivateAttr(default_factory=dict)
+
+    def place(self, *path: str | int) -> str:
+        """Where a setting below `rules` stands, as `file:line: rules.path: `; without a file, only the path."""
+        named = f"{_dotted(('rules', *path))}: "
+        return f"{self._file}:{_line_of(self._lines, path)}: {named}" if self._file else named
+
+    def read_from(self, file: str, lines: Mapping[Path_, int]) -> None:
+        """Remember the file, and the line of each setting by its path below `rules`; for `place`."""
+        self._file, self._lines = file, lines
+
+
 class PipelineConfig(_Part):
     """One pipeline."""
 
@@ -134,6 +192,7 @@ class PipelineConfig(_Part):
     )
     connections: dict[str, ConnectionConfig] = Field(min_length=1)
     capture: CaptureConfig
+    rules: RulesConfig | None = Field(default=None, description="Which tables are processed, and how they are changed")
     apply: ApplyConfig | None = Field(default=None, description="Where changes are applied")
     publish: PublishConfig | None = Field(default=None, description="Instead of apply: where changes are published")
     spark: dict[str, str | int | float | bool] = Field(
@@ -230,7 +289,7 @@ def parse(text: str, *, name: str, environment: Mapping[str, str], folder: Path 
     if not isinstance(data, dict):
         raise _faults(name, [_Fault(1, "a pipeline file is a mapping: version, name, connections, capture, apply")])
     faults = document.faults + document.resolve(data, environment, folder) + document.unknown_connections(data)
-    faults += document.outputs(data)
+    faults += document.outputs(data) + document.names_of_many(data)
     config = None
     try:
         config = PipelineConfig.model_validate(data)
@@ -238,6 +297,8 @@ def parse(text: str, *, name: str, environment: Mapping[str, str], folder: Path 
         faults += [document.fault(error) for error in exc.errors()]
     if faults or config is None:
         raise _faults(name, faults)
+    if config.rules is not None:
+        config.rules.read_from(name, document.lines_below("rules"))
     return config if config.publish is None else config.with_folder(folder)
 
 
@@ -297,7 +358,8 @@ class _Document:
 
     def fault(self, error: Any) -> _Fault:
         """Say one of pydantic's findings in our words; never repeats a url."""
-        path: Path_ = tuple(part for part in error["loc"])
+        # Of what is wrong with a key itself, pydantic says so behind it.
+        path: Path_ = tuple(part for part in error["loc"] if part != "[key]")
         given = error["input"]
         is_plain = isinstance(given, str | int | float | bool) and "url" not in path and _may_be_shown(given)
         shown = f", not {given!r}" if is_plain else ""
@@ -337,10 +399,42 @@ class _Document:
             return [_Fault(self._line(("publish",)), "publish: a pipeline has either apply or publish, not both")]
         return []
 
+    def names_of_many(self, data: Any) -> list[_Fault]:
+        """Rules that would give several tables one name."""
+        rules = data.get("rules")
+        tables = rules.get("tables") if isinstance(rules, dict) else None
+        faults = []
+        for text, rule in tables.items() if isinstance(tables, dict) else ():
+            to = rule.get("to") if isinstance(rule, dict) else None
+            try:
+                pattern, template = TablePattern.parse(text), TableTemplate.parse(to)
+            except (ConfigError, TypeError):
+                # It is told elsewhere.
+                continue
+            for part, plain, pieces in (
+                ("schema", pattern.plain_schema, template.schema),
+                ("table", pattern.plain_name, template.name),
+            ):
+                if plain is None and len(pieces) == 1:
+                    path = ("rules", "tables", text, "to")
+                    what = f"gives all tables that {text!r} matches one {part}; write * where the source's stands"
+                    faults.append(_Fault(self._line(path), f"{_dotted(path)}: {to!r} {what}"))
+                    break
+        return faults
+
+    def lines_below(self, part: str) -> Mapping[Path_, int]:
+        """The line of everything in a part, by its path in there."""
+        return {path[1:]: line for path, line in self._lines.items() if path[:1] == (part,)}
+
     def _line(self, path: Path_) -> int:
-        while path not in self._lines:
-            path = path[:-1]
-        return self._lines[path]
+        return _line_of(self._lines, path)
+
+
+def _line_of(lines: Mapping[Path_, int], path: Path_) -> int:
+    """The line of a path, or of the nearest thing around it."""
+    while path not in lines:
+        path = path[:-1]
+    return lines[path]
 
 
 def _has_form(url: str) -> bool:
@@ -408,7 +502,7 @@ def _dotted(path: Path_) -> str:
 
 def _suggestion(path: Path_) -> str:
     known: list[str] = []
-    for part in (PipelineConfig, ConnectionConfig, CaptureConfig, ApplyConfig, PublishConfig):
+    for part in (PipelineConfig, ConnectionConfig, CaptureConfig, RulesConfig, TableRuleConfig, ApplyConfig, PublishConfig):
         known += part.model_fields
     return _nearest(str(path[-1]), known)
 
