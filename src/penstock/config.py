@@ -405,11 +405,11 @@ class _Document:
         tables = rules.get("tables") if isinstance(rules, dict) else None
         faults = []
         for text, rule in tables.items() if isinstance(tables, dict) else ():
-            to = rule.get("to") if isinstance(rule, dict) else None
+            to = str(rule.get("to")) if isinstance(rule, dict) else ""
             try:
                 pattern, template = TablePattern.parse(text), TableTemplate.parse(to)
-            except (ConfigError, TypeError):
-                # It is told elsewhere.
+            except ConfigError:
+                # It is told elsewhere, or there is no `to`.
                 continue
             for part, plain, pieces in (
                 ("schema", pattern.plain_schema, template.schema),
@@ -502,7 +502,15 @@ def _dotted(path: Path_) -> str:
 
 def _suggestion(path: Path_) -> str:
     known: list[str] = []
-    for part in (PipelineConfig, ConnectionConfig, CaptureConfig, RulesConfig, TableRuleConfig, ApplyConfig, PublishConfig):
+    for part in (
+        PipelineConfig,
+        ConnectionConfig,
+        CaptureConfig,
+        RulesConfig,
+        TableRuleConfig,
+        ApplyConfig,
+        PublishConfig,
+    ):
         known += part.model_fields
     return _nearest(str(path[-1]), known)
 

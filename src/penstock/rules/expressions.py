@@ -10,7 +10,7 @@ import difflib
 import json
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +33,19 @@ _SETTINGS = {
 }
 
 _ALLOWED = frozenset(
-    ["BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION"]
-    + ["OPERATOR", "TYPE"]
+    {
+        "BETWEEN",
+        "CASE",
+        "CAST",
+        "COLLATE",
+        "COLUMN_REF",
+        "COMPARISON",
+        "CONJUNCTION",
+        "CONSTANT",
+        "FUNCTION",
+        "OPERATOR",
+        "TYPE",
+    }
 )
 """Kinds of expressions that look at one row."""
 
@@ -49,22 +60,71 @@ _NOT_ALLOWED = {
 }
 
 _CALENDAR = frozenset(
-    ["+", "-", "century", "date_diff", "date_part", "date_sub", "date_trunc", "datediff", "datepart", "datesub"]
-    + ["datetrunc", "day", "dayname", "dayofmonth", "dayofweek", "dayofyear", "decade", "era", "hour", "isodow"]
-    + ["isoyear", "julian", "last_day", "make_timestamptz", "microsecond", "millennium", "millisecond", "minute"]
-    + ["month", "monthname", "quarter", "second", "strftime", "time_bucket", "timezone", "timezone_hour"]
-    + ["timezone_minute", "week", "weekday", "weekofyear", "year", "yearweek"]
+    {
+        "+",
+        "-",
+        "century",
+        "date_diff",
+        "date_part",
+        "date_sub",
+        "date_trunc",
+        "datediff",
+        "datepart",
+        "datesub",
+        "datetrunc",
+        "day",
+        "dayname",
+        "dayofmonth",
+        "dayofweek",
+        "dayofyear",
+        "decade",
+        "era",
+        "hour",
+        "isodow",
+        "isoyear",
+        "julian",
+        "last_day",
+        "make_timestamptz",
+        "microsecond",
+        "millennium",
+        "millisecond",
+        "minute",
+        "month",
+        "monthname",
+        "quarter",
+        "second",
+        "strftime",
+        "time_bucket",
+        "timezone",
+        "timezone_hour",
+        "timezone_minute",
+        "week",
+        "weekday",
+        "weekofyear",
+        "year",
+        "yearweek",
+    }
 )
 """Functions that depend on the session's time zone, which is always UTC here; the others of their kind read a clock."""
 
-_MACROS = frozenset(["date_add", "days_in_month", "fdiv", "if", "json", "nullif", "split_part"])
+_MACROS = frozenset({"date_add", "days_in_month", "fdiv", "if", "json", "nullif", "split_part"})
 """Functions that are made of others: those which look at their arguments alone."""
 
-_OF_THE_SERVER = frozenset(["version"])
+_OF_THE_SERVER = frozenset({"version"})
 
 _CLOCKS = frozenset(
-    ["current_date", "current_localtime", "current_localtimestamp", "current_time", "current_timestamp"]
-    + ["current_user", "localtime", "localtimestamp", "session_user", "user"]
+    {
+        "current_date",
+        "current_localtime",
+        "current_localtimestamp",
+        "current_time",
+        "current_timestamp",
+        "current_user",
+        "localtime",
+        "localtimestamp",
+        "session_user",
+        "user",
+    }
 )
 """Functions that SQL calls without brackets."""
 
@@ -103,7 +163,9 @@ class Expression:
         # A table without columns has no rows.
         rows = pa.table(given or {"": pa.nulls(count, pa.bool_())})
         write = "coalesce({}, false)" if self.output is None else self.output.write
-        query = f'SELECT {write.replace("{}", _VALUE)} FROM (SELECT {_bracketed(self.sql)} AS {_VALUE} FROM {self._typed})'
+        query = (
+            f"SELECT {write.replace('{}', _VALUE)} FROM (SELECT {_bracketed(self.sql)} AS {_VALUE} FROM {self._typed})"
+        )
         try:
             values = _query(query, rows)
         except _duckdb().Error as exc:
@@ -172,12 +234,19 @@ def _parts(sql: str, place: str) -> Iterator[Mapping[str, Any]]:
     ((text,),) = _connection().execute("SELECT json_serialize_sql($1)", [query]).fetchall()
     parsed = json.loads(text)
     if parsed["error"]:
-        raise ConfigError(f"{place}{sql!r} is not an SQL expression: {parsed['error_message']}")
+        raise ConfigError(
+            f"{place}{sql!r} is not an SQL expression: {parsed['error_message']}",
+            do="write a column that is called like a word of SQL in double quotes",
+        )
     try:
-        ((statement,), names) = parsed["statements"], ()
+        (statement,) = parsed["statements"]
         node = statement["node"]
         (expression,) = node["select_list"]
-        rest = {key: value for key, value in node.items() if key not in ("type", "select_list", "cte_map", "aggregate_handling")}
+        rest = {
+            key: value
+            for key, value in node.items()
+            if key not in ("type", "select_list", "cte_map", "aggregate_handling")
+        }
         is_one = (
             node["type"] == "SELECT_NODE"
             and rest.pop("from_table")["type"] == "EMPTY"
@@ -211,9 +280,8 @@ def _refuse(part: Mapping[str, Any], sql: str, place: str) -> None:
     if kind == "FUNCTION":
         name = part["function_name"].lower()
         if part["schema"] or part["catalog"] or not _is_function_of_row(name, len(part["arguments"])):
-            raise ConfigError(
-                f"{place}{sql!r} calls {name}(), which does not yield the same for the same row, or looks at more than it"
-            )
+            why = "which does not yield the same for the same row, or looks at more than it"
+            raise ConfigError(f"{place}{sql!r} calls {name}(), {why}")
 
 
 def _is_function_of_row(name: str, arguments: int) -> bool:
@@ -245,7 +313,9 @@ def _column(part: Mapping[str, Any], table: TableSchema, place: str) -> str:
     if len(alike) == 1:
         return alike[0]
     if alike:
-        raise ConfigError(f"{place}{name!r} may be any of the columns {', '.join(map(repr, alike))} of table {table.name}")
+        raise ConfigError(
+            f"{place}{name!r} may be any of the columns {', '.join(map(repr, alike))} of table {table.name}"
+        )
     if name.lower() in _CLOCKS:
         raise ConfigError(f"{place}{name} does not yield the same for the same row")
     raise ConfigError(f"{place}table {table.name} has no column {name!r}{nearest(name, table.column_names)}")

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from penstock.schema import Column
 
 WIDE_DECIMAL = "DECIMAL(38,12)"
-"""What a decimal is whose column has no scale, or one that DuckDB does not have; a value that does not fit is refused."""
+"""A decimal whose column has no scale, or one that DuckDB does not have; a value that does not fit is refused."""
 
 _READ_PLAINLY = {
     "boolean": "BOOLEAN",
@@ -41,14 +41,16 @@ _READ_WITH_ERA = {
 }
 
 # DuckDB writes the era behind the date, in brackets.
-_ERA = (
-    "CASE WHEN ends_with({}, ' BC') THEN regexp_replace({}, '^([^T ]+)(.*) BC$', '\\1 (BC)\\2') ELSE {} END"
-)
+_ERA = "CASE WHEN ends_with({}, ' BC') THEN regexp_replace({}, '^([^T ]+)(.*) BC$', '\\1 (BC)\\2') ELSE {} END"
 
 _WIDE = (
-    "CASE WHEN regexp_matches({}, '\\.[0-9]{{12}}[0-9]*[1-9]') THEN error('more than 12 decimals')"
-    " ELSE CAST({} AS " + WIDE_DECIMAL + ") END"
-).replace("{{", "{").replace("}}", "}")
+    (
+        "CASE WHEN regexp_matches({}, '\\.[0-9]{{12}}[0-9]*[1-9]') THEN error('more than 12 decimals')"
+        " ELSE CAST({} AS " + WIDE_DECIMAL + ") END"
+    )
+    .replace("{{", "{")
+    .replace("}}", "}")
+)
 
 
 def _part(where: str, unit: str, kind: str, factor: int) -> str:
@@ -152,8 +154,6 @@ class Output:
 _COMMON = ("boolean", "smallint", "integer", "bigint", "numeric", "text", "uuid", "json")
 """Types whose text any column reads for what it says."""
 
-_YEAR = "lpad(CAST(1 - year({}) AS VARCHAR), 4, '0')"
-
 _TIMESTAMP = (
     "CASE WHEN NOT isfinite({0}) THEN CAST({0} AS VARCHAR) WHEN year({0}) > 0"
     " THEN strftime({0}, '%Y-%m-%dT%H:%M:%S.%f{1}') ELSE lpad(CAST(1 - year({0}) AS VARCHAR), 4, '0')"
@@ -181,7 +181,8 @@ _OUTPUTS = {
     "DATE": Output("date", "replace(CAST({} AS VARCHAR), ' (BC)', ' BC')"),
     "TIME": Output(
         "time without time zone",
-        "CASE WHEN {} = TIME '24:00:00' THEN '24:00:00.000000' ELSE strftime(DATE '2000-01-01' + {}, '%H:%M:%S.%f') END",
+        "CASE WHEN {} = TIME '24:00:00' THEN '24:00:00.000000'"
+        " ELSE strftime(DATE '2000-01-01' + {}, '%H:%M:%S.%f') END",
     ),
     "TIMESTAMP": Output("timestamp without time zone", _TIMESTAMP.format("{}", "")),
     "TIMESTAMP WITH TIME ZONE": Output(

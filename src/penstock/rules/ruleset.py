@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.change import TableName
 from penstock.errors import ConfigError
 from penstock.patterns import TablePattern, TableTemplate
+from penstock.rules.made import Settings, make_rule
 from penstock.rules.table_rule import TableRule
 from penstock.schema import TableSchema
 
@@ -59,22 +59,38 @@ class RuleSet:
 
     def target_name(self, source: TableName) -> TableName:
         """What a table is called at the target."""
-        template = self._first(source, "to")
+        template = self._settings(source).get("to")
         return source if template is None else template.made_of(source)
 
     def source_names(self, target: TableName) -> list[TableName]:
         """Every table that is processed and is called `target` at the target, if it is there; at most one is right."""
-        candidates = [entry.to.origin(target, entry.pattern) for entry in self.entries if entry.to is not None]
+        templates = [(entry.pattern, entry.settings.get("to")) for entry in self.entries]
+        candidates = [template.origin(target, pattern) for pattern, template in templates if template is not None]
         named = dict.fromkeys(name for name in (*candidates, target) if name is not None)
         return [name for name in named if self.takes(name) and self.target_name(name) == target]
 
     def refuse_collisions(self, sources: Iterable[TableName]) -> None:
         """Make sure that no two tables have one name at the target.
 
+        Args:
+            sources: Tables at the source; those that are not processed do not count.
+
         Raises:
-            ConfigError: Two have.
+            ConfigError: Two have; names each pair, with the line that gives one of them its name.
         """
-        raise NotImplementedError
+        named: dict[TableName, TableName] = {}
+        faults = []
+        for source in sorted(set(sources)):
+            if not self.takes(source):
+                continue
+            target = self.target_name(source)
+            other = named.setdefault(target, source)
+            if other != source:
+                settings = self._settings(source)
+                place = (settings if "to" in settings.values else self._settings(other)).place("to")
+                faults.append(f"{place}{other} and {source} would both be {target} at the target")
+        if faults:
+            raise ConfigError("\n".join(faults), do="give one of them another name, or exclude it")
 
     def rule(self, table: TableSchema, root: TableSchema, *, is_current: bool = True) -> TableRule | None:
         """Return the rule for one version of a table; None where it passes as it is, its name too.
@@ -82,39 +98,103 @@ class RuleSet:
         Args:
             root: The table itself, or the partitioned one it is a part of: its rules are those of its parts, and
                 their changes get its name at the target.
-            is_current: The table is like this now. Of an earlier version a rule may name a column that it lacks: to
-                keep, drop or rename it means nothing then, and a change that a condition cannot be asked of is refused
-                when it comes.
+            is_current: The table is like this now. An earlier version may lack a column that a rule names: to keep,
+                drop or rename it means nothing then, and a change of which a condition or a computed column cannot be
+                told is refused when it comes.
 
         Raises:
             ConfigError: The rules do not fit the table; names each fault with its line.
         """
-        raise NotImplementedError
+        settings, target = self._settings(root.name), self.target_name(root.name)
+        if not settings.changes_rows and target == root.name:
+            return None
+        return make_rule(table, target, settings, is_current=is_current, named=self._name_of_columns)
 
     def warnings(self, table: TableSchema) -> list[str]:
-        """What a person should know before these rules are put to work on a table."""
-        raise NotImplementedError
+        """What a person should know before these rules are put to work on a table; each with its line.
 
-    def _first(self, source: TableName, setting: str) -> Any:
-        """A setting as the first entry for a table has it."""
-        values = (getattr(entry, setting) for entry in self._entries_of(source))
-        return next((value for value in values if value is not None), None)
+        Raises:
+            ConfigError: The rules do not fit the table.
+        """
+        settings = self._settings(table.name)
+        rule = self.rule(table, table)
+        if rule is None:
+            return []
+        found = []
+        key = table.primary_key
+        lost = [] if key is None else [name for name in key.columns if name not in rule.columns.names]
+        if lost:
+            setting = "drop" if any(name in settings.get("drop", ()) for name in lost) else "keep"
+            columns = ", ".join(map(repr, lost))
+            found.append(
+                f"{settings.place(setting)}leaves out {columns} of the primary key of {table.name}: rows at the target"
+                " are told apart by all their columns, and changes are applied one by one"
+            )
+        if rule.operations is not None:
+            place = settings.place("operations")
+            left_out = [op for op in ("insert", "update", "delete") if op not in rule.operations]
+            effects = {
+                "insert": "an update or a delete of a row that was inserted later finds none",
+                "update": "a later delete finds a row with other values than it expects",
+                "delete": "rows stay, and are in the way of one that is inserted under the same key",
+            }
+            found += [f"{place}leaves out each {op} of {table.name}: {effects[op]}" for op in left_out]
+            if left_out:
+                found.append(f"{place}`penstock verify` finds the rows of {table.name} that differ by that")
+        return found
 
-    def _entries_of(self, source: TableName) -> Iterator[Entry]:
-        return (entry for entry in self.entries if entry.pattern.matches(source))
+    def _name_of_columns(self, source: TableName, columns: Sequence[str]) -> tuple[TableName, list[str]] | None:
+        """What a table and these columns are called at the target; None where one of them is not there."""
+        settings = self._settings(source)
+        keep = settings.get("keep")
+        dropped, renamed = settings.get("drop", ()), settings.get("rename", {})
+        if not self.takes(source) or any(n in dropped or (keep is not None and n not in keep) for n in columns):
+            return None
+        return self.target_name(source), [renamed.get(name, name) for name in columns]
+
+    def _settings(self, source: TableName) -> Settings:
+        """Each setting as the first entry for a table has it."""
+        values: dict[str, Any] = {}
+        places: dict[str, str] = {}
+        for entry in self.entries:
+            if entry.pattern.matches(source):
+                for name, value in entry.settings.items():
+                    if name not in values:
+                        values[name] = value
+                        places[name] = entry.places[name]
+                        places |= {path: place for path, place in entry.places.items() if path.startswith(f"{name}.")}
+        return Settings(values, places, self.folder)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What the file says of the tables of one pattern; None where it says nothing."""
+    """What the file says of the tables of one pattern.
+
+    Attributes:
+        settings: Only those that are given, as in the file; `to` as a template.
+        places: Where each stands, as messages begin; also those of single columns: `add.total`, `drop.0`.
+    """
 
     pattern: TablePattern
-    to: TableTemplate | None
+    settings: Mapping[str, Any]
+    places: Mapping[str, str]
 
     @classmethod
     def of(cls, config: RulesConfig, text: str) -> Entry:
+        """Read one entry of `rules.tables`."""
         rule = config.tables[text]
-        return cls(TablePattern.parse(text), None if rule.to is None else TableTemplate.parse(rule.to))
+        given = {name: getattr(rule, name) for name in type(rule).model_fields if name in rule.model_fields_set}
+        settings = {name: value for name, value in given.items() if value is not None}
+        places = {}
+        for name, value in settings.items():
+            places[name] = config.place("tables", text, name)
+            parts: Iterable[str | int] = ()
+            if isinstance(value, list | dict):
+                parts = range(len(value)) if isinstance(value, list) else value
+            places |= {f"{name}.{part}": config.place("tables", text, name, part) for part in parts}
+        if rule.to is not None:
+            settings["to"] = TableTemplate.parse(rule.to)
+        return cls(TablePattern.parse(text), settings, places)
 
 
 def _patterns(texts: Iterable[str]) -> tuple[TablePattern, ...]:

@@ -2,40 +2,419 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
+from penstock import change as c
+from penstock.change import Op
+from penstock.errors import PenstockError
+from penstock.images import build_images, find_present, is_present, parse_images
+from penstock.rules.columns import Columns, append, values_of
+from penstock.rules.expressions import Expression
+from penstock.rules.step import Step
 from penstock.schema import TableSchema
+
+ROW_OPS = (Op.INSERT, Op.UPDATE, Op.DELETE, Op.SNAPSHOT)
+"""What a change of one row may be; everything else is about the table, and has no image."""
+
+_NULL = pa.scalar(None, pa.string())
+
+EDITED = (c.OP, c.SCHEMA_NAME, c.TABLE_NAME, c.TABLE_VERSION, c.KEY, c.BEFORE, c.AFTER)
+"""The columns of the change stream that a rule changes."""
+
+LOOKED_AT = (c.COMMIT_SCN, c.OP, c.KEY, c.BEFORE, c.AFTER)
+"""Those that it looks at."""
+
+_EDITED_SCHEMA = pa.schema([c.ARROW_SCHEMA.field(name) for name in EDITED])
+
+_OPS = tuple(Op)
+_OP_TEXTS = pa.array([op.value for op in _OPS], pa.string())
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Changes of one table version, as the columns that a rule changes; the arrays line up.
+
+    Attributes:
+        row: Which change each of them was, counted from 0 in what was given; ascending.
+        scn: Position of its transaction.
+        op: What it is, as a number: its place in `Op`.
+    """
+
+    row: NDArray[np.int64]
+    scn: NDArray[np.int64]
+    op: NDArray[np.int32]
+    key: pa.Array
+    before: pa.Array
+    after: pa.Array
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch) -> Changes:
+        """The changes of a batch of the stream."""
+        return cls(
+            row=np.arange(batch.num_rows),
+            scn=batch[c.COMMIT_SCN].to_numpy(),
+            op=pc.index_in(batch[c.OP], _OP_TEXTS).to_numpy(zero_copy_only=False),
+            key=batch[c.KEY],
+            before=batch[c.BEFORE],
+            after=batch[c.AFTER],
+        )
+
+    def where(self, mask: NDArray[np.bool_]) -> Changes:
+        """Those for which the mask holds."""
+        if mask.all():
+            return self
+        kept = pa.array(mask)
+        return Changes(
+            self.row[mask],
+            self.scn[mask],
+            self.op[mask],
+            self.key.filter(kept),
+            self.before.filter(kept),
+            self.after.filter(kept),
+        )
+
+    def is_op(self, *ops: Op) -> NDArray[np.bool_]:
+        """Which changes are one of these."""
+        found = np.zeros(len(self.op), bool)
+        for op in ops:
+            found |= self.op == _OPS.index(op)
+        return found
+
+    @property
+    def op_texts(self) -> pa.Array:
+        """What each change is, as the stream says it."""
+        return _OP_TEXTS.take(pa.array(self.op))
 
 
 @dataclass(frozen=True)
 class TableRule:
     """What becomes of one version of a table. Travels to tasks.
 
+    The order is that of A-20: row migration, keep, drop, rename, add, the table's name, the user's own step.
+
     Attributes:
         source: The version of the table at the source.
         table: What the target is to have: its name, columns and keys, and the version that changes come out with.
         keeps_key: The primary key of both is the same columns, at most under other names: what is a range of keys at
             the source is the same range at the target.
+        columns: Which columns are kept, and what they are called.
+        condition: Which rows are to be at the target.
+        operations: Which changes reach it; None for all.
+        added: Further columns by their names; each looks at the row as it is at the source.
+        step: What is done last.
+        refusal: Why no change of this version can be put through the rule.
     """
 
     source: TableSchema
     table: TableSchema
     keeps_key: bool
+    columns: Columns
+    condition: Expression | None = None
+    operations: Collection[str] | None = None
+    added: Mapping[str, Expression] = field(default_factory=dict)
+    step: Step | None = None
+    refusal: PenstockError | None = None
+
+    def numbered(self, version: int) -> TableRule:
+        """The same rule, whose changes come out with another version."""
+        return replace(self, table=replace(self.table, version=version))
 
     def changes(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return what becomes of changes of this version of the table, in the same order; fewer may come out.
 
         Args:
             batch: Rows of the change stream (`change.ARROW_SCHEMA`).
+
+        Raises:
+            MalformedInputError: An image lacks a column that the rule has to look at.
+            OperatorError: A condition or a computed column has no value for a row, or the user's step failed.
         """
-        raise NotImplementedError
+        made = self.transform(Changes.of(batch))
+        edited = self.edited(made)
+        index = pa.array(made.row)
+        columns = {name: edited[name] for name in edited.schema.names}
+        for name in batch.schema.names:
+            if name not in columns:
+                columns[name] = batch[name] if len(index) == batch.num_rows else batch[name].take(index)
+        return pa.record_batch([columns[name] for name in batch.schema.names], schema=batch.schema)
+
+    def edited(self, made: Changes) -> pa.RecordBatch:
+        """The columns of the stream, `EDITED`, of changes that `transform` made."""
+        count = len(made.row)
+        columns = {
+            c.OP: made.op_texts,
+            c.SCHEMA_NAME: pa.repeat(self.table.name.schema, count),
+            c.TABLE_NAME: pa.repeat(self.table.name.name, count),
+            c.TABLE_VERSION: pa.repeat(pa.scalar(self.table.version, pa.int32()), count),
+            c.KEY: made.key,
+            c.BEFORE: made.before,
+            c.AFTER: made.after,
+        }
+        return pa.record_batch([columns[name] for name in EDITED], schema=_EDITED_SCHEMA)
+
+    def transform(self, changes: Changes) -> Changes:
+        """Do what `changes` does, without the columns of the stream that are the same for all."""
+        if self.refusal is not None and changes.is_op(*ROW_OPS).any():
+            raise self.refusal
+        if self.condition is not None:
+            changes = self._migrate(changes, self.condition)
+        if self.operations is not None:
+            is_left_out = [op for op in _CHOICES if op.value not in self.operations]
+            changes = changes.where(~changes.is_op(*is_left_out))
+        texts = {name: self._computed(changes, expression) for name, expression in self.added.items()}
+        before, after = self.columns.reshape(changes.before), self.columns.reshape(changes.after)
+        for name, (old, new, is_set) in texts.items():
+            before, after = append(before, name, old), append(after, name, new, is_set)
+        changes = replace(changes, before=before, after=after, key=self._key(changes.key))
+        if self.step is not None:
+            changes = self._stepped(changes, self.step)
+        # Of what is left nothing may have changed.
+        is_idle = changes.is_op(Op.UPDATE)
+        if is_idle.any():
+            is_idle &= pc.fill_null(pc.equal(changes.after, "{}"), False).to_numpy(zero_copy_only=False)
+        return changes.where(~is_idle) if is_idle.any() else changes
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return what becomes of rows of the table: the target's columns, of those rows that are to be there.
 
         Args:
             batch: Columns of canonical text under their names at the source.
+
+        Raises:
+            OperatorError: A condition or a computed column has no value for a row, or the user's step failed.
         """
-        raise NotImplementedError
+        if self.refusal is not None:
+            raise self.refusal
+        given = dict(zip(batch.schema.names, batch.columns, strict=True))
+        count = batch.num_rows
+        if self.condition is not None:
+            is_here = self.condition.evaluate(given, count)
+            if not pc.all(is_here, min_count=0).as_py():
+                given = {name: values.filter(is_here) for name, values in given.items()}
+                count = pc.sum(is_here, min_count=0).as_py()
+        made = {new: given[name] for name, new in self.columns.names.items() if name in given}
+        made |= {name: expression.evaluate(given, count) for name, expression in self.added.items()}
+        if self.step is not None:
+            made = dict(self.step(made))
+        return pa.record_batch(list(made.values()), names=list(made))
+
+    def _migrate(self, changes: Changes, condition: Expression) -> Changes:
+        """Keep what is about rows of the subset; what moves a row in becomes an insert, and out, a delete (A-23)."""
+        old, new = self._ask(changes, condition)
+        is_update = changes.is_op(Op.UPDATE)
+        moves_in, moves_out = is_update & ~old & new, is_update & old & ~new
+        is_about_row = changes.is_op(*ROW_OPS)
+        is_kept = ~is_about_row | (is_update & (old | new)) | (changes.is_op(Op.DELETE) & old)
+        is_kept |= changes.is_op(Op.INSERT, Op.SNAPSHOT) & new
+        if moves_in.any() or moves_out.any():
+            changes = self._move(changes, moves_in, moves_out, _plain(condition.place))
+        return changes.where(is_kept)
+
+    def _ask(self, changes: Changes, condition: Expression) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Whether each change's old row and its new row meet the condition; False where there is none."""
+        rows = self._looked_at(changes, condition)
+        met = condition.evaluate(rows.values, rows.count).to_numpy(zero_copy_only=False)
+        return rows.spread(met)
+
+    def _looked_at(self, changes: Changes, expression: Expression) -> _Rows:
+        """The rows that an expression has to be asked of: no row twice that an update leaves as it is there."""
+        names = list(expression.inputs)
+        place = _plain(expression.place)
+        has_old = changes.is_op(Op.UPDATE, Op.DELETE)
+        is_update, is_new = changes.is_op(Op.UPDATE), changes.is_op(Op.INSERT, Op.SNAPSHOT)
+        where = self._where(changes)
+        old = values_of(_only(changes.before, has_old), names, place, where)
+        touched = np.zeros(len(changes.row), bool)
+        set_by_update = {}
+        if is_update.any():
+            after = _only(changes.after, is_update)
+            for name in names:
+                set_by_update[name] = is_present(after, name)
+                touched |= _mask(set_by_update[name])
+        asked = is_new | touched
+        new: Mapping[str, pa.Array] = {}
+        if asked.any():
+            if is_new.any():
+                # What an insert leaves out is not null.
+                values_of(_only(changes.after, is_new), names, place, where)
+            given = parse_images(_only(changes.after, asked), names)
+            new = {
+                name: pc.if_else(pc.or_(pa.array(is_new), set_by_update[name]), given[name], old[name])
+                if is_update.any()
+                else given[name]
+                for name in names
+            }
+        return _Rows.of(old, new, has_old, asked, is_update & ~touched)
+
+    def _move(self, changes: Changes, moves_in: NDArray[np.bool_], moves_out: NDArray[np.bool_], what: str) -> Changes:
+        op, key = changes.op.copy(), changes.key
+        op[moves_in], op[moves_out] = _OPS.index(Op.INSERT), _OPS.index(Op.DELETE)
+        before = pc.if_else(pa.array(moves_in), _NULL, changes.before)
+        after = pc.if_else(pa.array(moves_out), _NULL, changes.after)
+        if moves_in.any():
+            part = changes.where(moves_in)
+            names = self.source.column_names
+            whole = self._overlaid(part, names, what)
+            mask = pa.array(moves_in)
+            after = pc.replace_with_mask(after, mask, build_images(whole, {}))
+            if key.null_count < len(key) and self.source.primary_key is not None:
+                new_key = build_images({name: whole[name] for name in self.source.primary_key.columns}, {})
+                key = pc.replace_with_mask(key, mask, new_key)
+        return replace(changes, op=op, key=key, before=before, after=after)
+
+    def _overlaid(self, updates: Changes, names: Iterable[str], what: str) -> dict[str, pa.Array]:
+        """The new rows of updates: what the change set, and the old value of everything else."""
+        names = list(names)
+        old = values_of(updates.before, names, what, self._where(updates))
+        new = parse_images(updates.after, names)
+        is_set = find_present(updates.after, new)
+        return {name: pc.if_else(is_set[name], new[name], old[name]) for name in names}
+
+    def _computed(self, changes: Changes, expression: Expression) -> tuple[pa.Array, pa.Array, pa.Array | None]:
+        """A further column's text in each old and new image, and for which new ones it is set; None for all."""
+        rows = self._looked_at(changes, expression)
+        texts = expression.evaluate(rows.values, rows.count)
+        old, new = rows.spread_texts(texts)
+        is_update = changes.is_op(Op.UPDATE)
+        if not is_update.any():
+            return old, new, None
+        return old, new, pc.or_(pa.array(~is_update), _differ(old, new))
+
+    def _stepped(self, changes: Changes, step: Step) -> Changes:
+        """Put old and new rows through the user's step, both alike, and write images of what comes out."""
+        names = [*self.columns.names.values(), *self.added]
+        what = _plain(step.place)
+        has_old, is_update = changes.is_op(Op.UPDATE, Op.DELETE), changes.is_op(Op.UPDATE)
+        is_new = changes.is_op(Op.INSERT, Op.SNAPSHOT)
+        olds, updates, news = changes.where(has_old), changes.where(is_update), changes.where(is_new)
+        old = values_of(olds.before, names, what, self._where(changes))
+        moved = self._overlaid(updates, names, what)
+        new = values_of(news.after, names, what, self._where(changes))
+        parts = (old, moved, new)
+        made = step({name: pa.concat_arrays([part[name] for part in parts]) for name in names})
+        ends = np.cumsum([len(olds.row), len(updates.row), len(news.row)])
+        old, moved, new = (
+            {name: values.slice(start, end - start) for name, values in made.items()}
+            for start, end in zip((0, *ends[:-1]), ends, strict=True)
+        )
+        old_of_updates = {name: values.filter(pa.array(is_update[has_old])) for name, values in old.items()}
+        is_set = {name: _differ(moved[name], old_of_updates[name]) for name in names}
+        before = _put(changes.before, has_old, build_images(old, {}))
+        after = _put(changes.after, is_update, build_images(moved, is_set))
+        after = _put(after, is_new, build_images(new, {}))
+        key = changes.key
+        if key.null_count < len(key) and self.table.primary_key is not None:
+            columns = self.table.primary_key.columns
+            key = _put(key, has_old, build_images({name: old[name] for name in columns}, {}))
+            key = _put(key, is_new, build_images({name: new[name] for name in columns}, {}))
+        return replace(changes, before=before, after=after, key=key)
+
+    def _key(self, key: pa.Array) -> pa.Array:
+        """The key under its names at the target; null where the target's table has none of the source's."""
+        if key.null_count == len(key):
+            return key
+        if self.table.primary_key is None:
+            return pa.nulls(len(key), pa.string())
+        return self._key_columns.reshape(key)
+
+    @cached_property
+    def _key_columns(self) -> Columns:
+        key = self.source.primary_key
+        names = self.columns.names
+        return Columns({name: names[name] for name in (key.columns if key else ())}, ())
+
+    def _where(self, changes: Changes) -> str:
+        if not len(changes.scn):
+            return f"table {self.source.name}"
+        return f"table {self.source.name}, positions {changes.scn[0]} to {changes.scn[-1]}"
+
+
+_CHOICES = (Op.INSERT, Op.UPDATE, Op.DELETE, Op.TRUNCATE)
+"""Operations that a rule may leave out."""
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows that an expression is asked of: old ones, then new ones; and which change each belongs to.
+
+    Attributes:
+        old_at, new_at: For each change, where its row stands; -1 where there is none.
+    """
+
+    values: Mapping[str, pa.Array]
+    count: int
+    old_at: NDArray[np.int64]
+    new_at: NDArray[np.int64]
+
+    @classmethod
+    def of(
+        cls,
+        old: Mapping[str, pa.Array],
+        new: Mapping[str, pa.Array],
+        has_old: NDArray[np.bool_],
+        asked: NDArray[np.bool_],
+        is_same: NDArray[np.bool_],
+    ) -> _Rows:
+        """Put rows together.
+
+        Args:
+            old: For each change, columns of the old row.
+            new: The same of the new row; nothing if none is asked.
+            has_old: Which old rows there are.
+            asked: Which new rows there are.
+            is_same: Which new rows are the old ones.
+        """
+        olds, news = int(has_old.sum()), int(asked.sum())
+        values = {}
+        for name, texts in old.items():
+            parts = [texts if olds == len(texts) else texts.filter(pa.array(has_old))]
+            if news:
+                parts.append(new[name].filter(pa.array(asked)))
+            values[name] = pa.concat_arrays(parts)
+        old_at = np.where(has_old, np.cumsum(has_old) - 1, -1)
+        new_at = np.where(asked, olds + np.cumsum(asked) - 1, np.where(is_same, old_at, -1))
+        return cls(values, olds + news, old_at, new_at)
+
+    def spread(self, met: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """For each change, what was found of its old row and its new one; False where there is none."""
+        found = np.r_[met, False]
+        return found[self.old_at], found[self.new_at]
+
+    def spread_texts(self, texts: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """The same with texts, and null where there is no row."""
+        return texts.take(_index(self.old_at)), texts.take(_index(self.new_at))
+
+
+def _index(at: NDArray[np.int64]) -> pa.Array:
+    return pa.array(at, mask=at < 0)
+
+
+def _only(images: pa.Array, mask: NDArray[np.bool_]) -> pa.Array:
+    """Images where the mask holds, else null."""
+    return images if mask.all() else pc.if_else(pa.array(mask), images, _NULL)
+
+
+def _put(images: pa.Array, mask: NDArray[np.bool_], others: pa.Array) -> pa.Array:
+    """Images, with the others in place of those where the mask holds, one after the other."""
+    return pc.replace_with_mask(images, pa.array(mask), others) if mask.any() else images
+
+
+def _plain(place: str) -> str:
+    return place.removesuffix(": ")
+
+
+def _differ(left: pa.Array, right: pa.Array) -> pa.Array:
+    """Whether texts differ; two nulls do not."""
+    same = pc.fill_null(pc.equal(left, right), False)
+    return pc.invert(pc.or_(same, pc.and_(left.is_null(), right.is_null())))
+
+
+def _mask(values: pa.Array) -> NDArray[np.bool_]:
+    return np.asarray(values.to_numpy(zero_copy_only=False), bool)
