@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import MalformedInputError
-from penstock.images import are_plain, build_images, edit_images, find_present, is_present, parse_images
+from penstock.images import are_plain, build_images, edit_images, find_present, parse_images
 
 _MOST_EDITS = 6
 """Each column that is edited out of an image costs a look at all of it."""
@@ -71,25 +71,10 @@ def append(images: pa.Array, column: str, texts: pa.Array, is_there: pa.Array | 
     return longer if is_there is None else pc.if_else(is_there, longer, images)
 
 
-def values_of(images: pa.Array, columns: Iterable[str], what: str, where: str) -> Mapping[str, pa.Array]:
-    """Values of columns that every image must have; of a null image they are null.
-
-    Args:
-        what: What needs the columns, and `where`: for messages.
-
-    Raises:
-        MalformedInputError: An image lacks one.
-    """
-    columns = list(columns)
-    values = parse_images(images, columns)
-    for name in columns:
-        if values[name].null_count == images.null_count:
-            continue
-        unsure = images.filter(pc.and_(images.is_valid(), values[name].is_null()))
-        if not pc.all(is_present(unsure, name)).as_py():
-            raise MalformedInputError(
-                f"a change lacks the column {name!r}, which {what} looks at",
-                where=where,
-                do="have the source log all columns of the row, before and after each change",
-            )
-    return values
+def lacking(column: str, place: str, where: str) -> MalformedInputError:
+    """The error of an image that lacks a column which the setting at `place` looks at."""
+    return MalformedInputError(
+        f"{place}: a change lacks column {column!r}, which this looks at",
+        where=where,
+        do="have the source log every column of the row, before and after each change",
+    )

@@ -10,7 +10,7 @@ import difflib
 import json
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -150,37 +150,48 @@ class Expression:
     inputs: Mapping[str, Input]
     output: Output | None
 
-    def evaluate(self, columns: Mapping[str, pa.Array], count: int) -> pa.Array:
-        """Ask it of `count` rows: booleans of a condition, where null is no; otherwise canonical text.
-
-        Args:
-            columns: The columns it looks at, as canonical text, and maybe more.
-
-        Raises:
-            OperatorError: It has no value for a row.
-        """
-        given = {name: columns[name] for name in self.inputs}
-        # A table without columns has no rows.
-        rows = pa.table(given or {"": pa.nulls(count, pa.bool_())})
-        write = "coalesce({}, false)" if self.output is None else self.output.write
-        query = (
-            f"SELECT {write.replace('{}', _VALUE)} FROM (SELECT {_bracketed(self.sql)} AS {_VALUE} FROM {self._typed})"
-        )
-        try:
-            values = _query(query, rows)
-        except _duckdb().Error as exc:
-            # The text of the error may repeat a value.
-            raise OperatorError(
-                f"{self.place}{self.sql!r} has no value for a row: {_sort_of(exc)}",
-                where=f"table {self.table}",
-                do="let it say what becomes of such rows, for example by TRY_CAST or CASE",
-            ) from None
-        return values if self.output is None else as_text(values)
-
     @property
-    def _typed(self) -> str:
-        read = [f"{how.read.replace('{}', _quote(name))} AS {_quote(name)}" for name, how in self.inputs.items()]
-        return f"(SELECT {', '.join(read)} FROM {_ROWS})" if read else _ROWS
+    def write(self) -> str:
+        """SQL template, `{}` for the value, that yields what is wanted of it."""
+        return "coalesce({}, false)" if self.output is None else self.output.write
+
+
+def evaluate(expressions: Sequence[Expression], columns: Mapping[str, pa.Array], count: int) -> list[pa.Array]:
+    """Ask expressions of `count` rows: booleans of a condition, where null is no; otherwise canonical text.
+
+    Args:
+        columns: The columns they look at, as canonical text, and maybe more.
+
+    Raises:
+        OperatorError: One has no value for a row.
+    """
+    if not expressions:
+        return []
+    inputs = {name: how for expression in expressions for name, how in expression.inputs.items()}
+    # A table without columns has no rows.
+    rows = pa.table({name: columns[name] for name in inputs} or {"": pa.nulls(count, pa.bool_())})
+    read = [f"{how.read.replace('{}', _quote(name))} AS {_quote(name)}" for name, how in inputs.items()]
+    typed = f"(SELECT {', '.join(read)} FROM {_ROWS})" if read else _ROWS
+    made = [f"{_bracketed(expression.sql)} AS {_value(n)}" for n, expression in enumerate(expressions)]
+    written = [expression.write.replace("{}", _value(n)) for n, expression in enumerate(expressions)]
+    query = f"SELECT {', '.join(written)} FROM (SELECT {', '.join(made)} FROM {typed})"
+    try:
+        found = _query(query, rows)
+    except _duckdb().Error as exc:
+        if len(expressions) > 1:
+            # Which of them it is, one tells.
+            return [evaluate([expression], columns, count)[0] for expression in expressions]
+        (failed,) = expressions
+        # The text of the error may repeat a value.
+        raise OperatorError(
+            f"{failed.place}{failed.sql!r} has no value for a row: {_sort_of(exc)}",
+            where=f"table {failed.table}",
+            do="let it say what becomes of such rows, for example by TRY_CAST or CASE",
+        ) from None
+    return [
+        values if expression.output is None else as_text(values)
+        for expression, values in zip(expressions, found, strict=True)
+    ]
 
 
 def condition(sql: str, table: TableSchema, place: str) -> Expression:
@@ -321,7 +332,11 @@ def _column(part: Mapping[str, Any], table: TableSchema, place: str) -> str:
     raise ConfigError(f"{place}table {table.name} has no column {name!r}{nearest(name, table.column_names)}")
 
 
-_ROWS, _VALUE = '"rows"', '"value"'
+_ROWS = '"rows"'
+
+
+def _value(number: int) -> str:
+    return f'"value {number}"'
 
 
 def _bracketed(sql: str) -> str:
@@ -341,15 +356,15 @@ def _sort_of(error: Exception) -> str:
     return type(error).__name__.removesuffix("Exception").lower() + " error"
 
 
-def _query(query: str, rows: pa.Table) -> pa.Array:
-    """The only column of a query over `rows`, in their order."""
+def _query(query: str, rows: pa.Table) -> list[pa.Array]:
+    """The columns of a query over `rows`, in their order."""
     connection = _connection()
     connection.register("rows", rows)
     try:
-        found = connection.sql(query).to_arrow_table().column(0)
+        found = connection.sql(query).to_arrow_table()
     finally:
         connection.unregister("rows")
-    return found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()
+    return [values.chunk(0) if values.num_chunks == 1 else values.combine_chunks() for values in found.columns]
 
 
 def _duckdb() -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -15,8 +15,8 @@ from penstock import change as c
 from penstock.change import Op
 from penstock.errors import PenstockError
 from penstock.images import build_images, find_present, is_present, parse_images
-from penstock.rules.columns import Columns, append, values_of
-from penstock.rules.expressions import Expression
+from penstock.rules.columns import Columns, append, lacking
+from penstock.rules.expressions import Expression, evaluate
 from penstock.rules.step import Step
 from penstock.schema import TableSchema
 
@@ -163,12 +163,13 @@ class TableRule:
         """Do what `changes` does, without the columns of the stream that are the same for all."""
         if self.refusal is not None and changes.is_op(*ROW_OPS).any():
             raise self.refusal
+        seen = self._look(changes)
         if self.condition is not None:
-            changes = self._migrate(changes, self.condition)
+            changes, seen = self._migrate(changes, seen, self.condition)
         if self.operations is not None:
-            is_left_out = [op for op in _CHOICES if op.value not in self.operations]
-            changes = changes.where(~changes.is_op(*is_left_out))
-        texts = {name: self._computed(changes, expression) for name, expression in self.added.items()}
+            is_left_in = ~changes.is_op(*(op for op in _CHOICES if op.value not in self.operations))
+            changes, seen = changes.where(is_left_in), seen.where(is_left_in)
+        texts = self._computed(changes, seen)
         before, after = self.columns.reshape(changes.before), self.columns.reshape(changes.after)
         for name, (old, new, is_set) in texts.items():
             before, after = append(before, name, old), append(after, name, new, is_set)
@@ -195,63 +196,48 @@ class TableRule:
         given = dict(zip(batch.schema.names, batch.columns, strict=True))
         count = batch.num_rows
         if self.condition is not None:
-            is_here = self.condition.evaluate(given, count)
+            (is_here,) = evaluate([self.condition], given, count)
             if not pc.all(is_here, min_count=0).as_py():
                 given = {name: values.filter(is_here) for name, values in given.items()}
                 count = pc.sum(is_here, min_count=0).as_py()
         made = {new: given[name] for name, new in self.columns.names.items() if name in given}
-        made |= {name: expression.evaluate(given, count) for name, expression in self.added.items()}
+        made |= zip(self.added, evaluate([*self.added.values()], given, count), strict=True)
         if self.step is not None:
             made = dict(self.step(made))
         return pa.record_batch(list(made.values()), names=list(made))
 
-    def _migrate(self, changes: Changes, condition: Expression) -> Changes:
+    def _look(self, changes: Changes) -> _Seen:
+        """Read what the condition and the further columns look at."""
+        expressions = [*([] if self.condition is None else [self.condition]), *self.added.values()]
+        places = {name: _plain(expression.place) for expression in reversed(expressions) for name in expression.inputs}
+        if not places:
+            return _Seen({}, {}, {})
+        is_update, is_new = pa.array(changes.is_op(Op.UPDATE)), pa.array(changes.is_op(Op.INSERT, Op.SNAPSHOT))
+        old, given = parse_images(changes.before, list(places)), parse_images(changes.after, list(places))
+        is_given = find_present(changes.after, given)
+        is_set = {name: pc.and_(is_update, is_given[name]) for name in places}
+        for name, place in places.items():
+            self._refuse_absent(changes, changes.before, old, name, place)
+            # What an insert leaves out is not null; what an update leaves out is as it was.
+            is_lacking = pc.and_(is_new, pc.invert(is_given[name]))
+            if pc.any(is_lacking, min_count=0).as_py():
+                raise lacking(name, place, self._where(changes))
+        is_kept = {name: pc.and_(is_update, pc.invert(is_given[name])) for name in places}
+        new = {name: pc.if_else(is_kept[name], old[name], given[name]) for name in places}
+        return _Seen(old, new, {name: _mask(values) for name, values in is_set.items()})
+
+    def _migrate(self, changes: Changes, seen: _Seen, condition: Expression) -> tuple[Changes, _Seen]:
         """Keep what is about rows of the subset; what moves a row in becomes an insert, and out, a delete (A-23)."""
-        old, new = self._ask(changes, condition)
+        rows = seen.rows(changes, condition.inputs)
+        (met,) = evaluate([condition], rows.values, rows.count)
+        old, new = rows.spread(_mask(met))
         is_update = changes.is_op(Op.UPDATE)
         moves_in, moves_out = is_update & ~old & new, is_update & old & ~new
-        is_about_row = changes.is_op(*ROW_OPS)
-        is_kept = ~is_about_row | (is_update & (old | new)) | (changes.is_op(Op.DELETE) & old)
+        is_kept = ~changes.is_op(*ROW_OPS) | (is_update & (old | new)) | (changes.is_op(Op.DELETE) & old)
         is_kept |= changes.is_op(Op.INSERT, Op.SNAPSHOT) & new
         if moves_in.any() or moves_out.any():
             changes = self._move(changes, moves_in, moves_out, _plain(condition.place))
-        return changes.where(is_kept)
-
-    def _ask(self, changes: Changes, condition: Expression) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Whether each change's old row and its new row meet the condition; False where there is none."""
-        rows = self._looked_at(changes, condition)
-        met = condition.evaluate(rows.values, rows.count).to_numpy(zero_copy_only=False)
-        return rows.spread(met)
-
-    def _looked_at(self, changes: Changes, expression: Expression) -> _Rows:
-        """The rows that an expression has to be asked of: no row twice that an update leaves as it is there."""
-        names = list(expression.inputs)
-        place = _plain(expression.place)
-        has_old = changes.is_op(Op.UPDATE, Op.DELETE)
-        is_update, is_new = changes.is_op(Op.UPDATE), changes.is_op(Op.INSERT, Op.SNAPSHOT)
-        where = self._where(changes)
-        old = values_of(_only(changes.before, has_old), names, place, where)
-        touched = np.zeros(len(changes.row), bool)
-        set_by_update = {}
-        if is_update.any():
-            after = _only(changes.after, is_update)
-            for name in names:
-                set_by_update[name] = is_present(after, name)
-                touched |= _mask(set_by_update[name])
-        asked = is_new | touched
-        new: Mapping[str, pa.Array] = {}
-        if asked.any():
-            if is_new.any():
-                # What an insert leaves out is not null.
-                values_of(_only(changes.after, is_new), names, place, where)
-            given = parse_images(_only(changes.after, asked), names)
-            new = {
-                name: pc.if_else(pc.or_(pa.array(is_new), set_by_update[name]), given[name], old[name])
-                if is_update.any()
-                else given[name]
-                for name in names
-            }
-        return _Rows.of(old, new, has_old, asked, is_update & ~touched)
+        return changes.where(is_kept), seen.where(is_kept)
 
     def _move(self, changes: Changes, moves_in: NDArray[np.bool_], moves_out: NDArray[np.bool_], what: str) -> Changes:
         op, key = changes.op.copy(), changes.key
@@ -269,23 +255,25 @@ class TableRule:
                 key = pc.replace_with_mask(key, mask, new_key)
         return replace(changes, op=op, key=key, before=before, after=after)
 
-    def _overlaid(self, updates: Changes, names: Iterable[str], what: str) -> dict[str, pa.Array]:
+    def _overlaid(self, updates: Changes, names: Sequence[str], what: str) -> dict[str, pa.Array]:
         """The new rows of updates: what the change set, and the old value of everything else."""
-        names = list(names)
-        old = values_of(updates.before, names, what, self._where(updates))
+        old = self._values(updates, updates.before, names, what)
         new = parse_images(updates.after, names)
         is_set = find_present(updates.after, new)
         return {name: pc.if_else(is_set[name], new[name], old[name]) for name in names}
 
-    def _computed(self, changes: Changes, expression: Expression) -> tuple[pa.Array, pa.Array, pa.Array | None]:
-        """A further column's text in each old and new image, and for which new ones it is set; None for all."""
-        rows = self._looked_at(changes, expression)
-        texts = expression.evaluate(rows.values, rows.count)
-        old, new = rows.spread_texts(texts)
+    def _computed(self, changes: Changes, seen: _Seen) -> dict[str, tuple[pa.Array, pa.Array, pa.Array | None]]:
+        """The text of each further column in old and new images, and for which new ones it is set; None for all."""
+        if not self.added:
+            return {}
+        rows = seen.rows(changes, {name for expression in self.added.values() for name in expression.inputs})
         is_update = changes.is_op(Op.UPDATE)
-        if not is_update.any():
-            return old, new, None
-        return old, new, pc.or_(pa.array(~is_update), _differ(old, new))
+        made = {}
+        for name, texts in zip(self.added, evaluate([*self.added.values()], rows.values, rows.count), strict=True):
+            old, new = rows.spread_texts(texts)
+            is_set = pc.or_(pa.array(~is_update), _differ(old, new)) if is_update.any() else None
+            made[name] = old, new, is_set
+        return made
 
     def _stepped(self, changes: Changes, step: Step) -> Changes:
         """Put old and new rows through the user's step, both alike, and write images of what comes out."""
@@ -294,9 +282,9 @@ class TableRule:
         has_old, is_update = changes.is_op(Op.UPDATE, Op.DELETE), changes.is_op(Op.UPDATE)
         is_new = changes.is_op(Op.INSERT, Op.SNAPSHOT)
         olds, updates, news = changes.where(has_old), changes.where(is_update), changes.where(is_new)
-        old = values_of(olds.before, names, what, self._where(changes))
+        old = self._values(olds, olds.before, names, what)
         moved = self._overlaid(updates, names, what)
-        new = values_of(news.after, names, what, self._where(changes))
+        new = self._values(news, news.after, names, what)
         parts = (old, moved, new)
         made = step({name: pa.concat_arrays([part[name] for part in parts]) for name in names})
         ends = np.cumsum([len(olds.row), len(updates.row), len(news.row)])
@@ -330,6 +318,23 @@ class TableRule:
         names = self.columns.names
         return Columns({name: names[name] for name in (key.columns if key else ())}, ())
 
+    def _values(self, changes: Changes, images: pa.Array, names: Sequence[str], place: str) -> Mapping[str, pa.Array]:
+        """The values of columns that every image must have."""
+        values = parse_images(images, names)
+        for name in names:
+            self._refuse_absent(changes, images, values, name, place)
+        return values
+
+    def _refuse_absent(
+        self, changes: Changes, images: pa.Array, values: Mapping[str, pa.Array], name: str, place: str
+    ) -> None:
+        """Refuse images, other than null ones, that lack a column; one that is null is there."""
+        if values[name].null_count == images.null_count:
+            return
+        unsure = images.filter(pc.and_(images.is_valid(), values[name].is_null()))
+        if not pc.all(is_present(unsure, name), min_count=0).as_py():
+            raise lacking(name, place, self._where(changes))
+
     def _where(self, changes: Changes) -> str:
         if not len(changes.scn):
             return f"table {self.source.name}"
@@ -338,6 +343,51 @@ class TableRule:
 
 _CHOICES = (Op.INSERT, Op.UPDATE, Op.DELETE, Op.TRUNCATE)
 """Operations that a rule may leave out."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """Columns of the rows before and after each change, as far as expressions look at them.
+
+    Attributes:
+        old: Null where there is no old row.
+        new: Of an update, what it set, and the old value of everything else.
+        is_set: Which changes are updates that set the column.
+    """
+
+    old: Mapping[str, pa.Array]
+    new: Mapping[str, pa.Array]
+    is_set: Mapping[str, NDArray[np.bool_]]
+
+    def where(self, mask: NDArray[np.bool_]) -> _Seen:
+        """Those of changes for which the mask holds."""
+        if mask.all():
+            return self
+        kept = pa.array(mask)
+        return _Seen(
+            {name: values.filter(kept) for name, values in self.old.items()},
+            {name: values.filter(kept) for name, values in self.new.items()},
+            {name: values[mask] for name, values in self.is_set.items()},
+        )
+
+    def rows(self, changes: Changes, names: Iterable[str]) -> _Rows:
+        """The rows that expressions over these columns have to be asked of: none twice that an update leaves alone."""
+        names = list(names)
+        has_old, is_update = changes.is_op(Op.UPDATE, Op.DELETE), changes.is_op(Op.UPDATE)
+        is_asked = changes.is_op(Op.INSERT, Op.SNAPSHOT)
+        for name in names:
+            # A row that has been moved in is an insert by now.
+            is_asked |= self.is_set[name] & is_update
+        olds, news = int(has_old.sum()), int(is_asked.sum())
+        values = {
+            name: pa.concat_arrays(
+                [self.old[name].filter(pa.array(has_old)), self.new[name].filter(pa.array(is_asked))]
+            )
+            for name in names
+        }
+        old_at = np.where(has_old, np.cumsum(has_old) - 1, -1)
+        new_at = np.where(is_asked, olds + np.cumsum(is_asked) - 1, np.where(is_update, old_at, -1))
+        return _Rows(values, olds + news, old_at, new_at)
 
 
 @dataclass(frozen=True)
@@ -353,35 +403,6 @@ class _Rows:
     old_at: NDArray[np.int64]
     new_at: NDArray[np.int64]
 
-    @classmethod
-    def of(
-        cls,
-        old: Mapping[str, pa.Array],
-        new: Mapping[str, pa.Array],
-        has_old: NDArray[np.bool_],
-        asked: NDArray[np.bool_],
-        is_same: NDArray[np.bool_],
-    ) -> _Rows:
-        """Put rows together.
-
-        Args:
-            old: For each change, columns of the old row.
-            new: The same of the new row; nothing if none is asked.
-            has_old: Which old rows there are.
-            asked: Which new rows there are.
-            is_same: Which new rows are the old ones.
-        """
-        olds, news = int(has_old.sum()), int(asked.sum())
-        values = {}
-        for name, texts in old.items():
-            parts = [texts if olds == len(texts) else texts.filter(pa.array(has_old))]
-            if news:
-                parts.append(new[name].filter(pa.array(asked)))
-            values[name] = pa.concat_arrays(parts)
-        old_at = np.where(has_old, np.cumsum(has_old) - 1, -1)
-        new_at = np.where(asked, olds + np.cumsum(asked) - 1, np.where(is_same, old_at, -1))
-        return cls(values, olds + news, old_at, new_at)
-
     def spread(self, met: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """For each change, what was found of its old row and its new one; False where there is none."""
         found = np.r_[met, False]
@@ -394,11 +415,6 @@ class _Rows:
 
 def _index(at: NDArray[np.int64]) -> pa.Array:
     return pa.array(at, mask=at < 0)
-
-
-def _only(images: pa.Array, mask: NDArray[np.bool_]) -> pa.Array:
-    """Images where the mask holds, else null."""
-    return images if mask.all() else pc.if_else(pa.array(mask), images, _NULL)
 
 
 def _put(images: pa.Array, mask: NDArray[np.bool_], others: pa.Array) -> pa.Array:
