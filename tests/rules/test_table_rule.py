@@ -1,0 +1,341 @@
+"""What becomes of changes and rows of one table."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock import change as c
+from penstock.change import TableName
+from penstock.errors import MalformedInputError, OperatorError
+from penstock.rules.stream import StreamRules
+from penstock.schema import ForeignKey, Unique
+from tests.hand_made import T, as_batch, delete, insert, truncate, update
+from tests.rules.made import CUSTOMERS, TYPES, as_seen, put_through, rule_of, rule_set, schema
+
+TABLE = schema(TYPES)
+ANN = {"id": "1", "name": "ann", "ssn": "123", "net": "1.00", "tax": "0.19", "region": "EU"}
+BOB = {"id": "2", "name": "bob", "ssn": None, "net": "2.00", "tax": None, "region": "US"}
+
+
+def test_columns_are_left_out_renamed_and_added() -> None:
+    rule = rule_of(TABLE, rename={"name": "full_name"}, drop=["ssn"], add={"origin": "'shop'", "total": "net + tax"})
+
+    made = put_through(
+        rule,
+        T(1, insert("customers", **ANN), insert("customers", **BOB)),
+        T(2, update("customers", ANN, {"name": "anna", "net": "3.00"}), delete("customers", **BOB)),
+    )
+
+    ann = {
+        "id": "1",
+        "full_name": "ann",
+        "net": "1.00",
+        "tax": "0.19",
+        "region": "EU",
+        "origin": "shop",
+        "total": "1.19",
+    }
+    bob = {"id": "2", "full_name": "bob", "net": "2.00", "tax": None, "region": "US", "origin": "shop", "total": None}
+    assert made == [
+        ("insert", None, ann),
+        ("insert", None, bob),
+        ("update", ann, {"full_name": "anna", "net": "3.00", "total": "3.19"}),
+        ("delete", bob, None),
+    ]
+    assert [(column.name, column.type) for column in rule.table.columns[-2:]] == [
+        ("origin", "text"),
+        ("total", "numeric(11,2)"),
+    ]
+
+
+def test_an_update_that_moves_a_row_in_or_out_of_the_subset_becomes_an_insert_or_a_delete() -> None:
+    rule = rule_of(TABLE, rows="region = 'EU'")
+
+    made = put_through(
+        rule,
+        T(1, insert("customers", **ANN), insert("customers", **BOB)),
+        T(2, update("customers", BOB, {"name": "rob"})),
+        T(3, update("customers", BOB | {"name": "rob"}, {"region": "EU", "tax": "1.00"})),
+        T(4, update("customers", ANN, {"name": "anna"}), update("customers", ANN | {"name": "anna"}, {"region": None})),
+        T(5, delete("customers", **(ANN | {"name": "anna", "region": None}))),
+        T(6, delete("customers", **(BOB | {"region": "EU"}))),
+    )
+
+    assert made == [
+        ("insert", None, ANN),
+        ("insert", None, BOB | {"name": "rob", "region": "EU", "tax": "1.00"}),
+        ("update", ANN, {"name": "anna"}),
+        ("delete", ANN | {"name": "anna"}, None),
+        ("delete", BOB | {"region": "EU"}, None),
+    ]
+
+
+def test_an_update_of_nothing_that_the_target_has_is_left_out() -> None:
+    rule = rule_of(TABLE, drop=["ssn"], add={"is_dear": "net > 100"})
+
+    made = put_through(rule, T(1, update("customers", ANN, {"ssn": "9"}), update("customers", ANN, {"net": "101.00"})))
+
+    assert [(op, after) for op, _, after in made] == [("update", {"net": "101.00", "is_dear": "true"})]
+
+
+@pytest.mark.parametrize(
+    ("operations", "left"),
+    [
+        (["insert", "update"], ["insert", "update", "insert"]),
+        (["delete", "truncate"], ["delete", "delete", "truncate"]),
+        (["truncate"], ["truncate"]),
+    ],
+)
+def test_operations_are_chosen_by_what_a_change_has_become(operations: list[str], left: list[str]) -> None:
+    rule = rule_of(TABLE, rows="region = 'EU'", operations=operations)
+
+    made = put_through(
+        rule,
+        T(1, insert("customers", **ANN), update("customers", ANN, {"name": "x"}), delete("customers", **ANN)),
+        T(2, update("customers", BOB, {"region": "EU"}), update("customers", ANN, {"region": "US"})),
+        T(3, truncate("customers")),
+    )
+
+    assert [op for op, _, _ in made] == left
+
+
+def test_rows_of_a_first_copy_become_what_their_changes_would() -> None:
+    rule = rule_of(TABLE, rename={"name": "full_name"}, drop=["ssn"], add={"total": "net + tax"}, rows="region = 'EU'")
+    rows = pa.RecordBatch.from_pylist([BOB, ANN], schema=pa.schema([(name, pa.string()) for name in TYPES]))
+
+    made = rule.rows(rows)
+
+    assert made.to_pylist() == [after for _, _, after in put_through(rule, T(1, insert("customers", **ANN)))]
+    assert made.schema.names == rule.table.column_names
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rename": {"id": "name", "name": "id"}},
+        {"rename": {"id": 'a "b"', "name": "x,y"}},
+        {"keep": ["region"], "rename": {"region": "name"}},
+        {"drop": ["id", "ssn", "net", "tax", "region"], "rename": {"name": "ssn"}},
+        {"keep": ["id", "name", "region"], "rename": {"id": "1", "name": "2", "region": "3"}},
+        {"drop": ["name"], "add": {"name": "upper(region)"}},
+    ],
+)
+@pytest.mark.parametrize("row", [ANN, BOB, ANN | {"name": '"ssn":"', "ssn": ',"id":null', "region": '\\"}{'}])
+def test_whatever_names_are_called_their_values_follow_them(settings: Any, row: Any) -> None:
+    rule = rule_of(TABLE, **settings)
+    drop, rename = settings.get("drop", ()), settings.get("rename", {})
+    expected = {
+        rename.get(name, name): value
+        for name, value in row.items()
+        if name in settings.get("keep", row) and name not in drop
+    }
+    if "add" in settings:
+        expected["name"] = row["region"].upper()
+
+    made = put_through(rule, T(1, insert("customers", **row), delete("customers", **row)))
+
+    assert made == [("insert", None, expected), ("delete", expected, None)]
+
+
+def test_the_key_of_a_change_follows_its_columns() -> None:
+    table = schema({"a": "integer", "b": "integer", "c": "text"}, primary_key=Unique("k", ("a", "b"), ("a", "b")))
+    batch = as_batch(
+        [T(1, insert("customers", a=1, b=2, c="x"), update("customers", {"a": 1, "b": 2, "c": "x"}, {"c": "y"}))]
+    )
+    batch = batch.set_column(batch.schema.get_field_index(c.KEY), c.KEY, pa.array(['{"a":"1","b":"2"}'] * 2))
+
+    renamed = rule_of(table, rename={"b": "z"})
+    dropped = rule_of(table, drop=["b"])
+    moved = rule_of(table, rows="c = 'y'")
+
+    assert renamed.changes(batch)[c.KEY].to_pylist() == ['{"a":"1","z":"2"}'] * 2
+    assert dropped.changes(batch)[c.KEY].to_pylist() == [None, None]
+    assert moved.changes(batch)[c.KEY].to_pylist() == ['{"a":"1","b":"2"}']
+    assert (renamed.keeps_key, dropped.keeps_key, moved.keeps_key) == (True, False, True)
+
+
+def test_keys_and_references_are_those_of_the_target() -> None:
+    orders = TableName("public", "orders")
+    customer = ForeignKey("f", orders, ("customer",), CUSTOMERS, ("id",))
+    other = ForeignKey("g", orders, ("region",), TableName("public", "regions"), ("id",))
+    rules = rule_set(
+        {
+            "tables": {
+                "public.customers": {"to": "sales.clients", "rename": {"id": "client"}},
+                "public.orders": {"rename": {"customer": "client"}, "drop": ["note"]},
+                "public.*": {"to": "sales.*"},
+                "public.regions": {"drop": ["id"]},
+            }
+        }
+    )
+    types = {"id": "integer", "customer": "integer", "region": "text", "note": "text"}
+    table = schema(types, orders, foreign_keys=(customer, other), uniques=(Unique("u", ("note",), ("note",)),))
+    parent = schema(TYPES, referenced_by=(customer,), uniques=(Unique("e", (), ("id",)),), checks=("net > 0",))
+
+    made, above = rules.rule(table, table), rules.rule(parent, parent)
+
+    assert made is not None
+    assert above is not None
+    child, clients = TableName("sales", "orders"), TableName("sales", "clients")
+    moved = replace(customer, child=child, columns=("client",), parent=clients, parent_columns=("client",))
+    assert (made.table.name, made.table.foreign_keys, made.table.uniques) == (child, (moved,), ())
+    assert above.table.referenced_by == (moved,)
+    assert above.table.primary_key == Unique("customers_pkey", ("client",), ("client",))
+    assert (above.table.uniques[0].mentions, above.table.checks) == (("client",), ())
+
+
+def test_changes_of_a_part_get_the_name_of_its_root_and_the_version_they_are_given() -> None:
+    rules = rule_set({"tables": {"public.orders": {"to": "sales.*", "rename": {"name": "n"}}}})
+    root, part = (schema(TYPES, TableName("public", name)) for name in ("orders", "orders_1"))
+
+    rule = rules.rule(part, root)
+    assert rule is not None
+    (made,) = StreamRules({(part.name, 1): rule.numbered(7)}).apply([as_batch([T(1, insert("orders_1", **ANN))])])
+
+    assert [made[name][0].as_py() for name in (c.SCHEMA_NAME, c.TABLE_NAME, c.TABLE_VERSION)] == ["sales", "orders", 7]
+    assert rules.rule(part, part) is None
+
+
+def test_other_tables_pass_between_in_order_and_unread() -> None:
+    rule = rule_of(TABLE, rows="region = 'EU'", drop=["ssn"])
+    batch = as_batch(
+        [
+            T(1, insert("other", x=1), insert("customers", **BOB), insert("customers", **ANN), insert("other", x=2)),
+            T(2, truncate("customers"), delete("customers", **BOB), insert("third", y=1)),
+        ]
+    )
+    unread = batch.to_pylist()
+    unread[0][c.AFTER] = "not JSON"
+    batch = pa.RecordBatch.from_pylist(unread, schema=batch.schema)
+    stream = pickle.loads(pickle.dumps(StreamRules({(CUSTOMERS, 1): rule})))
+
+    (made,) = stream.apply([batch, batch.slice(1, 1), batch.slice(0, 0)])
+
+    assert made.schema == batch.schema
+    assert [(row[c.COMMIT_SCN], row[c.CHANGE_SEQ], row[c.TABLE_NAME]) for row in made.to_pylist()] == [
+        (1, 0, "other"),
+        (1, 2, "customers"),
+        (1, 3, "other"),
+        (2, 0, "customers"),
+        (2, 2, "third"),
+    ]
+    assert made[c.AFTER][0].as_py() == "not JSON"
+    assert as_seen([made.slice(1, 1)]) == [("insert", None, {n: v for n, v in ANN.items() if n != "ssn"})]
+
+
+@pytest.mark.parametrize("settings", [{"rows": "region = 'EU'"}, {"add": {"x": "region"}}, {"rows": "id = 1"}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        update("customers", {"id": "1"}, {"name": "x"}),
+        update("customers", {"id": "1"}, {"region": "EU"}),
+        delete("customers", id="1"),
+        insert("customers", id="1"),
+    ],
+)
+def test_what_the_source_did_not_log_is_not_guessed(settings: Any, change: Any) -> None:
+    rule = rule_of(TABLE, **settings)
+    if settings == {"rows": "id = 1"}:
+        assert put_through(rule, T(7, change))[0][0] == change.op
+        return
+
+    with pytest.raises(
+        MalformedInputError, match=r"rules\.tables\.public\.customers\.\w.*lacks column 'region'"
+    ) as caught:
+        put_through(rule, T(7, change))
+
+    assert "table public.customers, positions 7 to 7" in caught.value.where
+
+
+def test_a_row_that_moves_in_must_be_known_whole() -> None:
+    rule = rule_of(TABLE, rows="region = 'EU'")
+    with pytest.raises(MalformedInputError, match="lacks column 'name'"):
+        put_through(rule, T(7, update("customers", {"id": "1", "region": "US"}, {"region": "EU"})))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"rows": "CAST(name AS INTEGER) > 1"}, {"add": {"n": "CAST(name AS INTEGER)", "m": "1"}}]
+)
+def test_a_row_without_a_value_stops_the_work_and_is_not_shown(settings: Any) -> None:
+    rule = rule_of(TABLE, **settings)
+    with pytest.raises(OperatorError, match=r"CAST\(name AS INTEGER\).*has no value for a row") as caught:
+        put_through(rule, T(1, insert("customers", **(ANN | {"name": "s3cret"}))))
+    with pytest.raises(OperatorError):
+        rule.rows(pa.RecordBatch.from_pylist([ANN | {"name": "s3cret"}]))
+    assert "s3cret" not in str(caught.value)
+    assert caught.value.__suppress_context__
+
+
+STEP = """
+import pyarrow.compute as pc
+
+def mask(rows):
+    at = rows.schema.get_field_index("full_name")
+    return rows.set_column(at, "full_name", pc.utf8_slice_codeunits(rows["full_name"], 0, 1))
+
+def fail(rows):
+    raise ValueError(rows["full_name"][0].as_py())
+
+def fewer(rows):
+    return rows.slice(1)
+
+def others(rows):
+    return rows.drop_columns(["id"])
+
+def numbers(rows):
+    return rows.set_column(0, "id", rows["id"].cast("int64"))
+
+def nothing(rows):
+    pass
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("steps")
+    (folder / "steps_of_tests.py").write_text(STEP)
+    return folder
+
+
+def test_a_step_sees_old_and_new_rows_alike_and_comes_last(folder: Path) -> None:
+    rule = rule_of(TABLE, folder, rename={"name": "full_name"}, keep=["id", "name"], step="steps_of_tests:mask")
+    rule = pickle.loads(pickle.dumps(rule))
+
+    made = put_through(
+        rule,
+        T(1, insert("customers", **ANN), update("customers", ANN, {"name": "anna"}), truncate("customers")),
+        T(2, update("customers", ANN | {"name": "anna"}, {"name": "bea"}), delete("customers", **BOB)),
+    )
+
+    assert made == [
+        ("insert", None, {"id": "1", "full_name": "a"}),
+        ("truncate", None, None),
+        ("update", {"id": "1", "full_name": "a"}, {"full_name": "b"}),
+        ("delete", {"id": "2", "full_name": "b"}, None),
+    ]
+    assert rule.rows(pa.RecordBatch.from_pylist([ANN])).to_pylist() == [{"id": "1", "full_name": "a"}]
+    assert not rule.keeps_key
+
+
+@pytest.mark.parametrize(
+    ("step", "what"),
+    [
+        ("fail", r"failed: ValueError at steps_of_tests\.py:9"),
+        ("fewer", "returned 0 rows for 1"),
+        ("others", "returned the columns"),
+        ("numbers", "returned int64, not text, for the column 'id'"),
+        ("nothing", "returned NoneType, not an Arrow table"),
+    ],
+)
+def test_a_step_that_does_not_keep_its_promise_stops_the_work(folder: Path, step: str, what: str) -> None:
+    rule = rule_of(TABLE, folder, rename={"name": "full_name"}, step=f"steps_of_tests:{step}")
+    with pytest.raises(OperatorError, match=what) as caught:
+        put_through(rule, T(1, insert("customers", **(ANN | {"name": "s3cret"}))))
+    assert "s3cret" not in str(caught.value)
+    assert caught.value.where == "table public.customers"
