@@ -195,7 +195,7 @@ FAULTS = {
     "source: trigger_queue": ("source: log", "11: capture.source: must be 'trigger_queue', not 'log'"),
     "[public.*]": (
         "[a.b, c]",
-        "13: capture.tables: 'c' is not a table pattern. Write schema.table, with * and ? as you like;"
+        "13: capture.tables.1: 'c' is not a table pattern. Write schema.table, with * and ? as you like;"
         ' a part with a dot in it in double quotes: "a.b".*',
     ),
     "connection: target": ("connection: [target]", "15: apply.connection: must be a valid string"),

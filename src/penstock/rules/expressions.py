@@ -168,6 +168,8 @@ def evaluate(expressions: Sequence[Expression], columns: Mapping[str, pa.Array],
     if not expressions:
         return []
     inputs = {name: how for expression in expressions for name, how in expression.inputs.items()}
+    if _is_ambiguous(inputs):
+        return [evaluate([expression], columns, count)[0] for expression in expressions]
     # A table without columns has no rows.
     rows = pa.table({name: columns[name] for name in inputs} or {"": pa.nulls(count, pa.bool_())})
     read = [f"{how.read.replace('{}', _quote(name))} AS {_quote(name)}" for name, how in inputs.items()]
@@ -230,6 +232,8 @@ def _checked(sql: str, table: TableSchema, place: str) -> tuple[Mapping[str, Inp
     """The columns that an expression looks at, and the type of its value."""
     names = dict.fromkeys(_column(node, table, place) for node in _parts(sql, place) if node["class"] == "COLUMN_REF")
     inputs = {name: Input.of(table.by_name[name]) for name in names}
+    if _is_ambiguous(inputs):
+        raise ConfigError(f"{place}{sql!r} names two columns that differ only in case, which are one in an expression")
     typed = ", ".join(f"CAST(NULL AS {how.type}) AS {_quote(name)}" for name, how in inputs.items())
     query = f"DESCRIBE SELECT {_bracketed(sql)} FROM (SELECT {typed or 'NULL'})"
     try:
@@ -330,6 +334,12 @@ def _column(part: Mapping[str, Any], table: TableSchema, place: str) -> str:
     if name.lower() in _CLOCKS:
         raise ConfigError(f"{place}{name} does not yield the same for the same row")
     raise ConfigError(f"{place}table {table.name} has no column {name!r}{nearest(name, table.column_names)}")
+
+
+def _is_ambiguous(names: Iterable[str]) -> bool:
+    """Whether DuckDB, to which case means nothing, would take two columns for one."""
+    names = list(names)
+    return len({name.lower() for name in names}) < len(names)
 
 
 _ROWS = '"rows"'
