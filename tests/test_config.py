@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from psycopg.conninfo import conninfo_to_dict
 
 from penstock.apply.process import CommitSerialization
-from penstock.config import PipelineConfig, json_schema, load, parse
+from penstock.config import PipelineConfig, RulesConfig, json_schema, load, parse
 from penstock.dialects.postgres.connection import conninfo, label
 from penstock.errors import ConfigError
 
@@ -98,6 +98,59 @@ def test_a_path_that_says_where_it_is_stays_as_it_is(path: str, tmp_path: Path) 
 )
 def test_a_fault_of_publishing_is_told_with_its_line(old: str, new: str, fault: str) -> None:
     (found,) = faults(PUBLISHING.replace(old, new))
+
+    assert found.startswith(fault)
+
+
+RULES = (
+    GOOD
+    + """\
+rules:
+  include: [public.*]
+  exclude: ["public.audit_*"]
+  tables:
+    public.*:
+      to: sales.*
+    public.customers:
+      rename: {name: full_name}
+      operations: [insert, update]
+"""
+)
+
+
+def test_rules_know_the_lines_they_stand_in() -> None:
+    rules = read(RULES).rules
+
+    assert rules is not None
+    assert rules.place("tables", "public.customers", "rename", "name") == (
+        "p.yaml:23: rules.tables.public.customers.rename.name: "
+    )
+    assert read(GOOD).rules is None
+    assert RulesConfig().place("exclude", 0) == "rules.exclude.0: "
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("    public.*:", "    public:", "20: rules.tables.public: 'public' is not a table pattern."),
+        ("[public.*]\n  exclude", "[a]\n  exclude", "17: rules.include.0: 'a' is not a table pattern."),
+        ("to: sales.*", "to: sales.all", "21: rules.tables.public.*.to: 'sales.all' gives all tables that 'public.*'"),
+        ("to: sales.*", "to: sales.**", "21: rules.tables.public.*.to: 'sales.**' does not name a table."),
+        ("to: sales.*", "to: sales", "21: rules.tables.public.*.to: 'sales' does not name a table."),
+        ("to: sales.*", "too: sales.*", "21: rules.tables.public.*.too: is not an option; did you mean 'to'?"),
+        ("rename: {name: full_name}", "step: a b", "23: rules.tables.public.customers.step: must be module:function"),
+        ("rename: {name: full_name}", "keep: []", "23: rules.tables.public.customers.keep: "),
+        ("rename: {name: full_name}", "add: {n: 5}", "23: rules.tables.public.customers.add.n: must be a valid string"),
+        (
+            "update]",
+            "upsert]",
+            "24: rules.tables.public.customers.operations.1: must be 'insert', 'update', 'delete' or",
+        ),
+    ],
+)
+def test_a_fault_of_rules_is_told_with_its_line(old: str, new: str, fault: str) -> None:
+    assert old in RULES
+    (found,) = faults(RULES.replace(old, new))
 
     assert found.startswith(fault)
 

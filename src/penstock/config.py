@@ -372,6 +372,8 @@ class _Document:
                 what = f"must be {error['ctx']['expected']}{shown}"
             case "value_error":
                 what = str(error["ctx"]["error"])
+            case "string_pattern_mismatch" if path[-1] == "step":
+                what = f"must be module:function{shown}"
             case "string_pattern_mismatch":
                 what = f"must be lower-case letters, digits and underscores, at most 36, beginning with a letter{shown}"
             case _:

@@ -66,6 +66,7 @@ _DURATION = (
     f" + {_part('2', 'S', 'DECIMAL(18,6)', 1_000_000)} AS BIGINT)) ELSE CAST({{}} AS INTERVAL) END"
 )
 
+_DECIMAL = re.compile(r"DECIMAL\(\d+,\d+\)")
 _SIZE = re.compile(r"\((\d+),(-?\d+)\)")
 
 
@@ -126,7 +127,7 @@ class Output:
     @classmethod
     def of(cls, kind: str) -> Output | None:
         """The column for values of one of DuckDB's types; None where there is none."""
-        if kind.startswith("DECIMAL("):
+        if _DECIMAL.fullmatch(kind):
             return cls(kind.replace("DECIMAL", "numeric"))
         return _OUTPUTS.get(kind)
 
