@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import psycopg
 
@@ -72,6 +72,7 @@ class Blueprint:
         parts: What the tables have that may have come later.
         calls: Functions and operators that the tables call when rows are written to them, by kind and name.
         computed: The expressions of generated columns, by table and column.
+        notes: What a table that is made will lack, by table.
     """
 
     types: Sequence[tuple[TableName, str | None, str | None]]
@@ -79,6 +80,7 @@ class Blueprint:
     parts: Parts
     calls: Sequence[tuple[str, TableName]]
     computed: Mapping[tuple[TableName, str], str]
+    notes: Mapping[TableName, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

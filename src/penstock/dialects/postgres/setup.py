@@ -144,6 +144,7 @@ def plan_target(
     missing = [name for name in source if name not in existing]
     plan.steps += _schema_steps(connection, missing, blueprint)
     _plan_types(connection, plan, blueprint, missing)
+    plan.notes += [note for name in missing for note in blueprint.notes.get(name, ())]
     there = set(list_tables(connection))
     parents = _plan_pieces(plan, [piece for piece in blueprint.pieces if piece.root in missing], there | set(missing))
     has_parts = _plan_parts(connection, plan, blueprint, existing, there)

@@ -1,0 +1,152 @@
+"""How to make tables from what is known of them when their own database cannot be asked: from schemas alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from penstock.change import TableName
+from penstock.dialects.postgres.blueprint import Blueprint, Parts, Piece
+from penstock.dialects.postgres.connection import quote
+from penstock.schema import Column, ForeignKey, TableSchema, Unique
+
+
+def blueprint_of(tables: Iterable[TableSchema]) -> Blueprint:
+    """Say how to make tables, from schemas alone: an archive's, or those that rules make of a source's tables.
+
+    Each table has the columns, what may be null, the keys and the foreign keys that its schema names; a foreign key
+    whose parent is not there is left out by whoever carries the blueprint out. What a schema cannot say in full is left
+    out here, with a note: expressions, exclusion constraints, partitions. A domain becomes the type below it. Any
+    other type that is not PostgreSQL's own is asked for at the target: its definition is in no schema.
+    """
+    tables = list(tables)
+    names = _Names(tables)
+    pieces = [Piece(table.name, "table", table.name, None, None, _table_sql(table)) for table in tables]
+    for table in tables:
+        pieces += [_unique_piece(table, key, names) for key in table.all_uniques if key.columns]
+    for table in tables:
+        pieces += [_foreign_key_piece(table, key) for key in table.foreign_keys]
+    types = sorted({name for table in tables for column in table.columns if (name := _foreign_type(column))})
+    return Blueprint(
+        types=[(name, None, None) for name in types],
+        pieces=pieces,
+        parts=Parts({}, {}, {}),
+        calls=(),
+        computed={},
+        notes={table.name: list(_notes(table)) for table in tables},
+    )
+
+
+class _Names:
+    """The names of indexes: a schema holds each once, and tables too; another database may know no such rule."""
+
+    def __init__(self, tables: Sequence[TableSchema]) -> None:
+        self._taken = {table.name for table in tables}
+
+    def take(self, schema: str, name: str) -> str | None:
+        """Return the name while it is free; None where the server has to find one."""
+        wanted = TableName(schema, name)
+        if wanted in self._taken:
+            return None
+        self._taken.add(wanted)
+        return name
+
+
+def _table_sql(table: TableSchema) -> str:
+    columns = ", ".join(_column_sql(column) for column in table.columns)
+    return f"CREATE TABLE {quote(table.name.schema, table.name.name)} ({columns})"
+
+
+def _column_sql(column: Column) -> str:
+    identity = " GENERATED ALWAYS AS IDENTITY" if column.is_identity_always and column.is_integer else ""
+    return f"{quote(column.name)} {_type_sql(column)}{identity}{'' if column.is_nullable else ' NOT NULL'}"
+
+
+def _type_sql(column: Column) -> str:
+    if not _is_domain(column):
+        return column.type
+    # The type that is staged has the domain's length, but for two that are staged as another type.
+    return column.base_type if column.base_type in ("bytea", "money") else column.staging_type
+
+
+def _is_domain(column: Column) -> bool:
+    """Whether the type is a user's name for another one; a length may follow the name of any type."""
+    return _is_qualified(column.type) and not column.type.startswith(column.base_type)
+
+
+def _is_qualified(type_: str) -> bool:
+    """Whether a type is not PostgreSQL's own: only then its schema is named."""
+    return "." in type_
+
+
+def _foreign_type(column: Column) -> TableName | None:
+    """The type that the target must have already; None where it is PostgreSQL's own."""
+    if not _is_qualified(column.base_type):
+        return None
+    schema, name = _split(column.base_type.removesuffix("[]"))
+    return TableName(schema, name)
+
+
+def _split(qualified: str) -> tuple[str, str]:
+    """Read the two parts of a name as the server writes it, quoted where it must be."""
+    parts: list[str] = []
+    rest = qualified
+    while rest:
+        if rest.startswith('"'):
+            end = 1
+            while (end := rest.index('"', end)) + 1 < len(rest) and rest[end + 1] == '"':
+                end += 2
+            parts.append(rest[1:end].replace('""', '"'))
+            rest = rest[end + 2 :]
+        else:
+            part, _, rest = rest.partition(".")
+            parts.append(part)
+    return parts[0], ".".join(parts[1:])
+
+
+def _unique_piece(table: TableSchema, key: Unique, names: _Names) -> Piece:
+    is_primary = key is table.primary_key
+    name = names.take(table.name.schema, key.name)
+    sql = _alter(table, name) + ("PRIMARY KEY" if is_primary else "UNIQUE")
+    sql += f"{' NULLS NOT DISTINCT' if key.nulls_are_equal and not is_primary else ''} ({_list(key.columns)})"
+    sql += _deferrable(key.is_deferrable)
+    return Piece(table.name, "primary key" if is_primary else "unique key", table.name, key.name, None, sql)
+
+
+def _foreign_key_piece(table: TableSchema, key: ForeignKey) -> Piece:
+    parent = quote(key.parent.schema, key.parent.name)
+    sql = (
+        f"{_alter(table, key.name)}FOREIGN KEY ({_list(key.columns)})"
+        f" REFERENCES {parent} ({_list(key.parent_columns)}){' MATCH FULL' if key.is_match_full else ''}"
+        f"{_deferrable(key.is_deferrable)}"
+    )
+    return Piece(table.name, "foreign key", table.name, key.name, key.parent, sql)
+
+
+def _alter(table: TableSchema, name: str | None) -> str:
+    named = f"CONSTRAINT {quote(name)} " if name else ""
+    return f"ALTER TABLE {quote(table.name.schema, table.name.name)} ADD {named}"
+
+
+def _list(columns: Iterable[str]) -> str:
+    return ", ".join(map(quote, columns))
+
+
+def _deferrable(is_deferrable: bool) -> str:
+    return " DEFERRABLE INITIALLY DEFERRED" if is_deferrable else ""
+
+
+def _notes(table: TableSchema) -> Iterator[str]:
+    """What the table that is made will lack."""
+    made = f"table {table.name} is made"
+    for column in table.columns:
+        if column.is_generated:
+            yield f"{made} with column {column.name!r} as a plain one, which takes the values that the source computed"
+        if _is_domain(column):
+            yield f"{made} with column {column.name!r} as {_type_sql(column)}, without domain {column.type}"
+    for key in table.all_uniques:
+        if not key.columns:
+            yield f"{made} without unique index {key.name!r}: its expression or condition is not known"
+    for exclusion in table.exclusions:
+        yield f"{made} without exclusion constraint {exclusion.name!r}: its index is not known"
+    if table.is_partitioned:
+        yield f"{made} without partitions; a TRUNCATE of one partition alone goes to the error queue"
