@@ -228,6 +228,28 @@ def test_what_is_given_is_taken() -> None:
             "publish: {to: files, path: a}\napply:",
             "14: publish: a pipeline has either apply or publish, not both",
         ),
+        ("  connection: source\n", "", "10: capture.connection: is missing"),
+        (
+            "  connection: source\n",
+            "  path: archive\n",
+            "12: capture.path: only capture.source change_files has a path",
+        ),
+        ("source: trigger_queue", "source: change_files", "10: capture.path: is missing"),
+        (
+            "source: trigger_queue\n",
+            "source: change_files\n  path: a\n",
+            "13: capture.connection: change files are read from capture.path, through no connection",
+        ),
+        (
+            "source: trigger_queue\n  connection: source\n",
+            "source: change_files\n  path: ' '\n",
+            "12: capture.path: is empty",
+        ),
+        (
+            "source: trigger_queue\n  connection: source\n",
+            "source: change_files\n  path: a\n  row_triggers: [a.b]\n",
+            "13: capture.row_triggers: an archive has no triggers",
+        ),
         ("version: 1", "version: 1\nversion: 1", "2: version is given twice"),
         ("  connection: target", "  connection: target\n  connection: target", "16: apply.connection is given twice"),
     ],
@@ -245,7 +267,10 @@ FAULTS = {
         "postgresql://${env:NOBODY}@one/shop",
         "6: connections.source.url: environment variable NOBODY is not set",
     ),
-    "source: trigger_queue": ("source: log", "11: capture.source: must be 'trigger_queue', not 'log'"),
+    "source: trigger_queue": (
+        "source: log",
+        "11: capture.source: must be 'trigger_queue' or 'change_files', not 'log'",
+    ),
     "[public.*]": (
         "[a.b, c]",
         "13: capture.tables.1: 'c' is not a table pattern. Write schema.table, with * and ? as you like;"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import quote
 
 import yaml
@@ -39,6 +39,8 @@ _MAY_BE_SECRET = re.compile(r"://|@|password", re.IGNORECASE)
 _PUBLISHING_TASKS = 2
 
 Path_ = tuple[str | int, ...]
+
+_Path = TypeVar("_Path", str, str | None)
 
 
 class _Part(BaseModel):
@@ -67,8 +69,24 @@ class ConnectionConfig(_Part):
 class CaptureConfig(_Part):
     """Where changes come from."""
 
-    source: Literal["trigger_queue"] = Field(description="How changes are captured")
-    connection: str = Field(description="Name of the connection to capture from")
+    model_config = ConfigDict(
+        json_schema_extra={
+            "if": {"properties": {"source": {"const": "change_files"}}},
+            "then": {"required": ["path"]},
+            "else": {"required": ["connection"]},
+        }
+    )
+
+    source: Literal["trigger_queue", "change_files"] = Field(
+        description="How changes are captured: trigger_queue by triggers, change_files from an archive of another"
+        " pipeline's"
+    )
+    connection: str | None = Field(default=None, description="trigger_queue: name of the connection to capture from")
+    path: str | None = Field(
+        default=None,
+        description="change_files: folder of the archive, which may be below that of this file, or an url of an"
+        " object store",
+    )
     tables: list[Pattern] = Field(
         min_length=1, description="Patterns schema.table with * and ?, names as they stand in the catalogue"
     )
@@ -77,6 +95,16 @@ class CaptureConfig(_Part):
         description="Patterns of those tables that are mostly written one row at a time: row triggers cost such a"
         " statement less, and one that writes many rows more",
     )
+
+    @property
+    def name(self) -> str:
+        """What the source is called, in the ledger and in the changes."""
+        return self.connection or self.source
+
+    @field_validator("path")
+    @classmethod
+    def _is_a_place(cls, path: str | None) -> str | None:
+        return _not_empty(path)
 
 
 class ApplyConfig(_Part):
@@ -121,9 +149,7 @@ class PublishConfig(_Part):
     @field_validator("path")
     @classmethod
     def _is_a_place(cls, path: str) -> str:
-        if not path.strip():
-            raise ValueError("is empty")
-        return path
+        return _not_empty(path)
 
 
 class TableRuleConfig(_Part):
@@ -209,10 +235,12 @@ class PipelineConfig(_Part):
 
     def with_folder(self, folder: Path) -> PipelineConfig:
         """The same pipeline, whose files are kept below a folder unless their path says another place."""
-        if self.publish is None or "://" in self.publish.path:
-            return self
-        path = str((folder / Path(self.publish.path).expanduser()).absolute())
-        return self.model_copy(update={"publish": self.publish.model_copy(update={"path": path})})
+        capture, publish = self.capture, self.publish
+        if capture.path is not None:
+            capture = capture.model_copy(update={"path": _below(folder, capture.path)})
+        if publish is not None:
+            publish = publish.model_copy(update={"path": _below(folder, publish.path)})
+        return self.model_copy(update={"capture": capture, "publish": publish})
 
     def with_master(self, master: str) -> PipelineConfig:
         """The same pipeline with another master of Spark's."""
@@ -237,6 +265,17 @@ class PipelineConfig(_Part):
             names.get(name, name): str(value).lower() if isinstance(value, bool) else str(value)
             for name, value in self.spark.items()
         }
+
+
+def _not_empty(path: _Path) -> _Path:
+    if path is not None and not path.strip():
+        raise ValueError("is empty")
+    return path
+
+
+def _below(folder: Path, path: str) -> str:
+    """A path as it is taken from the pipeline file's folder; an url stays what it is."""
+    return path if "://" in path else str((folder / Path(path).expanduser()).absolute())
 
 
 @dataclass(frozen=True)
@@ -289,7 +328,7 @@ def parse(text: str, *, name: str, environment: Mapping[str, str], folder: Path 
     if not isinstance(data, dict):
         raise _faults(name, [_Fault(1, "a pipeline file is a mapping: version, name, connections, capture, apply")])
     faults = document.faults + document.resolve(data, environment, folder) + document.unknown_connections(data)
-    faults += document.outputs(data) + document.names_of_many(data)
+    faults += document.outputs(data) + document.place(data) + document.names_of_many(data)
     config = None
     try:
         config = PipelineConfig.model_validate(data)
@@ -299,7 +338,7 @@ def parse(text: str, *, name: str, environment: Mapping[str, str], folder: Path 
         raise _faults(name, faults)
     if config.rules is not None:
         config.rules.read_from(name, document.lines_below("rules"))
-    return config if config.publish is None else config.with_folder(folder)
+    return config.with_folder(folder)
 
 
 class _Document:
@@ -427,6 +466,34 @@ class _Document:
     def lines_below(self, part: str) -> Mapping[Path_, int]:
         """The line of everything in a part, by its path in there."""
         return {path[1:]: line for path, line in self._lines.items() if path[:1] == (part,)}
+
+    def place(self, data: Any) -> list[_Fault]:
+        """Say what does not go with the kind of source."""
+        capture = data.get("capture")
+        if not isinstance(capture, dict):
+            return []
+        match capture.get("source"):
+            case "trigger_queue":
+                needed, odd = "connection", {"path": "only capture.source change_files has a path"}
+            case "change_files":
+                needed = "path"
+                odd = {
+                    "connection": "change files are read from capture.path, through no connection",
+                    "row_triggers": "an archive has no triggers",
+                }
+                if data.get("publish") is not None:
+                    what = "publish: what comes from change files is published already; it can be applied"
+                    return [_Fault(self._line(("publish",)), what)]
+            case _:
+                return []
+        faults = [
+            _Fault(self._line(path := ("capture", name)), f"{_dotted(path)}: {why}")
+            for name, why in odd.items()
+            if capture.get(name) is not None
+        ]
+        if capture.get(needed) is None:
+            faults.append(_Fault(self._line(("capture",)), f"capture.{needed}: is missing"))
+        return faults
 
     def _line(self, path: Path_) -> int:
         return _line_of(self._lines, path)

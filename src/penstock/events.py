@@ -35,6 +35,7 @@ class Event(StrEnum):
     NOTE = "note"
     RUN_STOPPING = "run.stopping"
     RUN_CAUGHT_UP = "run.caught_up"
+    RUN_ARRIVED = "run.arrived"
     RUN_STOPPED = "run.stopped"
     RUN_FAILED = "run.failed"
 

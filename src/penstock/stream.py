@@ -85,7 +85,10 @@ class Slice:
         return len(self) > 0 and self.after <= position < self.commit_scns[-1]
 
     def take(self, after: Scn, limit: Limit, until: Scn | None) -> Self:
-        """Return those behind a position, as many as the limit allows, and at most up to `until`; at least one."""
+        """Return those behind a position, as many as the limit allows, and at most up to `until`.
+
+        At least one, unless none lies before `until`: then only the position moves.
+        """
         skip = int(np.searchsorted(self.commit_scns, after, side="right"))
         changes, size_bytes = self.changes[skip:], self.size_bytes[skip:]
         is_large = (changes > limit.large_changes) | (size_bytes > limit.large_bytes)
@@ -95,11 +98,14 @@ class Slice:
             _fitting(size_bytes, limit.max_bytes),
             max(1, int(np.argmax(is_large))) if is_large.any() else len(is_large),
         )
-        if until is not None:
-            count = min(count, int(np.searchsorted(self.commit_scns[skip:], until, side="right")))
-        part = self._cut(skip, skip + count)
-        end = part.end if until is None else Scn(min(part.end, until))
-        return replace(part, after=after, end=end, is_large=bool(is_large[:1].any()))
+        if until is None:
+            part = self._cut(skip, skip + count)
+            return replace(part, after=after, is_large=bool(is_large[:1].any()))
+        upto = int(np.searchsorted(self.commit_scns[skip:], until, side="right"))
+        part = self._cut(skip, skip + min(count, upto))
+        # With all of them taken the slice reaches as far as it was asked to, though no transaction may lie there.
+        end = Scn(min(self.end if count >= upto else part.end, until))
+        return replace(part, after=after, end=end, is_large=bool(is_large[:upto][:1].any()))
 
     def split(self, parts: int) -> list[Self]:
         """Cut into at most `parts` slices of about equal numbers of changes; no transaction is cut."""
@@ -178,6 +184,21 @@ def root_versions(versions: Iterable[TableVersion]) -> dict[TableName, TableVers
 
 
 @dataclass(frozen=True)
+class StoredCopy:
+    """Rows of tables as of a position, which the source holds beside its changes.
+
+    Attributes:
+        id: Drawn when the copy was made.
+        cut: Its position; the mark is empty where the source has no cut there.
+        tables: Whose newest copy it is, at the position that was asked for.
+    """
+
+    id: str
+    cut: Anchor
+    tables: frozenset[TableName]
+
+
+@dataclass(frozen=True)
 class Backlog:
     """What waits at the source after a position.
 
@@ -229,12 +250,15 @@ class Source(Protocol):
     def hold_against(self, history: History) -> None:
         """Make sure that a process's history is that of the source; otherwise raise as `join` does."""
 
-    def next_slice(self, after: Scn, limit: Limit, *, anchor: Anchor | None = None) -> Slice | None:
+    def next_slice(
+        self, after: Scn, limit: Limit, *, until: Scn | None = None, anchor: Anchor | None = None
+    ) -> Slice | None:
         """Return the transactions that follow `after`, as many as `limit` allows; None when there are none yet.
 
         A slice without transactions only moves the position.
 
         Args:
+            until: The slice ends here at the latest; the source has been as far already.
             anchor: The last cut at or before `after`, as it was known when `after` was reached.
         """
 

@@ -13,19 +13,21 @@ from penstock.dialects.postgres.sides import PostgresSourceSide, PostgresTargetS
 from penstock.errors import ConfigError
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.publication import Publication
-from penstock.pipeline.sides import SourceSide, TargetSide
+from penstock.pipeline.sides import DatabaseSource, SourceSide, TargetSide
+from penstock.sources.change_files.side import ChangeFilesSide
 from penstock.sources.change_files.spark_source import ChangeFilesSource
 from penstock.sources.trigger_queue.queue import LogAccess
 from penstock.sources.trigger_queue.source import TriggerQueueSource
 from penstock.spark.java import Java
 from penstock.spark.session import start_session
-from penstock.storage import open_storage
+from penstock.storage import Storage, open_storage
 
 _Side = TypeVar("_Side")
 
-_SOURCES: Mapping[tuple[str, str], Callable[[str, str], SourceSide]] = {
+_DATABASES: Mapping[tuple[str, str], Callable[[str, str], DatabaseSource]] = {
     ("trigger_queue", "postgres"): PostgresSourceSide,
 }
+_PLACES: Mapping[str, Callable[[Storage], SourceSide]] = {"change_files": ChangeFilesSide}
 _LOGS: Mapping[str, Callable[[str, str], LogAccess]] = {"postgres": PostgresSource}
 _TARGETS: Mapping[str, Callable[[str, str], TargetSide]] = {"postgres": PostgresTargetSide}
 
@@ -38,14 +40,19 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
             config.application_name, lanes=config.parallelism, settings=config.spark_settings, java=java
         )
 
-    source = _open(
-        _SOURCES[config.capture.source, _kind(config, config.capture.connection)], config, config.capture.connection
-    )
     if config.publish is not None:
-        return Publication(config, source, open_storage(config.publish.path), start_spark)
+        return Publication(config, _database(config), open_storage(config.publish.path), start_spark)
     assert config.apply is not None
+    place = config.capture.path
+    source = _database(config) if place is None else _PLACES[config.capture.source](open_storage(place))
     target = _open(_TARGETS[_kind(config, config.apply.connection)], config, config.apply.connection)
     return Pipeline(config, source, target, start_spark)
+
+
+def _database(config: PipelineConfig) -> DatabaseSource:
+    connection = config.capture.connection
+    assert connection is not None
+    return _open(_DATABASES[config.capture.source, _kind(config, connection)], config, connection)
 
 
 def _kind(config: PipelineConfig, connection: str) -> str:

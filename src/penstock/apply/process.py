@@ -140,6 +140,13 @@ class Feed(Protocol):
     def tick(self) -> Scn:
         """Return a position that every transaction committed before the call lies at or before."""
 
+    def reached(self, position: Scn) -> None:
+        """Notice what the source holds at a position besides changes.
+
+        Raises:
+            TablesAddedError: It has a copy of tables there, which takes their place before changes follow.
+        """
+
     def free(self, upto: Scn) -> None:
         """Let the source forget what lies at or before a position; may take effect later."""
 
@@ -236,18 +243,19 @@ class ApplyProcess:
         self._pace = Pace(config.limit, self._lanes)
         self._looked_at = 0.0
 
-    def run(self, stop: threading.Event, *, until_caught_up: bool = False) -> Progress:
+    def run(self, stop: threading.Event, *, until_caught_up: bool = False, until: Scn | None = None) -> Progress:
         """Apply until told to stop; what is being applied then is finished first.
 
         Args:
             until_caught_up: Stop by itself once everything is applied, or in the error queue, that was committed
                 at the source before the call, or while tables were copied.
+            until: Stop by itself once this position is reached, which no batch of the feed goes beyond.
 
         Raises:
             OperatorError: Something only a person can change, or the process was told to stop at errors.
             RetryableError: A server stayed out of reach for longer than the configured time.
         """
-        until: Scn | None = None
+        reason = "it had caught up" if until is None else f"it had reached position {until}"
         progress = Progress(Scn(0))
         while not stop.is_set():
             try:
@@ -273,7 +281,7 @@ class ApplyProcess:
                 self._patience.wait(exc)
             else:
                 progress.in_queue = self._ledger.queue_length()
-                self._ledger.set_status("DISABLED", "it was told to stop" if stop.is_set() else "it had caught up")
+                self._ledger.set_status("DISABLED", "it was told to stop" if stop.is_set() else reason)
                 break
         return progress
 
@@ -301,6 +309,7 @@ class ApplyProcess:
             self._feed.free(batch.end)
             self._look_at_queue(progress)
             self._listener.progressed(progress)
+            self._feed.reached(batch.end)
 
     def _next_batch(self, after: Scn) -> Batch | None:
         try:

@@ -20,7 +20,7 @@ from penstock.cli.console import (
     show_traceback,
 )
 from penstock.cli.logs import LogFormat, logging_to_console
-from penstock.errors import PenstockError
+from penstock.errors import ConfigError, PenstockError
 from penstock.events import Event, tell
 from penstock.pipeline.report import Report, facts
 
@@ -28,7 +28,7 @@ _LINE_EVERY_S = 5.0
 _LIVE_EVERY_S = 0.25
 
 ERRORS_QUEUED = 5
-"""The exit code of a run that caught up, and leaves transactions in the error queue."""
+"""The exit code of a run that caught up, or ended where it was told to, and leaves transactions in the queue."""
 
 LogFormatOption = Annotated[
     LogFormat,
@@ -48,11 +48,22 @@ def run(
             " queue holds anything then.",
         ),
     ] = False,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until",
+            metavar="POSITION|TIME",
+            help="End behind the last transaction at or before this position, or time of commit (change files only,"
+            " UTC without an offset); exit codes as with --until-caught-up.",
+        ),
+    ] = None,
     master: MasterOption = None,
     json: JsonOption = False,
     log_format: LogFormatOption = LogFormat.TEXT,
 ) -> None:
     """Copy what is not copied yet, then apply changes until SIGTERM or SIGINT."""
+    if until is not None and until_caught_up:
+        raise ConfigError("a run ends at --until, or at --until-caught-up, not at both")
     pipeline = context.with_resource(opened_while_java_starts(file, master=master))
     stop = threading.Event()
 
@@ -72,8 +83,8 @@ def run(
     with logging_to_console(log_format, quiet=json):
         report = Report(every_s=_LIVE_EVERY_S if out.is_terminal else _LINE_EVERY_S)
         try:
-            progress = pipeline.run(stop, report, until_caught_up=until_caught_up)
-            has_caught_up = until_caught_up and not stop.is_set()
+            progress = pipeline.run(stop, report, until_caught_up=until_caught_up, until=until)
+            has_ended = (until_caught_up or until is not None) and not stop.is_set()
         except PenstockError as exc:
             # The log has it already.
             if log_format is LogFormat.JSON:
@@ -87,5 +98,5 @@ def run(
                 signal.signal(number, handler)
     if json:
         print_json(facts(progress))
-    if has_caught_up and progress.in_queue:
+    if has_ended and progress.in_queue:
         raise typer.Exit(ERRORS_QUEUED)

@@ -21,7 +21,7 @@ from penstock.patterns import TablePattern
 from penstock.pipeline.background import BackgroundRun
 from penstock.pipeline.locks import LockWatch, told_of_locks
 from penstock.pipeline.report import Report, tell_ended, tell_failed
-from penstock.pipeline.sides import SourceSide
+from penstock.pipeline.sides import Installable, SourceSide
 from penstock.snapshot.instantiate import CopyListener
 from penstock.stream import TableVersion, roots
 
@@ -63,22 +63,33 @@ class Capturing:
         """Use a source, which is not touched yet. Spark is started by what needs it."""
         self.config = config
         self._source = source
+        # A source that others fill has nothing that would have to be set up, followed or freed.
+        self._installed = source if isinstance(source, Installable) else None
         self._start_spark = start_spark
         self._warned: set[Uncaptured | CaptureBehind] = set()
 
     def run(
-        self, stop: threading.Event, listener: RunListener | None = None, *, until_caught_up: bool = False
+        self,
+        stop: threading.Event,
+        listener: RunListener | None = None,
+        *,
+        until_caught_up: bool = False,
+        until: str | int | None = None,
     ) -> Progress:
         """Copy what is not copied yet, then follow changes until told to stop; see `ApplyProcess.run`.
 
         Args:
+            until: Stop by itself behind the last transaction at or before this position, or time of commit, as
+                `penstock run --until` takes it.
             listener: Hears how it is doing; by default the log does, see `penstock.events`. How the run ended is
                 logged in any case.
         """
         listener = listener or Report()
         try:
             with self._told_of_locks(lambda wait: listener.warned(str(wait), Event.LOCK_WAITING, wait.facts)):
-                progress = self._run(stop, listener, until_caught_up=until_caught_up)
+                progress = self._run(
+                    stop, listener, until_caught_up=until_caught_up, until=None if until is None else str(until)
+                )
         except BaseException as exc:
             listener.close()
             if isinstance(exc, Exception):
@@ -86,12 +97,19 @@ class Capturing:
             if isinstance(exc, PenstockError):
                 self._note_stop(exc)
             raise
-        tell_ended(progress, has_caught_up=until_caught_up and not stop.is_set())
+        is_done = not stop.is_set()
+        tell_ended(progress, has_caught_up=until_caught_up and is_done, has_arrived=until is not None and is_done)
         return progress
 
-    def start(self, listener: RunListener | None = None, *, until_caught_up: bool = False) -> BackgroundRun:
+    def start(
+        self,
+        listener: RunListener | None = None,
+        *,
+        until_caught_up: bool = False,
+        until: str | int | None = None,
+    ) -> BackgroundRun:
         """Begin `run` in a thread of its own."""
-        return BackgroundRun(lambda stop: self.run(stop, listener, until_caught_up=until_caught_up))
+        return BackgroundRun(lambda stop: self.run(stop, listener, until_caught_up=until_caught_up, until=until))
 
     def consumers(self) -> Sequence[ConsumerState]:
         """Return who the log at the source is kept for, the one that is furthest behind first."""
@@ -114,10 +132,13 @@ class Capturing:
                 where=self._source.label,
                 do=f"say which one by its id: {ids}" if found else "`penstock consumers` names those that there are",
             )
-        self._source.remove_consumer(found[0].consumer.id)
+        assert self._installed is not None, "nobody is waited for where nothing is installed"
+        self._installed.remove_consumer(found[0].consumer.id)
         return found[0]
 
-    def _run(self, stop: threading.Event, listener: RunListener, *, until_caught_up: bool) -> Progress:
+    def _run(
+        self, stop: threading.Event, listener: RunListener, *, until_caught_up: bool, until: str | None
+    ) -> Progress:
         raise NotImplementedError
 
     def _note_stop(self, error: PenstockError) -> None:
@@ -125,7 +146,7 @@ class Capturing:
 
     def _lock_watches(self) -> list[LockWatch]:
         """What looks for sessions of ours that wait for locks."""
-        return [self._source.lock_watch()]
+        return [self._installed.lock_watch()] if self._installed is not None else []
 
     def _told_of_locks(self, tell: Callable[[LockWait], None]) -> AbstractContextManager[None]:
         return told_of_locks(self._lock_watches(), tell)
@@ -140,24 +161,36 @@ class Capturing:
     def _check_capture(self, listener: RunListener) -> None:
         if not self._source.has_capture():
             raise OperatorError("there is no capture set", where=self._source.label, do="run `penstock setup`")
-        fault = self._source.history_fault()
+        fault = self._history_fault()
         if fault is not None:
             raise fault
         self._follow(listener)
 
     def _follow(self, listener: RunListener) -> None:
         """Bring the capture up to date after DDL at the source, and say what is not captured."""
-        for behind in self._source.follow():
+        if self._installed is None:
+            return
+        for behind in self._installed.follow():
             self._warn_once(behind, listener, Event.CAPTURE_BEHIND)
-        replaced = self._source.replaced_tables()
+        replaced = self._installed.replaced_tables()
         if replaced:
             raise OperatorError(
                 f"another table has taken the name of {', '.join(map(str, replaced))}, and is not captured",
                 where=self._source.label,
                 do="run `penstock setup`, and `penstock verify` afterwards",
             )
-        for table in self._source.not_captured(self.config.capture.tables):
+        for table in self._not_captured():
             self._warn_once(table, listener, Event.TABLE_NOT_CAPTURED)
+
+    def _history_fault(self) -> OperatorError | None:
+        """What is wrong with the capture as a whole, once there is any."""
+        if self._installed is None or not self._installed.has_capture():
+            return None
+        return self._installed.history_fault()
+
+    def _not_captured(self) -> Sequence[Uncaptured]:
+        """The tables that the pipeline means, and whose changes are not captured."""
+        return self._installed.not_captured(self.config.capture.tables) if self._installed is not None else ()
 
     def _warn_once(self, found: Uncaptured | CaptureBehind, listener: RunListener, event: Event) -> None:
         if found not in self._warned:
@@ -166,7 +199,9 @@ class Capturing:
 
     def _source_removal(self, consumer: Consumer) -> DatabasePlan:
         """Plan to remove a consumer of the source, and the capture set unless it has others."""
-        source = self._source.removal(consumer)
+        if self._installed is None:
+            return DatabasePlan(self._source.label)
+        source = self._installed.removal(consumer)
         others = self.consumers() if self._source.has_capture() and len(source.steps) < 2 else []
         others = [c for c in others if c.consumer.id != consumer.id]
         if others:

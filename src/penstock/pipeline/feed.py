@@ -91,18 +91,24 @@ class SourceFeed:
         follow_source: Callable[[], None],
         is_meant: Callable[[TableName], bool],
         definitions: Definitions,
+        reached: Callable[[Scn], None] = lambda _: None,
+        until: Scn | None = None,
     ) -> None:
         """Prepare; nothing is opened yet.
 
         Args:
             follow_source: Brings the capture up to date after DDL; raises where that takes a person.
             is_meant: Whether the pipeline is about a table; the set may serve other pipelines too.
+            reached: Raises TablesAddedError where tables are to be copied at a position before changes follow.
+            until: No batch goes beyond this position.
         """
         self._source = open_source()
         self._freer = _Freer(open_source)
         self._follow_source = follow_source
         self._is_meant = is_meant
         self._definitions = definitions
+        self._reached = reached
+        self._until = until
         self._known: set[TableName] = set()
         self._versions: Sequence[TableVersion] = ()
         self._read_at = -math.inf
@@ -122,7 +128,9 @@ class SourceFeed:
 
     def next_batch(self, after: Scn, limit: Limit) -> SliceBatch | None:
         """Return the transactions that follow `after`; None when there are none yet."""
-        part = self._source.next_slice(after, limit, anchor=self._anchor)
+        part = self._source.next_slice(after, limit, until=self._until, anchor=self._anchor)
+        # Not before: what the source held when the slice was cut is what the slice is held against.
+        self._reached(after)
         if part is None:
             return None
         # Whatever keeps the batch from being applied ends in another `join`.
@@ -144,6 +152,10 @@ class SourceFeed:
     def tick(self) -> Scn:
         """Return a position that every transaction committed before the call lies at or before."""
         return self._source.tick()
+
+    def reached(self, position: Scn) -> None:
+        """Raise TablesAddedError where tables are to be copied at a position before changes follow."""
+        self._reached(position)
 
     def free(self, upto: Scn) -> None:
         """Let the source forget in the background, as soon as the last freeing is done."""
@@ -206,6 +218,8 @@ class SparkFeed(SourceFeed):
         is_meant: Callable[[TableName], bool],
         definitions: Definitions,
         config: ServerConfig,
+        reached: Callable[[Scn], None] = lambda _: None,
+        until: Scn | None = None,
     ) -> None:
         """Prepare; nothing is opened yet. See `SourceFeed` for the rest.
 
@@ -215,7 +229,14 @@ class SparkFeed(SourceFeed):
             compare: Hears, whenever tables of either side have changed, which are followed, and what the target has;
                 says whether it lacks anything.
         """
-        super().__init__(open_source, follow_source=follow_source, is_meant=is_meant, definitions=definitions)
+        super().__init__(
+            open_source,
+            follow_source=follow_source,
+            is_meant=is_meant,
+            definitions=definitions,
+            reached=reached,
+            until=until,
+        )
         self._spark = spark
         self._source_name = source
         self._access = access

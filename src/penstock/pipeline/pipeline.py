@@ -28,14 +28,24 @@ from penstock.pipeline.capturing import Capturing, CopyWatch, RunListener, not_f
 from penstock.pipeline.feed import SparkFeed
 from penstock.pipeline.locks import Holders, LockWatch
 from penstock.pipeline.plan import Plan
+from penstock.pipeline.replay import Replay, check_columns, refuse_before_copies
 from penstock.pipeline.report import VerifyReport
 from penstock.pipeline.resync import Resync
-from penstock.pipeline.sides import SourceSide, TargetLedger, TargetSide
+from penstock.pipeline.sides import (
+    COMPARE_ELSEWHERE,
+    Comparable,
+    Copyable,
+    SourceSide,
+    Stocked,
+    TargetLedger,
+    TargetSide,
+    comparable,
+)
 from penstock.pipeline.status import Lacking, Status, lacking, not_set_up, status_of
-from penstock.pipeline.steps import carry_out
+from penstock.pipeline.steps import carry_out, nothing_to_set_up
 from penstock.position import START, Scn
 from penstock.schema import TableSchema
-from penstock.snapshot.instantiate import CopyListener, Instantiator
+from penstock.snapshot.instantiate import CopyListener, CopyOrigin, Instantiator
 from penstock.snapshot.task import CopyContext
 from penstock.spark.job import ChunkJobs, CompareJobs
 from penstock.stream import Source, roots
@@ -74,18 +84,29 @@ class Pipeline(Capturing):
         """Work out what `setup` would do. Changes nothing."""
         tables = self._source.match(self.config.capture.tables)
         described = self._source.describe(tables)
+        installed = self._installed
+        if adopt:
+            comparable(self._source)
         plan = Plan(
             tables=[str(table) for table in tables],
             source=self._source.plan(tables, self.config.capture.row_triggers),
             target=self._target.plan(
-                self._source.blueprint(tables), described, self._source.replaced_tables(), adopt=adopt
+                self._source.blueprint(tables),
+                described,
+                installed.replaced_tables() if installed is not None else (),
+                adopt=adopt,
             ),
         )
-        fault = self._source.history_fault() if self._source.has_capture() else None
+        if not isinstance(self._source, Copyable):
+            plan.source.notes.append("the first copy of each table is the one that is stored here, of its time")
+        if not isinstance(self._source, Comparable):
+            what = "`verify`, `resync TABLE` and `setup --adopt` have nothing to compare with here"
+            plan.source.notes.append(f"{what}: {COMPARE_ELSEWHERE}")
+        fault = self._history_fault()
         if fault is not None:
             # Whatever else is in the way is so because of that.
             plan.source.faults, plan.target.faults = [fault], []
-        if self._source.identity() == self._target.identity():
+        if installed is not None and installed.identity() == self._target.identity():
             what = "source and target are the same database"
             plan.target.faults.append(OperatorError(what, where=self._target.label, do="correct one of the urls"))
         return plan
@@ -151,6 +172,7 @@ class Pipeline(Capturing):
             RetryableError: What was captured was not applied in time.
         """
         listener = listener or VerifyReport()
+        comparable_source = comparable(self._source)
         if not (self._target.has_ledger() and self._source.has_capture()):
             raise OperatorError("there is nothing to compare yet", do="run `penstock setup`, then `penstock run`")
         with (
@@ -159,7 +181,7 @@ class Pipeline(Capturing):
             closing(self._source.open_source()) as stream,
         ):
             _held(ledger, stream)
-            uncaptured = self._source.not_captured(self.config.capture.tables)
+            uncaptured = self._not_captured()
             copied = ledger.instantiated()
             followed = self._followed(stream.tables(), copied)
             if tables:
@@ -174,12 +196,12 @@ class Pipeline(Capturing):
                 names = ", ".join(map(str, lost))
                 raise OperatorError(f"{names} does not exist at the target", where=self._target.label)
             for name, table in sorted(source.items()):
-                self._check_columns(table, target[name])
+                check_columns(table, target[name], where=self._target.label)
             if repair:
                 self._refuse_shared(ledger.copied_by_others(sorted(source)))
-            origin = self._source.origin()
+            origin = comparable_source.origin()
             chunks = origin.cut_into_chunks(sorted(source))
-            context = compare.CompareContext(self._source.comparer(self._target), source, target)
+            context = compare.CompareContext(comparable_source.comparer(self._target), source, target)
             is_quick = compare.are_few(chunks)
             jobs = compare.LocalJobs(context) if is_quick else CompareJobs(self._start_spark(), context)
             began_at = _low_watermark(ledger)
@@ -228,7 +250,7 @@ class Pipeline(Capturing):
             plan = Plan([], DatabasePlan(self._source.label, list(steps)), DatabasePlan(self._target.label))
             self._carry_out(plan, printer="teardown")
 
-        connection = self.config.capture.connection
+        connection = self.config.capture.name
         with self._told_of_locks(lambda wait: tell(str(wait))):
             return resync.carry_out(self._source, self._target, connection=connection, take=take, setup=self.setup)
 
@@ -250,18 +272,22 @@ class Pipeline(Capturing):
         self._carry_out(plan, printer="teardown")
         return plan
 
-    def _run(self, stop: threading.Event, listener: RunListener, *, until_caught_up: bool) -> Progress:
+    def _run(
+        self, stop: threading.Event, listener: RunListener, *, until_caught_up: bool, until: str | None
+    ) -> Progress:
         apply = self._apply
         patience = Patience(apply.retry_s, stop, listener)
         patience.insist(lambda: self._check_capture(listener))
         patience.insist(lambda: self._check_target(listener))
+        end = None if until is None else self._end(until, listener)
         if stop.is_set():
             return Progress(START)
         spark = self._start_spark()
         with closing(self._target.ledger()) as ledger:
+            replay = Replay(self._source, self._target, self._is_meant) if isinstance(self._source, Stocked) else None
             feed = SparkFeed(
                 spark,
-                source=self.config.capture.connection,
+                source=self.config.capture.name,
                 access=self._source.access,
                 open_source=self._source.open_source,
                 target=self._target.access,
@@ -270,15 +296,25 @@ class Pipeline(Capturing):
                 compare=lambda followed, at_target: self._tell_lacking(followed, at_target, listener),
                 is_meant=self._is_meant,
                 definitions=ledger,
+                reached=replay.check if replay is not None else lambda _: None,
+                until=end,
                 config=ServerConfig(
                     disable_on_error=apply.disable_on_error, allow_duplicate_rows=apply.allow_duplicate_rows
                 ),
             )
+            copy_listener = CopyWatch(listener, patience)
+
+            def prepare(state: ProcessState, stop: threading.Event) -> Collection[TableName]:
+                if replay is not None:
+                    return replay.prepare(spark, ledger, state, stop, copy_listener)
+                assert isinstance(self._source, Copyable)
+                return self._copy(spark, ledger, state, stop, copy_listener, origin=self._source.origin(), until=end)
+
             process = ApplyProcess(
-                source=self.config.capture.connection,
+                source=self.config.capture.name,
                 feed=feed,
                 ledger=ledger,
-                prepare=lambda state, stop: self._copy(spark, ledger, state, stop, CopyWatch(listener, patience)),
+                prepare=prepare,
                 config=ProcessConfig(
                     parallelism=apply.parallelism,
                     commit_serialization=apply.commit_serialization,
@@ -287,7 +323,7 @@ class Pipeline(Capturing):
                 listener=listener,
             )
             with closing(feed), not_for_ever(spark, stop):
-                return process.run(stop, until_caught_up=until_caught_up)
+                return process.run(stop, until_caught_up=until_caught_up, until=end)
 
     def _note_stop(self, error: PenstockError) -> None:
         # The ledger may be what is out of reach, or is somebody else's.
@@ -297,12 +333,34 @@ class Pipeline(Capturing):
                     ledger.note_stop(str(error))
 
     def _lock_watches(self) -> list[LockWatch]:
-        return [self._source.lock_watch(), self._target.lock_watch()]
+        return [*super()._lock_watches(), self._target.lock_watch()]
 
     def _carry_out(self, plan: Plan, *, printer: str) -> None:
         """Take the steps of a plan; see `steps.carry_out`."""
         with closing(Holders(self._lock_watches())) as holders:
-            carry_out(plan, self._target.setup(printer=printer), self._source.setup(printer=printer), holders)
+            installed = self._installed
+            source = installed.setup(printer=printer) if installed is not None else nothing_to_set_up()
+            carry_out(plan, self._target.setup(printer=printer), source, holders)
+
+    def _end(self, until: str, listener: RunListener) -> Scn:
+        """Find the point that a run is to end at.
+
+        Raises:
+            OperatorError: The target is behind it already, or cannot be made whole as of that point.
+        """
+        end = self._source.position_of(until, option="--until")
+        with closing(self._target.ledger()) as ledger:
+            reached = max([_low_watermark(ledger), *ledger.instantiated().values()])
+        if reached > end:
+            raise OperatorError(
+                f"--until {until} is position {end}, and the target is at position {reached} already",
+                where=self._target.label,
+                do="name a later point; an earlier one is restored to a database that holds nothing of the pipeline",
+            )
+        if isinstance(self._source, Stocked):
+            tables = self._source.match(self.config.capture.tables)
+            refuse_before_copies(self._source.first_copies(tables), tables, end, listener, where=self._source.label)
+        return end
 
     def _check_target(self, listener: RunListener) -> None:
         self._target.check()
@@ -334,12 +392,13 @@ class Pipeline(Capturing):
         found = [
             *lacking(self._source.describe(copied), self._target.describe(copied)),
             *self._lacking_parts(),
-            *self._source.not_captured(self.config.capture.tables),
+            *self._not_captured(),
         ]
         return [str(one) for one in found]
 
     def _lacking_parts(self) -> Sequence[LackingPart]:
-        return self._target.lacking(self._source.parts(self.config.capture.tables))
+        installed = self._installed
+        return self._target.lacking(installed.parts(self.config.capture.tables)) if installed is not None else ()
 
     def _refuse_shared(self, others: Mapping[TableName, str]) -> None:
         for name, other in others.items():
@@ -347,15 +406,6 @@ class Pipeline(Capturing):
                 f"table {name} holds rows that process {other!r} copied, which a repair would delete",
                 where=self._target.label,
                 do="name the tables to repair, or leave it out of capture.tables in one of the two pipeline files",
-            )
-
-    def _check_columns(self, source: TableSchema, target: TableSchema) -> None:
-        lacking = [repr(column.name) for column in source.columns if column.name not in target.by_name]
-        if lacking:
-            raise OperatorError(
-                f"{source.name} lacks column{'s' if len(lacking) > 1 else ''} {', '.join(lacking)} at the target",
-                where=self._target.label,
-                do="add it, and run `penstock setup`",
             )
 
     def _tell_lacking(
@@ -378,6 +428,9 @@ class Pipeline(Capturing):
         state: ProcessState,
         stop: threading.Event,
         listener: CopyListener,
+        *,
+        origin: CopyOrigin,
+        until: Scn | None,
     ) -> Collection[TableName]:
         """Copy what is not copied yet; returns the tables that were captured when it began."""
         with closing(self._source.open_source()) as stream:
@@ -395,8 +448,15 @@ class Pipeline(Capturing):
                 where=self._target.label,
                 do="it was made or renamed at the source after setup; run `penstock setup`, which makes it here",
             )
+        if until is not None and not set(copyable) <= copied:
+            raise OperatorError(
+                f"{', '.join(map(str, sorted(set(copyable) - copied)))} is not copied yet, and a copy is as of now:"
+                f" it would hold more than position {until}",
+                where=self._target.label,
+                do="run without `--until` first; only from change files a target is restored as of an earlier point",
+            )
         for name in set(copyable) - copied:
-            self._check_columns(existing[name], at_target[name])
+            check_columns(existing[name], at_target[name], where=self._target.label)
 
         def confirm() -> None:
             found = self._source.describe(captured)
@@ -418,7 +478,7 @@ class Pipeline(Capturing):
             adopted=frozenset(ledger.with_rows([name for name in ledger.adopted() if name in at_target])),
         )
         jobs = ChunkJobs(spark, context)
-        Instantiator(self._source.origin(), ledger, ledger, jobs, listener, confirm=confirm).run(copyable, stop)
+        Instantiator(origin, ledger, ledger, jobs, listener, confirm=confirm).run(copyable, stop)
         return captured
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Collection, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import replace
-from typing import NoReturn
 
 from pyspark.sql import SparkSession
 
@@ -28,9 +27,9 @@ from penstock.pipeline.archive_ledger import ArchiveLedger, Copy, consumer_of, s
 from penstock.pipeline.capturing import Capturing, CopyWatch, RunListener, not_for_ever
 from penstock.pipeline.locks import Holders
 from penstock.pipeline.plan import Plan
-from penstock.pipeline.sides import RunLock, SetupSession, SourceSide
+from penstock.pipeline.sides import DatabaseSource, RunLock
 from penstock.pipeline.status import Status, not_set_up, status_of
-from penstock.pipeline.steps import carry_out
+from penstock.pipeline.steps import carry_out, nothing_to_set_up
 from penstock.position import START
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import CopySource, bundles
@@ -50,13 +49,14 @@ class Publication(Capturing):
     def __init__(
         self,
         config: PipelineConfig,
-        source: SourceSide,
+        source: DatabaseSource,
         storage: Storage,
         start_spark: Callable[[], SparkSession],
     ) -> None:
         """Use a source, and a place for files; neither is touched yet. Spark is started by what needs it."""
         assert config.publish is not None
         super().__init__(config, source, start_spark)
+        self._database = source
         self._publish = config.publish
         self._storage = storage
         self._encoding = Encoding(config.publish.format)
@@ -71,7 +71,7 @@ class Publication(Capturing):
             source=self._source.plan(tables, self.config.capture.row_triggers),
             target=DatabasePlan(self._storage.label),
         )
-        fault = self._source.history_fault() if self._source.has_capture() else None
+        fault = self._history_fault()
         if fault is not None:
             plan.source.faults = [fault]
         if not self._has_archive():
@@ -95,7 +95,7 @@ class Publication(Capturing):
         """
         plan = self.plan(adopt=adopt)
         plan.refuse_impossible()
-        make_archive(self._storage, self.config.capture.connection, self._encoding)
+        make_archive(self._storage, self.config.capture.name, self._encoding)
         self._carry_out(plan.source, printer="plan")
         return plan
 
@@ -129,7 +129,7 @@ class Publication(Capturing):
                 copied=[copied[name] for name in whole],
                 to_copy=len(followed - whole),
                 refused=refused,
-                attention=[str(found) for found in self._source.not_captured(self.config.capture.tables)],
+                attention=[str(found) for found in self._database.not_captured(self.config.capture.tables)],
             )
         return self._as_publishing(found)
 
@@ -154,7 +154,11 @@ class Publication(Capturing):
             self._carry_out(plan.source, printer="teardown")
         return plan
 
-    def _run(self, stop: threading.Event, listener: RunListener, *, until_caught_up: bool) -> Progress:
+    def _run(
+        self, stop: threading.Event, listener: RunListener, *, until_caught_up: bool, until: str | None
+    ) -> Progress:
+        if until is not None:
+            raise self._refused("it can be read up to any point, so it is not published up to one")
         patience = Patience(self._publish.retry_s, stop, listener)
         try:
             patience.insist(lambda: self._check_capture(listener))
@@ -176,7 +180,7 @@ class Publication(Capturing):
         ledger = ArchiveLedger(self.config.name, self._storage, self._lock_run)
         feed = ArchiveFeed(
             spark,
-            source=self.config.capture.connection,
+            source=self.config.capture.name,
             access=self._source.access,
             open_source=self._source.open_source,
             follow_source=lambda: self._follow(listener),
@@ -187,7 +191,7 @@ class Publication(Capturing):
             max_age_s=0 if until_caught_up else self._publish.max_age_s,
         )
         process = ApplyProcess(
-            source=self.config.capture.connection,
+            source=self.config.capture.name,
             feed=feed,
             ledger=ledger,
             prepare=lambda _, stop: self._copy(spark, ledger, stop, CopyWatch(listener, patience)),
@@ -213,7 +217,7 @@ class Publication(Capturing):
         if not tables:
             return captured
         ledger.save_dictionary(versions)
-        origin = self._source.origin()
+        origin = self._database.origin()
         with origin.hold_snapshot() as held:
             copy = Copy(secrets.token_hex(8), held.anchor, {name: captured[name].id for name in tables})
             # Whoever alters a table from now on has its changes captured behind the snapshot.
@@ -222,9 +226,7 @@ class Publication(Capturing):
             listener.copying(len(chunks), len(tables))
             source = CopySource(held.text, held.exported)
             work = [(bundle, source) for bundle in bundles(chunks)]
-            task = CopyTask(
-                self.config.capture.connection, self._source.access, tables, held.scn, self._writer(ledger.epoch)
-            )
+            task = CopyTask(self.config.capture.name, self._source.access, tables, held.scn, self._writer(ledger.epoch))
             jobs = PublishCopyJobs(spark, task)
             for first in range(0, len(work), jobs.at_once):
                 if stop.is_set():
@@ -287,7 +289,7 @@ class Publication(Capturing):
 
     def _lock_run(self) -> RunLock:
         """Become the one run of this pipeline; raises an `OperatorError` while another one is alive."""
-        lock = self._source.lock_run(self._storage.label, wait_s=_LOCK_PATIENCE_S)
+        lock = self._database.lock_run(self._storage.label, wait_s=_LOCK_PATIENCE_S)
         if lock is None:
             raise OperatorError(
                 f"pipeline {self.config.name!r} is running already",
@@ -297,7 +299,7 @@ class Publication(Capturing):
         return lock
 
     def _is_running(self) -> bool:
-        lock = self._source.lock_run(self._storage.label, wait_s=0)
+        lock = self._database.lock_run(self._storage.label, wait_s=0)
         if lock is not None:
             lock.close()
         return lock is None
@@ -306,7 +308,7 @@ class Publication(Capturing):
         """Take the steps of a plan for the source; see `steps.carry_out`."""
         both = Plan([], plan, DatabasePlan(self._storage.label))
         with closing(Holders(self._lock_watches())) as holders:
-            carry_out(both, nullcontext(_NoSession()), self._source.setup(printer=printer), holders)
+            carry_out(both, nothing_to_set_up(), self._database.setup(printer=printer), holders)
 
     def _refused(self, why: str) -> OperatorError:
         return OperatorError(f"pipeline {self.config.name!r} publishes: {why}", where=self._storage.label)
@@ -316,16 +318,3 @@ def _advised(error: OperatorError) -> OperatorError:
     """The same error with the way out that a pipeline has which publishes."""
     do = error.do.replace(RESYNC, _ANEW).replace("and `penstock verify` afterwards", "which has it copied anew")
     return OperatorError(error.what, where=error.where, do=do)
-
-
-class _NoSession:
-    """Stands for a database in which nothing is to be done."""
-
-    def transaction(self) -> nullcontext[None]:
-        return nullcontext()
-
-    def take(self, step: Step) -> NoReturn:
-        raise AssertionError(step.summary)
-
-
-_: type[SetupSession] = _NoSession

@@ -136,9 +136,11 @@ class VerifyReport:
         tell(Event.NOTE, printable(text), level=logging.WARNING)
 
 
-def tell_ended(progress: Progress, *, has_caught_up: bool) -> None:
-    """Log that a run has ended as it should, and what it leaves in the error queue."""
+def tell_ended(progress: Progress, *, has_caught_up: bool, has_arrived: bool = False) -> None:
+    """Log that a run has ended as it should, and what it leaves in the error queue; `has_arrived` where it was told."""
     event, how = (Event.RUN_CAUGHT_UP, "caught up") if has_caught_up else (Event.RUN_STOPPED, "stopped")
+    if has_arrived:
+        event, how = Event.RUN_ARRIVED, f"arrived at position {progress.position}"
     tell(event, f"{how}: {describe(progress)}", facts(progress))
     if progress.in_queue:
         held = f"the error queue holds {count(progress.in_queue, 'transaction')}"

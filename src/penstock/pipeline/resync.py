@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from penstock.dialects.base import Emptying, Step
 from penstock.errors import OperatorError
-from penstock.pipeline.sides import SourceSide, TargetSide
+from penstock.pipeline.sides import Installable, SourceSide, TargetSide
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def plan(source: SourceSide, target: TargetSide) -> Resync:
     target.check()
     with closing(target.ledger()) as ledger:
         ledger.refuse_second()
-        return Resync(target.label, ledger.plan_emptying(), source.history_fault() is not None)
+        return Resync(target.label, ledger.plan_emptying(), _is_misplaced(source))
 
 
 def carry_out(
@@ -59,10 +59,16 @@ def carry_out(
     with closing(target.ledger()) as ledger:
         # As a run does: no other one begins meanwhile, and what an earlier one has left is shut out.
         state = ledger.acquire(connection, lanes=1)
-        makes_set_anew = source.history_fault() is not None
-        take(source.release(state.history.consumer))
+        makes_set_anew = _is_misplaced(source)
+        if isinstance(source, Installable):
+            take(source.release(state.history.consumer))
         if makes_set_anew:
             setup()
         emptied = ledger.empty_and_forget()
         ledger.set_status("DISABLED", "`penstock resync --all` has prepared a new first copy")
         return emptied
+
+
+def _is_misplaced(source: SourceSide) -> bool:
+    """Whether the capture set was copied from another place."""
+    return isinstance(source, Installable) and source.history_fault() is not None

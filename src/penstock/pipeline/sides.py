@@ -1,10 +1,13 @@
-"""The two databases of a pipeline, as a pipeline sees them. Dialects implement both; wiring picks them."""
+"""The source and the target of a pipeline, as a pipeline sees them. Dialects and sources implement them; wiring picks.
+
+What only some sources can is a Protocol of its own, which a pipeline asks for where it needs it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from penstock.apply.error_queue import ErrorQueue
 from penstock.apply.ledger import ProcessState
@@ -20,7 +23,7 @@ from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.instantiate import CopyDestination, CopyLedger, CopyOrigin
 from penstock.snapshot.task import LoaderAccess, ReaderAccess
-from penstock.stream import Source
+from penstock.stream import Source, StoredCopy
 from penstock.stream import SourceAccess as StreamAccess
 from penstock.verify.compare import RangeComparer
 
@@ -71,6 +74,9 @@ class TargetLedger(Ledger, CopyLedger, CopyDestination, Definitions, Protocol):
     def note_brought(self, tables: Sequence[TableName], scn: Scn) -> None:
         """Write down that tables hold whatever the source had at a position: no earlier change has to be retried."""
 
+    def copied_from(self) -> Mapping[TableName, str]:
+        """Return the tables whose copy is complete or begun, and the text of the snapshot that each is as of."""
+
     def copied_by_others(self, tables: Sequence[TableName]) -> Mapping[TableName, str]:
         """Return those of the tables that other processes have copied, too, and one of these."""
 
@@ -82,18 +88,15 @@ class TargetLedger(Ledger, CopyLedger, CopyDestination, Definitions, Protocol):
 
 
 class SourceSide(Protocol):
-    """The database that changes are captured from."""
+    """Where changes come from: what every source can."""
 
     @property
     def label(self) -> str:
-        """The database, named without secrets."""
+        """The source, named without secrets."""
 
     @property
     def access(self) -> SourceAccess:
         """How tasks reach it."""
-
-    def lock_watch(self) -> LockWatch:
-        """What looks for sessions of ours that wait for a lock here."""
 
     def match(self, patterns: Sequence[str]) -> Sequence[TableName]:
         """Return the tables that patterns mean."""
@@ -105,7 +108,29 @@ class SourceSide(Protocol):
         """Plan the capture of tables; those that a pattern of `row_triggers` means by row triggers."""
 
     def blueprint(self, tables: Sequence[TableName]) -> Any:
-        """Say how to make tables like these, in a form that a target of the same kind understands."""
+        """Say how to make tables like these, in a form that the target understands: schemas will always do."""
+
+    def has_capture(self) -> bool:
+        """Whether there is anything yet that changes could be read from."""
+
+    def open_source(self) -> Source:
+        """Open what the driver follows changes by."""
+
+    def position_of(self, text: str, *, option: str) -> Scn:
+        """Read the point that a person gave for an option, and find its position.
+
+        Raises:
+            ConfigError: The text is of another form.
+            OperatorError: The source has not been so far.
+        """
+
+
+@runtime_checkable
+class Installable(SourceSide, Protocol):
+    """A source in which capture is installed, and which keeps changes for those that follow it."""
+
+    def lock_watch(self) -> LockWatch:
+        """What looks for sessions of ours that wait for a lock here."""
 
     def parts(self, patterns: Sequence[str]) -> Any:
         """What the tables that patterns mean have gained without their definition changing: partitions, labels."""
@@ -128,12 +153,6 @@ class SourceSide(Protocol):
     def history_fault(self) -> OperatorError | None:
         """What is wrong with the set as a whole: it was made in another place, and copied here."""
 
-    def has_capture(self) -> bool:
-        """Whether setup has made a capture set here."""
-
-    def open_source(self) -> Source:
-        """Open what the driver follows changes by."""
-
     def lock_run(self, consumer: str, *, wait_s: float) -> RunLock | None:
         """Become the one run of a consumer of the source; None where another run is it after so many seconds."""
 
@@ -149,11 +168,60 @@ class SourceSide(Protocol):
     def not_captured(self, patterns: Sequence[str]) -> Sequence[Uncaptured]:
         """Tables that patterns mean, and whose changes are not captured, with the reason."""
 
+
+@runtime_checkable
+class Copyable(Protocol):
+    """A source that has the tables themselves: a first copy is made of them as they are now."""
+
     def origin(self) -> CopyOrigin:
         """The source of a first copy."""
 
+
+@runtime_checkable
+class Stocked(Protocol):
+    """A source that holds copies of its tables beside its changes, each as of a position."""
+
+    def copies_at(self, tables: Collection[TableName], position: Scn) -> Sequence[StoredCopy]:
+        """Return the newest whole copy of each table at or before a position, oldest first."""
+
+    def first_copies(self, tables: Collection[TableName]) -> Mapping[TableName, Scn]:
+        """Return the position from which on the source has the rows of each table; those without are left out."""
+
+    def stored(self, copy: StoredCopy) -> CopyOrigin:
+        """What a copy is read from."""
+
+
+@runtime_checkable
+class Comparable(Copyable, Protocol):
+    """A source whose tables can be compared with those of a target of the same kind."""
+
     def comparer(self, target: Any) -> RangeComparer:
-        """What compares this database with a target of the same kind."""
+        """What compares this database with a target."""
+
+
+class DatabaseSource(Installable, Comparable, Protocol):
+    """A database that changes are captured from: it can all of that."""
+
+
+def comparable(source: SourceSide) -> Comparable:
+    """Return the source as one that can be compared with.
+
+    Raises:
+        OperatorError: It cannot.
+    """
+    if not isinstance(source, Comparable):
+        raise OperatorError(
+            "there are no tables to compare with, only changes that were captured from them",
+            where=source.label,
+            do=COMPARE_ELSEWHERE,
+        )
+    return source
+
+
+COMPARE_ELSEWHERE = (
+    "compare the target with the database that the changes are from, by `penstock verify` of a pipeline that captures"
+    " there"
+)
 
 
 class TargetSide(Protocol):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
+from typing import NoReturn
 
 from penstock.dialects.base import DatabasePlan, LockedError, Step
 from penstock.pipeline.locks import Holders
@@ -92,3 +93,18 @@ class _Both:
         if wait is not None:
             what, do = f"{what}: {wait.held_by}", f"{do}; {wait.remedy}"
         raise LockedError(what, where=where, do=do) from cause
+
+
+class _NoSession:
+    """Stands for a place in which there is nothing to be done."""
+
+    def transaction(self) -> nullcontext[None]:
+        return nullcontext()
+
+    def take(self, step: Step) -> NoReturn:
+        raise AssertionError(step.summary)
+
+
+def nothing_to_set_up() -> AbstractContextManager[SetupSession]:
+    """The session for a side that no step is taken at."""
+    return nullcontext(_NoSession())

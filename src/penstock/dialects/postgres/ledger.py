@@ -339,6 +339,15 @@ class PostgresLedger:
             )
             return {TableName(schema, name): Scn(scn) for schema, name, scn in rows}
 
+    def copied_from(self) -> dict[TableName, str]:
+        """Return the tables whose copy is complete or begun, and the text of the snapshot that each is as of."""
+        with speaking("read the ledger", self._url):
+            rows = self._sql().execute(
+                "SELECT schema_name, table_name, snapshot FROM penstock.instantiation WHERE process = %s",
+                [self._process],
+            )
+            return {TableName(schema, name): snapshot for schema, name, snapshot in rows}
+
     def adopted(self) -> set[TableName]:
         """Return the tables whose rows at the target are to be compared, and brought where they differ."""
         with speaking("read the ledger", self._url):
@@ -375,7 +384,8 @@ class PostgresLedger:
             cursor = self._sql().cursor()
             cursor.executemany(
                 "INSERT INTO penstock.instantiation (process, schema_name, table_name, scn, mark, snapshot, state)"
-                " VALUES (%s, %s, %s, %s, %s, %s, 'COPYING')",
+                # Without a cut there is nothing to recognise the source by.
+                " VALUES (%s, %s, %s, %s, nullif(%s, ''), %s, 'COPYING')",
                 [
                     [self._process, t.schema, t.name, held.anchor.scn, held.anchor.mark, held.text]
                     for t in sorted({c.table for c in chunks})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import psycopg
 
@@ -20,15 +20,20 @@ from penstock.dialects.postgres.connection import Connection, connect, label, sp
 from penstock.dialects.postgres.copy import PostgresCopyOrigin
 from penstock.dialects.postgres.error_queue import PostgresErrorQueue
 from penstock.dialects.postgres.errors import translate
+from penstock.dialects.postgres.from_schema import blueprint_of
 from penstock.dialects.postgres.ledger import PostgresLedger, ledger_exists, ledger_knows_history, removal_steps
 from penstock.dialects.postgres.ownership import PINNED, dump_steps, preamble, refuse_foreign, schema_faults
 from penstock.dialects.postgres.session import PostgresSession
 from penstock.dialects.postgres.waits import LockWatch
-from penstock.errors import OperatorError
+from penstock.errors import ConfigError, OperatorError
 from penstock.history import Consumer, copied_here
+from penstock.position import Scn
 from penstock.schema import TableSchema
 
 _LOCK_PAUSE_S = 0.2
+
+_DIGITS = 18
+"""Any position of so many fits into the ledger."""
 
 _LOCK_WAIT = "100ms"
 """Whoever comes to write waits behind us meanwhile. And where each of the two holds what the other one waits for, it is
@@ -219,6 +224,23 @@ class PostgresSourceSide(_PostgresSide):
         """Open the change log."""
         return ChangeLog(self._url, self._set_name)
 
+    def position_of(self, text: str, *, option: str) -> Scn:
+        """Read the position that a person gave for an option, and make sure that the log has been so far."""
+        if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):
+            raise ConfigError(
+                f"{option} must be a position, not {text!r}",
+                do="`penstock status` shows positions as watermarks; only change files are searched for a time, too",
+            )
+        position = Scn(int(text))
+        with closing(self.open_source()) as source:
+            if position > (end := source.tick()):
+                raise OperatorError(
+                    f"{option} {text} lies behind the end of the change log, position {end}",
+                    where=self.label,
+                    do="name a point that was reached already",
+                )
+        return position
+
     def lock_run(self, consumer: str, *, wait_s: float) -> Connection | None:
         """Become the one run of a consumer of the source; None where another run is it after so many seconds."""
         deadline = time.monotonic() + wait_s
@@ -296,13 +318,18 @@ class PostgresTargetSide(_PostgresSide):
 
     def plan(
         self,
-        blueprint: Blueprint,
+        blueprint: Blueprint | Sequence[TableSchema],
         source: Mapping[TableName, TableSchema],
         replaced: Sequence[TableName],
         *,
         adopt: bool,
     ) -> DatabasePlan:
-        """Plan the ledger and the missing tables; check those that exist."""
+        """Plan the ledger and the missing tables; check those that exist.
+
+        A blueprint may be mere schemas, see `blueprint_of`.
+        """
+        if not isinstance(blueprint, Blueprint):
+            blueprint = blueprint_of(blueprint)
         with self._connection("read the catalogue") as connection:
             return setup.plan_target(
                 connection,

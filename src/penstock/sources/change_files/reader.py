@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from penstock import change as c
 from penstock.archive import Archive
-from penstock.change import TableName
+from penstock.change import NO_VERSION, TableName
 from penstock.errors import MalformedInputError
-from penstock.formats.archive_log import DataFile
+from penstock.formats.archive_log import CopiedPart, DataFile
 from penstock.formats.change_file import decode
 from penstock.position import Scn
-from penstock.stream import Slice
+from penstock.stream import Slice, TableVersion
 
 
 @dataclass(frozen=True)
@@ -30,21 +30,69 @@ class ArchiveSlice(Slice):
     files: tuple[DataFile, ...] = ()
 
 
+@dataclass(frozen=True)
+class Era:
+    """From a copy on, the changes under a name are those of the table that the copy is of.
+
+    Attributes:
+        position: Of the copy.
+        versions: Of that table; None where they are not told apart, as those of partitions.
+    """
+
+    position: Scn
+    versions: frozenset[int] | None
+
+
+Eras = Mapping[TableName, Sequence[Era]]
+"""By the names of tables and partitions, oldest first; a name without any has no rows that changes could be of."""
+
+
+def eras_of(tables: Iterable[TableVersion], copies: Iterable[CopiedPart]) -> Eras:
+    """Say of which table the changes under each name are, from which position on.
+
+    Another table may take a name, and a table another name: changes that were committed before their table was copied
+    under the name would change rows that are not there, and the copy holds what they did.
+
+    Args:
+        copies: The parts of whole copies, oldest first.
+    """
+    tables = list(tables)
+    versions: dict[int, set[int]] = {}
+    for version in tables:
+        versions.setdefault(version.id, set()).add(version.table.version)
+    eras: dict[TableName, list[Era]] = {}
+    for copy in copies:
+        if copy.is_complete:
+            eras.setdefault(copy.table, []).append(Era(copy.position, frozenset(versions.get(copy.id, ()))))
+    partitions = {v.table.name: v.root for v in tables if v.is_partition}
+    for name, root in partitions.items():
+        if name not in eras:
+            eras[name] = [Era(era.position, None) for era in eras.get(root, ())]
+    return eras
+
+
 class FileReader:
     """Reads the changes of an archive, in whichever process it has travelled to."""
 
     def __init__(
-        self, archive: Archive, *, source: str | None = None, follows: Collection[TableName] | None = None
+        self,
+        archive: Archive,
+        *,
+        source: str | None = None,
+        follows: Collection[TableName] | None = None,
+        eras: Eras | None = None,
     ) -> None:
         """Read from an archive; nothing is touched yet.
 
         Args:
             source: What the column of that name says; what the archive says, if it is not given.
             follows: The tables whose changes `read` yields; all of them, if it is not given.
+            eras: `read` leaves out changes that are not of the table whose copy stands under their name.
         """
         self._archive = archive
         self._source = source
         self._follows = follows
+        self._eras = eras
         # Windows of a slice follow each other in the same file.
         self._last: tuple[str, pa.RecordBatch] | None = None
 
@@ -55,7 +103,7 @@ class FileReader:
     @property
     def leaves_out(self) -> bool:
         """Whether some changes of a slice, which it counts, are of tables that this reader does not follow."""
-        return self._follows is not None
+        return self._follows is not None or self._eras is not None
 
     def read(self, part: Slice, *, with_key: bool = True) -> Iterator[pa.RecordBatch]:
         """Yield the changes of a slice in commit order; their keys are in the files, and cost nothing.
@@ -69,7 +117,7 @@ class FileReader:
         seen = np.zeros(len(part), np.int64)
         for batch in self.read_files(part.files, part.after, part.end):
             seen += _count(batch, part.commit_scns)
-            yield self._followed(batch)
+            yield self._in_place(self._followed(batch), part.after)
         wrong = np.flatnonzero(seen != part.changes)
         if len(wrong):
             at = int(wrong[0])
@@ -102,6 +150,17 @@ class FileReader:
             batch = batch.set_column(at, batch.schema.field(at), pa.repeat(self._source, batch.num_rows))
         return batch
 
+    def _in_place(self, batch: pa.RecordBatch, after: Scn) -> pa.RecordBatch:
+        """What of a batch, which lies behind a position and before the next copy, is of the tables that were copied."""
+        if (eras := self._eras) is None:
+            return batch
+
+        def is_meant(table: TableName, version: int) -> bool:
+            era = next((era for era in reversed(eras.get(table, ())) if era.position <= after), None)
+            return era is not None and (era.versions is None or version == NO_VERSION or version in era.versions)
+
+        return _only(batch, is_meant)
+
     def _decoded(self, file: DataFile) -> pa.RecordBatch:
         if self._last is None or self._last[0] != file.name:
             where = f"{self._archive.label}/{file.name}, positions {file.first} to {file.last}"
@@ -116,13 +175,23 @@ class FileReader:
 
 def only_tables(batch: pa.RecordBatch, is_meant: Callable[[TableName], bool]) -> pa.RecordBatch:
     """The changes of a batch that are of tables which are meant."""
+    return _only(batch, lambda table, _: is_meant(table))
+
+
+def _only(batch: pa.RecordBatch, is_meant: Callable[[TableName, int], bool]) -> pa.RecordBatch:
+    """The changes of a batch whose table and version are meant."""
     schemas, names = (batch[name].dictionary_encode() for name in (c.SCHEMA_NAME, c.TABLE_NAME))
-    # One number for each pair of schema and name.
-    code = schemas.indices.to_numpy().astype(np.int64) * len(names.dictionary) + names.indices.to_numpy()
+    # One number for each pair of schema and name, and below it the version's 32 bits.
+    named = schemas.indices.to_numpy().astype(np.int64) * len(names.dictionary) + names.indices.to_numpy()
+    code = (named << 32) | batch[c.TABLE_VERSION].to_numpy().astype(np.int64)
     distinct, inverse = np.unique(code, return_inverse=True)
-    pairs = (divmod(int(value), len(names.dictionary)) for value in distinct)
-    tables = (TableName(schemas.dictionary[schema].as_py(), names.dictionary[name].as_py()) for schema, name in pairs)
-    meant = np.array([is_meant(table) for table in tables], bool)
+
+    def meant_by(code: int) -> bool:
+        schema, name = divmod(code >> 32, len(names.dictionary))
+        table = TableName(schemas.dictionary[schema].as_py(), names.dictionary[name].as_py())
+        return is_meant(table, code & 0xFFFFFFFF)
+
+    meant = np.array([meant_by(int(value)) for value in distinct], bool)
     return batch if meant.all() else batch.filter(pa.array(meant[inverse]))
 
 

@@ -21,7 +21,10 @@ from penstock.formats.archive_log import Record
 from penstock.history import ConsumerState, Facts, History, Joined, Origin, joined
 from penstock.position import START, Anchor, Limit, Scn
 from penstock.schema import TableSchema
-from penstock.sources.change_files.reader import ArchiveSlice, FileReader
+from penstock.snapshot.chunk import CopySource
+from penstock.snapshot.task import ReaderAccess
+from penstock.sources.change_files.copy import CopyReader
+from penstock.sources.change_files.reader import ArchiveSlice, FileReader, eras_of
 from penstock.storage import Storage
 from penstock.stream import Backlog, Reader, Source, SourceAccess, TableVersion
 
@@ -70,21 +73,32 @@ class ChangeFiles:
         """Make sure that a process's history is that of the archive; otherwise raise as `join` does."""
         self.join(history)
 
-    def next_slice(self, after: Scn, limit: Limit, *, anchor: Anchor | None = None) -> ArchiveSlice | None:
+    def next_slice(
+        self, after: Scn, limit: Limit, *, until: Scn | None = None, anchor: Anchor | None = None
+    ) -> ArchiveSlice | None:
         """Return the transactions that follow `after`, as many as `limit` allows; None when there are none yet.
 
+        No slice goes across the position of a whole copy: whoever applies puts the copy in place between two slices.
+
         Args:
+            until: The slice ends here at the latest.
             anchor: The last cut at or before `after`, as it was known when `after` was reached.
 
         Raises:
             MalformedInputError: A record was altered or cut short.
             OperatorError: One is missing, or `anchor` is not of this archive.
         """
+        if until is not None and after >= until:
+            return None
         stand = self._stand_at(after, anchor)
         records = self._gather(stand.number, after, limit)
         if not records:
             return None
-        part = _slice_of(records, after).take(after, limit, None)
+        # Read after the records: a copy is named before any record that goes beyond its position.
+        stops = [copy.position for copy in self._archive.newest_definitions().whole_copies if copy.position > after]
+        part = _slice_of(records, after).take(
+            after, limit, min([*stops, *([until] if until is not None else [])], default=None)
+        )
         last = next(record for record in records if record.end >= part.end)
         # Where a slice ends inside a record, the last cut is the end of the one before, which may lie before the slice.
         before = next((_cut(record) for record in records if record.end == last.after), stand.anchor)
@@ -213,7 +227,13 @@ class ChangeFilesAccess:
         """Return a reader of what is of the tables that it follows, by their names or those of their roots."""
         followed = {v.table.name for v in tables if v.table.name in follows or v.root in follows}
         is_all = followed == {v.table.name for v in tables}
-        return FileReader(Archive(self.storage), source=source, follows=None if is_all else followed)
+        archive = Archive(self.storage)
+        eras = eras_of(tables, archive.newest_definitions().whole_copies)
+        return FileReader(archive, source=source, follows=None if is_all else followed, eras=eras)
+
+    def chunk_reader(self, source: CopySource) -> CopyReader:
+        """Return a reader of the copy that `source.snapshot` names."""
+        return CopyReader(Archive(self.storage), source.snapshot)
 
 
 def _cut(record: Record) -> Anchor:
@@ -235,4 +255,5 @@ def _slice_of(records: Sequence[Record], after: Scn) -> ArchiveSlice:
 
 _: type[Source] = ChangeFiles
 __: type[SourceAccess] = ChangeFilesAccess
-___: type[Reader] = FileReader
+___: type[ReaderAccess] = ChangeFilesAccess
+____: type[Reader] = FileReader

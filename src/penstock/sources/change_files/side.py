@@ -1,0 +1,170 @@
+"""An archive of change files as the source of a pipeline: what is in it is all that there is to know.
+
+Nothing is set up, nobody is waited for, and nothing can be compared: there are no tables, only what was said of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from penstock.archive import Archive
+from penstock.change import TableName
+from penstock.dialects.base import DatabasePlan
+from penstock.errors import OperatorError
+from penstock.patterns import TablePattern
+from penstock.position import Anchor, Scn
+from penstock.schema import Column, TableSchema
+from penstock.sources.change_files.copy import StoredOrigin
+from penstock.sources.change_files.source import ChangeFiles, ChangeFilesAccess
+from penstock.sources.change_files.span import Bound, find_span
+from penstock.storage import Storage
+from penstock.stream import StoredCopy, TableVersion
+
+
+class ChangeFilesSide:
+    """Implements `pipeline.sides.SourceSide` and `pipeline.sides.Stocked`."""
+
+    def __init__(self, storage: Storage) -> None:
+        """Stand for the archive at a place; nothing is touched yet."""
+        self._storage = storage
+        self._archive = Archive(storage)
+        self._versions: Sequence[TableVersion] = ()
+
+    @property
+    def label(self) -> str:
+        """The archive, named without secrets."""
+        return self._storage.label
+
+    @property
+    def access(self) -> ChangeFilesAccess:
+        """How tasks reach it."""
+        return ChangeFilesAccess(self._storage)
+
+    def match(self, patterns: Sequence[str]) -> Sequence[TableName]:
+        """Return the tables that patterns mean, of all that the archive has ever told of.
+
+        Raises:
+            OperatorError: A pattern means no table; or there is no archive.
+        """
+        known = {version.table.name for version in self._tables() if not version.is_partition}
+        found: set[TableName] = set()
+        unknown = []
+        for pattern in map(TablePattern.parse, patterns):
+            matched = {table for table in known if pattern.matches(table)}
+            found |= matched
+            if not matched:
+                unknown.append(repr(pattern.text))
+        if unknown:
+            raise OperatorError(
+                f"no table of the archive matches {', '.join(unknown)}",
+                where=f"capture.tables, {self.label}",
+                do="the archive knows a table from when the run that publishes has copied it; names are taken as they"
+                " stand in the catalogue of its source",
+            )
+        return sorted(found)
+
+    def describe(self, tables: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
+        """Describe tables as the archive knew them last, with every column that any earlier version had."""
+        wanted = set(tables)
+        versions: dict[TableName, list[TableSchema]] = {}
+        for version in self._tables():
+            if version.table.name in wanted:
+                versions.setdefault(version.table.name, []).append(version.table)
+        return {name: _with_every_column(of) for name, of in versions.items()}
+
+    def plan(self, tables: Sequence[TableName], row_triggers: Sequence[str]) -> DatabasePlan:
+        """Plan nothing: an archive is read as it is."""
+        return DatabasePlan(self.label)
+
+    def blueprint(self, tables: Sequence[TableName]) -> Sequence[TableSchema]:
+        """Say how to make tables like these: by their schemas, for there is no database that could be asked."""
+        return list(self.describe(tables).values())
+
+    def has_capture(self) -> bool:
+        """Make sure that there is an archive; otherwise raise an `OperatorError` that says what there is."""
+        _ = self._archive.header
+        return True
+
+    def open_source(self) -> ChangeFiles:
+        """Open the log of the archive."""
+        return ChangeFiles(Archive(self._storage))
+
+    def position_of(self, text: str, *, option: str) -> Scn:
+        """Find the last transaction at or before a position, or a time of commit, that a person named.
+
+        Raises:
+            ConfigError: It is neither of the two.
+            OperatorError: The archive does not reach so far.
+        """
+        bound = Bound.parse(text, option=option)
+        count = self._archive.count_records()
+        last = self._archive.record(count) if count else None
+        upto = find_span(self._archive, None, bound).upto
+        if bound.position is not None:
+            is_behind = last is None or bound.position > last.end
+        else:
+            # Behind the last transaction; but the run that publishes may have looked for later ones, and found none.
+            assert bound.at is not None
+            is_behind = last is None or (upto == last.end and bound.at > last.written_at)
+        if is_behind:
+            end = "" if last is None else f", position {last.end}, written at {last.written_at.isoformat()}"
+            raise OperatorError(
+                f"{option} {text} lies behind the end of the archive{end}",
+                where=self.label,
+                do="publish so far first, or name a point that is there",
+            )
+        return bound.position if bound.position is not None else upto
+
+    def copies_at(self, tables: Collection[TableName], position: Scn) -> Sequence[StoredCopy]:
+        """Return the newest whole copy of each table at or before a position; tables of one copy stand together."""
+        newest = {
+            copy.table: copy
+            for copy in self._archive.newest_definitions().whole_copies
+            if copy.is_complete and copy.position <= position and copy.table in tables
+        }
+        of: dict[str, set[TableName]] = {}
+        for table, copy in newest.items():
+            of.setdefault(copy.copy, set()).add(table)
+        positions = {copy.copy: copy.position for copy in newest.values()}
+        found = [StoredCopy(id_, Anchor(positions[id_], ""), frozenset(names)) for id_, names in of.items()]
+        return sorted(found, key=lambda copy: copy.cut.scn)
+
+    def first_copies(self, tables: Collection[TableName]) -> Mapping[TableName, Scn]:
+        """Return the position from which on the archive has the rows of each table; those without are left out."""
+        first: dict[TableName, Scn] = {}
+        for copy in self._archive.newest_definitions().whole_copies:
+            if copy.is_complete and copy.table in tables:
+                first.setdefault(copy.table, copy.position)
+        return first
+
+    def stored(self, copy: StoredCopy) -> StoredOrigin:
+        """What a copy is read from."""
+        return StoredOrigin(self._archive, copy)
+
+    def _tables(self) -> Sequence[TableVersion]:
+        source = ChangeFiles(self._archive)
+        if source.count_tables() != len(self._versions):
+            self._versions = source.tables()
+        return self._versions
+
+
+def _with_every_column(versions: Sequence[TableSchema]) -> TableSchema:
+    """The last version, which also takes what was written under the others.
+
+    A column that one of them lacks may be null: a row that was written then has no value for it.
+    """
+    last = max(versions, key=lambda table: table.version)
+    ordered = sorted(versions, key=lambda table: table.version, reverse=True)
+    columns: dict[str, Column] = {}
+    for table in ordered:
+        for column in table.columns:
+            columns.setdefault(column.name, column)
+    key = last.primary_key.columns if last.primary_key is not None else ()
+
+    def as_needed(column: Column) -> Column:
+        of = [table.by_name.get(column.name) for table in versions]
+        is_nullable = any(one is None or one.is_nullable for one in of) and column.name not in key
+        return replace(column, is_nullable=is_nullable)
+
+    return replace(last, columns=tuple(map(as_needed, columns.values())))
