@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from penstock.archive import Archive
 from penstock.config import parse
+from penstock.errors import OperatorError
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.publication import Publication
+from penstock.storage import open_storage
 from penstock.wiring import open_pipeline
 from tests.lab import Lab
 
@@ -62,6 +66,12 @@ class Restoring:
         assert isinstance(pipeline, Pipeline)
         return pipeline
 
+    @property
+    def end(self) -> int:
+        """Where the archive ends."""
+        archive = Archive(open_storage(str(self.folder / "archive")))
+        return archive.record(archive.count_records()).end
+
     def publish(self) -> None:
         self.publication.run(threading.Event(), until_caught_up=True)
 
@@ -75,13 +85,22 @@ def shop(request: pytest.FixtureRequest, lab: Lab, tmp_path: Path, spark: object
     return Restoring(lab, tmp_path, request.param)
 
 
-def content(connection: psycopg.Connection) -> dict[str, list[str]]:
-    """Every table of the schema, and its rows as text, in order."""
-    names = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1").fetchall()
-    return {
-        name: sorted(row[0] for row in connection.execute(f'SELECT t::text FROM "{name}" t').fetchall())
-        for (name,) in names
-    }
+Content = dict[str, tuple[list[str], list[str]]]
+
+
+def content(connection: psycopg.Connection) -> Content:
+    """Every table of the schema: its columns, and its rows as text, both in order."""
+    columns: dict[str, list[str]] = {}
+    for name, column in connection.execute(
+        "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'public' ORDER BY 1, 2"
+    ).fetchall():
+        columns.setdefault(name, []).append(column)
+    return {name: (of, rows_of(connection, name, of)) for name, of in columns.items()}
+
+
+def rows_of(connection: psycopg.Connection, name: str, columns: list[str]) -> list[str]:
+    named = ", ".join(f'"{column}"' for column in columns)
+    return sorted(row[0] for row in connection.execute(f'SELECT ROW({named})::text FROM "{name}"').fetchall())
 
 
 def test_a_target_becomes_what_the_source_was(shop: Restoring) -> None:
@@ -103,3 +122,83 @@ def test_a_target_becomes_what_the_source_was(shop: Restoring) -> None:
     shop.restore()
 
     assert content(shop.lab.target) == content(source)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What the source was at a position of the archive, and by its clock."""
+
+    position: int
+    at: str
+    rows: Content
+
+
+MADE_ANEW = """
+DROP TABLE note;
+CREATE TABLE note (id int PRIMARY KEY, body text, more int);
+INSERT INTO note VALUES (1, 'uno', 1), (2, 'due', 2);
+"""
+
+STEPS = [
+    "UPDATE customer SET balance = balance + 1 WHERE id % 2 = 0; DELETE FROM orders WHERE id < 100",
+    "TRUNCATE orders; INSERT INTO note VALUES ('three')",
+    MADE_ANEW,
+    "UPDATE note SET more = 7 WHERE id = 2; INSERT INTO orders VALUES (1, 2, now())",
+    "ALTER TABLE customer ADD COLUMN since date; UPDATE customer SET since = '2024-02-29' WHERE id < 10",
+    "ALTER TABLE customer DROP COLUMN raw; INSERT INTO customer VALUES (2000, 'late', 0, '2024-03-01')",
+]
+
+
+def live(shop: Restoring) -> list[Moment]:
+    """Let the source live through the steps, and publish after each; returns what it was then."""
+    source = shop.lab.source
+    source.execute(TABLES)
+    shop.publication.setup()
+    shop.publish()
+    moments = [moment(shop)]
+    for step in STEPS:
+        source.execute(step)
+        if step is MADE_ANEW:
+            shop.publication.setup()
+            # Captured, and in the copy that comes next.
+            source.execute("INSERT INTO note VALUES (3, 'tre', 3); DELETE FROM note WHERE id = 1")
+        shop.publish()
+        moments.append(moment(shop))
+    return moments
+
+
+def moment(shop: Restoring) -> Moment:
+    row = shop.lab.source.execute("SELECT clock_timestamp()").fetchone()
+    assert row is not None
+    return Moment(shop.end, row[0].isoformat(), content(shop.lab.source))
+
+
+def assert_is(shop: Restoring, then: Moment) -> None:
+    """The target is what the source was; columns of another time are there, and hold nothing."""
+    there = shop.lab.target.execute(
+        "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'public'"
+    ).fetchall()
+    for name, (columns, rows) in then.rows.items():
+        assert rows_of(shop.lab.target, name, columns) == rows, name
+        for other in {column for table, column in there if table == name} - set(columns) - {"raw"}:
+            assert shop.lab.target.execute(f'SELECT FROM "{name}" WHERE "{other}" IS NOT NULL').rowcount == 0
+
+
+@pytest.mark.parametrize("shop", ["changes"], indirect=True)
+def test_one_target_goes_through_every_moment_one_after_the_other(shop: Restoring) -> None:
+    moments = live(shop)
+    shop.pipeline.setup()
+
+    for number, then in enumerate(moments):
+        # The last by its position: only later ones show that a time is over.
+        is_by_time = number % 2 == 1 and number < len(moments) - 1
+        shop.restore(then.at if is_by_time else then.position)
+
+        assert_is(shop, then)
+        status = shop.pipeline.status()
+        assert (status.state, status.errors, status.low_watermark) == ("stopped", 0, then.position)
+        assert status.reason == f"it had reached position {then.position}"
+    with pytest.raises(OperatorError, match="the target is at position"):
+        shop.restore(moments[0].position)
+    with pytest.raises(OperatorError, match="behind the end of the archive"):
+        shop.restore(moments[-1].position + 1)

@@ -14,7 +14,7 @@ from penstock.dialects.base import DatabasePlan
 from penstock.errors import OperatorError
 from penstock.patterns import TablePattern
 from penstock.position import Anchor, Scn
-from penstock.schema import Column, TableSchema
+from penstock.schema import Column, ForeignKey, TableSchema, Unique
 from penstock.sources.change_files.copy import StoredOrigin
 from penstock.sources.change_files.source import ChangeFiles, ChangeFilesAccess
 from penstock.sources.change_files.span import Bound, find_span
@@ -65,17 +65,22 @@ class ChangeFilesSide:
         return sorted(found)
 
     def describe(self, tables: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
-        """Describe tables as the archive knew them last, with every column that any earlier version had."""
-        wanted = set(tables)
-        versions: dict[TableName, list[TableSchema]] = {}
-        for version in self._tables():
-            if version.table.name in wanted:
-                versions.setdefault(version.table.name, []).append(version.table)
-        return {name: _with_every_column(of) for name, of in versions.items()}
+        """Describe tables as the archive knew them last, so that they take what was written under earlier versions."""
+        return {name: _of_all_times(versions) for name in tables if (versions := self._versions_of(name))}
 
     def plan(self, tables: Sequence[TableName], row_triggers: Sequence[str]) -> DatabasePlan:
-        """Plan nothing: an archive is read as it is."""
-        return DatabasePlan(self.label)
+        """Plan nothing: an archive is read as it is. Notes say which keys of a table do not hold for all of it."""
+        plan = DatabasePlan(self.label)
+        for name, table in self.describe(tables).items():
+            last = max(self._versions_of(name), key=lambda version: version.version)
+            lost = [repr(key.name) for key in last.all_uniques if key not in table.all_uniques]
+            lost += [repr(key.name) for key in last.foreign_keys if key not in table.foreign_keys]
+            if lost:
+                plan.notes.append(
+                    f"table {name} is described without {', '.join(lost)}, which it did not have from its beginning; it"
+                    " can be added at the target once the changes that were made without it are applied"
+                )
+        return plan
 
     def blueprint(self, tables: Sequence[TableName]) -> Sequence[TableSchema]:
         """Say how to make tables like these: by their schemas, for there is no database that could be asked."""
@@ -142,6 +147,9 @@ class ChangeFilesSide:
         """What a copy is read from."""
         return StoredOrigin(self._archive, copy)
 
+    def _versions_of(self, name: TableName) -> Sequence[TableSchema]:
+        return [version.table for version in self._tables() if version.table.name == name]
+
     def _tables(self) -> Sequence[TableVersion]:
         source = ChangeFiles(self._archive)
         if source.count_tables() != len(self._versions):
@@ -149,22 +157,36 @@ class ChangeFilesSide:
         return self._versions
 
 
-def _with_every_column(versions: Sequence[TableSchema]) -> TableSchema:
-    """The last version, which also takes what was written under the others.
+def _of_all_times(versions: Sequence[TableSchema]) -> TableSchema:
+    """The last version, with every column that another one had, and without what does not hold for all of them.
 
-    A column that one of them lacks may be null: a row that was written then has no value for it.
+    A column that one of them lacks may be null: a row that was written then has no value for it. A key is kept if all
+    have it.
     """
-    last = max(versions, key=lambda table: table.version)
     ordered = sorted(versions, key=lambda table: table.version, reverse=True)
+    last = ordered[0]
     columns: dict[str, Column] = {}
     for table in ordered:
         for column in table.columns:
             columns.setdefault(column.name, column)
-    key = last.primary_key.columns if last.primary_key is not None else ()
 
-    def as_needed(column: Column) -> Column:
-        of = [table.by_name.get(column.name) for table in versions]
-        is_nullable = any(one is None or one.is_nullable for one in of) and column.name not in key
-        return replace(column, is_nullable=is_nullable)
+    def may_be_null(name: str) -> bool:
+        return any(name not in table.by_name or table.by_name[name].is_nullable for table in versions)
 
-    return replace(last, columns=tuple(map(as_needed, columns.values())))
+    def is_primary(key: Unique) -> bool:
+        return all(table.primary_key is not None and table.primary_key.columns == key.columns for table in versions)
+
+    def is_unique(key: Unique) -> bool:
+        return all(key.columns in {other.columns for other in table.all_uniques} for table in versions)
+
+    def refers(key: ForeignKey) -> bool:
+        pair = key.columns, key.parent
+        return all(pair in {(other.columns, other.parent) for other in table.foreign_keys} for table in versions)
+
+    return replace(
+        last,
+        columns=tuple(replace(column, is_nullable=may_be_null(column.name)) for column in columns.values()),
+        primary_key=last.primary_key if last.primary_key is not None and is_primary(last.primary_key) else None,
+        uniques=tuple(filter(is_unique, last.uniques)),
+        foreign_keys=tuple(filter(refers, last.foreign_keys)),
+    )
