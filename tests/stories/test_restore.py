@@ -11,12 +11,13 @@ import pytest
 
 from penstock.archive import Archive
 from penstock.config import parse
-from penstock.errors import OperatorError
+from penstock.errors import ConfigError, MalformedInputError, OperatorError
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.publication import Publication
 from penstock.storage import open_storage
 from penstock.wiring import open_pipeline
 from tests.lab import Lab
+from tests.program import Program, await_true
 
 PUBLISHING = """
 version: 1
@@ -202,3 +203,119 @@ def test_one_target_goes_through_every_moment_one_after_the_other(shop: Restorin
         shop.restore(moments[0].position)
     with pytest.raises(OperatorError, match="behind the end of the archive"):
         shop.restore(moments[-1].position + 1)
+
+
+@pytest.mark.parametrize("shop", ["parquet"], indirect=True)
+def test_a_run_that_is_killed_in_between_is_gone_on_with(shop: Restoring) -> None:
+    source = shop.lab.source
+    source.execute(TABLES)
+    shop.publication.setup()
+    shop.publish()
+    for number in range(150):
+        source.execute("UPDATE customer SET balance = balance + 1 WHERE id %% 50 = %s", [number % 50])
+    then = published(shop)
+    source.execute("UPDATE customer SET balance = 0")
+    shop.publish()
+    shop.pipeline.setup()
+    program = Program(shop.folder, "", shop.lab.target_url, name=shop.lab.name)
+    (shop.folder / "pipeline.yaml").write_text(
+        RESTORING.format(name=shop.lab.name).replace("${env:URL}", "${env:COPY_URL}")
+    )
+
+    with program.start("run", "--until", str(then.position)) as run:
+        await_true(lambda: shop.lab.target.execute("SELECT FROM customer LIMIT 1").rowcount == 1 or not run.is_alive)
+        assert run.is_alive, run.said
+        run.kill()
+
+    done = program("run", "--until", str(then.position))
+    assert done.code == 0, done.err
+    assert f"arrived at position {then.position}: 0 errors" in done.out
+    assert content(shop.lab.target) == then.rows
+    with pytest.raises(OperatorError, match="2100-01-01 lies behind the end of the archive"):
+        shop.restore("2100-01-01")
+
+
+@pytest.mark.parametrize("shop", ["changes"], indirect=True)
+def test_nothing_of_a_file_that_was_altered_is_applied(shop: Restoring) -> None:
+    source = shop.lab.source
+    source.execute(TABLES)
+    shop.publication.setup()
+    shop.publish()
+    first = published(shop)
+    source.execute("DELETE FROM note")
+    shop.publish()
+    (changes,) = (shop.folder / "archive" / "changes").iterdir()
+    whole = changes.read_bytes()
+    shop.pipeline.setup()
+
+    for spoilt, what in ((whole[:-9], "cut short"), (whole[:-9] + bytes(9), "altered")):
+        changes.chmod(0o600)
+        changes.write_bytes(spoilt)
+        with pytest.raises(MalformedInputError, match=what) as caught:
+            shop.restore()
+        assert f"{changes.name}, positions" in caught.value.where
+        assert content(shop.lab.target) == first.rows
+    copy = next(iter((shop.folder / "archive" / "copies").iterdir()))
+    copy.unlink()
+    changes.write_bytes(whole)
+    shop.pipeline.resync()
+    with pytest.raises(OperatorError, match="a file of the archive is missing"):
+        shop.restore()
+
+
+@pytest.mark.parametrize("shop", ["changes"], indirect=True)
+def test_what_an_archive_cannot_do_is_said(shop: Restoring) -> None:
+    with pytest.raises(OperatorError, match="there is no change archive"):
+        shop.pipeline.plan()
+    shop.lab.source.execute(TABLES)
+    shop.publication.setup()
+    with pytest.raises(OperatorError, match="no table of the archive matches"):
+        shop.pipeline.plan()
+    shop.publish()
+
+    planned = shop.pipeline.plan()
+    assert planned.source.steps == []
+    assert any("nothing to compare with" in note for note in planned.source.notes)
+    shop.pipeline.setup()
+    for refused in (
+        shop.pipeline.verify,
+        lambda: shop.pipeline.verify(repair=True),
+        lambda: shop.pipeline.plan(adopt=True),
+    ):
+        with pytest.raises(OperatorError, match="no tables to compare with"):
+            refused()
+    with pytest.raises(OperatorError, match="before the first copy of any table"):
+        shop.restore(0)
+    with pytest.raises(ConfigError, match="must be a position or a time"):
+        shop.restore("yesterday")
+    assert shop.pipeline.consumers() == ()
+    removed = shop.pipeline.teardown()
+    assert (removed.source.steps, bool(removed.target.steps)) == ([], True)
+    assert shop.lab.target.execute("SELECT FROM customer").rowcount == 0
+
+
+@pytest.mark.parametrize("shop", ["changes"], indirect=True)
+def test_a_run_that_follows_takes_up_what_is_published_meanwhile(shop: Restoring) -> None:
+    source = shop.lab.source
+    source.execute(TABLES)
+    shop.publication.setup()
+    shop.publish()
+    shop.pipeline.setup()
+
+    with shop.pipeline.start():
+        await_true(lambda: content(shop.lab.target) == content(source))
+        # No transaction lies between the two copies of the table.
+        source.execute(MADE_ANEW.replace(", more int", "").replace(", 1)", ")").replace(", 2)", ")"))
+        shop.lab.target.execute("ALTER TABLE note ADD COLUMN id int")
+        shop.publication.setup()
+        shop.publish()
+        source.execute("DELETE FROM note WHERE id = 1; INSERT INTO note VALUES (4, 'quattro')")
+        shop.publish()
+
+        await_true(lambda: content(shop.lab.target) == content(source))
+
+
+def published(shop: Restoring) -> Moment:
+    """Publish what the source is now."""
+    shop.publish()
+    return moment(shop)

@@ -30,6 +30,7 @@ class ChangeFilesSide:
         self._storage = storage
         self._archive = Archive(storage)
         self._versions: Sequence[TableVersion] = ()
+        self._by_name: Mapping[TableName, Sequence[TableSchema]] = {}
 
     @property
     def label(self) -> str:
@@ -148,12 +149,17 @@ class ChangeFilesSide:
         return StoredOrigin(self._archive, copy)
 
     def _versions_of(self, name: TableName) -> Sequence[TableSchema]:
-        return [version.table for version in self._tables() if version.table.name == name]
+        self._tables()
+        return self._by_name.get(name, ())
 
     def _tables(self) -> Sequence[TableVersion]:
         source = ChangeFiles(self._archive)
         if source.count_tables() != len(self._versions):
             self._versions = source.tables()
+            by_name: dict[TableName, list[TableSchema]] = {}
+            for version in self._versions:
+                by_name.setdefault(version.table.name, []).append(version.table)
+            self._by_name = by_name
         return self._versions
 
 
