@@ -1,7 +1,7 @@
 """`penstock`: its commands, and what its exit codes mean.
 
 0 done · 1 `verify` found differences · 2 wrong file or option · 3 a person must change something ·
-4 something was in the way that may pass · 5 `run` caught up, and the error queue holds transactions
+4 something was in the way that may pass · 5 `run` caught up, or arrived, and the error queue holds transactions
 """
 
 from __future__ import annotations
