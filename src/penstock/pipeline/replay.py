@@ -64,6 +64,9 @@ class Replay:
         self._tables |= {name for name in roots(versions) if self._is_meant(name)}
         due = self._source.copies_at(self._tables, at)
         done, of = ledger.instantiated(), ledger.copied_from()
+        for gone in sorted(of.keys() & self._tables - {name for copy in due for name in copy.tables}):
+            # Rows that are nowhere any more would keep those that they refer to from being deleted.
+            ledger.clear(gone, keep_rows=False)
         todo: list[tuple[StoredCopy, list[TableName]]] = []
         for copy in due:
             names = sorted(name for name in copy.tables if name not in done or of[name] != copy.id)

@@ -182,7 +182,10 @@ class Stocked(Protocol):
     """A source that holds copies of its tables beside its changes, each as of a position."""
 
     def copies_at(self, tables: Collection[TableName], position: Scn) -> Sequence[StoredCopy]:
-        """Return the newest whole copy of each table at or before a position, oldest first."""
+        """Return the newest whole copy of each table at or before a position, oldest first.
+
+        A table that is known to be gone by then, as one that has another name, has none.
+        """
 
     def first_copies(self, tables: Collection[TableName]) -> Mapping[TableName, Scn]:
         """Return the position from which on the source has the rows of each table; those without are left out."""

@@ -123,14 +123,21 @@ class ChangeFilesSide:
         return bound.position if bound.position is not None else upto
 
     def copies_at(self, tables: Collection[TableName], position: Scn) -> Sequence[StoredCopy]:
-        """Return the newest whole copy of each table at or before a position; tables of one copy stand together."""
-        newest = {
-            copy.table: copy
+        """Return the newest whole copy of each table at or before a position; tables of one copy stand together.
+
+        A table that was copied under another name since is gone from the name that it had.
+        """
+        copies = [
+            copy
             for copy in self._archive.newest_definitions().whole_copies
-            if copy.is_complete and copy.position <= position and copy.table in tables
-        }
+            if copy.is_complete and copy.position <= position
+        ]
+        newest = {copy.table: copy for copy in copies}
+        name_now = {copy.id: copy.table for copy in copies}
         of: dict[str, set[TableName]] = {}
         for table, copy in newest.items():
+            if table not in tables or name_now[copy.id] != table:
+                continue
             of.setdefault(copy.copy, set()).add(table)
         positions = {copy.copy: copy.position for copy in newest.values()}
         found = [StoredCopy(id_, Anchor(positions[id_], ""), frozenset(names)) for id_, names in of.items()]
