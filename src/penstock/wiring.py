@@ -13,7 +13,7 @@ from penstock.dialects.postgres.sides import PostgresSourceSide, PostgresTargetS
 from penstock.errors import ConfigError
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.publication import Publication
-from penstock.pipeline.sides import DatabaseSource, SourceSide, TargetSide
+from penstock.pipeline.sides import DatabaseSource, StockedSource, TargetSide
 from penstock.sources.change_files.side import ChangeFilesSide
 from penstock.sources.change_files.spark_source import ChangeFilesSource
 from penstock.sources.trigger_queue.queue import LogAccess
@@ -27,7 +27,7 @@ _Side = TypeVar("_Side")
 _DATABASES: Mapping[tuple[str, str], Callable[[str, str], DatabaseSource]] = {
     ("trigger_queue", "postgres"): PostgresSourceSide,
 }
-_PLACES: Mapping[str, Callable[[Storage], SourceSide]] = {"change_files": ChangeFilesSide}
+_PLACES: Mapping[str, Callable[[Storage], StockedSource]] = {"change_files": ChangeFilesSide}
 _LOGS: Mapping[str, Callable[[str, str], LogAccess]] = {"postgres": PostgresSource}
 _TARGETS: Mapping[str, Callable[[str, str], TargetSide]] = {"postgres": PostgresTargetSide}
 

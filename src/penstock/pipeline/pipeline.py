@@ -36,7 +36,7 @@ from penstock.pipeline.sides import (
     Comparable,
     Copyable,
     SourceSide,
-    Stocked,
+    StockedSource,
     TargetLedger,
     TargetSide,
     comparable,
@@ -284,7 +284,9 @@ class Pipeline(Capturing):
             return Progress(START)
         spark = self._start_spark()
         with closing(self._target.ledger()) as ledger:
-            replay = Replay(self._source, self._target, self._is_meant) if isinstance(self._source, Stocked) else None
+            replay = (
+                Replay(self._source, self._target, self._is_meant) if isinstance(self._source, StockedSource) else None
+            )
             feed = SparkFeed(
                 spark,
                 source=self.config.capture.name,
@@ -357,7 +359,7 @@ class Pipeline(Capturing):
                 where=self._target.label,
                 do="name a later point; an earlier one is restored to a database that holds nothing of the pipeline",
             )
-        if isinstance(self._source, Stocked):
+        if isinstance(self._source, StockedSource):
             tables = self._source.match(self.config.capture.tables)
             refuse_before_copies(self._source.first_copies(tables), tables, end, listener, where=self._source.label)
         return end

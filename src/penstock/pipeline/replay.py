@@ -15,17 +15,13 @@ from penstock.apply.target import TargetTable
 from penstock.change import TableName
 from penstock.errors import OperatorError
 from penstock.history import RESYNC
-from penstock.pipeline.sides import SourceSide, Stocked, TargetLedger, TargetSide
+from penstock.pipeline.sides import StockedSource, TargetLedger, TargetSide
 from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.instantiate import CopyListener, Instantiator
 from penstock.snapshot.task import CopyContext
 from penstock.spark.job import ChunkJobs
-from penstock.stream import StoredCopy, roots
-
-
-class StockedSource(SourceSide, Stocked, Protocol):
-    """A source whose copies are to be replayed with its changes."""
+from penstock.stream import StoredCopy
 
 
 class Replay:
@@ -59,9 +55,8 @@ class Replay:
         with closing(self._source.open_source()) as stream:
             versions = stream.tables()
         at = state.low_watermark
+        # Those that have another name by now, too: the archive speaks of them first.
         self._tables = {v.table.name for v in versions if not v.is_partition and self._is_meant(v.table.name)}
-        # Tables that had a name before, too: what is said of them comes before what is said of the later ones.
-        self._tables |= {name for name in roots(versions) if self._is_meant(name)}
         due = self._source.copies_at(self._tables, at)
         done, of = ledger.instantiated(), ledger.copied_from()
         for gone in sorted(of.keys() & self._tables - {name for copy in due for name in copy.tables}):

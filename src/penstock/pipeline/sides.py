@@ -178,7 +178,7 @@ class Copyable(Protocol):
 
 
 @runtime_checkable
-class Stocked(Protocol):
+class StockedSource(SourceSide, Protocol):
     """A source that holds copies of its tables beside its changes, each as of a position."""
 
     def copies_at(self, tables: Collection[TableName], position: Scn) -> Sequence[StoredCopy]:

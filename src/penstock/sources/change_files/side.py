@@ -23,7 +23,7 @@ from penstock.stream import StoredCopy, TableVersion
 
 
 class ChangeFilesSide:
-    """Implements `pipeline.sides.SourceSide` and `pipeline.sides.Stocked`."""
+    """Implements `pipeline.sides.StockedSource`."""
 
     def __init__(self, storage: Storage) -> None:
         """Stand for the archive at a place; nothing is touched yet."""
