@@ -22,6 +22,7 @@ from penstock.dialects.postgres.access import PostgresSource, PostgresTarget
 from penstock.dialects.postgres.connection import RAW_FORM
 from penstock.dialects.postgres.copy import PostgresChunkReader, PostgresCopyOrigin
 from penstock.errors import FencedError, OperatorError, PenstockError, RetryableError
+from penstock.schema import TableSchema
 from penstock.snapshot import chunk as chunk_module
 from penstock.snapshot.chunk import Chunk, CopySource, bundles
 from penstock.snapshot.instantiate import CopyListener, HeldSnapshot, Instantiator, Work
@@ -338,8 +339,7 @@ class In:
 class WithForm(PostgresChunkReader):
     form = ""
 
-    @property
-    def raw_form(self) -> str:
+    def raw_form(self, table: TableSchema) -> str:
         return self.form
 
 
@@ -736,7 +736,7 @@ def test_a_copy_whose_snapshot_is_gone_goes_on_without_it(
     rows_of_t: Lab, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab = rows_of_t
-    monkeypatch.setattr(PostgresChunkReader, "raw_form", form)
+    monkeypatch.setattr(PostgresChunkReader, "raw_form", lambda *_: form)
 
     def end_holder() -> None:
         lab.source.execute(

@@ -205,6 +205,22 @@ def test_a_composite_key_is_named_with_all_its_columns(lab: Lab) -> None:
     }
 
 
+@pytest.mark.parametrize("key", ["PRIMARY KEY (b, a)", "UNIQUE (a, b)"])
+def test_a_range_of_keys_is_one_at_the_target_whatever_key_that_has(lab: Lab, key: str) -> None:
+    lab.target.execute(f"CREATE TABLE t (a int NOT NULL, b int NOT NULL, v int, {key})")
+    lab.setup("CREATE TABLE t (a int, b int, v int, PRIMARY KEY (a, b))")
+    lab.source.execute("INSERT INTO t SELECT n / 3, 30 - n, n FROM generate_series(1, 20) n")
+    lab.apply()
+    cuts = {"t": [["2", "24"], ["4", "17"]]}
+
+    assert look(lab, "t", cuts=cuts).is_identical
+
+    lab.target.execute("UPDATE t SET v = 0 WHERE v = 9")
+    assert found(look(lab, "t", cuts=cuts)) == {"t": [("different", {"a": "3", "b": "21"})]}
+    assert only(look(lab, "t", cuts=cuts, repair=True)).repaired == 1
+    assert look(lab, "t", cuts=cuts).is_identical
+
+
 def test_rows_without_a_key_are_counted_each_as_often_as_it_occurs(copied: Lab) -> None:
     lab = copied
     lab.target.execute(

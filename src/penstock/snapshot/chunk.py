@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
+
+import pyarrow as pa
 
 from penstock.change import TableName
+from penstock.schema import TableSchema
 
 _BUNDLE_BYTES = 4 * 1024 * 1024
 _BUNDLE_CHUNKS = 32
@@ -83,3 +86,38 @@ class CopySource:
 
     snapshot: str
     exported: str | None
+
+
+class RowRule(Protocol):
+    """What becomes of a table's rows on their way from the source to the target."""
+
+    @property
+    def table(self) -> TableSchema:
+        """The table as the target is to have it."""
+
+    @property
+    def keeps_key(self) -> bool:
+        """Whether a row's key is the same at the target, by whatever names: a range of keys is one there, too."""
+
+    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return what the target is to hold of rows of the source; columns of canonical text on both sides."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Rows of a table at the source, and at the target.
+
+    Attributes:
+        chunk: Which rows, by the source's name of the table.
+        rule: What becomes of the rows on their way; None where they are the same on both sides.
+    """
+
+    source: TableSchema
+    target: TableSchema
+    chunk: Chunk
+    rule: RowRule | None = None
+
+    @property
+    def shape(self) -> TableSchema:
+        """The table as the target is to have it."""
+        return self.source if self.rule is None else self.rule.table

@@ -14,7 +14,7 @@ from penstock.apply.target import TargetSession, TargetTable
 from penstock.change import TableName
 from penstock.errors import FencedError, OperatorError
 from penstock.schema import TableSchema
-from penstock.snapshot.chunk import Chunk, CopySource
+from penstock.snapshot.chunk import Chunk, CopySource, Range
 
 
 class ChunkReader(Protocol):
@@ -23,9 +23,8 @@ class ChunkReader(Protocol):
     def read_chunk(self, table: TableSchema, columns: Sequence[str], chunk: Chunk) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a chunk, as of the source's snapshot; columns of canonical text."""
 
-    @property
-    def raw_form(self) -> str:
-        """Name of the form in which `read_raw` yields rows."""
+    def raw_form(self, table: TableSchema) -> str | None:
+        """Name of the form in which `read_raw` yields a table's rows; None where it cannot."""
 
     def count_rows(self, table: TableSchema, chunk: Chunk) -> int:
         """Return how many rows a chunk has."""
@@ -36,7 +35,7 @@ class ChunkReader(Protocol):
         A session must still hold the snapshot.
         """
 
-    def adopt(self, table: TableSchema, target: TargetTable, chunk: Chunk, session: ChunkLoader) -> int:
+    def adopt(self, compared: Range, session: ChunkLoader) -> int:
         """Bring the rows of a chunk that differ at a target of the same kind, which holds rows already.
 
         Returns:
@@ -124,11 +123,11 @@ def _copy(chunk: Chunk, source: CopySource, context: CopyContext, reader: ChunkR
     rows = 0
     try:
         if chunk.table in context.adopted:
-            rows = reader.adopt(table, target, chunk, session)
+            rows = reader.adopt(Range(table, target.schema, chunk), session)
         elif not columns:
             rows = reader.count_rows(table, chunk)
             session.load_defaults(target, rows)
-        elif source.exported is not None and reader.raw_form == session.raw_form:
+        elif source.exported is not None and reader.raw_form(table) == session.raw_form:
             rows = session.load_raw(target, columns, reader.read_raw(table, columns, chunk))
         else:
             for batch in reader.read_chunk(table, columns, chunk):

@@ -17,7 +17,7 @@ from penstock.change import Image, TableName
 from penstock.errors import OperatorError, RetryableError
 from penstock.position import Scn
 from penstock.schema import TableSchema
-from penstock.snapshot.chunk import Chunk, bundles
+from penstock.snapshot.chunk import Chunk, Range, bundles
 
 Work = TypeVar("Work")
 
@@ -27,9 +27,6 @@ MOST_KEYS = 100
 _WAIT_S = 30
 """How long to wait for the consistency point before looking again at what differed."""
 
-
-Range = tuple[TableSchema, TableSchema, Chunk]
-"""Rows of a table at the source and at the target."""
 
 _FEW_BYTES = 64 * 1024 * 1024
 """So little is compared before Spark would have started."""
@@ -112,7 +109,7 @@ class CompareContext:
         return self.comparer.repair(self._range(chunk))
 
     def _range(self, chunk: Chunk) -> Range:
-        return self.source_tables[chunk.table], self.target_tables[chunk.table], chunk
+        return Range(self.source_tables[chunk.table], self.target_tables[chunk.table], chunk)
 
 
 class RangeComparer(Protocol):

@@ -10,9 +10,10 @@ import pyarrow.compute as pc
 from penstock.apply.target import TargetTable
 from penstock.dialects.postgres.arrow import ArrowReader
 from penstock.dialects.postgres.as_of import digest, digest_of_row
-from penstock.dialects.postgres.ranges import Look, Origin, Readers, look, shared_columns
+from penstock.dialects.postgres.ranges import Look, Origin, Readers, look, shared_columns, wanted_rows
 from penstock.dialects.postgres.session import PostgresSession
-from penstock.verify.compare import Range
+from penstock.errors import OperatorError
+from penstock.snapshot.chunk import Range
 
 
 def bring(
@@ -36,23 +37,26 @@ def bring(
     found = look(readers, compared, origin)
     if not found.differences:
         return found
-    source, schema, _ = compared
-    columns, _ = shared_columns(source, schema)
-    target = TargetTable(schema)
-    rows_then = origin.rows(columns, found.chunk)
-    if source.primary_key is None:
-        _bring_counts(session, readers.source, target, found, rows_then)
+    shape, target = compared.shape, TargetTable(compared.target)
+    if shape.primary_key is None:
+        if compared.rule is not None:
+            raise OperatorError(
+                f"rows of table {target.name} cannot be brought: it has no key, and rules say what it holds",
+                do="`penstock resync --all` copies it anew",
+            )
+        columns, _ = shared_columns(shape, compared.target)
+        _bring_counts(session, readers.source, target, found, origin.rows(columns, found.chunk))
         return found
-    key = list(source.primary_key.columns)
+    key = list(shape.primary_key.columns)
     by_kind = {kind: [d.key for d in found.differences if d.kind == kind] for kind in ("missing", "extra", "different")}
     gone = _table_of([*by_kind["extra"], *by_kind["different"]], key)
     wanted = _ids(_table_of([*by_kind["missing"], *by_kind["different"]], key).to_batches(), key)
     rows = [
         batch.filter(pc.is_in(_ids([batch], key), wanted))
-        for batch in readers.source.stream(rows_then, doing=f"read table {source.name}")
+        for batch in wanted_rows(readers, compared, origin, found.chunk)
     ]
-    texts = pa.schema([(column.name, pa.string()) for column in columns])
-    clears = [unique.columns for unique in source.all_uniques if unique.columns] if clears_the_way else []
+    texts = pa.schema([(name, pa.string()) for name in found.columns])
+    clears = [unique.columns for unique in shape.all_uniques if unique.columns] if clears_the_way else []
     session.replace(target, gone, pa.Table.from_batches(rows, texts), clears_the_way=clears)
     return found
 

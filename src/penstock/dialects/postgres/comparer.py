@@ -19,8 +19,8 @@ from penstock.dialects.postgres.session import PostgresSession
 from penstock.dialects.postgres.snapshots import Cut
 from penstock.errors import OperatorError, RetryableError
 from penstock.position import Scn
-from penstock.schema import TableSchema
-from penstock.verify.compare import MOST_KEYS, Range, RangeResult, not_copied
+from penstock.snapshot.chunk import Range
+from penstock.verify.compare import MOST_KEYS, RangeResult, not_copied
 
 _PATIENCE_MS = 2_000
 """How long a repair may wait for what somebody else holds, while apply waits for it."""
@@ -46,17 +46,16 @@ class PostgresComparer:
 
     def repair(self, compared: Range) -> RangeResult:
         """Bring the rows of a range that differ to what they are at the source; see `RangeComparer.repair`."""
-        source, target, chunk = compared
         session = PostgresSession(self.target_url, f"penstock {self.process} repair")
         with closing(session), self._reading("repair", lock_timeout=f"{_PATIENCE_MS}ms") as readers:
             try:
                 return self._bring(session, readers, compared)
             except (ApplyError, SpeculationError) as exc:
-                if isinstance(exc, ApplyError) and exc.number == UNIQUE_VIOLATED and chunk.is_bounded:
+                if isinstance(exc, ApplyError) and exc.number == UNIQUE_VIOLATED and compared.chunk.is_bounded:
                     # Rows of two ranges have exchanged a unique value: they can only go together.
-                    return self.repair((source, target, replace(chunk, after=None, upto=None)))
+                    return self.repair(replace(compared, chunk=replace(compared.chunk, after=None, upto=None)))
                 raise OperatorError(
-                    f"cannot bring rows of table {target.name}: {exc.what}",
+                    f"cannot bring rows of table {compared.target.name}: {exc.what}",
                     where=label(self.target_url),
                     do="nothing of this range was changed; have the target take what the source holds (a constraint, a"
                     " trigger or a rule of its own may keep it away), and try again",
@@ -71,20 +70,21 @@ class PostgresComparer:
             # They wait for us from here on, so we do not wait for others.
             session.connection.execute(f"SET LOCAL lock_timeout = {_PATIENCE_MS}")
             cuts = self._cuts(readers)
-            found = bring(session, readers, compared, self._origin(readers, compared[0], cuts))
-            if compared[0].primary_key is None:
-                note_held(session.connection, self.process, compared[0].name)
+            found = bring(session, readers, compared, self._origin(readers, compared, cuts))
+            if compared.source.primary_key is None:
+                note_held(session.connection, self.process, compared.target.name)
             return _result(found)
 
     def _compare(self, readers: Readers, compared: Range, cuts: Mapping[TableName, Cut]) -> RangeResult:
-        return _result(look(readers, compared, self._origin(readers, compared[0], cuts)))
+        return _result(look(readers, compared, self._origin(readers, compared, cuts)))
 
-    def _origin(self, readers: Readers, table: TableSchema, cuts: Mapping[TableName, Cut]) -> Origin:
-        cut = cuts.get(table.name)
+    def _origin(self, readers: Readers, compared: Range, cuts: Mapping[TableName, Cut]) -> Origin:
+        # The ledger knows tables as the target does.
+        cut = cuts.get(compared.target.name)
         if cut is None:
-            raise not_copied([table.name])
-        self._check(readers.source, table.name, cut)
-        return origin_as_of(table, self.set_name, cut)
+            raise not_copied([compared.target.name])
+        self._check(readers.source, compared.source.name, cut)
+        return origin_as_of(compared.source, self.set_name, cut)
 
     @contextmanager
     def _reading(self, name: str, **settings: str) -> Iterator[Readers]:

@@ -11,7 +11,6 @@ import pyarrow as pa
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
-from penstock.apply.target import TargetTable
 from penstock.change import TableName
 from penstock.dialects.postgres.arrow import ArrowReader
 from penstock.dialects.postgres.as_of import plain_rows_now, row_counts_now, rows_now
@@ -33,7 +32,7 @@ from penstock.dialects.postgres.session import PostgresSession
 from penstock.dialects.postgres.snapshots import Cut, Snapshot
 from penstock.errors import OperatorError, RetryableError
 from penstock.schema import TableSchema
-from penstock.snapshot.chunk import Chunk, CopySource, KeyValues
+from penstock.snapshot.chunk import Chunk, CopySource, KeyValues, Range
 from penstock.snapshot.instantiate import HeldSnapshot
 from penstock.snapshot.task import ChunkLoader
 
@@ -154,15 +153,14 @@ class PostgresChunkReader:
             counted = f"SELECT count(*) AS n FROM ({query}) counted"
             return int(reader.table(counted, doing=f"copy table {table.name}")["n"][0].as_py())
 
-    def adopt(self, table: TableSchema, target: TargetTable, chunk: Chunk, session: ChunkLoader) -> int:
+    def adopt(self, compared: Range, session: ChunkLoader) -> int:
         """See `snapshot.task.ChunkReader.adopt`."""
         assert isinstance(session, PostgresSession)
         if self._at_target is None:
             self._at_target = ArrowReader(session.url, f"penstock {self._set_name} copy")
-        with self._reading(table) as reader:
-            compared = (table, target.schema, chunk)
+        with self._reading(compared.source) as reader:
             readers = Readers(reader, self._at_target)
-            return bring(session, readers, compared, self._origin(table), clears_the_way=True).rows
+            return bring(session, readers, compared, self._origin(compared.source), clears_the_way=True).rows
 
     def _origin(self, table: TableSchema) -> Origin:
         """How to read what the copy is as of."""
@@ -189,9 +187,8 @@ class PostgresChunkReader:
             found = self._arrow.table(_rewritten(table), doing=f"copy table {table.name}")
             self._refuse_rewritten(table, found["n"][0].as_py())
 
-    @property
-    def raw_form(self) -> str:
-        """Name of the form in which `read_raw` yields rows."""
+    def raw_form(self, table: TableSchema) -> str | None:
+        """Name of the form in which `read_raw` yields rows; the same for all tables."""
         return RAW_FORM
 
     def read_raw(self, table: TableSchema, columns: Sequence[str], chunk: Chunk) -> Iterator[bytes]:

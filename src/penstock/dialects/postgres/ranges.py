@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import pyarrow as pa
 
+from penstock.change import Image
 from penstock.dialects.postgres.arrow import ArrowReader
 from penstock.dialects.postgres.as_of import digest, row_counts_as_of, row_counts_now, rows_as_of, rows_now
 from penstock.dialects.postgres.connection import literal, quote
 from penstock.dialects.postgres.snapshots import Cut
 from penstock.schema import Column, TableSchema
-from penstock.snapshot.chunk import Chunk
-from penstock.verify.compare import Difference, Range
+from penstock.snapshot.chunk import Chunk, Range
+from penstock.verify.compare import Difference
 
 
 @dataclass(frozen=True)
@@ -72,24 +75,41 @@ class Look:
 
 def look(readers: Readers, compared: Range, origin: Origin) -> Look:
     """Compare the rows of a range of a table."""
-    source, target, chunk = compared
-    at_source, at_target = shared_columns(source, target)
-    chunk = _comparable(readers, source, target, chunk)
-    if source.primary_key is None:
-        found = _look_at_counts(readers, (origin.counts(at_source), row_counts_now(target, at_target)), chunk)
-    else:
-        key = [source.by_name[name] for name in source.primary_key.columns]
+    shape = compared.shape
+    # Whatever key of its own the target has, a range is one of the source's.
+    target = replace(compared.target, primary_key=shape.primary_key)
+    wanted, at_target = shared_columns(shape, target)
+    chunk = _comparable(readers, compared.source, target, compared.chunk)
+    if compared.rule is not None:
         now = rows_now(target, at_target, chunk)
-        queries = _digests(origin.rows(at_source, chunk), at_source, key), _digests(now, at_target, key)
+        found = _look_through_rule(readers, compared, origin, chunk, now)
+    elif shape.primary_key is None:
+        found = _look_at_counts(readers, (origin.counts(wanted), row_counts_now(target, at_target)), chunk)
+    else:
+        key = [shape.by_name[name] for name in shape.primary_key.columns]
+        now = rows_now(target, at_target, chunk)
+        queries = _digests(origin.rows(wanted, chunk), wanted, key), _digests(now, at_target, key)
         found = _look_at_rows(readers, queries, key, chunk)
     rows, differences = found
-    return Look(chunk, [c.name for c in at_source], rows, [d for d, _ in differences], [n for _, n in differences])
+    return Look(chunk, [c.name for c in wanted], rows, [d for d, _ in differences], [n for _, n in differences])
 
 
-def shared_columns(source: TableSchema, target: TableSchema) -> tuple[list[Column], list[Column]]:
-    """The columns that both sides have, as the source has them and as the target does."""
-    columns = [column for column in source.columns if column.name in target.by_name]
+def shared_columns(shape: TableSchema, target: TableSchema) -> tuple[list[Column], list[Column]]:
+    """The columns that both sides have, as the target is to have them and as it does."""
+    columns = [column for column in shape.columns if column.name in target.by_name]
     return columns, [target.by_name[column.name] for column in columns]
+
+
+def wanted_rows(readers: Readers, compared: Range, origin: Origin, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+    """Yield what the target is to hold of a range, in the columns that both sides have; canonical text."""
+    columns = [column.name for column in shared_columns(compared.shape, compared.target)[0]]
+    rule, doing = compared.rule, f"read table {compared.source.name}"
+    if rule is None:
+        query = origin.rows([compared.source.by_name[name] for name in columns], chunk)
+        yield from readers.source.stream(query, doing=doing)
+        return
+    for batch in readers.source.stream(origin.rows(compared.source.columns, chunk), doing=doing):
+        yield rule.rows(batch).select(columns)
 
 
 def _comparable(readers: Readers, source: TableSchema, target: TableSchema, chunk: Chunk) -> Chunk:
@@ -150,6 +170,49 @@ def _look_at_rows(readers: Readers, queries: tuple[str, str], key: Sequence[Colu
     ]
     differences += [Difference("extra", dict(zip(names, k, strict=True))) for k in there if k not in found]
     return left["n"], [(difference, 1) for difference in differences]
+
+
+def _look_through_rule(readers: Readers, compared: Range, origin: Origin, chunk: Chunk, now: str) -> _Found:
+    """Compare rows here: what the target is to hold, no query at the source says."""
+    names = [column.name for column in shared_columns(compared.shape, compared.target)[0]]
+    texts = pa.schema([(name, pa.string()) for name in names])
+    wanted = pa.Table.from_batches(wanted_rows(readers, compared, origin, chunk), texts)
+    there = readers.target.table(now, doing=f"compare table {compared.target.name}").select(names).cast(texts)
+    key = compared.shape.primary_key
+    order = [(name, "ascending") for name in (key.columns if key is not None else names)]
+    if names and wanted.sort_by(order).equals(there.sort_by(order)):
+        return len(wanted), []
+    if key is None:
+        surplus = Counter(_rows(wanted))
+        surplus.subtract(_rows(there))
+        return len(wanted), [
+            (Difference("missing" if n > 0 else "extra", {"row": _name_of(row)}), abs(n))
+            for row, n in sorted(surplus.items(), key=repr)
+            if n
+        ]
+    left, right = (dict(zip(_rows(rows.select(key.columns)), _rows(rows), strict=True)) for rows in (wanted, there))
+
+    def named(values: tuple[str | None, ...]) -> Image:
+        return dict(zip(key.columns, values, strict=True))
+
+    found = [
+        Difference("missing" if k not in right else "different", named(k))
+        for k, row in left.items()
+        if right.get(k) != row
+    ]
+    found += [Difference("extra", named(k)) for k in right if k not in left]
+    return len(wanted), [(difference, 1) for difference in found]
+
+
+def _rows(table: pa.Table) -> list[tuple[str | None, ...]]:
+    if table.num_columns == 0:
+        return [()] * len(table)
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+def _name_of(row: tuple[str | None, ...]) -> str:
+    """What stands for a row without a key, as the digest does that a database makes."""
+    return hashlib.md5(repr(row).encode(), usedforsecurity=False).hexdigest()
 
 
 def _look_at_counts(readers: Readers, queries: tuple[str, str], chunk: Chunk) -> _Found:
