@@ -27,7 +27,7 @@ import psycopg
 
 from bench import files
 from bench.systems import Meter, Native, Ours, System, execute
-from bench.workloads import HOT, TABLES, WORKLOADS, Workload
+from bench.workloads import HOT, MIXED, MIXED_RULES, TABLES, WORKLOADS, Workload
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.spark.session import start_session
 
@@ -296,6 +296,29 @@ class Bench:
         writer.join()
         return lags
 
+    def rules(self) -> None:
+        """Catch up with and without rules, by turns."""
+        self._create(MIXED)
+        systems = [self._ours, Ours(self._captured, self._target, rules=MIXED_RULES)]
+        for system in systems:
+            system.prepare(MIXED)
+        for number in range(self._rounds):
+            MIXED.write(self._captured, MIXED.name, seed=number + 1, share=self._share)
+            for system in systems if number % 2 == 0 else reversed(systems):
+                self._checkpoint()
+                seconds = system.catch_up()
+                changes = count_changes(MIXED, self._share)
+                self._note(
+                    workload="rules",
+                    system=system.name,
+                    round=number,
+                    changes=changes,
+                    seconds=seconds,
+                    changes_per_s=changes / seconds,
+                    verified=system.is_identical(),
+                )
+        self._drop(MIXED)
+
     def change_files(self) -> None:
         """Write and read archives of change files."""
         for result in files.measure():
@@ -324,6 +347,8 @@ def report(results: Sequence[dict[str, Any]]) -> None:
         best = max((rate for system, rate in medians.items() if system != "penstock"), default=0)
         for system, rate in medians.items():
             ratio = f"{rate / best:6.2f} of PostgreSQL" if best and system == "penstock" else ""
+            if workload == "rules":
+                ratio = f"{rate / medians['penstock']:6.2f} of the same without" if system != "penstock" else ""
             print(f"{workload:16} {system:28} {rate:>10,.0f} rows/s  {ratio}")
         for key, how in (("source_tps_ratio", ""), ("source_tps_ratio_prepared", ", of prepared statements")):
             kept = [r[key] for r in results if r["workload"] == workload and key in r]
@@ -361,7 +386,7 @@ def report(results: Sequence[dict[str, Any]]) -> None:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(prog="bench", description=__doc__.splitlines()[0])
-    names = [*WORKLOADS, "lag", "cold", "growth", TABLES.name, "files"]
+    names = [*WORKLOADS, "lag", "cold", "growth", TABLES.name, "files", "rules"]
     arguments.add_argument("workloads", nargs="*", default=names, metavar="WORKLOAD", help=", ".join(names))
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--share", type=float, default=1.0, help="part of each backlog to write")
@@ -382,6 +407,8 @@ def main() -> None:
             bench.growth()
         if TABLES.name in given.workloads:
             bench.many_tables()
+        if "rules" in given.workloads:
+            bench.rules()
         if "files" in given.workloads:
             bench.change_files()
         report(bench.results)

@@ -129,8 +129,12 @@ class Ours:
 
     name = "penstock"
 
-    def __init__(self, source: EmbeddedPostgres, target: EmbeddedPostgres) -> None:
+    def __init__(self, source: EmbeddedPostgres, target: EmbeddedPostgres, *, rules: str = "") -> None:
+        """Apply from one server to another; `rules` is what the pipeline file says of rules."""
         self.source, self._target = source, target
+        self._rules = rules
+        if rules:
+            self.name = "penstock, with rules"
         self._folder = tempfile.TemporaryDirectory()
         self.source_db = self.target_db = ""
         self._copies = 0
@@ -147,9 +151,13 @@ class Ours:
             execute(self._target.url(), f"DROP DATABASE IF EXISTS {self.target_db} WITH (FORCE)")
         # A name of its own: workers keep sessions with databases they know.
         self._copies += 1
-        self.source_db, self.target_db = workload.name, f"{workload.name}_penstock_{self._copies}"
-        copy_schema(workload, self._target, self.target_db)
-        self.file.write_text(FILE.format(row_triggers=json.dumps(workload.row_triggers)))
+        self.source_db = workload.name
+        self.target_db = f"{workload.name}_penstock_{'ruled_' if self._rules else ''}{self._copies}"
+        if self._rules:
+            execute(self._target.url(), f"CREATE DATABASE {self.target_db}")
+        else:
+            copy_schema(workload, self._target, self.target_db)
+        self.file.write_text(FILE.format(row_triggers=json.dumps(workload.row_triggers)) + self._rules)
         self._pipeline().setup()
         clock = Clock()
         self._pipeline().run(threading.Event(), clock, until_caught_up=True)
@@ -173,6 +181,10 @@ class Ours:
             thread.join()
 
         return end
+
+    def is_identical(self) -> bool:
+        """Whether `verify` finds nothing that differs."""
+        return self._pipeline().verify().is_identical
 
     def steps(self, workload: Workload) -> Iterator[tuple[str, float]]:
         """Set a pipeline up from nothing, catch up, verify and add a table; yields what each took, in seconds."""

@@ -128,6 +128,16 @@ COMMIT;
 """,
 )
 
+MIXED_RULES = """
+rules:
+  tables:
+    public.*: {to: shop.*}
+    public.customers: {to: clients.person, rename: {name: full_name}}
+    public.orders: {rename: {status: state}}
+    public.items: {rename: {sku: article}, rows: "quantity < 9"}
+"""
+"""All tables and a column of each are called otherwise; of the items, half of all changes, not all rows are copied."""
+
 HOT = Workload(
     name="hot",
     tables=("pgbench_accounts", "pgbench_branches", "pgbench_tellers", "pgbench_history"),

@@ -203,6 +203,11 @@ class RulesConfig(_Part):
         named = f"{_dotted(('rules', *path))}: "
         return f"{self._file}:{_line_of(self._lines, path)}: {named}" if self._file else named
 
+    @property
+    def folder(self) -> Path:
+        """Where the pipeline file lies, and modules with steps beside it."""
+        return Path(self._file).parent
+
     def read_from(self, file: str, lines: Mapping[Path_, int]) -> None:
         """Remember the file, and the line of each setting by its path below `rules`; for `place`."""
         self._file, self._lines = file, lines

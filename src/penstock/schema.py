@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -200,6 +200,13 @@ class TableSchema:
     def all_uniques(self) -> tuple[Unique, ...]:
         """The primary key, if there is one, and every other unique index."""
         return (self.primary_key, *self.uniques) if self.primary_key else self.uniques
+
+    def to_definition(self) -> dict[str, Any]:
+        """Return the JSON that `from_definition` reads."""
+        own = {f.name: getattr(self, f.name) for f in fields(TableSchema)}
+        plain = asdict(TableSchema(**own))
+        del plain["version"]
+        return {**plain.pop("name"), **plain}
 
     @classmethod
     def from_definition(cls, definition: Mapping[str, Any], *, version: int = 1) -> TableSchema:

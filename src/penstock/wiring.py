@@ -13,7 +13,9 @@ from penstock.dialects.postgres.sides import PostgresSourceSide, PostgresTargetS
 from penstock.errors import ConfigError
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.publication import Publication
-from penstock.pipeline.sides import DatabaseSource, StockedSource, TargetSide
+from penstock.pipeline.ruled import RuledDatabase, RuledStock
+from penstock.pipeline.sides import DatabaseSource, SourceSide, StockedSource, TargetSide
+from penstock.rules.ruleset import RuleSet
 from penstock.sources.change_files.side import ChangeFilesSide
 from penstock.sources.change_files.spark_source import ChangeFilesSource
 from penstock.sources.trigger_queue.queue import LogAccess
@@ -40,13 +42,25 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
             config.application_name, lanes=config.parallelism, settings=config.spark_settings, java=java
         )
 
+    rules = None
+    if config.rules is not None:
+        rules = RuleSet.of(config.rules, config.capture.tables, config.rules.folder)
     if config.publish is not None:
-        return Publication(config, _database(config), open_storage(config.publish.path), start_spark)
+        published = _database(config)
+        if rules is not None:
+            published = RuledDatabase(published, rules)
+        return Publication(config, published, open_storage(config.publish.path), start_spark, rules)
     assert config.apply is not None
     place = config.capture.path
-    source = _database(config) if place is None else _PLACES[config.capture.source](open_storage(place))
+    source: SourceSide
+    if place is None:
+        database = _database(config)
+        source = database if rules is None else RuledDatabase(database, rules)
+    else:
+        stock = _PLACES[config.capture.source](open_storage(place))
+        source = stock if rules is None else RuledStock(stock, rules)
     target = _open(_TARGETS[_kind(config, config.apply.connection)], config, config.apply.connection)
-    return Pipeline(config, source, target, start_spark)
+    return Pipeline(config, source, target, start_spark, rules)
 
 
 def _database(config: PipelineConfig) -> DatabaseSource:

@@ -24,7 +24,8 @@ from penstock.text import count, printable
 
 if TYPE_CHECKING:
     from penstock.apply.error_queue import ErrorEntry
-    from penstock.change import Change, Transaction
+    from penstock.change import Change, TableName, Transaction
+    from penstock.pipeline.pipeline import Pipeline
 
 app = typer.Typer(help="See, retry and delete the transactions that could not be applied.", no_args_is_help=True)
 
@@ -37,9 +38,10 @@ AllOption = Annotated[bool, typer.Option("--all", help="All entries, in commit o
 @app.command("list")
 def list_(file: FileOption = None, json: JsonOption = False) -> None:
     """List the error queue, in commit order."""
-    entries = open_applying(file).errors().entries()
+    pipeline = open_applying(file)
+    entries = pipeline.errors().entries()
     if json:
-        print_json([_entry(entry) for entry in entries])
+        print_json([_entry(entry, pipeline) for entry in entries])
     elif not entries:
         say("the error queue is empty")
     else:
@@ -51,7 +53,7 @@ def list_(file: FileOption = None, json: JsonOption = False) -> None:
                     e.id,
                     as_text(e.committed_at) if e.committed_at else "",
                     f"{e.message_number}/{e.message_count}",
-                    f"{e.op} {e.table}" if e.table else "",
+                    f"{e.op} {_named(e.table, pipeline)}" if e.table else "",
                     e.error_number or e.error_code or "",
                     e.error_message,
                 ]
@@ -65,9 +67,11 @@ def show(
     entry_id: Annotated[str, typer.Argument(metavar="ID", help=_ID)], file: FileOption = None, json: JsonOption = False
 ) -> None:
     """Show one transaction whole: its changes, which one failed and why, and what the target held instead."""
-    entry, transaction = open_applying(file).errors().load(entry_id)
+    pipeline = open_applying(file)
+    entry, transaction = pipeline.errors().load(entry_id)
     if json:
-        print_json({**_entry(entry), "changes": [_change(change) for change in transaction.changes]})
+        changes = [_change(change, pipeline) for change in transaction.changes]
+        print_json({**_entry(entry, pipeline), "changes": changes})
         return
     print_facts(
         [
@@ -78,7 +82,7 @@ def show(
             ("message", entry.error_message),
         ]
     )
-    _show_changes(entry, transaction)
+    _show_changes(entry, transaction, pipeline)
 
 
 @app.command()
@@ -127,10 +131,10 @@ def _refuse_unclear(given: list[str] | None, *, every: bool) -> None:
         raise ConfigError("say which: either ids, or --all")
 
 
-def _show_changes(entry: ErrorEntry, transaction: Transaction) -> None:
+def _show_changes(entry: ErrorEntry, transaction: Transaction, pipeline: Pipeline) -> None:
     for number, change in enumerate(transaction.changes, start=1):
         mark = "->" if number == entry.message_number else "  "
-        say(f"{mark} {number} {change.op} {change.table}")
+        say(f"{mark} {number} {change.op} {_named(change.table, pipeline)}")
         for name, value in (change.before or {}).items():
             after = change.after or {}
             new = f" => {shown(after[name])}" if name in after else ""
@@ -144,16 +148,28 @@ def _show_changes(entry: ErrorEntry, transaction: Transaction) -> None:
                 say(f"         {name}: {shown(value)}")
 
 
-def _entry(entry: ErrorEntry) -> dict[str, object]:
+def _named(table: TableName, pipeline: Pipeline) -> str:
+    """A table at the target; where rules have renamed it, with its name at the source."""
+    origins = ", ".join(map(str, pipeline.origins(table)))
+    return f"{table} ({origins} at the source)" if origins else str(table)
+
+
+def _source_table(table: TableName | None, pipeline: Pipeline) -> str | None:
+    return None if table is None else ", ".join(map(str, pipeline.origins(table))) or str(table)
+
+
+def _entry(entry: ErrorEntry, pipeline: Pipeline) -> dict[str, object]:
     plain = asdict(entry)
     plain["table"] = str(entry.table) if entry.table else None
+    plain["source_table"] = _source_table(entry.table, pipeline)
     return plain
 
 
-def _change(change: Change) -> dict[str, object]:
+def _change(change: Change, pipeline: Pipeline) -> dict[str, object]:
     return {
         "op": change.op.value,
         "table": str(change.table),
+        "source_table": _source_table(change.table, pipeline),
         "before": None if change.before is None else dict(change.before),
         "after": None if change.after is None else dict(change.after),
     }

@@ -50,6 +50,8 @@ def plan(
 def show(found: Plan) -> None:
     """Print a plan for a person."""
     say(f"tables to capture: {len(found.tables)}")
+    for rule in found.rules:
+        say(f"  {rule}")
     for side, database in (("source", found.source), ("target", found.target)):
         say(f"{side}: {database.label}")
         for step in database.steps:
@@ -66,7 +68,12 @@ def show(found: Plan) -> None:
 
 def as_json(found: Plan) -> dict[str, object]:
     """A plan as plain data."""
-    return {"tables": list(found.tables), "source": _database(found.source), "target": _database(found.target)}
+    return {
+        "tables": list(found.tables),
+        "rules": list(found.rules),
+        "source": _database(found.source),
+        "target": _database(found.target),
+    }
 
 
 def _database(database: DatabasePlan) -> dict[str, object]:

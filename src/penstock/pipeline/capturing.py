@@ -22,6 +22,7 @@ from penstock.pipeline.background import BackgroundRun
 from penstock.pipeline.locks import LockWatch, told_of_locks
 from penstock.pipeline.report import Report, tell_ended, tell_failed
 from penstock.pipeline.sides import Installable, SourceSide
+from penstock.rules.ruleset import RuleSet
 from penstock.snapshot.instantiate import CopyListener
 from penstock.stream import TableVersion, roots
 
@@ -59,9 +60,20 @@ class CopyWatch:
 class Capturing:
     """A pipeline as far as its source goes; subclasses say what becomes of the changes."""
 
-    def __init__(self, config: PipelineConfig, source: SourceSide, start_spark: Callable[[], SparkSession]) -> None:
-        """Use a source, which is not touched yet. Spark is started by what needs it."""
+    def __init__(
+        self,
+        config: PipelineConfig,
+        source: SourceSide,
+        start_spark: Callable[[], SparkSession],
+        rules: RuleSet | None = None,
+    ) -> None:
+        """Use a source, which is not touched yet. Spark is started by what needs it.
+
+        Args:
+            rules: What the source is seen through.
+        """
         self.config = config
+        self._rules = rules
         self._source = source
         # A source that others fill has nothing that would have to be set up, followed or freed.
         self._installed = source if isinstance(source, Installable) else None
@@ -152,6 +164,8 @@ class Capturing:
         return told_of_locks(self._lock_watches(), tell)
 
     def _is_meant(self, table: TableName) -> bool:
+        if self._rules is not None:
+            return bool(self._rules.source_names(table))
         return any(TablePattern.parse(text).matches(table) for text in self.config.capture.tables)
 
     def _followed(self, versions: Iterable[TableVersion], copied: Container[TableName]) -> set[TableName]:

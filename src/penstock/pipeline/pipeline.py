@@ -44,6 +44,7 @@ from penstock.pipeline.sides import (
 from penstock.pipeline.status import Lacking, Status, lacking, not_set_up, status_of
 from penstock.pipeline.steps import carry_out, nothing_to_set_up
 from penstock.position import START, Scn
+from penstock.rules.ruleset import RuleSet
 from penstock.schema import TableSchema
 from penstock.snapshot.instantiate import CopyListener, CopyOrigin, Instantiator
 from penstock.snapshot.task import CopyContext
@@ -72,10 +73,11 @@ class Pipeline(Capturing):
         source: SourceSide,
         target: TargetSide,
         start_spark: Callable[[], SparkSession],
+        rules: RuleSet | None = None,
     ) -> None:
         """Use two databases; neither is touched yet. Spark is started by what needs it."""
         assert config.apply is not None
-        super().__init__(config, source, start_spark)
+        super().__init__(config, source, start_spark, rules)
         self._apply = config.apply
         self._target = target
         self._lacking: Sequence[Lacking | LackingPart] = ()
@@ -89,6 +91,7 @@ class Pipeline(Capturing):
             comparable(self._source)
         plan = Plan(
             tables=[str(table) for table in tables],
+            rules=self._source.explain(tables),
             source=self._source.plan(tables, self.config.capture.row_triggers),
             target=self._target.plan(
                 self._source.blueprint(tables),
@@ -219,6 +222,11 @@ class Pipeline(Capturing):
             root_of = {version.table.name: version.root for version in stream.tables()}
             result = compare.with_queued(result, self.errors().count_by_table(root_of))
             return replace(result, unchecked=[str(found) for found in uncaptured])
+
+    def origins(self, table: TableName) -> Sequence[TableName]:
+        """What a table at the target may be called at the source, where that is another name."""
+        names = self._rules.source_names(table) if self._rules is not None else [table]
+        return [name for name in names if name != table]
 
     def errors(self) -> ErrorQueue:
         """Open the error queue."""
@@ -380,15 +388,19 @@ class Pipeline(Capturing):
     ) -> tuple[set[TableName], list[Uncaptured]]:
         chosen = [TablePattern.parse(text) for text in patterns]
         names = followed | {found.table for found in uncaptured}
-        unknown = [repr(p.text) for p in chosen if not any(p.matches(name) for name in names)]
+
+        def means(pattern: TablePattern, table: TableName) -> bool:
+            return pattern.matches(table) or any(map(pattern.matches, self.origins(table)))
+
+        unknown = [repr(p.text) for p in chosen if not any(means(p, name) for name in names)]
         if unknown:
             raise OperatorError(
                 f"no table of the pipeline matches {', '.join(unknown)}",
                 where=self._source.label,
                 do="`penstock plan` counts them; write schema.table, as the catalogue spells it",
             )
-        found = [one for one in uncaptured if any(p.matches(one.table) for p in chosen)]
-        return {name for name in followed if any(p.matches(name) for p in chosen)}, found
+        found = [one for one in uncaptured if any(means(p, one.table) for p in chosen)]
+        return {name for name in followed if any(means(p, name) for p in chosen)}, found
 
     def _attention(self, copied: Collection[TableName]) -> list[str]:
         found = [

@@ -12,11 +12,17 @@ from penstock.text import printable
 
 @dataclass(frozen=True)
 class Plan:
-    """What setup does, in the source and in the target."""
+    """What setup does, in the source and in the target.
+
+    Attributes:
+        tables: Those that are captured, by their names at the target.
+        rules: What becomes of those that rules concern, a line each.
+    """
 
     tables: Sequence[str]
     source: DatabasePlan
     target: DatabasePlan
+    rules: Sequence[str] = ()
 
     @property
     def is_done(self) -> bool:

@@ -31,6 +31,7 @@ from penstock.pipeline.sides import DatabaseSource, RunLock
 from penstock.pipeline.status import Status, not_set_up, status_of
 from penstock.pipeline.steps import carry_out, nothing_to_set_up
 from penstock.position import START
+from penstock.rules.ruleset import RuleSet
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import CopySource, bundles
 from penstock.snapshot.instantiate import CopyListener
@@ -52,10 +53,11 @@ class Publication(Capturing):
         source: DatabaseSource,
         storage: Storage,
         start_spark: Callable[[], SparkSession],
+        rules: RuleSet | None = None,
     ) -> None:
         """Use a source, and a place for files; neither is touched yet. Spark is started by what needs it."""
         assert config.publish is not None
-        super().__init__(config, source, start_spark)
+        super().__init__(config, source, start_spark, rules)
         self._database = source
         self._publish = config.publish
         self._storage = storage
@@ -68,6 +70,7 @@ class Publication(Capturing):
         tables = self._source.match(self.config.capture.tables)
         plan = Plan(
             tables=[str(table) for table in tables],
+            rules=self._source.explain(tables),
             source=self._source.plan(tables, self.config.capture.row_triggers),
             target=DatabasePlan(self._storage.label),
         )

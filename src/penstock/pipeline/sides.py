@@ -5,7 +5,7 @@ What only some sources can is a Protocol of its own, which a pipeline asks for w
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
@@ -104,11 +104,17 @@ class SourceSide(Protocol):
     def describe(self, tables: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
         """Describe tables as they are now."""
 
+    def explain(self, tables: Sequence[TableName]) -> Sequence[str]:
+        """Say what rules make of tables, a line for each that they concern."""
+
     def plan(self, tables: Sequence[TableName], row_triggers: Sequence[str]) -> DatabasePlan:
         """Plan the capture of tables; those that a pattern of `row_triggers` means by row triggers."""
 
-    def blueprint(self, tables: Sequence[TableName]) -> Any:
-        """Say how to make tables like these, in a form that the target understands: schemas will always do."""
+    def blueprint(self, tables: Sequence[TableName], *, types_of: Sequence[TableName] = ()) -> Any:
+        """Say how to make tables like these, in a form that the target understands: schemas will always do.
+
+        Of `types_of` only the types are made that their columns are of.
+        """
 
     def has_capture(self) -> bool:
         """Whether there is anything yet that changes could be read from."""
@@ -132,7 +138,7 @@ class Installable(SourceSide, Protocol):
     def lock_watch(self) -> LockWatch:
         """What looks for sessions of ours that wait for a lock here."""
 
-    def parts(self, patterns: Sequence[str]) -> Any:
+    def parts(self, patterns: Sequence[str], leaves_out: Callable[[TableName], bool] = lambda _: False) -> Any:
         """What the tables that patterns mean have gained without their definition changing: partitions, labels."""
 
     def setup(self, *, printer: str = "plan") -> AbstractContextManager[SetupSession]:
@@ -253,6 +259,9 @@ class TargetSide(Protocol):
         adopt: bool,
     ) -> DatabasePlan:
         """Plan the ledger and the missing tables; check those that exist. Replaced tables have to be copied anew.
+
+        A missing table that the blueprint does not say how to make is made from its definition in `source`, and so is a
+        foreign key whose parent has another name there.
 
         `adopt` has rows that were not copied compared and kept, instead of refusing them.
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from penstock.errors import ConfigError
 from penstock.patterns import TablePattern, TableTemplate
 from penstock.rules.made import Settings, make_rule
 from penstock.rules.table_rule import TableRule
-from penstock.schema import TableSchema
+from penstock.schema import ForeignKey, TableSchema
 
 if TYPE_CHECKING:
     from penstock.config import RulesConfig
@@ -109,6 +109,22 @@ class RuleSet:
         if not settings.changes_rows and target == root.name:
             return None
         return make_rule(table, target, settings, is_current=is_current, named=self._name_of_columns)
+
+    def concerns(self, source: TableName) -> bool:
+        """Whether anything is said of a table that is processed, or of its name."""
+        return bool(self._settings(source).values)
+
+    def references(self, table: TableSchema) -> tuple[ForeignKey, ...]:
+        """The foreign keys of a table that passes as it is, by the names that their parents have at the target."""
+        found = []
+        for key in table.foreign_keys:
+            named = self._name_of_columns(key.parent, key.parent_columns)
+            if named is not None:
+                found.append(replace(key, parent=named[0], parent_columns=tuple(named[1])))
+            elif not self.takes(key.parent):
+                # The parent may be there without us.
+                found.append(key)
+        return tuple(found)
 
     def warnings(self, table: TableSchema) -> list[str]:
         """What a person should know before these rules are put to work on a table; each with its line.

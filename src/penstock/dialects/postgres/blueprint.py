@@ -101,12 +101,15 @@ class LackingLabels:
         return f"type {self.type} lacks label{'s' if len(self.labels) > 1 else ''} {', '.join(map(repr, self.labels))}"
 
 
-def read_blueprint(connection: Connection, tables: Sequence[TableName]) -> Blueprint:
-    """Read from the source how to make tables like these."""
+def read_blueprint(
+    connection: Connection, tables: Sequence[TableName], types_of: Sequence[TableName] = ()
+) -> Blueprint:
+    """Read from the source how to make tables like these, and the types of the columns of others."""
     with catalog_names(connection):
         by_oid = {oid: name for name, oid in table_oids(connection, tables).items()}
         cursor = psycopg.RawCursor(connection)
-        types = _types(cursor, list(by_oid))
+        others = table_oids(connection, types_of)
+        types = _types(cursor, [*by_oid, *others.values()])
         pieces = [
             Piece(
                 by_oid[root],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from penstock.change import TableName
 from penstock.dialects.postgres.blueprint import Blueprint, Parts, Piece
@@ -33,6 +34,35 @@ def blueprint_of(tables: Iterable[TableSchema]) -> Blueprint:
         calls=(),
         computed={},
         notes={table.name: list(_notes(table)) for table in tables},
+    )
+
+
+def completed(blueprint: Blueprint, tables: Sequence[TableSchema]) -> Blueprint:
+    """Say how to make tables, also those that a blueprint knows nothing of.
+
+    A foreign key whose parent is called otherwise where the tables are made refers to it by that name.
+    """
+    known = {piece.root for piece in blueprint.pieces}
+    made = blueprint_of([table for table in tables if table.name not in known])
+    keys = {
+        (table.name, key.name): _foreign_key_piece(table, key)
+        for table in tables
+        if table.name in known
+        for key in table.foreign_keys
+    }
+
+    def renamed(piece: Piece) -> Piece:
+        found = keys.get((piece.table, piece.name or "")) if piece.kind == "foreign key" else None
+        return piece if found is None or found.other == piece.other else found
+
+    # Foreign keys come last, whoever's they are.
+    pieces = [*map(renamed, blueprint.pieces), *made.pieces]
+    there = {name for name, _, _ in blueprint.types}
+    return replace(
+        blueprint,
+        types=[*blueprint.types, *(made_of for made_of in made.types if made_of[0] not in there)],
+        pieces=sorted(pieces, key=lambda piece: piece.kind == "foreign key"),
+        notes={**made.notes, **blueprint.notes},
     )
 
 

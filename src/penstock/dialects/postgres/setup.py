@@ -29,6 +29,7 @@ from penstock.dialects.postgres.catalog import (
     unlogged_tables,
 )
 from penstock.dialects.postgres.connection import WITHOUT_VIEWS, Connection, label, literal, quote, speaking
+from penstock.dialects.postgres.from_schema import completed
 from penstock.dialects.postgres.privileges import may, missing_source_grants, missing_target_grants
 from penstock.dialects.postgres.resources import sql_text
 from penstock.dialects.postgres.resync import copied_by_others, only, tables_with_rows
@@ -142,6 +143,7 @@ def plan_target(
         plan.steps.append(ownership.seal_step("penstock"))
     plan.steps += ownership.dump_steps(connection, "penstock", list(source), is_new=not has_ledger)
     missing = [name for name in source if name not in existing]
+    blueprint = completed(blueprint, [source[name] for name in missing])
     plan.steps += _schema_steps(connection, missing, blueprint)
     _plan_types(connection, plan, blueprint, missing)
     plan.notes += [note for name in missing for note in blueprint.notes.get(name, ())]

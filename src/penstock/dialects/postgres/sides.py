@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 
 import psycopg
@@ -149,23 +149,28 @@ class PostgresSourceSide(_PostgresSide):
         with self._connection("read the catalogue") as connection:
             return setup.match_tables(connection, self._url, patterns)
 
+    def explain(self, tables: Sequence[TableName]) -> Sequence[str]:
+        """No rule concerns any of the tables."""
+        return ()
+
     def plan(self, tables: Sequence[TableName], row_triggers: Sequence[str]) -> DatabasePlan:
         """Plan the capture of tables; those that a pattern of `row_triggers` means by row triggers."""
         with self._connection("read the catalogue") as connection:
             return setup.plan_source(connection, self._url, self._pipeline, tables, row_triggers)
 
-    def blueprint(self, tables: Sequence[TableName]) -> Blueprint:
-        """Say how to make tables like these."""
+    def blueprint(self, tables: Sequence[TableName], *, types_of: Sequence[TableName] = ()) -> Blueprint:
+        """Say how to make tables like these, and the types of `types_of`."""
         with self._connection("read the catalogue") as connection:
-            return read_blueprint(connection, tables)
+            return read_blueprint(connection, tables, types_of)
 
-    def parts(self, patterns: Sequence[str]) -> Parts:
+    def parts(self, patterns: Sequence[str], leaves_out: Callable[[TableName], bool] = lambda _: False) -> Parts:
         """What the tables that patterns mean have gained without their definition changing."""
         with self._connection("read the catalogue") as connection:
             # Whoever is altering a table is not waited for.
             connection.execute(f"SET lock_timeout = '{_LOCK_WAIT}'")
             try:
-                return read_parts(connection, setup.meant_tables(connection, patterns))
+                meant = setup.meant_tables(connection, patterns)
+                return read_parts(connection, [table for table in meant if not leaves_out(table)])
             except psycopg.errors.LockNotAvailable:
                 return Parts({}, {}, {})
 

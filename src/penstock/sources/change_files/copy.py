@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock import change as c
-from penstock.apply.target import TargetTable
 from penstock.archive import Archive
 from penstock.change import Op, TableName
 from penstock.errors import MalformedInputError
@@ -18,7 +17,7 @@ from penstock.formats.archive_log import DataFile
 from penstock.formats.change_file import decode
 from penstock.images import parse_images
 from penstock.schema import TableSchema
-from penstock.snapshot.chunk import Chunk
+from penstock.snapshot.chunk import Chunk, Range
 from penstock.snapshot.instantiate import CopyOrigin, HeldSnapshot
 from penstock.snapshot.task import ChunkLoader, ChunkReader
 from penstock.stream import StoredCopy
@@ -55,8 +54,6 @@ class StoredOrigin:
 class CopyReader:
     """Implements `snapshot.task.ChunkReader`: the chunks are those that `StoredOrigin` cuts."""
 
-    raw_form = "change file"
-
     def __init__(self, archive: Archive, copy: str) -> None:
         """Read the copy of this id; nothing is touched yet."""
         self._archive = archive
@@ -85,11 +82,14 @@ class CopyReader:
         rows = self._rows(table, chunk)
         return 0 if rows is None else int(rows.num_rows)
 
+    def raw_form(self, table: TableSchema) -> None:
+        """No target takes change files as they are."""
+
     def read_raw(self, table: TableSchema, columns: Sequence[str], chunk: Chunk) -> NoReturn:
         """Raise: no target takes change files as they are."""
         raise NotImplementedError
 
-    def adopt(self, table: TableSchema, target: TargetTable, chunk: Chunk, session: ChunkLoader) -> NoReturn:
+    def adopt(self, compared: Range, session: ChunkLoader) -> NoReturn:
         """Raise: rows that are at the target already are not compared with an archive."""
         raise NotImplementedError
 

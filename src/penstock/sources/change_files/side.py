@@ -83,7 +83,11 @@ class ChangeFilesSide:
                 )
         return plan
 
-    def blueprint(self, tables: Sequence[TableName]) -> Sequence[TableSchema]:
+    def explain(self, tables: Sequence[TableName]) -> Sequence[str]:
+        """No rule concerns any of the tables."""
+        return ()
+
+    def blueprint(self, tables: Sequence[TableName], *, types_of: Sequence[TableName] = ()) -> Sequence[TableSchema]:
         """Say how to make tables like these: by their schemas, for there is no database that could be asked."""
         return list(self.describe(tables).values())
 
