@@ -6,6 +6,7 @@ row wherever and whenever it is asked.
 
 from __future__ import annotations
 
+import ctypes
 import difflib
 import json
 import os
@@ -128,7 +129,9 @@ _CLOCKS = frozenset(
 )
 """Functions that SQL calls without brackets."""
 
-_connections = threading.local()
+_connections: dict[tuple[int, int], duckdb.DuckDBPyConnection] = {}
+"""By process and thread; one that ends leaves its connection to the next of its number."""
+
 _functions: dict[str, bool] = {}
 
 
@@ -385,10 +388,13 @@ def _duckdb() -> Any:
 
 def _connection() -> duckdb.DuckDBPyConnection:
     """This thread's connection to a database in memory that reaches nothing else; a forked process makes its own."""
-    if getattr(_connections, "process", None) != os.getpid():
+    mine = os.getpid(), threading.get_ident()
+    if mine not in _connections:
         connection = _duckdb().connect(":memory:", config=_SETTINGS)
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute("SET lock_configuration = true")
-        _connections.connection, _connections.process = connection, os.getpid()
-    found: duckdb.DuckDBPyConnection = _connections.connection
-    return found
+        # In a forked process, to close a connection of the first one waits for threads that are not there, or crashes.
+        # So one more reference than there is keeps it open, until the process is gone.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+        _connections[mine] = connection
+    return _connections[mine]
