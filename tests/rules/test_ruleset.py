@@ -6,11 +6,13 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from penstock.change import TableName
 from penstock.config import parse
 from penstock.errors import ConfigError, OperatorError
+from penstock.rules import expressions
 from penstock.rules.ruleset import RuleSet
 from penstock.schema import TableSchema, Unique
 from tests.hand_made import T, insert, truncate
@@ -233,6 +235,21 @@ def faults_of(folder: Path = Path(), table: TableSchema = TABLE, **parts: str) -
 def test_what_does_not_fit_the_table_is_told_with_its_line(parts: Any, fault: str) -> None:
     found = faults_of(**parts)
     assert found[0].startswith(f"p.yaml:{fault}"), found
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "FROM read_text('pyproject.toml')",
+        "COPY (SELECT 1) TO 'made.csv'",
+        "ATTACH 'made.db'",
+        "SET enable_external_access = true",
+        "SET TimeZone = 'Asia/Tokyo'",
+    ],
+)
+def test_even_a_statement_that_came_through_would_reach_nothing(sql: str) -> None:
+    with pytest.raises(duckdb.Error, match=r"(?i)permission|disabled|locked"):
+        expressions._connection().execute(sql)
 
 
 def test_all_faults_of_a_table_come_at_once() -> None:

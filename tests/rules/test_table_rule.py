@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from penstock import change as c
-from penstock.change import TableName
+from penstock.change import NO_VERSION, TableName
 from penstock.errors import MalformedInputError, OperatorError
 from penstock.rules.stream import StreamRules
 from penstock.schema import ForeignKey, Unique
-from tests.hand_made import T, as_batch, delete, insert, truncate, update
+from tests.hand_made import Lcr, T, as_batch, delete, insert, truncate, update
 from tests.rules.made import CUSTOMERS, TYPES, as_seen, put_through, rule_of, rule_set, schema
 
 TABLE = schema(TYPES)
@@ -82,6 +82,16 @@ def test_an_update_of_nothing_that_the_target_has_is_left_out() -> None:
     made = put_through(rule, T(1, update("customers", ANN, {"ssn": "9"}), update("customers", ANN, {"net": "101.00"})))
 
     assert [(op, after) for op, _, after in made] == [("update", {"net": "101.00", "is_dear": "true"})]
+
+
+@pytest.mark.parametrize("drop", [["net"], ["ssn", "net", "tax", "region", "id", "name"]])
+def test_a_further_column_may_be_all_that_an_update_changes(drop: list[str]) -> None:
+    rule = rule_of(TABLE, drop=drop, add={"total": "net + tax"})
+
+    made = put_through(rule, T(1, update("customers", ANN, {"net": "2.00"})))
+
+    kept = {name: value for name, value in ANN.items() if name not in drop}
+    assert made == [("update", kept | {"total": "1.19"}, {"total": "2.19"})]
 
 
 @pytest.mark.parametrize(
@@ -227,6 +237,15 @@ def test_other_tables_pass_between_in_order_and_unread() -> None:
     ]
     assert made[c.AFTER][0].as_py() == "not JSON"
     assert as_seen([made.slice(1, 1)]) == [("insert", None, {n: v for n, v in ANN.items() if n != "ssn"})]
+
+
+def test_a_gap_is_told_of_the_table_at_the_target() -> None:
+    rule = rule_of(TABLE, to="sales.clients", rows="region = 'EU'", operations=["insert"])
+    batch = as_batch([T(1, Lcr("gap", "customers", None, None))], version=NO_VERSION)
+
+    (made,) = StreamRules({(CUSTOMERS, 1): rule}).apply([batch])
+
+    assert [made[name][0].as_py() for name in (c.OP, c.TABLE_NAME, c.TABLE_VERSION)] == ["gap", "clients", NO_VERSION]
 
 
 @pytest.mark.parametrize("settings", [{"rows": "region = 'EU'"}, {"add": {"x": "region"}}, {"rows": "id = 1"}])

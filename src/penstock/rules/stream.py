@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock import change as c
-from penstock.change import TableName
+from penstock.change import NO_VERSION, TableName
 from penstock.rules.table_rule import EDITED, LOOKED_AT, Changes, TableRule
 
 
@@ -18,7 +18,9 @@ class StreamRules:
 
     def __init__(self, rules: Mapping[tuple[TableName, int], TableRule]) -> None:
         """Keep rules by the name and version of their table at the source; other tables pass as they are."""
-        self._rules = dict(rules)
+        # What a gap tells of has no version, and is known by the table's name alone.
+        gaps = {(name, NO_VERSION): rule.numbered(NO_VERSION) for (name, _), rule in rules.items()}
+        self._rules = {**gaps, **rules}
 
     def apply(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield batches of the change stream as they become, in the same order; an empty one is left out.
