@@ -25,7 +25,7 @@ from penstock.dialects.postgres.access import PostgresTarget
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.error_queue import PostgresErrorQueue
 from penstock.dialects.postgres.ledger import PostgresLedger
-from penstock.dialects.postgres.resources import sql_text
+from penstock.dialects.postgres.ledger_version import ledger_steps
 from penstock.position import Scn
 from penstock.schema import Dictionary
 from penstock.stream import TableVersion
@@ -92,7 +92,8 @@ class Target:
         self.url = url
         self.connection = psycopg.connect(url, autocommit=True)
         self.connection.execute(sql)
-        self.connection.execute(sql_text("ledger"))
+        for step in ledger_steps(self.connection):
+            self.connection.execute(step.sql)
         self.ledger = PostgresLedger(url, "A1")
         self.state = self.ledger.acquire("DBS1", lanes=4)
         self._instantiated = instantiated

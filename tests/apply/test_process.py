@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import pytest
 
 from penstock.apply.error_queue import ErrorEntry
-from penstock.apply.ledger import ProcessState
+from penstock.apply.ledger import ProcessState, ProcessStatus
 from penstock.apply.patience import Patience
 from penstock.apply.process import ApplyProcess, Batch, ProcessConfig, Progress
 from penstock.apply.server import LaneResult
@@ -71,7 +71,7 @@ class Ledger:
 
     def note_idle(self, consistent_at: datetime) -> None: ...
 
-    def set_status(self, status: str, reason: str, error: str | None = None) -> None: ...
+    def set_status(self, status: ProcessStatus, reason: str, error: str | None = None) -> None: ...
 
     def newly_queued(self) -> list[ErrorEntry]:
         return []

@@ -19,6 +19,7 @@ from penstock.dialects.postgres import capture
 from penstock.dialects.postgres.change_log import ChangeLog
 from penstock.dialects.postgres.connection import connect
 from penstock.dialects.postgres.copy import PostgresChunkReader, PostgresCopyOrigin
+from penstock.dialects.postgres.ledger_version import ledger_steps
 from penstock.dialects.postgres.ownership import refuse_foreign, schema_faults
 from penstock.dialects.postgres.resources import sql_text
 from penstock.errors import OperatorError, RetryableError
@@ -95,8 +96,8 @@ def _no_second_try(monkeypatch: pytest.MonkeyPatch) -> None:
 def plant_ledger(lab: Lab, mallory: Mallory) -> None:
     """What looks like the ledger that this version has made, and fires whenever it is read or written."""
     role = mallory.name
-    stamp = capture.stamp(sql_text("ledger"))
-    mallory.target.execute(f"CREATE SCHEMA penstock; {sql_text('ledger')}; COMMENT ON SCHEMA penstock IS '{stamp}'")
+    for step in ledger_steps(mallory.target):
+        mallory.target.execute(step.sql)
     for name in ("process", "lane", "dictionary", "error"):
         mallory.target.execute(
             f"CREATE TRIGGER fire BEFORE INSERT OR UPDATE ON penstock.{name}"
@@ -255,7 +256,7 @@ def test_a_printed_script_is_refused_to_a_superuser_whom_the_set_s_owner_could_t
 @pytest.fixture
 def ours(lab: Lab, mallory: Mallory) -> Iterator[psycopg.Connection]:
     """A superuser's session beside a ledger of a superuser's."""
-    lab.target.execute(f"CREATE SCHEMA penstock; {sql_text('ledger')}; CREATE TABLE public.own (v int)")
+    lab.target.execute(f"CREATE SCHEMA penstock; {sql_text('ledger/tables')}; CREATE TABLE public.own (v int)")
     with connect(lab.target_url, "test") as connection:
         assert schema_faults(connection, "penstock") == []
         yield connection
@@ -314,7 +315,7 @@ def test_what_everybody_may_do_somebody_else_may(lab: Lab, ours: psycopg.Connect
 
 
 def test_a_role_trusts_superusers_itself_and_those_it_is_a_member_of(lab: Lab, mallory: Mallory) -> None:
-    lab.target.execute(f"CREATE SCHEMA penstock; {sql_text('ledger')}")
+    lab.target.execute(f"CREATE SCHEMA penstock; {sql_text('ledger/tables')}")
     lab.target.execute("CREATE SCHEMA penstock_own; CREATE SCHEMA penstock_group")
     group = f"group_{mallory.name}"
     lab.target.execute(f"CREATE ROLE {group}; ALTER SCHEMA penstock_group OWNER TO {group}")

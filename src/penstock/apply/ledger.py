@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Protocol
 
 import numpy as np
@@ -84,6 +85,17 @@ class LaneLedger(Protocol):
         """Write down that a transaction truncates tables: a retry of an earlier one must not undo that."""
 
 
+class ProcessStatus(StrEnum):
+    """How an apply process was left."""
+
+    ENABLED = "ENABLED"
+    """A run began, and has not said that it ended."""
+    DISABLED = "DISABLED"
+    """No run has begun yet, or the last one ended."""
+    ABORTED = "ABORTED"
+    """It stopped at an error, as it was told to."""
+
+
 @dataclass(frozen=True)
 class ProcessState:
     """Where an apply process stands.
@@ -98,7 +110,7 @@ class ProcessState:
 
     name: str
     epoch: int
-    status: str
+    status: ProcessStatus
     status_at: datetime
     error: str | None
     reason: str | None

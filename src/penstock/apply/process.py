@@ -15,7 +15,7 @@ from typing import Protocol
 
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.lag import LagHistogram
-from penstock.apply.ledger import ProcessState
+from penstock.apply.ledger import ProcessState, ProcessStatus
 from penstock.apply.pace import Pace
 from penstock.apply.patience import Patience, RetryListener
 from penstock.apply.server import LaneResult
@@ -172,7 +172,7 @@ class Ledger(Protocol):
     def note_idle(self, consistent_at: datetime) -> None:
         """Write down that nothing waited at the source at this time."""
 
-    def set_status(self, status: str, reason: str, error: str | None = None) -> None:
+    def set_status(self, status: ProcessStatus, reason: str, error: str | None = None) -> None:
         """Write down that the process stopped, and why; `error` is the one that it was to stop at."""
 
     def newly_queued(self) -> Sequence[ErrorEntry]:
@@ -281,7 +281,8 @@ class ApplyProcess:
                 self._patience.wait(exc)
             else:
                 progress.in_queue = self._ledger.queue_length()
-                self._ledger.set_status("DISABLED", "it was told to stop" if stop.is_set() else reason)
+                said = "it was told to stop" if stop.is_set() else reason
+                self._ledger.set_status(ProcessStatus.DISABLED, said)
                 break
         return progress
 
@@ -336,7 +337,7 @@ class ApplyProcess:
             first = min(queued, key=lambda entry: entry.commit_scn, default=None)
             error = aborted_by[0] if first is None else f"transaction {first.id}: {first.error_message}"
             what = f"apply stopped at the first error, as disable_on_error asks: {error}"
-            self._ledger.set_status("ABORTED", what, error)
+            self._ledger.set_status(ProcessStatus.ABORTED, what, error)
             raise OperatorError(
                 what,
                 do="`penstock errors list` shows it; mend and retry it; the next run goes on behind it",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from penstock.apply.error_queue import ErrorEntry
-from penstock.apply.ledger import ProcessState
+from penstock.apply.ledger import ProcessState, ProcessStatus
 from penstock.apply.process import Ledger
 from penstock.archive import Archive, Definitions
 from penstock.change import TableName
@@ -130,7 +130,7 @@ class ArchiveLedger:
     def note_idle(self, consistent_at: datetime) -> None:
         """Write nothing down: each note would be one more file."""
 
-    def set_status(self, status: str, reason: str, error: str | None = None) -> None:
+    def set_status(self, status: ProcessStatus, reason: str, error: str | None = None) -> None:
         """Write nothing down: an archive says what was published, not how its runs fared."""
 
     def newly_queued(self) -> Sequence[ErrorEntry]:
@@ -160,7 +160,7 @@ def state_of(name: str, archive: Archive, record: Record, definitions: Definitio
     return ProcessState(
         name=name,
         epoch=record.epoch,
-        status="ENABLED",
+        status=ProcessStatus.ENABLED,
         status_at=record.written_at,
         error=None,
         reason=None,

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from penstock.apply import error_queue
 from penstock.apply.error_queue import ErrorQueue
-from penstock.apply.ledger import ProcessState
+from penstock.apply.ledger import ProcessState, ProcessStatus
 from penstock.apply.patience import Patience
 from penstock.apply.process import ApplyProcess, ProcessConfig, Progress
 from penstock.apply.server import ServerConfig
@@ -264,9 +264,11 @@ class Pipeline(Capturing):
 
     def removal(self) -> Plan:
         """Work out what `teardown` would remove. Changes nothing; raises as it does."""
+        # First what may be refused.
+        target = self._target.removal()
         with closing(self._target.ledger()) as ledger:
             consumer = ledger.consumer()
-        return Plan([], self._source_removal(consumer), self._target.removal())
+        return Plan([], self._source_removal(consumer), target)
 
     def teardown(self) -> Plan:
         """Remove what setup made, except target tables and their data; returns what was removed.
@@ -377,7 +379,7 @@ class Pipeline(Capturing):
         with closing(self._target.ledger()) as ledger:
             ledger.refuse_second()
             state = ledger.state()
-            if state is not None and state.status == "ABORTED":
+            if state is not None and state.status is ProcessStatus.ABORTED:
                 listener.warned(f"the last run stopped at the first error ({state.error}); this one goes on behind it")
             if state is not None and state.errors:
                 held = f"the error queue holds {count(state.errors, 'transaction')}"

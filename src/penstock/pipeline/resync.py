@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
+from penstock.apply.ledger import ProcessStatus
 from penstock.dialects.base import Emptying, Step
 from penstock.errors import OperatorError
 from penstock.pipeline.sides import Installable, SourceSide, TargetSide
@@ -65,7 +66,7 @@ def carry_out(
         if makes_set_anew:
             setup()
         emptied = ledger.empty_and_forget()
-        ledger.set_status("DISABLED", "`penstock resync --all` has prepared a new first copy")
+        ledger.set_status(ProcessStatus.DISABLED, "`penstock resync --all` has prepared a new first copy")
         return emptied
 
 

@@ -279,14 +279,19 @@ class TargetSide(Protocol):
         """Plan to remove what setup made for this pipeline, but no table that holds data.
 
         Raises:
-            OperatorError: The process is running, or its error queue holds transactions (A-12).
+            OperatorError: The process is running, its error queue holds transactions (A-12), or a later version of
+                Penstock made the ledger.
         """
 
     def lacking(self, parts: Any) -> Sequence[LackingPart]:
         """Return what is missing here of the source's partitions and enum labels."""
 
     def has_ledger(self) -> bool:
-        """Whether setup has made a ledger here."""
+        """Whether setup has made a ledger here.
+
+        Raises:
+            OperatorError: It is of another version than this program works with, or another role could put code there.
+        """
 
     def ledger(self) -> TargetLedger:
         """Open the ledger."""

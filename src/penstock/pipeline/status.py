@@ -5,15 +5,26 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any
 
-from penstock.apply.ledger import ProcessState
+from penstock.apply.ledger import ProcessState, ProcessStatus
 from penstock.change import TableName
 from penstock.events import Facts
 from penstock.history import ConsumerState
 from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.stream import Backlog
+
+
+class State(StrEnum):
+    """What a pipeline is at, in words for people and programs."""
+
+    NOT_SET_UP = "not set up"
+    SET_UP = "set up"
+    RUNNING = "running"
+    STOPPED = "stopped"
+    ABORTED = "aborted"
 
 
 @dataclass(frozen=True)
@@ -62,7 +73,7 @@ class Status:
         lag_s: How long ago that was; 0 when nothing waits.
         backlog_changes: Changes in the source's log that are not applied yet.
         backlog_bytes: Disk that the log takes at the source.
-        state: `not set up`, `set up`, `running`, `stopped`, or `aborted` by an error.
+        state: See `State`; aborted means by an error.
         copied, to_copy: Tables whose first copy is complete, and those that wait for it.
         error: What made it abort.
         stopped_at, reason: When the last run stopped, and why; nothing while it runs.
@@ -73,7 +84,7 @@ class Status:
     """
 
     pipeline: str
-    state: str
+    state: State
     consistent_at: datetime | None
     lag_s: float | None
     backlog_changes: int
@@ -141,7 +152,7 @@ def lacking(source: Mapping[TableName, TableSchema], target: Mapping[TableName, 
 
 def not_set_up(pipeline: str) -> Status:
     """The status of a pipeline that lacks its ledger or its capture set."""
-    return Status(pipeline, "not set up", None, None, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, None, None, None, [], [])
+    return Status(pipeline, State.NOT_SET_UP, None, None, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, None, None, None, [], [])
 
 
 def status_of(
@@ -158,11 +169,11 @@ def status_of(
 ) -> Status:
     """Put together what the ledger and the log say; `copied` are the positions that tables were copied at."""
     if process is None:
-        state = "set up"
+        state = State.SET_UP
     elif is_running:
-        state = "running"
+        state = State.RUNNING
     else:
-        state = "aborted" if process.status == "ABORTED" else "stopped"
+        state = State.ABORTED if process.status is ProcessStatus.ABORTED else State.STOPPED
     now = datetime.now(UTC)
     consistent_at = process.consistent_at if process else None
     if process is None or to_copy or refused is not None:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import zip_longest
 from typing import Protocol
 
@@ -21,6 +22,13 @@ from penstock.snapshot.chunk import Chunk, CopySource, bundles
 
 Work = tuple[Sequence[Chunk], CopySource]
 """Chunks that are copied in one target transaction, and as of when."""
+
+
+class CopyState(StrEnum):
+    """How far the first copy of a table is."""
+
+    COPYING = "COPYING"
+    READY = "READY"
 
 
 @dataclass(frozen=True)

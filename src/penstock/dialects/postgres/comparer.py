@@ -20,6 +20,7 @@ from penstock.dialects.postgres.snapshots import Cut
 from penstock.errors import OperatorError, RetryableError
 from penstock.position import Scn
 from penstock.snapshot.chunk import Range
+from penstock.snapshot.instantiate import CopyState
 from penstock.verify.compare import MOST_KEYS, RangeResult, not_copied
 
 _PATIENCE_MS = 2_000
@@ -113,7 +114,7 @@ class PostgresComparer:
         )["scn"].to_pylist()
         copied = readers.target.table(
             f"SELECT schema_name, table_name, greatest(scn, {low}) AS scn FROM penstock.instantiation"
-            f" WHERE process = {name} AND state = 'READY'",
+            f" WHERE process = {name} AND state = {literal(CopyState.READY)}",
             doing="read the ledger",
         ).to_pylist()
         with closing(ChangeLog(self.source_url, self.set_name)) as log:

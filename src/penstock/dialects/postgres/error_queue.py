@@ -18,6 +18,7 @@ from penstock.dialects.postgres.session import PostgresSession
 from penstock.errors import OperatorError
 from penstock.position import START, Scn
 from penstock.schema import Dictionary, TableSchema
+from penstock.snapshot.instantiate import CopyState
 from penstock.values import encode_image
 
 _ENTRY = """
@@ -289,8 +290,8 @@ class PostgresRetrySession(PostgresSession):
 
     def _copied(self) -> dict[TableName, Scn]:
         rows = self._execute(
-            "SELECT schema_name, table_name, scn FROM penstock.instantiation WHERE process = %s AND state = 'READY'",
-            [self._process],
+            "SELECT schema_name, table_name, scn FROM penstock.instantiation WHERE process = %s AND state = %s",
+            [self._process, CopyState.READY],
         )
         return {TableName(schema, name): Scn(scn) for schema, name, scn in rows}
 

@@ -10,20 +10,21 @@ from datetime import datetime
 from psycopg.rows import dict_row
 
 from penstock.apply.error_queue import ErrorEntry
-from penstock.apply.ledger import ProcessState
+from penstock.apply.ledger import ProcessState, ProcessStatus
 from penstock.change import TableName
 from penstock.dialects.base import Emptying, Step
 from penstock.dialects.postgres.connection import Connection, connect, label, literal, speaking
 from penstock.dialects.postgres.error_queue import entries_behind
 from penstock.dialects.postgres.history import DATABASE_PLACE
 from penstock.dialects.postgres.lane_ledger import lane_application_name
+from penstock.dialects.postgres.ledger_version import newer_fault, refuse_other_version
 from penstock.dialects.postgres.resync import copied_by_others, empty, forget, plan_emptying, tables_with_rows
 from penstock.dialects.postgres.waits import describe_session
 from penstock.errors import FencedError, OperatorError
 from penstock.history import Consumer, History, Joined, Origin
 from penstock.position import Anchor, Scn
 from penstock.snapshot.chunk import Chunk
-from penstock.snapshot.instantiate import HeldSnapshot, OpenCopy
+from penstock.snapshot.instantiate import CopyState, HeldSnapshot, OpenCopy
 from penstock.stream import TableVersion
 
 _PAGE = 200
@@ -51,10 +52,12 @@ class PostgresLedger:
         """Become the one run of this process: refuse to be a second one, and shut out what an earlier one left.
 
         Raises:
-            OperatorError: Another run of the process is alive, or it is fed by another source (A-7).
+            OperatorError: Another run of the process is alive, it is fed by another source (A-7), or the ledger is of
+            another version.
         """
         connection = self._sql()
         with speaking("start the apply process", self._url):
+            refuse_other_version(connection)
             self._end_lost_session(connection)
             self._lock(connection, wait_s)
             connection.execute(
@@ -67,10 +70,12 @@ class PostgresLedger:
                     "INSERT INTO penstock.process (name, source) VALUES (%s, %s) ON CONFLICT DO NOTHING",
                     [self._process, source],
                 )
+                # An upgrade may have been under way. It locks this table, so from here on the version stays as it is.
+                refuse_other_version(connection)
                 row = connection.execute(
-                    "UPDATE penstock.process SET epoch = epoch + 1, status = 'ENABLED', status_at = now(),"
+                    "UPDATE penstock.process SET epoch = epoch + 1, status = %s, status_at = now(),"
                     " error = NULL, reason = NULL WHERE name = %s RETURNING epoch, source",
-                    [self._process],
+                    [ProcessStatus.ENABLED, self._process],
                 ).fetchone()
                 assert row is not None
                 self._epoch = row[0]
@@ -119,21 +124,21 @@ class PostgresLedger:
                 " WHERE p.name = %s GROUP BY p.name",
                 [self._process],
             ).fetchone()
-            return ProcessState(**row, history=self._history()) if row else None
+            if row is None:
+                return None
+            return ProcessState(**row | {"status": ProcessStatus(row["status"])}, history=self._history())
 
     def consumer(self) -> Consumer:
         """What the source knows this process by; no id where the ledger does not know the process."""
         with speaking("read the ledger", self._url):
             connection = self._sql()
-            id_ = ""
-            if ledger_knows_history(connection):
-                row = connection.execute(
-                    "SELECT consumer::text FROM penstock.process WHERE name = %s", [self._process]
-                ).fetchone()
-                id_ = row[0] if row is not None else ""
+            # Teardown asks ledgers of earlier versions, too, which have no such column.
+            row = connection.execute(
+                "SELECT to_jsonb(p) ->> 'consumer' FROM penstock.process p WHERE name = %s", [self._process]
+            ).fetchone()
             place = connection.execute(DATABASE_PLACE).fetchone()
             assert place is not None
-            return Consumer(id_, self._process, label(self._url), place[0])
+            return Consumer((row and row[0]) or "", self._process, label(self._url), place[0])
 
     def adopt(self, found: Joined) -> ProcessState:
         """Write down which history the process follows from now on, and from where.
@@ -240,7 +245,7 @@ class PostgresLedger:
                 [consistent_at, self._process, self._epoch],
             )
 
-    def set_status(self, status: str, reason: str, error: str | None = None) -> None:
+    def set_status(self, status: ProcessStatus, reason: str, error: str | None = None) -> None:
         """Write down that the process stopped, and why; `error` is the one that it was to stop at."""
         with speaking("write the ledger", self._url):
             self._sql().execute(
@@ -277,9 +282,9 @@ class PostgresLedger:
             return
         with speaking("write the ledger", self._url):
             self._sql().execute(
-                "UPDATE penstock.process SET status = CASE status WHEN 'ENABLED' THEN 'DISABLED' ELSE status END,"
+                "UPDATE penstock.process SET status = CASE status WHEN %s THEN %s ELSE status END,"
                 " status_at = now(), reason = %s WHERE name = %s",
-                [reason, self._process],
+                [ProcessStatus.ENABLED, ProcessStatus.DISABLED, reason, self._process],
             )
 
     def note_brought(self, tables: Sequence[TableName], scn: Scn) -> None:
@@ -288,11 +293,12 @@ class PostgresLedger:
             # The mark is of the cut that the table was copied at, and this is not at a cut.
             self._sql().execute(
                 "UPDATE penstock.instantiation SET scn = %(scn)s, mark = NULL WHERE process = %(process)s"
-                " AND state = 'READY' AND scn < %(scn)s"
+                " AND state = %(ready)s AND scn < %(scn)s"
                 " AND (schema_name, table_name) IN (SELECT * FROM unnest(%(schemas)s::text[], %(names)s::text[]))",
                 {
                     "scn": scn,
                     "process": self._process,
+                    "ready": CopyState.READY,
                     "schemas": [table.schema for table in tables],
                     "names": [table.name for table in tables],
                 },
@@ -333,9 +339,8 @@ class PostgresLedger:
         """Return the tables whose copy is complete, and the position each was copied at."""
         with speaking("read the ledger", self._url):
             rows = self._sql().execute(
-                "SELECT schema_name, table_name, scn FROM penstock.instantiation"
-                " WHERE process = %s AND state = 'READY'",
-                [self._process],
+                "SELECT schema_name, table_name, scn FROM penstock.instantiation WHERE process = %s AND state = %s",
+                [self._process, CopyState.READY],
             )
             return {TableName(schema, name): Scn(scn) for schema, name, scn in rows}
 
@@ -364,8 +369,8 @@ class PostgresLedger:
                 " coalesce(json_agg(json_build_array(c.chunk, c.bounds) ORDER BY c.chunk)"
                 " FILTER (WHERE c.chunk IS NOT NULL AND c.rows IS NULL), '[]')"
                 " FROM penstock.instantiation i LEFT JOIN penstock.chunk c USING (process, schema_name, table_name)"
-                " WHERE i.process = %s AND i.state = 'COPYING' GROUP BY 1, 2, 3, 4 ORDER BY 1, 2",
-                [self._process],
+                " WHERE i.process = %s AND i.state = %s GROUP BY 1, 2, 3, 4 ORDER BY 1, 2",
+                [self._process, CopyState.COPYING],
             )
             return [
                 OpenCopy(
@@ -385,9 +390,9 @@ class PostgresLedger:
             cursor.executemany(
                 "INSERT INTO penstock.instantiation (process, schema_name, table_name, scn, mark, snapshot, state)"
                 # Without a cut there is nothing to recognise the source by.
-                " VALUES (%s, %s, %s, %s, nullif(%s, ''), %s, 'COPYING')",
+                " VALUES (%s, %s, %s, %s, nullif(%s, ''), %s, %s)",
                 [
-                    [self._process, t.schema, t.name, held.anchor.scn, held.anchor.mark, held.text]
+                    [self._process, t.schema, t.name, held.anchor.scn, held.anchor.mark, held.text, CopyState.COPYING]
                     for t in sorted({c.table for c in chunks})
                 ],
             )
@@ -401,17 +406,17 @@ class PostgresLedger:
         """Mark every copy as complete whose chunks are all done."""
         with speaking("write the ledger", self._url), self._sql().transaction():
             self._sql().execute(
-                "UPDATE penstock.instantiation i SET state = 'READY' WHERE process = %s AND state = 'COPYING'"
+                "UPDATE penstock.instantiation i SET state = %s WHERE process = %s AND state = %s"
                 " AND NOT EXISTS (SELECT FROM penstock.chunk c WHERE c.process = i.process"
                 " AND (c.schema_name, c.table_name) = (i.schema_name, i.table_name) AND c.rows IS NULL)",
-                [self._process],
+                [CopyState.READY, self._process, CopyState.COPYING],
             )
             # A table that takes its name later is another one.
             self._sql().execute(
                 "DELETE FROM penstock.adoption a WHERE process = %s AND EXISTS (SELECT FROM penstock.instantiation i"
                 " WHERE (i.process, i.schema_name, i.table_name) = (a.process, a.schema_name, a.table_name)"
-                " AND i.state = 'READY')",
-                [self._process],
+                " AND i.state = %s)",
+                [self._process, CopyState.READY],
             )
 
     def copied_by_others(self, tables: Sequence[TableName]) -> Mapping[TableName, str]:
@@ -548,22 +553,18 @@ def ledger_exists(connection: Connection) -> bool:
     return bool(row and row[0])
 
 
-def ledger_knows_history(connection: Connection) -> bool:
-    """Whether the ledger is of a version that writes down which history a process follows."""
-    row = connection.execute(
-        "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('penstock.held'))"
-    ).fetchone()
-    return bool(row and row[0])
-
-
 def removal_steps(connection: Connection, url: str, process: str) -> list[Step]:
     """The steps that remove a process from the ledger, and the ledger with the last one.
 
     Raises:
-        OperatorError: The process is running, or its error queue holds transactions (A-12).
+        OperatorError: The process is running, its error queue holds transactions (A-12), or a later version of Penstock
+            made the ledger.
     """
     if not ledger_exists(connection):
         return []
+    newer = newer_fault(connection)
+    if newer is not None:
+        raise newer
     row = connection.execute(
         "SELECT (SELECT count(*) FROM penstock.error WHERE process = %(name)s),"
         " (SELECT count(*) FROM penstock.process WHERE name <> %(name)s),"

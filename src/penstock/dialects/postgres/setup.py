@@ -10,7 +10,7 @@ import psycopg
 from penstock.apply.keys import row_key
 from penstock.change import TableName
 from penstock.dialects.base import DatabasePlan, Step, Uncaptured
-from penstock.dialects.postgres import capture, ownership
+from penstock.dialects.postgres import capture, ledger_version, ownership
 from penstock.dialects.postgres.blueprint import (
     Blueprint,
     Piece,
@@ -31,7 +31,6 @@ from penstock.dialects.postgres.catalog import (
 from penstock.dialects.postgres.connection import WITHOUT_VIEWS, Connection, label, literal, quote, speaking
 from penstock.dialects.postgres.from_schema import completed
 from penstock.dialects.postgres.privileges import may, missing_source_grants, missing_target_grants
-from penstock.dialects.postgres.resources import sql_text
 from penstock.dialects.postgres.resync import copied_by_others, only, tables_with_rows
 from penstock.errors import OperatorError, PenstockError
 from penstock.patterns import TablePattern
@@ -129,19 +128,17 @@ def plan_target(
     plan.preamble = ownership.preamble("penstock")
     if plan.faults:
         return plan
+    newer = ledger_version.newer_fault(connection)
+    if newer is not None:
+        # What it holds may mean something else.
+        plan.faults.append(newer)
+        return plan
     existing = read_tables(connection, source)
-    has_ledger = _is_ledger_current(connection)
-    if not has_ledger:
-        plan.steps += ownership.schema_steps(connection, "penstock")
-        script = sql_text("ledger")
-        plan.steps.append(Step("the ledger", script))
-        plan.steps.append(
-            Step(
-                "a note of the version of the ledger", f"COMMENT ON SCHEMA penstock IS {literal(capture.stamp(script))}"
-            )
-        )
-        plan.steps.append(ownership.seal_step("penstock"))
-    plan.steps += ownership.dump_steps(connection, "penstock", list(source), is_new=not has_ledger)
+    is_in_use = ledger_version.upgrade_fault(connection)
+    if is_in_use is not None:
+        plan.faults.append(is_in_use)
+    plan.steps += ledger_version.ledger_steps(connection)
+    plan.steps += ownership.dump_steps(connection, "penstock", list(source), is_new=bool(plan.steps))
     missing = [name for name in source if name not in existing]
     blueprint = completed(blueprint, [source[name] for name in missing])
     plan.steps += _schema_steps(connection, missing, blueprint)
@@ -161,6 +158,7 @@ def plan_target(
             plan.steps.append(Step(f"forget the copy of {name}, which was made anew at the source", forget))
     to_copy = [name for name in existing if name in replaced or name not in copied]
     suspects = _suspects(connection, [name for name in to_copy if name not in adopted])
+    has_ledger = ledger_version.read_version(connection) is not None
     is_known = has_ledger and may(connection, "SELECT has_table_privilege('penstock.instantiation', 'SELECT')")
     others = copied_by_others(connection, process, suspects) if is_known else {}
     for name in suspects:
@@ -300,11 +298,6 @@ def _has_rows(connection: Connection, name: TableName) -> bool:
 
 def _make_it(name: TableName) -> str:
     return f"create {name} at the target yourself, or take it out of capture.tables"
-
-
-def _is_ledger_current(connection: Connection) -> bool:
-    row = connection.execute("SELECT obj_description(to_regnamespace('penstock'), 'pg_namespace')").fetchone()
-    return bool(row and row[0] == capture.stamp(sql_text("ledger")))
 
 
 def _schema_steps(connection: Connection, missing: Iterable[TableName], blueprint: Blueprint) -> list[Step]:

@@ -21,7 +21,8 @@ from penstock.dialects.postgres.copy import PostgresCopyOrigin
 from penstock.dialects.postgres.error_queue import PostgresErrorQueue
 from penstock.dialects.postgres.errors import translate
 from penstock.dialects.postgres.from_schema import blueprint_of
-from penstock.dialects.postgres.ledger import PostgresLedger, ledger_exists, ledger_knows_history, removal_steps
+from penstock.dialects.postgres.ledger import PostgresLedger, ledger_exists, removal_steps
+from penstock.dialects.postgres.ledger_version import refuse_other_version
 from penstock.dialects.postgres.ownership import PINNED, dump_steps, preamble, refuse_foreign, schema_faults
 from penstock.dialects.postgres.session import PostgresSession
 from penstock.dialects.postgres.waits import LockWatch
@@ -363,9 +364,10 @@ class PostgresTargetSide(_PostgresSide):
             return DatabasePlan(self.label, steps, preamble=preamble("penstock"))
 
     def has_ledger(self) -> bool:
-        """Whether setup has made a ledger here."""
+        """Whether setup has made a ledger here; one of another version is refused."""
         with self._connection("read the ledger") as connection:
             refuse_foreign(connection, "penstock")
+            refuse_other_version(connection)
             return ledger_exists(connection)
 
     def ledger(self) -> PostgresLedger:
@@ -380,8 +382,4 @@ class PostgresTargetSide(_PostgresSide):
         """Make sure that changes can be applied here at all."""
         if not self.has_ledger():
             raise OperatorError("there is no ledger", where=self.label, do="run `penstock setup`")
-        with self._connection("read the ledger") as connection:
-            if not ledger_knows_history(connection):
-                what = "the ledger is of an earlier version of Penstock"
-                raise OperatorError(what, where=self.label, do="run `penstock setup`, which brings it up to date")
         PostgresSession(self._url, f"penstock {self._pipeline} check").close()

@@ -1,0 +1,129 @@
+"""Which version of the ledger a target holds, and the steps that make one or bring it up to date (ADR 33)."""
+
+from __future__ import annotations
+
+import re
+
+from penstock.dialects.base import Step
+from penstock.dialects.postgres.connection import Connection, label, literal
+from penstock.dialects.postgres.ownership import schema_steps, seal_step
+from penstock.dialects.postgres.resources import sql_text
+from penstock.errors import OperatorError
+
+SCHEMA = "penstock"
+
+_ADDED = {
+    2: "whose history is followed; what was truncated, adopted or repaired",
+    3: "operations are checked",
+}
+"""What each version adds to the one before it; its SQL is sql/ledger/upgrade_<version>.sql."""
+
+VERSION = max(_ADDED)
+"""The version that this program reads and writes; sql/ledger/tables.sql makes it."""
+
+_UNNUMBERED = 1
+"""What a ledger counts as that was made before versions had numbers."""
+
+
+def stamp(version: int) -> str:
+    """What the comment on schema penstock says of a version."""
+    return f"penstock: ledger {version}"
+
+
+def read_version(connection: Connection) -> int | None:
+    """Return the version of the ledger in a database; None where there is none. Reads the catalogue only.
+
+    Raises:
+        OperatorError: There is a ledger, but nothing says of which version.
+    """
+    row = connection.execute(
+        "SELECT to_regclass('penstock.process') IS NOT NULL,"
+        " coalesce(obj_description(to_regnamespace('penstock'), 'pg_namespace'), '')"
+    ).fetchone()
+    assert row is not None
+    is_there, comment = row
+    if not is_there:
+        return None
+    numbered = re.fullmatch(r"penstock: ledger (\d+)", comment)
+    if numbered is not None:
+        return int(numbered[1])
+    if comment.startswith("penstock: "):
+        return _UNNUMBERED
+    raise OperatorError(
+        "nothing says of which version the ledger is: the comment on schema 'penstock' is gone",
+        where=label(connection.info.dsn),
+        do="give the schema the comment that it had, for example the one in a dump that holds comments",
+    )
+
+
+def newer_fault(connection: Connection) -> OperatorError | None:
+    """Say that the ledger is of a version that this program does not know, if it is."""
+    version = read_version(connection)
+    if version is None or version <= VERSION:
+        return None
+    return OperatorError(
+        f"the ledger is of version {version}, and this penstock knows versions up to {VERSION}",
+        where=label(connection.info.dsn),
+        do="install the version of penstock that made it, or a later one",
+    )
+
+
+def refuse_other_version(connection: Connection) -> None:
+    """Make sure that the ledger, if there is one, is of the version that this program reads and writes.
+
+    Raises:
+        OperatorError: It is of an earlier one, or of a later one.
+    """
+    version = read_version(connection)
+    if version is not None and version < VERSION:
+        raise OperatorError(
+            f"the ledger is of version {version}, and this penstock works with version {VERSION}",
+            where=label(connection.info.dsn),
+            do="run `penstock setup`, which upgrades it",
+        )
+    fault = newer_fault(connection)
+    if fault is not None:
+        raise fault
+
+
+def upgrade_fault(connection: Connection) -> OperatorError | None:
+    """Say that the ledger cannot be upgraded now, if it has to be: a run of one of its processes is alive."""
+    version = read_version(connection)
+    if version is None or version >= VERSION:
+        return None
+    running = [name for (name,) in connection.execute(sql_text("ledger/running"))]
+    if not running:
+        return None
+    names = ", ".join(map(repr, running))
+    return OperatorError(
+        f"the ledger is to be upgraded from version {version} to {VERSION}, and runs use it: {names}",
+        where=label(connection.info.dsn),
+        do="stop these runs, of other pipelines too; afterwards start them with this version of penstock",
+    )
+
+
+def ledger_steps(connection: Connection) -> list[Step]:
+    """The steps that make the ledger or upgrade it, version by version; none where it is of this version.
+
+    All belong into one transaction. An upgrade fails, and changes nothing, if a run of any of the ledger's processes
+    is alive by then, or the ledger is not what it was when the steps were planned.
+    """
+    version = read_version(connection)
+    if version is None:
+        steps = [*schema_steps(connection, SCHEMA), Step("the ledger", sql_text("ledger/tables"))]
+    elif version < VERSION:
+        steps = [Step("nobody uses the ledger while it is upgraded", _alone_script(connection))]
+        for number in range(version + 1, VERSION + 1):
+            summary = f"upgrade the ledger to version {number}: {_ADDED[number]}"
+            steps.append(Step(summary, sql_text(f"ledger/upgrade_{number}")))
+        steps.append(Step("the ledger's owner owns all of it", sql_text("ledger/owner")))
+    else:
+        return []
+    noted = f"COMMENT ON SCHEMA {SCHEMA} IS {literal(stamp(VERSION))}"
+    return [*steps, Step("a note of the version of the ledger", noted), seal_step(SCHEMA)]
+
+
+def _alone_script(connection: Connection) -> str:
+    row = connection.execute("SELECT obj_description(to_regnamespace('penstock'), 'pg_namespace')").fetchone()
+    assert row is not None
+    return sql_text("ledger/alone").format(found=literal(row[0]), running=sql_text("ledger/running").rstrip())

@@ -1,0 +1,134 @@
+-- The ledger: what apply processes write down at the target, in the same transactions as the rows.
+
+-- IF NOT EXISTS would want the right to create one all the same.
+DO $$ BEGIN IF to_regnamespace('penstock') IS NULL THEN CREATE SCHEMA penstock; END IF; END $$;
+
+CREATE TABLE IF NOT EXISTS penstock.process (
+  name text PRIMARY KEY,
+  source text NOT NULL,
+  epoch bigint NOT NULL DEFAULT 0,
+  status text NOT NULL DEFAULT 'DISABLED' CHECK (status IN ('ENABLED', 'DISABLED', 'ABORTED')),
+  status_at timestamptz NOT NULL DEFAULT now(),
+  error text,
+  low_watermark bigint NOT NULL DEFAULT 0,
+  high_watermark bigint NOT NULL DEFAULT 0,
+  consistent_at timestamptz,
+  applied_at timestamptz
+);
+-- Whose history this is, and why the last run stopped; ledgers of earlier versions are without.
+ALTER TABLE penstock.process
+  ADD COLUMN IF NOT EXISTS consumer uuid NOT NULL DEFAULT gen_random_uuid(),
+  ADD COLUMN IF NOT EXISTS set_id text,
+  ADD COLUMN IF NOT EXISTS set_place text,
+  ADD COLUMN IF NOT EXISTS anchor_scn bigint,
+  ADD COLUMN IF NOT EXISTS anchor_mark text,
+  ADD COLUMN IF NOT EXISTS reason text;
+COMMENT ON COLUMN penstock.process.consumer IS 'what the source knows this process by';
+COMMENT ON COLUMN penstock.process.set_id IS 'the capture set that is followed; set_place is where it was made';
+COMMENT ON COLUMN penstock.process.anchor_scn IS 'the last tick at or before the low watermark; the source must still have it';
+COMMENT ON COLUMN penstock.process.reason IS 'why the last run stopped, at status_at';
+COMMENT ON COLUMN penstock.process.epoch IS 'counts the runs; writers of an earlier one are refused';
+COMMENT ON COLUMN penstock.process.low_watermark IS 'every transaction up to here is applied or in the error queue';
+COMMENT ON COLUMN penstock.process.consistent_at IS 'source commit time up to which all is applied';
+
+CREATE TABLE IF NOT EXISTS penstock.lane (
+  process text NOT NULL REFERENCES penstock.process ON DELETE CASCADE,
+  lane int NOT NULL,
+  epoch bigint NOT NULL,
+  attempt bigint NOT NULL,
+  transactions bigint NOT NULL DEFAULT 0,
+  changes bigint NOT NULL DEFAULT 0,
+  errors bigint NOT NULL DEFAULT 0,
+  conflicts bigint NOT NULL DEFAULT 0,
+  PRIMARY KEY (process, lane)
+) WITH (fillfactor = 50);
+ALTER TABLE penstock.lane ADD COLUMN IF NOT EXISTS cut_scn bigint, ADD COLUMN IF NOT EXISTS cut_mark text;
+COMMENT ON COLUMN penstock.lane.cut_scn IS 'the tick behind what is applied; the source must have it';
+COMMENT ON TABLE penstock.lane IS 'one row per apply server: who may write, and what it has applied';
+
+CREATE TABLE IF NOT EXISTS penstock.applied (
+  process text NOT NULL REFERENCES penstock.process ON DELETE CASCADE,
+  id bigint GENERATED ALWAYS AS IDENTITY,
+  highest_scn bigint NOT NULL,
+  commit_scns bigint[] NOT NULL,
+  PRIMARY KEY (process, id)
+);
+COMMENT ON TABLE penstock.applied IS 'transactions applied above the low watermark, one row per target transaction';
+
+CREATE TABLE IF NOT EXISTS penstock.instantiation (
+  process text NOT NULL REFERENCES penstock.process ON DELETE CASCADE,
+  schema_name text NOT NULL,
+  table_name text NOT NULL,
+  scn bigint NOT NULL,
+  snapshot text NOT NULL,
+  state text NOT NULL CHECK (state IN ('COPYING', 'READY')),
+  PRIMARY KEY (process, schema_name, table_name)
+);
+ALTER TABLE penstock.instantiation ADD COLUMN IF NOT EXISTS mark text;
+COMMENT ON COLUMN penstock.instantiation.mark IS 'of the tick that the copy is as of; the source must have it';
+COMMENT ON TABLE penstock.instantiation IS 'tables copied as of a position; changes up to it are already in the copy';
+
+CREATE TABLE IF NOT EXISTS penstock.chunk (
+  process text NOT NULL,
+  schema_name text NOT NULL,
+  table_name text NOT NULL,
+  chunk int NOT NULL,
+  bounds jsonb NOT NULL,
+  rows bigint,
+  PRIMARY KEY (process, schema_name, table_name, chunk),
+  FOREIGN KEY (process, schema_name, table_name) REFERENCES penstock.instantiation ON DELETE CASCADE
+);
+COMMENT ON COLUMN penstock.chunk.rows IS 'rows copied; null until the chunk is committed';
+
+CREATE TABLE IF NOT EXISTS penstock.emptied (
+  process text NOT NULL REFERENCES penstock.process ON DELETE CASCADE,
+  schema_name text NOT NULL,
+  table_name text NOT NULL,
+  scn bigint NOT NULL,
+  PRIMARY KEY (process, schema_name, table_name)
+);
+COMMENT ON TABLE penstock.emptied IS 'where each table was truncated last; a retry of what came before must not undo it';
+
+CREATE TABLE IF NOT EXISTS penstock.dictionary (
+  process text NOT NULL REFERENCES penstock.process ON DELETE CASCADE,
+  schema_name text NOT NULL,
+  table_name text NOT NULL,
+  version int NOT NULL,
+  definition jsonb NOT NULL,
+  PRIMARY KEY (process, schema_name, table_name, version)
+);
+COMMENT ON TABLE penstock.dictionary IS 'every version of every source table that a change may name';
+
+CREATE TABLE IF NOT EXISTS penstock.error (
+  process text NOT NULL REFERENCES penstock.process,
+  id bigint GENERATED ALWAYS AS IDENTITY,
+  txn_id text NOT NULL,
+  commit_scn bigint NOT NULL,
+  committed_at timestamptz,
+  message_number int NOT NULL,
+  message_count int NOT NULL,
+  error_number int NOT NULL,
+  error_code text,
+  error_message text NOT NULL,
+  found json,
+  created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  PRIMARY KEY (process, id)
+);
+COMMENT ON TABLE penstock.error IS 'the error queue: transactions that could not be applied';
+COMMENT ON COLUMN penstock.error.message_number IS 'the change that failed, counted from 1; 0 when it was none of them';
+COMMENT ON COLUMN penstock.error.found IS 'the row the target held instead';
+
+CREATE TABLE IF NOT EXISTS penstock.error_change (
+  process text NOT NULL,
+  error_id bigint NOT NULL,
+  message_number int NOT NULL,
+  op text NOT NULL,
+  schema_name text NOT NULL,
+  table_name text NOT NULL,
+  table_version int NOT NULL,
+  change_seq bigint NOT NULL,
+  before json,
+  after json,
+  PRIMARY KEY (process, error_id, message_number),
+  FOREIGN KEY (process, error_id) REFERENCES penstock.error ON DELETE CASCADE
+);

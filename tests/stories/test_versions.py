@@ -1,0 +1,336 @@
+"""Ledgers of every version: upgraded with all they hold, or refused with what to do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from penstock.apply.ledger import ProcessStatus
+from penstock.apply.patience import Patience
+from penstock.change import Op
+from penstock.dialects.postgres.connection import literal
+from penstock.dialects.postgres.ledger import PostgresLedger
+from penstock.dialects.postgres.ledger_version import VERSION, stamp
+from penstock.errors import FencedError, OperatorError
+from penstock.pipeline.pipeline import Pipeline
+from penstock.pipeline.report import Report, VerifyReport
+from penstock.snapshot.instantiate import CopyState
+from tests.lab import Lab
+from tests.program import await_true
+
+LEDGERS = Path(__file__).with_name("ledgers")
+EARLIER = ["first", "history", "repair"]
+"""What setup has made before versions had numbers, the oldest first."""
+
+TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
+
+HELD = """
+INSERT INTO penstock.process (name, source, epoch, status, error, low_watermark, high_watermark, consistent_at)
+VALUES ('lab', 'shop', 7, 'ABORTED', 'why', 100, 120, '2026-01-02 03:04:05Z'),
+  ('other', 'shop', 3, 'ENABLED', NULL, 50, 50, NULL);
+INSERT INTO penstock.lane (process, lane, epoch, attempt, transactions, changes, errors, conflicts)
+VALUES ('lab', 0, 7, 2, 10, 20, 1, 1), ('lab', 1, 7, 3, 11, 21, 0, 0), ('other', 0, 3, 0, 5, 6, 7, 0);
+INSERT INTO penstock.applied (process, highest_scn, commit_scns) VALUES ('lab', 120, '{110,120}');
+INSERT INTO penstock.instantiation (process, schema_name, table_name, scn, snapshot, state)
+VALUES ('lab', 'public', 't', 90, '1:2:', 'READY'), ('lab', 'public', 'u', 95, '1:3:', 'COPYING');
+INSERT INTO penstock.chunk (process, schema_name, table_name, chunk, bounds, rows)
+VALUES ('lab', 'public', 'u', 0, '{"after": null}', 5), ('lab', 'public', 'u', 1, '{"upto": null}', NULL);
+INSERT INTO penstock.dictionary VALUES ('lab', 'public', 't', 1, '{"name": "t"}');
+INSERT INTO penstock.error
+  (process, txn_id, commit_scn, message_number, message_count, error_number, error_message, found)
+VALUES ('lab', '4711', 99, 2, 2, 26786, 'differs', '{"id":"1"}'), ('other', '4712', 49, 0, 1, 26690, 'gap', NULL);
+INSERT INTO penstock.error_change
+VALUES ('lab', 1, 1, 'insert', 'public', 't', 1, 0, NULL, '{"id":"1"}'),
+  ('lab', 1, 2, 'update', 'public', 't', 1, 1, '{"id":"1"}', '{"v":null}'),
+  ('other', 2, 1, 'gap', 'public', 't', 0, 0, NULL, NULL);
+"""
+"""Rows that fit a ledger of any version."""
+
+SHAPE = """
+WITH relation AS (
+  SELECT oid, relname, relkind, relowner::regrole, relacl, reloptions, relrowsecurity
+  FROM pg_class WHERE relnamespace = 'penstock'::regnamespace
+)
+SELECT 'relation', relname, concat_ws(' ', relkind, relowner, relacl, reloptions, relrowsecurity) FROM relation
+UNION ALL
+SELECT 'column', r.relname || '.' || a.attname, concat_ws(' ', rank() OVER (PARTITION BY r.oid ORDER BY a.attnum),
+  format_type(a.atttypid, a.atttypmod), a.attcollation, a.attnotnull, a.attidentity, a.attgenerated, a.attstorage,
+  a.attacl, pg_get_expr(d.adbin, d.adrelid))
+FROM relation r JOIN pg_attribute a ON a.attrelid = r.oid AND a.attnum > 0 AND NOT a.attisdropped
+LEFT JOIN pg_attrdef d ON d.adrelid = r.oid AND d.adnum = a.attnum
+UNION ALL
+SELECT 'constraint', r.relname || '.' || c.conname, pg_get_constraintdef(c.oid) || ' ' || c.convalidated
+FROM relation r JOIN pg_constraint c ON c.conrelid = r.oid
+UNION ALL
+SELECT 'index', r.relname, pg_get_indexdef(r.oid) FROM relation r WHERE r.relkind = 'i'
+UNION ALL
+SELECT 'trigger', r.relname, pg_get_triggerdef(t.oid)
+FROM relation r JOIN pg_trigger t ON t.tgrelid = r.oid AND NOT t.tgisinternal
+UNION ALL
+SELECT 'comment', r.relname || '.' || d.objsubid, d.description
+FROM relation r JOIN pg_description d ON d.objoid = r.oid
+UNION ALL
+SELECT 'schema', nspowner::regrole || ' ' || coalesce(nspacl::text, ''), obj_description(oid, 'pg_namespace')
+FROM pg_namespace WHERE nspname = 'penstock'
+ORDER BY 1, 2, 3
+"""
+
+
+def make_ledger(lab: Lab, name: str) -> None:
+    """Install what an earlier version has made, as its setup did."""
+    lab.target.execute((LEDGERS / f"{name}.sql").read_text(encoding="utf-8"))
+    lab.target.execute(f"COMMENT ON SCHEMA penstock IS 'penstock: 0123456789abcdef'; {HELD}")
+
+
+def shape(lab: Lab) -> list[tuple[Any, ...]]:
+    return lab.target.execute(SHAPE).fetchall()
+
+
+def rows(lab: Lab, columns: Mapping[str, Sequence[str]]) -> dict[str, list[tuple[Any, ...]]]:
+    """Read every table; of those that `columns` knows only these columns."""
+    return {
+        table: sorted(lab.target.execute(f"SELECT {', '.join(names)} FROM penstock.{table}"), key=repr)
+        for table, names in columns.items()
+    }
+
+
+def columns(lab: Lab) -> dict[str, list[str]]:
+    found = lab.target.execute(
+        "SELECT table_name, array_agg(quote_ident(column_name::text)) FROM information_schema.columns"
+        " WHERE table_schema = 'penstock' GROUP BY 1"
+    )
+    # An upgrade ends the epoch of every process.
+    return {table: [name for name in names if name != "epoch"] for table, names in found}
+
+
+def name_as(lab: Lab, comment: str | None) -> None:
+    said = "NULL" if comment is None else literal(comment)
+    lab.target.execute(f"COMMENT ON SCHEMA penstock IS {said}")
+
+
+def run(pipeline: Pipeline) -> None:
+    pipeline.run(threading.Event(), Report(), until_caught_up=True)
+
+
+USES: dict[str, Callable[[Pipeline], object]] = {
+    "run": run,
+    "status": Pipeline.status,
+    "errors": lambda pipeline: pipeline.errors().entries(),
+    "retry": lambda pipeline: list(pipeline.retry(["lab.1"])),
+    "verify": lambda pipeline: pipeline.verify(VerifyReport()),
+    "resync": Pipeline.resync_plan,
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_second_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is refused is refused at once; a test that fails should not wait for a minute."""
+    monkeypatch.setattr(Patience, "insist", lambda _, work: work())
+
+
+@pytest.mark.parametrize("name", EARLIER)
+def test_an_upgraded_ledger_is_what_a_new_one_is_and_has_lost_nothing(lab: Lab, name: str) -> None:
+    lab.source.execute(TABLE)
+    make_ledger(lab, name)
+    known = columns(lab)
+    before = rows(lab, known)
+
+    plan = lab.pipeline().setup()
+
+    assert [step.summary for step in plan.target.steps if step.summary.startswith("upgrade")] == [
+        "upgrade the ledger to version 2: whose history is followed; what was truncated, adopted or repaired",
+        "upgrade the ledger to version 3: operations are checked",
+    ]
+    assert rows(lab, known) == before
+    assert lab.target.execute("SELECT name, epoch FROM penstock.process ORDER BY 1").fetchall() == [
+        ("lab", 8),
+        ("other", 4),
+    ]
+    assert lab.pipeline().plan().is_done
+    upgraded = shape(lab)
+    lab.target.execute("DROP SCHEMA penstock CASCADE; DROP TABLE t")
+    lab.pipeline().setup()
+    assert upgraded == shape(lab)
+
+
+def test_an_upgraded_queue_is_listed_as_before(lab: Lab) -> None:
+    lab.source.execute(TABLE)
+    make_ledger(lab, "first")
+
+    lab.pipeline().setup()
+
+    (entry,) = lab.errors()
+    assert (entry.id, entry.txn_id, entry.error_number, entry.op) == ("lab.1", "4711", 26786, Op.UPDATE)
+    state = lab.ledger.state()
+    assert state is not None
+    assert (state.status, state.low_watermark, state.transactions) == (ProcessStatus.ABORTED, 100, 21)
+
+
+@pytest.mark.parametrize("use", USES)
+def test_an_earlier_ledger_is_not_used(lab: Lab, use: str) -> None:
+    lab.source.execute(TABLE)
+    lab.pipeline().setup()
+    lab.target.execute("DROP SCHEMA penstock CASCADE")
+    make_ledger(lab, "first")
+    before = shape(lab)
+
+    with pytest.raises(OperatorError, match=f"the ledger is of version 1, and this penstock works with version") as e:
+        USES[use](lab.pipeline())
+
+    assert e.value.do == "run `penstock setup`, which upgrades it"
+    assert shape(lab) == before
+
+
+@pytest.mark.parametrize("use", [*USES, "setup", "teardown"])
+def test_a_later_ledger_is_not_used(lab: Lab, use: str) -> None:
+    lab.source.execute(TABLE)
+    lab.pipeline().setup()
+    lab.target.execute("ALTER TABLE penstock.process RENAME consumer TO reader")
+    name_as(lab, stamp(VERSION + 1))
+    before = shape(lab)
+
+    with pytest.raises(
+        OperatorError, match=f"of version {VERSION + 1}, and this penstock knows versions up to {VERSION}"
+    ):
+        (USES | {"setup": Pipeline.setup, "teardown": Pipeline.teardown})[use](lab.pipeline())
+
+    assert shape(lab) == before
+
+
+def test_a_ledger_that_does_not_say_its_version_is_not_used(lab: Lab) -> None:
+    lab.source.execute(TABLE)
+    lab.pipeline().setup()
+    name_as(lab, None)
+
+    with pytest.raises(OperatorError, match="the comment on schema 'penstock' is gone"):
+        lab.pipeline().status()
+    with pytest.raises(OperatorError, match="exists, and is not Penstock's"):
+        lab.pipeline().setup()
+
+
+def test_nothing_is_upgraded_while_a_run_of_any_pipeline_is_alive(lab: Lab) -> None:
+    lab.source.execute(TABLE)
+    make_ledger(lab, "first")
+    before = shape(lab)
+    plan = lab.pipeline().plan()
+    with psycopg.connect(lab.target_url, autocommit=True) as other:
+        other.execute("SELECT pg_advisory_lock(hashtext('penstock'), hashtext('other'))")
+
+        with pytest.raises(OperatorError, match="from version 1 to 3, and runs use it: 'other'"):
+            lab.pipeline().setup()
+        # It has begun since the upgrade was planned.
+        with pytest.raises(OperatorError, match="these processes are running: other"):
+            lab.pipeline()._carry_out(plan, printer="plan")
+
+    assert shape(lab) == before
+    lab.pipeline().setup()
+
+
+def test_an_upgrade_is_taken_only_from_the_version_it_was_planned_for(lab: Lab) -> None:
+    lab.source.execute(TABLE)
+    make_ledger(lab, "first")
+    plan = lab.pipeline().plan()
+    lab.pipeline().setup()
+    name_as(lab, stamp(VERSION + 1))
+    before = shape(lab)
+
+    with pytest.raises(OperatorError, match="not of the version any more that this was planned for"):
+        lab.pipeline()._carry_out(plan, printer="plan")
+
+    assert shape(lab) == before
+
+
+def test_the_printed_script_upgrades_too(lab: Lab) -> None:
+    lab.source.execute(TABLE)
+    make_ledger(lab, "history")
+    script = lab.pipeline().plan().sql()
+    at_target, _ = script.split("-- source: ")
+
+    with psycopg.connect(lab.target_url, autocommit=True) as dba:
+        dba.execute(at_target)
+
+    assert not lab.pipeline().plan().target.steps
+
+
+def test_a_run_that_begins_during_an_upgrade_waits_and_is_refused(lab: Lab) -> None:
+    lab.setup(TABLE)
+    lab.ledger.close()
+    refused: list[BaseException] = []
+
+    def begin() -> None:
+        try:
+            with closing(PostgresLedger(lab.target_url, "lab")) as ledger:
+                ledger.acquire("shop", lanes=1)
+        except OperatorError as exc:
+            refused.append(exc)
+
+    with psycopg.connect(lab.target_url) as upgrade:
+        upgrade.execute("LOCK TABLE penstock.process IN ACCESS EXCLUSIVE MODE")
+        upgrade.execute(f"COMMENT ON SCHEMA penstock IS '{stamp(VERSION + 1)}'")
+        beginning = threading.Thread(target=begin)
+        beginning.start()
+        await_true(lambda: is_locked_out(lab), seconds=30)
+    beginning.join()
+
+    assert "this penstock knows versions up to" in str(refused[0])
+
+
+def is_locked_out(lab: Lab) -> bool:
+    row = lab.target.execute("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)").fetchone()
+    return bool(row and row[0])
+
+
+def test_what_a_lost_run_has_left_at_work_writes_nothing_after_an_upgrade(lab: Lab) -> None:
+    lab.setup(TABLE)
+    lab.source.execute("INSERT INTO t VALUES (1, 'a')")
+    part = lab.next_slice()
+    assert part is not None
+    lab.ledger.close()
+    name_as(lab, stamp(VERSION - 1))
+
+    lab.pipeline().setup()
+
+    (result,) = lab.apply_slice(part, lanes=1)
+    assert isinstance(result.failure, FencedError)
+    assert lab.rows("t") == []
+
+
+def test_what_an_upgrade_adds_belongs_to_the_owner_of_the_ledger(lab: Lab) -> None:
+    lab.source.execute(TABLE)
+    owner = f"owner_{lab.target.info.dbname}"
+    lab.target.execute(f"CREATE ROLE {owner} SUPERUSER; SET ROLE {owner}")
+    make_ledger(lab, "first")
+    lab.target.execute("RESET ROLE")
+
+    lab.pipeline().setup()
+
+    owners = lab.target.execute(
+        "SELECT DISTINCT relowner::regrole::text FROM pg_class WHERE relnamespace = 'penstock'::regnamespace"
+    ).fetchall()
+    assert owners == [(owner,)]
+    lab.target.execute(f"DROP SCHEMA penstock CASCADE; DROP OWNED BY {owner}; DROP ROLE {owner}")
+
+
+def test_states_are_the_same_on_both_sides(lab: Lab) -> None:
+    lab.setup(TABLE)
+    lab.source.execute("INSERT INTO t VALUES (1, 'a')")
+
+    for states, column in (
+        (ProcessStatus, "process.status"),
+        (CopyState, "instantiation.state"),
+        (set(Op) - {Op.SNAPSHOT, Op.DDL}, "error_change.op"),
+    ):
+        table, name = column.split(".")
+        found = lab.target.execute(
+            "SELECT array(SELECT m[1] FROM regexp_matches(pg_get_constraintdef(oid), '''([^'']+)''', 'g') m)"
+            " FROM pg_constraint WHERE conrelid = %s::regclass AND conname = %s",
+            [f"penstock.{table}", f"{table}_{name}_check"],
+        ).fetchone()
+        assert found is not None, column
+        assert sorted(found[0]) == sorted(states), column
