@@ -1,4 +1,4 @@
-"""Ledgers of every version: upgraded with all they hold, or refused with what to do."""
+"""Ledgers and capture sets of every version: upgraded with all they hold, or refused with what to do."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from penstock.apply.ledger import ProcessStatus
 from penstock.apply.patience import Patience
 from penstock.change import Op
+from penstock.dialects.postgres import capture
 from penstock.dialects.postgres.connection import literal
 from penstock.dialects.postgres.ledger import PostgresLedger
 from penstock.dialects.postgres.ledger_version import VERSION, stamp
@@ -24,9 +25,11 @@ from penstock.snapshot.instantiate import CopyState
 from tests.lab import Lab
 from tests.program import await_true
 
-LEDGERS = Path(__file__).with_name("ledgers")
+MADE = Path(__file__).with_name("earlier")
+"""What setups of earlier versions have run."""
+
 EARLIER = ["first", "history", "repair"]
-"""What setup has made before versions had numbers, the oldest first."""
+"""Ledgers from before versions had numbers, the oldest first."""
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
 
@@ -84,7 +87,7 @@ ORDER BY 1, 2, 3
 
 def make_ledger(lab: Lab, name: str) -> None:
     """Install what an earlier version has made, as its setup did."""
-    lab.target.execute((LEDGERS / f"{name}.sql").read_text(encoding="utf-8"))
+    lab.target.execute((MADE / f"ledger_{name}.sql").read_text(encoding="utf-8"))
     lab.target.execute(f"COMMENT ON SCHEMA penstock IS 'penstock: 0123456789abcdef'; {HELD}")
 
 
@@ -180,7 +183,7 @@ def test_an_earlier_ledger_is_not_used(lab: Lab, use: str) -> None:
     make_ledger(lab, "first")
     before = shape(lab)
 
-    with pytest.raises(OperatorError, match=f"the ledger is of version 1, and this penstock works with version") as e:
+    with pytest.raises(OperatorError, match="the ledger is of version 1, and this penstock works with version") as e:
         USES[use](lab.pipeline())
 
     assert e.value.do == "run `penstock setup`, which upgrades it"
@@ -334,3 +337,64 @@ def test_states_are_the_same_on_both_sides(lab: Lab) -> None:
         ).fetchone()
         assert found is not None, column
         assert sorted(found[0]) == sorted(states), column
+
+
+def test_a_capture_set_of_the_first_version_is_upgraded_and_what_it_holds_is_read(lab: Lab) -> None:
+    lab.source.execute(TABLE)
+    lab.source.execute((MADE / "capture_first.sql").read_text(encoding="utf-8"))
+    lab.source.execute("INSERT INTO t VALUES (1, 'before'); UPDATE t SET v = 'then' WHERE id = 1")
+    lab.target.execute(TABLE)
+    with pytest.raises(OperatorError, match="by an earlier version of penstock") as caught:
+        lab.pipeline()._source.follow()
+    assert caught.value.do == "run `penstock setup`, which upgrades it"
+
+    plan = lab.pipeline().setup()
+    lab.source.execute("INSERT INTO t VALUES (2, 'after'); DELETE FROM t WHERE id = 1")
+
+    assert plan.source.steps[0].summary.startswith("bring up to date, to version 2: the log of")
+    assert lab.pipeline().plan().is_done
+    assert [(change["op"], change["after"]) for change in lab.changes()] == [
+        ("insert", '{"id":"1","v":"before"}'),
+        ("update", '{"v":"then"}'),
+        ("insert", '{"id":"2","v":"after"}'),
+        ("delete", None),
+    ]
+    lab.pipeline().teardown()
+    assert lab.source.execute("SELECT FROM pg_namespace WHERE nspname = %s", [lab.set_name]).fetchall() == []
+
+
+def name_set_as_later(lab: Lab) -> None:
+    lab.source.execute(f"COMMENT ON SCHEMA {lab.set_name} IS 'penstock: capture {capture.VERSION + 1} 0123'")
+
+
+@pytest.mark.parametrize("use", ["setup", "teardown", "run", "status", "verify", "resync", "consumers"])
+def test_a_capture_set_of_a_later_version_is_not_used(lab: Lab, use: str) -> None:
+    lab.source.execute(TABLE)
+    lab.pipeline().setup()
+    name_set_as_later(lab)
+    uses = {"setup": Pipeline.setup, "teardown": Pipeline.teardown, "consumers": Pipeline.consumers}
+
+    with pytest.raises(OperatorError, match=f"is of version {capture.VERSION + 1}, and this penstock knows") as caught:
+        (USES | uses)[use](lab.pipeline())
+
+    assert "install the version of penstock that made it" in str(caught.value).lower()
+
+
+def test_who_reads_a_log_of_a_later_version_is_refused(lab: Lab) -> None:
+    lab.setup(TABLE)
+    lab.log.close()
+    name_set_as_later(lab)
+
+    with pytest.raises(OperatorError, match="this penstock knows versions up to"):
+        lab.log.tick()
+
+
+def test_what_was_planned_for_an_earlier_capture_set_is_not_done_to_a_later_one(lab: Lab) -> None:
+    lab.source.execute(TABLE)
+    lab.pipeline().setup()
+    lab.source.execute(f"COMMENT ON SCHEMA {lab.set_name} IS 'penstock: earlier'")
+    plan = lab.pipeline().plan()
+    name_set_as_later(lab)
+
+    with pytest.raises(OperatorError, match="a later version of penstock has made the capture set anew"):
+        lab.pipeline()._carry_out(plan, printer="plan")

@@ -10,10 +10,28 @@ import psycopg
 
 from penstock.change import TableName
 from penstock.dialects.base import CaptureBehind, Step
-from penstock.dialects.postgres.connection import Connection, literal, quote
+from penstock.dialects.postgres.connection import Connection, label, literal, quote
 from penstock.dialects.postgres.history import history_removal, history_script
 from penstock.dialects.postgres.resources import sql_text
 from penstock.dialects.postgres.wake import wake_key
+from penstock.errors import OperatorError
+
+VERSION = 2
+"""The version of capture sets that this program makes and reads. Sets from before there were numbers count as 1.
+
+It grows when a set is not what it was: an earlier program must leave it alone then. Setup runs the scripts again for
+every set of the same number or a lower one that they were not run for as they are now.
+"""
+
+_NOT_NEWER = """\
+-- A later version may have been at work since this was planned.
+DO $$ BEGIN
+  IF (SELECT substring(obj_description(oid, 'pg_namespace') FROM '^penstock: capture ([0-9]+) ')::int
+      FROM pg_namespace WHERE nspname = {name}) > {known} THEN
+    RAISE EXCEPTION 'a later version of penstock has made the capture set anew; plan again with that version'
+      USING ERRCODE = 'object_not_in_prerequisite_state';
+  END IF;
+END $$"""
 
 _SCRIPTS = ("log", "images", "build", "follow")
 
@@ -23,15 +41,19 @@ def set_name(pipeline: str) -> str:
     return f"penstock_{pipeline}"
 
 
-def log_steps(name: str) -> list[Step]:
+def log_steps(name: str, *, is_upgrade: bool = False) -> list[Step]:
     """The steps that make the log of a capture set, or bring it up to date; they lock writers out of a log that exists.
 
     Args:
         name: The set, see `set_name`.
+        is_upgrade: The set is there, and not as this program makes it.
     """
     quoted, script = quote(name), _log_script(name)
+    what = f"the log of capture set {name}, and the functions that fill it"
+    if is_upgrade:
+        what = f"bring up to date, to version {VERSION}: {what}"
     return [
-        Step(f"the log of capture set {name}, and the functions that fill it", script),
+        Step(what, f"{_NOT_NEWER.format(name=literal(name), known=VERSION)};\n\n{script}"),
         Step("a note of their version", f"COMMENT ON SCHEMA {quoted} IS {literal(stamp(script))}"),
         Step(
             "the first tick",
@@ -159,8 +181,34 @@ def follow(connection: Connection, name: str) -> list[CaptureBehind]:
 
 
 def stamp(script: str) -> str:
-    """What the comment on one of our schemas says: that it is ours, and which script made it."""
-    return f"penstock: {hashlib.sha256(script.encode()).hexdigest()[:16]}"
+    """What the comment on a set's schema says: that it is ours, of which version, and which script made it."""
+    return f"penstock: capture {VERSION} {hashlib.sha256(script.encode()).hexdigest()[:16]}"
+
+
+def newer_fault(connection: Connection, name: str) -> OperatorError | None:
+    """Say that a set is of a version that this program does not know, if it is. Reads the catalogue only."""
+    row = connection.execute(
+        "SELECT obj_description(oid, 'pg_namespace') FROM pg_namespace WHERE nspname = %s", [name]
+    ).fetchone()
+    numbered = re.match(r"penstock: capture (\d+) ", (row and row[0]) or "")
+    if numbered is None or int(numbered[1]) <= VERSION:
+        return None
+    return OperatorError(
+        f"capture set {name} is of version {numbered[1]}, and this penstock knows versions up to {VERSION}",
+        where=label(connection.info.dsn),
+        do="install the version of penstock that made it, or a later one",
+    )
+
+
+def refuse_newer(connection: Connection, name: str) -> None:
+    """Make sure that a set, if there is one, is of a version that this program knows.
+
+    Raises:
+        OperatorError: A later version of Penstock made it.
+    """
+    fault = newer_fault(connection, name)
+    if fault is not None:
+        raise fault
 
 
 def is_foreign(connection: Connection, schema: str) -> bool:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from penstock.change import TableName
 from penstock.dialects.postgres.arrow import ArrowReader
+from penstock.dialects.postgres.capture import refuse_newer
 from penstock.dialects.postgres.connection import Connection, at_once, connect, label, literal, quote, speaking
 from penstock.dialects.postgres.history import (
     consumers,
@@ -388,6 +389,7 @@ class ChangeLog:
             session = connect(self._url, f"penstock {self._set_name} log")
             try:
                 refuse_foreign(session, self._set_name)
+                refuse_newer(session, self._set_name)
             except PenstockError:
                 session.close()
                 raise

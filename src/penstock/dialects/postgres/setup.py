@@ -69,8 +69,11 @@ def plan_source(
     """Plan the capture of `tables`; those that a pattern of `row_triggers` means by row triggers."""
     name = capture.set_name(pipeline)
     plan = DatabasePlan(label(url), faults=_faults_of(connection, url, name), preamble=ownership.preamble(name))
+    newer = capture.newer_fault(connection, name)
+    if newer is not None:
+        plan.faults.append(newer)
     if plan.faults:
-        # What is there may be anybody's; nothing of it is read or run.
+        # What is there may be anybody's, or mean something else; nothing of it is read or run.
         return plan
     by_row, unknown = _matching(tables, row_triggers)
     if unknown:
@@ -85,7 +88,9 @@ def plan_source(
     tables = _without_unlogged(connection, plan, tables)
     has_log = capture.has_current_log(connection, name)
     if not has_log:
-        plan.steps += ownership.schema_steps(connection, name) + capture.log_steps(name)
+        plan.steps += ownership.schema_steps(connection, name) + capture.log_steps(
+            name, is_upgrade=capture.is_installed(connection, name)
+        )
         plan.steps.append(ownership.seal_step(name))
     if superuser and not (has_log and capture.has_event_triggers(connection, name)):
         plan.steps.append(capture.event_trigger_step(name))

@@ -184,6 +184,8 @@ class PostgresSourceSide(_PostgresSide):
 
     def _removing(self, consumer: Consumer) -> Sequence[Step]:
         with self._connection("read the catalogue") as connection:
+            # What a later version has installed besides would be left behind.
+            capture.refuse_newer(connection, self._set_name)
             if not history.has_history(connection, self._set_name):
                 return self._uninstalling(connection)
             others = [
@@ -224,6 +226,7 @@ class PostgresSourceSide(_PostgresSide):
         """Whether setup has made a capture set here."""
         with self._connection("read the catalogue") as connection:
             refuse_foreign(connection, self._set_name)
+            capture.refuse_newer(connection, self._set_name)
             return capture.is_installed(connection, self._set_name)
 
     def open_source(self) -> ChangeLog:
@@ -268,7 +271,9 @@ class PostgresSourceSide(_PostgresSide):
         """Tables that were made anew, or renamed, under a captured name, and are not captured yet."""
         with self._connection("read the captured tables") as connection:
             # The plan names faults; nothing of such a set is read.
-            if schema_faults(connection, self._set_name) or not capture.is_installed(connection, self._set_name):
+            if schema_faults(connection, self._set_name) or capture.newer_fault(connection, self._set_name):
+                return []
+            if not capture.is_installed(connection, self._set_name):
                 return []
             return capture.replaced_tables(connection, self._set_name)
 
@@ -282,11 +287,12 @@ class PostgresSourceSide(_PostgresSide):
         """
         with self._connection("follow what was altered") as connection:
             refuse_foreign(connection, self._set_name)
+            capture.refuse_newer(connection, self._set_name)
             if not capture.has_current_log(connection, self._set_name):
                 raise OperatorError(
-                    "the capture set was installed by another version of penstock",
+                    "the capture set was installed by an earlier version of penstock",
                     where=self.label,
-                    do="run `penstock setup`",
+                    do="run `penstock setup`, which upgrades it",
                 )
             captured = capture.tables(connection, self._set_name)
             for step in dump_steps(connection, self._set_name, captured, is_new=False):
