@@ -16,6 +16,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from typer.testing import CliRunner
 
+from penstock.apply import conflicts
 from penstock.change import ARROW_SCHEMA, Op
 from penstock.cli.main import app
 from penstock.config import parse
@@ -171,6 +172,14 @@ def every_command(part: typer.Typer) -> Iterator[str]:
         alone = group.typer_instance.registered_callback
         if alone is not None and alone.invoke_without_command is True:
             yield group.name
+
+
+def test_every_error_number_is_documented() -> None:
+    table = text("docs/postgresql.md").partition("## Error numbers")[2].partition("\n## ")[0]
+    listed = {
+        int(number) for cell in re.findall(r"^\| ([\d, ]+) \|", table, re.MULTILINE) for number in cell.split(",")
+    }
+    assert listed == {number for number in vars(conflicts).values() if isinstance(number, int)}
 
 
 def test_the_columns_of_the_stream_are_documented() -> None:

@@ -8,21 +8,22 @@ from typing import Any
 
 import psycopg
 
+from penstock.apply import conflicts
 from penstock.errors import OperatorError, PenstockError, RetryableError
 
 LOGICAL_ERRORS = {
-    "23505": 1,
-    "23P01": 1,
-    "23503": 2291,
-    "23502": 1400,
-    "23514": 2290,
-    "22001": 12899,
-    "22P02": 1722,
-    "22003": 1722,
-    "22007": 1722,
-    "22008": 1722,
-    "42703": 26689,
-    "42P01": 942,
+    "23505": conflicts.UNIQUE_VIOLATED,
+    "23P01": conflicts.UNIQUE_VIOLATED,
+    "23503": conflicts.FOREIGN_KEY_VIOLATED,
+    "23502": conflicts.NULL_REFUSED,
+    "23514": conflicts.CHECK_VIOLATED,
+    "22001": conflicts.VALUE_TOO_LONG,
+    "22P02": conflicts.VALUE_MALFORMED,
+    "22003": conflicts.VALUE_MALFORMED,
+    "22007": conflicts.VALUE_MALFORMED,
+    "22008": conflicts.VALUE_MALFORMED,
+    "42703": conflicts.COLUMN_MISSING,
+    "42P01": conflicts.TABLE_MISSING,
 }
 """SQLSTATE to the portable numbers of the error queue (apply.md section 0)."""
 

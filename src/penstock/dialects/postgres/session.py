@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
-from penstock.apply.conflicts import ApplyError, ContentionError
+from penstock.apply.conflicts import OTHER, ApplyError, ContentionError
 from penstock.apply.net import NetChange
 from penstock.apply.target import RowMatch, TargetTable
 from penstock.change import Image, TableName
@@ -391,7 +391,7 @@ class PostgresSession:
         if is_contention(exc.sqlstate):
             return ContentionError(safe_message(exc.diag), where=label(self._url))
         if is_data_error(exc.sqlstate) and exc.sqlstate is not None:
-            number = LOGICAL_ERRORS.get(exc.sqlstate, 0)
+            number = LOGICAL_ERRORS.get(exc.sqlstate, OTHER)
             return ApplyError(
                 number,
                 safe_message(exc.diag),
