@@ -290,7 +290,7 @@ class PostgresSourceSide(_PostgresSide):
             capture.refuse_newer(connection, self._set_name)
             if not capture.has_current_log(connection, self._set_name):
                 raise OperatorError(
-                    "the capture set was installed by an earlier version of penstock",
+                    "the capture set is not as this version of penstock makes it",
                     where=self.label,
                     do="run `penstock setup`, which upgrades it",
                 )
