@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from penstock.dialects.postgres import capture
 from penstock.dialects.postgres.connection import literal
 from penstock.dialects.postgres.ledger import PostgresLedger
 from penstock.dialects.postgres.ledger_version import VERSION, stamp
+from penstock.dialects.postgres.resources import sql_text
 from penstock.errors import FencedError, OperatorError
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.report import Report, VerifyReport
@@ -406,3 +409,13 @@ def test_what_was_planned_for_an_earlier_capture_set_is_not_done_to_a_later_one(
 
     with pytest.raises(OperatorError, match="a later version of penstock has made the capture set anew"):
         lab.pipeline()._carry_out(plan, printer="plan")
+
+
+def test_tables_of_the_ledger_are_named_where_the_ledger_is_kept() -> None:
+    tables = re.findall(r"CREATE TABLE penstock\.(\w+)", sql_text("ledger/tables"))
+    statement = re.compile(rf"(FROM|INTO|UPDATE|JOIN|COPY|TABLE) penstock\.({'|'.join(tables)})\b")
+    package = Path(str(files("penstock")))
+
+    found = {path.stem for path in package.rglob("*.py") if statement.search(path.read_text(encoding="utf-8"))}
+
+    assert found == {"ledger", "ledger_entries", "lane_ledger", "error_queue", "resync"}

@@ -14,13 +14,13 @@ from penstock.dialects.postgres.bring import bring
 from penstock.dialects.postgres.change_log import ChangeLog
 from penstock.dialects.postgres.connection import label, literal, quote, speaking
 from penstock.dialects.postgres.error_queue import note_held
+from penstock.dialects.postgres.ledger_entries import LOCK_LANES, applied_query, copied_query
 from penstock.dialects.postgres.ranges import Look, Origin, Readers, look, origin_as_of
 from penstock.dialects.postgres.session import PostgresSession
 from penstock.dialects.postgres.snapshots import Cut
 from penstock.errors import OperatorError, RetryableError
 from penstock.position import Scn
 from penstock.snapshot.chunk import Range
-from penstock.snapshot.instantiate import CopyState
 from penstock.verify.compare import MOST_KEYS, RangeResult, not_copied
 
 _PATIENCE_MS = 2_000
@@ -65,9 +65,7 @@ class PostgresComparer:
     def _bring(self, session: PostgresSession, readers: Readers, compared: Range) -> RangeResult:
         with session.transaction(), speaking("write the ledger", self.target_url):
             # Every transaction of an apply server begins by writing its row: none is under way now, and none begins.
-            session.connection.execute(
-                "SELECT FROM penstock.lane WHERE process = %s ORDER BY lane FOR UPDATE", [self.process]
-            )
+            session.connection.execute(LOCK_LANES, [self.process])
             # They wait for us from here on, so we do not wait for others.
             session.connection.execute(f"SET LOCAL lock_timeout = {_PATIENCE_MS}")
             cuts = self._cuts(readers)
@@ -106,17 +104,9 @@ class PostgresComparer:
 
         That is what is applied; for a table whose copy is of later, what the copy is of.
         """
-        name = literal(self.process)
-        low, *applied = readers.target.table(
-            f"SELECT low_watermark AS scn FROM penstock.process WHERE name = {name}"
-            f" UNION ALL SELECT unnest(commit_scns) FROM penstock.applied WHERE process = {name}",
-            doing="read the ledger",
-        )["scn"].to_pylist()
-        copied = readers.target.table(
-            f"SELECT schema_name, table_name, greatest(scn, {low}) AS scn FROM penstock.instantiation"
-            f" WHERE process = {name} AND state = {literal(CopyState.READY)}",
-            doing="read the ledger",
-        ).to_pylist()
+        doing = "read the ledger"
+        low, *applied = readers.target.table(applied_query(self.process), doing=doing)["scn"].to_pylist()
+        copied = readers.target.table(copied_query(self.process, low), doing=doing).to_pylist()
         with closing(ChangeLog(self.source_url, self.set_name)) as log:
             cuts = {
                 scn: log.cut(Scn(scn), [Scn(other) for other in applied if other > scn])

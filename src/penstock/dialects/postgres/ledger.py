@@ -13,11 +13,11 @@ from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState, ProcessStatus
 from penstock.change import TableName
 from penstock.dialects.base import Emptying, Step
+from penstock.dialects.postgres import ledger_version
 from penstock.dialects.postgres.connection import Connection, connect, label, literal, speaking
 from penstock.dialects.postgres.error_queue import entries_behind
 from penstock.dialects.postgres.history import DATABASE_PLACE
 from penstock.dialects.postgres.lane_ledger import lane_application_name
-from penstock.dialects.postgres.ledger_version import newer_fault, refuse_other_version
 from penstock.dialects.postgres.resync import copied_by_others, empty, forget, plan_emptying, tables_with_rows
 from penstock.dialects.postgres.waits import describe_session
 from penstock.errors import FencedError, OperatorError
@@ -57,7 +57,7 @@ class PostgresLedger:
         """
         connection = self._sql()
         with speaking("start the apply process", self._url):
-            refuse_other_version(connection)
+            ledger_version.refuse_other_version(connection)
             self._end_lost_session(connection)
             self._lock(connection, wait_s)
             connection.execute(
@@ -71,7 +71,7 @@ class PostgresLedger:
                     [self._process, source],
                 )
                 # An upgrade may have been under way. It locks this table, so from here on the version stays as it is.
-                refuse_other_version(connection)
+                ledger_version.refuse_other_version(connection)
                 row = connection.execute(
                     "UPDATE penstock.process SET epoch = epoch + 1, status = %s, status_at = now(),"
                     " error = NULL, reason = NULL WHERE name = %s RETURNING epoch, source",
@@ -547,12 +547,6 @@ def _lock_holder(connection: Connection, process: str) -> str:
     return f": session {pid} ({describe_session(*of_session) or 'it cannot be seen'}) has its lock"
 
 
-def ledger_exists(connection: Connection) -> bool:
-    """Whether the database holds a ledger."""
-    row = connection.execute("SELECT to_regclass('penstock.process') IS NOT NULL").fetchone()
-    return bool(row and row[0])
-
-
 def removal_steps(connection: Connection, url: str, process: str) -> list[Step]:
     """The steps that remove a process from the ledger, and the ledger with the last one.
 
@@ -560,9 +554,9 @@ def removal_steps(connection: Connection, url: str, process: str) -> list[Step]:
         OperatorError: The process is running, its error queue holds transactions (A-12), or a later version of Penstock
             made the ledger.
     """
-    if not ledger_exists(connection):
+    if not ledger_version.exists(connection):
         return []
-    newer = newer_fault(connection)
+    newer = ledger_version.newer_fault(connection)
     if newer is not None:
         raise newer
     row = connection.execute(

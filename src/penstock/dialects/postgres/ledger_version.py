@@ -30,6 +30,12 @@ def stamp(version: int) -> str:
     return f"penstock: ledger {version}"
 
 
+def exists(connection: Connection) -> bool:
+    """Whether the database holds a ledger."""
+    row = connection.execute("SELECT to_regclass('penstock.process') IS NOT NULL").fetchone()
+    return bool(row and row[0])
+
+
 def read_version(connection: Connection) -> int | None:
     """Return the version of the ledger in a database; None where there is none. Reads the catalogue only.
 

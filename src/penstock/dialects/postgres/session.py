@@ -27,6 +27,7 @@ from penstock.dialects.postgres.errors import (
     safe_message,
     translate,
 )
+from penstock.dialects.postgres.ledger_entries import CLOSE_CHUNK, OPEN_CHUNK
 from penstock.dialects.postgres.set_path import SetPath
 from penstock.errors import OperatorError, PenstockError
 from penstock.schema import Column, Exclusion, ForeignKey, TableSchema, Unique, equal_sql
@@ -182,9 +183,7 @@ class PostgresSession:
     def open_chunk(self, process: str, epoch: int, chunk: Chunk) -> bool | None:
         """Lock a chunk's mark; False when it is done already, None when this run is over or it is not a chunk."""
         row = self._execute(
-            "SELECT c.rows IS NULL FROM penstock.chunk c JOIN penstock.process p ON p.name = c.process"
-            " WHERE c.process = %s AND p.epoch = %s AND (c.schema_name, c.table_name, c.chunk) = (%s, %s, %s)"
-            " FOR NO KEY UPDATE OF c",
+            OPEN_CHUNK,
             [process, epoch, chunk.table.schema, chunk.table.name, chunk.number],
         ).fetchone()
         return None if row is None else bool(row[0])
@@ -192,8 +191,7 @@ class PostgresSession:
     def close_chunk(self, process: str, chunk: Chunk, rows: int) -> None:
         """Mark a chunk as done."""
         self._execute(
-            "UPDATE penstock.chunk SET rows = %s"
-            " WHERE process = %s AND (schema_name, table_name, chunk) = (%s, %s, %s)",
+            CLOSE_CHUNK,
             [rows, process, chunk.table.schema, chunk.table.name, chunk.number],
         )
 

@@ -10,7 +10,7 @@ import psycopg
 from penstock.apply.keys import row_key
 from penstock.change import TableName
 from penstock.dialects.base import DatabasePlan, Step, Uncaptured
-from penstock.dialects.postgres import capture, ledger_version, ownership
+from penstock.dialects.postgres import capture, ledger_entries, ledger_version, ownership
 from penstock.dialects.postgres.blueprint import (
     Blueprint,
     Piece,
@@ -28,7 +28,7 @@ from penstock.dialects.postgres.catalog import (
     table_oids,
     unlogged_tables,
 )
-from penstock.dialects.postgres.connection import WITHOUT_VIEWS, Connection, label, literal, quote, speaking
+from penstock.dialects.postgres.connection import WITHOUT_VIEWS, Connection, label, quote, speaking
 from penstock.dialects.postgres.from_schema import completed
 from penstock.dialects.postgres.privileges import may, missing_source_grants, missing_target_grants
 from penstock.dialects.postgres.resync import copied_by_others, only, tables_with_rows
@@ -97,7 +97,7 @@ def plan_source(
     to_capture = capture.tables_not_current(connection, name, tables, by_row) if has_log else tables
     plan.steps += capture.table_steps(name, to_capture, by_row)
     plan.steps += ownership.dump_steps(connection, name, tables, is_new=not has_log)
-    if connection.execute("SELECT to_regclass('penstock.process')").fetchone() != (None,):
+    if ledger_version.exists(connection):
         plan.notes.append(
             "changes that penstock applies to this database are not captured again: their triggers are off"
         )
@@ -152,19 +152,15 @@ def plan_target(
     there = set(list_tables(connection))
     parents = _plan_pieces(plan, [piece for piece in blueprint.pieces if piece.root in missing], there | set(missing))
     has_parts = _plan_parts(connection, plan, blueprint, existing, there)
-    copied, adopted = _copied(connection, process), _adopted(connection, process)
+    copied = ledger_entries.copied_or_begun(connection, process)
+    adopted = ledger_entries.adopted(connection, process)
     for name, table in existing.items():
         _check_table(plan, source[name], table)
         if name in replaced and name in copied:
-            forget = (
-                f"DELETE FROM penstock.instantiation WHERE process = {literal(process)}"
-                f" AND (schema_name, table_name) = ({literal(name.schema)}, {literal(name.name)})"
-            )
-            plan.steps.append(Step(f"forget the copy of {name}, which was made anew at the source", forget))
+            plan.steps.append(ledger_entries.forgetting(process, name))
     to_copy = [name for name in existing if name in replaced or name not in copied]
     suspects = _suspects(connection, [name for name in to_copy if name not in adopted])
-    has_ledger = ledger_version.read_version(connection) is not None
-    is_known = has_ledger and may(connection, "SELECT has_table_privilege('penstock.instantiation', 'SELECT')")
+    is_known = ledger_entries.may_read_copies(connection)
     others = copied_by_others(connection, process, suspects) if is_known else {}
     for name in suspects:
         in_the_way = _rows_in_the_way(connection, url, name)
@@ -173,7 +169,7 @@ def plan_target(
             do = "leave it out of capture.tables in one of the two pipeline files"
             plan.faults.append(OperatorError(what, where=label(url), do=do))
         elif adopt and in_the_way and _has_rows(connection, name):
-            plan.steps.append(_adoption(process, name))
+            plan.steps.append(ledger_entries.adoption(process, name))
         else:
             plan.faults += in_the_way
     computed = computed_columns(connection, existing)
@@ -227,18 +223,6 @@ def _faults_of(connection: Connection, url: str, schema: str) -> list[PenstockEr
     return faults
 
 
-def _copied(connection: Connection, process: str) -> set[TableName]:
-    """Tables that the process has copied, or begun to copy."""
-    if connection.execute("SELECT to_regclass('penstock.instantiation')").fetchone() == (None,):
-        return set()
-    if not may(connection, "SELECT has_table_privilege('penstock.instantiation', 'SELECT')"):
-        return set()
-    rows = connection.execute(
-        "SELECT schema_name, table_name FROM penstock.instantiation WHERE process = %s", [process]
-    )
-    return {TableName(schema, name) for schema, name in rows}
-
-
 def _suspects(connection: Connection, names: Sequence[TableName]) -> list[TableName]:
     """The tables that hold rows, as far as the user may read them; all of them where one cannot be read."""
     rows = connection.execute(
@@ -256,24 +240,6 @@ def _suspects(connection: Connection, names: Sequence[TableName]) -> list[TableN
     except psycopg.Error:
         # Each is looked into by itself then, and says why.
         return readable
-
-
-def _adopted(connection: Connection, process: str) -> set[TableName]:
-    """Tables whose rows the first copy compares, and keeps where they are right."""
-    if connection.execute("SELECT to_regclass('penstock.adoption')").fetchone() == (None,):
-        return set()
-    if not may(connection, "SELECT has_table_privilege('penstock.adoption', 'SELECT')"):
-        return set()
-    rows = connection.execute("SELECT schema_name, table_name FROM penstock.adoption WHERE process = %s", [process])
-    return {TableName(schema, name) for schema, name in rows}
-
-
-def _adoption(process: str, name: TableName) -> Step:
-    return Step(
-        f"adopt the rows that {name} holds: the first copy compares them, and writes those that differ",
-        "INSERT INTO penstock.adoption (process, schema_name, table_name)"
-        f" VALUES ({literal(process)}, {literal(name.schema)}, {literal(name.name)}) ON CONFLICT DO NOTHING",
-    )
 
 
 def _rows_in_the_way(connection: Connection, url: str, name: TableName) -> list[PenstockError]:

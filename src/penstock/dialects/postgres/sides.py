@@ -10,7 +10,7 @@ import psycopg
 
 from penstock.change import TableName
 from penstock.dialects.base import CaptureBehind, DatabasePlan, LackingPart, LockedError, Step, Uncaptured
-from penstock.dialects.postgres import capture, history, setup
+from penstock.dialects.postgres import capture, history, ledger_version, setup
 from penstock.dialects.postgres.access import PostgresSource, PostgresTarget
 from penstock.dialects.postgres.blueprint import Blueprint, Parts, lacking_parts, read_blueprint, read_parts
 from penstock.dialects.postgres.catalog import read_tables
@@ -21,8 +21,7 @@ from penstock.dialects.postgres.copy import PostgresCopyOrigin
 from penstock.dialects.postgres.error_queue import PostgresErrorQueue
 from penstock.dialects.postgres.errors import translate
 from penstock.dialects.postgres.from_schema import blueprint_of
-from penstock.dialects.postgres.ledger import PostgresLedger, ledger_exists, removal_steps
-from penstock.dialects.postgres.ledger_version import refuse_other_version
+from penstock.dialects.postgres.ledger import PostgresLedger, removal_steps
 from penstock.dialects.postgres.ownership import PINNED, dump_steps, preamble, refuse_foreign, schema_faults
 from penstock.dialects.postgres.session import PostgresSession
 from penstock.dialects.postgres.waits import LockWatch
@@ -373,8 +372,8 @@ class PostgresTargetSide(_PostgresSide):
         """Whether setup has made a ledger here; one of another version is refused."""
         with self._connection("read the ledger") as connection:
             refuse_foreign(connection, "penstock")
-            refuse_other_version(connection)
-            return ledger_exists(connection)
+            ledger_version.refuse_other_version(connection)
+            return ledger_version.exists(connection)
 
     def ledger(self) -> PostgresLedger:
         """Open the ledger."""
