@@ -374,6 +374,16 @@ def test_a_capture_set_of_the_first_version_is_upgraded_and_what_it_holds_is_rea
     assert lab.source.execute("SELECT FROM pg_namespace WHERE nspname = %s", [lab.set_name]).fetchall() == []
 
 
+def test_an_earlier_ledger_can_be_removed(lab: Lab) -> None:
+    lab.source.execute(TABLE)
+    make_ledger(lab, "first")
+    lab.target.execute("DELETE FROM penstock.error; DELETE FROM penstock.process WHERE name <> 'lab'")
+
+    assert lab.pipeline().teardown().target.steps
+    assert lab.target.execute("SELECT FROM pg_namespace WHERE nspname = 'penstock'").fetchall() == []
+    assert lab.pipeline().teardown().is_done
+
+
 def name_set_as_later(lab: Lab) -> None:
     lab.source.execute(f"COMMENT ON SCHEMA {lab.set_name} IS 'penstock: capture {capture.VERSION + 1} 0123'")
 

@@ -132,13 +132,16 @@ class PostgresLedger:
         """What the source knows this process by; no id where the ledger does not know the process."""
         with speaking("read the ledger", self._url):
             connection = self._sql()
-            # Teardown asks ledgers of earlier versions, too, which have no such column.
-            row = connection.execute(
-                "SELECT to_jsonb(p) ->> 'consumer' FROM penstock.process p WHERE name = %s", [self._process]
-            ).fetchone()
+            id_ = ""
+            if ledger_version.exists(connection):
+                # Teardown asks ledgers of earlier versions, too, which have no such column.
+                row = connection.execute(
+                    "SELECT to_jsonb(p) ->> 'consumer' FROM penstock.process p WHERE name = %s", [self._process]
+                ).fetchone()
+                id_ = (row and row[0]) or ""
             place = connection.execute(DATABASE_PLACE).fetchone()
             assert place is not None
-            return Consumer((row and row[0]) or "", self._process, label(self._url), place[0])
+            return Consumer(id_, self._process, label(self._url), place[0])
 
     def adopt(self, found: Joined) -> ProcessState:
         """Write down which history the process follows from now on, and from where.
