@@ -87,6 +87,11 @@ def test_a_path_that_says_where_it_is_stays_as_it_is(path: str, tmp_path: Path) 
     ("old", "new", "fault"),
     [
         ("  path: archive", "  path: ''", "16: publish.path: is empty"),
+        ("path: archive", "path: https://a.example/b", "16: publish.path: no files can be kept in https://"),
+        ("path: archive", "path: s3:///folder", "16: publish.path: the url of an object store names no bucket"),
+        ("path: archive", "path: file://archive", "16: publish.path: the url of a folder must name it from the root"),
+        ("path: archive", 'path: "a\\0b"', "16: publish.path: the path of a folder holds a zero byte"),
+        ("path: archive", "path: ~nobody_here/a", "16: publish.path: the path of a folder begins with the home of"),
         ("to: files", "to: kafka", "15: publish.to: must be 'files', not 'kafka'"),
         (
             "  path: archive",
@@ -222,7 +227,7 @@ def test_what_is_given_is_taken() -> None:
             "connection: target\n  commit_serialization: NONE",
             "16: apply.commit_serialization: must be 'FULL' or 'DEPENDENT_TRANSACTIONS', not 'NONE'",
         ),
-        ("apply:", "apply_to:", "1: apply: is missing"),
+        ("apply:", "apply_to:", "1: apply, or publish: is missing"),
         (
             "apply:",
             "publish: {to: files, path: a}\napply:",
@@ -296,9 +301,9 @@ def test_all_faults_come_in_one_error_by_line(broken: set[str]) -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("", "1: a pipeline file is a mapping: version, name, connections, capture, apply"),
-        ("- version", "1: a pipeline file is a mapping: version, name, connections, capture, apply"),
-        ("just words", "1: a pipeline file is a mapping: version, name, connections, capture, apply"),
+        ("", "1: a pipeline file is a mapping: version, name, connections, capture, apply or publish"),
+        ("- version", "1: a pipeline file is a mapping: version, name, connections, capture, apply or publish"),
+        ("just words", "1: a pipeline file is a mapping: version, name, connections, capture, apply or publish"),
         ("version: 1\nname: [a\n", "3: not YAML: expected ',' or ']', but got '<stream end>'"),
         ("version: 1\n\tname: a\n", "2: not YAML: found character '\\t' that cannot start any token"),
     ],

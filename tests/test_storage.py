@@ -139,6 +139,39 @@ def test_a_path_on_which_there_is_a_file(tmp_path: Path) -> None:
             do(LocalStorage(tmp_path / "file"))
 
 
+@pytest.mark.parametrize("path", ["/proc/nope/archive", "/proc/1/archive", "/sys/archive"])
+def test_a_place_that_keeps_no_files_is_refused_before_and_while_it_is_written_to(path: str) -> None:
+    storage = LocalStorage(Path(path))
+    for call in (lambda: storage.check_writable("log"), lambda: storage.create("log/1", b"one")):
+        with pytest.raises(OperatorError, match="cannot write a file: no (right to|folder or file can be made)") as no:
+            call()
+        assert path in no.value.where
+        assert no.value.do
+
+
+def test_looking_whether_a_place_can_be_written_to_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = LocalStorage(tmp_path / "a" / "b")
+    storage.check_writable("log")
+
+    def refuse(path: Path, flags: int, *rest: int) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "files have names here")
+        return opened(path, flags, *rest)
+
+    opened = os.open
+    monkeypatch.setattr(os, "open", refuse)
+    storage.check_writable("log")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_that_is_too_long_is_for_a_person_to_mend(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match="file name too long"):
+        LocalStorage(tmp_path / ("a" * 300)).create("log/1", b"one")
+
+
 class Refusing(pafs.FileSystemHandler):
     """A store that refuses everything, in its own words."""
 

@@ -24,6 +24,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, 
 from penstock.apply.process import CommitSerialization
 from penstock.errors import ConfigError
 from penstock.patterns import TablePattern, TableTemplate
+from penstock.storage import check_place
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 _REFERENCES = re.compile(rf"(?:{_REFERENCE.pattern})+")
@@ -104,7 +105,7 @@ class CaptureConfig(_Part):
     @field_validator("path")
     @classmethod
     def _is_a_place(cls, path: str | None) -> str | None:
-        return _not_empty(path)
+        return None if path is None else _place(path)
 
 
 class ApplyConfig(_Part):
@@ -149,7 +150,7 @@ class PublishConfig(_Part):
     @field_validator("path")
     @classmethod
     def _is_a_place(cls, path: str) -> str:
-        return _not_empty(path)
+        return _place(path)
 
 
 class TableRuleConfig(_Part):
@@ -272,9 +273,13 @@ class PipelineConfig(_Part):
         }
 
 
-def _not_empty(path: _Path) -> _Path:
-    if path is not None and not path.strip():
+def _place(path: str) -> str:
+    if not path.strip():
         raise ValueError("is empty")
+    try:
+        check_place(path)
+    except ConfigError as exc:
+        raise ValueError(str(exc)) from exc
     return path
 
 
@@ -331,7 +336,9 @@ def parse(text: str, *, name: str, environment: Mapping[str, str], folder: Path 
     except RecursionError as exc:
         raise _faults(name, [_Fault(1, "not a pipeline file: it is nested without end")]) from exc
     if not isinstance(data, dict):
-        raise _faults(name, [_Fault(1, "a pipeline file is a mapping: version, name, connections, capture, apply")])
+        raise _faults(
+            name, [_Fault(1, "a pipeline file is a mapping: version, name, connections, capture, apply or publish")]
+        )
     faults = document.faults + document.resolve(data, environment, folder) + document.unknown_connections(data)
     faults += document.outputs(data) + document.place(data) + document.names_of_many(data)
     config = None
@@ -440,7 +447,7 @@ class _Document:
         """Say so unless there is exactly one output."""
         given = [part for part in ("apply", "publish") if data.get(part) is not None]
         if not given:
-            return [_Fault(1, "apply: is missing")]
+            return [_Fault(1, "apply, or publish: is missing; one of them says where changes go")]
         if len(given) > 1:
             return [_Fault(self._line(("publish",)), "publish: a pipeline has either apply or publish, not both")]
         return []

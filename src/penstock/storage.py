@@ -28,6 +28,10 @@ _STORES = ("s3", "gs", "gcs", "abfs", "abfss")
 
 _NO_RIGHTS = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_PLACE = (errno.ENAMETOOLONG, errno.ELOOP, errno.EOPNOTSUPP, errno.EINVAL)
+_NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
+"""What a file system says that knows files with a name only."""
+
 _REFUSED = ("ACCESS_DENIED", "ACCESS DENIED", "FORBIDDEN", "PERMISSION_DENIED", "UNAUTHENTICATED", "CREDENTIAL")
 """Of which the messages of object stores have one where rights are missing."""
 
@@ -56,6 +60,14 @@ class Storage(Protocol):
             RetryableError: The place is out of reach.
         """
 
+    def check_writable(self, folder: str) -> None:
+        """Make sure, as far as that can be told without a trace, that files can be made in a folder below the place.
+
+        Raises:
+            OperatorError: No right to write there, or it is no place for files.
+            RetryableError: The place is out of reach.
+        """
+
     def read(self, name: str) -> bytes:
         """Return the content of a file.
 
@@ -72,20 +84,44 @@ class Storage(Protocol):
         """Return the names of the files in a folder, in no order; none where there is no such folder."""
 
 
+def check_place(place: str) -> None:
+    """Make sure that a path or an url is one that `open_storage` takes, as far as its text goes.
+
+    Raises:
+        ConfigError: It is an url of something else, or lacks a part.
+    """
+    scheme, mark, _ = place.partition("://")
+    if "\0" in place:
+        raise ConfigError("the path of a folder holds a zero byte")
+    if not mark:
+        try:
+            Path(place).expanduser()
+        except RuntimeError as exc:
+            raise ConfigError("the path of a folder begins with the home of a user that is not known") from exc
+        return
+    if scheme == "file":
+        url = urlsplit(place)
+        if url.netloc not in ("", "localhost") or not url.path.startswith("/"):
+            raise ConfigError("the url of a folder must name it from the root on", do="write file:///folder")
+    elif scheme not in _STORES:
+        known = ", ".join(f"{store}://" for store in _STORES)
+        raise ConfigError(f"no files can be kept in {scheme}://", do=f"give a path, or an url that begins with {known}")
+    elif not urlsplit(place).netloc:
+        raise ConfigError("the url of an object store names no bucket", do=f"write {scheme}://bucket/folder")
+
+
 def open_storage(place: str, *, folder: Path = Path()) -> Storage:
     """Open a path, which may be one below `folder`, or an url of an object store; nothing is touched yet.
 
     Raises:
         ConfigError: It is an url of something else, or lacks a part.
     """
+    check_place(place)
     scheme, mark, _ = place.partition("://")
     if not mark:
         return LocalStorage((folder / Path(place).expanduser()).absolute())
     if scheme == "file":
         return LocalStorage(Path(urlsplit(place).path))
-    if scheme not in _STORES:
-        known = ", ".join(f"{store}://" for store in _STORES)
-        raise ConfigError(f"no files can be kept in {scheme}://", do=f"give a path, or an url that begins with {known}")
     label = _without_secrets(place)
     try:
         with _translated("reach", label):
@@ -128,6 +164,14 @@ class LocalStorage:
                 with suppress(FileNotFoundError):
                     unnamed.unlink()
             _sync_folder(path.parent)
+
+    def check_writable(self, folder: str) -> None:
+        """Make a file without a name in the folder, or in the nearest one above that is there."""
+        path = self.root / folder
+        with _translated("write", str(path)):
+            while not os.path.lexists(path):
+                path = path.parent
+            _try_to_write(path)
 
     def read(self, name: str) -> bytes:
         """Return the content of a file."""
@@ -176,6 +220,11 @@ class ObjectStorage:
             with self._open_new(path) as stream:
                 stream.write(content)
 
+    def check_writable(self, folder: str) -> None:
+        """Ask the store for the folder: whether objects can be made in it shows with the first one only."""
+        with _translated("find", f"{self.label}/{folder}"):
+            self.store.get_file_info(self._path(folder))
+
     def read(self, name: str) -> bytes:
         """Return the content of an object."""
         path = self._path(name)
@@ -207,6 +256,24 @@ class ObjectStorage:
 
     def _path(self, name: str) -> str:
         return f"{self.root.rstrip('/')}/{name}" if self.root else name
+
+
+def _try_to_write(folder: Path) -> None:
+    """Raise an `OSError` where no file can be made in a folder; leaves none."""
+    unnamed = getattr(os, "O_TMPFILE", None)  # Linux alone has it.
+    try:
+        if unnamed is not None:
+            os.close(os.open(folder, unnamed | os.O_WRONLY, 0o600))
+            return
+    except OSError as exc:
+        if exc.errno not in _NO_UNNAMED_FILES or not folder.is_dir():
+            raise
+    trial = folder / f".penstock.{secrets.token_hex(8)}"
+    try:
+        os.close(os.open(trial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    finally:
+        with suppress(FileNotFoundError):
+            trial.unlink()
 
 
 def _link(unnamed: Path, path: Path) -> None:
@@ -259,6 +326,11 @@ def _translated(verb: str, where: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as exc:
+        if verb == "write":
+            # What was missing is a folder that could not be made, though nothing was in the way: in /proc, for example.
+            what = "cannot write a file: no folder or file can be made there"
+            do = "give another path, of a file system that keeps files"
+            raise OperatorError(what, where=where, do=do) from exc
         raise MissingFileError(f"cannot {verb} a file: there is none", where=where) from exc
     except OSError as exc:
         text = str(exc).upper()
@@ -271,4 +343,6 @@ def _translated(verb: str, where: str) -> Iterator[None]:
             do = "give another path"
             raise OperatorError(f"cannot {verb} a file: something else is there", where=where, do=do) from exc
         reason = os.strerror(exc.errno).lower() if exc.errno else "the store is out of reach"
+        if exc.errno in _NO_PLACE:
+            raise OperatorError(f"cannot {verb} a file: {reason}", where=where, do="give another path") from exc
         raise RetryableError(f"cannot {verb} a file: {reason}", where=where) from exc

@@ -49,7 +49,7 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
         published = _database(config)
         if rules is not None:
             published = RuledDatabase(published, rules)
-        return Publication(config, published, open_storage(config.publish.path), start_spark, rules)
+        return Publication(config, published, _open_place(config.publish.path, "publish.path"), start_spark, rules)
     assert config.apply is not None
     place = config.capture.path
     source: SourceSide
@@ -57,7 +57,7 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
         database = _database(config)
         source = database if rules is None else RuledDatabase(database, rules)
     else:
-        stock = _PLACES[config.capture.source](open_storage(place))
+        stock = _PLACES[config.capture.source](_open_place(place, "capture.path"))
         source = stock if rules is None else RuledStock(stock, rules)
     target = _open(_TARGETS[_kind(config, config.apply.connection)], config, config.apply.connection)
     return Pipeline(config, source, target, start_spark, rules)
@@ -78,6 +78,13 @@ def _open(side: Callable[[str, str], _Side], config: PipelineConfig, name: str) 
         return side(config.connections[name].url, config.name)
     except ConfigError as exc:
         raise ConfigError(exc.what, where=f"connections.{name}.url", do=exc.do) from exc
+
+
+def _open_place(path: str, setting: str) -> Storage:
+    try:
+        return open_storage(path)
+    except ConfigError as exc:
+        raise ConfigError(exc.what, where=", ".join(filter(None, [setting, exc.where])), do=exc.do) from exc
 
 
 class TriggerQueue(TriggerQueueSource):
