@@ -14,6 +14,25 @@ from penstock.errors import OperatorError
 from penstock.position import Anchor, Scn
 
 RESYNC = "`penstock resync --all` prepares a new first copy"
+ELSEWHERE = "`penstock teardown`, then `penstock setup` with another publish.path, begins with a new first copy"
+
+
+class HistoryError(OperatorError):
+    """Source and pipeline are of different histories; said for a pipeline that applies, and for one that publishes.
+
+    Attributes:
+        published: What it is called, and what to do, where the pipeline publishes to an archive.
+    """
+
+    def __init__(self, what: str, *, where: str, do: str = RESYNC, published: tuple[str, str] | None = None) -> None:
+        """Say it; where `published` is not given, only what to do is another thing for an archive."""
+        super().__init__(what, where=where, do=do)
+        self.published = published or (what, ELSEWHERE)
+
+    def for_archive(self) -> OperatorError:
+        """Return the same error in the words of a pipeline that publishes."""
+        what, do = self.published
+        return OperatorError(what, where=self.where, do=do)
 
 
 @dataclass(frozen=True)
@@ -23,7 +42,7 @@ class Consumer:
     Attributes:
         id: Random, made with the reader's ledger; two pipelines of one name are two consumers.
         name: Of the pipeline, or what a Spark reader calls itself.
-        target: Where it applies to, for a person; None for a Spark reader.
+        target: Where it applies or publishes to, for a person; None for a Spark reader.
         target_place: The same for comparing.
     """
 
@@ -121,24 +140,32 @@ def joined(history: History, facts: Facts, *, where: str) -> Joined:
     """Say where a process goes on.
 
     Raises:
-        OperatorError: What the ledger has followed is not what the source holds.
+        HistoryError: What the ledger has followed is not what the source holds.
     """
     if facts.origin.place != facts.place:
         raise copied_here(where=where)
     if history.is_new and history.origin is None:
         if facts.earlier is not None:
-            raise OperatorError(
+            raise HistoryError(
                 f"the source keeps its log for process {history.consumer.name!r} of this target, of which the target's"
                 " ledger knows nothing: the ledger was removed, or the target restored to an older state",
                 where=where,
-                do=RESYNC,
+                published=(
+                    f"the source keeps its log for an archive that pipeline {history.consumer.name!r} had at this path,"
+                    " and that is not there any more",
+                    "bring that archive back; or `penstock teardown`, then `penstock setup`, begins with a new first"
+                    " copy",
+                ),
             )
         return Joined(facts.origin, facts.last.scn, facts.last)
     if history.origin is not None and history.origin != facts.origin:
         is_here = history.origin.database == facts.origin.database
         how = "it was made anew" if is_here else "it is that of another database"
-        raise OperatorError(
-            f"the capture set is not the one that the target was filled from: {how}", where=where, do=RESYNC
+        what = "the capture set is not the one that the {} was filled from: {}"
+        # A pipeline with another name has another ledger at a target, but may be given the same path.
+        renamed = ", or the pipeline was renamed" if is_here else ""
+        raise HistoryError(
+            what.format("target", how), where=where, published=(what.format("archive", how + renamed), ELSEWHERE)
         )
     if history.newest is not None and not facts.has_newest and facts.first.scn <= history.newest.scn:
         raise older(history.newest, facts.last, where=where)
@@ -147,9 +174,9 @@ def joined(history: History, facts: Facts, *, where: str) -> Joined:
     return Joined(facts.origin, history.position, facts.base)
 
 
-def copied_here(*, where: str) -> OperatorError:
+def copied_here(*, where: str) -> HistoryError:
     """The error for a set that is not where it was made."""
-    return OperatorError(
+    return HistoryError(
         "the capture set was copied here from another database, server or schema: its log and positions are those of"
         " the other one",
         where=where,
@@ -157,24 +184,46 @@ def copied_here(*, where: str) -> OperatorError:
     )
 
 
-def older(known: Anchor, last: Anchor, *, where: str) -> OperatorError:
+def older(known: Anchor, last: Anchor, *, where: str) -> HistoryError:
     """The error for a source that has lost what the target holds."""
     found = f"ends at {last.scn}" if last.scn < known.scn else "holds other transactions there"
-    return OperatorError(
-        "the source is not the one that the target was filled from: it was restored to an older state, or a standby"
-        f" took over that lacked its last transactions. The target is of position {known.scn}; the log {found}",
+    what = (
+        "the source is not the one that the {0} was filled from: it was restored to an older state, or a standby took"
+        f" over that lacked its last transactions. The {{0}} is of position {known.scn}; the log {found}"
+    )
+    return HistoryError(what.format("target"), where=where, published=(what.format("archive"), ELSEWHERE))
+
+
+def freed(position: Scn, *, where: str) -> HistoryError:
+    """The error for a log that does not hold what follows a position."""
+    what = (
+        f"the change log does not hold what follows position {position}: it was freed, which means that the {{}} was"
+        " restored to an older state, or that its consumer was removed"
+    )
+    return HistoryError(
+        what.format("target"),
         where=where,
-        do=RESYNC,
+        do=f"{RESYNC}; a Spark stream begins anew, with another checkpoint and an empty sink",
+        published=(what.format("archive"), ELSEWHERE),
     )
 
 
-def freed(position: Scn, *, where: str) -> OperatorError:
-    """The error for a log that does not hold what follows a position."""
+def other_pipeline(name: str, *, where: str) -> OperatorError:
+    """The error for an archive that was filled from the capture set of another pipeline, called `name`."""
     return OperatorError(
-        f"the change log does not hold what follows position {position}: it was freed, which means that the target was"
-        " restored to an older state, or that its consumer was removed",
+        f"the archive was filled by pipeline {name!r}, which has a capture set of its own",
         where=where,
-        do=f"{RESYNC}; a Spark stream begins anew, with another checkpoint and an empty sink",
+        do="give publish.path another folder; or, if it is this pipeline that was renamed, give it the former name",
+    )
+
+
+def no_set(*, where: str) -> OperatorError:
+    """The error for an archive whose capture set is not there, with which a new one cannot go on."""
+    return OperatorError(
+        "the archive was filled from a capture set that is not in this database, or not any more; a new one begins"
+        " another history",
+        where=where,
+        do="give publish.path another folder, in which a new archive begins with a new first copy",
     )
 
 

@@ -16,7 +16,7 @@ from penstock.formats.archive_log import CopiedPart, DataFile, Record
 from penstock.history import Consumer, History, Joined
 from penstock.outputs.publish.files import ArchiveWriter, Written
 from penstock.pipeline.sides import RunLock
-from penstock.position import Anchor, Scn
+from penstock.position import START, Anchor, Scn
 from penstock.storage import Storage
 from penstock.stream import TableVersion
 
@@ -180,6 +180,11 @@ def state_of(name: str, archive: Archive, record: Record, definitions: Definitio
             is_new=record.origin is None,
         ),
     )
+
+
+def new_history(name: str, archive_id: str, label: str) -> History:
+    """The history of a pipeline whose archive holds nothing yet; one without id is still to be made."""
+    return History(consumer_of(name, archive_id, label), None, START, None, None, is_new=True)
 
 
 def consumer_of(name: str, archive_id: str, label: str) -> Consumer:

@@ -16,7 +16,7 @@ from penstock.config import PipelineConfig
 from penstock.dialects.base import CaptureBehind, DatabasePlan, LockWait, Uncaptured
 from penstock.errors import OperatorError, PenstockError
 from penstock.events import Event, Facts
-from penstock.history import Consumer, ConsumerState
+from penstock.history import Consumer, ConsumerState, HistoryError
 from penstock.patterns import TablePattern
 from penstock.pipeline.background import BackgroundRun
 from penstock.pipeline.locks import LockWatch, told_of_locks
@@ -59,6 +59,9 @@ class CopyWatch:
 
 class Capturing:
     """A pipeline as far as its source goes; subclasses say what becomes of the changes."""
+
+    _when_replaced = "run `penstock setup`, and `penstock verify` afterwards"
+    """What to do when another table has taken the name of one that was copied."""
 
     def __init__(
         self,
@@ -175,7 +178,7 @@ class Capturing:
     def _check_capture(self, listener: RunListener) -> None:
         if not self._source.has_capture():
             raise OperatorError("there is no capture set", where=self._source.label, do="run `penstock setup`")
-        fault = self._history_fault()
+        fault = self._set_fault()
         if fault is not None:
             raise fault
         self._follow(listener)
@@ -191,12 +194,12 @@ class Capturing:
             raise OperatorError(
                 f"another table has taken the name of {', '.join(map(str, replaced))}, and is not captured",
                 where=self._source.label,
-                do="run `penstock setup`, and `penstock verify` afterwards",
+                do=self._when_replaced,
             )
         for table in self._not_captured():
             self._warn_once(table, listener, Event.TABLE_NOT_CAPTURED)
 
-    def _history_fault(self) -> OperatorError | None:
+    def _set_fault(self) -> HistoryError | None:
         """What is wrong with the capture as a whole, once there is any."""
         if self._installed is None or not self._installed.has_capture():
             return None

@@ -105,7 +105,7 @@ class Pipeline(Capturing):
         if not isinstance(self._source, Comparable):
             what = "`verify`, `resync TABLE` and `setup --adopt` have nothing to compare with here"
             plan.source.notes.append(f"{what}: {COMPARE_ELSEWHERE}")
-        fault = self._history_fault()
+        fault = self._set_fault()
         if fault is not None:
             # Whatever else is in the way is so because of that.
             plan.source.faults, plan.target.faults = [fault], []

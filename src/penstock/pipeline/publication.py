@@ -7,23 +7,25 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import replace
+from typing import NoReturn
 
 from pyspark.sql import SparkSession
 
+from penstock.apply.ledger import ProcessState
 from penstock.apply.patience import Patience
 from penstock.apply.process import ApplyProcess, ProcessConfig, Progress
 from penstock.archive import Archive
 from penstock.change import TableName
 from penstock.config import PipelineConfig
 from penstock.dialects.base import DatabasePlan, Step
-from penstock.errors import OperatorError, RetryableError
+from penstock.errors import OperatorError, PenstockError, RetryableError
 from penstock.formats.archive_log import DataFile
 from penstock.formats.change_file import Encoding
-from penstock.history import RESYNC
-from penstock.outputs.publish.files import FileWriter, make_archive
+from penstock.history import ELSEWHERE, HistoryError, no_set, other_pipeline
+from penstock.outputs.publish.files import FileWriter, check_writable, make_archive, refuse_other
 from penstock.outputs.publish.task import CopyTask
 from penstock.pipeline.archive_feed import ArchiveFeed
-from penstock.pipeline.archive_ledger import ArchiveLedger, Copy, consumer_of, state_of
+from penstock.pipeline.archive_ledger import ArchiveLedger, Copy, consumer_of, new_history, state_of
 from penstock.pipeline.capturing import Capturing, CopyWatch, RunListener, not_for_ever
 from penstock.pipeline.locks import Holders
 from penstock.pipeline.plan import Plan
@@ -41,11 +43,11 @@ from penstock.stream import TableVersion, root_versions
 
 _LOCK_PATIENCE_S = 5.0
 
-_ANEW = "`penstock teardown`, then `penstock setup` with another publish.path, begins with a new first copy"
-
 
 class Publication(Capturing):
     """One pipeline file that publishes put to work. Every method may be called on its own, in its own process."""
+
+    _when_replaced = "run `penstock setup`, which has it copied anew"
 
     def __init__(
         self,
@@ -74,20 +76,15 @@ class Publication(Capturing):
             source=self._source.plan(tables, self.config.capture.row_triggers),
             target=DatabasePlan(self._storage.label),
         )
-        fault = self._history_fault()
-        if fault is not None:
-            plan.source.faults = [fault]
-        if not self._has_archive():
+        plan.target.faults += self._archive_faults()
+        if not plan.target.faults and not self._has_archive():
             plan.target.steps.append(Step("an archive of change files", "-- a folder, which `penstock setup` makes"))
-        elif self._archive.header.encoding is not self._encoding:
-            plan.target.faults.append(
-                OperatorError(
-                    f"the files of the archive are of format {self._archive.header.encoding.value!r}, not"
-                    f" {self._encoding.value!r}",
-                    where=self._storage.label,
-                    do="publish to another path, or give publish.format the other value",
-                )
-            )
+        fault = self._set_fault()
+        if fault is not None:
+            plan.source.faults = [fault.for_archive()]
+        elif not plan.target.faults:
+            parted = self._history_fault()
+            plan.target.faults += [] if parted is None else [parted]
         return plan
 
     def setup(self, *, adopt: bool = False) -> Plan:
@@ -104,22 +101,16 @@ class Publication(Capturing):
 
     def status(self) -> Status:
         """Say where the pipeline stands."""
-        if not (self._has_archive() and self._source.has_capture()):
-            return self._as_publishing(not_set_up(self.config.name))
+        has_archive = self._has_archive()
+        if not has_archive or not self._source.has_capture():
+            found = not_set_up(self.config.name)
+            return self._as_publishing(self._with_published(found) if has_archive else found)
         archive = self._archive
-        number = archive.count_records()
-        process = None
-        if number:
-            process = state_of(self.config.name, archive, archive.record(number), archive.newest_definitions())
+        process = self._process(archive)
+        refused = self._history_fault()
         definitions = archive.newest_definitions()
         copied = definitions.copied
         with closing(self._source.open_source()) as stream:
-            refused = None
-            try:
-                if process is not None:
-                    stream.hold_against(process.history)
-            except OperatorError as exc:
-                refused = str(_advised(exc))
             current = root_versions(stream.tables())
             followed = {name for name in self._followed(current.values(), copied) if name in current}
             whole = {name for name in followed if definitions.is_copied(current[name].id, name)}
@@ -131,10 +122,25 @@ class Publication(Capturing):
                 is_running=self._is_running(),
                 copied=[copied[name] for name in whole],
                 to_copy=len(followed - whole),
-                refused=refused,
+                refused=None if refused is None else str(refused),
                 attention=[str(found) for found in self._database.not_captured(self.config.capture.tables)],
             )
         return self._as_publishing(found)
+
+    def _with_published(self, found: Status) -> Status:
+        """What an archive holds whose capture set is not there (any more), and why that cannot go on."""
+        process, refused = self._process(self._archive), self._history_fault()
+        if process is None:
+            return found
+        return replace(
+            found,
+            transactions=process.transactions,
+            changes=process.changes,
+            low_watermark=process.low_watermark,
+            high_watermark=process.high_watermark,
+            copied=len(self._archive.newest_definitions().copied),
+            refused=None if refused is None else str(refused),
+        )
 
     def _as_publishing(self, found: Status) -> Status:
         # An archive does not say why its runs stopped.
@@ -157,6 +163,26 @@ class Publication(Capturing):
             self._carry_out(plan.source, printer="teardown")
         return plan
 
+    def errors(self, *_: object, **__: object) -> NoReturn:
+        """Refuse: what is published cannot fail at a target."""
+        raise self._without_target("no error queue")
+
+    def retry(self, *_: object, **__: object) -> NoReturn:
+        """Refuse, as `errors` does."""
+        raise self._without_target("no error queue")
+
+    def verify(self, *_: object, **__: object) -> NoReturn:
+        """Refuse: there is nothing that could be compared with the source."""
+        raise self._without_target("no target to compare with the source")
+
+    def resync(self, *_: object, **__: object) -> NoReturn:
+        """Refuse: what was published stays."""
+        raise self._without_target("no target to copy to anew", do=ELSEWHERE)
+
+    def resync_plan(self, *_: object, **__: object) -> NoReturn:
+        """Refuse, as `resync` does."""
+        raise self._without_target("no target to copy to anew", do=ELSEWHERE)
+
     def _run(
         self, stop: threading.Event, listener: RunListener, *, until_caught_up: bool, until: str | None
     ) -> Progress:
@@ -169,12 +195,54 @@ class Publication(Capturing):
             if stop.is_set():
                 return Progress(START)
             return self._follow_on(stop, listener, patience, until_caught_up=until_caught_up)
-        except OperatorError as exc:
-            raise _advised(exc) from exc
+        except HistoryError as exc:
+            raise exc.for_archive() from exc
 
     def _check_archive(self) -> None:
         if not self._has_archive():
             raise OperatorError("there is no archive", where=self._storage.label, do="run `penstock setup`")
+        for fault in (*self._archive_faults(), self._history_fault()):
+            if fault is not None:
+                raise fault
+
+    def _archive_faults(self) -> list[PenstockError]:
+        """What keeps an archive from being made, or written to, at the path, whatever the source holds."""
+        try:
+            check_writable(self._storage)
+            if self._has_archive():
+                refuse_other(self._archive.header, self.config.capture.name, self._encoding, self._storage.label)
+                self._process(self._archive)
+        except RetryableError:
+            raise
+        except PenstockError as exc:
+            return [exc]
+        return []
+
+    def _history_fault(self) -> OperatorError | None:
+        """Why the archive cannot go on with what the source holds; None if it can, or is still to be made."""
+        has_archive = self._has_archive()
+        while True:
+            process = self._process(self._archive) if has_archive else None
+            origin = None if process is None else process.history.origin
+            if origin is not None and (other := self._database.other_pipeline(origin)) is not None:
+                return other_pipeline(other, where=self._storage.label)
+            if not self._source.has_capture():
+                return None if origin is None else no_set(where=self._storage.label)
+            id_ = self._archive.header.id if has_archive else ""
+            history = process.history if process else new_history(self.config.name, id_, self._storage.label)
+            fault = self._database.history_fault(history)
+            if fault is None:
+                return None
+            # A run that is at work has the log freed up to where it stands, which is read a moment earlier.
+            if process == (self._process(self._archive) if has_archive else None):
+                return fault.for_archive()
+
+    def _process(self, archive: Archive) -> ProcessState | None:
+        """Where an archive stands; None where it has no record yet."""
+        number = archive.count_records()
+        if not number:
+            return None
+        return state_of(self.config.name, archive, archive.record(number), archive.newest_definitions())
 
     def _follow_on(
         self, stop: threading.Event, listener: RunListener, patience: Patience, *, until_caught_up: bool
@@ -316,8 +384,7 @@ class Publication(Capturing):
     def _refused(self, why: str) -> OperatorError:
         return OperatorError(f"pipeline {self.config.name!r} publishes: {why}", where=self._storage.label)
 
-
-def _advised(error: OperatorError) -> OperatorError:
-    """The same error with the way out that a pipeline has which publishes."""
-    do = error.do.replace(RESYNC, _ANEW).replace("and `penstock verify` afterwards", "which has it copied anew")
-    return OperatorError(error.what, where=error.where, do=do)
+    def _without_target(self, lacks: str, *, do: str = "") -> OperatorError:
+        what = f"pipeline {self.config.name!r} publishes, and has {lacks}"
+        shows = f"`penstock changes {self._storage.label}` shows what it has published"
+        return OperatorError(what, where=self._storage.label, do=do or shows)

@@ -17,7 +17,7 @@ from typing import Any
 from penstock.change import NO_VERSION, TableName
 from penstock.dialects.base import CaptureBehind, DatabasePlan, Step, Uncaptured
 from penstock.errors import OperatorError
-from penstock.history import Consumer, ConsumerState, History, Joined
+from penstock.history import Consumer, ConsumerState, History, HistoryError, Joined, Origin
 from penstock.pipeline.locks import LockWatch
 from penstock.pipeline.ruled_access import RuledAccess, RuledComparer, RuledTable, RuledVersion
 from penstock.pipeline.sides import DatabaseSource, RunLock, SetupSession, SourceSide, StockedSource
@@ -156,9 +156,13 @@ class RuledDatabase(RuledSide):
         """Keep the log for a consumer no more."""
         self._inner.remove_consumer(id_)
 
-    def history_fault(self) -> OperatorError | None:
+    def history_fault(self, followed: History | None = None) -> HistoryError | None:
         """What is wrong with the set as a whole."""
-        return self._inner.history_fault()
+        return self._inner.history_fault(followed)
+
+    def other_pipeline(self, origin: Origin) -> str | None:
+        """Return the name of the pipeline whose set an origin is."""
+        return self._inner.other_pipeline(origin)
 
     def lock_run(self, consumer: str, *, wait_s: float) -> RunLock | None:
         """Become the one run of a consumer of the source."""

@@ -16,7 +16,7 @@ from penstock.apply.task import Target
 from penstock.change import TableName
 from penstock.dialects.base import CaptureBehind, DatabasePlan, Emptying, LackingPart, Step, Uncaptured
 from penstock.errors import OperatorError
-from penstock.history import Consumer
+from penstock.history import Consumer, History, HistoryError, Origin
 from penstock.pipeline.feed import Definitions
 from penstock.pipeline.locks import LockWatch
 from penstock.position import Scn
@@ -156,8 +156,11 @@ class Installable(SourceSide, Protocol):
     def remove_consumer(self, id_: str) -> None:
         """Keep the log for a consumer no more."""
 
-    def history_fault(self) -> OperatorError | None:
-        """What is wrong with the set as a whole: it was made in another place, and copied here."""
+    def history_fault(self, followed: History | None = None) -> HistoryError | None:
+        """What is wrong with the set as a whole: it was copied here, or is not the one that a process has followed."""
+
+    def other_pipeline(self, origin: Origin) -> str | None:
+        """Return the name of the pipeline whose set an origin is; None if it is this one, or not in this database."""
 
     def lock_run(self, consumer: str, *, wait_s: float) -> RunLock | None:
         """Become the one run of a consumer of the source; None where another run is it after so many seconds."""

@@ -41,6 +41,11 @@ def set_name(pipeline: str) -> str:
     return f"penstock_{pipeline}"
 
 
+def pipeline_of(name: str) -> str:
+    """The pipeline whose set a schema holds; the other way round than `set_name`."""
+    return name.removeprefix("penstock_")
+
+
 def log_steps(name: str, *, is_upgrade: bool = False) -> list[Step]:
     """The steps that make the log of a capture set, or bring it up to date; they lock writers out of a log that exists.
 

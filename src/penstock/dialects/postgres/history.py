@@ -153,6 +153,15 @@ def is_in_place(session: Connection, set_name: str) -> bool:
     return bool(row and row[0])
 
 
+def set_of(session: Connection, origin: Origin) -> str | None:
+    """Return the schema that a set was made in, whatever it is called; None where it is not in this database."""
+    row = session.execute(
+        f"SELECT n.nspname FROM pg_catalog.pg_namespace n WHERE concat_ws('/', ({DATABASE_PLACE}), n.oid) = %s",
+        [origin.place],
+    ).fetchone()
+    return str(row[0]) if row else None
+
+
 def _set_place(name: str) -> str:
     """A query for where a set is: its database, and its schema, which a dump that is read in again makes anew."""
     return (

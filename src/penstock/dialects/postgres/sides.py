@@ -26,7 +26,7 @@ from penstock.dialects.postgres.ownership import PINNED, dump_steps, preamble, r
 from penstock.dialects.postgres.session import PostgresSession
 from penstock.dialects.postgres.waits import LockWatch
 from penstock.errors import ConfigError, OperatorError
-from penstock.history import Consumer, copied_here
+from penstock.history import Consumer, History, HistoryError, Origin, copied_here
 from penstock.position import Scn
 from penstock.schema import TableSchema
 
@@ -210,12 +210,27 @@ class PostgresSourceSide(_PostgresSide):
         with self._connection("remove a consumer") as connection:
             connection.execute(history.removal(self._set_name, Consumer(id_, "")))
 
-    def history_fault(self) -> OperatorError | None:
-        """What is wrong with the set as a whole: it was made in another place, and copied here."""
+    def other_pipeline(self, origin: Origin) -> str | None:
+        """Return the name of the pipeline whose set an origin is; None if it is this one, or not in this database."""
         with self._connection("read the catalogue") as connection:
-            if not history.has_history(connection, self._set_name) or history.is_in_place(connection, self._set_name):
+            name = history.set_of(connection, origin)
+        found = None if name is None else capture.pipeline_of(name)
+        return None if found == self._pipeline else found
+
+    def history_fault(self, followed: History | None = None) -> HistoryError | None:
+        """What is wrong with the set as a whole: it was copied here, or is not the one that a process has followed."""
+        with self._connection("read the catalogue") as connection:
+            if not history.has_history(connection, self._set_name):
                 return None
-            return copied_here(where=f"capture set {self._set_name}, {self.label}")
+            if not history.is_in_place(connection, self._set_name):
+                return copied_here(where=f"capture set {self._set_name}, {self.label}")
+        if followed is not None:
+            try:
+                with closing(self.open_source()) as log:
+                    log.hold_against(followed)
+            except HistoryError as exc:
+                return exc
+        return None
 
     def _uninstalling(self, connection: Connection) -> list[Step]:
         statements = capture.uninstall_statements(connection, self._set_name)

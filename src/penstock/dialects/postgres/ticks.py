@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from penstock.dialects.postgres.connection import Connection, at_once, label, literal, quote
 from penstock.dialects.postgres.snapshots import Snapshot
 from penstock.errors import OperatorError
-from penstock.history import RESYNC
+from penstock.history import HistoryError
 from penstock.position import Anchor, Scn
 
 
@@ -70,11 +70,10 @@ class Ticks:
         It is on disk when this returns: what is cut by it may be applied, and a server that crashes still has it.
         """
         if snapshot.xmax < last.snapshot.xmax or snapshot.xmin < last.snapshot.xmin:
-            raise OperatorError(
+            raise HistoryError(
                 "the log was cut at transactions that the server has not begun yet: the server was restored in part,"
                 " or the capture set comes from another one",
                 where=f"capture set {self._set_name}, {label(self._url)}",
-                do=RESYNC,
             )
         # Each transaction of the interval was in progress at the last tick or began after it, which bounds how
         # many there are; so ranks added to the last tick's scn stay below this one's.

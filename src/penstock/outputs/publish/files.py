@@ -25,6 +25,7 @@ from penstock.formats.archive_log import (
     CHANGES_FOLDER,
     COPIES_FOLDER,
     HEADER_NAME,
+    LOG_FOLDER,
     TABLES_FOLDER,
     CopiedPart,
     DataFile,
@@ -58,14 +59,34 @@ def make_archive(storage: Storage, source: str, encoding: Encoding) -> Header:
         storage.create(HEADER_NAME, header.to_bytes())
     except NameTakenError:
         header = Archive(storage).header
-    if (header.source, header.encoding) != (source, encoding):
-        raise OperatorError(
-            f"there is an archive of source {header.source!r} with files of format {header.encoding.value!r}, where"
-            f" one of {source!r} and {encoding.value!r} was to be made",
-            where=storage.label,
-            do="publish to another path",
-        )
+    refuse_other(header, source, encoding, storage.label)
     return header
+
+
+def refuse_other(header: Header, source: str, encoding: Encoding, label: str) -> None:
+    """Raise an `OperatorError` if an archive is of another source than this one, or of another format."""
+    if header.source != source:
+        raise OperatorError(
+            f"the archive is of source {header.source!r}, not {source!r}",
+            where=label,
+            do="publish to another path, or give capture.connection its former name",
+        )
+    if header.encoding is not encoding:
+        raise OperatorError(
+            f"the files of the archive are of format {header.encoding.value!r}, not {encoding.value!r}",
+            where=label,
+            do="publish to another path, or give publish.format the other value",
+        )
+
+
+def check_writable(storage: Storage) -> None:
+    """Make sure, as far as that can be told without a trace, that an archive can be made or written to.
+
+    Raises:
+        OperatorError: It cannot.
+    """
+    for folder in (".", LOG_FOLDER, TABLES_FOLDER, CHANGES_FOLDER, COPIES_FOLDER):
+        storage.check_writable(folder)
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ class Decoder:
                 f" {self._slice.changes[first]} were counted{others}: the log was freed or altered meanwhile, or is"
                 " that of another server now",
                 where=f"source {self._source}, position {self._slice.commit_scns[first]}",
-                do="run again; if that is refused, `penstock resync --all` prepares a new first copy",
+                do="run again; if the log has lost what follows, that says the way out",
             )
 
     def _decode(self, batch: pa.RecordBatch, *, with_key: bool) -> pa.RecordBatch | None:
