@@ -143,7 +143,7 @@ def test_a_path_on_which_there_is_a_file(tmp_path: Path) -> None:
 def test_a_place_that_keeps_no_files_is_refused_before_and_while_it_is_written_to(path: str) -> None:
     storage = LocalStorage(Path(path))
     for call in (lambda: storage.check_writable("log"), lambda: storage.create("log/1", b"one")):
-        with pytest.raises(OperatorError, match="cannot write a file: no (right to|folder or file can be made)") as no:
+        with pytest.raises(OperatorError, match=r"cannot write a file: no (right to|folder or file can be made)") as no:
             call()
         assert path in no.value.where
         assert no.value.do

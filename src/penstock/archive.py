@@ -28,6 +28,7 @@ from penstock.formats.archive_log import (
 )
 from penstock.position import Scn
 from penstock.storage import MissingFileError, Storage
+from penstock.text import count
 
 _BRING_BACK = "bring the file back from where the archive was copied from; nothing of it was read"
 
@@ -265,7 +266,7 @@ class Archive:
         if size_bytes is not None and len(content) != size_bytes:
             verb = "cut short" if len(content) < size_bytes else "written to"
             raise MalformedInputError(
-                f"a file of the archive was {verb}: it has {len(content)} bytes, and had {size_bytes}",
+                f"a file of the archive was {verb}: it has {count(len(content), 'byte')}, and had {size_bytes:,}",
                 where=where,
                 do=_BRING_BACK,
             )

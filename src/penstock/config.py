@@ -7,7 +7,6 @@ it, whatever characters it holds: it is percent-encoded in a url, and escaped in
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -25,6 +24,7 @@ from penstock.apply.process import CommitSerialization
 from penstock.errors import ConfigError
 from penstock.patterns import TablePattern, TableTemplate
 from penstock.storage import check_place
+from penstock.text import nearest
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 _REFERENCES = re.compile(rf"(?:{_REFERENCE.pattern})+")
@@ -440,7 +440,7 @@ class _Document:
             name = section.get("connection") if isinstance(section, dict) else None
             if isinstance(given, dict) and isinstance(name, str) and name not in given:
                 shown = f" {name!r}" if _may_be_shown(name) else " of this name"
-                faults.append(_Fault(self._line(path), f"{_dotted(path)}: no connection{shown}{_nearest(name, given)}"))
+                faults.append(_Fault(self._line(path), f"{_dotted(path)}: no connection{shown}{nearest(name, given)}"))
         return faults
 
     def outputs(self, data: Any) -> list[_Fault]:
@@ -593,9 +593,4 @@ def _suggestion(path: Path_) -> str:
         PublishConfig,
     ):
         known += part.model_fields
-    return _nearest(str(path[-1]), known)
-
-
-def _nearest(name: str, known: Mapping[str, Any] | list[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return nearest(str(path[-1]), known)

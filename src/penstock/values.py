@@ -26,6 +26,7 @@ from typing import cast
 
 from penstock.change import Image
 from penstock.errors import MalformedInputError
+from penstock.text import count
 
 
 def encode_image(image: Image, *, is_ascii: bool = False) -> str:
@@ -42,7 +43,9 @@ def decode_image(text: str) -> Image:
     try:
         image = json.loads(text)
     except (ValueError, RecursionError) as exc:
-        raise MalformedInputError("image is not JSON", where=f"{len(text)} characters") from exc
+        raise MalformedInputError("image is not JSON", where=count(len(text), "character")) from exc
     if not isinstance(image, dict) or any(not isinstance(v, str | None) for v in image.values()):
-        raise MalformedInputError("image is not a JSON object of strings and nulls", where=f"{len(text)} characters")
+        raise MalformedInputError(
+            "image is not a JSON object of strings and nulls", where=count(len(text), "character")
+        )
     return cast(Image, image)

@@ -43,6 +43,8 @@ class Feed:
     def next_batch(self, after: Scn, limit: Limit) -> Batch | None:
         raise FREED
 
+    is_gathering = False
+
     def wait(self, stop: threading.Event, timeout_s: float) -> None: ...
 
     def tick(self) -> Scn:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.formats.change_file import Encoding
-from penstock.outputs.publish.files import ArchiveWriter, FileWriter
+from penstock.outputs.publish.files import ArchiveWriter, FileWriter, make_archive
 from penstock.position import Scn
 from penstock.storage import LocalStorage
 from tests.archives import BOOK, EVERYTHING, publish, row, stream
@@ -110,12 +110,29 @@ def test_a_stretch(options: list[str], first: int, last: int, program: Program, 
 
 @pytest.mark.parametrize("options", [["--from", "21"], ["--from", "2024-02-01"], ["--until", "2023-01-01"]])
 def test_a_stretch_without_anything(options: list[str], program: Program, archive: str) -> None:
-    assert positions(program("changes", archive, "--json", *options)) == []
+    done = program("changes", archive, "--json", *options)
+    assert positions(done) == []
+    # The copy lies before all times.
+    assert done.out or done.err == "note: nothing matches; the archive ends at position 20\n"
 
 
 def test_only_some_tables(program: Program, archive: str) -> None:
     done = program("changes", archive, "--table", "*.book", "--json")
     assert positions(done) == [(20, 0), (20, 3)]
+    assert done.err == ""
+
+
+def test_a_table_that_the_archive_does_not_have_is_named(program: Program, archive: str) -> None:
+    done = program("changes", archive, "--table", "*.book", "--table", "public.boko", "--json")
+    assert positions(done) == [(20, 0), (20, 3)]
+    assert done.err == "note: the archive has no table like 'public.boko'\n"
+
+
+def test_an_archive_to_which_nothing_was_published(program: Program, tmp_path: Path) -> None:
+    make_archive(LocalStorage(tmp_path / "archive"), "shop", Encoding.CHANGES)
+    done = program("changes", "archive")
+    assert (done.code, done.out) == (0, "")
+    assert done.err == "note: nothing was published to this archive yet\n"
 
 
 def test_what_is_no_position_time_or_pattern(program: Program, archive: str) -> None:

@@ -91,8 +91,10 @@ def test_a_checkpoint_of_another_archive_is_refused(spark: SparkSession, tmp_pat
         ({}, "option 'path' of penstock.change_files is missing"),
         ({"path": "nowhere", "startingPosition": "x"}, "'startingPosition' of penstock.change_files must be a whole"),
         ({"path": "/nowhere/at/all"}, "there is no change archive"),
+        ({"pth": "nowhere"}, "no option of penstock.change_files: 'pth'; did you mean 'path'?"),
+        ({"path": "nowhere", "startingPositoin": "1"}, "'startingpositoin'; did you mean 'startingPosition'?"),
     ],
-    ids=["no path", "no number", "no archive"],
+    ids=["no path", "no number", "no archive", "unknown", "misspelled"],
 )
 def test_what_is_wrong_is_said(spark: SparkSession, options: dict[str, str], said: str) -> None:
     with pytest.raises(PySparkException) as caught:

@@ -465,6 +465,10 @@ def test_a_stream_starts_where_it_is_told_to(spark: SparkSession, stream: Callab
 
 
 BAD_OPTIONS: dict[str, tuple[dict[str, str | None], str]] = {
+    "unknown": (
+        {"freeOnComit": "true"},
+        "no option of penstock.trigger_queue: 'freeOnComit'; did you mean 'freeOnCommit'?",
+    ),
     "no set": ({"set": None}, "option 'set' of penstock.trigger_queue is missing"),
     "nothing": ({"url": None, "set": None}, "option 'url' and 'set' of penstock.trigger_queue is missing"),
     "type": ({"type": "oracle"}, "option 'type' must be one of postgres, not 'oracle'"),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
+import logging
 import random
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -15,8 +18,18 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
+from penstock.apply.process import Progress
 from penstock.archive import Archive
+from penstock.cli.status import show
+from penstock.config import parse
+from penstock.dialects.postgres.sides import PostgresSourceSide
+from penstock.errors import OperatorError
+from penstock.pipeline.pipeline import Pipeline
+from penstock.pipeline.plan import Plan
+from penstock.pipeline.publication import Publication
+from penstock.pipeline.report import Report
 from penstock.storage import open_storage
 from tests.lab import Lab
 from tests.program import Program, await_true
@@ -318,25 +331,162 @@ def test_changes_that_trickle_in_gather_in_few_files(lines: Publisher, lab: Lab)
     assert lines.archive.count_records() - before <= 5
 
 
-def test_a_capture_set_that_was_made_anew_is_refused_with_the_way_out(lines: Publisher, lab: Lab) -> None:
+def publication(
+    lab: Lab, folder: Path, spark: SparkSession | None = None, *, name: str | None = None, **publish: object
+) -> Publication:
+    """The same pipeline in this process, on the Spark that tests share."""
+    text = FILE.format(name=name or lab.name, format="changes").rpartition("publish:")[0]
+    text += f"publish: {json.dumps({'to': 'files', 'path': 'archive', **publish})}\n"
+    config = parse(text, name="pipeline.yaml", environment={"SHOP_URL": lab.source_url}, folder=folder)
+    assert config.publish is not None
+
+    def start_spark() -> SparkSession:
+        assert spark is not None
+        return spark
+
+    source = PostgresSourceSide(lab.source_url, config.name)
+    return Publication(config, source, open_storage(config.publish.path), start_spark)
+
+
+def catch_up(pipeline: Publication) -> Progress:
+    return pipeline.run(threading.Event(), until_caught_up=True)
+
+
+def faults(plan: Plan) -> str:
+    return "; ".join(map(str, (*plan.source.faults, *plan.target.faults)))
+
+
+def refused_everywhere(pipeline: Publication) -> str:
+    """What plan, setup and status say, which is the same; run refuses, too."""
+    said = faults(pipeline.plan())
+    with pytest.raises(OperatorError) as refused:
+        pipeline.setup()
+    assert str(refused.value) == pipeline.status().refused == said
+    with pytest.raises(OperatorError) as refused:
+        catch_up(pipeline)
+    assert str(refused.value) == said or refused.value.what == "there is no capture set"
+    assert "resync" not in said
+    assert "target" not in said
+    return said
+
+
+def test_an_archive_that_cannot_go_on_is_refused_by_every_command(
+    lab: Lab, tmp_path: Path, spark: SparkSession
+) -> None:
     lab.source.execute("CREATE TABLE item (id int PRIMARY KEY)")
-    lines("setup")
-    lines("run", "--until-caught-up")
+    pipeline = publication(lab, tmp_path, spark)
+    pipeline.setup()
+    catch_up(pipeline)
+
+    renamed = publication(lab, tmp_path, spark, name=f"{lab.name}_new")
+    assert f"was filled by pipeline '{lab.name}'" in refused_everywhere(renamed)
+    assert lab.source.execute("SELECT FROM pg_namespace WHERE nspname = %s", [f"{lab.set_name}_new"]).rowcount == 0
+
     lab.source.execute(f"DROP SCHEMA {lab.set_name} CASCADE")
-    assert lines("setup").code == 0
+    assert "a capture set that is not in this database" in refused_everywhere(pipeline)
 
-    refused = lines("run", "--until-caught-up")
-    refused_status = lines("status", "--json").json["refused"]
-    lines("teardown")
-    file = lines.folder / "pipeline.yaml"
-    file.write_text(file.read_text().replace("path: archive", "path: archive2"))
-    lines("setup")
+    publication(lab, tmp_path, path="elsewhere").setup()
+    said = refused_everywhere(pipeline)
+    assert "the archive was filled from: it was made anew, or the pipeline was renamed" in said
+    assert "with another publish.path" in said
 
-    assert refused.code == 3
-    assert "it was made anew" in refused.err
-    assert "with another publish.path" in refused.err
-    assert "resync" not in refused.err + refused_status
-    assert lines("run", "--until-caught-up").code == 0
+    pipeline.teardown()
+    elsewhere = publication(lab, tmp_path, spark, path="elsewhere")
+    elsewhere.setup()
+    assert catch_up(elsewhere).errors == 0
+    assert elsewhere.status().refused is None
+
+
+def test_an_archive_that_was_lost_is_missed_by_setup(lab: Lab, tmp_path: Path, spark: SparkSession) -> None:
+    lab.source.execute("CREATE TABLE item (id int PRIMARY KEY)")
+    pipeline = publication(lab, tmp_path, spark)
+    pipeline.setup()
+    catch_up(pipeline)
+    shutil.rmtree(tmp_path / "archive")
+
+    assert "an archive that pipeline" in faults(pipeline.plan())
+    with pytest.raises(OperatorError, match="not there any more"):
+        pipeline.setup()
+    pipeline.teardown()
+    pipeline.setup()
+    catch_up(pipeline)
+
+
+def test_plan_finds_a_path_that_cannot_be_written_to(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.source.execute("CREATE TABLE item (id int PRIMARY KEY)")
+    for path in ("/proc/nope/archive", "/sys/archive"):
+        plan = publication(lab, tmp_path, path=path).plan()
+        assert not plan.is_possible
+        assert path in faults(plan)
+        with pytest.raises(OperatorError, match=path):
+            publication(lab, tmp_path, path=path).setup()
+    pipeline = publication(lab, tmp_path)
+    pipeline.setup()
+    assert pipeline.plan().is_done
+
+    def refuse(_: Path) -> None:
+        raise PermissionError(errno.EACCES, "no")
+
+    # An archive that is there, in a folder that may only be read.
+    monkeypatch.setattr("penstock.storage._try_to_write", refuse)
+    assert "cannot write a file: no right to" in faults(pipeline.plan())
+    assert lab.source.execute("SELECT FROM pg_namespace WHERE nspname = %s", [lab.set_name]).rowcount == 1
+
+
+def test_what_only_a_pipeline_with_a_target_can_do_is_refused_clearly(lab: Lab, tmp_path: Path) -> None:
+    pipeline = publication(lab, tmp_path)
+    public = [name for name in vars(Pipeline) if not name.startswith("_")]
+    lacking = [name for name in public if not hasattr(pipeline, name)]
+    assert lacking == []
+    for name, arguments in {"errors": (), "retry": (["1"],), "verify": (), "resync": (), "resync_plan": ()}.items():
+        with pytest.raises(OperatorError, match=f"pipeline '{lab.name}' publishes, and has no") as refused:
+            getattr(pipeline, name)(*arguments)
+        assert refused.value.do
+
+
+def test_status_counts_what_stays_after_teardown(
+    lab: Lab, tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab.source.execute("CREATE TABLE item (id int PRIMARY KEY)")
+    pipeline = publication(lab, tmp_path, spark)
+    show(pipeline.status())
+    assert f"published to           {tmp_path}/archive, nothing yet" in capsys.readouterr().out
+    pipeline.setup()
+    catch_up(pipeline)
+    lab.source.execute("INSERT INTO item VALUES (1)")
+    catch_up(pipeline)
+    before = pipeline.status()
+
+    pipeline.teardown()
+
+    after = pipeline.status()
+    assert (after.state, after.transactions, after.changes, after.copied) == ("not set up", 1, 1, 1)
+    assert after.low_watermark == before.low_watermark
+    show(after)
+    assert "published so far       1 transaction, 1 row change\n" in capsys.readouterr().out
+
+
+def test_the_log_speaks_of_no_target_and_of_no_rest_while_changes_gather(
+    lab: Lab, tmp_path: Path, spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    lab.source.execute("CREATE TABLE item (id int PRIMARY KEY)")
+    pipeline = publication(lab, tmp_path, spark, max_age_s=3)
+    pipeline.setup()
+    caplog.set_level(logging.INFO, "penstock")
+
+    with pipeline.start(Report(every_s=0, publishes=True)):
+        await_true(lambda: "following" in caplog.text)
+        lab.source.execute("INSERT INTO item VALUES (1)")
+        await_true(lambda: "1 transaction, 1 change" in caplog.text)
+        published = len(caplog.records)
+        lab.source.execute("INSERT INTO item VALUES (2)")
+        await_true(lambda: "2 transactions, 2 changes" in caplog.text)
+
+    gathered = [record.getMessage() for record in caplog.records[published:]]
+    rest = next(number for number, text in enumerate(gathered) if "2 transactions" in text)
+    assert not any("up to date" in text for text in gathered[:rest])
+    assert "error" not in caplog.text
+    assert "conflict" not in caplog.text
 
 
 def test_teardown_goes_on_without_an_archive_that_is_lost(lines: Publisher, lab: Lab) -> None:

@@ -16,6 +16,7 @@ from penstock.change import Image, TableName, Transaction
 from penstock.errors import OperatorError
 from penstock.position import Scn
 from penstock.schema import Dictionary
+from penstock.text import were
 
 
 @dataclass(frozen=True)
@@ -130,11 +131,12 @@ def retry(
             emptied = _emptied_since(session.emptied({change.table for change in late}), entry_id, whole)
             changes = tuple(c for c in late if c.table not in emptied)
             if len(changes) < len(whole.changes):
-                count = len(whole.changes) - len(changes)
+                number = len(whole.changes) - len(changes)
                 left_out = {c.table for c in whole.changes} - {c.table for c in changes}
                 names = ", ".join(sorted(map(str, left_out)))
                 tell(
-                    f"{entry_id}: {count} of its changes are left out: {names} was copied, repaired or truncated later"
+                    f"{entry_id}: {number} of its changes {'is' if number == 1 else 'are'} left out: {names}"
+                    f" {were(len(left_out))} copied, repaired or truncated later"
                 )
             transaction = replace(whole, changes=changes)
             rows = RowPath(session, catalog, session.dictionary(whole), allow_duplicate_rows=allow_duplicate_rows)

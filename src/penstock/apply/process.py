@@ -134,6 +134,10 @@ class Feed(Protocol):
     def next_batch(self, after: Scn, limit: Limit) -> Batch | None:
         """Return the transactions that follow `after`; None when there are none yet."""
 
+    @property
+    def is_gathering(self) -> bool:
+        """Whether `next_batch` returns none because changes gather, and there may be some all the same."""
+
     def wait(self, stop: threading.Event, timeout_s: float) -> None:
         """Return when the source may have something; when told to stop, or after the timeout, at the latest."""
 
@@ -297,7 +301,8 @@ class ApplyProcess:
                     noted_at = time.monotonic()
                     self._ledger.note_idle(asked_at)
                     self._look_at_queue(progress, at_once=True)
-                    self._listener.waiting(progress)
+                    if not self._feed.is_gathering:
+                        self._listener.waiting(progress)
                     self._feed.look_around()
                 self._feed.wait(stop, _IDLE_NOTE_S)
                 continue

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json as json_
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.console import JsonOption, say, shown
+from penstock.cli.console import JsonOption, say, shown, warn
 from penstock.text import count, printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from penstock.archive import Archive
+    from penstock.patterns import TablePattern
 
 
 _Row = Mapping[str, Any]
@@ -44,8 +47,28 @@ def changes(
     end = None if until is None else Bound.parse(until, option="--until")
     archive = Archive(open_storage(path))
     show = _print_lines if json else _Printer().show
+    found = 0
     for batch in read_span(archive, find_span(archive, begin, end)):
-        show(only_tables(batch, lambda table: not patterns or any(p.matches(table) for p in patterns)))
+        meant = only_tables(batch, lambda table: not patterns or any(p.matches(table) for p in patterns))
+        found += meant.num_rows
+        show(meant)
+    for note in _notes(archive, patterns, found=found):
+        warn(f"note: {printable(note)}")
+
+
+def _notes(archive: Archive, patterns: Sequence[TablePattern], *, found: int) -> Iterator[str]:
+    """Say why there is nothing to see, or not all that was asked for."""
+    last = archive.count_records()
+    record = archive.record(last) if last else None
+    tables = {file.table for file in archive.newest_definitions().tables}
+    if record is None or not (tables or record.published[0]):
+        yield "nothing was published to this archive yet"
+        return
+    unknown = [pattern.text for pattern in patterns if not any(pattern.matches(table) for table in tables)]
+    if unknown:
+        yield f"the archive has no table like {', '.join(map(repr, unknown))}"
+    if not found:
+        yield f"nothing matches; the archive ends at position {record.end}"
 
 
 def _print_lines(batch: pa.RecordBatch) -> None:

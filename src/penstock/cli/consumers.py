@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.console import FileOption, JsonOption, open_file, print_json, print_rows, say
-from penstock.text import count
+from penstock.text import count, were
 
 if TYPE_CHECKING:
     from penstock.history import ConsumerState
@@ -28,7 +28,7 @@ def list_(context: typer.Context, file: FileOption = None, json: JsonOption = Fa
         say("the log is kept for nobody yet; the first `penstock run` registers its pipeline")
     else:
         print_rows(
-            ["name", "id", "applies to", "position", "transactions", "MB", "last seen"],
+            ["name", "id", "target", "position", "transactions", "MB", "last seen"],
             [
                 [
                     c.consumer.name,
@@ -56,8 +56,8 @@ def remove(
         print_json({"removed": _plain(removed)})
     else:
         say(
-            f"removed {removed.consumer.name}: {count(removed.transactions, 'transaction')} were kept for it,"
-            " and are freed when nobody else needs them"
+            f"removed {removed.consumer.name}: {count(removed.transactions, 'transaction')}"
+            f" {were(removed.transactions)} kept for it; the source frees what nobody else needs"
         )
 
 

@@ -9,6 +9,7 @@ import typer
 from penstock.cli.console import JsonOption, print_facts, print_json, say
 from penstock.cli.logs import LogFormat, logging_to_console
 from penstock.pipeline.report import Report, facts
+from penstock.text import count
 
 if TYPE_CHECKING:
     from penstock.apply.error_queue import ErrorEntry
@@ -48,7 +49,7 @@ class Teller:
     def show_error(self, entry: ErrorEntry) -> None:
         """Show the transaction that failed."""
         self.tell(
-            f"in the error queue: {entry.id}, {entry.message_count} changes, change {entry.message_number}"
+            f"in the error queue: {entry.id}, {count(entry.message_count, 'change')}, change {entry.message_number}"
             f" ({entry.op} {entry.table}) failed: {entry.error_message}"
         )
 

@@ -44,8 +44,8 @@ def run(
         bool,
         typer.Option(
             "--until-caught-up",
-            help="End once everything committed before the start is applied or put aside; exit code 5 if the error"
-            " queue holds anything then.",
+            help="End once everything committed before the start is applied, put aside or published; exit code 5 if the"
+            " error queue holds anything then.",
         ),
     ] = False,
     until: Annotated[
@@ -61,7 +61,7 @@ def run(
     json: JsonOption = False,
     log_format: LogFormatOption = LogFormat.TEXT,
 ) -> None:
-    """Copy what is not copied yet, then apply changes until SIGTERM or SIGINT."""
+    """Copy what is not copied yet, then apply or publish changes until SIGTERM or SIGINT."""
     if until is not None and until_caught_up:
         raise ConfigError("a run ends at --until, or at --until-caught-up, not at both")
     pipeline = context.with_resource(opened_while_java_starts(file, master=master))
@@ -76,12 +76,13 @@ def run(
         # Not in the signal's handler, which may have cut short what writes the log.
         stop.wait()
         if not is_over.is_set():
-            tell(Event.RUN_STOPPING, "stopping: what is being applied is finished first", level=logging.WARNING)
+            tell(Event.RUN_STOPPING, "stopping: what was begun is finished first", level=logging.WARNING)
 
     threading.Thread(target=say_so, name="stopping", daemon=True).start()
     previous = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     with logging_to_console(log_format, quiet=json):
-        report = Report(every_s=_LIVE_EVERY_S if out.is_terminal else _LINE_EVERY_S)
+        every_s = _LIVE_EVERY_S if out.is_terminal else _LINE_EVERY_S
+        report = Report(every_s=every_s, publishes=pipeline.config.publish is not None)
         try:
             progress = pipeline.run(stop, report, until_caught_up=until_caught_up, until=until)
             has_ended = (until_caught_up or until is not None) and not stop.is_set()

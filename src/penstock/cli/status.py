@@ -64,7 +64,7 @@ def show(found: Status) -> None:
         ("lag", "unknown" if found.lag_s is None else f"{found.lag_s:.1f} s"),
         (
             "waiting at the source",
-            f"{found.backlog_changes:,} changes; the log's files take {found.backlog_bytes / 1e6:,.1f} MB",
+            f"{count(found.backlog_changes, 'change')}; the log's files take {found.backlog_bytes / 1e6:,.1f} MB",
         ),
         *(_applied(found) if found.publishes_to is None else _published(found)),
         ("tables", f"{found.copied} copied, {found.to_copy} to copy"),
@@ -83,16 +83,18 @@ def _applied(found: Status) -> list[tuple[str, object]]:
     return [
         ("errors in the queue", f"{found.errors:,}"),
         ("conflicts so far", f"{found.conflicts:,}"),
-        ("applied so far", f"{found.transactions:,} transactions, {found.changes:,} row changes"),
+        ("applied so far", _so_far(found)),
         ("watermarks", f"low {found.low_watermark}, high {found.high_watermark}"),
     ]
 
 
 def _published(found: Status) -> list[tuple[str, object]]:
-    return [
-        ("published so far", f"{found.transactions:,} transactions, {found.changes:,} row changes"),
-        ("published to", f"{found.publishes_to}, up to position {found.low_watermark}"),
-    ]
+    upto = f"up to position {found.low_watermark}" if found.low_watermark else "nothing yet"
+    return [("published so far", _so_far(found)), ("published to", f"{found.publishes_to}, {upto}")]
+
+
+def _so_far(found: Status) -> str:
+    return f"{count(found.transactions, 'transaction')}, {count(found.changes, 'row change')}"
 
 
 def held_back(consumer: HeldBack) -> str:

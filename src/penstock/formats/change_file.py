@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from penstock import change as c
 from penstock.change import Op
 from penstock.errors import MalformedInputError
+from penstock.text import count
 
 _TEXT = pa.large_string()
 """The images of one row may be too large for one text of the ordinary kind."""
@@ -263,5 +264,5 @@ def _one_batch(rows: pa.Table) -> pa.RecordBatch:
     if not batches:
         return pa.RecordBatch.from_pylist([], c.ARROW_SCHEMA)
     if len(batches) > 1:
-        raise MalformedInputError("too much for one file", where=f"{len(rows)} changes")
+        raise MalformedInputError("too much for one file", where=count(len(rows), "change"))
     return batches[0]

@@ -68,9 +68,14 @@ class ArchiveFeed(SourceFeed):
         self._open(known)
         self._jobs.warm_up()
 
+    @property
+    def is_gathering(self) -> bool:
+        """Whether changes are left to gather, each batch of which makes files."""
+        return time.monotonic() < self._gathers_until
+
     def next_batch(self, after: Scn, limit: Limit) -> SliceBatch | None:
         """Return the transactions that follow `after`; none while a few gather, for each batch makes files."""
-        if time.monotonic() < self._gathers_until:
+        if self.is_gathering:
             return None
         batch = super().next_batch(after, limit)
         if batch is not None and batch.total_changes < _ENOUGH:

@@ -99,7 +99,8 @@ class Capturing:
             listener: Hears how it is doing; by default the log does, see `penstock.events`. How the run ended is
                 logged in any case.
         """
-        listener = listener or Report()
+        publishes = self.config.publish is not None
+        listener = listener or Report(publishes=publishes)
         try:
             with self._told_of_locks(lambda wait: listener.warned(str(wait), Event.LOCK_WAITING, wait.facts)):
                 progress = self._run(
@@ -113,7 +114,12 @@ class Capturing:
                 self._note_stop(exc)
             raise
         is_done = not stop.is_set()
-        tell_ended(progress, has_caught_up=until_caught_up and is_done, has_arrived=until is not None and is_done)
+        tell_ended(
+            progress,
+            has_caught_up=until_caught_up and is_done,
+            has_arrived=until is not None and is_done,
+            publishes=publishes,
+        )
         return progress
 
     def start(

@@ -116,6 +116,11 @@ class SourceFeed:
         self._anchor: Anchor | None = None
         self._seen_at = 0.0
 
+    @property
+    def is_gathering(self) -> bool:
+        """Whether changes are left to gather; they are dealt with at once where a subclass does not say so."""
+        return False
+
     def apply(self, part: Slice, lanes: int) -> Sequence[LaneResult]:
         """Deal with a slice, with up-to-date definitions."""
         raise NotImplementedError

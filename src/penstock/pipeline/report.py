@@ -20,9 +20,10 @@ _EVERY_S = 5.0
 class Report:
     """A `RunListener` that logs: what is rare at once, progress now and then, and the last of it always."""
 
-    def __init__(self, *, every_s: float = _EVERY_S) -> None:
-        """Log progress at most once in so many seconds."""
+    def __init__(self, *, every_s: float = _EVERY_S, publishes: bool = False) -> None:
+        """Log progress at most once in so many seconds; of a pipeline that publishes there are no errors to count."""
         self._every_s = every_s
+        self._publishes = publishes
         self._told_at = 0.0
         self._told = 0, 0, 0
         self._untold: Progress | None = None
@@ -45,11 +46,11 @@ class Report:
         tell(Event.COPY_PROGRESSED, text, {"chunks": chunks, "rows": rows})
 
     def following(self) -> None:
-        """Everything is ready; changes are applied from now on."""
+        """Everything is ready; changes are applied, or published, from now on."""
         tell(Event.APPLY_STARTED, "following")
 
     def progressed(self, progress: Progress) -> None:
-        """A batch is applied."""
+        """A batch is applied, or published."""
         self._recovered()
         if _worth_a_line(progress) == self._told:
             return  # Only the position has moved.
@@ -114,7 +115,7 @@ class Report:
         now = time.monotonic()
         rate = (progress.changes - self._told[0]) / (now - self._told_at) if self._told_at else None
         self._told_at, self._told, self._untold = now, _worth_a_line(progress), None
-        tell(event, describe(progress, rate=rate) + end, facts(progress))
+        tell(event, describe(progress, rate=rate, publishes=self._publishes) + end, facts(progress))
 
 
 def _worth_a_line(progress: Progress) -> tuple[int, int, int]:
@@ -136,12 +137,12 @@ class VerifyReport:
         tell(Event.NOTE, printable(text), level=logging.WARNING)
 
 
-def tell_ended(progress: Progress, *, has_caught_up: bool, has_arrived: bool = False) -> None:
+def tell_ended(progress: Progress, *, has_caught_up: bool, has_arrived: bool = False, publishes: bool = False) -> None:
     """Log that a run has ended as it should, and what it leaves in the error queue; `has_arrived` where it was told."""
     event, how = (Event.RUN_CAUGHT_UP, "caught up") if has_caught_up else (Event.RUN_STOPPED, "stopped")
     if has_arrived:
         event, how = Event.RUN_ARRIVED, f"arrived at position {progress.position}"
-    tell(event, f"{how}: {describe(progress)}", facts(progress))
+    tell(event, f"{how}: {describe(progress, publishes=publishes)}", facts(progress))
     if progress.in_queue:
         held = f"the error queue holds {count(progress.in_queue, 'transaction')}"
         tell(Event.NOTE, f"{held}; `penstock errors list` says why", level=logging.WARNING)
@@ -156,12 +157,11 @@ def tell_failed(error: Exception) -> None:
     tell(Event.RUN_FAILED, f"penstock: {error}", parts, level=logging.ERROR)
 
 
-def describe(progress: Progress, *, rate: float | None = None) -> str:
-    """A run's progress in one line."""
+def describe(progress: Progress, *, rate: float | None = None, publishes: bool = False) -> str:
+    """A run's progress in one line; without errors and conflicts, which are of a target, where it `publishes`."""
     queue = f" ({progress.in_queue:,} in the error queue)" if progress.errors or progress.in_queue else ""
-    parts = [
-        count(progress.errors, "error") + queue,
-        count(progress.conflicts, "conflict"),
+    parts = [] if publishes else [count(progress.errors, "error") + queue, count(progress.conflicts, "conflict")]
+    parts += [
         count(progress.transactions, "transaction"),
         count(progress.changes, "change"),
     ]

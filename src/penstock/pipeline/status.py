@@ -33,7 +33,7 @@ class HeldBack:
 
     Attributes:
         is_this: It is the pipeline that was asked.
-        target: Where it applies to; None for a Spark reader.
+        target: Where it applies or publishes to; None for a Spark reader.
         position: What lies behind it is kept.
         transactions, size_bytes: How much that is.
     """

@@ -26,6 +26,7 @@ from penstock.position import Anchor, Scn
 from penstock.snapshot.chunk import Chunk
 from penstock.snapshot.instantiate import CopyState, HeldSnapshot, OpenCopy
 from penstock.stream import TableVersion
+from penstock.text import count
 
 _PAGE = 200
 
@@ -579,7 +580,7 @@ def removal_steps(connection: Connection, url: str, process: str) -> list[Step]:
         )
     if errors:
         raise OperatorError(
-            f"the error queue of {process!r} holds {errors} transactions",
+            f"the error queue of {process!r} holds {count(errors, 'transaction')}",
             where=label(url),
             do="`penstock errors retry --all` or `penstock errors delete --all` first",
         )

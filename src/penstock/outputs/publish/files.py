@@ -43,6 +43,7 @@ from penstock.formats.change_file import Encoding, encode
 from penstock.history import Origin
 from penstock.position import Anchor, Scn
 from penstock.storage import NameTakenError, Storage
+from penstock.text import count, were
 
 FILE_BYTES = 64 * 1024 * 1024
 """How much of the change stream goes into one file, before it is compressed; one change may be more."""
@@ -294,8 +295,8 @@ def _refuse_torn(record: Record) -> None:
     is_ordered = is_ordered and bounds == sorted(bounds) and all(record.after < at <= record.end for at in bounds)
     if record.end < record.after or not (is_whole and is_ordered):
         raise MalformedInputError(
-            f"{counted} changes were written of {len(scns)} transactions with"
-            f" {int(record.transactions.changes.sum())} changes, or in another order",
+            f"{count(counted, 'change')} {were(counted)} written of {count(len(scns), 'transaction')} with"
+            f" {count(int(record.transactions.changes.sum()), 'change')}, or in another order",
             where=f"changes to be published, positions {record.after} to {record.end}",
             do="run again: nothing of them is part of the archive",
         )

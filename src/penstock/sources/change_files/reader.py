@@ -17,6 +17,7 @@ from penstock.formats.archive_log import CopiedPart, DataFile
 from penstock.formats.change_file import decode
 from penstock.position import Scn
 from penstock.stream import Slice, TableVersion
+from penstock.text import count
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,8 @@ class FileReader:
         if len(wrong):
             at = int(wrong[0])
             raise MalformedInputError(
-                f"transaction has {seen[at]} changes in the archive's files where its record says {part.changes[at]}",
+                f"transaction has {count(seen[at], 'change')} in the archive's files where its record says"
+                f" {part.changes[at]}",
                 where=f"{self._archive.label}, position {part.commit_scns[at]}",
                 do="publish to a new path, with a new first copy",
             )

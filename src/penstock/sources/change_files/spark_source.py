@@ -25,10 +25,13 @@ from penstock.formats.archive_log import DataFile
 from penstock.position import Scn
 from penstock.sources.change_files.reader import FileReader
 from penstock.sources.change_files.span import Bound, Span, files_in_span, find_span
+from penstock.spark.options import refuse_unknown
 from penstock.spark.schemas import CHANGES
 from penstock.storage import Storage, open_storage
 
 _FORMAT = "penstock.change_files"
+
+_OPTIONS = ("path", "source", "startingPosition", "endingPosition")
 
 
 class ChangeFilesSource(DataSource):
@@ -61,6 +64,7 @@ class _Options:
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> _Options:
+        refuse_unknown(options, _OPTIONS, source=_FORMAT)
         if "path" not in options:
             raise ConfigError(f"option 'path' of {_FORMAT} is missing")
         start, end = (_position(options, name) for name in ("startingPosition", "endingPosition"))

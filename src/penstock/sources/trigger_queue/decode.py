@@ -16,6 +16,7 @@ from penstock import change as c
 from penstock.change import Op, TableName
 from penstock.errors import MalformedInputError, OperatorError
 from penstock.sources.trigger_queue.position import QueueSlice
+from penstock.text import count, were
 
 LOG_SCHEMA = pa.schema(
     [
@@ -89,10 +90,11 @@ class Decoder:
         wrong = np.flatnonzero(self._seen != self._slice.changes)
         if len(wrong):
             first = wrong[0]
-            others = f", and {len(wrong) - 1} more transactions are wrong" if len(wrong) > 1 else ""
+            others = f", and so it is with {count(len(wrong) - 1, 'other transaction')}" if len(wrong) > 1 else ""
+            counted = int(self._slice.changes[first])
             raise OperatorError(
-                f"transaction {self._slice.txn_ids[first]} has {self._seen[first]} changes in the log where"
-                f" {self._slice.changes[first]} were counted{others}: the log was freed or altered meanwhile, or is"
+                f"transaction {self._slice.txn_ids[first]} has {count(int(self._seen[first]), 'change')} in the log"
+                f" where {counted} {were(counted)} counted{others}: the log was freed or altered meanwhile, or is"
                 " that of another server now",
                 where=f"source {self._source}, position {self._slice.commit_scns[first]}",
                 do="run again; if the log has lost what follows, that says the way out",

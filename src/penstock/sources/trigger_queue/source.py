@@ -27,7 +27,22 @@ from penstock.history import Consumer, freed, other_history
 from penstock.position import Anchor, Limit, Scn
 from penstock.sources.trigger_queue.position import QueueSlice, offset_json, offset_position
 from penstock.sources.trigger_queue.queue import ChangeLog, LogAccess, QueueReader
+from penstock.spark.options import refuse_unknown
 from penstock.spark.schemas import CHANGES
+
+_OPTIONS = (
+    "url",
+    "type",
+    "set",
+    "source",
+    "startingPosition",
+    "endingPosition",
+    "maxTransactionsPerTrigger",
+    "maxRowsPerTrigger",
+    "readPartitions",
+    "freeOnCommit",
+    "consumer",
+)
 
 _EVERYTHING = Limit(max_transactions=2**62, max_changes=2**62, max_bytes=2**62)
 
@@ -76,6 +91,7 @@ class _Options:
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> _Options:
+        refuse_unknown(options, _OPTIONS, source="penstock.trigger_queue")
         missing = [name for name in ("url", "set") if name not in options]
         if missing:
             raise ConfigError(f"option {' and '.join(map(repr, missing))} of penstock.trigger_queue is missing")
