@@ -51,6 +51,8 @@ COLUMNS = [
     ("bpchar", "'ab  '", "ab  ", False, []),
     ("bpchar", "NULL", None, False, []),
     ("char(4)", "'ab'", "ab", True, []),
+    ("timetz", "'24:00-15:59:59'", "24:00:00.000000-15:59:59", True, []),
+    ("timetz", "NULL", None, True, []),
     ("money", "'12.34'", "12.34", True, []),
     ("money", "'-92233720368547758.08'", "-92233720368547758.08", True, []),
     ("numeric", "1.0", "1.0", False, []),

@@ -109,7 +109,8 @@ WITH RECURSIVE rel AS (
         WHEN 'bytea' THEN $q$pg_catalog.replace(pg_catalog.encode({}, 'base64'), pg_catalog.chr(10), '')$q$
         WHEN 'date' THEN $q$pg_catalog.btrim(pg_catalog.to_json({})::pg_catalog.text, '"')$q$
         WHEN 'time' THEN $q$pg_catalog.to_char({}, 'HH24:MI:SS.US')$q$
-        WHEN 'timetz' THEN $q$pg_catalog.concat(pg_catalog.to_char({}::time, 'HH24:MI:SS.US'), pg_catalog.regexp_replace(substring({}::pg_catalog.text from '[+-].*$'), '^([+-][0-9][0-9])$', E'\\1:00'))$q$
+        -- concat() of nulls is an empty text.
+        WHEN 'timetz' THEN $q$CASE WHEN {} IS NOT NULL THEN pg_catalog.concat(pg_catalog.to_char({}::time, 'HH24:MI:SS.US'), pg_catalog.regexp_replace(substring({}::pg_catalog.text from '[+-].*$'), '^([+-][0-9][0-9])$', E'\\1:00')) END$q$
         WHEN 'timestamp' THEN $q$CASE WHEN {} OPERATOR(pg_catalog.>=) timestamp '0001-01-01' AND {} OPERATOR(pg_catalog.<) timestamp 'infinity' THEN pg_catalog.to_char({}, 'YYYY-MM-DD"T"HH24:MI:SS.US') WHEN pg_catalog.isfinite({}) THEN pg_catalog.to_char({}, 'YYYY-MM-DD"T"HH24:MI:SS.US" BC"') ELSE {}::pg_catalog.text END$q$
         WHEN 'timestamptz' THEN $q$CASE WHEN {} OPERATOR(pg_catalog.>=) timestamptz '0001-01-01 00:00:00+00' AND {} OPERATOR(pg_catalog.<) timestamptz 'infinity' THEN pg_catalog.to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"') WHEN pg_catalog.isfinite({}) THEN pg_catalog.to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00 BC"') ELSE {}::pg_catalog.text END$q$
         -- The number that is stored, in hundredths: other ways take the decimals of the session's lc_monetary.
