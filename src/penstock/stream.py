@@ -205,11 +205,13 @@ class Backlog:
     Attributes:
         oldest_at: When the oldest change that waits was made.
         size_bytes: Disk that the source takes for what it keeps.
+        complete_until: The source is filled by others, and when that was done last; None where it is asked itself.
     """
 
     changes: int
     oldest_at: datetime | None
     size_bytes: int
+    complete_until: datetime | None = None
 
 
 class Reader(Protocol):

@@ -15,6 +15,7 @@ from penstock.archive import Archive
 from penstock.config import parse
 from penstock.dialects.postgres.connection import quote
 from penstock.errors import ConfigError, MalformedInputError, OperatorError
+from penstock.formats.archive_log import Record
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.publication import Publication
 from penstock.storage import open_storage
@@ -73,10 +74,10 @@ class Restoring:
         return pipeline
 
     @property
-    def end(self) -> int:
-        """Where the archive ends."""
+    def last(self) -> Record:
+        """The last record of the archive."""
         archive = Archive(open_storage(str(self.folder / "archive")))
-        return archive.record(archive.count_records()).end
+        return archive.record(archive.count_records())
 
     def publish(self) -> None:
         self.publication.run(threading.Event(), until_caught_up=True)
@@ -181,7 +182,7 @@ def live(shop: Restoring) -> list[Moment]:
 def moment(shop: Restoring) -> Moment:
     row = shop.lab.source.execute("SELECT clock_timestamp()").fetchone()
     assert row is not None
-    return Moment(shop.end, row[0].isoformat(), content(shop.lab.source))
+    return Moment(shop.last.end, row[0].isoformat(), content(shop.lab.source))
 
 
 def assert_is(shop: Restoring, then: Moment) -> None:
@@ -209,6 +210,8 @@ def test_one_target_goes_through_every_moment_one_after_the_other(shop: Restorin
         status = shop.pipeline.status()
         assert (status.state, status.errors, status.low_watermark) == ("stopped", 0, then.position)
         assert status.reason == f"it had reached position {then.position}"
+    # Nothing is known of the source behind what was published of it.
+    assert shop.pipeline.status().consistent_at == shop.last.written_at
     assert shop.lab.target.execute("SELECT FROM orders").rowcount == 0
     with pytest.raises(OperatorError, match="the target is at position"):
         shop.restore(moments[0].position)

@@ -20,4 +20,4 @@ def setup(adopt: AdoptOption = False, file: FileOption = None, json: JsonOption 
         return
     for side, database in (("source", done.source), ("target", done.target)):
         say(f"{side}: {count(len(database.steps), 'step')} taken ({database.label})")
-    say(f"{count(len(done.tables), 'table')} captured from now on; `penstock run` copies and follows")
+    say(f"{count(len(done.tables), 'table')} in place; `penstock run` copies and follows")

@@ -69,7 +69,7 @@ class Status:
 
     Attributes:
         consistent_at: Source commit time up to which everything that is captured is applied, or in the error queue. It
-            says nothing of a table that `attention` calls not captured.
+            says nothing of a table that `attention` calls not captured. Of an archive not later than its last record.
         lag_s: How long ago that was; 0 when nothing waits.
         backlog_changes: Changes in the source's log that are not applied yet.
         backlog_bytes: Disk that the log takes at the source.
@@ -185,6 +185,8 @@ def status_of(
         consistent_at = None
     elif backlog.oldest_at and (consistent_at is None or backlog.oldest_at < consistent_at):
         consistent_at = backlog.oldest_at
+    if consistent_at is not None and backlog.complete_until is not None:
+        consistent_at = min(consistent_at, backlog.complete_until)
     reason = stopped_at = None
     if process is not None and not is_running:
         stopped_at = process.status_at if process.reason is not None else None

@@ -155,7 +155,8 @@ class ChangeFiles:
             if oldest_at is None and is_behind.any():
                 at_us = int(record.transactions.committed_at_us[is_behind].min())
                 oldest_at = _EPOCH + timedelta(microseconds=at_us)
-        return Backlog(changes, oldest_at, size_bytes)
+        count = self._archive.count_records()
+        return Backlog(changes, oldest_at, size_bytes, self._archive.record(count).written_at if count else _EPOCH)
 
     def close(self) -> None:
         """Close nothing: no file stays open."""
