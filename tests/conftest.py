@@ -13,7 +13,8 @@ import pytest
 from penstock.demo.servers import EmbeddedPostgres
 from tests.lab import Lab
 
-# No run leaves a program behind that prepares the next one; tests/spark/test_prepared.py has a cache of its own.
+# No run leaves a program behind that prepares the next one; those that are programs of their own have one that is
+# prepared once (`program.prepared_start`), and tests/spark/test_prepared.py has its own.
 os.environ["PENSTOCK_CACHE"] = ""
 
 # Nothing here outlives its test, and no test crashes the machine below a server.

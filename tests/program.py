@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tests.lab import FILE
 
 COMMAND = [sys.executable, "-c", "from penstock.cli.main import main; main()"]
+
+
+@cache
+def prepared_start() -> str:
+    """The folder in which the start of Spark is prepared, once for all programs of these tests.
+
+    As it is for every run of a user's but the first. What no test waits for is half of what most tests would take.
+    """
+    folder = tempfile.mkdtemp(prefix="penstock-prepared-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    environment = _plain_environment() | {"PENSTOCK_CACHE": folder}
+    subprocess.run([sys.executable, "-m", "penstock.spark.prepare", "--now"], env=environment, check=True)
+    return folder
+
+
+def _plain_environment() -> dict[str, str]:
+    """The environment without what Spark has left in it in this process."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
 
 
 @dataclass(frozen=True)
@@ -43,7 +65,7 @@ class Program:
         **apply: object,
     ) -> None:
         self.folder = folder
-        self.environment = {"SHOP_URL": source_url, "COPY_URL": target_url}
+        self.environment = {"SHOP_URL": source_url, "COPY_URL": target_url, "PENSTOCK_CACHE": prepared_start()}
         text = FILE.format(name=name, tables=["public.*"], row_triggers=json.dumps(row_triggers))
         text += "".join(f"  {key}: {value}\n" for key, value in apply.items())
         (folder / "pipeline.yaml").write_text(text)
@@ -54,7 +76,7 @@ class Program:
         done = subprocess.run(
             [*command, *arguments],
             cwd=self.folder,
-            env=os.environ | self.environment | env,
+            env=_plain_environment() | self.environment | env,
             capture_output=True,
             text=True,
             timeout=timeout,
@@ -63,7 +85,7 @@ class Program:
         return Done(done.returncode, done.stdout, done.stderr)
 
     def start(self, *arguments: str, command: Sequence[str] = COMMAND) -> Running:
-        return Running([*command, *arguments], self.folder, os.environ | self.environment)
+        return Running([*command, *arguments], self.folder, _plain_environment() | self.environment)
 
 
 class Running:
