@@ -428,7 +428,7 @@ def test_a_retry_does_not_bring_back_what_was_truncated_since(lab: Lab) -> None:
 
     lab.assert_identical("t", "other")
     assert [text.partition(": ")[2] for text in told] == [
-        "1 of its changes are left out: public.t was copied, repaired or truncated later"
+        "1 of its changes is left out: public.t was copied, repaired or truncated later"
     ]
 
 
