@@ -170,10 +170,12 @@ def test_nothing_of_other_slices_comes_out(part: QueueSlice) -> None:
 @pytest.mark.parametrize(
     ("rows", "found"),
     [
-        pytest.param([row(5), row(6, 1)], "transaction 6 has 1 changes in the log where 2", id="fewer"),
+        pytest.param([row(5), row(6, 1)], "transaction 6 has 1 change in the log where 2", id="fewer"),
         pytest.param([row(5)], "transaction 6 has 0 changes in the log where 2", id="none"),
         pytest.param([row(5, 1), row(5, 2), row(6, 3), row(6, 4)], "transaction 5 has 2 changes", id="more"),
-        pytest.param([], "transaction 5 has 0 changes in the log where 1 were counted, and 1 more", id="nothing"),
+        pytest.param(
+            [], "transaction 5 has 0 changes in the log where 1 was counted, and 1 more transaction is", id="nothing"
+        ),
     ],
 )
 @pytest.mark.parametrize("at_a_time", [1, 10])

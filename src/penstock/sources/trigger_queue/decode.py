@@ -90,7 +90,8 @@ class Decoder:
         wrong = np.flatnonzero(self._seen != self._slice.changes)
         if len(wrong):
             first = wrong[0]
-            others = f", and so it is with {count(len(wrong) - 1, 'other transaction')}" if len(wrong) > 1 else ""
+            more = len(wrong) - 1
+            others = f", and {count(more, 'more transaction')} {'is' if more == 1 else 'are'} wrong" if more else ""
             counted = int(self._slice.changes[first])
             raise OperatorError(
                 f"transaction {self._slice.txn_ids[first]} has {count(int(self._seen[first]), 'change')} in the log"
