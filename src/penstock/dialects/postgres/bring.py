@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.apply.target import TargetTable
-from penstock.dialects.postgres.arrow import ArrowReader
-from penstock.dialects.postgres.as_of import digest, digest_of_row
-from penstock.dialects.postgres.ranges import Look, Origin, Readers, look, shared_columns, wanted_rows
+from penstock.dialects.postgres.as_of import digest, digest_of_row, rows_now
+from penstock.dialects.postgres.ranges import (
+    Look,
+    Origin,
+    Readers,
+    look,
+    names_of_rows,
+    shared_columns,
+    wanted_rows,
+)
 from penstock.dialects.postgres.session import PostgresSession
-from penstock.errors import OperatorError
-from penstock.snapshot.chunk import Range
+from penstock.snapshot.chunk import Chunk, Range
 
 
 def bring(
@@ -39,13 +46,8 @@ def bring(
         return found
     shape, target = compared.shape, TargetTable(compared.target)
     if shape.primary_key is None:
-        if compared.rule is not None:
-            raise OperatorError(
-                f"rows of table {target.name} cannot be brought: it has no key, and rules say what it holds",
-                do="`penstock resync --all` copies it anew",
-            )
-        columns, _ = shared_columns(shape, compared.target)
-        _bring_counts(session, readers.source, target, found, origin.rows(columns, found.chunk))
+        look_up = _without_rule if compared.rule is None else _through_rule
+        _bring_counts(session, target, found, *look_up(readers, compared, origin, found))
         return found
     key = list(shape.primary_key.columns)
     by_kind = {kind: [d.key for d in found.differences if d.kind == kind] for kind in ("missing", "extra", "different")}
@@ -61,25 +63,63 @@ def bring(
     return found
 
 
+_Named: TypeAlias = Iterable[tuple[pa.RecordBatch, Sequence[str]]]
+"""Rows of the source, and for each of them what stands for it in a `Difference`."""
+
+
+def _without_rule(readers: Readers, compared: Range, origin: Origin, found: Look) -> tuple[Mapping[str, int], _Named]:
+    """How many rows of each digest the target has too many of, and the source's rows; rows are named by digests."""
+    columns, at_target = shared_columns(compared.shape, compared.target)
+    query = f"SELECT r.*, {digest(at_target, 'r')} FROM ({origin.rows(columns, found.chunk)}) r"
+
+    def rows() -> _Named:
+        for batch in readers.source.stream(query, doing=f"read table {found.chunk.table}"):
+            yield pa.RecordBatch.from_arrays(batch.columns[:-1], found.columns), batch.columns[-1].to_pylist()
+
+    return _surplus(found), rows()
+
+
+def _through_rule(readers: Readers, compared: Range, origin: Origin, found: Look) -> tuple[Mapping[str, int], _Named]:
+    """The same where a rule makes the rows, so that no query yields their names: they are named here."""
+    _, at_target = shared_columns(compared.shape, compared.target)
+    now = rows_now(compared.target, at_target, Chunk(compared.target.name, 0))
+    query = f"SELECT r.*, {digest(at_target, 'r')} FROM ({now}) r"
+    extra, gone = _surplus(found), {}
+    for batch in readers.target.stream(query, doing=f"read table {compared.target.name}"):
+        for name, its_digest in zip(names_of_rows(batch, found.columns), batch.columns[-1].to_pylist(), strict=True):
+            if name in extra:
+                gone[its_digest] = extra[name]
+    wanted = wanted_rows(readers, compared, origin, found.chunk)
+    return gone, ((batch, names_of_rows(batch, found.columns)) for batch in wanted)
+
+
+def _surplus(found: Look) -> dict[str, int]:
+    return {str(d.key["row"]): n for d, n in zip(found.differences, found.counts, strict=True) if d.kind == "extra"}
+
+
 def _bring_counts(
-    session: PostgresSession, at_source: ArrowReader, target: TargetTable, found: Look, rows_then: str
+    session: PostgresSession, target: TargetTable, found: Look, gone: Mapping[str, int], rows: _Named
 ) -> None:
-    """The same where rows have no key: so many of each."""
-    counts = [(d.kind, str(d.key["row"]), n) for d, n in zip(found.differences, found.counts, strict=True)]
-    missing = {row: n for kind, row, n in counts if kind == "missing"}
+    """The same where rows have no key: so many of each.
+
+    Args:
+        gone: How many rows to delete of each digest.
+        rows: All rows that the target is to hold.
+    """
     columns = [target.schema.by_name[name] for name in found.columns]
-    session.delete_equal(target, digest_of_row(columns), {row: n for kind, row, n in counts if kind == "extra"})
-    query = f"SELECT r.*, {digest(columns, 'r')} FROM ({rows_then}) r"
-    for batch in at_source.stream(query, doing=f"read table {found.chunk.table}"):
+    missing = {
+        str(d.key["row"]): n for d, n in zip(found.differences, found.counts, strict=True) if d.kind == "missing"
+    }
+    session.delete_equal(target, digest_of_row(columns), gone)
+    for batch, names in rows:
         taken: list[int] = []
-        for place, row in enumerate(batch.columns[-1].to_pylist()):
+        for place, name in enumerate(names):
             # As often as it is missing, from whichever of its equals comes first.
-            taken += [place] * missing.pop(row, 0)
+            taken += [place] * missing.pop(name, 0)
         if taken and all(column.is_generated for column in columns):
             session.load_defaults(target, len(taken))
         elif taken:
-            picked = batch.take(pa.array(taken))
-            session.load(target, pa.Table.from_arrays(picked.columns[:-1], found.columns))
+            session.load(target, pa.Table.from_batches([batch]).take(pa.array(taken)))
 
 
 def _table_of(keys: Sequence[object], names: Sequence[str]) -> pa.Table:

@@ -70,7 +70,7 @@ class PostgresComparer:
             session.connection.execute(f"SET LOCAL lock_timeout = {_PATIENCE_MS}")
             cuts = self._cuts(readers)
             found = bring(session, readers, compared, self._origin(readers, compared, cuts))
-            if compared.source.primary_key is None:
+            if compared.shape.primary_key is None:
                 note_held(session.connection, self.process, compared.target.name)
             return _result(found)
 

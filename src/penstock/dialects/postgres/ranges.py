@@ -112,6 +112,11 @@ def wanted_rows(readers: Readers, compared: Range, origin: Origin, chunk: Chunk)
         yield rule.rows(batch).select(columns)
 
 
+def names_of_rows(rows: pa.RecordBatch, columns: Sequence[str]) -> list[str]:
+    """What stands for each row in a `Difference` where a rule has made them and they have no key."""
+    return [_name_of(row) for row in _rows(rows.select(columns))]
+
+
 def _comparable(readers: Readers, source: TableSchema, target: TableSchema, chunk: Chunk) -> Chunk:
     """Have a range mean the same rows on both sides: what lies between two keys depends on their collations."""
     if chunk.is_bounded and _collations(readers.source, source) != _collations(readers.target, target):
@@ -204,9 +209,9 @@ def _look_through_rule(readers: Readers, compared: Range, origin: Origin, chunk:
     return len(wanted), [(difference, 1) for difference in found]
 
 
-def _rows(table: pa.Table) -> list[tuple[str | None, ...]]:
+def _rows(table: pa.Table | pa.RecordBatch) -> list[tuple[str | None, ...]]:
     if table.num_columns == 0:
-        return [()] * len(table)
+        return [()] * table.num_rows
     return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
