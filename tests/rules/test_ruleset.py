@@ -78,6 +78,7 @@ def test_names_lead_to_the_target_and_back(source: str, target: str) -> None:
     assert rules.target_name(name(source)) == name(target)
     # A table public.clients would get that name as well.
     assert rules.source_names(name(target))[0] == name(source)
+    assert rules.likely_sources(name(target)) == [name(source)]
 
 
 def test_a_part_with_a_dot_leads_there_and_back() -> None:

@@ -225,7 +225,7 @@ class Pipeline(Capturing):
 
     def origins(self, table: TableName) -> Sequence[TableName]:
         """What a table at the target may be called at the source, where that is another name."""
-        names = self._rules.source_names(table) if self._rules is not None else [table]
+        names = self._rules.likely_sources(table) if self._rules is not None else [table]
         return [name for name in names if name != table]
 
     def errors(self) -> ErrorQueue:

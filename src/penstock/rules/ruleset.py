@@ -69,6 +69,11 @@ class RuleSet:
         named = dict.fromkeys(name for name in (*candidates, target) if name is not None)
         return [name for name in named if self.takes(name) and self.target_name(name) == target]
 
+    def likely_sources(self, target: TableName) -> list[TableName]:
+        """The same, but where the file names a table that gets this name, only that one: it is most likely there."""
+        names = self.source_names(target)
+        return [name for name in names if any(entry.pattern.table == name for entry in self.entries)] or names
+
     def refuse_collisions(self, sources: Iterable[TableName]) -> None:
         """Make sure that no two tables have one name at the target.
 
