@@ -248,6 +248,32 @@ def test_a_gap_is_told_of_the_table_at_the_target() -> None:
     assert [made[name][0].as_py() for name in (c.OP, c.TABLE_NAME, c.TABLE_VERSION)] == ["gap", "clients", NO_VERSION]
 
 
+@pytest.mark.parametrize(
+    "settings", [{"rows": "region = 'EU'"}, {"add": {"x": "region"}}, {"keep": ["id"]}, {"rename": {"id": "reason"}}]
+)
+def test_the_reason_of_a_gap_passes_as_it_is(settings: Any) -> None:
+    reason = {"reason": "partition public.p1 was detached"}
+    other = [insert("customers", **ANN), Lcr("gap", "customers", reason, None), delete("customers", **ANN)]
+
+    made = put_through(rule_of(TABLE, **settings), T(1, *other))
+
+    assert made[1] == ("gap", reason, None)
+    assert [op for op, _, _ in made] == ["insert", "gap", "delete"]
+
+
+def test_a_partition_that_is_truncated_leaves_a_gap_and_empties_nothing_else() -> None:
+    whole, part = schema(TYPES), schema(TYPES, TableName("public", "part"))
+    for settings in ({"to": "far.whole"}, {"rows": "region = 'EU'"}, {"drop": ["ssn"]}):
+        rule = rule_set({"tables": {"public.customers": settings}}).rule(part, whole)
+        assert rule is not None
+        assert put_through(rule, T(1, truncate("part"))) == [
+            ("gap", {"reason": "partition public.part was truncated"}, None)
+        ]
+    kept = rule_set({"tables": {"public.customers": {"operations": ["insert"]}}}).rule(part, whole)
+    assert kept is not None
+    assert put_through(kept, T(1, truncate("part"))) == []
+
+
 @pytest.mark.parametrize("settings", [{"rows": "region = 'EU'"}, {"add": {"x": "region"}}, {"rows": "id = 1"}])
 @pytest.mark.parametrize(
     "change",

@@ -113,7 +113,8 @@ class RuleSet:
         settings, target = self._settings(root.name), self.target_name(root.name)
         if not settings.changes_rows and target == root.name:
             return None
-        return make_rule(table, target, settings, is_current=is_current, named=self._name_of_columns)
+        rule = make_rule(table, target, settings, is_current=is_current, named=self._name_of_columns)
+        return replace(rule, is_partition=table.name != root.name)
 
     def concerns(self, source: TableName) -> bool:
         """Whether anything is said of a table that is processed, or of its name."""

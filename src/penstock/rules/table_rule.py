@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -110,6 +111,7 @@ class TableRule:
         added: Further columns by their names; each looks at the row as it is at the source.
         step: What is done last.
         refusal: Why no change of this version can be put through the rule.
+        is_partition: The table is a part of the one that has the rule, and so has a TRUNCATE of its own.
     """
 
     source: TableSchema
@@ -121,6 +123,7 @@ class TableRule:
     added: Mapping[str, Expression] = field(default_factory=dict)
     step: Step | None = None
     refusal: PenstockError | None = None
+    is_partition: bool = False
 
     def numbered(self, version: int) -> TableRule:
         """The same rule, whose changes come out with another version."""
@@ -161,6 +164,28 @@ class TableRule:
 
     def transform(self, changes: Changes) -> Changes:
         """Do what `changes` does, without the columns of the stream that are the same for all."""
+        is_row = changes.is_op(*ROW_OPS)
+        if is_row.all():
+            return self._transform_rows(changes)
+        # What is about the table as a whole passes as it is: the old image of a gap is no row, but says why it is one.
+        made = self._transform_rows(replace(changes, before=pc.if_else(pa.array(is_row), changes.before, _NULL)))
+        others = ~made.is_op(*ROW_OPS)
+        kept = changes.before.filter(pa.array(np.isin(changes.row, made.row[others])))
+        return self._without_part(replace(made, before=_put(made.before, others, kept)))
+
+    def _without_part(self, changes: Changes) -> Changes:
+        """Make a TRUNCATE of a partition a gap: the target has one table for all of them, which it must not empty."""
+        truncates = changes.is_op(Op.TRUNCATE)
+        if not self.is_partition or not truncates.any():
+            return changes
+        reason = json.dumps({"reason": f"partition {self.source.name} was truncated"}, ensure_ascii=False)
+        return replace(
+            changes,
+            op=np.where(truncates, np.int32(_OPS.index(Op.GAP)), changes.op),
+            before=pc.if_else(pa.array(truncates), reason, changes.before),
+        )
+
+    def _transform_rows(self, changes: Changes) -> Changes:
         if self.refusal is not None and changes.is_op(*ROW_OPS).any():
             raise self.refusal
         seen = self._look(changes)
