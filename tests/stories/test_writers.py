@@ -296,6 +296,28 @@ def test_a_captured_table_becomes_a_partition(watched: Lab) -> None:
     assert [(row["op"], row["table_name"]) for row in watched.changes()][-1] == ("truncate", "a")
 
 
+def test_a_table_that_is_made_filled_and_attached_in_one_transaction(watched: Lab) -> None:
+    """Its rows were never inserted into the root, unlike those of a partition that was made as one and filled then."""
+    set_up(
+        watched,
+        "CREATE TABLE m (id int PRIMARY KEY, v int NOT NULL DEFAULT 5) PARTITION BY RANGE (id);"
+        "CREATE TABLE one (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+    )
+    watched.source.execute(
+        "CREATE TABLE a (LIKE m INCLUDING ALL); INSERT INTO a VALUES (1, 1);"
+        "ALTER TABLE m ATTACH PARTITION a FOR VALUES FROM (1) TO (10)"
+    )
+    watched.source.execute(
+        "CREATE TABLE b PARTITION OF m (v DEFAULT 7) FOR VALUES FROM (10) TO (20); INSERT INTO b VALUES (11, 1);"
+        "ALTER TABLE b ADD CHECK (v > 0); ALTER TABLE b ALTER v SET DEFAULT 9"
+    )
+    watched.source.execute(
+        "CREATE TABLE one_a PARTITION OF one FOR VALUES FROM (1) TO (10); INSERT INTO one VALUES (1)"
+    )
+    assert follow(watched) == []
+    assert gaps(watched) == [("m", "partition public.a was attached")]
+
+
 def test_partitions_that_leave_with_rows(watched: Lab) -> None:
     set_up(
         watched,

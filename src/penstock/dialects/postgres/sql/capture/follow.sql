@@ -140,16 +140,22 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET jit = off AS $$
     SELECT c.relid, c.definition FROM {set}.captured_now c WHERE c.root = rel AND c.relid <> rel AND c.mode LIKE 'partition%'
   ), tree AS (
     SELECT t.relid FROM {set}.partitions(rel) t JOIN pg_class k ON k.oid = t.relid WHERE t.level > 0 AND k.relkind = 'r'
+  ), unknown AS (
+    -- A partition that was made as one got its columns by the transaction that put it below the root, and before that.
+    -- One that is attached gets all of them anew with its place: each is noted to be inherited.
+    SELECT k.oid AS relid, k.relfilenode, EXISTS (
+      SELECT FROM pg_attribute a WHERE a.attrelid = k.oid AND a.attnum > 0 AND y.xmin = i.xmin AND a.xmin = i.xmin
+      AND a.cmin::text::bigint < i.cmin::text::bigint
+    ) AS is_made_so
+    FROM tree t JOIN pg_class k ON k.oid = t.relid JOIN pg_type y ON y.oid = k.reltype JOIN pg_inherits i ON i.inhrelid = t.relid
+    WHERE t.relid NOT IN (SELECT relid FROM known)
   )
-  -- A partition that was made as one came into being together with its place below the root; and where a TRUNCATE was
-  -- not watched, its file has another number than itself.
-  SELECT format('partition %s was attached', t.relid::regclass)
-  FROM tree t JOIN pg_class k ON k.oid = t.relid JOIN pg_type y ON y.oid = k.reltype JOIN pg_inherits i ON i.inhrelid = t.relid
-  WHERE t.relid NOT IN (SELECT relid FROM known) AND y.xmin <> i.xmin AND pg_relation_size(t.relid) > 0
+  SELECT format('partition %s was attached', u.relid::regclass)
+  FROM unknown u WHERE NOT u.is_made_so AND pg_relation_size(u.relid) > 0
   UNION ALL
-  SELECT format('partition %s was emptied or rewritten before it was watched', t.relid::regclass)
-  FROM tree t JOIN pg_class k ON k.oid = t.relid JOIN pg_type y ON y.oid = k.reltype JOIN pg_inherits i ON i.inhrelid = t.relid
-  WHERE t.relid NOT IN (SELECT relid FROM known) AND y.xmin = i.xmin AND k.relfilenode <> k.oid
+  -- Where a TRUNCATE was not watched, its file has another number than itself.
+  SELECT format('partition %s was emptied or rewritten before it was watched', u.relid::regclass)
+  FROM unknown u WHERE u.is_made_so AND u.relfilenode <> u.relid
   UNION ALL
   SELECT format('partition %I.%I was %s', n.definition ->> 'schema', n.definition ->> 'name',
     CASE WHEN k.oid IS NULL THEN 'dropped' ELSE 'detached' END)
