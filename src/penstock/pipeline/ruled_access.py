@@ -7,12 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from penstock import change as c
-from penstock.change import NO_VERSION, Op, TableName
+from penstock.change import NO_VERSION, TableName
 from penstock.errors import OperatorError
-from penstock.history import RESYNC
 from penstock.rules.stream import StreamRules
 from penstock.rules.table_rule import TableRule
 from penstock.schema import TableSchema
@@ -63,15 +60,10 @@ class RuledVersion(TableVersion):
 
 @dataclass(frozen=True)
 class RuledReader:
-    """Implements `stream.Reader`.
-
-    Attributes:
-        partitions: Those of tables that rules concern: the target has their rows in one table with all others.
-    """
+    """Implements `stream.Reader`."""
 
     inner: Reader
     rules: StreamRules
-    partitions: frozenset[TableName] = frozenset()
 
     def open(self) -> None:
         """Open what the first `read` would have to wait for."""
@@ -83,26 +75,8 @@ class RuledReader:
         return True
 
     def read(self, part: Slice, *, with_key: bool = True) -> Iterator[pa.RecordBatch]:
-        """Yield what becomes of the changes of a slice; see `stream.Reader.read`.
-
-        Raises:
-            OperatorError: A rule cannot tell what becomes of a change.
-        """
-        return self.rules.apply(map(self._refuse_emptied, self.inner.read(part, with_key=with_key)))
-
-    def _refuse_emptied(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a batch, unless a partition was truncated alone: which rows at the target are its, nobody knows."""
-        if self.partitions and Op.TRUNCATE in (ops := batch[c.OP].dictionary_encode()).dictionary.to_pylist():
-            emptied = batch.filter(pc.equal(ops, Op.TRUNCATE.value)).select([c.SCHEMA_NAME, c.TABLE_NAME])
-            for row in emptied.to_pylist():
-                name = TableName(row[c.SCHEMA_NAME], row[c.TABLE_NAME])
-                if name in self.partitions:
-                    raise OperatorError(
-                        f"partition {name} was truncated alone, of a table that rules concern: the target has no such"
-                        " partition",
-                        do=RESYNC,
-                    )
-        return batch
+        """Yield what becomes of the changes of a slice; see `stream.Reader.read`."""
+        return self.rules.apply(self.inner.read(part, with_key=with_key))
 
 
 class _Access(SourceAccess, ReaderAccess, Protocol):
@@ -131,9 +105,7 @@ class RuledAccess:
                 rules[table.name, table.version] = version.rule
                 # A gap names its table, and no version of it.
                 rules[table.name, NO_VERSION] = version.rule
-        ruled = (version.captured for version in versions if version.rule is not None)
-        partitions = frozenset(captured.table.name for captured in ruled if captured.is_partition)
-        return RuledReader(reader, StreamRules(rules), partitions)
+        return RuledReader(reader, StreamRules(rules))
 
     def chunk_reader(self, source: CopySource) -> RuledChunkReader:
         """Return a reader of chunks."""
