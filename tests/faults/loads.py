@@ -19,6 +19,7 @@ import psycopg
 from bench.workloads import HOT, MIXED
 
 from penstock.demo.servers import EmbeddedPostgres
+from tests.faults.watching import Watcher
 from tests.program import await_true
 
 CUSTOMERS = 2_000
@@ -134,6 +135,23 @@ class Load:
                     )
                 self._process.wait()
                 self._ended.wait(0.3)
+
+
+class Sweeps(Watcher):
+    """Marks all accounts in one transaction, now and then, while the block runs: more than is done in a moment."""
+
+    def __init__(self, url: str, *, every_s: float) -> None:
+        super().__init__("sweeps")
+        self._url = url
+        self._every_s = every_s
+        self.done = 0
+
+    def watch(self, ended: threading.Event) -> None:
+        """Sweep on until told to end."""
+        with psycopg.connect(self._url, autocommit=True, application_name="sweeps") as connection:
+            while not ended.wait(self._every_s):
+                connection.execute("UPDATE pgbench_accounts SET filler = %s", [str(self.done)])
+                self.done += 1
 
 
 def sessions(url: str, application_name: str) -> list[int]:

@@ -35,6 +35,7 @@ HALVES = {
     "no items": ([PAID, ORDER, OTHER, NOTED], "three items"),
     "not paid": ([ORDER, ITEMS.replace("%s", "3"), OTHER, NOTED], "is an order"),
     "other order": ([PAID, ORDER, ITEMS.replace("%s", "3"), NOTED], "paid is in the orders"),
+    "swept in part": (["UPDATE pgbench_accounts SET filler = '1' WHERE aid > 100"], "marked by the same one"),
     "not noted": (TPC_B[:-1], "is in the journal"),
     "noted only": ([NOTED], "is in the journal"),
     "doubled": ([*TPC_B, *TPC_B], "more transactions than"),

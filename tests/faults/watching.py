@@ -20,6 +20,11 @@ class Watcher(ABC):
     def watch(self, ended: threading.Event) -> None:
         """Watch until the event is set."""
 
+    def end(self) -> None:
+        """Stop watching, perhaps before the end of the block."""
+        self._ended.set()
+        self._thread.join()
+
     def __enter__(self) -> Self:
         self._thread.start()
         return self
@@ -27,8 +32,7 @@ class Watcher(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ended.set()
-        self._thread.join()
+        self.end()
         if kind is None and self.failure is not None:
             raise self.failure
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import psycopg
@@ -51,6 +52,10 @@ RULES = (
         f" (SELECT sum(total) AS total, count(*) - {SEEDED} AS placed FROM orders) o",
     ),
     Rule(
+        "sweep: all accounts were marked by the same one",
+        "SELECT count(DISTINCT filler) - 1 FROM pgbench_accounts",
+    ),
+    Rule(
         "each transaction is in the journal",
         "SELECT abs((SELECT count(*) FROM journal) - (SELECT count(*) FROM pgbench_history)"
         f" - (SELECT count(*) FROM orders WHERE id > {SEEDED}))",
@@ -67,12 +72,12 @@ RULES = (
 )
 
 
-def look(connection: psycopg.Connection, *, in_order: bool) -> list[str]:
+def look(connection: psycopg.Connection, *, in_order: bool, rules: Sequence[Rule] = RULES) -> list[str]:
     """Look once; returns the rules that do not hold in this snapshot."""
     broken = []
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        for rule in RULES:
+        for rule in rules:
             if in_order or not rule.in_order_only:
                 row = connection.execute(rule.query).fetchone()
                 if row is None or row[0] != 0:
@@ -83,9 +88,10 @@ def look(connection: psycopg.Connection, *, in_order: bool) -> list[str]:
 class Witness(Watcher):
     """Looks while the block runs, whatever becomes of the server in between."""
 
-    def __init__(self, url: str, *, in_order: bool) -> None:
+    def __init__(self, url: str, *, in_order: bool, rules: Sequence[Rule] = RULES) -> None:
         super().__init__("witness")
         self._url = url
+        self._rules = rules
         self.in_order = in_order
         self.looks = 0
         self.torn: list[str] = []
@@ -109,7 +115,7 @@ class Witness(Watcher):
     def _look_on(self, connection: psycopg.Connection, ended: threading.Event) -> None:
         while not ended.is_set():
             began = time.monotonic()
-            self.torn += look(connection, in_order=self.in_order)
+            self.torn += look(connection, in_order=self.in_order, rules=self._rules)
             self.looks += 1
             # The machine is to do something else as well.
             ended.wait(max(0.05, 2 * (time.monotonic() - began)))

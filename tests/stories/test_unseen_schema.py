@@ -6,6 +6,7 @@ import random
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import psycopg
@@ -110,17 +111,34 @@ def a_schema(chance: random.Random) -> list[Table]:
     return tables
 
 
-def write(url: str, tables: list[Table], seed: int, until: threading.Event, done: list[int]) -> None:
-    """Commit random transactions, a part of them rolled back, with savepoints in between."""
+def write(
+    url: str,
+    tables: list[Table],
+    seed: int,
+    until: threading.Event,
+    done: list[int],
+    *,
+    first: str = "SELECT",
+    last: str = "SELECT",
+) -> None:
+    """Commit random transactions, a part of them rolled back, with savepoints in between.
+
+    Args:
+        first, last: What each begins and ends with; {n} stands for its number.
+    """
     chance = random.Random(seed)
+    numbers = count(1)
     with psycopg.connect(url, autocommit=True) as connection:
         while not until.wait(0.02):
+            number = next(numbers)
             try:
                 with connection.transaction(force_rollback=chance.random() < 0.1):
+                    connection.execute(first.format(n=number))
                     for _ in range(chance.randint(1, 6)):
                         table = chance.choice(tables)
                         with connection.transaction(force_rollback=chance.random() < 0.05):
                             connection.execute(table.statement(chance))
+                    connection.execute(last.format(n=number))
                 done.append(1)
             except (psycopg.errors.IntegrityError, psycopg.errors.DeadlockDetected):
                 # The source refused the whole transaction: a key taken, a parent gone, a deadlock.
