@@ -58,6 +58,15 @@ class SmallDisk:
         finally:
             filler.unlink()
 
+    @contextlib.contextmanager
+    def read_only(self) -> Iterator[None]:
+        """Let nobody write while the block runs, not even root."""
+        subprocess.run(["mount", "-o", "remount,ro", self.folder], check=True)
+        try:
+            yield
+        finally:
+            subprocess.run(["mount", "-o", "remount,rw", self.folder], check=True)
+
 
 @contextlib.contextmanager
 def refusing_to_grow(url: str, table: str) -> Iterator[None]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import resource
+import signal
 import subprocess
 import sys
 import time
@@ -92,5 +94,41 @@ def test_nothing_is_lost_doubled_or_torn(kills: int, tmp_path: Path) -> None:
     assert late.found == WANTED
 
 
+def publish_beyond_its_limit(folder: Path, most_bytes: int) -> None:
+    """Add one record, whose file grows beyond a limit at which the system kills the process in the middle of it."""
+    storage = LocalStorage(folder)
+    writer = ArchiveWriter(storage)
+    files = FileWriter(storage, Encoding.CHANGES, writer.acquire().epoch)
+    first = writer.last.end + 1
+    written = files.write_changes([stream(*(transaction(scn) for scn in range(first, first + 200)))])
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+    writer.commit(Scn(first + 199), written)
+
+
+@pytest.mark.parametrize("most_bytes", [0, 1, 700])
+def test_a_run_that_is_killed_within_a_record_leaves_none_and_the_next_one_goes_on(
+    most_bytes: int, tmp_path: Path
+) -> None:
+    archive = make_archive(LocalStorage(tmp_path), "shop", Encoding.CHANGES)
+
+    command = [sys.executable, "-m", __name__, str(tmp_path), str(most_bytes)]
+    killed = subprocess.run(command, cwd=Path(__file__).parents[2], check=False)
+
+    assert killed.returncode == -signal.SIGXFSZ
+    (half,) = (tmp_path / "log").glob(".*")
+    assert half.stat().st_size == most_bytes
+    log = Archive(LocalStorage(tmp_path))
+    assert (log.header, log.count_records(), log.record(1).end) == (archive, 1, START)
+    publish_on(tmp_path)
+    follower = Follower(tmp_path)
+    follower.read_on()
+    assert follower.found == WANTED
+
+
 if __name__ == "__main__":
-    publish_on(Path(sys.argv[1]))
+    if len(sys.argv) == 2:
+        publish_on(Path(sys.argv[1]))
+    else:
+        publish_beyond_its_limit(Path(sys.argv[1]), int(sys.argv[2]))

@@ -30,7 +30,7 @@ version: 1
 name: {name}
 connections: {{shop: {{type: postgres, url: "${{env:URL}}"}}}}
 capture: {{source: trigger_queue, connection: shop, tables: ["public.*"]}}
-publish: {{to: files, path: archive, format: {format}}}
+publish: {{to: files, path: archive, format: {format}, max_age_s: 0}}
 """
 
 RESTORING = """
@@ -74,9 +74,14 @@ class Restoring:
         return pipeline
 
     @property
+    def archive(self) -> Archive:
+        """The archive as it is now."""
+        return Archive(open_storage(str(self.folder / "archive")))
+
+    @property
     def last(self) -> Record:
         """The last record of the archive."""
-        archive = Archive(open_storage(str(self.folder / "archive")))
+        archive = self.archive
         return archive.record(archive.count_records())
 
     def publish(self) -> None:
