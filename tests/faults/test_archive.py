@@ -34,7 +34,7 @@ Fault = Callable[[], AbstractContextManager[None]]
 
 @contextmanager
 def refused_by_the_system(number: int) -> Iterator[None]:
-    """Have every write of this process fail for that reason; those of the tasks, which write data files, succeed."""
+    """Have every write of this process fail for that reason; those of tasks, which write data files, succeed."""
 
     def fail(_: int) -> None:
         raise OSError(number, os.strerror(number))

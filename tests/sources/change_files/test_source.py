@@ -198,6 +198,35 @@ def test_a_process_goes_on_where_it_stood_whatever_came_later(tmp_path: Path) ->
         assert one_source.next_slice(Scn(13), Limit(), anchor=found.anchor) is not None
 
 
+def test_a_process_that_broke_off_inside_a_slice_of_many_records_goes_on_from_there(published: Path) -> None:
+    source = ChangeFiles(archive(published))
+    origin = source.join(history()).origin
+    first, *_ = slices(published, Limit(max_changes=1))
+    (rest,) = slices(published, Limit(), first.end)
+    assert len(rest.commit_scns) > 3
+
+    for position in rest.commit_scns[:-1].tolist():
+        # What the ledger says then: the cut before the slice, and that behind it of which a part is applied.
+        broke_off = History(ANYONE, origin, Scn(position), first.anchor, rest.cut, is_new=False)
+        found = source.join(broke_off)
+        assert found.position == position
+        part = ChangeFiles(archive(published)).next_slice(Scn(position), Limit(), anchor=found.anchor)
+        assert part is not None
+        assert part.commit_scns.tolist() == [scn for scn in rest.commit_scns.tolist() if scn > position]
+
+
+def test_a_process_that_broke_off_inside_a_slice_of_another_archive_is_refused(published: Path, tmp_path: Path) -> None:
+    source = ChangeFiles(archive(published))
+    origin = source.join(history()).origin
+    first, *_ = slices(published, Limit(max_changes=1))
+    (rest,) = slices(published, Limit(), first.end)
+    other = Anchor(first.end, "0" * 64)
+    with pytest.raises(OperatorError, match="does not hold what follows position 7"):
+        source.join(History(ANYONE, origin, Scn(7), other, rest.cut, is_new=False))
+    with pytest.raises(OperatorError, match="restored to an older state"):
+        source.join(History(ANYONE, origin, Scn(7), first.anchor, Anchor(rest.end, "0" * 64), is_new=False))
+
+
 def test_a_process_that_has_followed_another_archive_is_refused(published: Path, tmp_path: Path) -> None:
     publish(LocalStorage(tmp_path))
     origin = ChangeFiles(archive(tmp_path)).join(history()).origin

@@ -67,7 +67,7 @@ class ChangeFiles:
         facts = self._facts(history)
         if history.is_new and history.origin is None:
             return Joined(facts.origin, facts.first.scn, facts.first)
-        return joined(history, facts, where=self._archive.label)
+        return joined(self._brought_forward(history, facts.base), facts, where=self._archive.label)
 
     def hold_against(self, history: History) -> None:
         """Make sure that a process's history is that of the archive; otherwise raise as `join` does."""
@@ -203,6 +203,18 @@ class ChangeFiles:
             has_newest=newest is not None and newest == self._cut_before(newest.scn),
             earlier=None,
         )
+
+    def _brought_forward(self, history: History, base: Anchor | None) -> History:
+        """Have a history know the last cut at or before its position, where it knows an earlier one of this archive.
+
+        A slice is of many records, each of which is a cut. A run that broke off inside a slice has applied some of its
+        transactions, and moved the position with them, but has written down the cut before the slice only. That what
+        lies between is what it was, `newest` shows, the cut behind the slice: each record names the one before it.
+        """
+        known = history.anchor
+        if known is None or known.scn > history.position or self._cut_before(known.scn) != known:
+            return history
+        return replace(history, anchor=base)
 
     def _last_cut(self) -> Anchor:
         count = self._archive.count_records()
