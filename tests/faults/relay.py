@@ -187,17 +187,14 @@ class Relay:
             return int(row[0])
 
     def left_behind(self) -> int:
-        """How many files runs were killed over: half written, or written and named by no record."""
+        """How many files killed runs have left: half written ones, and data files that no record names."""
         named: set[str] = set()
         for record in self.archive.records():
             named.update(file.name for file in record.files)
             named.update(file.name for copy in record.copies for file in copy.files)
-        found = 0
-        for folder in ("changes", "copies", "log", "tables"):
-            for path in (self.archive_folder / folder).iterdir():
-                found += path.name.startswith(".")
-                found += folder in ("changes", "copies") and f"{folder}/{path.name}" not in named and path.suffix != ""
-        return found
+        written = (path for folder in ("changes", "copies") for path in (self.archive_folder / folder).iterdir())
+        unnamed = {path for path in written if f"{path.parent.name}/{path.name}" not in named}
+        return len(unnamed | set((self.archive_folder / "log").glob(".*")))
 
     def report(self) -> str:
         """The kills by half and by what the run was about."""

@@ -1,4 +1,4 @@
-"""What can happen to an archive of change files, and to the runs on either side: nothing is lost, and it is said why."""
+"""What can happen to an archive of change files, and to runs on either side: nothing is lost, and it is said why."""
 
 from __future__ import annotations
 
