@@ -6,20 +6,19 @@ Nothing is set up, nobody is waited for, and nothing can be compared: there are 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from penstock.archive import Archive
 from penstock.change import TableName
 from penstock.dialects.base import DatabasePlan
 from penstock.errors import OperatorError
-from penstock.patterns import TablePattern
 from penstock.position import Anchor, Scn
-from penstock.schema import Column, ForeignKey, TableSchema, Unique
+from penstock.schema import TableSchema
 from penstock.sources.change_files.copy import StoredOrigin
 from penstock.sources.change_files.source import ChangeFiles, ChangeFilesAccess
 from penstock.sources.change_files.span import Bound, find_span
+from penstock.sources.told import Told
 from penstock.storage import Storage
-from penstock.stream import StoredCopy, TableVersion
+from penstock.stream import StoredCopy
 
 
 class ChangeFilesSide:
@@ -29,8 +28,7 @@ class ChangeFilesSide:
         """Stand for the archive at a place; nothing is touched yet."""
         self._storage = storage
         self._archive = Archive(storage)
-        self._versions: Sequence[TableVersion] = ()
-        self._by_name: Mapping[TableName, Sequence[TableSchema]] = {}
+        self._count, self._known = 0, Told(())
 
     @property
     def label(self) -> str:
@@ -48,40 +46,21 @@ class ChangeFilesSide:
         Raises:
             OperatorError: A pattern means no table; or there is no archive.
         """
-        known = {version.table.name for version in self._tables() if not version.is_partition}
-        found: set[TableName] = set()
-        unknown = []
-        for pattern in map(TablePattern.parse, patterns):
-            matched = {table for table in known if pattern.matches(table)}
-            found |= matched
-            if not matched:
-                unknown.append(repr(pattern.text))
-        if unknown:
-            raise OperatorError(
-                f"no table of the archive matches {', '.join(unknown)}",
-                where=f"capture.tables, {self.label}",
-                do="the archive knows a table from when the run that publishes has copied it; names are taken as they"
-                " stand in the catalogue of its source",
-            )
-        return sorted(found)
+        return self._told.match(
+            patterns,
+            kind="archive",
+            where=self.label,
+            do="the archive knows a table from when the run that publishes has copied it; names are taken as they"
+            " stand in the catalogue of its source",
+        )
 
     def describe(self, tables: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
         """Describe tables as the archive knew them last, so that they take what was written under earlier versions."""
-        return {name: _of_all_times(versions) for name in tables if (versions := self._versions_of(name))}
+        return self._told.describe(tables)
 
     def plan(self, tables: Sequence[TableName], row_triggers: Sequence[str]) -> DatabasePlan:
         """Plan nothing: an archive is read as it is. Notes say which keys of a table do not hold for all of it."""
-        plan = DatabasePlan(self.label)
-        for name, table in self.describe(tables).items():
-            last = max(self._versions_of(name), key=lambda version: version.version)
-            lost = [repr(key.name) for key in last.all_uniques if key not in table.all_uniques]
-            lost += [repr(key.name) for key in last.foreign_keys if key not in table.foreign_keys]
-            if lost:
-                plan.notes.append(
-                    f"table {name} is described without {', '.join(lost)}, which it did not have from its beginning; it"
-                    " can be added at the target once the changes that were made without it are applied"
-                )
-        return plan
+        return self._told.plan(tables, label=self.label)
 
     def explain(self, tables: Sequence[TableName]) -> Sequence[str]:
         """No rule concerns any of the tables."""
@@ -159,51 +138,10 @@ class ChangeFilesSide:
         """What a copy is read from."""
         return StoredOrigin(self._archive, copy)
 
-    def _versions_of(self, name: TableName) -> Sequence[TableSchema]:
-        self._tables()
-        return self._by_name.get(name, ())
-
-    def _tables(self) -> Sequence[TableVersion]:
+    @property
+    def _told(self) -> Told:
         source = ChangeFiles(self._archive)
-        if source.count_tables() != len(self._versions):
-            self._versions = source.tables()
-            by_name: dict[TableName, list[TableSchema]] = {}
-            for version in self._versions:
-                by_name.setdefault(version.table.name, []).append(version.table)
-            self._by_name = by_name
-        return self._versions
-
-
-def _of_all_times(versions: Sequence[TableSchema]) -> TableSchema:
-    """The last version, with every column that another one had, and without what does not hold for all of them.
-
-    A column that one of them lacks may be null: a row that was written then has no value for it. A key is kept if all
-    have it.
-    """
-    ordered = sorted(versions, key=lambda table: table.version, reverse=True)
-    last = ordered[0]
-    columns: dict[str, Column] = {}
-    for table in ordered:
-        for column in table.columns:
-            columns.setdefault(column.name, column)
-
-    def may_be_null(name: str) -> bool:
-        return any(name not in table.by_name or table.by_name[name].is_nullable for table in versions)
-
-    def is_primary(key: Unique) -> bool:
-        return all(table.primary_key is not None and table.primary_key.columns == key.columns for table in versions)
-
-    def is_unique(key: Unique) -> bool:
-        return all(key.columns in {other.columns for other in table.all_uniques} for table in versions)
-
-    def refers(key: ForeignKey) -> bool:
-        pair = key.columns, key.parent
-        return all(pair in {(other.columns, other.parent) for other in table.foreign_keys} for table in versions)
-
-    return replace(
-        last,
-        columns=tuple(replace(column, is_nullable=may_be_null(column.name)) for column in columns.values()),
-        primary_key=last.primary_key if last.primary_key is not None and is_primary(last.primary_key) else None,
-        uniques=tuple(filter(is_unique, last.uniques)),
-        foreign_keys=tuple(filter(refers, last.foreign_keys)),
-    )
+        if source.count_tables() != self._count:
+            versions = source.tables()
+            self._count, self._known = len(versions), Told(versions)
+        return self._known
