@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
 
+from penstock.beside import load
 from penstock.errors import ConfigError, OperatorError
-
-Function = Callable[[pa.Table], pa.Table]
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,7 @@ class Step:
             ConfigError: It is not.
         """
         try:
-            _load(self.name, self.folder)
+            load(self.name, self.folder)
         except Exception as exc:
             what = f"{type(exc).__name__}: {exc}"
             raise ConfigError(
@@ -56,7 +52,7 @@ class Step:
         """
         rows = pa.table(dict(columns))
         try:
-            made = _load(self.name, self.folder)(rows)
+            made = load(self.name, self.folder)(rows)
         except Exception as exc:
             # Neither its text nor what it came from: they may repeat a value.
             raise OperatorError(
@@ -92,18 +88,6 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def _array(values: pa.ChunkedArray) -> pa.Array:
     return values.chunk(0) if values.num_chunks == 1 else pa.concat_arrays(values.chunks or [pa.nulls(0, pa.string())])
-
-
-@cache
-def _load(name: str, folder: Path) -> Function:
-    module, _, function = name.partition(":")
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-    found = getattr(importlib.import_module(module), function)
-    if not callable(found):
-        raise TypeError(f"{function!r} is no function")
-    loaded: Function = found
-    return loaded
 
 
 def _line_of(error: Exception) -> str:
