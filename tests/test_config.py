@@ -237,7 +237,7 @@ def test_what_is_given_is_taken() -> None:
         (
             "  connection: source\n",
             "  path: archive\n",
-            "12: capture.path: only capture.source change_files has a path",
+            "12: capture.path: capture.source trigger_queue has no path, but a connection",
         ),
         ("source: trigger_queue", "source: change_files", "10: capture.path: is missing"),
         (
@@ -254,6 +254,17 @@ def test_what_is_given_is_taken() -> None:
             "source: trigger_queue\n  connection: source\n",
             "source: change_files\n  path: a\n  row_triggers: [a.b]\n",
             "13: capture.row_triggers: an archive has no triggers",
+        ),
+        ("source: trigger_queue", "source: a.b:c", "10: capture.path: is missing"),
+        (
+            "source: trigger_queue\n",
+            "source: a:b\n  path: a\n",
+            "13: capture.connection: a source of your own reads capture.path, through no connection",
+        ),
+        (
+            "source: trigger_queue\n  connection: source\n",
+            "source: a:b\n  path: a\n  row_triggers: [a.b]\n",
+            "13: capture.row_triggers: a source of your own has no triggers",
         ),
         ("version: 1", "version: 1\nversion: 1", "2: version is given twice"),
         ("  connection: target", "  connection: target\n  connection: target", "16: apply.connection is given twice"),
@@ -274,7 +285,7 @@ FAULTS = {
     ),
     "source: trigger_queue": (
         "source: log",
-        "11: capture.source: must be 'trigger_queue' or 'change_files', not 'log'",
+        "11: capture.source: must be 'trigger_queue', 'change_files' or module:name, not 'log'",
     ),
     "[public.*]": (
         "[a.b, c]",

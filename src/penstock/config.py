@@ -21,6 +21,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
 from penstock.apply.process import CommitSerialization
+from penstock.beside import NAME
 from penstock.errors import ConfigError
 from penstock.patterns import TablePattern, TableTemplate
 from penstock.storage import check_place
@@ -72,21 +73,23 @@ class CaptureConfig(_Part):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "if": {"properties": {"source": {"const": "change_files"}}},
-            "then": {"required": ["path"]},
-            "else": {"required": ["connection"]},
+            "if": {"properties": {"source": {"const": "trigger_queue"}}},
+            "then": {"required": ["connection"]},
+            "else": {"required": ["path"]},
         }
     )
 
-    source: Literal["trigger_queue", "change_files"] = Field(
+    source: str = Field(
+        pattern=rf"^(trigger_queue|change_files|{NAME})$",
         description="How changes are captured: trigger_queue by triggers, change_files from an archive of another"
-        " pipeline's"
+        " pipeline's; module:name in Python is a source of your own",
+        examples=["trigger_queue", "change_files"],
     )
     connection: str | None = Field(default=None, description="trigger_queue: name of the connection to capture from")
     path: str | None = Field(
         default=None,
         description="change_files: folder of the archive, which may be below that of this file, or an url of an"
-        " object store",
+        " object store; for a source of your own, the place that it reads",
     )
     tables: list[Pattern] = Field(
         min_length=1, description="Patterns schema.table with * and ?, names as they stand in the catalogue"
@@ -96,6 +99,27 @@ class CaptureConfig(_Part):
         description="Patterns of those tables that are mostly written one row at a time: row triggers cost such a"
         " statement less, and one that writes many rows more",
     )
+    _named_at: str = PrivateAttr(default="capture.source: ")
+    _folder: Path = PrivateAttr(default=Path())
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the source is Python of the user's own, by its name."""
+        return ":" in self.source
+
+    @property
+    def place(self) -> str:
+        """Where the source is named, as messages begin: `file:line: capture.source: `."""
+        return self._named_at
+
+    @property
+    def folder(self) -> Path:
+        """Where the pipeline file lies, and a module with a source beside it."""
+        return self._folder
+
+    def read_from(self, file: str, line: int, folder: Path) -> None:
+        """Remember where the source is named; for `place`."""
+        self._named_at, self._folder = f"{file}:{line}: {self._named_at}", folder
 
     @property
     def name(self) -> str:
@@ -178,7 +202,7 @@ class TableRuleConfig(_Part):
     )
     step: str | None = Field(
         default=None,
-        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        pattern=rf"^{NAME}$",
         description="module:function in Python, which takes and returns the rows as an Arrow table of texts",
     )
 
@@ -348,6 +372,7 @@ def parse(text: str, *, name: str, environment: Mapping[str, str], folder: Path 
         faults += [document.fault(error) for error in exc.errors()]
     if faults or config is None:
         raise _faults(name, faults)
+    config.capture.read_from(name, document.line("capture", "source"), folder)
     if config.rules is not None:
         config.rules.read_from(name, document.lines_below("rules"))
     return config.with_folder(folder)
@@ -425,6 +450,8 @@ class _Document:
                 what = str(error["ctx"]["error"])
             case "string_pattern_mismatch" if path[-1] == "step":
                 what = f"must be module:function{shown}"
+            case "string_pattern_mismatch" if path[-1] == "source":
+                what = f"must be 'trigger_queue', 'change_files' or module:name{shown}"
             case "string_pattern_mismatch":
                 what = f"must be lower-case letters, digits and underscores, at most 36, beginning with a letter{shown}"
             case _:
@@ -475,6 +502,10 @@ class _Document:
                     break
         return faults
 
+    def line(self, *path: str) -> int:
+        """The line of a setting."""
+        return self._line(path)
+
     def lines_below(self, part: str) -> Mapping[Path_, int]:
         """The line of everything in a part, by its path in there."""
         return {path[1:]: line for path, line in self._lines.items() if path[:1] == (part,)}
@@ -486,7 +517,7 @@ class _Document:
             return []
         match capture.get("source"):
             case "trigger_queue":
-                needed, odd = "connection", {"path": "only capture.source change_files has a path"}
+                needed, odd = "connection", {"path": "capture.source trigger_queue has no path, but a connection"}
             case "change_files":
                 needed = "path"
                 odd = {
@@ -495,6 +526,15 @@ class _Document:
                 }
                 if data.get("publish") is not None:
                     what = "publish: what comes from change files is published already; it can be applied"
+                    return [_Fault(self._line(("publish",)), what)]
+            case str(own) if ":" in own:
+                needed = "path"
+                odd = {
+                    "connection": "a source of your own reads capture.path, through no connection",
+                    "row_triggers": "a source of your own has no triggers",
+                }
+                if data.get("publish") is not None:
+                    what = "publish: what comes from a source of your own can be applied, but not published"
                     return [_Fault(self._line(("publish",)), what)]
             case _:
                 return []

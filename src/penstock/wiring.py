@@ -7,10 +7,11 @@ from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
-from penstock.config import PipelineConfig
+from penstock.beside import load, module_file
+from penstock.config import CaptureConfig, PipelineConfig
 from penstock.dialects.postgres.access import PostgresSource
 from penstock.dialects.postgres.sides import PostgresSourceSide, PostgresTargetSide
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, PenstockError
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.publication import Publication
 from penstock.pipeline.ruled import RuledDatabase, RuledStock
@@ -38,9 +39,12 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
     """Put a pipeline file to work, with the Java process that was begun for it; nothing is connected to yet."""
 
     def start_spark() -> SparkSession:
-        return start_session(
+        session = start_session(
             config.application_name, lanes=config.parallelism, settings=config.spark_settings, java=java
         )
+        if config.capture.is_own:
+            _send_own(session, config.capture)
+        return session
 
     rules = None
     if config.rules is not None:
@@ -57,10 +61,48 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
         database = _database(config)
         source = database if rules is None else RuledDatabase(database, rules)
     else:
-        stock = _PLACES[config.capture.source](_open_place(place, "capture.path"))
+        open_stock = _own(config.capture) if config.capture.is_own else _PLACES[config.capture.source]
+        stock = open_stock(_open_place(place, "capture.path"))
         source = stock if rules is None else RuledStock(stock, rules)
     target = _open(_TARGETS[_kind(config, config.apply.connection)], config, config.apply.connection)
     return Pipeline(config, source, target, start_spark, rules)
+
+
+def _own(capture: CaptureConfig) -> Callable[[Storage], StockedSource]:
+    """A source of the user's own.
+
+    Raises:
+        ConfigError: It cannot be loaded, or what it makes is no source.
+    """
+    do = "name a class or function as module:name, in one file beside the pipeline file or in what is installed"
+    try:
+        made = load(capture.source, capture.folder)
+        module_file(capture.source, capture.folder)
+    except Exception as exc:
+        what = f"{capture.place}cannot load {capture.source!r}: {type(exc).__name__}: {exc}"
+        raise ConfigError(what, do=do) from exc
+
+    def open_stock(storage: Storage) -> StockedSource:
+        try:
+            stock = made(storage)
+        except PenstockError:
+            raise
+        except Exception as exc:
+            what = f"{capture.place}{capture.source!r} failed: {type(exc).__name__}: {exc}"
+            raise ConfigError(what, do="it is called with a penstock.storage.Storage") from exc
+        if not isinstance(stock, StockedSource):
+            what = f"{capture.place}{capture.source!r} made {type(stock).__name__}, which is no source"
+            raise ConfigError(what, do="return a penstock.sources.recorded.RecordedSide, or another StockedSource")
+        return stock
+
+    return open_stock
+
+
+def _send_own(session: SparkSession, capture: CaptureConfig) -> None:
+    """Have a module that lies beside the pipeline file at the workers, where nothing of it is installed."""
+    file = module_file(capture.source, capture.folder)
+    if file is not None:
+        session.sparkContext.addPyFile(str(file))
 
 
 def _database(config: PipelineConfig) -> DatabaseSource:
