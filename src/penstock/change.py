@@ -54,7 +54,7 @@ ARROW_SCHEMA = pa.schema(
         pa.field(META, pa.string()),
     ]
 )
-"""The stream as Arrow record batches; `spark.schemas.CHANGES` is the same for Spark (design section 4)."""
+"""The stream as Arrow record batches; `spark.schemas.CHANGES` is the same for Spark."""
 
 
 NO_VERSION = 0

@@ -38,7 +38,7 @@ class Column:
         is_comparable: The type has an equality operator.
         is_exact: Equal values have equal canonical text. False for numeric (1.0 = 1.00) without a scale, jsonb...
         is_builtin: The database's own type: nobody else's cast, operator or function has anything to say of it.
-        is_key_usable: May be part of an all-columns key (A-67).
+        is_key_usable: May be part of an all-columns key.
         is_integer, is_decimal: Canonical text is a plain number, so equal values can be told by normalising it.
         notation: Equal in columns that read each other's canonical text for what it says; None where that is not known.
         to_text: SQL template, `{}` for the column, that yields canonical text.
@@ -92,7 +92,7 @@ class Unique:
 
     Attributes:
         columns: Empty when the index has an expression or a predicate: which rows it keeps apart cannot be
-            told from column values alone (A-45).
+            told from column values alone.
         operators: For each column, what is equal to the index, as `equal_sql` takes it.
         mentions: Every column it looks at.
         is_deferrable: Checked at commit, or at the end of the statement, instead of row by row.

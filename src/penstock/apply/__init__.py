@@ -1,1 +1,1 @@
-"""Applying changes to a target: whole transactions, in a legal order, exactly once. See spec rules A-1 and up."""
+"""Applying changes to a target: whole transactions, in a legal order, exactly once."""

@@ -25,14 +25,14 @@ COLUMN_MISSING = 26689
 TYPE_DIFFERS = 26689
 
 CONFLICTS = frozenset({UNIQUE_VIOLATED, FOREIGN_KEY_VIOLATED, CHILD_EXISTS, ROW_DIFFERS, ROW_MISSING})
-"""Errors that mean the target's rows are not what the source's were (A-80)."""
+"""Errors that mean the target's rows are not what the source's were."""
 
 
 class ApplyError(PenstockError):
     """A change cannot be applied; its transaction goes to the error queue.
 
     Attributes:
-        number: The portable number (apply.md section 0).
+        number: One of the numbers above, the same on every database.
         code: The database's own code, such as an SQLSTATE; None where we found it ourselves.
         found: The row as the target holds it, where one was found. For the error queue only, never for a log.
         column: The column whose value the target does not take, where the database named it.
@@ -85,8 +85,8 @@ class ApplyError(PenstockError):
 
 
 class ContentionError(RetryableError):
-    """Somebody else was in the way; the same work may succeed at once (A-38)."""
+    """Another session was in the way; the same work may succeed at once."""
 
 
 class SpeculationError(PenstockError):
-    """The set path met something it may not decide; the row path must (A-216)."""
+    """The set path met something it may not decide; the row path must."""

@@ -1,6 +1,6 @@
 """The coordinator's plan: which transactions may run side by side, and which must follow each other.
 
-Transactions that share a dependency value, at least one of them writing it (A-41), go into one lane, where they
+Transactions that share a dependency value, at least one of them writing it, go into one lane, where they
 are applied in commit order. Lanes share no such value, so they may run at the same time in any interleaving.
 """
 
@@ -20,7 +20,7 @@ class Dependencies:
         txn: Index of the transaction, in commit order.
         value: 64-bit hash of the value. Two values with one hash cost parallelism, never order.
         is_written: The transaction writes the value; otherwise it only refers to it.
-        barriers: Indexes of transactions that nothing may overtake in either direction (A-54, A-55).
+        barriers: Indexes of transactions that nothing may overtake in either direction.
     """
 
     txn: NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""The error queue, for people: see what could not be applied, mend the cause, retry (apply.md section 16)."""
+"""The error queue, for people: see what could not be applied, mend the cause, retry."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ErrorEntry:
     """A transaction in the error queue, without its changes.
 
     Attributes:
-        id: Names the entry within its target, `<process>.<number>` (A-135).
+        id: Names the entry within its target, `<process>.<number>`.
         message_number: The change that failed, counted from 1; 0 when it was none of them.
         table, op: Of that change.
         found: The row that the target held instead, or that stood in the way.
@@ -96,7 +96,7 @@ class RetrySession(RowWriter, Protocol):
         """Return the versions that the changes of a transaction were captured under."""
 
     def catalog(self, transaction: Transaction) -> TargetCatalog:
-        """Describe the tables that a transaction changes; one that was never copied counts as copied (A-137)."""
+        """Describe the tables that a transaction changes; one that was never copied counts as copied."""
 
 
 def retry(
@@ -117,7 +117,7 @@ def retry(
         Each entry, once it is applied.
 
     Raises:
-        OperatorError: One failed again; it stays, with the new reason, and so do those after it (A-139).
+        OperatorError: One failed again; it stays, with the new reason, and so do those after it.
     """
     with queue.retry_session() as session:
         for entry_id in entry_ids:

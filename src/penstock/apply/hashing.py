@@ -1,6 +1,6 @@
 """64-bit hashes of column values, a whole batch at a time.
 
-Equal values under the target's equality have equal hashes (A-44): numbers are normalised first, so 1.0 meets 1
+Equal values under the target's equality have equal hashes: numbers are normalised first, so 1.0 meets 1
 and 1.00. Types whose equality is looser than their text in other ways are not hashed at all, see `reader`.
 """
 

@@ -1,4 +1,4 @@
-"""Which columns tell the rows of a target table apart (A-67)."""
+"""Which columns tell the rows of a target table apart."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What apply writes down at the target, in the same transactions as the rows: the truth about what is applied.
 
 Everything at or below the low watermark is applied; above it only what the applied set names; nothing above the
-high watermark is (A-169). "Applied" includes what went to the error queue (A-14).
+high watermark is. A transaction that went to the error queue counts as applied.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LaneClaim:
 class Failure:
     """Why a transaction could not be applied.
 
-    `message_number` counts its changes from 1; 0 when the failure belongs to none of them (A-133).
+    `message_number` counts its changes from 1; 0 when the failure belongs to none of them.
     """
 
     message_number: int

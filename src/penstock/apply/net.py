@@ -1,7 +1,7 @@
 """The net effect of a group of transactions on one table: first before image, last after image of each row.
 
-Netting hides what happened in between, so it is only done where nothing that apply would notice can be hidden
-(design section 7, A-216): the images of each row must form a chain, and images that exist only in between and
+Netting hides what happened in between, so it is only done where nothing that apply would notice can be hidden:
+the images of each row must form a chain, and images that exist only in between and
 might have broken a constraint of the target are handed on as probes.
 """
 
@@ -69,7 +69,7 @@ class _Net:
         self._netting = netting
         rows = rows.combine_chunks()
         op = rows[c.OP]
-        # An update that changed nothing is no change to apply (A-131).
+        # An update that changed nothing is no change to apply.
         is_idle = pc.and_(pc.equal(op, Op.UPDATE), pc.fill_null(pc.equal(rows[c.AFTER], "{}"), False))
         if pc.any(is_idle).as_py():
             rows = rows.filter(pc.invert(is_idle)).combine_chunks()

@@ -26,7 +26,7 @@ from penstock.position import Anchor, Limit, Scn
 
 
 class CommitSerialization(StrEnum):
-    """Which transactions must commit at the target in the source's order (A-30)."""
+    """Which transactions must commit at the target in the source's order."""
 
     FULL = "FULL"
     DEPENDENT_TRANSACTIONS = "DEPENDENT_TRANSACTIONS"
@@ -231,7 +231,7 @@ class ApplyProcess:
         """Prepare a run; nothing is touched yet.
 
         Args:
-            source: Name of the source, which a process keeps for life (A-7).
+            source: Name of the source, which a process keeps for life.
             prepare: Called once this is the one run, before the first batch; copies what is not copied yet, and
                 returns the tables it has seen.
             patience: How long to go on trying while a server is out of reach.

@@ -1,4 +1,4 @@
-"""The reader's part of apply: what each change depends on at the target (apply.md section 5).
+"""The reader's part of apply: what each change depends on at the target.
 
 Works on whole batches of the change stream and yields arrays of hashes, never rows.
 """
@@ -24,7 +24,7 @@ from penstock.schema import Column, TableSchema
 
 @dataclass(frozen=True)
 class _Space:
-    """One space of dependency values (A-41): a key of a table, or a whole table under the name of an index.
+    """One space of dependency values: a key of a table, or a whole table under the name of an index.
 
     Attributes:
         name: Rows of two tables meet in it when a foreign key joins them.
@@ -54,7 +54,7 @@ def find_dependencies(
         tables: Target tables by their names in the stream.
 
     Returns:
-        The values; transactions whose rows or tables cannot be identified at the target are barriers (A-54).
+        The values; transactions whose rows or tables cannot be identified at the target are barriers.
     """
     spaces = _spaces_by_table(tables.values())
     txns, values, written, barriers = [], [], [], [np.zeros(0, np.int64)]
@@ -180,7 +180,7 @@ def _spaces(table: TableSchema) -> Iterator[_Space]:
                 tuple(sorted(unique.columns)),
                 unique.columns,
                 is_row_key=is_row_key,
-                # NULLs are ordinary values in a row key, and where the index keeps them apart (A-43).
+                # NULLs are ordinary values in a row key, and where the index keeps them apart.
                 skips_null=not (is_row_key or unique.nulls_are_equal),
             )
         else:

@@ -1,4 +1,4 @@
-"""The row path: one transaction, change by change, with every conflict told exactly (apply.md section 10).
+"""The row path: one transaction, change by change, with every conflict told exactly.
 
 Foreign keys and deferrable constraints are checked when all changes are in: the source committed them together,
 so what they look like half-way is nobody's business (ADR 4).
@@ -51,7 +51,7 @@ class RowPath:
         """Write to the catalog's tables changes of the tables in the dictionary.
 
         Args:
-            allow_duplicate_rows: Where several rows are equal in every column, change one of them (A-70).
+            allow_duplicate_rows: Where several rows are equal in every column, change one of them.
         """
         self._writer = writer
         self._catalog = catalog
@@ -154,7 +154,7 @@ class RowPath:
 
     def _update(self, change: Change, table: TargetTable) -> None:
         before, after = _present(change.before), _present(change.after)
-        # A column set to the value it had is neither compared nor written (A-84).
+        # A column set to the value it had is neither compared nor written.
         changed = {name: value for name, value in after.items() if name not in before or before[name] != value}
         if not changed:
             return

@@ -1,7 +1,7 @@
 """An apply server: one lane, one connection, transactions in commit order, several to a target transaction.
 
 The set path is tried first. Whatever it cannot decide is cut in halves and tried again, and what is left after
-that goes by the row path; the outcome is the same as if every transaction had gone by the row path (A-216).
+that goes by the row path; the outcome is the same as if every transaction had gone by the row path.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ServerConfig:
     Attributes:
         group_changes: A target transaction takes whole source transactions until it holds so many changes; the first
             ones of a batch fewer, see `group_sizes`.
-        disable_on_error: Stop after the first transaction that goes to the error queue (A-146).
+        disable_on_error: Stop after the first transaction that goes to the error queue.
         allow_duplicate_rows: See `RowPath`.
         use_set_path: Off, every transaction goes by the row path; the outcome is the same.
     """
@@ -180,7 +180,7 @@ class ApplyServer:
             return self._ledger.claim()
 
     def _not_applied(self, group: Group, applied: NDArray[np.int64]) -> Group:
-        """Leave out transactions that an earlier attempt has applied (A-170)."""
+        """Leave out transactions that an earlier attempt has applied."""
         low, above = applied[0], applied[1:]
         scns = group.commit_scns
         is_new = (scns > low) & ~np.isin(scns, above)
@@ -343,7 +343,7 @@ class ApplyServer:
             except TransactionError as exc:
                 return exc.failure
             except ApplyError as exc:
-                # At commit: no change of the transaction can be named (A-208).
+                # At commit: no change of the transaction can be named.
                 return Failure(0, exc)
             except ContentionError as exc:
                 contention = Failure(0, ApplyError(CONTENTION, exc.what, where=exc.where))

@@ -40,7 +40,7 @@ class TargetCatalog:
 
     Attributes:
         tables: By their names in the stream.
-        instantiated: Changes at or before this position are already in the table (A-160).
+        instantiated: Changes at or before this position are already in the table.
         references_from: Foreign keys are checked for transactions after this position. While a table that was
             copied later still lacks nothing but its neighbours' older changes, a reference may hang for a moment.
     """
@@ -57,7 +57,7 @@ class RowMatch:
     Attributes:
         key: Row key columns and their old values.
         old: Further columns and the values they must still have.
-        only_one: Rows may be equal in every column; take any one of them (A-70).
+        only_one: Rows may be equal in every column; take any one of them.
     """
 
     key: Image

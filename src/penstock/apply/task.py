@@ -179,7 +179,7 @@ def _server(claim: LaneClaim, context: TaskContext) -> ApplyServer:
 def discard_instantiated(
     batches: Iterable[pa.RecordBatch], instantiated: Mapping[TableName, Scn]
 ) -> Iterator[pa.RecordBatch]:
-    """Leave out changes that the copy of their table holds already (A-160, A-166)."""
+    """Leave out changes that the copy of their table holds already."""
     newest = max(instantiated.values(), default=0)
     for batch in batches:
         scns = batch[c.COMMIT_SCN]

@@ -282,7 +282,7 @@ class TargetSide(Protocol):
         """Plan to remove what setup made for this pipeline, but no table that holds data.
 
         Raises:
-            OperatorError: The process is running, its error queue holds transactions (A-12), or a later version of
+            OperatorError: The process is running, its error queue holds transactions, or a later version of
                 Penstock made the ledger.
         """
 

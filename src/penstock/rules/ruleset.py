@@ -24,7 +24,7 @@ class RuleSet:
 
     Attributes:
         captured: What is captured.
-        included: What is processed of it; None is everything, and empty is nothing (A-16).
+        included: What is processed of it; None is everything, and empty is nothing.
         excluded: What is not processed, whatever else is said of it.
         entries: Those of single tables first, then those of patterns, each as in the file.
         folder: Where modules of the user's own lie.
@@ -50,7 +50,7 @@ class RuleSet:
         )
 
     def takes(self, source: TableName) -> bool:
-        """Whether a table is processed: it is captured, included and not excluded (A-16)."""
+        """Whether a table is processed: it is captured, included and not excluded."""
         return (
             _matches(self.captured, source)
             and (self.included is None or _matches(self.included, source))

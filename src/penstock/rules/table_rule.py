@@ -98,7 +98,7 @@ class Changes:
 class TableRule:
     """What becomes of one version of a table. Travels to tasks.
 
-    The order is that of A-20: row migration, keep, drop, rename, add, the table's name, the user's own step.
+    The order of work: row migration, keep, drop, rename, add, the table's name, the user's own step.
 
     Attributes:
         source: The version of the table at the source.
@@ -252,7 +252,7 @@ class TableRule:
         return _Seen(old, new, {name: _mask(values) for name, values in is_set.items()})
 
     def _migrate(self, changes: Changes, seen: _Seen, condition: Expression) -> tuple[Changes, _Seen]:
-        """Keep what is about rows of the subset; what moves a row in becomes an insert, and out, a delete (A-23)."""
+        """Keep what is about rows of the subset; what moves a row in becomes an insert, and out, a delete."""
         rows = seen.rows(changes, condition.inputs)
         (met,) = evaluate([condition], rows.values, rows.count)
         old, new = rows.spread(_mask(met))

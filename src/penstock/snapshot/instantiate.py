@@ -1,4 +1,4 @@
-"""Instantiation: copying tables that are not copied yet, and going on with a copy that was cut short (A-160).
+"""Instantiation: copying tables that are not copied yet, and going on with a copy that was cut short.
 
 All new tables are copied as of one snapshot, which is also a tick of the change log: changes at or before its
 position are in the copy, all later ones are applied. Each chunk is committed together with a mark in the ledger,

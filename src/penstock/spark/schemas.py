@@ -9,7 +9,7 @@ from penstock import change
 from penstock.apply.task import PACKED_SCHEMA
 
 CHANGES: StructType = from_arrow_schema(change.ARROW_SCHEMA)
-"""The change stream: what every source yields and every consumer takes (design section 4)."""
+"""The change stream: what every source yields and every consumer takes."""
 
 PACKED: StructType = from_arrow_schema(PACKED_SCHEMA)
 """Changes on their way to the apply servers, in runs, each with its lane."""

@@ -15,7 +15,7 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     # The plan of a batch is fixed and tiny; re-planning it costs more than it could gain.
     "spark.sql.adaptive.enabled": "false",
-    # A second copy of an apply task would only be fenced off.
+    # A second copy of an apply task would only be fenced off.
     "spark.speculation": "false",
     # Batches live for seconds on local disk; packing them costs more than it saves.
     "spark.shuffle.compress": "false",

@@ -1,7 +1,7 @@
 """The change log inside a PostgreSQL source: slices of it, its rows, and freeing them.
 
-The transactions between two ticks are those visible in the later one and not in the earlier one (trigger-capture.md
-16.5), in the order of their last sequence number, which is a legal serial order (15.2, 16.8). A transaction has the
+The transactions between two ticks are those visible in the later one and not in the earlier one, in the order of
+their last sequence number, which is a legal serial order (ADR 3). A transaction has the
 same `commit_scn` on every read: the `scn` of the tick before it plus its rank in the interval.
 """
 

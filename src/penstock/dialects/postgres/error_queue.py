@@ -210,7 +210,7 @@ class PostgresRetrySession(PostgresSession):
     """Implements `apply.error_queue.RetrySession`."""
 
     def __init__(self, url: str, process: str) -> None:
-        """Open a session that writes like an apply server: ordinary triggers do not fire (A-177)."""
+        """Open a session that writes like an apply server: ordinary triggers do not fire."""
         super().__init__(url, f"penstock {process} retry")
         # No batch waits for the disk in its place, and a person is told that it is applied.
         self._execute(

@@ -25,7 +25,7 @@ LOGICAL_ERRORS = {
     "42703": conflicts.COLUMN_MISSING,
     "42P01": conflicts.TABLE_MISSING,
 }
-"""SQLSTATE to the portable numbers of the error queue (apply.md section 0)."""
+"""SQLSTATE to the numbers that the error queue gives errors on every database."""
 
 _CONTENTION = {"40P01", "55P03", "40001"}
 _LOST = {"57P01", "57P02", "57P03", "57P04", "57P05", "57014", "25P03", "25P04", "25006"}
@@ -37,7 +37,7 @@ _DATA_CLASSES = {"22", "23", "42", "44", "P0", "21", "09", "27", "HV", "54", "2F
 
 
 def is_contention(sqlstate: str | None) -> bool:
-    """Whether somebody else was in the way: the same work may succeed at once (A-38)."""
+    """Whether another session was in the way, so that the same work may succeed at once."""
     return sqlstate in _CONTENTION
 
 

@@ -53,7 +53,7 @@ class PostgresLedger:
         """Become the one run of this process: refuse to be a second one, and shut out what an earlier one left.
 
         Raises:
-            OperatorError: Another run of the process is alive, it is fed by another source (A-7), or the ledger is of
+            OperatorError: Another run of the process is alive, it is fed by another source, or the ledger is of
             another version.
         """
         connection = self._sql()
@@ -555,7 +555,7 @@ def removal_steps(connection: Connection, url: str, process: str) -> list[Step]:
     """The steps that remove a process from the ledger, and the ledger with the last one.
 
     Raises:
-        OperatorError: The process is running, its error queue holds transactions (A-12), or a later version of Penstock
+        OperatorError: The process is running, its error queue holds transactions, or a later version of Penstock
             made the ledger.
     """
     if not ledger_version.exists(connection):

@@ -1,6 +1,6 @@
 """A session at a PostgreSQL target: its transactions, single-row statements, and the checks apply makes itself.
 
-Sessions run with `session_replication_role = replica`, so the target's ordinary triggers do not fire (A-179). That
+Sessions run with `session_replication_role = replica`, so the target's ordinary triggers do not fire. That
 also silences foreign keys and deferrable constraints, whose checks are triggers; apply makes them itself (ADR 4).
 """
 
@@ -38,7 +38,7 @@ _APPLY_SETTINGS = (
     "SET session_replication_role = replica",
     # The batch as a whole waits for the disk, see `PostgresLedger.complete`.
     "SET synchronous_commit = off",
-    # A killed task must not keep its locks (A-213).
+    # A killed task must not keep its locks.
     "SET idle_in_transaction_session_timeout = '5min'",
     # Statements find rows by key; what they cost must not grow with the table.
     "SET enable_hashjoin = off",
