@@ -1,4 +1,4 @@
-"""Transactions written by hand, in the notation of apply.md section 25, and applied without any source."""
+"""Transactions written by hand, and applied without any source."""
 
 from __future__ import annotations
 

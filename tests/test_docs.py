@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -186,3 +188,60 @@ def test_the_columns_of_the_stream_are_documented() -> None:
     columns = [(name, kind.content) for which, kind, _ in rows("docs/postgresql.md", "column") for name in spans(which)]
     spark = {"bigint": "long", "int": "integer"}
     assert columns == [(f.name, spark.get(f.dataType.simpleString(), f.dataType.simpleString())) for f in CHANGES]
+
+
+def rules_shown(code: str) -> dict[str, set[str]]:
+    """Which tests of a module name which rules: by the mark `rule`, by their own name, or by that of a case."""
+    shown: dict[str, set[str]] = defaultdict(set)
+    for test in ast.walk(ast.parse(code)):
+        if not isinstance(test, ast.FunctionDef) or not test.name.startswith("test_"):
+            continue
+        if scenario := re.match(r"test_s(\d+)_", test.name):
+            shown[f"S-{scenario[1]}"].add(test.name)
+        for word in (part for mark in test.decorator_list for part in ast.walk(mark)):
+            if isinstance(word, ast.Call) and ast.unparse(word.func) == "pytest.mark.rule":
+                for number in word.args:
+                    shown[ast.literal_eval(number)].add(test.name)
+            elif isinstance(word, ast.keyword) and (scenario := re.match(r"id='(s(\d+) .*)'$", ast.unparse(word))):
+                shown[f"S-{scenario[2]}"].add(f"{test.name}[{scenario[1]}]")
+    return shown
+
+
+def rules_listed(page: str) -> dict[str, set[str]]:
+    """The rules that the page has a row for, and the tests that the row names."""
+    found = re.findall(r"^\| ([A-Z]-\d+) \| .+ \| (.*) \|$", page, re.MULTILINE)
+    assert len(found) == len(dict(found)), "two rows of one number"
+    return {number: set(re.findall(r"`([^`]+)`", tests)) for number, tests in found}
+
+
+def test_rules_are_listed_with_the_tests_that_show_them() -> None:
+    shown: dict[str, set[str]] = defaultdict(set)
+    mentioned = set()
+    for module in sorted((ROOT / "tests").rglob("*.py")):
+        code = module.read_text(encoding="utf-8")
+        if module != Path(__file__):
+            mentioned |= set(re.findall(r"\b[ASC]-\d+\b", code))
+            for number, tests in rules_shown(code).items():
+                shown[number] |= {f"{module.relative_to(ROOT).as_posix()}::{test}" for test in tests}
+
+    assert rules_listed(text("docs/rules.md")) == shown
+    assert mentioned <= set(shown)
+
+
+def test_rules_are_read_from_marks_names_and_cases() -> None:
+    code = """
+@pytest.mark.rule("A-1", "A-2")
+def test_s3_one(): ...
+@pytest.mark.parametrize("n", [pytest.param(1, id="s4 case"), pytest.param(2, marks=pytest.mark.rule("C-5"))])
+def test_two(n): ...
+@pytest.mark.rule("A-6")
+def helper(): ...
+"""
+    assert rules_shown(code) == {
+        "A-1": {"test_s3_one"},
+        "A-2": {"test_s3_one"},
+        "S-3": {"test_s3_one"},
+        "S-4": {"test_two[s4 case]"},
+        "C-5": {"test_two"},
+    }
+    assert rules_listed("| rule | a |\n| --- | --- |\n| A-1 | b | `c::d`, `e::f` |\n") == {"A-1": {"c::d", "e::f"}}

@@ -50,6 +50,7 @@ uses = st.lists(st.builds(Use, st.integers(0, COUNT - 1), st.integers(0, 15), st
 sizes = st.lists(st.integers(1, 1000), min_size=COUNT, max_size=COUNT)
 
 
+@pytest.mark.rule("A-31")
 @settings(deadline=None)
 @given(uses, sizes, st.integers(1, 6))
 def test_transactions_that_conflict_are_never_in_two_lanes(touched: list[Use], size: list[int], lanes: int) -> None:
@@ -105,6 +106,7 @@ def test_what_stays_together(touched: list[Use], expected: list[set[int]]) -> No
     assert together(lane_of) == expected
 
 
+@pytest.mark.rule("A-54")
 @pytest.mark.parametrize("barrier", [0, 1, 2])
 def test_nothing_overtakes_a_barrier(barrier: int) -> None:
     lane_of = plan_lanes(dependencies(w(0, 1), w(1, 2), barriers=(barrier,)), np.ones(3, np.int64), 3)
@@ -112,6 +114,7 @@ def test_nothing_overtakes_a_barrier(barrier: int) -> None:
     assert lane_of.tolist() == [0, 0, 0]
 
 
+@pytest.mark.rule("A-27")
 @pytest.mark.parametrize("size", [[], [1], [5, 5, 5]])
 def test_one_lane_takes_everything(size: list[int]) -> None:
     assert plan_lanes(dependencies(), np.array(size, np.int64), 1).tolist() == [0] * len(size)

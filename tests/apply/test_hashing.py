@@ -19,6 +19,7 @@ def strings(*values: str | None) -> pa.Array:
     return pa.array(values, pa.string())
 
 
+@pytest.mark.rule("A-44")
 @settings(deadline=None)
 @given(texts)
 def test_two_values_have_one_hash_exactly_when_they_are_equal(values: list[str | None]) -> None:
@@ -122,6 +123,7 @@ numbers = st.decimals(-1000, 1000, places=3).flatmap(
 ) | st.integers(-1000, 1000).map(str)
 
 
+@pytest.mark.rule("A-44")
 @settings(deadline=None)
 @given(st.lists(numbers, max_size=20))
 def test_numbers_are_written_alike_exactly_when_they_are_equal(values: list[str]) -> None:

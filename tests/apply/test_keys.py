@@ -1,4 +1,4 @@
-"""The row key: which columns tell rows apart, the first rule that fits (A-67)."""
+"""The row key: which columns tell rows apart, the first rule that fits."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ A, B, C, N, M, LOB = (
 ON_EXPRESSION = Unique("aaa", (), ("a",))
 
 
+@pytest.mark.rule("A-67")
 @pytest.mark.parametrize(
     ("primary", "uniques", "expected"),
     [
@@ -54,5 +55,6 @@ def test_the_first_rule_that_fits(primary: Unique | None, uniques: list[Unique],
     assert row_key(table) == expected
 
 
+@pytest.mark.rule("A-67")
 def test_a_table_may_have_nothing_to_tell_rows_apart() -> None:
     assert row_key(TableSchema(TableName("public", "t"), (LOB,))) == RowKey((), False, False)

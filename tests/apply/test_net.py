@@ -58,6 +58,7 @@ def row(id_: int, v: str | None = "a", w: str | None = None) -> dict[str, str | 
     return {"id": str(id_), "v": v, "w": w}
 
 
+@pytest.mark.rule("A-131")
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -120,6 +121,7 @@ def test_the_net_change(changes: list[Lcr], expected: dict[str, list[Row]]) -> N
     }
 
 
+@pytest.mark.rule("A-216")
 @pytest.mark.parametrize(
     ("changes", "why"),
     [

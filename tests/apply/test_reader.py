@@ -1,4 +1,4 @@
-"""Dependency values: transactions that must keep their order meet in one, others do not (apply.md section 5)."""
+"""Dependency values: transactions that must keep their order meet in one, others do not."""
 
 from __future__ import annotations
 
@@ -87,6 +87,7 @@ TWO = table("two", integer("x"), integer("y"), key=["x", "y"])
 TWO_CHILD = table("twoc", integer("p"), integer("q"), foreign_keys=references("twoc", ["q", "p"], "two", ["y", "x"]))
 
 
+@pytest.mark.rule("A-41", "A-43", "A-45")
 @pytest.mark.parametrize(
     ("tables", "changes", "expected"),
     [
@@ -220,6 +221,7 @@ def test_who_meets_whom(tables: list[TableSchema], changes: list[Lcr], expected:
     assert found.barriers.tolist() == []
 
 
+@pytest.mark.rule("A-54")
 @pytest.mark.parametrize(
     ("tables", "transactions", "barriers"),
     [
@@ -280,7 +282,7 @@ histories = st.lists(
 
 
 def items(change: Lcr) -> Iterator[tuple[Any, bool]]:
-    """The dependency items of one change, word by word from A-41 and A-43."""
+    """The dependency items of one change, worked out one by one, as docs/rules.md says it in A-41 and A-43."""
     old, new = change.before, change.after
     whole: Mapping[str, Any] | None = None if new is None else {**(old or {}), **new}
     spaces = {
@@ -295,6 +297,7 @@ def items(change: Lcr) -> Iterator[tuple[Any, bool]]:
                 yield (space, side[column]), is_written
 
 
+@pytest.mark.rule("A-41", "A-43")
 @settings(deadline=None, max_examples=50)
 @given(histories, st.integers(1, 4))
 def test_transactions_meet_exactly_where_the_rules_say(history: list[list[Lcr]], batches: int) -> None:

@@ -1,4 +1,4 @@
-"""The scenarios of apply.md section 25 whose features exist, each on every path: set and row, one lane and four."""
+"""The scenarios of docs/rules.md, each on every path: set and row, one lane and four."""
 
 from __future__ import annotations
 
@@ -63,18 +63,19 @@ def test_s1_three_independent_changes(target: Target, way: tuple[bool, int]) -> 
     assert target.errors() == []
 
 
+@pytest.mark.rule("A-41", "A-42", "A-43", "A-44", "A-45", "A-54")
 @pytest.mark.parametrize(
     ("transactions", "together"),
     [
-        pytest.param(  # S-2
+        pytest.param(
             [T(1, acct(1, 100, 110)), T(2, acct(2, 200, 210)), T(3, update("dept", {"id": 10}, {"name": "R"}))],
             [],
             id="s2 independent rows",
         ),
-        pytest.param(  # S-4
+        pytest.param(
             [T(1, acct(1, 100, 110)), T(2, acct(1, 110, 130)), T(3, acct(2, 200, 210))], [{1, 2}], id="s4 one row"
         ),
-        pytest.param(  # S-6
+        pytest.param(
             [
                 T(1, insert("dept", id=30, name="N")),
                 T(2, insert("emp", id=3, dept_id=30)),
@@ -83,7 +84,7 @@ def test_s1_three_independent_changes(target: Target, way: tuple[bool, int]) -> 
             [{1, 2}],
             id="s6 parent then child",
         ),
-        pytest.param(  # S-8
+        pytest.param(
             [
                 T(1, delete("emp", id=2, dept_id=20, name="bob")),
                 T(2, delete("dept", id=20, name="OPS")),
@@ -92,7 +93,7 @@ def test_s1_three_independent_changes(target: Target, way: tuple[bool, int]) -> 
             [{1, 2}],
             id="s8 child then parent",
         ),
-        pytest.param(  # S-9
+        pytest.param(
             [
                 T(1, update("acct", {"id": 1, "code": "X"}, {"code": "Z"})),
                 T(2, insert("acct", id=3, code="X", bal=0)),
@@ -101,17 +102,17 @@ def test_s1_three_independent_changes(target: Target, way: tuple[bool, int]) -> 
             [{1, 2}],
             id="s9 a unique value is released and taken",
         ),
-        pytest.param(  # S-10
+        pytest.param(
             [T(1, insert("acct", id=3, code=None, bal=0)), T(2, insert("acct", id=4, code=None, bal=0))],
             [],
             id="s10 nulls do not link",
         ),
-        pytest.param(  # S-7, A-42
+        pytest.param(
             [T(1, insert("emp", id=3, dept_id=10)), T(2, insert("emp", id=4, dept_id=10))],
             [],
             id="s7 two children of one parent",
         ),
-        pytest.param(  # S-12
+        pytest.param(
             [
                 T(1, update("acct", {"id": 1, "code": "X", "bal": 100}, {"id": 9})),
                 T(2, update("acct", {"id": 9, "code": "X", "bal": 100}, {"bal": 120})),
@@ -120,15 +121,15 @@ def test_s1_three_independent_changes(target: Target, way: tuple[bool, int]) -> 
             [{1, 2, 3}],
             id="s12 a key moves on",
         ),
-        pytest.param(  # A-44
-            [T(1, insert("num", n="1.0")), T(2, delete("num", n="1"))], [{1, 2}], id="a44 equal numbers, other text"
+        pytest.param(
+            [T(1, insert("num", n="1.0")), T(2, delete("num", n="1"))], [{1, 2}], id="equal numbers, other text"
         ),
-        pytest.param(  # A-45
+        pytest.param(
             [T(1, insert("expr", id=1, v="a")), T(2, insert("expr", id=2, v="b")), T(3, acct(1, 100, 1))],
             [{1, 2}],
-            id="a45 an index on an expression",
+            id="an index on an expression",
         ),
-        pytest.param(  # A-54
+        pytest.param(
             [T(1, acct(1, 100, 110)), T(2, insert("ghost", gid=7)), T(3, acct(2, 200, 210))],
             [{1, 2, 3}],
             id="s16 an unknown table is a barrier",
@@ -145,6 +146,7 @@ def test_dependencies(database: str, transactions: list[Txn], together: list[set
     target.close()
 
 
+@pytest.mark.rule("A-56")
 def test_s19_circular_references(database: str, way: tuple[bool, int]) -> None:
     target = Target(
         database,
@@ -167,6 +169,7 @@ def test_s19_circular_references(database: str, way: tuple[bool, int]) -> None:
     target.close()
 
 
+@pytest.mark.rule("A-160")
 def test_s23_changes_up_to_the_instantiation_are_in_the_copy(database: str, way: tuple[bool, int]) -> None:
     target = Target(database, instantiated={"acct": 100})
     target.connection.execute("UPDATE acct SET bal = 110 WHERE id = 1")
@@ -179,6 +182,7 @@ def test_s23_changes_up_to_the_instantiation_are_in_the_copy(database: str, way:
     target.close()
 
 
+@pytest.mark.rule("A-160")
 def test_s24_tables_of_one_transaction_may_be_copied_at_different_times(database: str, way: tuple[bool, int]) -> None:
     target = Target(database, instantiated={"acct": 100, "dept": 200})
 
@@ -190,6 +194,7 @@ def test_s24_tables_of_one_transaction_may_be_copied_at_different_times(database
     target.close()
 
 
+@pytest.mark.rule("A-137", "A-166")
 def test_s25_a_table_that_was_never_copied(database: str, way: tuple[bool, int]) -> None:
     target = Target(database, instantiated={"acct": 10})
 
@@ -210,6 +215,7 @@ def test_s25_a_table_that_was_never_copied(database: str, way: tuple[bool, int])
     target.close()
 
 
+@pytest.mark.rule("A-170")
 def test_s28_delivered_again_nothing_happens(target: Target, way: tuple[bool, int]) -> None:
     transactions = [T(100, acct(1, 100, 110)), T(110, acct(1, 110, 130)), T(120, acct(2, 200, 210))]
     apply(target, way, *transactions)
@@ -221,6 +227,7 @@ def test_s28_delivered_again_nothing_happens(target: Target, way: tuple[bool, in
     assert target.errors() == []
 
 
+@pytest.mark.rule("A-169", "A-170")
 def test_s29_what_was_applied_above_the_low_watermark_is_not_applied_twice(target: Target) -> None:
     transactions = [
         T(100, acct(1, 100, 110)),
@@ -240,6 +247,7 @@ def test_s29_what_was_applied_above_the_low_watermark_is_not_applied_twice(targe
     assert target.errors() == []
 
 
+@pytest.mark.rule("A-14", "A-88", "A-133")
 def test_s37_a_conflict_sends_the_whole_transaction_to_the_queue(target: Target, way: tuple[bool, int]) -> None:
     apply(
         target,
@@ -259,6 +267,7 @@ def test_s37_a_conflict_sends_the_whole_transaction_to_the_queue(target: Target,
     assert "100" not in entry.error_message
 
 
+@pytest.mark.rule("A-84")
 def test_s43_a_column_set_to_its_old_value_is_no_conflict(target: Target, way: tuple[bool, int]) -> None:
     target.connection.execute("UPDATE emp SET sal = 5000 WHERE id = 1")
 
@@ -268,6 +277,7 @@ def test_s43_a_column_set_to_its_old_value_is_no_conflict(target: Target, way: t
     assert target.errors() == []
 
 
+@pytest.mark.rule("A-85")
 def test_s44_an_unchanged_column_is_compared(target: Target, way: tuple[bool, int]) -> None:
     target.connection.execute("UPDATE emp SET name = 'eve' WHERE id = 1")
 
@@ -276,6 +286,7 @@ def test_s44_an_unchanged_column_is_compared(target: Target, way: tuple[bool, in
     assert target.failed() == [(100, ROW_DIFFERS, 1, 1)]
 
 
+@pytest.mark.rule("A-80")
 def test_s46_uniqueness(target: Target, way: tuple[bool, int]) -> None:
     apply(
         target,
@@ -288,6 +299,7 @@ def test_s46_uniqueness(target: Target, way: tuple[bool, int]) -> None:
     assert target.rows("SELECT * FROM acct ORDER BY id") == [(1, "X", 100), (2, "Y", 200)]
 
 
+@pytest.mark.rule("A-80")
 def test_s47_delete_conflicts(target: Target, way: tuple[bool, int]) -> None:
     apply(
         target,
@@ -301,6 +313,7 @@ def test_s47_delete_conflicts(target: Target, way: tuple[bool, int]) -> None:
     assert target.one("SELECT count(*) FROM acct") == 2
 
 
+@pytest.mark.rule("A-80", "A-137")
 def test_s48_a_missing_parent_and_a_retry(target: Target, way: tuple[bool, int]) -> None:
     apply(target, way, T(100, insert("emp", id=3, dept_id=77)))
     assert target.failed() == [(100, FOREIGN_KEY_VIOLATED, 1, 1)]
@@ -312,6 +325,7 @@ def test_s48_a_missing_parent_and_a_retry(target: Target, way: tuple[bool, int])
     assert target.errors() == []
 
 
+@pytest.mark.rule("A-179")
 def test_references_are_checked_from_where_all_tables_stand_side_by_side(target: Target, way: tuple[bool, int]) -> None:
     target.references_from = Scn(150)
     txns = [T(100 + n, insert("emp", id=100 + n, dept_id=77 if n in (20, 80) else 10)) for n in range(0, 100, 2)]
@@ -323,6 +337,7 @@ def test_references_are_checked_from_where_all_tables_stand_side_by_side(target:
     assert target.one("SELECT dept_id FROM emp WHERE id = 120") == 77
 
 
+@pytest.mark.rule("A-80")
 def test_a_parent_that_still_has_children(target: Target, way: tuple[bool, int]) -> None:
     apply(target, way, T(100, delete("dept", id=10, name="ENG")))
 
@@ -330,6 +345,7 @@ def test_a_parent_that_still_has_children(target: Target, way: tuple[bool, int])
     assert target.one("SELECT count(*) FROM dept WHERE id = 10") == 1
 
 
+@pytest.mark.rule("A-14", "A-139")
 def test_s49_dependents_fail_in_turn_and_are_all_retried(target: Target, way: tuple[bool, int]) -> None:
     apply(
         target,
@@ -349,6 +365,7 @@ def test_s49_dependents_fail_in_turn_and_are_all_retried(target: Target, way: tu
     assert target.one("SELECT sal FROM emp WHERE id = 3") == 2
 
 
+@pytest.mark.rule("A-135", "A-139")
 def test_s64_retrying_all_stops_at_the_first_that_fails_again(target: Target) -> None:
     target.apply(
         T(100, insert("emp", id=3, dept_id=70)),
@@ -363,6 +380,7 @@ def test_s64_retrying_all_stops_at_the_first_that_fails_again(target: Target) ->
     assert [entry.commit_scn for entry in target.errors()] == [110, 120]
 
 
+@pytest.mark.rule("A-146")
 def test_s67_disable_on_error(target: Target) -> None:
     config = ServerConfig(disable_on_error=True)
     transactions = [T(100, acct(1, 100, 110)), T(110, acct(1, 999, 1)), T(120, acct(1, 110, 130))]
@@ -377,6 +395,7 @@ def test_s67_disable_on_error(target: Target) -> None:
     assert target.one("SELECT bal FROM acct WHERE id = 1") == 130
 
 
+@pytest.mark.rule("A-177")
 def test_s73_ordinary_triggers_do_not_fire_always_ones_do(target: Target, way: tuple[bool, int]) -> None:
     target.connection.execute(
         "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS"
@@ -393,6 +412,7 @@ def test_s73_ordinary_triggers_do_not_fire_always_ones_do(target: Target, way: t
     assert target.rows("SELECT job FROM hist ORDER BY 1") == [("always",), ("replica",)]
 
 
+@pytest.mark.rule("A-67")
 def test_s78_the_row_key(database: str, way: tuple[bool, int]) -> None:
     target = Target(
         database,
@@ -408,6 +428,7 @@ def test_s78_the_row_key(database: str, way: tuple[bool, int]) -> None:
     target.close()
 
 
+@pytest.mark.rule("A-70")
 def test_s79_rows_equal_in_every_column(target: Target, way: tuple[bool, int]) -> None:
     target.connection.execute("INSERT INTO nk VALUES (1, 'p', 1)")
     change = update("nk", {"a": 1, "b": "p", "c": 1}, {"c": 2})
@@ -421,6 +442,7 @@ def test_s79_rows_equal_in_every_column(target: Target, way: tuple[bool, int]) -
     assert target.rows("SELECT c FROM nk ORDER BY c") == [(2,), (2,)]
 
 
+@pytest.mark.rule("A-71")
 def test_s80_a_column_the_target_lacks(target: Target, way: tuple[bool, int]) -> None:
     apply(target, way, T(100, insert("dept", id=30, name="N", bonus="1")), T(110, acct(1, 100, 110)))
 
@@ -428,6 +450,7 @@ def test_s80_a_column_the_target_lacks(target: Target, way: tuple[bool, int]) ->
     assert target.one("SELECT bal FROM acct WHERE id = 1") == 110
 
 
+@pytest.mark.rule("A-72")
 def test_s81_columns_of_the_target_s_own(target: Target, way: tuple[bool, int]) -> None:
     target.connection.execute("ALTER TABLE acct ADD note varchar(5) DEFAULT 'n', ADD flag int")
 
@@ -441,6 +464,7 @@ def test_s81_columns_of_the_target_s_own(target: Target, way: tuple[bool, int]) 
     assert target.errors() == []
 
 
+@pytest.mark.rule("A-88", "A-216")
 def test_s87_a_conflict_inside_a_group_costs_only_its_transaction(target: Target, way: tuple[bool, int]) -> None:
     target.connection.execute("INSERT INTO acct SELECT n, 'c' || n, 0 FROM generate_series(101, 110) n")
 
@@ -458,6 +482,7 @@ def test_s87_a_conflict_inside_a_group_costs_only_its_transaction(target: Target
     assert target.watermarks() == (110, 110)
 
 
+@pytest.mark.rule("A-216")
 @pytest.mark.parametrize("wrong", [{2500}, {900, 901, 2500, 3999}, set(range(1000, 5000, 500))])
 def test_conflicts_leave_most_transactions_to_the_set_path(target: Target, wrong: set[int]) -> None:
     target.connection.execute("INSERT INTO acct SELECT n, 'c' || n, 0 FROM generate_series(1000, 4999) n")
@@ -476,12 +501,14 @@ def test_conflicts_leave_most_transactions_to_the_set_path(target: Target, wrong
     assert target.one("SELECT count(*) FROM acct WHERE bal = id") == 4000 - len(failed)
 
 
+@pytest.mark.rule("A-69")
 def test_a_change_without_its_key(target: Target, way: tuple[bool, int]) -> None:
     apply(target, way, T(100, update("acct", {"code": "X", "bal": 100}, {"bal": 1})))
 
     assert target.failed() == [(100, VALUE_MISSING, 1, 1)]
 
 
+@pytest.mark.rule("A-54")
 def test_a_table_that_is_gone(target: Target, way: tuple[bool, int]) -> None:
     apply(target, way, T(100, acct(1, 100, 110)), T(110, insert("ghost", gid=7)), T(120, acct(1, 110, 120)))
 
@@ -502,6 +529,7 @@ def test_tables_that_refer_to_each_other_are_emptied_together(target: Target, wa
     assert target.one("SELECT count(*) FROM emp") == 0
 
 
+@pytest.mark.rule("A-179")
 def test_deferrable_unique_keys_are_checked(database: str, way: tuple[bool, int]) -> None:
     target = Target(
         database,
@@ -522,6 +550,7 @@ def test_deferrable_unique_keys_are_checked(database: str, way: tuple[bool, int]
     target.close()
 
 
+@pytest.mark.rule("A-179")
 def test_deferrable_exclusion_constraints_are_checked(database: str, way: tuple[bool, int]) -> None:
     target = Target(
         database,
@@ -552,7 +581,7 @@ def test_a_key_moves_and_its_children_with_it(target: Target, way: tuple[bool, i
     assert target.one("SELECT dept_id FROM emp WHERE id = 1") == 11
 
 
-# What netting hides must not hide an error (A-216).
+# What netting hides must not hide an error.
 HIDDEN = {
     "a row that comes and goes where one was": (
         [T(100, insert("acct", id=1, code="Q", bal=0)), T(110, delete("acct", id=1, code="Q", bal=0))],
@@ -589,6 +618,7 @@ HIDDEN = {
 }
 
 
+@pytest.mark.rule("A-216")
 @pytest.mark.parametrize("case", HIDDEN)
 def test_hidden(database: str, case: str, way: tuple[bool, int]) -> None:
     target = Target(

@@ -6,6 +6,7 @@ import json
 import signal
 
 import psycopg
+import pytest
 
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.position import START
@@ -90,6 +91,7 @@ def test_a_pipeline_from_plan_to_teardown(lab: Lab, program: Program) -> None:
     assert program("teardown").out == "there was nothing to remove\n"
 
 
+@pytest.mark.rule("A-12")
 def test_the_error_queue_from_failure_to_retry(lab: Lab, program: Program, target_server: EmbeddedPostgres) -> None:
     lab.source.execute(SHOP)
     # A Unix socket does as well as TCP.

@@ -16,6 +16,7 @@ from tests.program import Program
 ROUNDS = [pytest.param(2, id="2 rounds"), pytest.param(10, id="10 rounds", marks=pytest.mark.soak)]
 
 
+@pytest.mark.rule("C-32")
 @pytest.mark.parametrize("rounds", ROUNDS)
 def test_killed_at_random_moments_it_loses_and_doubles_nothing(
     lab: Lab, source_server: EmbeddedPostgres, tmp_path: Path, rounds: int

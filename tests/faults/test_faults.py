@@ -30,6 +30,7 @@ def chance() -> random.Random:
     return random.Random(seed)
 
 
+@pytest.mark.rule("A-30")
 def test_faults_lose_double_and_tear_nothing(servers: Servers, tmp_path: Path, chance: random.Random) -> None:
     faults = chance.sample(faults_for("local"), len(faults_for("local")))
     half = len(faults) // 2

@@ -89,6 +89,7 @@ def test_the_server_asks_after_a_client_that_has_not_said_anything_for_a_while(t
     assert settings == [(3,), (30,), (10,)]
 
 
+@pytest.mark.rule("A-7")
 def test_a_process_keeps_its_source(target: Target) -> None:
     target.ledger.close()
     other = PostgresLedger(target.url, "A1")
@@ -142,6 +143,7 @@ def test_a_task_of_an_earlier_run_writes_nothing(target: Target, moves_watermark
     assert state(target) == before
 
 
+@pytest.mark.rule("A-212")
 def test_an_earlier_attempt_writes_nothing_once_a_later_one_has_begun(target: Target) -> None:
     done = serve(target, epoch=target.state.epoch, attempt=2)
     assert (done.failure, done.transactions) == (None, 4)
@@ -151,6 +153,7 @@ def test_an_earlier_attempt_writes_nothing_once_a_later_one_has_begun(target: Ta
     assert state(target) == after
 
 
+@pytest.mark.rule("A-212")
 @pytest.mark.parametrize("moves_watermark", [True, False])
 def test_a_later_attempt_skips_what_an_earlier_one_has_committed(target: Target, moves_watermark: bool) -> None:
     epoch = target.state.epoch
@@ -165,6 +168,7 @@ def test_a_later_attempt_skips_what_an_earlier_one_has_committed(target: Target,
     assert (rows, balance) == (4, 4)
 
 
+@pytest.mark.rule("A-213")
 def test_an_attempt_that_hangs_inside_a_transaction_does_not_keep_the_lane(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +199,7 @@ def serve_until_blocked(target: Target, *, epoch: int, moves_watermark: bool) ->
         target.connection.execute("DROP FUNCTION cut CASCADE")
 
 
+@pytest.mark.rule("A-213")
 def test_a_new_run_ends_the_sessions_that_an_earlier_one_left_behind(target: Target) -> None:
     left_behind = psycopg.connect(target.url, application_name="penstock A1 apply", autocommit=True)
     target.ledger.close()

@@ -57,6 +57,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.pipeline.locks._LOOK_EVERY_S", 0.2)
 
 
+@pytest.mark.rule("A-38")
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(
     ("hold", "write"),

@@ -1,4 +1,4 @@
-"""Any plan and any path give what serial apply gives: the same rows, ledger and error queue (A-31, A-216).
+"""Any plan and any path give what serial apply gives: the same rows, ledger and error queue.
 
 Random transactions run at a real source, whose rows and the targets' may differ from the start, so that conflicts
 and errors of every kind come up as well.
@@ -170,6 +170,7 @@ def farm(source_server: EmbeddedPostgres, target_server: EmbeddedPostgres) -> It
     made.close()
 
 
+@pytest.mark.rule("A-31", "A-216")
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )

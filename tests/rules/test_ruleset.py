@@ -26,6 +26,7 @@ def name(text: str) -> TableName:
     return TableName(*text.split("."))
 
 
+@pytest.mark.rule("A-16")
 @pytest.mark.parametrize(
     ("rules", "taken"),
     [

@@ -23,6 +23,7 @@ ANN = {"id": "1", "name": "ann", "ssn": "123", "net": "1.00", "tax": "0.19", "re
 BOB = {"id": "2", "name": "bob", "ssn": None, "net": "2.00", "tax": None, "region": "US"}
 
 
+@pytest.mark.rule("A-20")
 def test_columns_are_left_out_renamed_and_added() -> None:
     rule = rule_of(TABLE, rename={"name": "full_name"}, drop=["ssn"], add={"origin": "'shop'", "total": "net + tax"})
 
@@ -54,6 +55,7 @@ def test_columns_are_left_out_renamed_and_added() -> None:
     ]
 
 
+@pytest.mark.rule("A-23")
 def test_an_update_that_moves_a_row_in_or_out_of_the_subset_becomes_an_insert_or_a_delete() -> None:
     rule = rule_of(TABLE, rows="region = 'EU'")
 
@@ -94,6 +96,7 @@ def test_a_further_column_may_be_all_that_an_update_changes(drop: list[str]) -> 
     assert made == [("update", kept | {"total": "1.19"}, {"total": "2.19"})]
 
 
+@pytest.mark.rule("A-20")
 @pytest.mark.parametrize(
     ("operations", "left"),
     [
@@ -348,6 +351,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.rule("A-20")
 def test_a_step_sees_old_and_new_rows_alike_and_comes_last(folder: Path) -> None:
     rule = rule_of(TABLE, folder, rename={"name": "full_name"}, keep=["id", "name"], step="steps_of_tests:mask")
     rule = pickle.loads(pickle.dumps(rule))

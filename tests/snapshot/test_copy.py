@@ -174,6 +174,7 @@ def assert_applied(lab: Lab, *names: str) -> None:
     lab.assert_identical_text(*names)
 
 
+@pytest.mark.rule("C-45")
 def test_tables_are_copied_as_of_one_snapshot_while_others_write(lab: Lab) -> None:
     prepare(lab, ACCOUNTS)
     then = {name: lab.rows(name, side="source") for name in ("here", "there")}

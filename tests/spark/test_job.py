@@ -73,6 +73,7 @@ def test_a_large_transaction_is_one_target_transaction(spark: SparkSession, lab:
     lab.assert_identical("parent", "child")
 
 
+@pytest.mark.rule("A-88")
 def test_a_large_transaction_that_conflicts_is_put_aside_whole(spark: SparkSession, lab: Lab) -> None:
     lab.setup(SCHEMA)
     lab.target.execute("INSERT INTO parent VALUES (70, 7)")

@@ -1,4 +1,4 @@
-"""SQL in, exact changes out, in order: what the trigger queue delivers (trigger-capture.md section 17)."""
+"""SQL in, exact changes out, in order: what the trigger queue delivers."""
 
 from __future__ import annotations
 
@@ -164,6 +164,25 @@ STORIES = {
 }
 
 
+@pytest.mark.rule(
+    "C-1",
+    "C-3",
+    "C-8",
+    "C-10",
+    "C-11",
+    "C-12",
+    "C-13",
+    "C-16",
+    "C-17",
+    "C-18",
+    "C-19",
+    "C-21",
+    "C-22",
+    "C-23",
+    "C-24",
+    "C-25",
+    "C-27",
+)
 @pytest.mark.parametrize("row_triggers", [[], ["*.*"]], ids=["by statement", "by row"])
 @pytest.mark.parametrize("story", STORIES)
 def test_story(lab: Lab, story: str, row_triggers: list[str]) -> None:
@@ -181,6 +200,7 @@ def test_story(lab: Lab, story: str, row_triggers: list[str]) -> None:
     assert found == expected
 
 
+@pytest.mark.rule("C-14", "C-15")
 def test_positions_grow_and_transactions_stay_whole(lab: Lab) -> None:
     lab.setup(SCHEMA)
 
@@ -198,6 +218,7 @@ def test_positions_grow_and_transactions_stay_whole(lab: Lab) -> None:
     assert all(row[c.SOURCE] == "shop" and row[c.COMMITTED_AT] is not None for row in rows)
 
 
+@pytest.mark.rule("C-36")
 def test_two_sets_capture_one_table_each_for_itself(lab: Lab) -> None:
     lab.setup(SCHEMA)
     with Lab(lab.source_url, lab.target_url, name="other") as other:
@@ -244,6 +265,7 @@ def test_ordinary_users_need_no_right_on_the_log(lab: Lab) -> None:
     lab.source.execute("DROP OWNED BY clerk; DROP ROLE clerk")
 
 
+@pytest.mark.rule("C-29")
 def test_session_settings_do_not_change_the_text(lab: Lab) -> None:
     lab.setup(
         "CREATE TABLE x (id int PRIMARY KEY, d date, ts timestamp, tz timestamptz, iv interval, f float8, b bytea,"
@@ -272,6 +294,7 @@ def test_session_settings_do_not_change_the_text(lab: Lab) -> None:
     assert {k: v for k, v in first.items() if k != "id"} == {k: v for k, v in second.items() if k != "id"}
 
 
+@pytest.mark.rule("C-39")
 def test_ddl_rebuilds_the_capture_in_the_same_transaction(lab: Lab) -> None:
     lab.setup(SCHEMA)
 
@@ -291,6 +314,7 @@ def test_ddl_rebuilds_the_capture_in_the_same_transaction(lab: Lab) -> None:
     assert versions == sorted(set(versions))
 
 
+@pytest.mark.rule("C-42")
 def test_a_dropped_table_s_changes_are_still_delivered(lab: Lab) -> None:
     lab.setup(SCHEMA)
 

@@ -26,6 +26,7 @@ def delivered(lab: Lab, after: int = 0) -> list[tuple[str, str | None]]:
     return [(row[c.OP], row[c.AFTER] or row[c.BEFORE]) for row in lab.changes(after=Scn(after))]
 
 
+@pytest.mark.rule("C-30")
 def test_a_number_drawn_early_and_committed_late_is_not_lost(lab: Lab) -> None:
     lab.setup(SCHEMA)
 
@@ -41,6 +42,7 @@ def test_a_number_drawn_early_and_committed_late_is_not_lost(lab: Lab) -> None:
     assert second == [("insert", '{"id":"1","v":"early"}')]
 
 
+@pytest.mark.rule("C-31")
 def test_who_waited_for_a_row_comes_after_who_held_it(lab: Lab) -> None:
     lab.setup(SCHEMA)
     lab.source.execute("INSERT INTO t VALUES (1, 'a'), (2, 'a')")

@@ -89,6 +89,7 @@ def test_a_partition_that_was_detached_is_let_go(lab: Lab) -> None:
     assert lab.source.execute("SELECT tgname FROM pg_trigger WHERE tgrelid = 'm1'::regclass").fetchall() == []
 
 
+@pytest.mark.rule("C-41")
 def test_a_table_made_anew_is_noticed_and_copied_anew(lab: Lab) -> None:
     lab.setup("CREATE TABLE t (id int PRIMARY KEY, v int)")
     lab.source.execute("INSERT INTO t VALUES (1, 1)")

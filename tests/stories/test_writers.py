@@ -233,6 +233,7 @@ def test_a_transaction_with_an_old_snapshot(lab: Lab, own_ddl: bool) -> None:
     assert [row["after"] for row in lab.changes()][1:] == ['{"id":"2","v":"2","w":"3"}']
 
 
+@pytest.mark.rule("C-49")
 def test_a_gap_goes_to_the_error_queue(lab: Lab) -> None:
     lab.setup("CREATE TABLE t (id int PRIMARY KEY, v text)")
     lab.source.execute("INSERT INTO t VALUES (1, repeat(chr(1), 200000000))")
