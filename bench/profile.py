@@ -24,10 +24,10 @@ from penstock.apply import ahead, server
 from penstock.apply.server import ServerConfig
 from penstock.apply.task import apply_windows
 from penstock.demo.servers import EmbeddedPostgres
-from penstock.dialects.postgres import set_path
-from penstock.dialects.postgres.lane_ledger import PostgresLaneLedger
-from penstock.dialects.postgres.session import PostgresSession
-from penstock.dialects.postgres.set_path import SetPath
+from penstock.dialects.postgres.target import set_path
+from penstock.dialects.postgres.target.lane_ledger import PostgresLaneLedger
+from penstock.dialects.postgres.target.session import PostgresSession
+from penstock.dialects.postgres.target.set_path import SetPath
 from penstock.position import Limit
 from penstock.sources.trigger_queue.queue import QueueReader
 from penstock.spark.job import read_in_commit_order

@@ -21,11 +21,11 @@ from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.apply.task import LANE, TaskContext, apply_lane, in_commit_order, plan_batch
 from penstock.change import TableName
-from penstock.dialects.postgres.access import PostgresTarget
 from penstock.dialects.postgres.catalog import read_tables
-from penstock.dialects.postgres.error_queue import PostgresErrorQueue
-from penstock.dialects.postgres.ledger import PostgresLedger
-from penstock.dialects.postgres.ledger_version import ledger_steps
+from penstock.dialects.postgres.target.access import PostgresTarget
+from penstock.dialects.postgres.target.error_queue import PostgresErrorQueue
+from penstock.dialects.postgres.target.ledger import PostgresLedger
+from penstock.dialects.postgres.target.ledger_version import ledger_steps
 from penstock.position import Scn
 from penstock.schema import Dictionary
 from penstock.stream import TableVersion

@@ -33,12 +33,13 @@ from penstock.apply.task import (
 )
 from penstock.change import TableName
 from penstock.config import parse
-from penstock.dialects.postgres.access import PostgresSource, PostgresTarget
 from penstock.dialects.postgres.catalog import read_tables
-from penstock.dialects.postgres.change_log import ChangeLog
 from penstock.dialects.postgres.connection import connect
-from penstock.dialects.postgres.error_queue import PostgresErrorQueue
-from penstock.dialects.postgres.ledger import PostgresLedger
+from penstock.dialects.postgres.source.access import PostgresSource
+from penstock.dialects.postgres.source.change_log import ChangeLog
+from penstock.dialects.postgres.target.access import PostgresTarget
+from penstock.dialects.postgres.target.error_queue import PostgresErrorQueue
+from penstock.dialects.postgres.target.ledger import PostgresLedger
 from penstock.pipeline.pipeline import Pipeline
 from penstock.position import Limit, Scn
 from penstock.schema import Dictionary

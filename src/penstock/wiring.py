@@ -9,8 +9,9 @@ from pyspark.sql import SparkSession
 
 from penstock.beside import load, module_file
 from penstock.config import CaptureConfig, PipelineConfig
-from penstock.dialects.postgres.access import PostgresSource
-from penstock.dialects.postgres.sides import PostgresSourceSide, PostgresTargetSide
+from penstock.dialects.postgres.source.access import PostgresSource
+from penstock.dialects.postgres.source.side import PostgresSourceSide
+from penstock.dialects.postgres.target.side import PostgresTargetSide
 from penstock.errors import ConfigError, PenstockError
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.publication import Publication

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.apply.ahead import ahead
 from penstock.apply.server import ServerConfig
-from penstock.dialects.postgres.session import PostgresSession
+from penstock.dialects.postgres.target.session import PostgresSession
 from penstock.errors import RetryableError
 from tests.lab import Lab
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.dialects.postgres.error_queue import PostgresErrorQueue
+from penstock.dialects.postgres.target.error_queue import PostgresErrorQueue
 from tests.lab import Lab
 
 SCHEMA = "CREATE TABLE t (id int PRIMARY KEY);"

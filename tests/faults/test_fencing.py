@@ -12,7 +12,7 @@ from penstock.apply.ledger import LaneClaim
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.task import apply_lane, in_commit_order
 from penstock.dialects.postgres.connection import connect
-from penstock.dialects.postgres.ledger import PostgresLedger, removal_steps
+from penstock.dialects.postgres.target.ledger import PostgresLedger, removal_steps
 from penstock.errors import FencedError, OperatorError, RetryableError
 from penstock.position import Scn
 from tests.faults.proxy import Proxy
@@ -172,7 +172,7 @@ def test_a_later_attempt_skips_what_an_earlier_one_has_committed(target: Target,
 def test_an_attempt_that_hangs_inside_a_transaction_does_not_keep_the_lane(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.dialects.postgres.lane_ledger._PATIENCE_MS", 200)
+    monkeypatch.setattr("penstock.dialects.postgres.target.lane_ledger._PATIENCE_MS", 200)
     hangs = psycopg.connect(target.url, application_name="penstock A1 apply")
     hangs.execute("UPDATE penstock.lane SET changes = changes + 1 WHERE process = 'A1' AND lane = 0")
 

@@ -29,7 +29,7 @@ from psycopg import sql
 from penstock.apply.server import ServerConfig
 from penstock.change import TableName
 from penstock.demo.servers import EmbeddedPostgres
-from penstock.dialects.postgres.copy import PostgresCopyOrigin
+from penstock.dialects.postgres.source.copy import PostgresCopyOrigin
 from penstock.position import Scn
 from penstock.snapshot.instantiate import CopyListener, Work
 from penstock.snapshot.task import copy_chunks

@@ -17,10 +17,11 @@ import pytest
 
 from penstock.apply.server import ServerConfig
 from penstock.change import TableName
-from penstock.dialects.postgres import copy as postgres_copy
-from penstock.dialects.postgres.access import PostgresSource, PostgresTarget
 from penstock.dialects.postgres.connection import RAW_FORM
-from penstock.dialects.postgres.copy import PostgresChunkReader, PostgresCopyOrigin
+from penstock.dialects.postgres.source import copy as postgres_copy
+from penstock.dialects.postgres.source.access import PostgresSource
+from penstock.dialects.postgres.source.copy import PostgresChunkReader, PostgresCopyOrigin
+from penstock.dialects.postgres.target.access import PostgresTarget
 from penstock.errors import FencedError, OperatorError, PenstockError, RetryableError
 from penstock.schema import TableSchema
 from penstock.snapshot import chunk as chunk_module

@@ -15,13 +15,13 @@ import pytest
 from penstock.apply.error_queue import retry
 from penstock.change import TableName
 from penstock.demo.servers import EmbeddedPostgres
-from penstock.dialects.postgres import change_log
-from penstock.dialects.postgres import ledger as ledger_module
-from penstock.dialects.postgres.change_log import ChangeLog
 from penstock.dialects.postgres.connection import Connection
-from penstock.dialects.postgres.error_queue import PostgresErrorQueue
-from penstock.dialects.postgres.ledger import PostgresLedger
-from penstock.dialects.postgres.sides import PostgresSourceSide
+from penstock.dialects.postgres.source import change_log
+from penstock.dialects.postgres.source.change_log import ChangeLog
+from penstock.dialects.postgres.source.side import PostgresSourceSide
+from penstock.dialects.postgres.target import ledger as ledger_module
+from penstock.dialects.postgres.target.error_queue import PostgresErrorQueue
+from penstock.dialects.postgres.target.ledger import PostgresLedger
 from penstock.errors import OperatorError
 from penstock.history import Consumer
 from penstock.pipeline.report import Report

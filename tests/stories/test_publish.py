@@ -24,7 +24,7 @@ from penstock.apply.process import Progress
 from penstock.archive import Archive
 from penstock.cli.status import show
 from penstock.config import parse
-from penstock.dialects.postgres.sides import PostgresSourceSide
+from penstock.dialects.postgres.source.side import PostgresSourceSide
 from penstock.errors import OperatorError
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.plan import Plan

@@ -15,13 +15,13 @@ from penstock.apply.patience import Patience
 from penstock.apply.server import ServerConfig
 from penstock.cli.verify import Progress
 from penstock.demo.servers import EmbeddedPostgres
-from penstock.dialects.postgres import capture
-from penstock.dialects.postgres.change_log import ChangeLog
 from penstock.dialects.postgres.connection import connect
-from penstock.dialects.postgres.copy import PostgresChunkReader, PostgresCopyOrigin
-from penstock.dialects.postgres.ledger_version import ledger_steps
 from penstock.dialects.postgres.ownership import refuse_foreign, schema_faults
 from penstock.dialects.postgres.resources import sql_text
+from penstock.dialects.postgres.source import capture
+from penstock.dialects.postgres.source.change_log import ChangeLog
+from penstock.dialects.postgres.source.copy import PostgresChunkReader, PostgresCopyOrigin
+from penstock.dialects.postgres.target.ledger_version import ledger_steps
 from penstock.errors import OperatorError, RetryableError
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.report import Report

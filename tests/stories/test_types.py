@@ -143,7 +143,7 @@ def typed(request: pytest.FixtureRequest, source_server: EmbeddedPostgres, targe
 @pytest.mark.parametrize("raw_form", [RAW_FORM, "of another database"])
 def test_every_type(typed: Lab, monkeypatch: pytest.MonkeyPatch, raw_form: str) -> None:
     """Copied as COPY writes it, or as canonical text."""
-    monkeypatch.setattr("penstock.dialects.postgres.session.RAW_FORM", raw_form)
+    monkeypatch.setattr("penstock.dialects.postgres.target.session.RAW_FORM", raw_form)
     lab = typed
     types = [*TYPES, *(["xml"] if _has_xml(lab.source) and _has_xml(lab.target) else [])]
     values = TYPES | {"xml": ["'<a b=\"c\">é</a>'", "'text only'"]}
@@ -194,7 +194,7 @@ def _insert(lab: Lab, row: int, types: list[str], literals: list[str]) -> None:
 
 def _copy(lab: Lab, *names: str) -> None:
     """Copy tables as the snapshot's task does, without Spark."""
-    from penstock.dialects.postgres.copy import PostgresCopyOrigin
+    from penstock.dialects.postgres.source.copy import PostgresCopyOrigin
 
     context = lab.context(ServerConfig())
     assert lab.state is not None

@@ -16,11 +16,11 @@ import pytest
 from penstock.apply.ledger import ProcessStatus
 from penstock.apply.patience import Patience
 from penstock.change import Op
-from penstock.dialects.postgres import capture
 from penstock.dialects.postgres.connection import literal
-from penstock.dialects.postgres.ledger import PostgresLedger
-from penstock.dialects.postgres.ledger_version import VERSION, stamp
 from penstock.dialects.postgres.resources import sql_text
+from penstock.dialects.postgres.source import capture
+from penstock.dialects.postgres.target.ledger import PostgresLedger
+from penstock.dialects.postgres.target.ledger_version import VERSION, stamp
 from penstock.errors import FencedError, OperatorError
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.report import Report, VerifyReport

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.dialects.postgres.change_log import ChangeLog
+from penstock.dialects.postgres.source.change_log import ChangeLog
 from penstock.errors import OperatorError, RetryableError
 from penstock.position import Limit, Scn
 from penstock.snapshot.chunk import Chunk

@@ -11,11 +11,11 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from penstock import change as c
-from penstock.dialects.postgres import change_log
-from penstock.dialects.postgres.change_log import ChangeLog
-from penstock.dialects.postgres.copy import PostgresCopyOrigin
-from penstock.dialects.postgres.snapshots import Snapshot
-from penstock.dialects.postgres.ticks import Tick, Ticks
+from penstock.dialects.postgres.source import change_log
+from penstock.dialects.postgres.source.change_log import ChangeLog
+from penstock.dialects.postgres.source.copy import PostgresCopyOrigin
+from penstock.dialects.postgres.source.snapshots import Snapshot
+from penstock.dialects.postgres.source.ticks import Tick, Ticks
 from penstock.errors import RetryableError
 from penstock.position import Limit, Scn
 from tests.faults.proxy import Proxy

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from penstock.demo.servers import EmbeddedPostgres
-from penstock.dialects.postgres.wake import wake_key
+from penstock.dialects.postgres.source.wake import wake_key
 from penstock.errors import RetryableError
 from penstock.position import Limit, Scn
 from tests.conftest import FAST, lab_between

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.apply.target import TargetTable
-from penstock.dialects.postgres.as_of import digest, digest_of_row, rows_now
 from penstock.dialects.postgres.ranges import (
     Look,
     Origin,
@@ -19,7 +18,8 @@ from penstock.dialects.postgres.ranges import (
     shared_columns,
     wanted_rows,
 )
-from penstock.dialects.postgres.session import PostgresSession
+from penstock.dialects.postgres.source.as_of import digest, digest_of_row, rows_now
+from penstock.dialects.postgres.target.session import PostgresSession
 from penstock.snapshot.chunk import Chunk, Range
 
 

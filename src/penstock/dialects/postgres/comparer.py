@@ -9,15 +9,15 @@ from dataclasses import dataclass, field, replace
 from penstock.apply.conflicts import UNIQUE_VIOLATED, ApplyError, SpeculationError
 from penstock.change import TableName
 from penstock.dialects.postgres.arrow import ArrowReader
-from penstock.dialects.postgres.as_of import is_of
 from penstock.dialects.postgres.bring import bring
-from penstock.dialects.postgres.change_log import ChangeLog
 from penstock.dialects.postgres.connection import label, literal, quote, speaking
-from penstock.dialects.postgres.error_queue import note_held
-from penstock.dialects.postgres.ledger_entries import LOCK_LANES, applied_query, copied_query
 from penstock.dialects.postgres.ranges import Look, Origin, Readers, look, origin_as_of
-from penstock.dialects.postgres.session import PostgresSession
-from penstock.dialects.postgres.snapshots import Cut
+from penstock.dialects.postgres.source.as_of import is_of
+from penstock.dialects.postgres.source.change_log import ChangeLog
+from penstock.dialects.postgres.source.snapshots import Cut
+from penstock.dialects.postgres.target.error_queue import note_held
+from penstock.dialects.postgres.target.ledger_entries import LOCK_LANES, applied_query, copied_query
+from penstock.dialects.postgres.target.session import PostgresSession
 from penstock.errors import OperatorError, RetryableError
 from penstock.position import Scn
 from penstock.snapshot.chunk import Range

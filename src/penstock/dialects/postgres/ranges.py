@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from penstock.change import Image
 from penstock.dialects.postgres.arrow import ArrowReader
-from penstock.dialects.postgres.as_of import digest, row_counts_as_of, row_counts_now, rows_as_of, rows_now
 from penstock.dialects.postgres.connection import literal, quote
-from penstock.dialects.postgres.snapshots import Cut
+from penstock.dialects.postgres.source.as_of import digest, row_counts_as_of, row_counts_now, rows_as_of, rows_now
+from penstock.dialects.postgres.source.snapshots import Cut
 from penstock.schema import Column, TableSchema
 from penstock.snapshot.chunk import Chunk, Range
 from penstock.verify.compare import Difference

@@ -13,10 +13,8 @@ from psycopg.pq.abc import PGresult
 
 from penstock.change import TableName
 from penstock.dialects.postgres.arrow import ArrowReader
-from penstock.dialects.postgres.as_of import plain_rows_now, row_counts_now, rows_now
 from penstock.dialects.postgres.bring import bring
 from penstock.dialects.postgres.catalog import read_tables, table_sizes
-from penstock.dialects.postgres.change_log import ChangeLog
 from penstock.dialects.postgres.connection import (
     RAW_FORM,
     WITHOUT_VIEWS,
@@ -28,8 +26,10 @@ from penstock.dialects.postgres.connection import (
     speaking,
 )
 from penstock.dialects.postgres.ranges import Origin, Readers, origin_as_of
-from penstock.dialects.postgres.session import PostgresSession
-from penstock.dialects.postgres.snapshots import Cut, Snapshot
+from penstock.dialects.postgres.source.as_of import plain_rows_now, row_counts_now, rows_now
+from penstock.dialects.postgres.source.change_log import ChangeLog
+from penstock.dialects.postgres.source.snapshots import Cut, Snapshot
+from penstock.dialects.postgres.target.session import PostgresSession
 from penstock.errors import OperatorError, RetryableError
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, CopySource, KeyValues, Range

@@ -1,134 +1,38 @@
-"""PostgreSQL as the source and as the target of a pipeline."""
+"""PostgreSQL as the source of a pipeline."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import CaptureBehind, DatabasePlan, LackingPart, LockedError, Step, Uncaptured
-from penstock.dialects.postgres import capture, history, ledger_version, setup
-from penstock.dialects.postgres.access import PostgresSource, PostgresTarget
-from penstock.dialects.postgres.blueprint import Blueprint, Parts, lacking_parts, read_blueprint, read_parts
-from penstock.dialects.postgres.catalog import read_tables
-from penstock.dialects.postgres.change_log import ChangeLog
+from penstock.dialects.base import CaptureBehind, DatabasePlan, Step, Uncaptured
+from penstock.dialects.postgres.blueprint import Blueprint, Parts, read_blueprint, read_parts
 from penstock.dialects.postgres.comparer import PostgresComparer
-from penstock.dialects.postgres.connection import Connection, connect, label, speaking
-from penstock.dialects.postgres.copy import PostgresCopyOrigin
-from penstock.dialects.postgres.error_queue import PostgresErrorQueue
-from penstock.dialects.postgres.errors import translate
-from penstock.dialects.postgres.from_schema import blueprint_of
-from penstock.dialects.postgres.ledger import PostgresLedger, removal_steps
-from penstock.dialects.postgres.ownership import PINNED, dump_steps, preamble, refuse_foreign, schema_faults
-from penstock.dialects.postgres.session import PostgresSession
+from penstock.dialects.postgres.connection import Connection, connect, speaking
+from penstock.dialects.postgres.ownership import PINNED, dump_steps, refuse_foreign, schema_faults
+from penstock.dialects.postgres.side import LOCK_WAIT, PostgresSide
+from penstock.dialects.postgres.source import capture, history, setup
+from penstock.dialects.postgres.source.access import PostgresSource
+from penstock.dialects.postgres.source.change_log import ChangeLog
+from penstock.dialects.postgres.source.copy import PostgresCopyOrigin
+from penstock.dialects.postgres.target.side import PostgresTargetSide
 from penstock.dialects.postgres.waits import LockWatch
 from penstock.errors import ConfigError, OperatorError
 from penstock.history import Consumer, History, HistoryError, Origin, copied_here
 from penstock.position import Scn
-from penstock.schema import TableSchema
 
 _LOCK_PAUSE_S = 0.2
+
 
 _DIGITS = 18
 """Any position of so many fits into the ledger."""
 
-_LOCK_WAIT = "100ms"
-"""Whoever comes to write waits behind us meanwhile. And where each of the two holds what the other one waits for, it is
-we who give up: the server would look for that after a second, and choose."""
 
-
-class PostgresSetupSession:
-    """Implements `pipeline.sides.SetupSession`."""
-
-    def __init__(self, connection: Connection, url: str, printer: str) -> None:
-        """Run steps on `connection`; `printer` is the command that prints them."""
-        self._connection = connection
-        self._url = url
-        self._printer = printer
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Open a transaction; commits at the end of the block."""
-        with speaking("change the database", self._url), self._connection.transaction():
-            # Compiling them would take longer than running them, while writers wait.
-            self._connection.execute(
-                f"{PINNED}; SET LOCAL lock_timeout = '{_LOCK_WAIT}'; SET LOCAL jit = off;"
-                " SET LOCAL penstock.rebuilding = 'on'"
-            )
-            yield
-
-    def take(self, step: Step) -> None:
-        """Carry out a step, inside a transaction; waits only so long for a table that somebody else holds."""
-        undone = "this table is left as it was" if step.is_apart else "nothing was changed"
-        try:
-            psycopg.ClientCursor(self._connection).execute(step.sql)
-        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as exc:
-            raise LockedError(
-                f"cannot take this step: {step.summary}: another session holds a lock",
-                where=label(self._url),
-                do=f"{undone}; try again when no transaction keeps the table for long",
-            ) from exc
-        except psycopg.errors.InsufficientPrivilege as exc:
-            raise OperatorError(
-                f"no right to take this step: {step.summary}",
-                where=label(self._url),
-                do=f"{undone}; `penstock {self._printer} --print-sql` prints the SQL for a superuser to run",
-            ) from exc
-        except psycopg.Error as exc:
-            error = translate(exc, doing=f"take this step: {step.summary}", where=label(self._url))
-            if isinstance(error, OperatorError):
-                advice = f"mend that{', or ' + step.remedy if step.remedy else ''}; {undone}"
-                error = OperatorError(error.what, where=error.where, do=advice)
-            raise error from exc
-
-
-class _PostgresSide:
-    def __init__(self, url: str, pipeline: str) -> None:
-        """Stand for the database at `url`; nothing is opened yet.
-
-        Raises:
-            ConfigError: The url cannot be read.
-        """
-        self._label = label(url)
-        self._url = url
-        self._pipeline = pipeline
-
-    @property
-    def label(self) -> str:
-        """The database, named without secrets."""
-        return self._label
-
-    def identity(self) -> str:
-        """What no other database has, as long as the server runs."""
-        with self._connection("tell databases apart") as connection:
-            row = connection.execute(
-                "SELECT concat_ws(' ', pg_postmaster_start_time()::text, oid, current_setting('port'))"
-                " FROM pg_database WHERE datname = current_database()"
-            ).fetchone()
-            assert row is not None
-            return str(row[0])
-
-    def describe(self, tables: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
-        """Describe tables as they are now."""
-        with self._connection("read the catalogue") as connection:
-            return read_tables(connection, tables)
-
-    @contextmanager
-    def setup(self, *, printer: str = "plan") -> Iterator[PostgresSetupSession]:
-        """Open a session for setup or teardown."""
-        with self._connection("change the database") as connection:
-            yield PostgresSetupSession(connection, self._url, printer)
-
-    @contextmanager
-    def _connection(self, doing: str) -> Iterator[Connection]:
-        with speaking(doing, self._url), connect(self._url, f"penstock {self._pipeline} setup") as connection:
-            yield connection
-
-
-class PostgresSourceSide(_PostgresSide):
+class PostgresSourceSide(PostgresSide):
     """Implements `pipeline.sides.SourceSide`."""
 
     @property
@@ -167,7 +71,7 @@ class PostgresSourceSide(_PostgresSide):
         """What the tables that patterns mean have gained without their definition changing."""
         with self._connection("read the catalogue") as connection:
             # Whoever is altering a table is not waited for.
-            connection.execute(f"SET lock_timeout = '{_LOCK_WAIT}'")
+            connection.execute(f"SET lock_timeout = '{LOCK_WAIT}'")
             try:
                 meant = setup.meant_tables(connection, patterns)
                 return read_parts(connection, [table for table in meant if not leaves_out(table)])
@@ -328,78 +232,3 @@ class PostgresSourceSide(_PostgresSide):
     def comparer(self, target: PostgresTargetSide) -> PostgresComparer:
         """What compares this database with another PostgreSQL."""
         return PostgresComparer(self._url, self._set_name, target.access.url, self._pipeline)
-
-
-class PostgresTargetSide(_PostgresSide):
-    """Implements `pipeline.sides.TargetSide`."""
-
-    @property
-    def access(self) -> PostgresTarget:
-        """How tasks reach it."""
-        return PostgresTarget(self._url, self._pipeline)
-
-    def lock_watch(self) -> LockWatch:
-        """What looks for sessions of ours that wait for a lock here."""
-        return LockWatch(self._url, self._pipeline)
-
-    def plan(
-        self,
-        blueprint: Blueprint | Sequence[TableSchema],
-        source: Mapping[TableName, TableSchema],
-        replaced: Sequence[TableName],
-        *,
-        adopt: bool,
-    ) -> DatabasePlan:
-        """Plan the ledger and the missing tables; check those that exist.
-
-        A blueprint may be mere schemas, see `blueprint_of`.
-        """
-        if not isinstance(blueprint, Blueprint):
-            blueprint = blueprint_of(blueprint)
-        with self._connection("read the catalogue") as connection:
-            return setup.plan_target(
-                connection,
-                self._url,
-                process=self._pipeline,
-                blueprint=blueprint,
-                source=source,
-                replaced=replaced,
-                adopt=adopt,
-            )
-
-    def lacking(self, parts: Parts) -> Sequence[LackingPart]:
-        """Return what is missing here of the source's partitions and enum labels."""
-        with self._connection("read the catalogue") as connection:
-            connection.execute(f"SET lock_timeout = '{_LOCK_WAIT}'")
-            try:
-                return lacking_parts(parts, read_parts(connection, parts.keys, parts.labels))
-            except psycopg.errors.LockNotAvailable:
-                return []
-
-    def removal(self) -> DatabasePlan:
-        """Plan to remove this pipeline's part of the ledger, and the ledger itself if nobody else uses it."""
-        with self._connection("read the ledger") as connection:
-            refuse_foreign(connection, "penstock")
-            steps = removal_steps(connection, self._url, self._pipeline)
-            return DatabasePlan(self.label, steps, preamble=preamble("penstock"))
-
-    def has_ledger(self) -> bool:
-        """Whether setup has made a ledger here; one of another version is refused."""
-        with self._connection("read the ledger") as connection:
-            refuse_foreign(connection, "penstock")
-            ledger_version.refuse_other_version(connection)
-            return ledger_version.exists(connection)
-
-    def ledger(self) -> PostgresLedger:
-        """Open the ledger."""
-        return PostgresLedger(self._url, self._pipeline)
-
-    def error_queue(self) -> PostgresErrorQueue:
-        """Open the error queue."""
-        return PostgresErrorQueue(self._url, self._pipeline)
-
-    def check(self) -> None:
-        """Make sure that changes can be applied here at all."""
-        if not self.has_ledger():
-            raise OperatorError("there is no ledger", where=self.label, do="run `penstock setup`")
-        PostgresSession(self._url, f"penstock {self._pipeline} check").close()

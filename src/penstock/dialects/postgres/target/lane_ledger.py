@@ -12,7 +12,7 @@ from penstock.apply.conflicts import CONFLICTS
 from penstock.apply.ledger import Failure, LaneClaim
 from penstock.change import TableName, Transaction
 from penstock.dialects.postgres.connection import Connection, speaking
-from penstock.dialects.postgres.error_queue import put_error
+from penstock.dialects.postgres.target.error_queue import put_error
 from penstock.errors import FencedError
 
 _PATIENCE_MS = 5_000

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from penstock.dialects.postgres.connection import Connection, at_once, literal, quote
 from penstock.dialects.postgres.resources import sql_text
-from penstock.dialects.postgres.ticks import Ticks
+from penstock.dialects.postgres.source.ticks import Ticks
 from penstock.history import Consumer, ConsumerState, Facts, History, Origin
 from penstock.position import Anchor, Scn
 

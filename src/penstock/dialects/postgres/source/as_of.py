@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from penstock.change import TableName
 from penstock.dialects.postgres.connection import literal, quote
-from penstock.dialects.postgres.snapshots import Cut
+from penstock.dialects.postgres.source.snapshots import Cut
 from penstock.schema import Column, TableSchema, equal_sql
 from penstock.snapshot.chunk import Chunk, KeyValues
 

@@ -14,7 +14,7 @@ from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.change import Change, Op, TableName, Transaction
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.connection import Connection, connect, label, speaking
-from penstock.dialects.postgres.session import PostgresSession
+from penstock.dialects.postgres.target.session import PostgresSession
 from penstock.errors import OperatorError
 from penstock.position import START, Scn
 from penstock.schema import Dictionary, TableSchema

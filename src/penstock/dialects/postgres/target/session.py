@@ -27,8 +27,8 @@ from penstock.dialects.postgres.errors import (
     safe_message,
     translate,
 )
-from penstock.dialects.postgres.ledger_entries import CLOSE_CHUNK, OPEN_CHUNK
-from penstock.dialects.postgres.set_path import SetPath
+from penstock.dialects.postgres.target.ledger_entries import CLOSE_CHUNK, OPEN_CHUNK
+from penstock.dialects.postgres.target.set_path import SetPath
 from penstock.errors import OperatorError, PenstockError
 from penstock.schema import Column, Exclusion, ForeignKey, TableSchema, Unique, equal_sql
 from penstock.snapshot.chunk import Chunk

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from penstock.change import TableName
 from penstock.dialects.postgres.arrow import ArrowReader
-from penstock.dialects.postgres.capture import refuse_newer
 from penstock.dialects.postgres.connection import Connection, at_once, connect, label, literal, quote, speaking
-from penstock.dialects.postgres.history import (
+from penstock.dialects.postgres.ownership import refuse_foreign
+from penstock.dialects.postgres.source.capture import refuse_newer
+from penstock.dialects.postgres.source.history import (
     consumers,
     move,
     moving,
@@ -29,10 +30,9 @@ from penstock.dialects.postgres.history import (
     register,
     touch,
 )
-from penstock.dialects.postgres.ownership import refuse_foreign
-from penstock.dialects.postgres.snapshots import Cut, Snapshot
-from penstock.dialects.postgres.ticks import Tick, Ticks
-from penstock.dialects.postgres.wake import Sleeper
+from penstock.dialects.postgres.source.snapshots import Cut, Snapshot
+from penstock.dialects.postgres.source.ticks import Tick, Ticks
+from penstock.dialects.postgres.source.wake import Sleeper
 from penstock.errors import OperatorError, PenstockError, RetryableError
 from penstock.history import Consumer, ConsumerState, History, Joined, freed, joined, older
 from penstock.position import Anchor, Limit, Scn

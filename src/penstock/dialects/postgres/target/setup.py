@@ -1,4 +1,4 @@
-"""Planning what setup does in PostgreSQL databases, and checking what is there already."""
+"""What setup does at a PostgreSQL target: the ledger, tables, partitions and types that are missing."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import psycopg
 
 from penstock.apply.keys import row_key
 from penstock.change import TableName
-from penstock.dialects.base import DatabasePlan, Step, Uncaptured
-from penstock.dialects.postgres import capture, ledger_entries, ledger_version, ownership
+from penstock.dialects.base import DatabasePlan, Step
+from penstock.dialects.postgres import ownership
 from penstock.dialects.postgres.blueprint import (
     Blueprint,
     Piece,
@@ -25,92 +25,15 @@ from penstock.dialects.postgres.catalog import (
     is_superuser,
     list_tables,
     read_tables,
-    table_oids,
-    unlogged_tables,
 )
+from penstock.dialects.postgres.checks import faults_of
 from penstock.dialects.postgres.connection import WITHOUT_VIEWS, Connection, label, quote, speaking
 from penstock.dialects.postgres.from_schema import completed
-from penstock.dialects.postgres.privileges import may, missing_source_grants, missing_target_grants
-from penstock.dialects.postgres.resync import copied_by_others, only, tables_with_rows
+from penstock.dialects.postgres.privileges import may, missing_target_grants
+from penstock.dialects.postgres.target import ledger_entries, ledger_version
+from penstock.dialects.postgres.target.resync import copied_by_others, only, tables_with_rows
 from penstock.errors import OperatorError, PenstockError
-from penstock.patterns import TablePattern
 from penstock.schema import TableSchema
-
-_OLDEST = 14
-
-
-def match_tables(connection: Connection, url: str, patterns: Sequence[str]) -> list[TableName]:
-    """Return the tables that the patterns mean; where its root is meant too, a partition is left out.
-
-    Raises:
-        OperatorError: A pattern means no table.
-    """
-    roots = list_tables(connection)
-    found, unknown = _matching(roots, patterns)
-    if unknown:
-        raise OperatorError(
-            f"no table matches {', '.join(unknown)}",
-            where=f"capture.tables, {label(url)}",
-            do="names are taken as they stand in the catalogue, upper and lower case included",
-        )
-    return sorted(_topmost(found, roots))
-
-
-def meant_tables(connection: Connection, patterns: Sequence[str]) -> set[TableName]:
-    """Return the same tables, also where a pattern means none any more."""
-    roots = list_tables(connection)
-    found, _ = _matching(roots, patterns)
-    return _topmost(found, roots)
-
-
-def plan_source(
-    connection: Connection, url: str, pipeline: str, tables: Sequence[TableName], row_triggers: Sequence[str]
-) -> DatabasePlan:
-    """Plan the capture of `tables`; those that a pattern of `row_triggers` means by row triggers."""
-    name = capture.set_name(pipeline)
-    plan = DatabasePlan(label(url), faults=_faults_of(connection, url, name), preamble=ownership.preamble(name))
-    newer = capture.newer_fault(connection, name)
-    if newer is not None:
-        plan.faults.append(newer)
-    if plan.faults:
-        # What is there may be anybody's, or mean something else; nothing of it is read or run.
-        return plan
-    by_row, unknown = _matching(tables, row_triggers)
-    if unknown:
-        plan.faults.append(
-            OperatorError(
-                f"no captured table matches {', '.join(unknown)}",
-                where=f"capture.row_triggers, {label(url)}",
-                do="name tables that capture.tables means, spelled as in the catalogue; partitions go with their root",
-            )
-        )
-    superuser = is_superuser(connection)
-    tables = _without_unlogged(connection, plan, tables)
-    has_log = capture.has_current_log(connection, name)
-    if not has_log:
-        plan.steps += ownership.schema_steps(connection, name) + capture.log_steps(
-            name, is_upgrade=capture.is_installed(connection, name)
-        )
-        plan.steps.append(ownership.seal_step(name))
-    if superuser and not (has_log and capture.has_event_triggers(connection, name)):
-        plan.steps.append(capture.event_trigger_step(name))
-    to_capture = capture.tables_not_current(connection, name, tables, by_row) if has_log else tables
-    plan.steps += capture.table_steps(name, to_capture, by_row)
-    plan.steps += ownership.dump_steps(connection, name, tables, is_new=not has_log)
-    if ledger_version.exists(connection):
-        plan.notes.append(
-            "changes that penstock applies to this database are not captured again: their triggers are off"
-        )
-    if not superuser:
-        plan.role = current_user(connection)
-        plan.grants = list(missing_source_grants(connection, name, tables))
-        plan.notes.append(
-            "without a superuser's event trigger, new partitions are watched for TRUNCATE, and capture is quick again"
-            " after an ALTER TABLE, only from when a run notices it, within half a minute"
-        )
-    plan.notes += _trigger_notes(connection, tables)
-    plan.notes += ownership.hosted_code(connection, tables, is_read=True)
-    return plan
 
 
 def plan_target(
@@ -129,7 +52,7 @@ def plan_target(
         replaced: Tables that were made anew at the source, whose copy is of the table before.
         adopt: Have rows that were not copied compared by the first copy, and kept, instead of refusing them.
     """
-    plan = DatabasePlan(label(url), faults=_faults_of(connection, url, "penstock"))
+    plan = DatabasePlan(label(url), faults=faults_of(connection, url, "penstock"))
     plan.preamble = ownership.preamble("penstock")
     if plan.faults:
         return plan
@@ -187,40 +110,6 @@ def plan_target(
         plan.role = current_user(connection)
         plan.grants = list(missing_target_grants(connection, existing, missing, parents & there))
     return plan
-
-
-def _topmost(found: Collection[TableName], roots: Mapping[TableName, TableName]) -> set[TableName]:
-    return {table for table in found if roots[table] == table or roots[table] not in found}
-
-
-def _matching(tables: Iterable[TableName], patterns: Sequence[str]) -> tuple[set[TableName], list[str]]:
-    """Return the tables that patterns mean, and the patterns that mean none of them."""
-    found: set[TableName] = set()
-    unknown = []
-    for pattern in map(TablePattern.parse, patterns):
-        matched = {table for table in tables if pattern.matches(table)}
-        found |= matched
-        if not matched:
-            unknown.append(repr(pattern.text))
-    return found, unknown
-
-
-def _faults_of(connection: Connection, url: str, schema: str) -> list[PenstockError]:
-    """What is wrong with a database as a whole."""
-    faults: list[PenstockError] = []
-    if connection.info.server_version < _OLDEST * 10_000:
-        found = connection.info.parameter_status("server_version")
-        what = f"PostgreSQL {found} is too old"
-        faults.append(OperatorError(what, where=label(url), do=f"use PostgreSQL {_OLDEST} or later"))
-    if connection.info.parameter_status("server_encoding") == "SQL_ASCII":
-        what = "the database's encoding is SQL_ASCII, which does not say what its bytes mean"
-        faults.append(OperatorError(what, where=label(url), do="use a database with a real encoding, best UTF8"))
-    if capture.is_foreign(connection, schema):
-        what = f"schema {schema!r} exists, and is not Penstock's"
-        faults.append(OperatorError(what, where=label(url), do="rename it: Penstock keeps its own objects there"))
-    else:
-        faults += ownership.schema_faults(connection, schema)
-    return faults
 
 
 def _suspects(connection: Connection, names: Sequence[TableName]) -> list[TableName]:
@@ -460,66 +349,3 @@ def _scale(type_name: str) -> int:
         return int(numeric[1] or 0)
     time = re.match(r"(?:time|timestamp|interval)[^(]*\((\d)\)", type_name)
     return int(time[1]) if time else 16_383
-
-
-def uncaptured_tables(connection: Connection, set_name: str, patterns: Sequence[str]) -> list[Uncaptured]:
-    """Tables that patterns mean, and whose changes are not captured, with the reason."""
-    roots = list_tables(connection)
-    matched, _ = _matching(roots, patterns)
-    matched = _topmost(matched, roots)
-    oids = table_oids(connection, matched)
-    unlogged = set(unlogged_tables(connection, matched))
-    captured = quote(set_name)
-    rows = connection.execute(
-        f"SELECT c.relid::bigint, c.mode, {captured}.captured_root(c.relid) <> c.relid FROM {captured}.captured_now c"
-    ).fetchall()
-    modes = {relid: "partition" if is_part else mode for relid, mode, is_part in rows}
-    names = connection.execute(
-        "SELECT DISTINCT c.definition ->> 'schema', c.definition ->> 'name', n.nspname, k.relname"
-        f" FROM {captured}.captured c LEFT JOIN pg_class k ON k.oid = c.relid"
-        " LEFT JOIN pg_namespace n ON n.oid = k.relnamespace"
-        " WHERE c.mode NOT LIKE 'partition%' AND c.mode <> 'detached'"
-    ).fetchall()
-    known = {TableName(schema, name) for schema, name, _, _ in names}
-    before = {TableName(schema, name): TableName(now, called) for schema, name, now, called in names if called}
-    found = []
-    for table in sorted(matched):
-        mode = modes.get(oids.get(table, 0))
-        if table in unlogged:
-            found.append(Uncaptured(table, "it is unlogged; a crash empties it without a change"))
-        elif mode is None and table in known:
-            found.append(Uncaptured(table, "it was made anew, or renamed, after setup; run `penstock setup`"))
-        elif mode is None:
-            found.append(Uncaptured(table, "it was made after setup; run `penstock setup`"))
-        elif mode == "detached" or (mode.startswith("partition") and roots[table] == table):
-            found.append(Uncaptured(table, "it was a partition, and was detached; run `penstock setup`"))
-    for table, now in sorted(before.items()):
-        is_meant = any(TablePattern.parse(pattern).matches(table) for pattern in patterns)
-        if is_meant and table not in roots and now not in matched:
-            found.append(Uncaptured(table, f"it was renamed to {now}, which no pattern of capture.tables means"))
-    return found
-
-
-def _without_unlogged(connection: Connection, plan: DatabasePlan, tables: Sequence[TableName]) -> Sequence[TableName]:
-    unlogged = set(unlogged_tables(connection, tables))
-    if unlogged:
-        names = ", ".join(map(str, sorted(unlogged)))
-        plan.notes.append(f"{names}: unlogged, and so not captured: a crash empties it without a change")
-    return [table for table in tables if table not in unlogged]
-
-
-def _trigger_notes(connection: Connection, tables: Sequence[TableName]) -> list[str]:
-    """Users' triggers that fire before the capture, and so may have their own writes captured first."""
-    rows = connection.execute(
-        "SELECT n.nspname, c.relname, t.tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid"
-        " JOIN pg_namespace n ON n.oid = c.relnamespace"
-        " WHERE NOT t.tgisinternal AND t.tgenabled <> 'D' AND t.tgtype & 66 = 0"
-        " AND t.tgname COLLATE \"C\" < 'R_penstock' ORDER BY 1, 2, 3"
-    )
-    wanted = set(tables)
-    return [
-        f"trigger {trigger!r} on {TableName(schema, table)} fires before the capture: what it writes is captured first;"
-        " rename it to sort after 'R_penstock' if that matters"
-        for schema, table, trigger in rows
-        if TableName(schema, table) in wanted
-    ]

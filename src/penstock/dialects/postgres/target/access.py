@@ -1,45 +1,15 @@
-"""How tasks reach PostgreSQL: small values that travel, and sessions that stay in the worker they opened in."""
+"""How tasks reach a PostgreSQL target: a small value that travels, and sessions that stay in their worker."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from penstock.apply.ledger import LaneClaim, LaneLedger
 from penstock.apply.target import TargetSession
-from penstock.change import TableName
-from penstock.dialects.postgres.change_log import ChangeLog
-from penstock.dialects.postgres.copy import PostgresChunkReader
-from penstock.dialects.postgres.lane_ledger import PostgresLaneLedger, lane_application_name
-from penstock.dialects.postgres.session import PostgresSession
-from penstock.snapshot.chunk import CopySource
-from penstock.sources.trigger_queue.queue import QueueReader
-from penstock.stream import TableVersion
+from penstock.dialects.postgres.target.lane_ledger import PostgresLaneLedger, lane_application_name
+from penstock.dialects.postgres.target.session import PostgresSession
 
-_logs: dict[PostgresSource, ChangeLog] = {}
 _sessions: dict[PostgresTarget, tuple[int, PostgresSession]] = {}
-
-
-@dataclass(frozen=True)
-class PostgresSource:
-    """A capture set in a PostgreSQL database."""
-
-    url: str = field(repr=False)
-    set_name: str
-
-    def log(self) -> ChangeLog:
-        """Return this worker's log."""
-        if self not in _logs:
-            _logs[self] = ChangeLog(self.url, self.set_name)
-        return _logs[self]
-
-    def reader(self, source: str, tables: Sequence[TableVersion], *, follows: Collection[TableName]) -> QueueReader:
-        """Return a reader of the log."""
-        return QueueReader.of(source, self, tables, follows=follows)
-
-    def chunk_reader(self, source: CopySource) -> PostgresChunkReader:
-        """Return a reader of chunks."""
-        return PostgresChunkReader(self.url, self.set_name, source)
 
 
 @dataclass(frozen=True)

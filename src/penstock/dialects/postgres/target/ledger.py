@@ -13,12 +13,12 @@ from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState, ProcessStatus
 from penstock.change import TableName
 from penstock.dialects.base import Emptying, Step
-from penstock.dialects.postgres import ledger_version
 from penstock.dialects.postgres.connection import Connection, connect, label, literal, speaking
-from penstock.dialects.postgres.error_queue import entries_behind
-from penstock.dialects.postgres.history import DATABASE_PLACE
-from penstock.dialects.postgres.lane_ledger import lane_application_name
-from penstock.dialects.postgres.resync import copied_by_others, empty, forget, plan_emptying, tables_with_rows
+from penstock.dialects.postgres.source.history import DATABASE_PLACE
+from penstock.dialects.postgres.target import ledger_version
+from penstock.dialects.postgres.target.error_queue import entries_behind
+from penstock.dialects.postgres.target.lane_ledger import lane_application_name
+from penstock.dialects.postgres.target.resync import copied_by_others, empty, forget, plan_emptying, tables_with_rows
 from penstock.dialects.postgres.waits import describe_session
 from penstock.errors import FencedError, OperatorError
 from penstock.history import Consumer, History, Joined, Origin

@@ -11,9 +11,9 @@ import psycopg
 from penstock.change import TableName
 from penstock.dialects.base import CaptureBehind, Step
 from penstock.dialects.postgres.connection import Connection, label, literal, quote
-from penstock.dialects.postgres.history import history_removal, history_script
 from penstock.dialects.postgres.resources import sql_text
-from penstock.dialects.postgres.wake import wake_key
+from penstock.dialects.postgres.source.history import history_removal, history_script
+from penstock.dialects.postgres.source.wake import wake_key
 from penstock.errors import OperatorError
 
 VERSION = 2

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.dialects.postgres.connection import Connection, at_once, label, literal, quote
-from penstock.dialects.postgres.snapshots import Snapshot
+from penstock.dialects.postgres.source.snapshots import Snapshot
 from penstock.errors import OperatorError
 from penstock.history import HistoryError
 from penstock.position import Anchor, Scn

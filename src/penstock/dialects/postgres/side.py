@@ -1,0 +1,111 @@
+"""What PostgreSQL is to a pipeline on either side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+import psycopg
+
+from penstock.change import TableName
+from penstock.dialects.base import LockedError, Step
+from penstock.dialects.postgres.catalog import read_tables
+from penstock.dialects.postgres.connection import Connection, connect, label, speaking
+from penstock.dialects.postgres.errors import translate
+from penstock.dialects.postgres.ownership import PINNED
+from penstock.errors import OperatorError
+from penstock.schema import TableSchema
+
+LOCK_WAIT = "100ms"
+"""Whoever comes to write waits behind us meanwhile. And where each of the two holds what the other one waits for, it is
+we who give up: the server would look for that after a second, and choose."""
+
+
+class PostgresSetupSession:
+    """Implements `pipeline.sides.SetupSession`."""
+
+    def __init__(self, connection: Connection, url: str, printer: str) -> None:
+        """Run steps on `connection`; `printer` is the command that prints them."""
+        self._connection = connection
+        self._url = url
+        self._printer = printer
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Open a transaction; commits at the end of the block."""
+        with speaking("change the database", self._url), self._connection.transaction():
+            # Compiling them would take longer than running them, while writers wait.
+            self._connection.execute(
+                f"{PINNED}; SET LOCAL lock_timeout = '{LOCK_WAIT}'; SET LOCAL jit = off;"
+                " SET LOCAL penstock.rebuilding = 'on'"
+            )
+            yield
+
+    def take(self, step: Step) -> None:
+        """Carry out a step, inside a transaction; waits only so long for a table that somebody else holds."""
+        undone = "this table is left as it was" if step.is_apart else "nothing was changed"
+        try:
+            psycopg.ClientCursor(self._connection).execute(step.sql)
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as exc:
+            raise LockedError(
+                f"cannot take this step: {step.summary}: another session holds a lock",
+                where=label(self._url),
+                do=f"{undone}; try again when no transaction keeps the table for long",
+            ) from exc
+        except psycopg.errors.InsufficientPrivilege as exc:
+            raise OperatorError(
+                f"no right to take this step: {step.summary}",
+                where=label(self._url),
+                do=f"{undone}; `penstock {self._printer} --print-sql` prints the SQL for a superuser to run",
+            ) from exc
+        except psycopg.Error as exc:
+            error = translate(exc, doing=f"take this step: {step.summary}", where=label(self._url))
+            if isinstance(error, OperatorError):
+                advice = f"mend that{', or ' + step.remedy if step.remedy else ''}; {undone}"
+                error = OperatorError(error.what, where=error.where, do=advice)
+            raise error from exc
+
+
+class PostgresSide:
+    """A database that is one side of a pipeline."""
+
+    def __init__(self, url: str, pipeline: str) -> None:
+        """Stand for the database at `url`; nothing is opened yet.
+
+        Raises:
+            ConfigError: The url cannot be read.
+        """
+        self._label = label(url)
+        self._url = url
+        self._pipeline = pipeline
+
+    @property
+    def label(self) -> str:
+        """The database, named without secrets."""
+        return self._label
+
+    def identity(self) -> str:
+        """What no other database has, as long as the server runs."""
+        with self._connection("tell databases apart") as connection:
+            row = connection.execute(
+                "SELECT concat_ws(' ', pg_postmaster_start_time()::text, oid, current_setting('port'))"
+                " FROM pg_database WHERE datname = current_database()"
+            ).fetchone()
+            assert row is not None
+            return str(row[0])
+
+    def describe(self, tables: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
+        """Describe tables as they are now."""
+        with self._connection("read the catalogue") as connection:
+            return read_tables(connection, tables)
+
+    @contextmanager
+    def setup(self, *, printer: str = "plan") -> Iterator[PostgresSetupSession]:
+        """Open a session for setup or teardown."""
+        with self._connection("change the database") as connection:
+            yield PostgresSetupSession(connection, self._url, printer)
+
+    @contextmanager
+    def _connection(self, doing: str) -> Iterator[Connection]:
+        with speaking(doing, self._url), connect(self._url, f"penstock {self._pipeline} setup") as connection:
+            yield connection

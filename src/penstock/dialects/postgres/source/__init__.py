@@ -1,0 +1,1 @@
+"""PostgreSQL as a source: what captures changes in it, and reads them."""

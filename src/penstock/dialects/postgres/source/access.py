@@ -1,0 +1,37 @@
+"""How tasks reach a PostgreSQL source: a small value that travels, and sessions that stay in their worker."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from penstock.change import TableName
+from penstock.dialects.postgres.source.change_log import ChangeLog
+from penstock.dialects.postgres.source.copy import PostgresChunkReader
+from penstock.snapshot.chunk import CopySource
+from penstock.sources.trigger_queue.queue import QueueReader
+from penstock.stream import TableVersion
+
+_logs: dict[PostgresSource, ChangeLog] = {}
+
+
+@dataclass(frozen=True)
+class PostgresSource:
+    """A capture set in a PostgreSQL database."""
+
+    url: str = field(repr=False)
+    set_name: str
+
+    def log(self) -> ChangeLog:
+        """Return this worker's log."""
+        if self not in _logs:
+            _logs[self] = ChangeLog(self.url, self.set_name)
+        return _logs[self]
+
+    def reader(self, source: str, tables: Sequence[TableVersion], *, follows: Collection[TableName]) -> QueueReader:
+        """Return a reader of the log."""
+        return QueueReader.of(source, self, tables, follows=follows)
+
+    def chunk_reader(self, source: CopySource) -> PostgresChunkReader:
+        """Return a reader of chunks."""
+        return PostgresChunkReader(self.url, self.set_name, source)

@@ -1,0 +1,97 @@
+"""PostgreSQL as the target of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import psycopg
+
+from penstock.change import TableName
+from penstock.dialects.base import DatabasePlan, LackingPart
+from penstock.dialects.postgres.blueprint import Blueprint, Parts, lacking_parts, read_parts
+from penstock.dialects.postgres.from_schema import blueprint_of
+from penstock.dialects.postgres.ownership import preamble, refuse_foreign
+from penstock.dialects.postgres.side import LOCK_WAIT, PostgresSide
+from penstock.dialects.postgres.target import ledger_version, setup
+from penstock.dialects.postgres.target.access import PostgresTarget
+from penstock.dialects.postgres.target.error_queue import PostgresErrorQueue
+from penstock.dialects.postgres.target.ledger import PostgresLedger, removal_steps
+from penstock.dialects.postgres.target.session import PostgresSession
+from penstock.dialects.postgres.waits import LockWatch
+from penstock.errors import OperatorError
+from penstock.schema import TableSchema
+
+
+class PostgresTargetSide(PostgresSide):
+    """Implements `pipeline.sides.TargetSide`."""
+
+    @property
+    def access(self) -> PostgresTarget:
+        """How tasks reach it."""
+        return PostgresTarget(self._url, self._pipeline)
+
+    def lock_watch(self) -> LockWatch:
+        """What looks for sessions of ours that wait for a lock here."""
+        return LockWatch(self._url, self._pipeline)
+
+    def plan(
+        self,
+        blueprint: Blueprint | Sequence[TableSchema],
+        source: Mapping[TableName, TableSchema],
+        replaced: Sequence[TableName],
+        *,
+        adopt: bool,
+    ) -> DatabasePlan:
+        """Plan the ledger and the missing tables; check those that exist.
+
+        A blueprint may be mere schemas, see `blueprint_of`.
+        """
+        if not isinstance(blueprint, Blueprint):
+            blueprint = blueprint_of(blueprint)
+        with self._connection("read the catalogue") as connection:
+            return setup.plan_target(
+                connection,
+                self._url,
+                process=self._pipeline,
+                blueprint=blueprint,
+                source=source,
+                replaced=replaced,
+                adopt=adopt,
+            )
+
+    def lacking(self, parts: Parts) -> Sequence[LackingPart]:
+        """Return what is missing here of the source's partitions and enum labels."""
+        with self._connection("read the catalogue") as connection:
+            connection.execute(f"SET lock_timeout = '{LOCK_WAIT}'")
+            try:
+                return lacking_parts(parts, read_parts(connection, parts.keys, parts.labels))
+            except psycopg.errors.LockNotAvailable:
+                return []
+
+    def removal(self) -> DatabasePlan:
+        """Plan to remove this pipeline's part of the ledger, and the ledger itself if nobody else uses it."""
+        with self._connection("read the ledger") as connection:
+            refuse_foreign(connection, "penstock")
+            steps = removal_steps(connection, self._url, self._pipeline)
+            return DatabasePlan(self.label, steps, preamble=preamble("penstock"))
+
+    def has_ledger(self) -> bool:
+        """Whether setup has made a ledger here; one of another version is refused."""
+        with self._connection("read the ledger") as connection:
+            refuse_foreign(connection, "penstock")
+            ledger_version.refuse_other_version(connection)
+            return ledger_version.exists(connection)
+
+    def ledger(self) -> PostgresLedger:
+        """Open the ledger."""
+        return PostgresLedger(self._url, self._pipeline)
+
+    def error_queue(self) -> PostgresErrorQueue:
+        """Open the error queue."""
+        return PostgresErrorQueue(self._url, self._pipeline)
+
+    def check(self) -> None:
+        """Make sure that changes can be applied here at all."""
+        if not self.has_ledger():
+            raise OperatorError("there is no ledger", where=self.label, do="run `penstock setup`")
+        PostgresSession(self._url, f"penstock {self._pipeline} check").close()
