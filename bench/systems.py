@@ -17,10 +17,10 @@ import psycopg
 
 from bench.workloads import Workload
 from penstock.apply.process import Progress
-from penstock.config import load
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.errors import PenstockError
 from penstock.pipeline.pipeline import Pipeline
+from penstock.pipeline_file import load
 from penstock.wiring import open_pipeline
 
 FILE = """\

@@ -32,7 +32,6 @@ from penstock.apply.task import (
     unpack,
 )
 from penstock.change import TableName
-from penstock.config import parse
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.connection import connect
 from penstock.dialects.postgres.source.access import PostgresSource
@@ -41,6 +40,7 @@ from penstock.dialects.postgres.target.access import PostgresTarget
 from penstock.dialects.postgres.target.error_queue import PostgresErrorQueue
 from penstock.dialects.postgres.target.ledger import PostgresLedger
 from penstock.pipeline.pipeline import Pipeline
+from penstock.pipeline_file import parse
 from penstock.position import Limit, Scn
 from penstock.schema import Dictionary
 from penstock.sources.trigger_queue.position import QueueSlice

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from psycopg.conninfo import conninfo_to_dict
 
 from penstock.apply.process import CommitSerialization
-from penstock.config import PipelineConfig, RulesConfig, json_schema, load, parse
+from penstock.config import PipelineConfig, RulesConfig, json_schema
 from penstock.dialects.postgres.connection import conninfo, label
 from penstock.errors import ConfigError
+from penstock.pipeline_file import load, parse
 
 GOOD = """\
 version: 1

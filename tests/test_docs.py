@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 from penstock.apply import conflicts
 from penstock.change import ARROW_SCHEMA, Op
 from penstock.cli.main import app
-from penstock.config import parse
 from penstock.formats.change_file import encode_lines
+from penstock.pipeline_file import parse
 from penstock.spark.schemas import CHANGES
 from penstock.storage import LocalStorage
 from tests.archives import publish, read

@@ -22,7 +22,7 @@ def open(path: str | Path = "pipeline.yaml", *, master: str | None = None) -> Pi
         ConfigError: The file cannot be read or has faults; the message names each with its line.
     """
     # Arrow, Spark and the drivers take half a second to import.
-    from penstock.config import load
+    from penstock.pipeline_file import load
     from penstock.wiring import open_pipeline
 
     config = load(Path(path))

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from penstock.config import TableRuleConfig, parse
+from penstock.config import TableRuleConfig
+from penstock.pipeline_file import parse
 from penstock.rules.ruleset import RuleSet
 from tests.hand_made import Lcr, T
 from tests.rules.made import CUSTOMERS, TYPES, put_through, schema

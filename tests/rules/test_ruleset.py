@@ -10,8 +10,8 @@ import duckdb
 import pytest
 
 from penstock.change import TableName
-from penstock.config import parse
 from penstock.errors import ConfigError, OperatorError
+from penstock.pipeline_file import parse
 from penstock.rules import expressions
 from penstock.rules.ruleset import RuleSet
 from penstock.schema import TableSchema, Unique

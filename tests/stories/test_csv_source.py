@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock import config
+from penstock import pipeline_file
 from penstock.beside import load
 from penstock.errors import ConfigError, MalformedInputError, OperatorError
 from penstock.pipeline.pipeline import Pipeline
@@ -46,7 +46,7 @@ class Shop:
         self.folder, self.url = folder, url
 
     def pipeline(self) -> Pipeline:
-        made = open_pipeline(config.load(self.folder / "pipeline.yaml", {"COPY_URL": self.url}))
+        made = open_pipeline(pipeline_file.load(self.folder / "pipeline.yaml", {"COPY_URL": self.url}))
         assert isinstance(made, Pipeline)
         return made
 
@@ -150,7 +150,7 @@ def test_a_source_that_cannot_be_loaded_is_told_with_its_line(folder: Path, sour
     file = folder / "pipeline.yaml"
     file.write_text(file.read_text().replace(NAME, source))
     with pytest.raises(ConfigError) as refused:
-        open_pipeline(config.load(file, {"COPY_URL": "postgresql://nowhere"}))
+        open_pipeline(pipeline_file.load(file, {"COPY_URL": "postgresql://nowhere"}))
     assert str(refused.value).startswith(f"{file}:6: capture.source: {said}")
 
 
@@ -163,4 +163,4 @@ def test_a_source_of_several_files_beside_the_pipeline_file_is_refused_for_tasks
     file = folder / "pipeline.yaml"
     file.write_text(file.read_text().replace(NAME, "csv_package:open_csv"))
     with pytest.raises(ConfigError, match=r"ValueError: 'csv_package' is not one file\. Name a class or function"):
-        open_pipeline(config.load(file, {"COPY_URL": "postgresql://nowhere"}))
+        open_pipeline(pipeline_file.load(file, {"COPY_URL": "postgresql://nowhere"}))

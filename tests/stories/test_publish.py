@@ -23,13 +23,13 @@ from pyspark.sql import SparkSession
 from penstock.apply.process import Progress
 from penstock.archive import Archive
 from penstock.cli.status import show
-from penstock.config import parse
 from penstock.dialects.postgres.source.side import PostgresSourceSide
 from penstock.errors import OperatorError
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.plan import Plan
 from penstock.pipeline.publication import Publication
 from penstock.pipeline.report import Report
+from penstock.pipeline_file import parse
 from penstock.storage import open_storage
 from tests.lab import Lab
 from tests.program import Program, await_true

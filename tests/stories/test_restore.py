@@ -12,12 +12,12 @@ import psycopg
 import pytest
 
 from penstock.archive import Archive
-from penstock.config import parse
 from penstock.dialects.postgres.connection import quote
 from penstock.errors import ConfigError, MalformedInputError, OperatorError
 from penstock.formats.archive_log import Record
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.publication import Publication
+from penstock.pipeline_file import parse
 from penstock.storage import open_storage
 from penstock.wiring import open_pipeline
 from tests.lab import Lab

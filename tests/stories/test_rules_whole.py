@@ -10,10 +10,10 @@ import pytest
 
 from penstock import change as c
 from penstock.archive import Archive
-from penstock.config import parse
 from penstock.errors import ConfigError
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.publication import Publication
+from penstock.pipeline_file import parse
 from penstock.sources.change_files.span import find_span, read_span
 from penstock.storage import open_storage
 from penstock.wiring import open_pipeline

@@ -78,7 +78,7 @@ def opened_while_java_starts(file: Path | None, *, master: str | None = None) ->
 
     Java takes seconds until it listens, and gets on with that while all else is imported, and the databases are asked.
     """
-    from penstock.config import load
+    from penstock.pipeline_file import load
     from penstock.spark.java import beginning
 
     config = load(file or defaults.file)

@@ -1,0 +1,363 @@
+"""The pipeline file: read, checked whole, every fault reported at once with its line.
+
+Secrets come from outside: `${env:NAME}` and `${file:path}` inside a connection's url stand for the variable's value and
+the file's content, without its final line break. One that is the whole url is taken as it is. Any other is one part of
+it, whatever characters it holds: it is percent-encoded in a url, and escaped in `key=value` text.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import yaml
+from pydantic import ValidationError
+
+from penstock.config import (
+    ApplyConfig,
+    CaptureConfig,
+    ConnectionConfig,
+    Path_,
+    PipelineConfig,
+    PublishConfig,
+    RulesConfig,
+    TableRuleConfig,
+    dotted,
+    line_of,
+)
+from penstock.errors import ConfigError
+from penstock.patterns import TablePattern, TableTemplate
+from penstock.text import nearest
+
+_REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
+
+
+_REFERENCES = re.compile(rf"(?:{_REFERENCE.pattern})+")
+
+
+_URL = re.compile(r"[a-z]+://")
+
+
+_QUOTE = re.compile(r"(?<!\\)'")
+
+
+_KEY_VALUE = re.compile(r"\s*[a-z_]+\s*=")
+
+
+_MARK = "\0"
+"""Stands for a reference where the text around it is looked at."""
+
+
+_PASSWORD = re.compile(rf"://[^/@]*:(?!{_MARK}+@)[^/@]+@|password\s*=\s*+(?!'?{_MARK})")
+
+
+_MAY_BE_SECRET = re.compile(r"://|@|password", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class _Fault:
+    line: int
+    text: str
+
+
+def load(path: Path, environment: Mapping[str, str] = os.environ) -> PipelineConfig:
+    """Read a pipeline file.
+
+    Raises:
+        ConfigError: It cannot be read or has faults; the message names each with its line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as exc:
+        raise _faults(str(path), [_Fault(1, "not UTF-8 text")]) from exc
+    except OSError as exc:
+        reason = exc.strerror or type(exc).__name__
+        raise ConfigError(
+            f"cannot read {str(path)!r}: {reason.lower()}", do="name the pipeline file with -f, or write pipeline.yaml"
+        ) from exc
+    return parse(text, name=str(path), environment=environment, folder=path.parent)
+
+
+def parse(text: str, *, name: str, environment: Mapping[str, str], folder: Path = Path()) -> PipelineConfig:
+    """Check the text of a pipeline file, which lies in `folder`; see `load`."""
+    document = _Document()
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = None if root is None else document.read(root, ())
+    except yaml.MarkedYAMLError as exc:
+        mark = exc.problem_mark or exc.context_mark
+        raise _faults(name, [_Fault(mark.line + 1 if mark else 1, f"not YAML: {exc.problem}")]) from exc
+    except yaml.reader.ReaderError as exc:
+        raise _faults(name, [_Fault(text.count("\n", 0, exc.position) + 1, f"not YAML: {exc.reason}")]) from exc
+    except RecursionError as exc:
+        raise _faults(name, [_Fault(1, "not a pipeline file: it is nested without end")]) from exc
+    if not isinstance(data, dict):
+        raise _faults(
+            name, [_Fault(1, "a pipeline file is a mapping: version, name, connections, capture, apply or publish")]
+        )
+    faults = document.faults + document.resolve(data, environment, folder) + document.unknown_connections(data)
+    faults += document.outputs(data) + document.place(data) + document.names_of_many(data)
+    config = None
+    try:
+        config = PipelineConfig.model_validate(data)
+    except ValidationError as exc:
+        faults += [document.fault(error) for error in exc.errors()]
+    if faults or config is None:
+        raise _faults(name, faults)
+    config.capture.read_from(name, document.line("capture", "source"), folder)
+    if config.rules is not None:
+        config.rules.read_from(name, document.lines_below("rules"))
+    return config.with_folder(folder)
+
+
+class _Document:
+    """The file as data, with the line of everything in it."""
+
+    def __init__(self) -> None:
+        self._lines: dict[Path_, int] = {(): 1}
+        self.faults: list[_Fault] = []
+
+    def read(self, node: yaml.Node, path: Path_) -> Any:
+        """Turn a node into plain data, noting lines and repeated keys."""
+        self._lines.setdefault(path, node.start_mark.line + 1)
+        if isinstance(node, yaml.MappingNode):
+            result: dict[str, Any] = {}
+            for key_node, value_node in node.value:
+                key = str(key_node.value)
+                line = key_node.start_mark.line + 1
+                if key in result:
+                    self.faults.append(_Fault(line, f"{dotted((*path, key))} is given twice"))
+                self._lines[*path, key] = line
+                result[key] = self.read(value_node, (*path, key))
+            return result
+        if isinstance(node, yaml.SequenceNode):
+            return [self.read(item, (*path, i)) for i, item in enumerate(node.value)]
+        try:
+            return yaml.SafeLoader("").construct_object(node)
+        except ValueError as exc:
+            # A date, or a number, that cannot be.
+            mark = node.start_mark
+            raise yaml.constructor.ConstructorError(None, None, "a value that cannot be read", mark) from exc
+
+    def resolve(self, data: Any, environment: Mapping[str, str], folder: Path) -> list[_Fault]:
+        """Put secrets in place in the connections; returns what is missing."""
+        faults = []
+        connections = data.get("connections") if isinstance(data, dict) else None
+        for key, connection in connections.items() if isinstance(connections, dict) else ():
+            if not isinstance(connection, dict) or not isinstance(connection.get("url"), str):
+                continue
+            path = ("connections", key, "url")
+            url = connection["url"]
+            if _PASSWORD.search(_REFERENCE.sub(_MARK, url)):
+                what = "a password stands in the file; write it as ${env:NAME} or ${file:path}"
+                faults.append(_Fault(self._line(path), f"{dotted(path)}: {what}"))
+            missing: list[str] = []
+            if not _has_form(url):
+                missing.append(
+                    "a reference is the whole url, or one part of it: postgresql://user:${env:NAME}@host/database"
+                )
+            connection["url"] = _with_secrets(url, partial(_secret, environment, folder, missing))
+            if not missing and not connection["url"].strip():
+                # libpq would take whatever database its own defaults name.
+                whole = _REFERENCE.fullmatch(url)
+                missing.append(f"{_named(*whole.groups())} is empty" if whole else "is empty")
+            faults += [_Fault(self._line(path), f"{dotted(path)}: {what}") for what in missing]
+        return faults
+
+    def fault(self, error: Any) -> _Fault:
+        """Say one of pydantic's findings in our words; never repeats a url."""
+        # Of what is wrong with a key itself, pydantic says so behind it.
+        path: Path_ = tuple(part for part in error["loc"] if part != "[key]")
+        given = error["input"]
+        is_plain = isinstance(given, str | int | float | bool) and "url" not in path and _may_be_shown(given)
+        shown = f", not {given!r}" if is_plain else ""
+        match error["type"]:
+            case "missing":
+                what = "is missing"
+            case "extra_forbidden":
+                what = "is not an option" + _suggestion(path)
+            case "literal_error" | "enum":
+                what = f"must be {error['ctx']['expected']}{shown}"
+            case "value_error":
+                what = str(error["ctx"]["error"])
+            case "string_pattern_mismatch" if path[-1] == "step":
+                what = f"must be module:function{shown}"
+            case "string_pattern_mismatch" if path[-1] == "source":
+                what = f"must be 'trigger_queue', 'change_files' or module:name{shown}"
+            case "string_pattern_mismatch":
+                what = f"must be lower-case letters, digits and underscores, at most 36, beginning with a letter{shown}"
+            case _:
+                what = error["msg"].replace("Input should be", "must be") + shown
+        return _Fault(self._line(path), f"{dotted(path)}: {what}")
+
+    def unknown_connections(self, data: Mapping[str, Any]) -> list[_Fault]:
+        """Connections that are named but not given."""
+        given = data.get("connections")
+        faults = []
+        for part in ("capture", "apply"):
+            section, path = data.get(part), (part, "connection")
+            name = section.get("connection") if isinstance(section, dict) else None
+            if isinstance(given, dict) and isinstance(name, str) and name not in given:
+                shown = f" {name!r}" if _may_be_shown(name) else " of this name"
+                faults.append(_Fault(self._line(path), f"{dotted(path)}: no connection{shown}{nearest(name, given)}"))
+        return faults
+
+    def outputs(self, data: Any) -> list[_Fault]:
+        """Say so unless there is exactly one output."""
+        given = [part for part in ("apply", "publish") if data.get(part) is not None]
+        if not given:
+            return [_Fault(1, "apply, or publish: is missing; one of them says where changes go")]
+        if len(given) > 1:
+            return [_Fault(self._line(("publish",)), "publish: a pipeline has either apply or publish, not both")]
+        return []
+
+    def names_of_many(self, data: Any) -> list[_Fault]:
+        """Rules that would give several tables one name."""
+        rules = data.get("rules")
+        tables = rules.get("tables") if isinstance(rules, dict) else None
+        faults = []
+        for text, rule in tables.items() if isinstance(tables, dict) else ():
+            to = str(rule.get("to")) if isinstance(rule, dict) else ""
+            try:
+                pattern, template = TablePattern.parse(text), TableTemplate.parse(to)
+            except ConfigError:
+                # It is told elsewhere, or there is no `to`.
+                continue
+            for part, plain, pieces in (
+                ("schema", pattern.plain_schema, template.schema),
+                ("table", pattern.plain_name, template.name),
+            ):
+                if plain is None and len(pieces) == 1:
+                    path = ("rules", "tables", text, "to")
+                    what = f"gives all tables that {text!r} matches one {part}; write * where the source's stands"
+                    faults.append(_Fault(self._line(path), f"{dotted(path)}: {to!r} {what}"))
+                    break
+        return faults
+
+    def line(self, *path: str) -> int:
+        """The line of a setting."""
+        return self._line(path)
+
+    def lines_below(self, part: str) -> Mapping[Path_, int]:
+        """The line of everything in a part, by its path in there."""
+        return {path[1:]: line for path, line in self._lines.items() if path[:1] == (part,)}
+
+    def place(self, data: Any) -> list[_Fault]:
+        """Say what does not go with the kind of source."""
+        capture = data.get("capture")
+        if not isinstance(capture, dict):
+            return []
+        match capture.get("source"):
+            case "trigger_queue":
+                needed, odd = "connection", {"path": "capture.source trigger_queue has no path, but a connection"}
+            case "change_files":
+                needed = "path"
+                odd = {
+                    "connection": "change files are read from capture.path, through no connection",
+                    "row_triggers": "an archive has no triggers",
+                }
+                if data.get("publish") is not None:
+                    what = "publish: what comes from change files is published already; it can be applied"
+                    return [_Fault(self._line(("publish",)), what)]
+            case str(own) if ":" in own:
+                needed = "path"
+                odd = {
+                    "connection": "a source of your own reads capture.path, through no connection",
+                    "row_triggers": "a source of your own has no triggers",
+                }
+                if data.get("publish") is not None:
+                    what = "publish: what comes from a source of your own can be applied, but not published"
+                    return [_Fault(self._line(("publish",)), what)]
+            case _:
+                return []
+        faults = [
+            _Fault(self._line(path := ("capture", name)), f"{dotted(path)}: {why}")
+            for name, why in odd.items()
+            if capture.get(name) is not None
+        ]
+        if capture.get(needed) is None:
+            faults.append(_Fault(self._line(("capture",)), f"capture.{needed}: is missing"))
+        return faults
+
+    def _line(self, path: Path_) -> int:
+        return line_of(self._lines, path)
+
+
+def _has_form(url: str) -> bool:
+    """Whether it is known how a secret has to be written at its place in the url."""
+    is_whole = _REFERENCE.fullmatch(url) or not _REFERENCE.search(url)
+    return bool(is_whole or _URL.match(url) or _KEY_VALUE.match(url))
+
+
+def _with_secrets(url: str, secret: Callable[[re.Match[str]], str]) -> str:
+    """Put secrets in place, each as one part of the url that can end neither itself nor the url."""
+    if _REFERENCE.fullmatch(url):
+        return _REFERENCE.sub(secret, url)
+    if _URL.match(url):
+        return _REFERENCE.sub(lambda found: quote(secret(found), safe=""), url)
+
+    def escaped(found: re.Match[str]) -> str:
+        text = re.sub(r"([\\'\s])", r"\\\1", _REFERENCE.sub(secret, found.group()))
+        before, after = url[: found.start()], url[found.end() :]
+        is_quoted = len(_QUOTE.findall(before)) % 2 == 1
+        is_whole_value = before.rstrip().endswith("=") and not after[:1].strip() and not is_quoted
+        # Of an empty value libpq would take the next option for the value.
+        return "''" if is_whole_value and not text else text
+
+    return _REFERENCES.sub(escaped, url)
+
+
+def _named(kind: str, name: str) -> str:
+    return f"environment variable {name}" if kind == "env" else f"file {name!r}"
+
+
+def _secret(environment: Mapping[str, str], folder: Path, missing: list[str], found: re.Match[str]) -> str:
+    """Look a secret up; where it cannot be had, returns nothing and adds the reason to `missing`."""
+    kind, name = found.groups()
+    what = _named(kind, name)
+    try:
+        # What of a variable is no UTF-8 comes as half a character, and is refused here.
+        content = environment[name].encode() if kind == "env" else (folder / name).read_bytes()
+        text = content.decode()
+    except KeyError:
+        missing.append(f"{what} is not set")
+    except UnicodeError:
+        missing.append(f"{what} is not UTF-8 text")
+    except OSError as exc:
+        missing.append(f"cannot read {what}: {(exc.strerror or '').lower()}")
+    else:
+        if "\0" not in text:
+            return text if kind == "env" else re.sub(r"\r?\n\Z", "", text)
+        missing.append(f"{what} holds a zero byte, which no connection can be given")
+    return ""
+
+
+def _may_be_shown(value: object) -> bool:
+    """Whether a value from the file may stand in a message: an url in the wrong place may hold a password."""
+    return not _MAY_BE_SECRET.search(str(value))
+
+
+def _faults(name: str, faults: list[_Fault]) -> ConfigError:
+    lines = [f"{name}:{fault.line}: {fault.text}" for fault in sorted(faults, key=lambda f: f.line)]
+    return ConfigError("\n".join(lines))
+
+
+def _suggestion(path: Path_) -> str:
+    known: list[str] = []
+    for part in (
+        PipelineConfig,
+        ConnectionConfig,
+        CaptureConfig,
+        RulesConfig,
+        TableRuleConfig,
+        ApplyConfig,
+        PublishConfig,
+    ):
+        known += part.model_fields
+    return nearest(str(path[-1]), known)
