@@ -170,6 +170,11 @@ class TableVersion:
         """Whether its rows are captured as those of its root."""
         return self.root != self.table.name
 
+    @property
+    def number(self) -> int:
+        """A number that grows from each version of a table to the next, by whatever names they go."""
+        return self.table.version
+
 
 def roots(versions: Iterable[TableVersion]) -> dict[TableName, TableSchema]:
     """Return the tables as they are now: neither partitions, nor by names they had before."""
@@ -178,7 +183,7 @@ def roots(versions: Iterable[TableVersion]) -> dict[TableName, TableSchema]:
 
 def root_versions(versions: Iterable[TableVersion]) -> dict[TableName, TableVersion]:
     """Return the same as versions; of two tables that had a name one after the other, the later one."""
-    ordered = sorted(versions, key=lambda v: v.table.version)
+    ordered = sorted(versions, key=lambda v: v.number)
     last = {v.id: v for v in ordered}
     return {v.table.name: v for v in ordered if last[v.id] is v and not v.is_partition}
 

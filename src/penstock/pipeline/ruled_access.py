@@ -57,6 +57,11 @@ class RuledVersion(TableVersion):
         """Whether it is one at the source, where the changes of partitions get their root's name, too."""
         return self.captured.is_partition
 
+    @property
+    def number(self) -> int:
+        """That of the version at the source; `table.version` says besides what rules have made of it."""
+        return self.captured.number
+
 
 @dataclass(frozen=True)
 class RuledReader:
@@ -99,7 +104,7 @@ class RuledAccess:
         }
         reader = self.inner.reader(source, [version.captured for version in versions], follows=followed)
         rules: dict[tuple[TableName, int], TableRule] = {}
-        for version in sorted(versions, key=lambda version: version.captured.table.version):
+        for version in sorted(versions, key=lambda version: version.number):
             if version.rule is not None:
                 table = version.captured.table
                 rules[table.name, table.version] = version.rule
