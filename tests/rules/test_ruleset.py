@@ -14,7 +14,7 @@ from penstock.errors import ConfigError, OperatorError
 from penstock.pipeline_file import parse
 from penstock.rules import expressions
 from penstock.rules.ruleset import RuleSet
-from penstock.schema import TableSchema, Unique
+from penstock.schema import ForeignKey, TableSchema, Unique
 from tests.hand_made import T, insert, truncate
 from tests.rules.made import CUSTOMERS, TYPES, put_through, rule_of, rule_set, schema
 from tests.test_config import GOOD
@@ -310,3 +310,23 @@ def test_a_person_is_warned_of_a_key_that_is_dropped_and_operations_that_are_lef
     assert len(found) == 3
     assert rule_set({"tables": {"public.customers": {"drop": ["ssn"]}}}).warnings(table) == []
     assert rule_set({}).warnings(schema(TYPES, CUSTOMERS)) == []
+
+
+@pytest.mark.parametrize(
+    ("child", "is_warned"),
+    [
+        ({}, True),
+        ({"to": "far.child"}, True),
+        ({"rows": "region = 'EU'"}, False),
+        ({"drop": ["region"]}, False),
+    ],
+)
+def test_a_person_is_warned_of_children_whose_parents_are_left_out(child: Any, is_warned: bool) -> None:
+    key = ForeignKey("by_region", name("public.child"), ("region",), CUSTOMERS, ("region",))
+    table = schema(TYPES, name("public.child"), foreign_keys=(key,))
+    rules = rule_set({"tables": {"public.customers": {"rows": "region = 'EU'"}, "public.child": child}})
+
+    found = [line for line in rules.warnings(table) if "'by_region'" in line]
+
+    assert bool(found) is is_warned
+    assert rule_set({"tables": {"public.child": child}}).warnings(table) == []

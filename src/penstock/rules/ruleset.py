@@ -140,9 +140,9 @@ class RuleSet:
         """
         settings = self._settings(table.name)
         rule = self.rule(table, table)
+        found = self._orphans(table, settings)
         if rule is None:
-            return []
-        found = []
+            return found
         key = table.primary_key
         lost = [] if key is None else [name for name in key.columns if name not in rule.columns.names]
         if lost:
@@ -163,6 +163,25 @@ class RuleSet:
             found += [f"{place}leaves out each {op} of {table.name}: {effects[op]}" for op in left_out]
             if left_out:
                 found.append(f"{place}`penstock verify` finds the rows of {table.name} that differ by that")
+        return found
+
+    def _orphans(self, table: TableSchema, settings: Settings) -> list[str]:
+        """Foreign keys of which rules leave out rows of the parent, and none of the child."""
+        if settings.get("rows") is not None:
+            # Whether the two conditions go together, nobody but the user can tell.
+            return []
+        found = []
+        for key in table.foreign_keys:
+            parent = self._settings(key.parent)
+            is_kept = self._name_of_columns(table.name, key.columns) and self._name_of_columns(
+                key.parent, key.parent_columns
+            )
+            if is_kept and parent.get("rows") is not None:
+                found.append(
+                    f"{parent.place('rows')}leaves out rows of {key.parent}, but none of {table.name}, which refers to"
+                    f" it by foreign key {key.name!r}: children come without their parents, and what the target's key"
+                    " refuses goes to the error queue; choose the rows of both, or remove that key at the target"
+                )
         return found
 
     def _name_of_columns(self, source: TableName, columns: Sequence[str]) -> tuple[TableName, list[str]] | None:
