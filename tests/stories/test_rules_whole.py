@@ -212,3 +212,44 @@ def test_what_is_published_has_gone_through_the_rules(one: Lab, tmp_path: Path) 
         ("insert", {"id": "6", "amount": "0"}),
         ("update", {"amount": "-1"}),
     ]
+
+
+def test_what_was_published_through_rules_is_restored_through_others(one: Lab, tmp_path: Path) -> None:
+    lab = one
+    lab.source.execute(
+        "CREATE TABLE p (id int PRIMARY KEY, v int) PARTITION BY RANGE (id);"
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (1) TO (10); CREATE UNIQUE INDEX ON p1 (v);"
+        "CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20); INSERT INTO p VALUES (1, 1), (11, 1)"
+    )
+    text = FILE.format(name=lab.name, tables=["public.*"], row_triggers=[])
+    head = text[: text.index("apply:")]
+    environment = {"SHOP_URL": lab.source_url, "COPY_URL": lab.target_url}
+    written = head + (
+        f"publish: {{to: files, path: {tmp_path / 'archive'}}}\n"
+        'rules: {tables: {public.*: {to: far.*}, public.t: {rename: {v: amount}, rows: "v < 3"}}}\n'
+    )
+    read = (
+        f"version: 1\nname: {lab.name}\nconnections: {{copy: {{type: postgres, url: '${{env:COPY_URL}}'}}}}\n"
+        f"capture: {{source: change_files, path: {tmp_path / 'archive'}, tables: ['far.*']}}\n"
+        "apply: {connection: copy}\n"
+        'rules: {tables: {far.*: {to: "back.*"}, far.t: {rename: {amount: w}, rows: "amount > 0", drop: [name]}}}\n'
+    )
+    publishing = open_pipeline(parse(written, name="pipeline.yaml", environment=environment))
+    assert isinstance(publishing, Publication)
+    publishing.setup()
+    catch_up(publishing)
+    lab.source.execute("UPDATE t SET v = v - 1")
+    lab.source.execute("UPDATE p SET v = 2; TRUNCATE p1")
+    catch_up(publishing)
+    restoring = open_pipeline(parse(read, name="pipeline.yaml", environment=environment))
+    assert isinstance(restoring, Pipeline)
+    restoring.setup()
+    catch_up(restoring)
+
+    wanted = lab.source.execute("SELECT id, v FROM t WHERE v BETWEEN 1 AND 2 ORDER BY id").fetchall()
+    assert rows(lab, "SELECT id, w FROM back.t ORDER BY id") == wanted
+    # The transaction is in the queue whole, for the partition's TRUNCATE, and nothing else was emptied.
+    assert rows(lab, "SELECT id, v FROM back.p ORDER BY id") == [(1, 1), (11, 1)]
+    assert [error.error_message for error in lab.errors()] == [
+        "a change was not captured: partition public.p1 was truncated (table back.p)"
+    ]

@@ -103,7 +103,7 @@ class ArchiveLedger:
     def save_dictionary(self, versions: Iterable[TableVersion]) -> None:
         """Describe table versions that the archive does not know yet."""
         known = {(table.id, table.version) for table in self._writer.definitions.tables}
-        new = [v for v in versions if (v.id, v.table.version) not in known]
+        new = [v for v in versions if (v.id, v.table.version) not in known and not _is_merged(v)]
         files = [self._writer.describe(v.id, v.table.name, v.table.version, v.definition, v.root) for v in new]
         if files:
             self._writer.commit(self._writer.last.end, tables=files)
@@ -190,6 +190,11 @@ def new_history(name: str, archive_id: str, label: str) -> History:
 def consumer_of(name: str, archive_id: str, label: str) -> Consumer:
     """What the source knows the pipeline by that publishes to an archive; one without id is found by its place."""
     return Consumer(archive_id, name, label, f"change archive {label}")
+
+
+def _is_merged(version: TableVersion) -> bool:
+    """Whether it is a partition that rules give the name of its root: all of its changes are of the root's versions."""
+    return version.is_partition and version.table.name == version.root
 
 
 _: type[Ledger] = ArchiveLedger

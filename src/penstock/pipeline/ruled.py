@@ -34,6 +34,9 @@ from penstock.verify.compare import RangeComparer
 _SHAPES = 1 << 16
 """A version of a table at the source, times this, plus a number for what rules make of it."""
 
+_MOST = (1 << 31) - 1
+"""The highest version that the change stream and the ledger can hold."""
+
 
 class RuledSide:
     """Implements `sides.SourceSide`."""
@@ -343,12 +346,21 @@ def _ruled(rules: RuleSet, table: TableSchema, root: TableName | None = None, *,
     rule = rules.rule(table, replace(table, name=root or table.name), is_current=is_current)
     if rule is None:
         return RuledTable.of(table, replace(table, foreign_keys=rules.references(table)), None)
-    shape = replace(rule.table, version=NO_VERSION)
-    # Rules may change between two runs, and the source's version stays: an entry of the error queue is read with the
-    # definition that it was made with.
-    number = zlib.crc32(repr(shape).encode()) % _SHAPES
-    rule = rule.numbered(table.version * _SHAPES + number)
+    rule = rule.numbered(_number(table.version, replace(rule.table, version=NO_VERSION)))
     return RuledTable.of(table, rule.table, rule)
+
+
+def _number(version: int, shape: TableSchema) -> int:
+    """The version of what rules make of a version.
+
+    Rules may change between two runs, and the source's version stays: an entry of the error queue is read with the
+    definition that it was made with.
+    """
+    number = version * _SHAPES + zlib.crc32(repr(shape).encode()) % _SHAPES
+    if number <= _MOST:
+        return number
+    # As in an archive that was published through rules itself.
+    return zlib.crc32(repr((version, shape)).encode()) % _MOST + 1
 
 
 def _captured(table: RuledTable) -> TableSchema:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock import change as c
-from penstock.change import Op
+from penstock.change import NO_VERSION, Op
 from penstock.errors import PenstockError
 from penstock.images import build_images, find_present, is_present, parse_images
 from penstock.rules.columns import Columns, append, lacking
@@ -155,7 +155,8 @@ class TableRule:
             c.OP: made.op_texts,
             c.SCHEMA_NAME: pa.repeat(self.table.name.schema, count),
             c.TABLE_NAME: pa.repeat(self.table.name.name, count),
-            c.TABLE_VERSION: pa.repeat(pa.scalar(self.table.version, pa.int32()), count),
+            # A gap names its table, and no version of it.
+            c.TABLE_VERSION: pa.array(np.where(made.is_op(Op.GAP), NO_VERSION, self.table.version), pa.int32()),
             c.KEY: made.key,
             c.BEFORE: made.before,
             c.AFTER: made.after,
