@@ -52,36 +52,50 @@ def connected_components(count: int, left: NDArray[np.int64], right: NDArray[np.
 
     The label of a component is its smallest node.
     """
+    # label[n] is a node of n's component, never above n; at first each node is its own.
     label = np.arange(count)
     while len(left):
+        # For each edge the labels of its two ends; edges whose ends agree are done.
         a, b = label[left], label[right]
         open_edges = a != b
         left, right, a, b = left[open_edges], right[open_edges], a[open_edges], b[open_edges]
+        # The larger label of each edge now points to the smaller one; where several edges ask, to the smallest.
         np.minimum.at(label, np.maximum(a, b), np.minimum(a, b))
+        # Follow the pointers until every label points to itself.
         while not np.array_equal(shorter := label[label], label):
             label = shorter
     return label
 
 
 def _links(dependencies: Dependencies) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Edges that chain the transactions of each value that anybody writes."""
+    """Edges that chain, in commit order, the transactions of each value that at least one of them writes.
+
+    Two arrays that line up: an edge leads from `left[n]` to `right[n]`.
+    """
+    # One entry per use of a value, sorted so that the uses of one value stand together, in commit order.
     order = np.lexsort((dependencies.txn, dependencies.value))
     value, txn = dependencies.value[order], dependencies.txn[order]
+    # Where the uses of the next value begin; `number` counts values from 0, one entry per use.
     starts = np.r_[True, value[1:] != value[:-1]] if len(value) else np.zeros(0, bool)
     number = np.cumsum(starts) - 1
+    # One entry per value: does any of its uses write it?
     is_written = np.zeros(int(number[-1]) + 1 if len(number) else 0, bool)
     np.logical_or.at(is_written, number, dependencies.is_written[order])
+    # One entry per pair of neighbouring uses: same value, which is written, in two different transactions.
     follows = ~starts[1:] & is_written[number[1:]] & (txn[1:] != txn[:-1]) if len(value) else np.zeros(0, bool)
     return txn[:-1][follows], txn[1:][follows]
 
 
 def _balance(group: NDArray[np.int64], sizes: NDArray[np.int64], lanes: int) -> NDArray[np.int32]:
     """Spread groups over lanes: the large ones one by one, the many small ones by filling up."""
+    # member[t] is the group of transaction t, counted from 0; weight[g] is the number of changes in group g.
     labels, member = np.unique(group, return_inverse=True)
     weight = np.bincount(member, weights=sizes)
+    # Groups from the heaviest to the lightest; what each lane has to do so far; the lane of each group.
     order = np.argsort(-weight, kind="stable")
     load = np.zeros(lanes)
     lane_of = np.zeros(len(labels), np.int32)
+    # A group above an eighth of a lane's fair share is large, and goes to the lane that has least to do.
     share = weight.sum() / lanes
     large = order[: int(np.searchsorted(-weight[order], -share / 8))]
     for index in large:
@@ -90,7 +104,9 @@ def _balance(group: NDArray[np.int64], sizes: NDArray[np.int64], lanes: int) -> 
         load[lane] += weight[index]
     small = order[len(large) :]
     if len(small):
+        # Per lane, how much it lacks of the fullest one, or of the fair share if that is more.
         room = np.maximum(max(load.max(), (load.sum() + weight[small].sum()) / lanes) - load, 0)
+        # Small groups laid end to end, cut where the lanes' room ends; a group goes where its middle lies.
         filled = np.cumsum(weight[small])
         bounds = np.cumsum(room) * filled[-1] / max(room.sum(), 1)
         lane_of[small] = np.minimum(np.searchsorted(bounds, filled - weight[small] / 2), lanes - 1)

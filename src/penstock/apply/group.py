@@ -66,6 +66,7 @@ class Group:
         # Numbers for names: they are told apart in a fraction of the time.
         schemas, names = (_encoded(self.rows[name]) for name in (c.SCHEMA_NAME, c.TABLE_NAME))
         versions = self.rows[c.TABLE_VERSION].to_numpy().astype(np.int64)
+        # One number per change for its table, then one for its table and version together.
         name_of = schemas.indices.to_numpy().astype(np.int64) * len(names.dictionary) + names.indices.to_numpy()
         found = _encoded(pa.array((name_of << 32) | versions))
         number_of = found.indices.to_numpy()
@@ -135,6 +136,7 @@ def cut_groups(batches: Iterable[pa.RecordBatch], sizes: Iterable[int], *, max_b
         if not held or not (is_full or batch is None):
             continue
         whole = whole_group(pa.Table.from_batches(held))
+        # For each transaction, and once more for the end, the bytes of images before it.
         filled = np.r_[0, np.cumsum(_image_bytes(whole.rows))][whole.starts]
         first = 0
         while first < len(whole):
@@ -157,6 +159,7 @@ def whole_group(rows: pa.Table) -> Group:
         PenstockError: They are out of order.
     """
     scn, seq = rows[c.COMMIT_SCN].to_numpy(), rows[c.CHANGE_SEQ].to_numpy()
+    # One entry per change: is it the first of its transaction?
     begins = np.r_[True, scn[1:] != scn[:-1]]
     if (np.diff(scn) < 0).any() or (np.diff(seq)[~begins[1:]] <= 0).any():
         raise PenstockError("changes reached apply out of order", where=f"commit_scn {scn[0]} to {scn[-1]}")

@@ -52,14 +52,17 @@ def _polynomial(values: pa.Array) -> NDArray[np.uint64]:
     """The bytes of each string as coefficients of a polynomial in an odd number, modulo 2**64."""
     if len(values) == 0:
         return np.zeros(0, np.uint64)
+    # Arrow keeps all strings end to end: string n is the bytes from bounds[n] up to bounds[n + 1].
     bounds = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
     start, end = int(bounds[0]), int(bounds[-1])
     content = values.buffers()[2]
     data = np.frombuffer(content, np.uint8)[start:end] if content is not None else np.zeros(0, np.uint8)
     offsets = bounds.astype(np.int64) - start
     lengths = np.diff(offsets)
+    # For each byte its place in its own string, and so the power of the prime that it is multiplied by.
     position = np.arange(len(data)) - np.repeat(offsets[:-1], lengths)
     powers = np.cumprod(np.full(max(int(lengths.max()), 1), _PRIME))
+    # Running sums over all bytes: what a string adds is the difference between its end and its start.
     sums = np.r_[np.uint64(0), np.cumsum((data.astype(np.uint64) + np.uint64(1)) * powers[position])]
     return np.asarray(sums[offsets[1:]] - sums[offsets[:-1]], np.uint64)
 

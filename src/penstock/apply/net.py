@@ -1,8 +1,8 @@
 """The net effect of a group of transactions on one table: first before image, last after image of each row.
 
 Netting hides what happened in between, so it is only done where nothing that apply would notice can be hidden:
-the images of each row must form a chain, and images that exist only in between and
-might have broken a constraint of the target are handed on as probes.
+the images of each row must form a chain, and images that exist only in between and might have broken a constraint
+of the target are handed on as probes.
 """
 
 from __future__ import annotations
@@ -73,12 +73,14 @@ class _Net:
         is_idle = pc.and_(pc.equal(op, Op.UPDATE), pc.fill_null(pc.equal(rows[c.AFTER], "{}"), False))
         if pc.any(is_idle).as_py():
             rows = rows.filter(pc.invert(is_idle)).combine_chunks()
+        # From here on every array has one entry per change that is left, in commit order.
         self._count = len(rows)
         self._scn = rows[c.COMMIT_SCN].to_numpy()
         before, after = _array(rows[c.BEFORE]), _array(rows[c.AFTER])
         self._is_insert = _mask(pc.equal(rows[c.OP], Op.INSERT))
         self._is_delete = _mask(pc.equal(rows[c.OP], Op.DELETE))
         self._is_update = ~self._is_insert & ~self._is_delete
+        # Column by column: the value before each change, and the value that the change sets; null where there is none.
         names = netting.source.column_names
         self._old = parse_images(before, names, are_all=True)
         changed = parse_images(after, names, are_all=True)
@@ -88,6 +90,7 @@ class _Net:
             and is_complete(inserted, {name: changed[name].filter(pa.array(self._is_insert)) for name in names})
         ):
             raise SpeculationError("an image is partial")
+        # Column by column, which changes are updates that set it; then the whole new row of every change.
         of_updates = {name: _where(self._is_update, values) for name, values in changed.items()}
         is_set = find_present(_where(self._is_update, after), of_updates)
         self._is_set = {name: _mask(values) for name, values in is_set.items()}
@@ -108,17 +111,19 @@ class _Net:
         events = self._events()
         first, last = events.is_first, events.is_last
         self._check_chain(events)
-        # One entry per key: did its row exist before, does it exist after?
+        # Two arrays with one entry per key: did its row exist before all changes, does it exist after them?
         existed, exists = events.has_before[first], events.has_after[last]
+        # For the same keys: which change came first, and which came last.
         first_row, last_row = events.row[first], events.row[last]
         probes, are_absent = self._probes(events, existed, exists)
+        # A row that existed and is gone is deleted by its first old image; one that still exists is updated.
         deleted, updated = first_row[existed & ~exists], first_row[existed & exists]
         in_key_order = self._key_order(updated)
         return self._build(
             deletes=deleted[self._key_order(deleted)],
             updates_old=updated[in_key_order],
             updates_new=last_row[existed & exists][in_key_order],
-            # Rows that the source inserted one after the other stand side by side in the target and its indexes too.
+            # In commit order: rows that the source inserted one after the other become neighbours at the target too.
             inserts=np.sort(last_row[~existed & exists]),
             probes=probes,
             are_absent=are_absent,
@@ -137,14 +142,18 @@ class _Net:
 
     def _events(self) -> _Events:
         """What happened under each key, in order; a key change is an end under one key and a start under another."""
+        # One entry per change: does it change the key?
         key = self._netting.table.key.columns
         moves = np.zeros(self._count, bool)
         for name in key:
             moves |= self._is_set[name]
         if moves.any() and not self._netting.can_move:
             raise SpeculationError("a key changed in a table with columns of its own")
+        # Hashes of the key before and after each change, and the indexes of all changes and of those that move a row.
         old_key, new_key = self._key_hash(self._old, key), self._key_hash(self._new, key)
         rows, moved = np.arange(self._count), np.flatnonzero(moves)
+        # One event per change under its old key (an insert: under its new one), then one per move under the new key.
+        # `order` keeps commit order: change n has 2n, and the arrival under a new key that it causes 2n + 1.
         return _Events.sorted(
             key=np.r_[np.where(self._is_insert, new_key, old_key), new_key[moved]],
             order=np.r_[2 * rows, 2 * moved + 1],
@@ -168,6 +177,7 @@ class _Net:
         if not all(self._netting.table.schema.by_name[name].is_integer for name in key):
             return np.argsort(rows)
         index = pa.array(rows)
+        # The key's columns as numbers, the last column first, as lexsort wants them.
         try:
             values = [self._old[name].take(index).cast(pa.int64()).fill_null(0).to_numpy() for name in reversed(key)]
         except pa.ArrowInvalid:
@@ -180,9 +190,11 @@ class _Net:
 
         This also catches two keys with one hash: their images differ.
         """
+        # Events that have one before them under the same key; that one is their neighbour, at `follows - 1`.
         follows = np.flatnonzero(~events.is_first)
         if (events.has_after[follows - 1] != events.has_before[follows]).any():
             raise SpeculationError("a row appears or vanishes between two changes")
+        # The pairs of neighbours between which the row exists; then, for each pair, its two changes.
         linked = follows[events.has_before[follows]]
         earlier, later = pa.array(events.row[linked - 1]), pa.array(events.row[linked])
         for name, old in self._old.items():
@@ -195,6 +207,8 @@ class _Net:
         columns = self._netting.referred_to
         if not columns or not len(follows):
             return
+        # One entry per pair of neighbours: do they belong to two transactions, and does either take away a value that
+        # other rows may refer to?
         is_new_transaction = self._scn[events.row[follows]] != self._scn[events.row[follows - 1]]
         is_set = np.logical_or.reduce([self._is_set[name] for name in columns if name in self._is_set])
         is_gone = ~events.has_before[follows] | is_set[events.row[follows]] | is_set[events.row[follows - 1]]
@@ -205,13 +219,17 @@ class _Net:
         self, events: _Events, existed: NDArray[np.bool_], exists: NDArray[np.bool_]
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Images that are gone again in the end, where a constraint might have noticed them."""
+        # One entry per event: does it leave an image that a later event of its key replaces or removes?
         is_hidden = events.has_after & ~events.is_last
         if not is_hidden.any():
             return events.row[:0], is_hidden[:0]
+        # For each event the number of its key. Then one entry per key: rows that came and went, and rows for which a
+        # constraint may have noticed what was there in between.
         key_of = np.cumsum(events.is_first) - 1
         is_transient = ~existed & ~exists
         matters = is_transient.copy()
         if self._netting.sensitive:
+            # One entry per event: the row is gone for a while, or a column that a constraint looks at is set.
             vanishes = events.has_before & ~events.has_after & ~events.is_last
             is_set = np.logical_or.reduce([self._is_set[name] for name in self._netting.sensitive])
             np.logical_or.at(matters, key_of, vanishes | is_set[events.row])
@@ -244,7 +262,13 @@ class _Net:
 
 @dataclass(frozen=True)
 class _Events:
-    """Changes by key and, under each key, in order."""
+    """Changes by key and, under each key, in order; one entry per event in each array.
+
+    Attributes:
+        row: Which change it is.
+        has_before, has_after: Whether a row has this key before it, and after it.
+        is_first, is_last: Whether it is the first, and the last, of its key.
+    """
 
     row: NDArray[np.int64]
     has_before: NDArray[np.bool_]
@@ -262,6 +286,7 @@ class _Events:
         has_before: NDArray[np.bool_],
         has_after: NDArray[np.bool_],
     ) -> _Events:
+        # Sorted by key, then by order; `differs` has one entry per pair of neighbours.
         by_key = np.lexsort((order, key))
         key = key[by_key]
         differs = key[1:] != key[:-1]

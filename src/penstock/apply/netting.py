@@ -29,11 +29,11 @@ class Netting:
             not target.fires_triggers
             and not any(exclusion.is_deferrable for exclusion in target.exclusions)
             and all(name in target.by_name for name in names)
-            # Of rows without a value nothing is left in a table of values, not even how many they are.
+            # A staging table without columns would not even say how many rows it stands for.
             and any(not target.by_name[name].is_generated for name in names)
             and all(target.by_name[column.name].reads(column) for column in self.source.columns)
             and set(self.table.key.columns) <= set(names)
-            # What the source does not enforce may be broken in between.
+            # The source may break, between two changes, a constraint that only the target has.
             and not {_ends(fk) for fk in target.foreign_keys} - {_ends(fk) for fk in self.source.foreign_keys}
             and not set(_keys(target)) - set(_keys(self.source))
             and not set(_keys(target, at_once=True)) - set(_keys(self.source, at_once=True))
@@ -94,10 +94,10 @@ class Netting:
 
 
 def _keys(table: TableSchema, *, at_once: bool = False) -> Iterator[tuple[str, ...]]:
-    """What no two rows of a table may share: columns, or what an index with an expression looks at.
+    """Yield each unique or exclusion constraint as a tuple that is equal where two tables have the same one.
 
     Args:
-        at_once: Only what they may not share for a moment either.
+        at_once: Leave out deferrable ones, which two rows may break for a moment.
     """
     for unique in table.all_uniques:
         if at_once and unique.is_deferrable:

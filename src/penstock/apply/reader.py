@@ -57,10 +57,12 @@ def find_dependencies(
         The values; transactions whose rows or tables cannot be identified at the target are barriers.
     """
     spaces = _spaces_by_table(tables.values())
+    # Lists of arrays that line up, one per table, space and side: transaction, hash, and whether it is written.
     txns, values, written, barriers = [], [], [], [np.zeros(0, np.int64)]
     offset = 0
     for batch in batches:
         for name, rows in _by_table(batch):
+            # One entry per row of this table: the index of its transaction.
             txn = txn_of[offset : offset + batch.num_rows][rows]
             table = tables.get(name)
             if table is None or not spaces[table.name]:
@@ -69,6 +71,7 @@ def find_dependencies(
             changes = batch.take(pa.array(rows))
             is_row = pc.is_in(changes[c.OP], pa.array([Op.INSERT, Op.UPDATE, Op.DELETE]))
             is_row_change = is_row.to_numpy(zero_copy_only=False)
+            # Changes of no single row, such as TRUNCATE, are barriers; only row changes are left in `txn`.
             barriers.append(txn[~is_row_change])
             txn = txn[is_row_change]
             for at, value, is_written in _TableItems(table, spaces[table.name], changes.filter(is_row)).items():
@@ -92,6 +95,7 @@ class _TableItems:
         self._table = table
         self._spaces = spaces
         self._before, self._after = batch[c.BEFORE], batch[c.AFTER]
+        # One entry per change in every array: what it is, then the values of the columns that spaces look at.
         op = batch[c.OP]
         self._is_insert = pc.equal(op, Op.INSERT).to_numpy(zero_copy_only=False)
         self._is_delete = pc.equal(op, Op.DELETE).to_numpy(zero_copy_only=False)
@@ -103,8 +107,12 @@ class _TableItems:
         self._changed: dict[str, NDArray[np.bool_]] = {}
 
     def items(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64], bool]]:
-        """Yield (rows, values, is_written) per space and side of the change."""
+        """Yield (rows, values, is_written) per space and side of the change.
+
+        `rows` are indexes of changes, ascending; `values` are their hashes.
+        """
         for space in self._spaces:
+            # Which changes touch the space with their old row, and which with their new one.
             is_changed = self._is_update & self._any_changed(space.mentions)
             old = self._is_delete | (self._is_update if space.is_row_key else is_changed)
             new = self._is_insert | is_changed
@@ -114,6 +122,7 @@ class _TableItems:
                     yield rows, self._values(space, is_new=is_new)[rows], space.is_written
 
     def _any_changed(self, columns: tuple[str, ...]) -> NDArray[np.bool_]:
+        """Which changes set one of these columns."""
         changed = np.zeros(len(self._is_update), bool)
         for name in columns:
             if name not in self._changed:
@@ -122,6 +131,7 @@ class _TableItems:
         return changed
 
     def _is_usable(self, space: _Space, *, is_new: bool) -> NDArray[np.bool_]:
+        """Which changes have a value in the space: no NULL, where the space skips NULLs."""
         usable = np.ones(len(self._is_update), bool)
         if space.skips_null:
             for name in space.columns:
@@ -129,6 +139,7 @@ class _TableItems:
         return usable
 
     def _values(self, space: _Space, *, is_new: bool) -> NDArray[np.uint64]:
+        """The hash of each change's value in the space; one hash for all where the space has no columns."""
         if not space.columns:
             return np.full(len(self._is_update), hash_name(space.name))
         return hash_rows([self._column_hash(name, is_new=is_new) for name in space.columns], space.name)
@@ -208,7 +219,7 @@ def _is_hashable(table: TableSchema, columns: tuple[str, ...]) -> bool:
 
 
 def _kind(column: Column) -> str:
-    """What equal values of different columns must have in common to be written alike."""
+    """The way in which a column writes its values; two columns write equal values alike if it is the same."""
     if column.is_integer or column.is_decimal:
         return "number"
     return "text" if column.base_type in ("text", "character varying") else column.base_type
@@ -218,6 +229,7 @@ def _by_table(batch: pa.RecordBatch) -> Iterator[tuple[TableName, NDArray[np.int
     """Yield each table of a batch with the rows that change it, in order."""
     schemas = batch[c.SCHEMA_NAME].dictionary_encode()
     names = batch[c.TABLE_NAME].dictionary_encode()
+    # One number per row, the same for rows of the same table.
     code = schemas.indices.to_numpy().astype(np.int64) * len(names.dictionary) + names.indices.to_numpy()
     for value in np.unique(code):
         schema, name = divmod(int(value), len(names.dictionary))

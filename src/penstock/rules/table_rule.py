@@ -195,6 +195,7 @@ class TableRule:
         if self.operations is not None:
             is_left_in = ~changes.is_op(*(op for op in _CHOICES if op.value not in self.operations))
             changes, seen = changes.where(is_left_in), seen.where(is_left_in)
+        # Further columns are computed from the row as it is at the source, and then written behind the others.
         texts = self._computed(changes, seen)
         before, after = self.columns.reshape(changes.before), self.columns.reshape(changes.after)
         for name, (old, new, is_set) in texts.items():
@@ -202,7 +203,7 @@ class TableRule:
         changes = replace(changes, before=before, after=after, key=self._key(changes.key))
         if self.step is not None:
             changes = self._stepped(changes, self.step)
-        # Of what is left nothing may have changed.
+        # An update that sets none of the columns that are left is no change any more.
         is_idle = changes.is_op(Op.UPDATE)
         if is_idle.any():
             is_idle &= pc.fill_null(pc.equal(changes.after, "{}"), False).to_numpy(zero_copy_only=False)
@@ -233,18 +234,20 @@ class TableRule:
         return pa.record_batch(list(made.values()), names=list(made))
 
     def _look(self, changes: Changes) -> _Seen:
-        """Read what the condition and the further columns look at."""
+        """Read the columns that the condition and the further columns look at; one entry per change in each array."""
+        # For each column the place in the file to blame: that of the first expression that looks at it.
         expressions = [*([] if self.condition is None else [self.condition]), *self.added.values()]
         places = {name: _plain(expression.place) for expression in reversed(expressions) for name in expression.inputs}
         if not places:
             return _Seen({}, {}, {})
         is_update, is_new = pa.array(changes.is_op(Op.UPDATE)), pa.array(changes.is_op(Op.INSERT, Op.SNAPSHOT))
         old, given = parse_images(changes.before, list(places)), parse_images(changes.after, list(places))
+        # Column by column, which changes have it in their new image, and which of these are updates.
         is_given = find_present(changes.after, given)
         is_set = {name: pc.and_(is_update, is_given[name]) for name in places}
         for name, place in places.items():
             self._refuse_absent(changes, changes.before, old, name, place)
-            # What an insert leaves out is not null; what an update leaves out is as it was.
+            # An insert without the column says nothing of its value; an update without it leaves it as it was.
             is_lacking = pc.and_(is_new, pc.invert(is_given[name]))
             if pc.any(is_lacking, min_count=0).as_py():
                 raise lacking(name, place, self._where(changes))
@@ -254,11 +257,13 @@ class TableRule:
 
     def _migrate(self, changes: Changes, seen: _Seen, condition: Expression) -> tuple[Changes, _Seen]:
         """Keep what is about rows of the subset; what moves a row in becomes an insert, and out, a delete."""
+        # One entry per change in `old` and `new`: does its old row, and its new row, meet the condition?
         rows = seen.rows(changes, condition.inputs)
         (met,) = evaluate([condition], rows.values, rows.count)
         old, new = rows.spread(_mask(met))
         is_update = changes.is_op(Op.UPDATE)
         moves_in, moves_out = is_update & ~old & new, is_update & old & ~new
+        # Kept is whatever is about the whole table, and every change of which one row at least is in the subset.
         is_kept = ~changes.is_op(*ROW_OPS) | (is_update & (old | new)) | (changes.is_op(Op.DELETE) & old)
         is_kept |= changes.is_op(Op.INSERT, Op.SNAPSHOT) & new
         if moves_in.any() or moves_out.any():
@@ -266,11 +271,13 @@ class TableRule:
         return changes.where(is_kept), seen.where(is_kept)
 
     def _move(self, changes: Changes, moves_in: NDArray[np.bool_], moves_out: NDArray[np.bool_], what: str) -> Changes:
+        """Make inserts of the updates that move a row in, and deletes of those that move one out."""
         op, key = changes.op.copy(), changes.key
         op[moves_in], op[moves_out] = _OPS.index(Op.INSERT), _OPS.index(Op.DELETE)
         before = pc.if_else(pa.array(moves_in), _NULL, changes.before)
         after = pc.if_else(pa.array(moves_out), _NULL, changes.after)
         if moves_in.any():
+            # `whole` has one entry per row that moves in, in order; the masks put them back in their places.
             part = changes.where(moves_in)
             names = self.source.column_names
             whole = self._overlaid(part, names, what)
@@ -307,17 +314,21 @@ class TableRule:
         what = _plain(step.place)
         has_old, is_update = changes.is_op(Op.UPDATE, Op.DELETE), changes.is_op(Op.UPDATE)
         is_new = changes.is_op(Op.INSERT, Op.SNAPSHOT)
+        # Three runs of rows: old rows of updates and deletes, new rows of updates, rows of inserts. The step sees them
+        # as one table.
         olds, updates, news = changes.where(has_old), changes.where(is_update), changes.where(is_new)
         old = self._values(olds, olds.before, names, what)
         moved = self._overlaid(updates, names, what)
         new = self._values(news, news.after, names, what)
         parts = (old, moved, new)
         made = step({name: pa.concat_arrays([part[name] for part in parts]) for name in names})
+        # Cut what comes out at the same places.
         ends = np.cumsum([len(olds.row), len(updates.row), len(news.row)])
         old, moved, new = (
             {name: values.slice(start, end - start) for name, values in made.items()}
             for start, end in zip((0, *ends[:-1]), ends, strict=True)
         )
+        # The old rows that line up with `moved`; a column is set where the step's two results differ.
         old_of_updates = {name: values.filter(pa.array(is_update[has_old])) for name, values in old.items()}
         is_set = {name: _differ(moved[name], old_of_updates[name]) for name in names}
         before = _put(changes.before, has_old, build_images(old, {}))
@@ -397,12 +408,16 @@ class _Seen:
         )
 
     def rows(self, changes: Changes, names: Iterable[str]) -> _Rows:
-        """The rows that expressions over these columns have to be asked of: none twice that an update leaves alone."""
+        """The rows to evaluate expressions over these columns for: all old rows, then new rows.
+
+        The new row of an update that sets none of these columns is left out: it shares the result of its old row.
+        """
         names = list(names)
+        # One entry per change: has it an old row, and does its new row have to be evaluated?
         has_old, is_update = changes.is_op(Op.UPDATE, Op.DELETE), changes.is_op(Op.UPDATE)
         is_asked = changes.is_op(Op.INSERT, Op.SNAPSHOT)
         for name in names:
-            # A row that has been moved in is an insert by now.
+            # Only updates: the change that moved a row in counts as an insert by now.
             is_asked |= self.is_set[name] & is_update
         olds, news = int(has_old.sum()), int(is_asked.sum())
         values = {
@@ -411,6 +426,7 @@ class _Seen:
             )
             for name in names
         }
+        # For each change, where its old and its new row stand among these rows; -1 for none.
         old_at = np.where(has_old, np.cumsum(has_old) - 1, -1)
         new_at = np.where(is_asked, olds + np.cumsum(is_asked) - 1, np.where(is_update, old_at, -1))
         return _Rows(values, olds + news, old_at, new_at)
@@ -418,7 +434,7 @@ class _Seen:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows that an expression is asked of: old ones, then new ones; and which change each belongs to.
+    """Rows that expressions are evaluated for, old ones, then new ones; and which change each belongs to.
 
     Attributes:
         old_at, new_at: For each change, where its row stands; -1 where there is none.
@@ -431,6 +447,7 @@ class _Rows:
 
     def spread(self, met: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """For each change, what was found of its old row and its new one; False where there is none."""
+        # The False at the end is what an index of -1 finds.
         found = np.r_[met, False]
         return found[self.old_at], found[self.new_at]
 
