@@ -292,7 +292,7 @@ class Source(Protocol):
         """Note that a consumer is there, though there is nothing for it."""
 
     def consumers(self) -> Sequence[ConsumerState]:
-        """Return who changes are kept for, and what each holds back, the one that is furthest behind first."""
+        """Return the consumers that changes are kept for, and what each holds back, the furthest behind first."""
 
     def backlog(self, after: Scn) -> Backlog:
         """Count what waits behind a position."""

@@ -41,7 +41,7 @@ def ahead(items: Iterable[T], *, depth: int = 1) -> Generator[T, None, None]:
             put(_END)
         finally:
             if isinstance(items, Generator):
-                # What it has open is closed here and now, not whenever it is collected.
+                # Close the generator now, not when it is collected: it holds connections open.
                 items.close()
 
     thread = threading.Thread(target=make, name="ahead", daemon=True)

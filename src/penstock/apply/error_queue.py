@@ -26,7 +26,7 @@ class ErrorEntry:
     Attributes:
         id: Names the entry within its target, `<process>.<number>`.
         message_number: The change that failed, counted from 1; 0 when it was none of them.
-        table, op: Of that change.
+        table, op: Table and operation of that change.
         found: The row that the target held instead, or that stood in the way.
     """
 
@@ -84,7 +84,7 @@ class RetrySession(RowWriter, Protocol):
     """A target session that applies entries, each in a transaction of its own."""
 
     def remove_entry(self, entry_id: str) -> bool:
-        """Delete an entry inside the open transaction; False when somebody else has."""
+        """Delete an entry inside the open transaction; False when another session has."""
 
     def held(self, entry_id: str, tables: Collection[TableName]) -> Collection[TableName]:
         """Return those of the tables that hold already what an entry did to them: they were repaired since."""
@@ -111,7 +111,7 @@ def retry(
     Changes of a table that was copied, or truncated, after them are left out: they would undo it.
 
     Args:
-        tell: Hears what was left out.
+        tell: Called with a sentence for each transaction of which changes were left out.
 
     Yields:
         Each entry, once it is applied.
@@ -164,7 +164,7 @@ def _emptied_since(found: Sequence[Emptied], entry_id: str, transaction: Transac
     """Tables that were truncated after a transaction.
 
     Raises:
-        OperatorError: Only a partition was, and nobody can tell whether a row of the transaction was in it.
+        OperatorError: Only a partition was, and it cannot be told whether a row of the transaction was in it.
     """
     since = [one for one in found if one.scn > transaction.commit_scn]
     whole = {one.table for one in since if one.part == one.table}

@@ -44,7 +44,7 @@ class LargeTransaction:
             yield _group(held)
 
     def transaction(self) -> Transaction:
-        """Return it as values; its changes are read each time somebody goes through them."""
+        """Return it as values; its changes are read again on each pass over them."""
         # One change says what all of them say of their transaction.
         first = next(_values(self.read()))
         return Transaction(first.commit_scn, first.txn_id, first.committed_at_us, _Changes(self))

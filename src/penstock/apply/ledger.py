@@ -25,8 +25,8 @@ from penstock.position import Anchor, Scn
 class LaneClaim:
     """The right of one task to apply one lane.
 
-    A later claim of the same lane, or a later epoch of the process, ends it: the next transaction of whoever
-    held it fails before it writes anything.
+    A later claim of the same lane, or a later epoch of the process, ends it: the next transaction of
+    the task that held it fails before it writes anything.
 
     Attributes:
         process: Name of the apply process.
@@ -102,10 +102,10 @@ class ProcessState:
 
     Attributes:
         status_at: When it was started or stopped last.
-        error: What made it stop at the first error.
+        error: The error that it stopped at.
         reason: Why it stopped.
         consistent_at: Source commit time up to which everything is applied.
-        history: What it has followed.
+        history: The history of the source that it has followed.
     """
 
     name: str

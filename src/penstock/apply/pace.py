@@ -17,14 +17,14 @@ _TRY_AGAIN_AFTER = 30
 """So many large batches in a row go the way that was quicker so far, before the other one is tried."""
 
 _TRIAL = 2
-"""So many batches it is tried with; only the last one counts."""
+"""A trial of several lanes takes so many batches; only the last one is measured."""
 
 _BATCH_S = 5.0
 _SMALLEST_LIMIT = 1_000
-"""Batches are to take so long at most, or hold so few changes: what is told to stop stops after one of them."""
+"""A batch should take so long at most, or hold so few changes: a run that is told to stop finishes its batch first."""
 
 _WEIGHT = 0.5
-"""Of the newest batch in the rates."""
+"""Weight of the newest batch in the measured rates."""
 
 
 class Pace:

@@ -1,4 +1,4 @@
-"""Patience with a server that is out of reach: how long to go on trying, and who hears of it."""
+"""Patience with a server that is out of reach: how long to go on trying, and whom to tell."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 _PAUSE_S = 1.0
 
 _LEAST_ATTEMPTS = 3
-"""Work may take longer than the time that is given: what failed twice may have had bad luck twice."""
+"""Work is tried so often at least, even when the time is up: two failures may both be bad luck."""
 
 
 class RetryListener(Protocol):

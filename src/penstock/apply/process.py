@@ -1,6 +1,6 @@
 """The apply process: takes slice after slice from the source, has each applied, and moves the low watermark.
 
-It holds no truth of its own. Whatever happens to it, the next run reads from the ledger where to go on.
+It keeps no state that matters: after a crash the next run reads from the ledger where to go on.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class ProcessConfig:
 
 @dataclass
 class Progress:
-    """What a run has done so far, for whoever shows it.
+    """What a run has done so far, for status and logs.
 
     Attributes:
         errors: Transactions that it put into the error queue.
-        in_queue: What the queue holds now, whoever put it there and whatever was retried since.
+        in_queue: How many transactions the error queue holds now, those of earlier runs included.
     """
 
     position: Scn
@@ -256,7 +256,7 @@ class ApplyProcess:
             until: Stop by itself once this position is reached, which no batch of the feed goes beyond.
 
         Raises:
-            OperatorError: Something only a person can change, or the process was told to stop at errors.
+            OperatorError: Something that the user must change, or the process was told to stop at errors.
             RetryableError: A server stayed out of reach for longer than the configured time.
         """
         reason = "it had caught up" if until is None else f"it had reached position {until}"
@@ -269,7 +269,7 @@ class ApplyProcess:
                 progress.position = state.low_watermark
                 known = self._prepare(state, stop)
                 if until_caught_up and until is None:
-                    # Behind what was copied: before that the tables are of different positions.
+                    # Consistent from the newest copy on: before that, tables were copied at different positions.
                     until = self._feed.tick()
                 self._feed.start(state, known)
                 self._listener.following()
@@ -278,7 +278,7 @@ class ApplyProcess:
                 continue
             except RetryableError as exc:
                 if stop.is_set():
-                    # What was cut short is applied by the next run; the ledger knows what it was.
+                    # The next run applies what this one did not finish; the ledger says what that is.
                     break
                 self._feed.close()
                 self._ledger.close()
@@ -310,7 +310,7 @@ class ApplyProcess:
                 self._apply(batch, progress)
             self._ledger.complete(batch.end, batch.last_committed_at, batch.anchor)
             progress.position = batch.end
-            # Not before: what fails each time is not to be tried for ever.
+            # Only now, after success: a batch that fails each time must not be tried for ever.
             self._patience.restore()
             self._feed.free(batch.end)
             self._look_at_queue(progress)
@@ -321,7 +321,7 @@ class ApplyProcess:
         try:
             return self._feed.next_batch(after, self._pace.limit())
         except OperatorError:
-            # Another run may have applied what follows, and had the source forget it: then that is what is wrong.
+            # Another run may have applied these changes, and the source freed them: then that is the error to report.
             self._ledger.confirm()
             raise
 
@@ -349,7 +349,7 @@ class ApplyProcess:
             )
 
     def _tell_queued(self, progress: Progress) -> list[ErrorEntry]:
-        """Say what has gone to the error queue, this attempt's and those of attempts that broke off; return it."""
+        """Report what went to the error queue, in this attempt or in those that broke off; return it."""
         told: list[ErrorEntry] = []
         while entries := self._ledger.newly_queued():
             for entry in entries:
@@ -360,7 +360,7 @@ class ApplyProcess:
         return told
 
     def _look_at_queue(self, progress: Progress, *, at_once: bool = False) -> None:
-        """See what the error queue holds: others retry and delete meanwhile."""
+        """Count the error queue: users retry and delete entries while this runs."""
         now = time.monotonic()
         if at_once or now - self._looked_at >= _QUEUE_EVERY_S:
             self._looked_at = now

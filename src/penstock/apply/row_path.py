@@ -1,7 +1,7 @@
 """The row path: one transaction, change by change, with every conflict told exactly.
 
 Foreign keys and deferrable constraints are checked when all changes are in: the source committed them together,
-so what they look like half-way is nobody's business (ADR 4).
+so a constraint that is broken half-way does not matter (ADR 4).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class RowPath:
         self._allow_duplicate_rows = allow_duplicate_rows
 
     def apply(self, transaction: Transaction) -> None:
-        """Apply every change of a transaction, then check what the database does not check by itself.
+        """Apply every change of a transaction, then make the checks that the database leaves to us.
 
         Raises:
             TransactionError: A change conflicts or fails; the caller must roll back.
@@ -85,7 +85,7 @@ class RowPath:
         """Add to a failure the column that does not take its value, or the row that stands in the way.
 
         To be called once the transaction is rolled back, so a row is told as it was before it. Opens a transaction of
-        its own; what cannot be found out is left out.
+        its own; a fact that cannot be found out is left out.
         """
         if failure.message_number == 0:
             return failure
@@ -93,7 +93,7 @@ class RowPath:
         table = self._catalog.tables.get(change.table)
         if table is None:
             return failure
-        # Another may have altered the table, or hold it; the failure stays what it was.
+        # Another session may have altered the table, or hold a lock on it; report the first failure.
         with suppress(ApplyError, ContentionError), self._writer.transaction():
             return replace(failure, error=self._explained(failure.error, change, table))
         return failure
@@ -168,7 +168,7 @@ class RowPath:
             raise ApplyError(VALUE_MISSING, f"key column {missing[0]!r} is not in the change", where=_place(change))
         return RowMatch(
             key={name: before[name] for name in table.key.columns},
-            # What is equal to a key's index, 1.0 and 1.00, need not be the same.
+            # Values that a key's index calls equal, as 1.0 and 1.00, may be written in different ways.
             old={
                 name: value
                 for name, value in compared.items()

@@ -42,7 +42,7 @@ GROUP_BYTES = 32 * 1024 * 1024
 _WIDE_BYTES = 1024 * 1024
 
 _CONTENTION_RETRIES = 8
-"""How often a transaction that somebody else blocks is tried again before it is put aside."""
+"""How often a transaction that another session blocks is tried again before it goes to the error queue."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class LaneResult:
     aborted_by: str | None = None
     failure: PenstockError | None = None
     failed_tables: set[TableName] = field(default_factory=set)
-    """What the transactions are about that went to the error queue."""
+    """The tables of the transactions that went to the error queue."""
 
     def to_json(self) -> str:
         """Write the result as a line that `from_json` reads in another process."""
@@ -263,7 +263,7 @@ class ApplyServer:
         for table, version, is_here in group.tables:
             netting = self._netting(table, version)
             if netting is None or table in nets:
-                # Two versions of one table: what is before and after cannot be told from the images.
+                # Two versions of one table have different columns, so their images cannot be chained.
                 return None
             try:
                 rows = group.rows.select(NETTED)
@@ -297,7 +297,7 @@ class ApplyServer:
         self._count(1, large.changes, large.committed_at_us)
 
     def _nets_of_pieces(self, large: LargeTransaction) -> Iterator[Sequence[NetChange]]:
-        """Net a transaction piece by piece; what is only right once all pieces are in, the row path decides."""
+        """Net a transaction piece by piece; a check that holds only once all pieces are in is left to the row path."""
         for piece in large.pieces(max_changes=self._config.group_changes, max_bytes=GROUP_BYTES):
             nets = self._nets(piece) if self._can_net(piece).all() else None
             if nets is None:

@@ -133,7 +133,7 @@ def unpack(packed: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _sorted(rows: pa.Table, by: tuple[NDArray[np.int64], ...]) -> pa.Table:
-    """Sort by keys, the last one first, and otherwise leave the order; a copy is only made of what is out of it."""
+    """Sort by keys, the last one first, and otherwise leave the order; nothing is copied where they are in order."""
     order = np.lexsort(by)
     return rows if (order[1:] > order[:-1]).all() else rows.take(pa.array(order))
 

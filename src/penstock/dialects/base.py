@@ -17,7 +17,7 @@ class Step:
 
     Attributes:
         summary: What it is, in a few words.
-        remedy: What a person can do about it should it fail, besides mending what the error names.
+        remedy: What the user can do if it fails, besides mending what the error names.
         is_apart: Whether it is taken in a transaction of its own, after all that are not: it locks a table that is
             written to, which is not to wait for the other steps.
     """
@@ -101,10 +101,10 @@ class DatabasePlan:
         label: The database, named without secrets.
         steps: In the order they are carried out; all of them in one transaction, but those that are apart.
         grants: SQL a superuser has to run first, because this user may not do some step.
-        notes: What a person should know, though it stops nothing.
+        notes: Facts that the user should know, though they stop nothing.
         faults: What keeps the pipeline from being set up.
-        preamble: SQL that a script of the steps begins with, so that whoever runs it runs nobody else's code.
-        role: Who the objects have to belong to, where somebody else may carry the steps out.
+        preamble: SQL that a script of the steps begins with, so that the user who runs it runs no other role's code.
+        role: The role that must own the objects, where another role may carry the steps out.
     """
 
     label: str

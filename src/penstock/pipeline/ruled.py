@@ -136,7 +136,7 @@ class RuledDatabase(RuledSide):
     _inner: DatabaseSource
 
     def lock_watch(self) -> LockWatch:
-        """What looks for sessions of ours that wait for a lock here."""
+        """Return a watch that finds our sessions that wait for a lock here."""
         return self._inner.lock_watch()
 
     def parts(self, patterns: Sequence[str], leaves_out: Callable[[TableName], bool] = lambda _: False) -> Any:
@@ -172,7 +172,7 @@ class RuledDatabase(RuledSide):
         return self._inner.lock_run(consumer, wait_s=wait_s)
 
     def identity(self) -> str:
-        """What no other database has, as long as the server runs."""
+        """Return an id that is unique to this database while its server runs."""
         return self._inner.identity()
 
     def replaced_tables(self) -> Sequence[TableName]:

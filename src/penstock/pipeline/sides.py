@@ -136,7 +136,7 @@ class Installable(SourceSide, Protocol):
     """A source in which capture is installed, and which keeps changes for those that follow it."""
 
     def lock_watch(self) -> LockWatch:
-        """What looks for sessions of ours that wait for a lock here."""
+        """Return a watch that finds our sessions that wait for a lock here."""
 
     def parts(self, patterns: Sequence[str], leaves_out: Callable[[TableName], bool] = lambda _: False) -> Any:
         """What the tables that patterns mean have gained without their definition changing: partitions, labels."""
@@ -157,7 +157,7 @@ class Installable(SourceSide, Protocol):
         """Keep the log for a consumer no more."""
 
     def history_fault(self, followed: History | None = None) -> HistoryError | None:
-        """What is wrong with the set as a whole: it was copied here, or is not the one that a process has followed."""
+        """Return what is wrong with the set as a whole: it was copied here, or the process has followed another one."""
 
     def other_pipeline(self, origin: Origin) -> str | None:
         """Return the name of the pipeline whose set an origin is; None if it is this one, or not in this database."""
@@ -166,7 +166,7 @@ class Installable(SourceSide, Protocol):
         """Become the one run of a consumer of the source; None where another run is it after so many seconds."""
 
     def identity(self) -> str:
-        """What no other database has, as long as the server runs."""
+        """Return an id that is unique to this database while its server runs."""
 
     def replaced_tables(self) -> Sequence[TableName]:
         """Tables that were made anew under a captured name, and are not captured yet."""
@@ -248,10 +248,10 @@ class TargetSide(Protocol):
         """How tasks reach it."""
 
     def identity(self) -> str:
-        """What no other database has, as long as the server runs."""
+        """Return an id that is unique to this database while its server runs."""
 
     def lock_watch(self) -> LockWatch:
-        """What looks for sessions of ours that wait for a lock here."""
+        """Return a watch that finds our sessions that wait for a lock here."""
 
     def plan(
         self,

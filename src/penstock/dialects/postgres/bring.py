@@ -28,12 +28,13 @@ def bring(
 ) -> Look:
     """Compare a range, and write what differs, inside the open transaction of `session`.
 
-    A row that differs keeps what the target alone has of it. Nobody else may write to the range meanwhile.
+    A row that differs keeps its values in columns that only the target has. No other session may write to the range
+    meanwhile.
 
     Args:
         clears_the_way: Delete rows of other ranges that hold a value of a unique key of the source's which a row of
-            this one needs. They are wrong, for the source has it here; so their own ranges are not done yet, and
-            bring them. To be used where that is sure to come.
+            this one needs. Those rows are wrong, because the source has the value here; their own ranges
+            are still to come, and bring them back. Only where those ranges are sure to come.
 
     Returns:
         What differed before.

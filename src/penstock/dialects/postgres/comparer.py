@@ -24,7 +24,7 @@ from penstock.snapshot.chunk import Range
 from penstock.verify.compare import MOST_KEYS, RangeResult, not_copied
 
 _PATIENCE_MS = 2_000
-"""How long a repair may wait for what somebody else holds, while apply waits for it."""
+"""How long a repair may wait for another session's lock, while apply waits for the repair."""
 
 _BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
@@ -100,9 +100,9 @@ class PostgresComparer:
             at_target.close()
 
     def _cuts(self, readers: Readers) -> Mapping[TableName, Cut]:
-        """Read what the rows of the copied tables are of, and begin a snapshot of the source, which is of later.
+        """Return the cut at which each copied table stands, and begin a snapshot of the source, which is later.
 
-        That is what is applied; for a table whose copy is of later, what the copy is of.
+        A table stands at what is applied, or at its copy's cut where that is later.
         """
         doing = "read the ledger"
         low, *applied = readers.target.table(applied_query(self.process), doing=doing)["scn"].to_pylist()

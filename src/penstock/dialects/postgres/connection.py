@@ -28,11 +28,11 @@ CANONICAL_SETTINGS = {
     "array_nulls": "on",
     "quote_all_identifiers": "off",
     "standard_conforming_strings": "on",
-    # What anybody may create in another schema is not to be found where a name or an operator is looked up.
+    # Names and operators are looked up here only: any user may create objects in other schemas.
     "search_path": "pg_catalog,pg_temp",
     # Where row-level security would hide rows from this user, fail instead.
     "row_security": "off",
-    # What a role or database sets for its interactive users would end our work half-way, again and again.
+    # Limits that a role or database sets for interactive users would end our work half-way, again and again.
     "statement_timeout": "0",
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
@@ -57,8 +57,8 @@ WITHOUT_TIME_LIMIT = (
 WITHOUT_VIEWS = (
     "SELECT set_config(name, 'view', false) FROM pg_settings WHERE name = 'restrict_nonsystem_relation_kind'"
 )
-"""Has a session refuse to read views. One that reads other people's tables by their names needs that: a table's owner
-may put a view in its place meanwhile, whose functions would run with the reader's rights (CVE-2024-7348). Minor
+"""Has a session refuse to read views. A session that reads tables of other roles by name needs that: their owner
+may put a view in a table's place meanwhile, whose functions would run with the reader's rights (CVE-2024-7348). Minor
 releases from before August 2024 cannot."""
 
 RAW_FORM = "postgres copy text"
@@ -183,7 +183,7 @@ def at_once(connection: Connection, *statements: str) -> list[int]:
     """Run statements as one transaction, sent as one query; returns how many rows each one touched.
 
     A client that is lost between two queries of a transaction leaves its locks behind until the server hears of it,
-    and everybody who needs them waits. `connection` is outside a transaction, in autocommit mode.
+    and other sessions that need them wait. `connection` is outside a transaction, in autocommit mode.
     """
     cursor = connection.execute("; ".join(statements))
     counts = [cursor.rowcount]

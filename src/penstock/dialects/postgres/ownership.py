@@ -1,7 +1,7 @@
-"""Who owns what Penstock runs: a schema of ours that somebody else could put code into is refused (ADR 26).
+"""Who owns what Penstock runs: a schema of ours that another role could put code into is refused (ADR 26).
 
-A schema called `penstock` or `penstock_<name>` may have been made beforehand, by anybody who may create schemas, with
-tables, triggers and functions that look like ours and run with the rights of whoever uses them. So before anything in
+A schema called `penstock` or `penstock_<name>` may have been made beforehand, by any role that may create schemas, with
+tables, triggers and functions that look like ours and run with their user's rights. So before anything in
 it is read or run, the catalogue says whose it is.
 """
 
@@ -76,7 +76,7 @@ def schema_faults(connection: Connection, schema: str) -> list[PenstockError]:
 def hosted_code(connection: Connection, tables: Sequence[TableName], *, is_read: bool = False) -> list[str]:
     """Say which other roles' code runs, with the rights of the user, when the user writes to tables.
 
-    It would for anybody else too, and it can be what keeps the data right; so it is said, not refused.
+    Such code runs for every other user too, and may be what keeps the data right; so it is reported, not refused.
 
     Args:
         is_read: The tables are only read. What their indexes call may run even then, while the server plans.
@@ -127,7 +127,7 @@ def refuse_foreign(connection: Connection, schema: str) -> None:
 
 
 def preamble(schema: str) -> list[str]:
-    """What a printed script begins with, so that whoever runs it runs no code of anybody else's."""
+    """Return the start of a printed script, which keeps the user who runs it from running another role's code."""
     query = sql_text("owners").replace("$1", literal(schema)).rstrip()
     message = literal(
         f"schema {quote(schema)} is, or holds, what another role could put its code into (%); run it as that role"
@@ -140,7 +140,7 @@ def preamble(schema: str) -> list[str]:
 
 
 def schema_steps(connection: Connection, schema: str) -> list[Step]:
-    """The step that makes a schema of ours, which fails where somebody has made one since `schema_faults` looked."""
+    """The step that makes a schema of ours; it fails if one was made since `schema_faults` looked."""
     if connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", [schema]).fetchone() is not None:
         return []
     return [Step(f"schema {schema}", f"CREATE SCHEMA {quote(schema)}")]

@@ -56,8 +56,8 @@ class Look:
     Attributes:
         chunk: The range, in an order of keys that both sides have.
         columns: Those that were compared.
-        rows: How many the source has.
-        differences: All of them. Where rows have no key, one stands for `counts` rows of the same digest.
+        rows: How many rows the source has in it.
+        differences: All of them. Where rows have no key, one difference stands for `counts` rows of the same digest.
         counts: How many rows each difference stands for.
     """
 
@@ -76,7 +76,7 @@ class Look:
 def look(readers: Readers, compared: Range, origin: Origin) -> Look:
     """Compare the rows of a range of a table."""
     shape = compared.shape
-    # Whatever key of its own the target has, a range is one of the source's.
+    # Ranges are cut by the source's key, also where the target has another one.
     target = replace(compared.target, primary_key=shape.primary_key)
     wanted, at_target = shared_columns(shape, target)
     chunk = _comparable(readers, compared.source, target, compared.chunk)
@@ -118,14 +118,14 @@ def names_of_rows(rows: pa.RecordBatch, columns: Sequence[str]) -> list[str]:
 
 
 def _comparable(readers: Readers, source: TableSchema, target: TableSchema, chunk: Chunk) -> Chunk:
-    """Have a range mean the same rows on both sides: what lies between two keys depends on their collations."""
+    """Make a range mean the same rows on both sides: which keys lie between two others depends on collations."""
     if chunk.is_bounded and _collations(readers.source, source) != _collations(readers.target, target):
         return replace(chunk, is_by_text=True)
     return chunk
 
 
 def _collations(reader: ArrowReader, table: TableSchema) -> str:
-    """What decides the order of a table's key, apart from its types."""
+    """Return the collations of a table's key: besides its types, they decide its order."""
     assert table.primary_key is not None
     names = ", ".join(literal(name) for name in table.primary_key.columns)
     found = reader.table(
@@ -178,7 +178,7 @@ def _look_at_rows(readers: Readers, queries: tuple[str, str], key: Sequence[Colu
 
 
 def _look_through_rule(readers: Readers, compared: Range, origin: Origin, chunk: Chunk, now: str) -> _Found:
-    """Compare rows here: what the target is to hold, no query at the source says."""
+    """Compare rows in this process: only the rule says what the target should hold, no query at the source can."""
     names = [column.name for column in shared_columns(compared.shape, compared.target)[0]]
     texts = pa.schema([(name, pa.string()) for name in names])
     wanted = pa.Table.from_batches(wanted_rows(readers, compared, origin, chunk), texts)
@@ -216,7 +216,7 @@ def _rows(table: pa.Table | pa.RecordBatch) -> list[tuple[str | None, ...]]:
 
 
 def _name_of(row: tuple[str | None, ...]) -> str:
-    """What stands for a row without a key, as the digest does that a database makes."""
+    """Return a name for a row without a key; it takes the place of the digest that a database makes."""
     return hashlib.md5(repr(row).encode(), usedforsecurity=False).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Who keeps sessions of ours waiting for a lock."""
+"""Which sessions keep ours waiting for a lock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LockWatch:
         self._connection: Connection | None = None
 
     def waits(self, longer_than_s: float) -> list[LockWait]:
-        """Return who waits for longer than some seconds, the one that has waited longest first.
+        """Return our sessions that wait for longer than some seconds, the longest wait first.
 
         Raises:
             PenstockError: The database cannot be asked; the next call opens a new session.
@@ -41,7 +41,7 @@ class LockWatch:
             self._connection = None
 
     def _look(self, connection: Connection, longer_than_s: float) -> list[LockWait]:
-        # To read all locks of a server keeps others from taking some, so only where somebody does wait.
+        # Reading all locks blocks the server's lock table for a moment, so do it only when a session of ours waits.
         row = connection.execute(
             "SELECT array_agg(pid) FROM pg_stat_activity WHERE datname = current_database() AND usename = current_user"
             " AND wait_event_type = 'Lock'"
@@ -65,7 +65,7 @@ class LockWatch:
 
 
 def describe_session(user: str | None, program: str | None, state: str | None, open_s: float | None) -> str:
-    """Return what is known of a session, as part of a message; null where who asks may not see it."""
+    """Return what is known of a session, as part of a message; facts that the asking user may not see are null."""
     parts = [f"user {user!r}" if user else "", repr(program) if program else "", state or ""]
     if open_s is not None:
         parts.append(f"in a transaction for {open_s:.0f} s")

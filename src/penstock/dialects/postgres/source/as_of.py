@@ -41,7 +41,7 @@ def rows_as_of(table: TableSchema, columns: Sequence[Column], chunk: Chunk, set_
         return _rows_by_difference(table, columns, chunk, set_name, cut)
     log = _changes(set_name)
     key = [table.by_name[name] for name in table.primary_key.columns]
-    # Not the columns' own names, which may be `seq` or `before`.
+    # Names of our own: a column of the table may be called `seq` or `before`.
     names = [f"k{n}" for n in range(len(key))]
     old = ", ".join(f"{_value(k, _member('before', k))} AS {name}" for k, name in zip(key, names, strict=True))
     new = ", ".join(f"{_value(k, _new_member(k))} AS {name}" for k, name in zip(key, names, strict=True))
@@ -118,7 +118,7 @@ def digest_of_row(columns: Sequence[Column]) -> str:
 
 
 def _digest(texts: str) -> str:
-    # Of the same bytes, whatever the encodings of the two databases are.
+    # Both sides digest UTF-8, whatever the encodings of the two databases are.
     return f"md5(convert_to(ROW({texts})::text, 'UTF8'))"
 
 

@@ -243,7 +243,7 @@ def uninstall_statements(connection: Connection, name: str) -> list[str]:
         for trigger, schema, table, is_owner in triggers
         if is_owner
     ]
-    # Only a table's owner may drop its triggers; but whoever may drop a function may drop those that call it.
+    # Only a table's owner may drop its triggers; but a role that may drop a function may drop those that call it.
     with_triggers = "" if len(drops) == len(triggers) else " CASCADE"
     functions = connection.execute(
         "SELECT p.oid::regprocedure::text FROM pg_proc p"
@@ -281,7 +281,7 @@ def _function_names(name: str) -> list[str]:
 
 
 def _changing_key(name: str) -> int:
-    """The first half of the advisory lock of whoever builds the capture of a table; the second is the table's oid."""
+    """First half of the advisory lock for building a table's capture; the second is the table's oid."""
     return int.from_bytes(hashlib.sha256(f"changing {name}".encode()).digest()[:4], "big", signed=True)
 
 

@@ -148,7 +148,7 @@ class ChangeLog:
     def tick_at(self, take: Callable[[], Snapshot]) -> Anchor:
         """Cut the log at the snapshot that `take` takes when called, in whichever session it likes.
 
-        It is called again where somebody else has cut the log in the meantime.
+        `take` is called again when another session has cut the log in the meantime.
         """
         with speaking("cut the change log", self._url):
             tick = None
@@ -269,7 +269,7 @@ class ChangeLog:
             is_needed = (
                 f"(SELECT NOT bool_or(id = {literal(consumer)}) OR min(scn) < {tick.scn} FROM {self._set}.consumer)"
             )
-            # One transaction: who still finds a tick finds all of the log behind it.
+            # In one transaction: a reader that still finds a tick must find all of the log behind it.
             _, _, freed_rows, _, freed_ticks = at_once(
                 session,
                 f"LOCK TABLE {self._set}.consumer IN SHARE ROW EXCLUSIVE MODE",
@@ -289,7 +289,7 @@ class ChangeLog:
             touch(self._sql(), self._set_name, consumer)
 
     def consumers(self) -> Sequence[ConsumerState]:
-        """Return who the log is kept for, and what each holds back, the one that is furthest behind first."""
+        """Return the consumers that the log is kept for, and what each holds back, the furthest behind first."""
         with speaking("read the change log", self._url):
             return consumers(self._sql(), self._set_name)
 

@@ -1,4 +1,4 @@
-"""Which history a capture set is, and who reads it: its tables `identity` and `consumer`, see sql/history.sql."""
+"""Which history a capture set is, and its consumers: its tables `identity` and `consumer`, see sql/history.sql."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def register(session: Connection, set_name: str, consumer: Consumer, position: S
     quoted = quote(set_name)
     values = [consumer.id, consumer.name, consumer.target, consumer.target_place]
     texts = ", ".join("NULL" if value is None else literal(value) for value in values)
-    # Nobody frees meanwhile, see `ChangeLog.free`.
+    # No session frees the log meanwhile, see `ChangeLog.free`.
     _, registered = at_once(
         session,
         f"LOCK TABLE {quoted}.consumer IN SHARE ROW EXCLUSIVE MODE",
@@ -96,7 +96,7 @@ def touch(session: Connection, set_name: str, consumer: str) -> None:
 
 
 def places(session: Connection, set_name: str, consumer: str) -> tuple[Scn | None, Scn | None]:
-    """Return the position of a consumer, and that of the other one that is furthest behind; None for nobody."""
+    """Return the position of a consumer, and of the other that is furthest behind; None where there is none."""
     row = session.execute(
         f"SELECT min(scn) FILTER (WHERE id = %(id)s), min(scn) FILTER (WHERE id <> %(id)s)"
         f" FROM {quote(set_name)}.consumer",
@@ -108,7 +108,7 @@ def places(session: Connection, set_name: str, consumer: str) -> tuple[Scn | Non
 
 
 def consumers(session: Connection, set_name: str) -> Sequence[ConsumerState]:
-    """Return who reads a set, and what each holds back, the one that is furthest behind first."""
+    """Return the consumers of a set, and what each holds back, the furthest behind first."""
     quoted = quote(set_name)
     # A position inside an interval counts as the cut before it: what is kept is whole intervals.
     rows = session.execute(

@@ -14,7 +14,7 @@ import time
 from penstock.dialects.postgres.connection import Connection, quote
 
 _POLL_S = 0.05
-"""How long to wait where nobody will notify."""
+"""How long to wait where no commit will notify."""
 
 _STOP_S = 0.1
 """How often a sleeper looks whether it is told to stop."""
@@ -36,7 +36,7 @@ class Sleeper:
         session.execute(f"LISTEN {quote(set_name)}")
         row = session.execute(
             "SELECT current_setting('max_prepared_transactions') = '0' AND EXISTS (SELECT FROM pg_attrdef"
-            # A set that an older version installed notifies nobody.
+            # A set that an older version installed does not notify.
             " WHERE adrelid = %s::regclass AND strpos(pg_get_expr(adbin, adrelid), %s) > 0)",
             [f"{quote(set_name)}.log", str(self._key)],
         ).fetchone()
@@ -46,12 +46,12 @@ class Sleeper:
     def wait(self, stop: threading.Event, timeout_s: float) -> None:
         """Return when the log may hold more than was found before; after the timeout at the latest.
 
-        The first call only goes to sleep: what was committed until then has notified nobody, and is to be looked for
-        once more. While a writer is at work nobody can go to sleep, and the call returns after a moment.
+        The first call only goes to sleep: commits until then have not notified, so the caller has to look once
+        more. While a writer is at work the reader cannot go to sleep, and the call returns after a moment.
         """
         if self._is_asleep:
             self._listen(stop, timeout_s)
-            # What the caller does next may take long, and no writer should have to notify meanwhile.
+            # The caller's next work may take long; writers need not notify meanwhile.
             self.rise()
         elif self._is_notified and self._lock():
             self._is_asleep = True
@@ -59,7 +59,7 @@ class Sleeper:
             stop.wait(_POLL_S)
 
     def rise(self) -> None:
-        """Have nobody notify any more."""
+        """Have commits notify no more."""
         if self._is_asleep:
             self._session.execute("SELECT pg_advisory_unlock(%s)", [self._key])
             self._is_asleep = False

@@ -212,7 +212,7 @@ class PostgresRetrySession(PostgresSession):
     def __init__(self, url: str, process: str) -> None:
         """Open a session that writes like an apply server: ordinary triggers do not fire."""
         super().__init__(url, f"penstock {process} retry")
-        # No batch waits for the disk in its place, and a person is told that it is applied.
+        # Wait for the disk at commit: the user is about to be told "applied", and no later batch would wait for us.
         self._execute(
             "SELECT set_config('synchronous_commit', CASE reset_val WHEN 'off' THEN 'on' ELSE reset_val END, false)"
             " FROM pg_settings WHERE name = 'synchronous_commit'"
@@ -220,7 +220,7 @@ class PostgresRetrySession(PostgresSession):
         self._process = process
 
     def remove_entry(self, entry_id: str) -> bool:
-        """Delete an entry inside the open transaction; False when somebody else has."""
+        """Delete an entry inside the open transaction; False when another session has."""
         number = int(entry_id.rpartition(".")[2])
         # By hand: this session's settings keep the foreign key, whose trigger would do it, from acting.
         for table in ("error_change", "held"):

@@ -67,7 +67,7 @@ class PostgresLaneLedger:
 
     def _end_holder(self, claim: LaneClaim) -> None:
         """End the session of an earlier attempt that keeps the lane: its machine hangs, or is cut off."""
-        # Who is about to change a row is its xmax.
+        # A session that has locked the row shows up as its `xmax`.
         self._connection.execute(
             "SELECT pg_terminate_backend(a.pid) FROM penstock.lane l"
             " JOIN pg_stat_activity a ON a.backend_xid::text = l.xmax::text"

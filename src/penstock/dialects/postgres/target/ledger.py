@@ -42,7 +42,7 @@ class PostgresLedger:
         self._epoch = 0
         self._holder: tuple[int, datetime] | None = None
         self._told: int | None = None
-        """The last entry of the error queue that somebody was told of."""
+        """The last entry of the error queue that was reported."""
 
     @property
     def label(self) -> str:
@@ -538,7 +538,7 @@ _PROCESS_LOCK = (
 
 
 def _lock_holder(connection: Connection, process: str) -> str:
-    """Who has the lock of a process, as the end of a message: anybody who may connect can take it."""
+    """Describe the session that has a process's lock, to end a message: any user who may connect can take it."""
     row = connection.execute(
         "SELECT l.pid, a.usename, a.application_name, a.state,"
         " extract(epoch FROM clock_timestamp() - a.xact_start)::float8"

@@ -128,7 +128,7 @@ class PostgresSession:
     def replace(
         self, table: TargetTable, gone: pa.Table, rows: pa.Table, *, clears_the_way: Collection[tuple[str, ...]]
     ) -> None:
-        """Delete the rows that have these keys, and insert rows; what only the target has of a row stays as it was.
+        """Delete the rows that have these keys, and insert rows; columns that only the target has keep their values.
 
         Args:
             gone: Key columns, of canonical text.
@@ -419,7 +419,7 @@ def _condition(
         elif name in equals or column.is_builtin:
             add(equal_sql(field, equals.get(name, "="), _mark(column)), value)
         elif column.is_exact:
-            # Of an enum its owner's cast may leave it open which = is meant.
+            # A cast that an enum's owner made may leave it open which `=` is meant; compare the text too.
             add(column.same_text_sql(field, _mark(column)), value)
     for name, value in match.old.items():
         column, field = table.schema.by_name[name], f"t.{quote(name)}"

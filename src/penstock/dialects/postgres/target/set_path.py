@@ -137,7 +137,7 @@ class SetPath:
         else:
             self._connection.execute(delete)
         for unique in table.schema.all_uniques:
-            # What only the target has of a row would go with it.
+            # Not if the table has columns that only the target fills: their values would go with the row.
             if unique.columns in clears_the_way and not own:
                 same = _all(self._same_unique(unique, staged))
                 self._connection.execute(f"DELETE FROM {_only(table)} t USING {staged.name} s WHERE {same}")
@@ -208,7 +208,7 @@ class SetPath:
 
     def copy(self, into: str, columns: Sequence[str], rows: pa.Table) -> None:
         """Copy canonical text into columns of a table."""
-        # Of an empty batch that comes first Arrow writes whatever is in memory.
+        # Arrow writes uninitialised memory for an empty batch that comes first.
         filled = pa.Table.from_batches([batch for batch in rows.to_batches() if batch.num_rows], rows.schema)
         names = ", ".join(quote(column) for column in columns)
         with self._connection.cursor().copy(f"COPY {into} ({names}) FROM STDIN (FORMAT csv)") as copy:
@@ -414,7 +414,7 @@ class _NetStatements:
                 tests.append(_same(field, self._table.key.equals[name], value, may_be_null=column.is_nullable))
             elif column.is_exact and column.is_builtin:
                 tests.append(f"{field} {'IS NOT DISTINCT FROM' if column.is_nullable else '='} {value}")
-            # Of an enum its owner's cast may leave it open which = is meant.
+            # A cast that an enum's owner made may leave it open which `=` is meant; compare the text too.
             if not (column.is_exact and (column.is_builtin or is_key)):
                 tests.append(column.same_text_sql(field, value))
         return _all(tests)
