@@ -16,7 +16,7 @@ T = TypeVar("T")
 def equal_sql(left: str, equals: str, right: str) -> str:
     """SQL for whether `equals` holds between two values, each as SQL.
 
-    It is an operator; or, where a cast of somebody's leaves it open which operator that is, the name of the operator's
+    `equals` is an operator; or, where a user's cast leaves it open which operator that is, the name of the operator's
     function, and the cast that both values need. No index is used for a function.
     """
     if not equals.startswith("pg_catalog."):
@@ -33,11 +33,11 @@ class Column:
         type: The database's own spelling, with length and precision: `numeric(10,2)`.
         base_type: The type below length, domain and alias: `numeric`.
         is_nullable: False where the table refuses NULL.
-        is_generated: The database computes it; nobody may write it.
+        is_generated: The database computes it; no statement may write it.
         is_identity_always: An insert may write it by overriding the identity, an update never.
         is_comparable: The type has an equality operator.
         is_exact: Equal values have equal canonical text. False for numeric (1.0 = 1.00) without a scale, jsonb...
-        is_builtin: The database's own type: nobody else's cast, operator or function has anything to say of it.
+        is_builtin: The database's own type: no cast, operator or function that a user made applies to it.
         is_key_usable: May be part of an all-columns key.
         is_integer, is_decimal: Canonical text is a plain number, so equal values can be told by normalising it.
         notation: Equal in columns that read each other's canonical text for what it says; None where that is not known.

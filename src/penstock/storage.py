@@ -30,10 +30,10 @@ _NO_RIGHTS = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_PLACE = (errno.ENAMETOOLONG, errno.ELOOP, errno.EOPNOTSUPP, errno.EINVAL)
 _NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
-"""What a file system says that knows files with a name only."""
+"""Errors of a file system that cannot make a file without a name."""
 
 _REFUSED = ("ACCESS_DENIED", "ACCESS DENIED", "FORBIDDEN", "PERMISSION_DENIED", "UNAUTHENTICATED", "CREDENTIAL")
-"""Of which the messages of object stores have one where rights are missing."""
+"""Where rights are missing, the messages of object stores hold one of these words."""
 
 
 class NameTakenError(PenstockError):
@@ -191,7 +191,7 @@ class LocalStorage:
         return []
 
     def _make_folders(self, folder: Path) -> int:
-        """Make a folder at or below the root, and the root, durably; returns who may do what in the root."""
+        """Make a folder at or below the root, and the root, durably; returns the root's permission bits."""
         _make_folder(self.root, 0o700)
         mode = stat.S_IMODE(self.root.stat().st_mode)
         _make_folder(folder, mode)
@@ -250,7 +250,7 @@ class ObjectStorage:
         try:
             return self.store.open_output_stream(path, compression=None)
         except FileNotFoundError:
-            # Not an object store: there the folders of a name are only part of it.
+            # This is a file system: unlike an object store it needs the folders of a name to be there.
             self.store.create_dir(path.rpartition("/")[0])
             return self.store.open_output_stream(path, compression=None)
 
@@ -322,12 +322,12 @@ def _without_secrets(url: str) -> str:
 
 @contextmanager
 def _translated(verb: str, where: str) -> Iterator[None]:
-    """Raise what goes wrong with a file as an error of ours."""
+    """Turn any error of a file into one of ours."""
     try:
         yield
     except FileNotFoundError as exc:
         if verb == "write":
-            # What was missing is a folder that could not be made, though nothing was in the way: in /proc, for example.
+            # A folder is missing and could not be made, though nothing was in the way: in /proc, for example.
             what = "cannot write a file: no folder or file can be made there"
             do = "give another path, of a file system that keeps files"
             raise OperatorError(what, where=where, do=do) from exc

@@ -13,7 +13,7 @@ from psycopg import sql
 
 from penstock.apply.patience import Patience
 from penstock.apply.server import ServerConfig
-from penstock.cli.verify import Progress
+from penstock.cli.verify import VerifyProgress
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres.connection import connect
 from penstock.dialects.postgres.ownership import refuse_foreign, schema_faults
@@ -81,7 +81,7 @@ COMMANDS: dict[str, Callable[[Pipeline], object]] = {
     "setup": Pipeline.setup,
     "run": run,
     "status": Pipeline.status,
-    "verify": lambda pipeline: pipeline.verify(Progress(quiet=True)),
+    "verify": lambda pipeline: pipeline.verify(VerifyProgress(quiet=True)),
     "errors": lambda pipeline: pipeline.errors().entries(),
     "retry": lambda pipeline: list(pipeline.retry(["lab.1"])),
 }

@@ -46,7 +46,7 @@ def verify(
 
 def compare(pipeline: Pipeline, tables: Sequence[str], *, repair: bool, json: bool) -> None:
     """Compare tables, and bring what differs if asked to; print the result, and raise for the exit code."""
-    progress = Progress(quiet=json)
+    progress = VerifyProgress(quiet=json)
     try:
         result = pipeline.verify(progress, tables, repair=repair)
     finally:
@@ -59,11 +59,11 @@ def compare(pipeline: Pipeline, tables: Sequence[str], *, repair: bool, json: bo
         raise typer.Exit(1)
 
 
-class Progress:
+class VerifyProgress:
     """Shows how far a comparison is."""
 
     def __init__(self, *, quiet: bool) -> None:
-        """Show nothing if `quiet`, or if nobody watches."""
+        """Show nothing if `quiet`, or if the output is no terminal."""
         self._live = out.status("comparing") if out.is_terminal and not quiet else None
         if self._live is not None:
             self._live.start()

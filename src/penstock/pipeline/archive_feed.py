@@ -45,10 +45,10 @@ class ArchiveFeed(SourceFeed):
         """Prepare; nothing is opened yet. See `SourceFeed` for the rest.
 
         Args:
-            source: What the column of that name says.
+            source: The value of the column of that name.
             access: How tasks reach the source; `open_source` is how this process does.
             uncopied: The tables, of these versions, whose rows the archive lacks.
-            writer: What tasks of a run of this epoch write with.
+            writer: Makes, for an epoch, the writer that tasks of its run use.
             max_age_s: How long changes may wait for others that go into the same file.
         """
         super().__init__(open_source, follow_source=follow_source, is_meant=is_meant, definitions=ledger)
@@ -100,7 +100,7 @@ class ArchiveFeed(SourceFeed):
         if self._take_up():
             if self._uncopied(self._versions):
                 raise TablesAddedError("tables were made anew or renamed; they are copied first")
-            # What was committed before a table was renamed is published under the name it had.
+            # Changes committed before a table was renamed are published under its earlier name.
             ids = {v.id for v in self._versions if v.table.name in self._known or v.root in self._known}
             names = {v.table.name for v in self._versions if v.id in ids}
             reader = self._access.reader(self._source_name, self._versions, follows=self._known | names)

@@ -58,7 +58,7 @@ class ArchiveLedger:
 
     @property
     def epoch(self) -> int:
-        """Of the run that has acquired it."""
+        """The epoch of the run that has acquired it."""
         return self._writer.last.epoch
 
     def acquire(self, source: str, *, lanes: int) -> ProcessState:
@@ -138,7 +138,7 @@ class ArchiveLedger:
         return ()
 
     def queue_length(self) -> int:
-        """Return that of an empty queue."""
+        """Return 0: there is no error queue."""
         return 0
 
     def close(self) -> None:
@@ -154,7 +154,7 @@ class ArchiveLedger:
 def state_of(name: str, archive: Archive, record: Record, definitions: Definitions) -> ProcessState:
     """Say where the process of a pipeline stands whose archive ends with a record."""
     transactions, changes = record.published
-    # Of the source's cuts the latest one that anything in the archive is of.
+    # The latest cut of the source that a copy or a record of the archive names.
     cuts = [Anchor(copy.position, copy.mark) for copy in definitions.whole_copies if copy.mark]
     cuts += [record.anchor] if record.anchor is not None else []
     return ProcessState(
@@ -188,7 +188,7 @@ def new_history(name: str, archive_id: str, label: str) -> History:
 
 
 def consumer_of(name: str, archive_id: str, label: str) -> Consumer:
-    """What the source knows the pipeline by that publishes to an archive; one without id is found by its place."""
+    """The consumer as which the source knows a pipeline that publishes; one without an id is found by its place."""
     return Consumer(archive_id, name, label, f"change archive {label}")
 
 

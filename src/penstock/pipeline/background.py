@@ -49,7 +49,7 @@ class BackgroundRun:
         """Wait until it has ended; returns what it has done.
 
         Raises:
-            PenstockError: What it ended with.
+            PenstockError: The error that the run ended with.
             TimeoutError: It has not ended within the time.
         """
         self._thread.join(timeout_s)
@@ -64,5 +64,5 @@ class BackgroundRun:
         try:
             self._progress = self._run(self._stop)
         except BaseException as exc:
-            # It belongs to whoever waits.
+            # `wait` raises it.
             self._error = exc

@@ -1,4 +1,4 @@
-"""What every pipeline does with its source, whatever becomes of the changes: follow it, run, and say who reads it."""
+"""The work of every pipeline at its source, whether it applies or publishes: follow it, run, and list its consumers."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class RunListener(Listener, CopyListener, Protocol):
     """Hears how a run is doing, the first copy included."""
 
     def warned(self, text: str, event: Event = Event.NOTE, facts: Facts | None = None) -> None:
-        """Something a person should know, though it stops nothing; `facts` are the same for programs."""
+        """Tell the user something that stops nothing; `facts` say the same for programs."""
 
     def close(self) -> None:
-        """An error ends the run: what was not said yet can be said no later."""
+        """An error ends the run: report now what was not reported yet."""
 
 
 class CopyWatch:
-    """Passes on how a copy goes; as long as it gets on, whatever fails may be tried again."""
+    """Passes on how a copy goes; as long as chunks are committed, failures may be tried again."""
 
     def __init__(self, listener: CopyListener, patience: Patience) -> None:
         """Tell `listener`, and give back the time that `patience` has counted."""
@@ -73,12 +73,12 @@ class Capturing:
         """Use a source, which is not touched yet. Spark is started by what needs it.
 
         Args:
-            rules: What the source is seen through.
+            rules: The source's tables and rows are seen through these.
         """
         self.config = config
         self._rules = rules
         self._source = source
-        # A source that others fill has nothing that would have to be set up, followed or freed.
+        # In a source that others fill, nothing has to be set up, followed or freed.
         self._installed = source if isinstance(source, Installable) else None
         self._start_spark = start_spark
         self._warned: set[Uncaptured | CaptureBehind] = set()
@@ -133,7 +133,7 @@ class Capturing:
         return BackgroundRun(lambda stop: self.run(stop, listener, until_caught_up=until_caught_up, until=until))
 
     def consumers(self) -> Sequence[ConsumerState]:
-        """Return who the log at the source is kept for, the one that is furthest behind first."""
+        """Return the consumers that the source's log is kept for, the furthest behind first."""
         if not self._source.has_capture():
             raise OperatorError("there is no capture set", where=self._source.label, do="run `penstock setup`")
         with closing(self._source.open_source()) as stream:

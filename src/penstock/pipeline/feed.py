@@ -29,7 +29,7 @@ _CATALOG_AGE_S = 30.0
 """How long the catalogues are trusted while nothing looks wrong."""
 
 _SEEN_EVERY_S = 60.0
-"""How often an idle source hears that somebody is there."""
+"""How often an idle source is told that its consumer is alive."""
 
 
 class Definitions(Protocol):
@@ -79,7 +79,7 @@ class SliceBatch:
 
 
 class SourceFeed:
-    """What a feed has to do with its source; what becomes of the changes is a subclass's.
+    """The half of a feed that follows the source; a subclass says what becomes of the changes.
 
     Together they implement `apply.process.Feed`.
     """
@@ -97,7 +97,7 @@ class SourceFeed:
         """Prepare; nothing is opened yet.
 
         Args:
-            follow_source: Brings the capture up to date after DDL; raises where that takes a person.
+            follow_source: Brings the capture up to date after DDL; raises where the user has to act first.
             is_meant: Whether the pipeline is about a table; the set may serve other pipelines too.
             reached: Raises TablesAddedError where tables are to be copied at a position before changes follow.
             until: No batch goes beyond this position.
@@ -134,11 +134,11 @@ class SourceFeed:
     def next_batch(self, after: Scn, limit: Limit) -> SliceBatch | None:
         """Return the transactions that follow `after`; None when there are none yet."""
         part = self._source.next_slice(after, limit, until=self._until, anchor=self._anchor)
-        # Not before: what the source held when the slice was cut is what the slice is held against.
+        # Only after the cut: the slice is compared with what the source held when it was cut.
         self._reached(after)
         if part is None:
             return None
-        # Whatever keeps the batch from being applied ends in another `join`.
+        # Set before the batch is applied: any failure leads to another `join`, which sets it anew.
         self._anchor = part.anchor
         return SliceBatch(part, self.apply)
 
@@ -312,7 +312,7 @@ class SparkFeed(SourceFeed):
 
 
 class _Freer:
-    """Tells the source what is done with, on a thread of its own, one thing at a time."""
+    """Lets the source free changes, on a thread of its own, one call at a time."""
 
     def __init__(self, open_source: Callable[[], Source]) -> None:
         self._source = open_source()

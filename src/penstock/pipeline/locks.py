@@ -1,4 +1,4 @@
-"""Saying who keeps a pipeline waiting: databases have a session wait for a lock for ever, without a word."""
+"""Naming the session that keeps a pipeline waiting: a database lets ours wait for a lock for ever, without a word."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _AGAIN_S = 60.0
 
 _GLANCE_EVERY_S = 0.03
 _FRESH_S = 2.0
-"""How often to look where a wait is over at once, and how long what was seen then is taken for true."""
+"""How often to look for waits that are over at once, and for how long a wait that was seen is believed."""
 
 
 class LockWatch(Protocol):
     """Looks for sessions of a pipeline that wait for a lock in one database."""
 
     def waits(self, longer_than_s: float) -> Sequence[LockWait]:
-        """Return who waits for longer than some seconds; raises a PenstockError where that cannot be told."""
+        """Return the sessions that wait for longer than some seconds; a PenstockError says that they cannot be seen."""
 
     def close(self) -> None:
         """Close its session."""
@@ -53,7 +53,7 @@ def told_of_locks(watches: Sequence[LockWatch], tell: Callable[[LockWait], None]
 
 
 class Holders:
-    """Finds out who holds what a step waits for, where each wait is too short to be asked about afterwards."""
+    """Finds the session that holds a lock which a step waits for: each wait is too short to ask afterwards."""
 
     def __init__(self, watches: Sequence[LockWatch]) -> None:
         """Watch with these; nothing is done until `look`."""
@@ -67,7 +67,7 @@ class Holders:
             self._look = _Look(self._watches, self._hear, every_s=_GLANCE_EVERY_S, longer_than_s=0)
 
     def of(self, where: str) -> LockWait | None:
-        """What a session waited for last, in the database of that label; None if that was long ago, or not seen."""
+        """Return a session's last wait, in the database of that label; None if it was long ago, or was not seen."""
         seen_at, wait = self._seen.get(where, (0.0, None))
         return wait if time.monotonic() - seen_at < _FRESH_S else None
 
@@ -106,7 +106,7 @@ class _Look:
     def _work(self) -> None:
         while not self._over.wait(self._every_s):
             for watch in self._watches:
-                # What is out of reach is the business of those who work there.
+                # Sessions that work in a database report that it is out of reach; the watch does not.
                 with suppress(PenstockError):
                     for wait in watch.waits(self._longer_than_s):
                         self._hear(wait)

@@ -57,7 +57,7 @@ from penstock.verify.compare import VerifyResult
 _GRACE_S = 20.0
 
 
-class VerifyListener(compare.Listener, Protocol):
+class VerifyListener(compare.CompareListener, Protocol):
     """Hears how a comparison goes, and what keeps it waiting."""
 
     def warned(self, text: str) -> None:
@@ -107,7 +107,7 @@ class Pipeline(Capturing):
             plan.source.notes.append(f"{what}: {COMPARE_ELSEWHERE}")
         fault = self._set_fault()
         if fault is not None:
-            # Whatever else is in the way is so because of that.
+            # This fault causes the others; name it alone.
             plan.source.faults, plan.target.faults = [fault], []
         if installed is not None and installed.identity() == self._target.identity():
             what = "source and target are the same database"
@@ -248,7 +248,7 @@ class Pipeline(Capturing):
         """Prepare a new first copy of everything, which the next run makes.
 
         Args:
-            tell: Hears who keeps it waiting for a lock.
+            tell: Called with the session that keeps it waiting for a lock.
 
         Raises:
             OperatorError: The process is running, or was not set up.
@@ -338,7 +338,7 @@ class Pipeline(Capturing):
                 return process.run(stop, until_caught_up=until_caught_up, until=end)
 
     def _note_stop(self, error: PenstockError) -> None:
-        # The ledger may be what is out of reach, or is somebody else's.
+        # The ledger may be out of reach, or another role's: then there is nowhere to note it.
         with suppress(PenstockError):
             if self._target.has_ledger():
                 with closing(self._target.ledger()) as ledger:
@@ -427,14 +427,14 @@ class Pipeline(Capturing):
     def _tell_lacking(
         self, followed: Iterable[TableName], at_target: Mapping[TableName, TableSchema], listener: RunListener
     ) -> bool:
-        """Say what the target lacks that the source has, once as long as it does; returns whether it does."""
+        """Report what the target lacks, once as long as it does; return whether tables or columns are lacking."""
         tables = lacking(self._source.describe(followed), at_target)
         found: list[Lacking | LackingPart] = [*tables, *self._lacking_parts()]
         for one in found:
             if one not in self._lacking:
                 listener.warned(str(one), Event.TARGET_LACKS, one.facts)
         self._lacking = found
-        # Not the parts: no definition says that they were brought.
+        # Missing parts do not count: no definition changes when they are added.
         return bool(tables)
 
     def _copy(

@@ -291,7 +291,7 @@ class Publication(Capturing):
         origin = self._database.origin()
         with origin.hold_snapshot() as held:
             copy = Copy(secrets.token_hex(8), held.anchor, {name: captured[name].id for name in tables})
-            # Whoever alters a table from now on has its changes captured behind the snapshot.
+            # DDL from now on is captured, and its changes lie behind the snapshot.
             self._as_captured(captured, fresh)
             chunks = origin.cut_into_chunks(sorted(tables))
             listener.copying(len(chunks), len(tables))

@@ -18,7 +18,7 @@ _EVERY_S = 5.0
 
 
 class Report:
-    """A `RunListener` that logs: what is rare at once, progress now and then, and the last of it always."""
+    """A `RunListener` that logs: rare events at once, progress now and then, and the last progress always."""
 
     def __init__(self, *, every_s: float = _EVERY_S, publishes: bool = False) -> None:
         """Log progress at most once in so many seconds; of a pipeline that publishes there are no errors to count."""
@@ -31,7 +31,7 @@ class Report:
         self._lost: set[str] = set()
 
     def close(self) -> None:
-        """Log what has not been said yet: an error ends the run."""
+        """Log the progress that was not logged yet: an error ends the run."""
         if self._untold is not None:
             self._tell_progress(Event.APPLY_PROGRESSED, self._untold)
 
@@ -119,7 +119,7 @@ class Report:
 
 
 def _worth_a_line(progress: Progress) -> tuple[int, int, int]:
-    """What has another line written when it changes."""
+    """The figures of which a change is worth another line."""
     return progress.changes, progress.errors, progress.in_queue
 
 
@@ -149,7 +149,7 @@ def tell_ended(progress: Progress, *, has_caught_up: bool, has_arrived: bool = F
 
 
 def tell_failed(error: Exception) -> None:
-    """Log which error a run has ended with; of one that nobody foresaw only its kind, for its text may hold a value."""
+    """Log which error a run has ended with; of an unforeseen one only its kind, for its text may hold a value."""
     if not isinstance(error, PenstockError):
         kind = type(error).__name__
         error = PenstockError(f"an error that nobody foresaw ended the run: {kind}", do="its traceback says where")

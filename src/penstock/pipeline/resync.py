@@ -58,7 +58,7 @@ def carry_out(
         setup: Sets the pipeline up, as `penstock setup` does.
     """
     with closing(target.ledger()) as ledger:
-        # As a run does: no other one begins meanwhile, and what an earlier one has left is shut out.
+        # Become the one run: no other begins meanwhile, and tasks that an earlier one left can write no more.
         state = ledger.acquire(connection, lanes=1)
         makes_set_anew = _is_misplaced(source)
         if isinstance(source, Installable):

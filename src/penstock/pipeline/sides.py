@@ -172,7 +172,7 @@ class Installable(SourceSide, Protocol):
         """Tables that were made anew under a captured name, and are not captured yet."""
 
     def follow(self) -> Sequence[CaptureBehind]:
-        """Build the capture anew of tables that were altered; returns those a person has to do something about."""
+        """Build the capture anew of altered tables; returns those of which the user has to change something first."""
 
     def not_captured(self, patterns: Sequence[str]) -> Sequence[Uncaptured]:
         """Tables that patterns mean, and whose changes are not captured, with the reason."""

@@ -29,13 +29,13 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class HeldBack:
-    """What the log at the source is kept for.
+    """A consumer that the log at the source is kept for.
 
     Attributes:
-        is_this: It is the pipeline that was asked.
+        is_this: The consumer is the pipeline that was asked.
         target: Where it applies or publishes to; None for a Spark reader.
-        position: What lies behind it is kept.
-        transactions, size_bytes: How much that is.
+        position: The source keeps all changes after it.
+        transactions, size_bytes: How much it keeps.
     """
 
     id: str
@@ -75,11 +75,11 @@ class Status:
         backlog_bytes: Disk that the log takes at the source.
         state: See `State`; aborted means by an error.
         copied, to_copy: Tables whose first copy is complete, and those that wait for it.
-        error: What made it abort.
+        error: The error that made it abort.
         stopped_at, reason: When the last run stopped, and why; nothing while it runs.
         refused: Why the next run would be refused: source or target have another history.
-        attention: What has to be seen to before changes can be captured, or applied: a line each.
-        consumers: Who the log at the source is kept for, and what each holds back; the furthest behind first.
+        attention: Faults that the user has to mend before changes can be captured, or applied: a line each.
+        consumers: Those that the source's log is kept for, and what each holds back; the furthest behind first.
         publishes_to: The archive that changes are published to; None where they are applied.
     """
 

@@ -26,10 +26,10 @@ def carry_out(
 ) -> None:
     """Take all steps of a plan that belong together, or none; then one by one those that are apart.
 
-    Comes back for what others hold, for ten seconds.
+    Tries steps that wait for other sessions' locks again, for ten seconds.
 
     Raises:
-        LockedError: They hold it still; `holders` say who.
+        LockedError: Other sessions still hold a lock; `holders` names them.
     """
     deadline = time.monotonic() + _PATIENCE_S
     # One session for all: the server compiles the functions that a step calls once in each.
@@ -62,7 +62,7 @@ class _Both:
                 return
 
     def take_apart(self, sides: Iterable[tuple[DatabasePlan, SetupSession]]) -> None:
-        """Take each step that is apart in a transaction of its own; what others hold, once more after the rest."""
+        """Take each step that is apart in a transaction of its own; steps that met a lock, once more after the rest."""
         waiting = [(database, session, step) for database, session in sides for step in database.steps if step.is_apart]
         while waiting:
             locked: list[tuple[DatabasePlan, SetupSession, Step]] = []
@@ -83,7 +83,7 @@ class _Both:
                 self._let_work(what, do, places, cause)
 
     def _let_work(self, what: str, do: str, places: Sequence[str], cause: LockedError) -> None:
-        """Give those who are in the way a moment; raise if time is up."""
+        """Give the sessions that hold locks a moment; raise if time is up."""
         if time.monotonic() <= self.deadline:
             self.holders.look()
             time.sleep(_PAUSE_S)

@@ -38,7 +38,7 @@ class Columns:
         can_edit = (
             len(self.dropped) + len(renamed) <= _MOST_EDITS
             and are_plain([*renamed, *renamed.values(), *self.dropped])
-            # What is dropped is gone by then.
+            # A name that is free only because its column is dropped may be taken.
             and not held.difference(self.dropped).intersection(renamed.values())
         )
         if can_edit:

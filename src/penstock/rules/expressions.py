@@ -184,7 +184,7 @@ def evaluate(expressions: Sequence[Expression], columns: Mapping[str, pa.Array],
         found = _query(query, rows)
     except _duckdb().Error as exc:
         if len(expressions) > 1:
-            # Which of them it is, one tells.
+            # One by one, to find the expression that fails.
             return [evaluate([expression], columns, count)[0] for expression in expressions]
         (failed,) = expressions
         # The text of the error may repeat a value.
@@ -305,7 +305,7 @@ def _refuse(part: Mapping[str, Any], sql: str, place: str) -> None:
 def _is_function_of_row(name: str, arguments: int) -> bool:
     """Whether a function looks at its arguments alone; True for one that is not there, which is told later."""
     if name == "age":
-        # Of one argument, it is the time since then.
+        # With one argument, age() is the time from then until now.
         return arguments == 2
     if not _functions:
         for found, kind, stability in (

@@ -140,7 +140,7 @@ class Output:
             type=self.type,
             base_type=base,
             is_comparable=base != "json",
-            # What of a decimal without a scale, or of a float, is equal may be written in several ways.
+            # Equal decimals without a scale, and equal floats, may be written in several ways.
             is_exact=self.type not in ("numeric", "real", "double precision", "json"),
             is_key_usable=base != "json",
             is_integer=base in ("smallint", "integer", "bigint"),
@@ -153,7 +153,7 @@ class Output:
 
 
 _COMMON = ("boolean", "smallint", "integer", "bigint", "numeric", "text", "uuid", "json")
-"""Types whose text any column reads for what it says."""
+"""Types whose text means the same to a column of any type."""
 
 _TIMESTAMP = (
     "CASE WHEN NOT isfinite({0}) THEN CAST({0} AS VARCHAR) WHEN year({0}) > 0"

@@ -23,9 +23,9 @@ class RuleSet:
     """All rules of a pipeline. Travels to tasks; opens nothing.
 
     Attributes:
-        captured: What is captured.
-        included: What is processed of it; None is everything, and empty is nothing.
-        excluded: What is not processed, whatever else is said of it.
+        captured: Patterns of the captured tables.
+        included: Patterns of those that are processed; None for all, empty for none.
+        excluded: Patterns of those that are not processed, even if included.
         entries: Those of single tables first, then those of patterns, each as in the file.
         folder: Where modules of the user's own lie.
     """

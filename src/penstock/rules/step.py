@@ -54,7 +54,7 @@ class Step:
         try:
             made = load(self.name, self.folder)(rows)
         except Exception as exc:
-            # Neither its text nor what it came from: they may repeat a value.
+            # Leave out the error's text and its cause: both may repeat a value.
             raise OperatorError(
                 f"{self.place}{self.name!r} failed: {type(exc).__name__}{_line_of(exc)}",
                 where=f"table {self.table}",

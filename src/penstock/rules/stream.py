@@ -18,7 +18,7 @@ class StreamRules:
 
     def __init__(self, rules: Mapping[tuple[TableName, int], TableRule]) -> None:
         """Keep rules by the name and version of their table at the source; other tables pass as they are."""
-        # What a gap tells of has no version, and is known by the table's name alone.
+        # A gap has no version, only the table's name.
         gaps = {(name, NO_VERSION): rule.numbered(NO_VERSION) for (name, _), rule in rules.items()}
         self._rules = {**gaps, **rules}
 

@@ -13,7 +13,7 @@ from penstock.schema import TableSchema
 
 _BUNDLE_BYTES = 4 * 1024 * 1024
 _BUNDLE_CHUNKS = 32
-"""As much as is done in a few tenths of a second, and no more locks than a server has room for."""
+"""A bundle takes a few tenths of a second, and no more locks than a server has room for."""
 
 KeyValues = Sequence[str]
 """Canonical text of the values of a table's key columns, in the key's order."""
@@ -59,7 +59,7 @@ class Chunk:
 def bundles(chunks: Iterable[Chunk]) -> list[list[Chunk]]:
     """Put small chunks that follow each other together; each bundle is worth a session and a transaction of its own.
 
-    A chunk of which nobody knows how large it is stays alone.
+    A chunk of unknown size stays alone.
     """
     found: list[list[Chunk]] = []
     room = -1
@@ -76,7 +76,7 @@ def bundles(chunks: Iterable[Chunk]) -> list[list[Chunk]]:
 
 @dataclass(frozen=True)
 class CopySource:
-    """As of when a chunk is read.
+    """The moment as of which a chunk is read.
 
     Attributes:
         snapshot: The stored snapshot that the copy is as of, in the source's own text.

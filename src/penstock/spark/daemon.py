@@ -33,20 +33,20 @@ def run() -> None:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     for name in _NEEDED:
         importlib.import_module(name)
-    # Not before: a program that only hands over needs nothing of Spark.
+    # Imported late: a program that only hands over needs nothing of Spark.
     import pyspark.daemon
 
     work = pyspark.daemon.worker
 
     def worker(sock: socket.socket, authenticated: bool) -> int:
-        """Serve tasks, and end without a word when nobody is left to tell: the driver says why it gave a worker up."""
+        """Serve tasks; end in silence when the driver is gone: it reports itself why it gave a worker up."""
         _acknowledge_at_once(sock)
         try:
             return int(work(sock, authenticated))
         except BrokenPipeError:
             return 1
 
-    # A worker collects garbage after each task, for which it would go through all of this again.
+    # A worker collects garbage after each task; frozen objects are not visited each time.
     gc.freeze()
     pyspark.daemon.worker = worker
     pyspark.daemon.manager()

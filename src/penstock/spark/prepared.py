@@ -75,7 +75,7 @@ def find() -> Prepared | None:
     except (OSError, ValueError):
         return None
     with suppress(OSError):
-        # The day of its last use; not to be had where nobody can write.
+        # Note the last use; fails, without harm, where the folder is read-only.
         os.utime(entry)
     archive = entry / ARCHIVE
     return Prepared(java, kept["arguments"], kept["environment"], archive if archive.exists() else None)
@@ -115,7 +115,7 @@ def key(java: str) -> str:
 
 
 def is_private(folder: Path) -> bool:
-    """Whether nobody but this user, and root, can put anything in this folder, or another folder in its place."""
+    """Whether only this user and root can put files in this folder, or another folder in its place."""
     try:
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
@@ -152,6 +152,6 @@ def spark_home() -> Path:
 
 def _is_safe(folder: Path) -> bool:
     found = folder.stat()
-    # In a folder with the sticky bit nobody can replace what is another user's.
+    # In a folder with the sticky bit a user cannot replace another user's files.
     is_closed = not found.st_mode & 0o022 or bool(found.st_mode & stat.S_ISVTX)
     return found.st_uid in (0, os.getuid()) and is_closed

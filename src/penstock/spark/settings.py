@@ -21,7 +21,7 @@ _SETTINGS = {
     "spark.shuffle.compress": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.python.worker.reuse": "true",
-    # What Spark remembers for a page that nobody opens; a run has several jobs a second, for weeks.
+    # Spark keeps finished jobs for its web page, which is off; a run has several jobs a second, for weeks.
     "spark.ui.retainedJobs": "20",
     "spark.ui.retainedStages": "20",
     "spark.ui.retainedTasks": "200",
@@ -35,10 +35,10 @@ _JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 _LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    # By a secret that Spark makes up itself, and that no other process gets to see.
+    # By a secret that Spark makes up itself and shows to no other process.
     "spark.authenticate": "true",
 }
-"""What can be had without asking where Spark and its tasks are one process, which nobody else has to reach."""
+"""Defaults where Spark and its tasks are one process, which no other process has to reach."""
 
 _IS_LOCAL = re.compile(r"local(\[.*\])?")
 _IS_SECRET = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
@@ -50,7 +50,7 @@ DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What Spark is started with."""
+    """The settings that Spark is started with."""
 
     all: Mapping[str, str]
     is_local: bool
@@ -58,7 +58,7 @@ class Settings:
     is_reached: bool
     """Others have to reach it, at an address that the user or Spark finds."""
     can_be_prepared: bool
-    """Java runs here, and nobody but us says how; see `prepared`."""
+    """Java runs here, and only Penstock decides how; see `prepared`."""
 
     @property
     def parents(self) -> str:
@@ -69,7 +69,7 @@ class Settings:
         """Variables that Java is started with, for a run with these folders."""
         variables = {"SPARK_LOCAL_DIRS": folders, "TMPDIR": _first(folders)}
         if not self.is_reached and "SPARK_LOCAL_IP" not in os.environ:
-            # The address of Spark's page, which asks nobody who they are.
+            # Spark's web page asks for no login, so only this machine may reach it.
             variables["SPARK_LOCAL_IP"] = "127.0.0.1"
         return variables
 

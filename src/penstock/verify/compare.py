@@ -170,7 +170,7 @@ class LocalJobs:
         return [self._context.repair(chunk) for chunk in chunks]
 
 
-class Listener(Protocol):
+class CompareListener(Protocol):
     """Hears how a comparison goes."""
 
     def compared(self, ranges: int, of: int) -> None:
@@ -183,7 +183,7 @@ class Listener(Protocol):
 def verify(
     chunks: Sequence[Chunk],
     jobs: RangeJobs,
-    listener: Listener,
+    listener: CompareListener,
     *,
     consistency_point: Callable[[], Scn],
     tick: Callable[[], Scn],
@@ -231,7 +231,7 @@ def are_few(chunks: Sequence[Chunk]) -> bool:
 
 
 def _compare(
-    chunks: Sequence[Chunk], jobs: RangeJobs, listener: Listener, is_running: Callable[[], bool]
+    chunks: Sequence[Chunk], jobs: RangeJobs, listener: CompareListener, is_running: Callable[[], bool]
 ) -> list[RangeResult]:
     results: list[RangeResult] = []
     work, step = bundles(chunks), jobs.at_once
@@ -242,7 +242,7 @@ def _compare(
 
 
 def _repair(
-    chunks: Sequence[Chunk], jobs: RangeJobs, listener: Listener, is_running: Callable[[], bool]
+    chunks: Sequence[Chunk], jobs: RangeJobs, listener: CompareListener, is_running: Callable[[], bool]
 ) -> list[RangeResult]:
     results: list[RangeResult] = []
     for chunk in chunks:
@@ -266,7 +266,7 @@ def _retrying(
         try:
             return work_on(work)
         except RetryableError:
-            # No run is active, so what waits to be applied will not be; stop waiting.
+            # If no run is active, the backlog will not shrink: stop waiting.
             if attempt == attempts - 1 or not is_running():
                 raise
             time.sleep(0.2 * (attempt + 1))

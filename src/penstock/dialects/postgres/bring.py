@@ -33,8 +33,8 @@ def bring(
 
     Args:
         clears_the_way: Delete rows of other ranges that hold a value of a unique key of the source's which a row of
-            this one needs. Those rows are wrong, because the source has the value here; their own ranges
-            are still to come, and bring them back. Only where those ranges are sure to come.
+            this one needs. Those rows are wrong, because the source has the value here; their own ranges are still to
+            come, and bring them back. Only where those ranges are sure to come.
 
     Returns:
         What differed before.

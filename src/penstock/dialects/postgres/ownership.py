@@ -1,8 +1,8 @@
 """Who owns what Penstock runs: a schema of ours that another role could put code into is refused (ADR 26).
 
 A schema called `penstock` or `penstock_<name>` may have been made beforehand, by any role that may create schemas, with
-tables, triggers and functions that look like ours and run with their user's rights. So before anything in
-it is read or run, the catalogue says whose it is.
+tables, triggers and functions that look like ours and run with their user's rights. So before anything in it
+is read or run, the catalogue says whose it is.
 """
 
 from __future__ import annotations

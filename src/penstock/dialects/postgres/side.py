@@ -17,8 +17,8 @@ from penstock.errors import OperatorError
 from penstock.schema import TableSchema
 
 LOCK_WAIT = "100ms"
-"""Whoever comes to write waits behind us meanwhile. And where each of the two holds what the other one waits for, it is
-we who give up: the server would look for that after a second, and choose."""
+"""Writers queue behind our wait, so it is short. It is also shorter than the server's wait for deadlocks (a second), so
+that our session is the one that gives up, not one that the server chooses."""
 
 
 class PostgresSetupSession:
@@ -42,7 +42,7 @@ class PostgresSetupSession:
             yield
 
     def take(self, step: Step) -> None:
-        """Carry out a step, inside a transaction; waits only so long for a table that somebody else holds."""
+        """Carry out a step, inside a transaction; waits only so long for a table that another session holds."""
         undone = "this table is left as it was" if step.is_apart else "nothing was changed"
         try:
             psycopg.ClientCursor(self._connection).execute(step.sql)
@@ -85,7 +85,7 @@ class PostgresSide:
         return self._label
 
     def identity(self) -> str:
-        """What no other database has, as long as the server runs."""
+        """Return an id that is unique to this database while its server runs."""
         with self._connection("tell databases apart") as connection:
             row = connection.execute(
                 "SELECT concat_ws(' ', pg_postmaster_start_time()::text, oid, current_setting('port'))"

@@ -36,8 +36,8 @@ class Era:
     """From a copy on, the changes under a name are those of the table that the copy is of.
 
     Attributes:
-        position: Of the copy.
-        versions: Of that table; None where they are not told apart, as those of partitions.
+        position: The copy's position.
+        versions: Ids of that table's versions; None where they are not told apart, as those of partitions.
     """
 
     position: Scn
@@ -144,7 +144,7 @@ class FileReader:
         return map(self._followed, self.read_files(files, after, upto))
 
     def _followed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """What of a batch is of the tables that the reader follows, under the name that it gives the source."""
+        """The changes of the tables that the reader follows, under the name that it gives the source."""
         if (follows := self._follows) is not None:
             batch = only_tables(batch, lambda table: table in follows)
         if self._source is not None:
@@ -153,7 +153,7 @@ class FileReader:
         return batch
 
     def _in_place(self, batch: pa.RecordBatch, after: Scn) -> pa.RecordBatch:
-        """What of a batch, which lies behind a position and before the next copy, is of the tables that were copied."""
+        """The changes of copied tables in a batch that lies between a position and the next copy."""
         if (eras := self._eras) is None:
             return batch
 

@@ -1,6 +1,6 @@
-"""An archive of change files as the source of a pipeline: what is in it is all that there is to know.
+"""An archive of change files as the source of a pipeline: there is nothing to ask but its files.
 
-Nothing is set up, nobody is waited for, and nothing can be compared: there are no tables, only what was said of them.
+Nothing is set up, no lock is waited for, and nothing can be compared: there are records of tables, but no tables.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class ChangeFiles:
     ) -> ArchiveSlice | None:
         """Return the transactions that follow `after`, as many as `limit` allows; None when there are none yet.
 
-        No slice goes across the position of a whole copy: whoever applies puts the copy in place between two slices.
+        No slice goes across the position of a whole copy: the run puts the copy in place between two slices.
 
         Args:
             until: The slice ends here at the latest.
@@ -138,10 +138,10 @@ class ChangeFiles:
         return 0
 
     def seen(self, consumer: str) -> None:
-        """Note nothing: the archive is kept for nobody in particular."""
+        """Do nothing: an archive has no list of consumers."""
 
     def consumers(self) -> Sequence[ConsumerState]:
-        """Return nobody: the archive holds nothing back for anybody."""
+        """Return none: an archive holds nothing back for a consumer."""
         return ()
 
     def backlog(self, after: Scn) -> Backlog:

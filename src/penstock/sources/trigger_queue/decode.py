@@ -194,7 +194,8 @@ def change_by_change(batch: pa.RecordBatch) -> pa.RecordBatch:
     is_packed = pc.is_in(batch["op"], value_set=pa.array(_PACKED_OPS))
     if not pc.any(is_packed).as_py():
         return batch
-    # A row of one change becomes one empty line. What many share is not to be copied for each of them.
+    # One line per change; a row of one change becomes one empty line. The packed text itself is left behind below: it
+    # would be copied for each of its lines.
     nothing = pa.scalar(None, pa.string())
     lines = pc.split_pattern(pc.if_else(is_packed, batch["before"], ""), "\n")
     row, line = pc.list_parent_indices(lines), pc.list_flatten(lines)

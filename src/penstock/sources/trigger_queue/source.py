@@ -229,7 +229,7 @@ def _offset(cut: Anchor) -> dict[str, Any]:
 
 
 def _consumer(options: Mapping[str, str]) -> Consumer | None:
-    """Who the log is kept for, and freed by; None for a reader that takes what it finds."""
+    """The consumer that the log is kept for, and that frees it; None for a reader that takes what it finds."""
     name = options.get("consumer", "").strip()
     frees = _flag(options, "freeOnCommit", default=False)
     if frees and not name:

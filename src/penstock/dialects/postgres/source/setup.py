@@ -57,7 +57,7 @@ def plan_source(
     if newer is not None:
         plan.faults.append(newer)
     if plan.faults:
-        # What is there may be anybody's, or mean something else; nothing of it is read or run.
+        # The schema may be another role's, or of another version: read and run nothing in it.
         return plan
     by_row, unknown = _matching(tables, row_triggers)
     if unknown:

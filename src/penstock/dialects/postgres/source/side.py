@@ -45,7 +45,7 @@ class PostgresSourceSide(PostgresSide):
         return PostgresSource(self._url, self._set_name)
 
     def lock_watch(self) -> LockWatch:
-        """What looks for sessions of ours that wait for a lock here."""
+        """Return a watch that finds our sessions that wait for a lock here."""
         return LockWatch(self._url, self._pipeline, self._set_name)
 
     def match(self, patterns: Sequence[str]) -> Sequence[TableName]:
@@ -70,7 +70,7 @@ class PostgresSourceSide(PostgresSide):
     def parts(self, patterns: Sequence[str], leaves_out: Callable[[TableName], bool] = lambda _: False) -> Parts:
         """What the tables that patterns mean have gained without their definition changing."""
         with self._connection("read the catalogue") as connection:
-            # Whoever is altering a table is not waited for.
+            # Do not wait for a session that is altering a table.
             connection.execute(f"SET lock_timeout = '{LOCK_WAIT}'")
             try:
                 meant = setup.meant_tables(connection, patterns)
@@ -81,13 +81,13 @@ class PostgresSourceSide(PostgresSide):
     def removal(self, consumer: Consumer) -> DatabasePlan:
         """Plan to remove a consumer, and the capture set with the last one.
 
-        Whose the set is does not matter then, for dropping it runs none of its code.
+        It does not matter who owns the set: dropping it runs none of its code.
         """
         return DatabasePlan(self.label, list(self._removing(consumer)), preamble=[PINNED])
 
     def _removing(self, consumer: Consumer) -> Sequence[Step]:
         with self._connection("read the catalogue") as connection:
-            # What a later version has installed besides would be left behind.
+            # A later version may have installed more, which would be left behind.
             capture.refuse_newer(connection, self._set_name)
             if not history.has_history(connection, self._set_name):
                 return self._uninstalling(connection)
@@ -122,7 +122,7 @@ class PostgresSourceSide(PostgresSide):
         return None if found == self._pipeline else found
 
     def history_fault(self, followed: History | None = None) -> HistoryError | None:
-        """What is wrong with the set as a whole: it was copied here, or is not the one that a process has followed."""
+        """Return what is wrong with the set as a whole: it was copied here, or the process has followed another one."""
         with self._connection("read the catalogue") as connection:
             if not history.has_history(connection, self._set_name):
                 return None
@@ -196,12 +196,12 @@ class PostgresSourceSide(PostgresSide):
             return capture.replaced_tables(connection, self._set_name)
 
     def follow(self) -> Sequence[CaptureBehind]:
-        """Build the capture anew of tables that were altered, without making anybody wait.
+        """Build the capture anew of tables that were altered; no writer waits for it.
 
         Where it does not succeed, changes are captured all the same, more slowly; the next call tries again.
 
         Returns:
-            Those that a person has to do something about.
+            Tables of which the user has to change something first.
         """
         with self._connection("follow what was altered") as connection:
             refuse_foreign(connection, self._set_name)
@@ -214,7 +214,7 @@ class PostgresSourceSide(PostgresSide):
                 )
             captured = capture.tables(connection, self._set_name)
             for step in dump_steps(connection, self._set_name, captured, is_new=False):
-                # What the database's owner may not read any more. What it may read now is granted by setup.
+                # Take back what the database's owner must not read any more; setup grants what it may read now.
                 if step.sql.startswith("REVOKE"):
                     connection.execute(step.sql)
             return capture.follow(connection, self._set_name)

@@ -58,7 +58,7 @@ def plan_target(
         return plan
     newer = ledger_version.newer_fault(connection)
     if newer is not None:
-        # What it holds may mean something else.
+        # A later version's ledger may mean something else by the same columns.
         plan.faults.append(newer)
         return plan
     existing = read_tables(connection, source)

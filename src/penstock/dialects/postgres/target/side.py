@@ -31,7 +31,7 @@ class PostgresTargetSide(PostgresSide):
         return PostgresTarget(self._url, self._pipeline)
 
     def lock_watch(self) -> LockWatch:
-        """What looks for sessions of ours that wait for a lock here."""
+        """Return a watch that finds our sessions that wait for a lock here."""
         return LockWatch(self._url, self._pipeline)
 
     def plan(
