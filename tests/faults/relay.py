@@ -7,6 +7,7 @@ another one for half a record, or half a transaction, in the archive.
 from __future__ import annotations
 
 import random
+import re
 import threading
 import time
 from collections import Counter
@@ -77,10 +78,9 @@ class Half:
     def kill(self) -> None:
         """Kill the whole run: the driver, Java and the workers."""
         assert self.run.is_alive, self.run.said
-        said = self.run.said
-        at = "following" if "following" in said else "copying" if "copying" in said else "starting"
         self.run.kill()
-        self.kills[at] += 1
+        told = re.findall(r"INFO +(copying|following)", self.run.said)
+        self.kills[told[-1] if told else "starting"] += 1
 
     def stop(self) -> None:
         """Tell the run to stop, and see that it does so in good order."""
