@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import psycopg
 import pytest
 
+from penstock.archive import Archive
 from penstock.demo.servers import EmbeddedPostgres
+from penstock.formats.change_file import Encoding
+from penstock.outputs.publish.files import FileWriter
+from penstock.position import Scn
+from penstock.storage import LocalStorage
+from tests.archives import publish, row, stream
 from tests.faults.loads import SEEDED, Load, differences, journal_size, lost_and_doubled, make_tables
+from tests.faults.relay import ArchiveWitness
 from tests.faults.witness import Witness, look
 from tests.lab import Lab
 from tests.program import await_true
@@ -129,3 +137,36 @@ def test_a_lost_or_doubled_transaction_is_counted(
     assert lost_and_doubled(lab.source_url, lab.target_url) == tally
     assert any(text.startswith("journal") for text in differences(lab.source_url, lab.target_url))
     assert any(text.startswith("pgbench_history") for text in differences(lab.source_url, lab.target_url))
+
+
+TORN = {
+    "a change is missing": ([row(20, 0, of=2)], "t20 of record 9 is torn"),
+    "a change is there twice": ([row(20, 0, of=1), row(20, 0, of=1)], "t20 of record 9 is torn"),
+    "published before": ([row(20, 0, txn_id="t13")], "t13 of record 9 is there already"),
+}
+
+
+@pytest.mark.parametrize(("rows", "found"), TORN.values(), ids=TORN)
+def test_half_a_transaction_in_an_archive_is_seen(rows: list[dict], found: str, tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    writer = publish(storage)
+    with ArchiveWitness(Archive(storage)) as witness:
+        await_true(lambda: witness.records == writer.last.number)
+        witness.assert_whole()
+        written = FileWriter(storage, Encoding.CHANGES, writer.last.epoch).write_changes([stream(rows)])
+        writer.commit(Scn(20), written)
+
+    with pytest.raises(AssertionError, match=found):
+        witness.assert_whole()
+
+
+def test_a_file_that_is_missing_in_an_archive_is_seen(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    (file,) = publish(storage).last.files
+    (tmp_path / file.name).unlink()
+
+    with ArchiveWitness(Archive(storage)) as witness:
+        pass
+
+    with pytest.raises(AssertionError, match="a file of the archive is missing"):
+        witness.assert_whole()
