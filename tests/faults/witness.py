@@ -53,7 +53,7 @@ RULES = (
     ),
     Rule(
         "sweep: all accounts were marked by the same one",
-        "SELECT count(DISTINCT filler) - 1 FROM pgbench_accounts",
+        "SELECT count(*) FROM (SELECT DISTINCT filler FROM pgbench_accounts OFFSET 1) others",
     ),
     Rule(
         "each transaction is in the journal",
