@@ -15,11 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import change as c
-from penstock.change import TableName
+from penstock.change import NO_VERSION, TableName
+from penstock.dialects.postgres.access import PostgresSource
 from penstock.errors import MalformedInputError, OperatorError
 from penstock.position import Scn
+from penstock.schema import TableSchema
 from penstock.sources.trigger_queue.decode import LOG_SCHEMA, CapturedTable, Decoder, change_by_change
 from penstock.sources.trigger_queue.position import QueueSlice
+from penstock.sources.trigger_queue.queue import QueueReader
+from penstock.stream import TableVersion
 
 EMP = TableName("public", "emp")
 TABLES = {
@@ -283,3 +287,22 @@ def test_rows_of_one_change_are_left_as_they_are() -> None:
 
     assert change_by_change(stored) is stored
     assert change_by_change(log()).num_rows == 0
+
+
+def test_a_reader_is_about_tables_by_all_names_that_they_had_on_the_way() -> None:
+    def version(id_: int, number: int, name: str) -> TableVersion:
+        table = TableName("public", name)
+        return TableVersion(id_, TableSchema(table, (), version=number), {}, table)
+
+    versions = [
+        version(1, 1, "t"),
+        version(1, 2, "for_a_while"),
+        version(1, 3, "t"),
+        version(2, 1, "u"),
+        version(2, 2, "gone"),
+        version(3, 1, "other"),
+    ]
+    follows = {TableName("public", "t"), TableName("public", "u")}
+    reader = QueueReader.of("shop", PostgresSource("", ""), versions, follows=follows)
+
+    assert reader.left_out == {(2, 2), (2, NO_VERSION), (3, 1), (3, NO_VERSION)}

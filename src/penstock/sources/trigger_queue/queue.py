@@ -74,13 +74,18 @@ class QueueReader:
             )
             for v in versions
         }
+        in_order = sorted(versions, key=lambda v: v.table.version)
         # A gap names its table, and no version of it.
-        for v in sorted(versions, key=lambda v: v.table.version):
+        for v in in_order:
             tables[v.id, NO_VERSION] = CapturedTable(v.table.name, ())
+        # A table may have had another name in between. What was done to it then is not left out: no table of the target
+        # has that name, and it is told so.
+        last = {v.id: v for v in in_order}
         left_out = frozenset(
             (v.id, version)
             for v in versions
-            if follows is not None and v.table.name not in follows and v.root not in follows
+            if follows is not None
+            and not any(name in follows for of in (v, last[v.id]) for name in (of.table.name, of.root))
             for version in (v.table.version, NO_VERSION)
         )
         return cls(source, access, tables, left_out)
