@@ -333,6 +333,9 @@ def fail(rows):
 def fewer(rows):
     return rows.slice(1)
 
+def leave(rows):
+    raise SystemExit(3)
+
 def others(rows):
     return rows.drop_columns(["id"])
 
@@ -376,6 +379,7 @@ def test_a_step_sees_old_and_new_rows_alike_and_comes_last(folder: Path) -> None
     ("step", "what"),
     [
         ("fail", r"failed: ValueError at steps_of_tests\.py:9"),
+        ("leave", r"failed: SystemExit at steps_of_tests\.py"),
         ("fewer", "returned 0 rows for 1"),
         ("others", "returned the columns"),
         ("numbers", "returned int64, not text, for the column 'id'"),

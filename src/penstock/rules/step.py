@@ -53,7 +53,7 @@ class Step:
         rows = pa.table(dict(columns))
         try:
             made = load(self.name, self.folder)(rows)
-        except Exception as exc:
+        except (Exception, SystemExit) as exc:
             # Leave out the error's text and its cause: both may repeat a value.
             raise OperatorError(
                 f"{self.place}{self.name!r} failed: {type(exc).__name__}{_line_of(exc)}",
@@ -90,7 +90,7 @@ def _array(values: pa.ChunkedArray) -> pa.Array:
     return values.chunk(0) if values.num_chunks == 1 else pa.concat_arrays(values.chunks or [pa.nulls(0, pa.string())])
 
 
-def _line_of(error: Exception) -> str:
+def _line_of(error: BaseException) -> str:
     """Where in the user's file it happened."""
     frames = traceback.extract_tb(error.__traceback__)[1:]
     return f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
