@@ -236,8 +236,9 @@ class Reader(Protocol):
             with_key: Fill the `key` column; apply does not need it.
 
         Raises:
-            OperatorError: A transaction has fewer or more changes than the slice says.
+            OperatorError: What the slice names is not there any more.
             MalformedInputError: What was read breaks its own format.
+            PenstockError: Of either kind, if a transaction has fewer or more changes than the slice says.
         """
 
 
@@ -295,7 +296,7 @@ class Source(Protocol):
         """Return the consumers that changes are kept for, and what each holds back, the furthest behind first."""
 
     def backlog(self, after: Scn) -> Backlog:
-        """Count what waits behind a position."""
+        """Count what waits behind a position; may count again what lies before it, but behind the last cut."""
 
     def close(self) -> None:
         """Close what was opened; a later call opens it again."""

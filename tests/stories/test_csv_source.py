@@ -162,5 +162,5 @@ def test_a_source_of_several_files_beside_the_pipeline_file_is_refused_for_tasks
     shutil.copy(folder / "csv_changes.py", package / "__init__.py")
     file = folder / "pipeline.yaml"
     file.write_text(file.read_text().replace(NAME, "csv_package:open_csv"))
-    with pytest.raises(ConfigError, match=r"ValueError: 'csv_package' is not one file\. Name a class or function"):
+    with pytest.raises(ConfigError, match=r"ValueError: 'csv_package' is not one file\. Name a class"):
         open_pipeline(pipeline_file.load(file, {"COPY_URL": "postgresql://nowhere"}))

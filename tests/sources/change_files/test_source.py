@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import pickle
 import shutil
-import threading
 from collections.abc import Callable
 from datetime import timedelta
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from penstock import change as c
 from penstock.archive import Archive
-from penstock.change import TableName
 from penstock.errors import MalformedInputError, OperatorError, PenstockError
-from penstock.formats.archive_log import CopiedPart
 from penstock.formats.change_file import Encoding
 from penstock.history import Consumer, History, Origin
-from penstock.outputs.publish.files import ArchiveWriter, FileWriter, make_archive
+from penstock.outputs.publish.files import ArchiveWriter, make_archive
 from penstock.position import START, Anchor, Limit, Scn
 from penstock.sources.change_files.reader import ArchiveSlice, FileReader
-from penstock.sources.change_files.source import ChangeFiles, ChangeFilesAccess
+from penstock.sources.change_files.source import ChangeFiles
 from penstock.storage import LocalStorage
 from penstock.stream import Backlog
-from tests.archives import BOOK, EVERYTHING, ITEM, NOON, changes_of, definition, publish, read, row, stream
+from tests.archives import BOOK, EVERYTHING, ITEM, NOON, changes_of, definition, publish, read
 
 
 @pytest.fixture(scope="module")
@@ -63,37 +56,6 @@ def read_slices(folder: Path, parts: list[ArchiveSlice]) -> list[tuple[int, int]
     return changes_of(pa.Table.from_batches(batches, c.ARROW_SCHEMA))
 
 
-limits = st.builds(
-    Limit,
-    max_transactions=st.integers(1, 10),
-    max_changes=st.integers(1, 60),
-    max_bytes=st.integers(1, 5_000),
-    large_changes=st.integers(1, 60),
-    large_bytes=st.integers(1, 5_000),
-)
-
-
-@settings(deadline=None, max_examples=150)
-@given(limit=limits, parts=st.integers(1, 4))
-def test_slices_of_any_size_hold_every_transaction_whole_and_once(published: Path, limit: Limit, parts: int) -> None:
-    found = slices(published, limit)
-
-    assert read_slices(published, found) == EVERYTHING
-    assert read_slices(published, [piece for part in found for piece in part.split(parts)]) == EVERYTHING
-    for before, after in pairwise(found):
-        assert before.end == after.after
-    for part in found:
-        assert len(part) == 1 or not part.is_large
-        too_much = part.total_changes > limit.max_changes or part.size_bytes.sum() > limit.max_bytes
-        assert len(part) == 1 or (len(part) <= limit.max_transactions and not too_much)
-
-
-def test_a_slice_is_the_same_from_any_position(published: Path) -> None:
-    for position in range(14):
-        wanted = [(scn, seq) for scn, seq in EVERYTHING if scn > position]
-        assert read_slices(published, slices(published, Limit(), Scn(position))) == wanted
-
-
 def test_a_large_transaction_comes_alone(published: Path) -> None:
     found = slices(published, Limit(large_changes=30))
     assert [(p.commit_scns.tolist(), p.is_large) for p in found] == [
@@ -102,11 +64,6 @@ def test_a_large_transaction_comes_alone(published: Path) -> None:
         ([7, 11, 12, 13], False),
     ]
     assert len({file.name for file in found[1].files if file.first <= 6 <= file.last}) > 1
-
-
-def test_windows_are_read_one_after_the_other(published: Path) -> None:
-    (whole,) = slices(published, Limit())
-    assert read_slices(published, list(whole.windows([1] * 20, 2**30))) == EVERYTHING
 
 
 def test_what_comes_later_is_found_later(tmp_path: Path) -> None:
@@ -254,47 +211,6 @@ def test_the_backlog_is_what_lies_behind_a_position(published: Path) -> None:
     assert 0 < found.size_bytes < sum(path.stat().st_size for path in published.glob("changes/*"))
     (*_, last) = archive(published).records()
     assert ChangeFiles(archive(published)).backlog(Scn(13)) == Backlog(0, None, 0, last.written_at)
-
-
-def test_a_source_that_waits_is_woken_by_the_next_record(tmp_path: Path) -> None:
-    run = publish(LocalStorage(tmp_path))
-    source = ChangeFiles(archive(tmp_path))
-    committing = threading.Timer(0.3, run.commit, [Scn(14)])
-    committing.start()
-
-    source.wait(threading.Event(), 60)
-
-    committing.join()
-    assert source.next_slice(Scn(13), Limit()) is not None
-
-
-def test_a_source_waits_no_longer_than_it_is_told(published: Path) -> None:
-    source, stop = ChangeFiles(archive(published)), threading.Event()
-    source.wait(stop, 0.01)
-    stop.set()
-    source.wait(stop, 60)
-
-
-def test_a_reader_leaves_out_tables_and_names_the_source(tmp_path: Path) -> None:
-    storage = LocalStorage(tmp_path)
-    run = publish(storage)
-    files = FileWriter(storage, Encoding.CHANGES, run.last.epoch)
-    run.commit(Scn(13), copies=[CopiedPart(BOOK, "book", Scn(13), (), is_complete=True, id=1)])
-    mixed = [row(20, 0, of=3), row(20, 1, of=3, table=BOOK), row(20, 2, of=3)]
-    run.commit(Scn(20), files.write_changes([stream(mixed)]))
-    tables = ChangeFiles(archive(tmp_path)).tables()
-    (part,) = slices(tmp_path, Limit(), Scn(13))
-
-    def found(follows: list[TableName]) -> tuple[bool, list[tuple[str, int]]]:
-        reader = ChangeFilesAccess(storage).reader("stock", tables, follows=follows)
-        reader.open()
-        rows = [row for batch in pickle.loads(pickle.dumps(reader)).read(part) for row in batch.to_pylist()]
-        return reader.leaves_out, [(row[c.SOURCE], row[c.CHANGE_SEQ]) for row in rows]
-
-    assert found([ITEM]) == (True, [("stock", 0), ("stock", 2)])
-    assert found([BOOK]) == (True, [("stock", 1)])
-    assert found([]) == (True, [])
-    assert found([ITEM, BOOK]) == (True, [("stock", 0), ("stock", 1), ("stock", 2)])
 
 
 def one(folder: Path, pattern: str) -> Path:

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.dialects.postgres.source.access import PostgresSource
 
 from penstock import change as c
 from penstock.change import NO_VERSION, TableName
+from penstock.dialects.postgres.source.access import PostgresSource
 from penstock.errors import MalformedInputError, OperatorError
 from penstock.position import Scn
 from penstock.schema import TableSchema

@@ -1,0 +1,214 @@
+"""Every source that a pipeline may have, each in a place where a test can commit transactions: `SOURCES`.
+
+To have another source tested, add it there. A stand commits what a test says, however transactions come into
+being at that source, and hands out the source as `wiring` does.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import Any, Protocol
+
+from penstock.beside import load
+from penstock.change import TABLE_VERSION, TableName
+from penstock.config import RulesConfig
+from penstock.demo.servers import EmbeddedPostgres
+from penstock.dialects.postgres.source.side import PostgresSourceSide
+from penstock.formats.archive_log import CopiedPart
+from penstock.formats.change_file import Encoding
+from penstock.outputs.publish.files import ArchiveWriter, FileWriter, make_archive
+from penstock.pipeline.ruled import RuledDatabase, RuledStock
+from penstock.pipeline.sides import SourceSide
+from penstock.position import Scn
+from penstock.rules.ruleset import RuleSet
+from penstock.sources.change_files.side import ChangeFilesSide
+from penstock.storage import LocalStorage
+from penstock.values import encode_image
+from tests.archives import BOOK, ITEM, NOON, definition, row, stream
+from tests.conftest import lab_between
+from tests.hand_made import Lcr
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+GAPS = (2, 1, 3)
+"""How far apart the positions of transactions are, where a stand may choose them."""
+
+
+class Stand(Protocol):
+    """A source with two tables, `public.item` and `public.book`, each with a key `id` and a text `name`."""
+
+    def commit(self, *transactions: Sequence[Lcr]) -> None:
+        """Commit transactions, one after the other."""
+
+    def side(self) -> SourceSide:
+        """The source, as a process sees it that has just begun."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a stand may be made of: two servers, and a folder of its own."""
+
+    source_server: EmbeddedPostgres
+    target_server: EmbeddedPostgres
+    folder: Path
+
+
+class Queue:
+    """A database with triggers."""
+
+    def __init__(self, lab: Any) -> None:
+        self.lab = lab
+        lab.setup("CREATE TABLE item (id int PRIMARY KEY, name text); CREATE TABLE book (LIKE item INCLUDING ALL)")
+
+    def commit(self, *transactions: Sequence[Lcr]) -> None:
+        for transaction in transactions:
+            with self.lab.source.transaction():
+                for change in transaction:
+                    self.lab.source.execute(*_sql(change))
+
+    def side(self) -> SourceSide:
+        return PostgresSourceSide(self.lab.source_url, self.lab.name)
+
+
+def _sql(change: Lcr) -> tuple[str, Mapping[str, Any]]:
+    old, new = change.before or {}, change.after or {}
+    match change.op:
+        case "insert":
+            return f"INSERT INTO {change.table} VALUES (%(id)s, %(name)s)", new
+        case "update":
+            assigned = ", ".join(f"{name} = %(new_{name})s" for name in new)
+            values = {f"new_{name}": value for name, value in new.items()}
+            return f"UPDATE {change.table} SET {assigned} WHERE id = %(id)s", {**old, **values}
+        case "delete":
+            return f"DELETE FROM {change.table} WHERE id = %(id)s", old
+    return f"TRUNCATE {change.table}", {}
+
+
+class Files:
+    """An archive of change files: each call of `commit` adds a record."""
+
+    def __init__(self, folder: Path, encoding: Encoding) -> None:
+        self.storage = LocalStorage(folder)
+        self._gaps, self._end = cycle(GAPS), 0
+        make_archive(self.storage, "shop", encoding)
+        self._writer = ArchiveWriter(self.storage)
+        self._files = FileWriter(self.storage, encoding, self._writer.acquire().epoch, 2_000)
+        tables = [self._writer.describe(n, name, 1, definition(name), name) for n, name in enumerate((ITEM, BOOK), 1)]
+        drawn = secrets.token_hex(4)
+        copies = [CopiedPart(name, drawn, Scn(0), (), is_complete=True, id=n) for n, name in enumerate((ITEM, BOOK), 1)]
+        self._writer.commit(Scn(0), tables=tables)
+        self._writer.commit(Scn(0), copies=copies)
+
+    def commit(self, *transactions: Sequence[Lcr]) -> None:
+        rows = []
+        for transaction in transactions:
+            self._end += next(self._gaps)
+            for seq, change in enumerate(transaction):
+                images = {"before": _texts(change.before), "after": _texts(change.after)}
+                one = row(self._end, seq, of=len(transaction), table=TableName("public", change.table), op=change.op)
+                key = _texts(change.before or change.after)
+                one |= {"key": None if key is None else encode_image({"id": key["id"]}), TABLE_VERSION: 1}
+                rows.append(one | {name: None if i is None else encode_image(i) for name, i in images.items()})
+        self._writer.commit(Scn(self._end), self._files.write_changes([stream(rows)]))
+
+    def side(self) -> SourceSide:
+        return ChangeFilesSide(self.storage)
+
+
+class Csv:
+    """The example of a source of one's own: each call of `commit` adds a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._gaps, self._end = cycle(GAPS), 0
+        self._open = load("csv_changes:open_csv", EXAMPLES / "csv_source")
+        columns = {"id": "integer", "name": "text"}
+        tables = [{"schema": "public", "name": name, "columns": columns, "key": ["id"]} for name in ("item", "book")]
+        folder.mkdir()
+        (folder / "tables.json").write_text(json.dumps({"id": secrets.token_hex(4), "tables": tables}))
+
+    def commit(self, *transactions: Sequence[Lcr]) -> None:
+        written = io.StringIO(newline="")
+        to = csv.writer(written)
+        to.writerow(["position", "committed_at", "op", "table", "before", "after"])
+        for transaction in transactions:
+            self._end += next(self._gaps)
+            for change in transaction:
+                images = [_texts(image) for image in (change.before, change.after)]
+                texts = ["" if image is None else encode_image(image) for image in images]
+                to.writerow([self._end, NOON.isoformat(), change.op, f"public.{change.table}", *texts])
+        unnamed = self.folder / ".written"
+        unnamed.write_text(written.getvalue())
+        unnamed.rename(self.folder / f"{self._end}.csv")
+
+    def side(self) -> SourceSide:
+        made: SourceSide = self._open(LocalStorage(self.folder))
+        return made
+
+
+class Ruled:
+    """Another stand, seen through rules that concern none of its tables."""
+
+    def __init__(self, inner: Stand, kind: type[RuledDatabase] | type[RuledStock]) -> None:
+        self._inner, self._kind = inner, kind
+        self.commit = inner.commit
+
+    def side(self) -> SourceSide:
+        rules = RulesConfig.model_validate({"exclude": ["other.*"]})
+        return self._kind(self._inner.side(), RuleSet.of(rules, ["public.*"], Path()))  # type: ignore[arg-type]
+
+
+def _texts(values: Mapping[str, Any] | None) -> dict[str, str | None] | None:
+    return None if values is None else {k: None if value is None else str(value) for k, value in values.items()}
+
+
+Made = Callable[[Place], AbstractContextManager[Stand]]
+
+
+@contextmanager
+def trigger_queue(place: Place) -> Iterator[Stand]:
+    with lab_between(place.source_server, place.target_server) as lab:
+        yield Queue(lab)
+
+
+@contextmanager
+def ruled_trigger_queue(place: Place) -> Iterator[Stand]:
+    with trigger_queue(place) as inner:
+        yield Ruled(inner, RuledDatabase)
+
+
+def change_files(encoding: Encoding) -> Made:
+    @contextmanager
+    def made(place: Place) -> Iterator[Stand]:
+        yield Files(place.folder, encoding)
+
+    return made
+
+
+@contextmanager
+def ruled_change_files(place: Place) -> Iterator[Stand]:
+    yield Ruled(Files(place.folder, Encoding.CHANGES), RuledStock)
+
+
+@contextmanager
+def csv_source(place: Place) -> Iterator[Stand]:
+    yield Csv(place.folder)
+
+
+SOURCES: Mapping[str, Made] = {
+    "trigger_queue postgres": trigger_queue,
+    "trigger_queue postgres, ruled": ruled_trigger_queue,
+    "change_files changes": change_files(Encoding.CHANGES),
+    "change_files parquet": change_files(Encoding.PARQUET),
+    "change_files changes, ruled": ruled_change_files,
+    "own csv_source": csv_source,
+}
+"""By name: what `wiring` knows it by, then of what kind it is."""
