@@ -28,8 +28,9 @@ from penstock.pipeline.sides import Copyable, StockedSource
 from penstock.position import START, Anchor, Limit, Scn
 from penstock.schema import Dictionary
 from penstock.snapshot.chunk import CopySource
-from penstock.stream import Reader, Slice, Source
+from penstock.stream import Reader, Slice
 from tests.archives import BOOK, ITEM
+from tests.contracts.mortal import Died, Dying, Mortal
 from tests.contracts.sources import SOURCES, Place, Stand
 from tests.hand_made import Lcr, delete, insert, truncate, update
 
@@ -334,34 +335,11 @@ class Memory:
         self.position, self.anchor = part.end, part.anchor or self.anchor
 
 
-class Died(BaseException):
-    """The process is gone."""
-
-
-class Mortal:
-    """A source of a process that dies at a call: before it, or when it is done and nobody has heard of it yet."""
-
-    def __init__(self, source: Source, *, lives_for: int, is_heard: bool) -> None:
-        self._source, self._left, self._is_heard = source, lives_for, is_heard
-
-    def __getattr__(self, name: str) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self._left -= 1
-            if self._left < 0 and not self._is_heard:
-                raise Died
-            found = getattr(self._source, name)(*args, **kwargs)
-            if self._left < 0:
-                raise Died
-            return found
-
-        return call
-
-
-def run(stand: Stand, memory: Memory, *, lives_for: int = 1_000, is_heard: bool = False) -> bool:
+def run(stand: Stand, memory: Memory, mortal: Mortal | None = None) -> bool:
     """Follow a source to its end, as a run does; returns whether the process lived."""
     side = stand.side()
     opened = side.open_source()
-    source = Mortal(opened, lives_for=lives_for, is_heard=is_heard)
+    source = Dying(opened, mortal or Mortal())
     try:
         memory.adopt(source.join(memory.history))
         by = side.access.reader("shop", source.tables(), follows=[ITEM, BOOK])
@@ -383,11 +361,11 @@ def test_a_process_that_dies_between_any_two_calls_loses_and_doubles_nothing(new
     new.commit(*STORY[4:])
 
     deaths = 0
-    while not run(new, memory, lives_for=deaths // 2, is_heard=deaths % 2 == 1):
+    while not run(new, memory, Mortal.nth(deaths)):
         deaths += 1
 
     assert memory.taken == EVERYTHING
-    assert deaths >= 10
+    assert deaths >= 6
 
 
 def test_what_was_freed_for_one_is_kept_for_another_and_nothing_behind_it_is_lost(new: Stand) -> None:
