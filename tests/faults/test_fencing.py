@@ -135,24 +135,6 @@ def test_what_a_killed_run_put_aside_is_told_by_the_next_one(target: Target, mov
     third.close()
 
 
-@pytest.mark.parametrize("moves_watermark", [True, False])
-def test_a_task_of_an_earlier_run_writes_nothing(target: Target, moves_watermark: bool) -> None:
-    before = state(target)
-    result = serve(target, epoch=target.state.epoch - 1, attempt=1, moves_watermark=moves_watermark)
-    assert isinstance(result.failure, FencedError)
-    assert state(target) == before
-
-
-@pytest.mark.rule("A-212")
-def test_an_earlier_attempt_writes_nothing_once_a_later_one_has_begun(target: Target) -> None:
-    done = serve(target, epoch=target.state.epoch, attempt=2)
-    assert (done.failure, done.transactions) == (None, 4)
-    after = state(target)
-    zombie = serve(target, epoch=target.state.epoch, attempt=1)
-    assert isinstance(zombie.failure, FencedError)
-    assert state(target) == after
-
-
 @pytest.mark.rule("A-212")
 @pytest.mark.parametrize("moves_watermark", [True, False])
 def test_a_later_attempt_skips_what_an_earlier_one_has_committed(target: Target, moves_watermark: bool) -> None:

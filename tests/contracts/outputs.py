@@ -1,0 +1,142 @@
+"""Every output that changes may go to, each with the ledger of its runs: `OUTPUTS`.
+
+To have another one tested, add it there. What an output holds is told as the rows of one table, whatever form it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from penstock import change as c
+from penstock.apply.ledger import LaneClaim
+from penstock.apply.process import Ledger
+from penstock.apply.task import apply_lane, in_commit_order
+from penstock.change import TableName
+from penstock.demo.servers import EmbeddedPostgres
+from penstock.dialects.postgres.target.ledger import PostgresLedger
+from penstock.formats.change_file import Encoding
+from penstock.outputs.publish.files import FileWriter, make_archive
+from penstock.pipeline.archive_ledger import ArchiveLedger
+from penstock.storage import LocalStorage
+from penstock.values import decode_image
+from tests.archives import read
+from tests.conftest import create_database, drop_database, numbers
+from tests.hand_made import Target
+
+TABLE = TableName("public", "entry")
+
+Row = tuple[str, str | None]
+
+
+class Output(Protocol):
+    """Where changes of the table `entry` go, which has two columns, `at` and `body`, and no key."""
+
+    def ledger(self) -> Ledger:
+        """The ledger, as a process has it that has just begun."""
+
+    def write(self, ledger: Any, epoch: int, batch: pa.RecordBatch) -> None:
+        """Do what the tasks of a run do with a batch; raises what they fail with."""
+
+    def lose(self, ledger: Any) -> None:
+        """Let go of what keeps a second run out, as if the machine of the first one were gone."""
+
+    def rows(self) -> list[Row]:
+        """What anybody sees who looks now, in order."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What an output may be made of."""
+
+    server: EmbeddedPostgres
+    folder: Path
+
+
+class Applied:
+    """A PostgreSQL database."""
+
+    def __init__(self, url: str) -> None:
+        self.target = Target(url, "CREATE TABLE entry (at int, body text)", instantiated=0)
+        self.target.ledger.close()
+        self._attempt = 0
+
+    def ledger(self) -> Ledger:
+        return PostgresLedger(self.target.url, "A1")
+
+    def write(self, ledger: Any, epoch: int, batch: pa.RecordBatch) -> None:
+        self._attempt += 1
+        context = self.target.context()
+        claim = LaneClaim("A1", epoch, 0, self._attempt, moves_watermark=False)
+        result = apply_lane(in_commit_order([batch], context.catalog.instantiated).to_batches(), claim, context)
+        if result.failure is not None:
+            raise result.failure
+
+    def lose(self, ledger: Any) -> None:
+        self.target.connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'penstock A1 ledger'"
+        )
+
+    def rows(self) -> list[Row]:
+        return self.target.rows("SELECT at::text, body FROM entry ORDER BY at, body")
+
+
+class NoLock:
+    """The lock at the source, which another process would be kept out by: these tests are about what comes behind."""
+
+    def close(self) -> None:
+        """Let go of nothing."""
+
+
+class Published:
+    """An archive of change files."""
+
+    def __init__(self, folder: Path, encoding: Encoding) -> None:
+        self.storage, self.encoding = LocalStorage(folder), encoding
+        make_archive(self.storage, "DBS1", encoding)
+
+    def ledger(self) -> Ledger:
+        return ArchiveLedger("A1", self.storage, NoLock)
+
+    def write(self, ledger: Any, epoch: int, batch: pa.RecordBatch) -> None:
+        ledger.take(FileWriter(self.storage, self.encoding, epoch).write_changes([batch]))
+
+    def lose(self, ledger: Any) -> None:
+        """Nothing keeps a second run out."""
+
+    def rows(self) -> list[Row]:
+        images = (decode_image(text) for text in read(self.storage)[c.AFTER].to_pylist())
+        return [(str(image["at"]), image["body"]) for image in images]
+
+
+Made = Callable[[Place], AbstractContextManager[Output]]
+
+
+@contextmanager
+def postgres(place: Place) -> Iterator[Output]:
+    name = f"output{next(numbers)}"
+    create_database(place.server, name)
+    made = Applied(place.server.url(name))
+    yield made
+    made.target.close()
+    drop_database(place.server, name)
+
+
+def files(encoding: Encoding) -> Made:
+    @contextmanager
+    def made(place: Place) -> Iterator[Output]:
+        yield Published(place.folder, encoding)
+
+    return made
+
+
+OUTPUTS: Mapping[str, Made] = {
+    "apply postgres": postgres,
+    "publish files changes": files(Encoding.CHANGES),
+    "publish files parquet": files(Encoding.PARQUET),
+}
