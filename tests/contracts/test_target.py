@@ -267,6 +267,7 @@ def test_a_task_that_dies_between_any_two_calls_loses_and_doubles_nothing(
     assert (state.low_watermark, state.transactions, state.errors) == (26, 6, 1)
 
 
+@pytest.mark.rule("A-212")
 @pytest.mark.parametrize("moves", [True, False], ids=["one lane", "several lanes"])
 def test_a_task_whose_claim_has_passed_to_another_writes_nothing(new: Target, moves: bool) -> None:
     context, before = new.context(ServerConfig(group_changes=4)), everything(new)
