@@ -171,6 +171,10 @@ class Publication(Capturing):
         """Refuse, as `errors` does."""
         raise self._without_target("no error queue")
 
+    def origins(self, *_: object, **__: object) -> NoReturn:
+        """Refuse: there is no table at a target that would have another name at the source."""
+        raise self._without_target("no tables at a target")
+
     def verify(self, *_: object, **__: object) -> NoReturn:
         """Refuse: there is nothing that could be compared with the source."""
         raise self._without_target("no target to compare with the source")
