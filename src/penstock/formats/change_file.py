@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -53,7 +54,13 @@ class Encoding(StrEnum):
     @property
     def suffix(self) -> str:
         """How the names of such files end."""
-        return ".jsonl.gz" if self is Encoding.CHANGES else ".parquet"
+        match self:
+            case Encoding.CHANGES:
+                return ".jsonl.gz"
+            case Encoding.PARQUET:
+                return ".parquet"
+            case _:
+                assert_never(self)
 
 
 def encode(rows: pa.Table, encoding: Encoding) -> pa.Buffer:
@@ -62,11 +69,15 @@ def encode(rows: pa.Table, encoding: Encoding) -> pa.Buffer:
     Raises:
         MalformedInputError: An image is not one JSON object on one line.
     """
-    if encoding is Encoding.PARQUET:
-        sink = pa.BufferOutputStream()
-        pq.write_table(rows, sink, compression="zstd", use_dictionary=_FEW_VALUES, row_group_size=len(rows) or 1)
-        return sink.getvalue()
-    return pa.Codec("gzip", compression_level=_GZIP_LEVEL).compress(encode_lines(rows))
+    match encoding:
+        case Encoding.CHANGES:
+            return pa.Codec("gzip", compression_level=_GZIP_LEVEL).compress(encode_lines(rows))
+        case Encoding.PARQUET:
+            sink = pa.BufferOutputStream()
+            pq.write_table(rows, sink, compression="zstd", use_dictionary=_FEW_VALUES, row_group_size=len(rows) or 1)
+            return sink.getvalue()
+        case _:
+            assert_never(encoding)
 
 
 def decode(content: pa.Buffer | bytes, encoding: Encoding, *, where: str) -> pa.RecordBatch:
@@ -82,11 +93,14 @@ def decode(content: pa.Buffer | bytes, encoding: Encoding, *, where: str) -> pa.
         if len(content) == 0:
             # Of no bytes at all gzip makes no lines.
             raise ValueError("the file is empty")
-        if encoding is Encoding.PARQUET:
-            rows = pq.read_table(pa.BufferReader(content)).select(c.ARROW_SCHEMA.names).cast(c.ARROW_SCHEMA)
-        else:
-            with pa.CompressedInputStream(pa.BufferReader(content), "gzip") as stream:
-                rows = _decode_lines(stream.read_buffer())
+        match encoding:
+            case Encoding.CHANGES:
+                with pa.CompressedInputStream(pa.BufferReader(content), "gzip") as stream:
+                    rows = _decode_lines(stream.read_buffer())
+            case Encoding.PARQUET:
+                rows = pq.read_table(pa.BufferReader(content)).select(c.ARROW_SCHEMA.names).cast(c.ARROW_SCHEMA)
+            case _:
+                assert_never(encoding)
         _refuse_incomplete(rows)
     except (pa.ArrowException, OSError, ValueError, KeyError) as exc:
         # The text of the cause may repeat a value.
