@@ -28,7 +28,11 @@ from penstock.storage import LocalStorage
 from tests.archives import publish, read
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    *(p for d in ("docs", "examples") for p in sorted((ROOT / d).rglob("*.md"))),
+]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 MARKDOWN = MarkdownIt("commonmark").enable("table")

@@ -62,7 +62,7 @@ class CsvChanges:
         """Yield the changes of a slice, file by file; raises a `MalformedInputError` that names a line."""
         tables = [version.table for version in self.tables()]
         keys = {table.name: table.primary_key.columns for table in tables if table.primary_key is not None}
-        before = START
+        before = int(START)
         for position, name in self._files():
             if part.after < position and before < part.end:
                 found = (txn for txn in self._read(name) if part.after < txn.commit_scn <= part.end)
