@@ -100,8 +100,6 @@ class Pipeline(Capturing):
                 adopt=adopt,
             ),
         )
-        if not isinstance(self._source, Copyable):
-            plan.source.notes.append("the first copy of each table is the one that is stored here, of its time")
         if not isinstance(self._source, Comparable):
             what = "`verify`, `resync TABLE` and `setup --adopt` have nothing to compare with here"
             plan.source.notes.append(f"{what}: {COMPARE_ELSEWHERE}")

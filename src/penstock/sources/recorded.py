@@ -163,7 +163,9 @@ class RecordedSide:
 
     def plan(self, tables: Sequence[TableName], row_triggers: Sequence[str]) -> DatabasePlan:
         """Plan nothing: a recording is read as it is."""
-        return self._told.plan(tables, label=self.label)
+        plan = self._told.plan(tables, label=self.label)
+        plan.notes.append("each table begins empty: it holds what the changes make of it")
+        return plan
 
     def blueprint(self, tables: Sequence[TableName], *, types_of: Sequence[TableName] = ()) -> Sequence[TableSchema]:
         """Say how to make tables like these: by their schemas, for there is no database that could be asked."""

@@ -60,7 +60,9 @@ class ChangeFilesSide:
 
     def plan(self, tables: Sequence[TableName], row_triggers: Sequence[str]) -> DatabasePlan:
         """Plan nothing: an archive is read as it is. Notes say which keys of a table do not hold for all of it."""
-        return self._told.plan(tables, label=self.label)
+        plan = self._told.plan(tables, label=self.label)
+        plan.notes.append("the first copy of each table is the one that is stored here, of its time")
+        return plan
 
     def explain(self, tables: Sequence[TableName]) -> Sequence[str]:
         """No rule concerns any of the tables."""
