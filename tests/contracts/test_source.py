@@ -395,7 +395,9 @@ def test_a_process_goes_on_with_its_own_history_and_with_no_other(new: Stand, pl
     source.hold_against(memory.history)
     assert memory.joined is not None
     stranger.adopt(replace(memory.joined, origin=replace(memory.joined.origin, set_id="another")))
-    ahead = replace(memory, position=Scn(memory.position + 1_000), anchor=Anchor(Scn(memory.position + 1_000), "m"))
+    assert memory.anchor is not None
+    behind_the_end = Scn(memory.position + 1_000)
+    ahead = replace(memory, position=behind_the_end, anchor=Anchor(behind_the_end, memory.anchor.mark))
     assert memory.taken == EVERYTHING[:2]
 
     for wrong in (stranger, ahead):
