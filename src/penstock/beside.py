@@ -39,7 +39,8 @@ def module_file(name: str, folder: Path) -> Path | None:
     The module is imported already.
 
     Raises:
-        ValueError: It lies in the folder, but is more than one file.
+        ValueError: It lies in the folder, but is more than one file; or a module of this name was imported from
+            elsewhere before, so that the one in the folder cannot be had.
     """
     module = name.partition(":")[0]
     file, package = folder / f"{module}.py", folder / module.partition(".")[0]
@@ -48,4 +49,6 @@ def module_file(name: str, folder: Path) -> Path | None:
         return file
     if package.is_dir() and found.is_relative_to(package.resolve()):
         raise ValueError(f"{module!r} is not one file")
+    if file.exists() or (package / "__init__.py").exists():
+        raise ValueError(f"another module {module!r} was imported before, from {str(found)!r}")
     return None

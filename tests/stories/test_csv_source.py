@@ -30,8 +30,11 @@ HEAD = "position,committed_at,op,table,before,after\n"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The example, in a place that may be altered."""
-    return shutil.copytree(EXAMPLE, tmp_path / "example", ignore=shutil.ignore_patterns("__pycache__"))
+    """The example, in a place where all but its Python may be altered: a process imports a module once."""
+    made = tmp_path / "example"
+    shutil.copytree(EXAMPLE, made, ignore=shutil.ignore_patterns("__pycache__", "*.py"))
+    (made / "csv_changes.py").symlink_to(EXAMPLE / "csv_changes.py")
+    return made
 
 
 def open_source(folder: Path) -> Source:
@@ -164,3 +167,11 @@ def test_a_source_of_several_files_beside_the_pipeline_file_is_refused_for_tasks
     file.write_text(file.read_text().replace(NAME, "csv_package:open_csv"))
     with pytest.raises(ConfigError, match=r"ValueError: 'csv_package' is not one file\. Name a class"):
         open_pipeline(pipeline_file.load(file, {"COPY_URL": "postgresql://nowhere"}))
+
+
+def test_the_file_beside_the_pipeline_file_is_not_taken_for_another_one_of_its_name(folder: Path) -> None:
+    load(NAME, folder)
+    (folder / "csv_changes.py").unlink()
+    shutil.copy(EXAMPLE / "csv_changes.py", folder)
+    with pytest.raises(ConfigError, match="another module 'csv_changes' was imported before, from"):
+        open_pipeline(pipeline_file.load(folder / "pipeline.yaml", {"COPY_URL": "postgresql://nowhere"}))

@@ -144,8 +144,9 @@ def test_a_table_takes_every_version_and_keeps_what_all_of_them_have(writing: Wr
     assert found[ITEM].uniques == ()
     assert found[BOOK].primary_key is None
     assert list(found) == [ITEM, BOOK]
-    (note,) = writing.side.plan([ITEM, BOOK], []).notes
+    note, of_copies = writing.side.plan([ITEM, BOOK], []).notes
     assert note.startswith("table public.book is described without 'pk'")
+    assert of_copies.startswith("the first copy of each table is the one that is stored here")
 
 
 def test_a_copy_is_read_file_by_file_with_the_columns_that_it_has(writing: Writing) -> None:
