@@ -218,7 +218,7 @@ class RuledStock(RuledSide):
         """What a copy is read from."""
         origins = {self._name(table): table for table in copy.tables}
         stored = self._inner.stored(replace(copy, tables=frozenset(origins)))
-        return RuledOrigin(stored, self._describe, self._name)
+        return RuledOrigin(stored, self._describe, self._name, has_ranges=False)
 
 
 class RuledSource:
@@ -308,9 +308,16 @@ class RuledOrigin:
         inner: CopyOrigin,
         describe: Callable[[Iterable[TableName]], Mapping[TableName, RuledTable]],
         name: Callable[[TableName], TableName],
+        *,
+        has_ranges: bool = True,
     ) -> None:
-        """Copy what becomes of the tables of `inner`; `name` says which table becomes one of the output."""
+        """Copy what becomes of the tables of `inner`; `name` says which table becomes one of the output.
+
+        Args:
+            has_ranges: The pieces of a table are ranges of its key, which may be compared, too.
+        """
         self._inner = inner
+        self._has_ranges = has_ranges
         self._describe = describe
         self._name = name
 
@@ -321,7 +328,7 @@ class RuledOrigin:
             yield held
 
     def cut_into_chunks(self, tables: Sequence[TableName]) -> list[Chunk]:
-        """Cut each of the tables into pieces; one whose rows have another key at the target stays whole."""
+        """Cut each of the tables into pieces; one stays whole where a range of keys is none at the target."""
         ruled = self._describe(tables)
         origins = {self._name(table): table for table in tables}
         chunks = []
@@ -329,7 +336,7 @@ class RuledOrigin:
             table = origins[name]
             pieces = [replace(chunk, table=table) for chunk in found]
             rule = ruled[table].rule if table in ruled else None
-            if rule is not None and not rule.keeps_key and len(pieces) > 1:
+            if self._has_ranges and rule is not None and not rule.keeps_key and len(pieces) > 1:
                 sizes = [piece.size_bytes for piece in pieces]
                 whole = None if None in sizes else sum(size for size in sizes if size is not None)
                 pieces = [Chunk(table, 0, size_bytes=whole)]

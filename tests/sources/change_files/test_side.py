@@ -12,17 +12,20 @@ import pytest
 from penstock import change as c
 from penstock.archive import Archive
 from penstock.change import TableName
+from penstock.config import RulesConfig
 from penstock.errors import ConfigError, MalformedInputError, OperatorError
 from penstock.formats.archive_log import CopiedPart
 from penstock.formats.change_file import Encoding
 from penstock.outputs.publish.files import ArchiveWriter, FileWriter, make_archive
+from penstock.pipeline.ruled import RuledStock
 from penstock.position import START, Anchor, Limit, Scn
+from penstock.rules.ruleset import RuleSet
 from penstock.snapshot.chunk import Chunk, CopySource
 from penstock.sources.change_files.side import ChangeFilesSide
 from penstock.sources.change_files.source import ChangeFiles, ChangeFilesAccess
 from penstock.storage import LocalStorage
 from penstock.stream import StoredCopy
-from tests.archives import BOOK, COLUMN, ITEM, definition, row, stream
+from tests.archives import BOOK, COLUMN, ITEM, definition, publish, row, stream
 
 OTHER = TableName("public", "other")
 
@@ -147,6 +150,20 @@ def test_a_table_takes_every_version_and_keeps_what_all_of_them_have(writing: Wr
     note, of_copies = writing.side.plan([ITEM, BOOK], []).notes
     assert note.startswith("table public.book is described without 'pk'")
     assert of_copies.startswith("the first copy of each table is the one that is stored here")
+
+
+def test_each_file_of_a_copy_is_read_through_a_rule_that_drops_the_key(tmp_path: Path) -> None:
+    publish(storage := LocalStorage(tmp_path))
+    config = RulesConfig.model_validate({"tables": {str(ITEM): {"drop": ["id"]}}})
+    side = RuledStock(ChangeFilesSide(storage), RuleSet.of(config, ["public.*"], tmp_path))
+    (copy,) = side.copies_at({ITEM}, Scn(0))
+    chunks = side.stored(copy).cut_into_chunks([ITEM])
+    table = side.describe([ITEM])[ITEM]
+
+    reader = side.access.chunk_reader(CopySource(copy.id, None))
+    rows = [batch.num_rows for chunk in chunks for batch in reader.read_chunk(table, ["name"], chunk)]
+
+    assert rows == [2, 1]
 
 
 def test_a_copy_is_read_file_by_file_with_the_columns_that_it_has(writing: Writing) -> None:
