@@ -166,6 +166,11 @@ class TableVersion:
     root: TableName
 
     @property
+    def is_left_out(self) -> bool:
+        """Whether the pipeline has nothing to do with it: its changes are met, and nothing is written down of it."""
+        return False
+
+    @property
     def is_partition(self) -> bool:
         """Whether its rows are captured as those of its root."""
         return self.root != self.table.name

@@ -214,6 +214,27 @@ def test_what_is_published_has_gone_through_the_rules(one: Lab, tmp_path: Path) 
     ]
 
 
+def test_of_a_table_that_is_left_out_an_archive_says_nothing(one: Lab, tmp_path: Path) -> None:
+    lab = one
+    lab.source.execute("CREATE TABLE audit (id int PRIMARY KEY)")
+    text = FILE.format(name=lab.name, tables=["public.*"], row_triggers=[])
+    text = text[: text.index("apply:")] + f"publish: {{to: files, path: {tmp_path / 'archive'}}}\n"
+    environment = {"SHOP_URL": lab.source_url, "COPY_URL": lab.target_url}
+    # It was captured before it was left out.
+    open_pipeline(parse(text, name="pipeline.yaml", environment=environment)).setup()
+    text += 'rules: {exclude: ["*.audit"]}\n'
+    pipeline = open_pipeline(parse(text, name="pipeline.yaml", environment=environment))
+    assert isinstance(pipeline, Publication)
+    catch_up(pipeline)
+    lab.source.execute("INSERT INTO audit VALUES (1); UPDATE t SET v = 9 WHERE id = 1")
+    catch_up(pipeline)
+
+    archive = Archive(open_storage(str(tmp_path / "archive")))
+    assert {str(one.table) for one in archive.newest_definitions().tables} == {"public.t"}
+    names = [batch[c.TABLE_NAME].to_pylist() for batch in read_span(archive, find_span(archive, None, None))]
+    assert {name for batch in names for name in batch} == {"t"}
+
+
 def test_what_was_published_through_rules_is_restored_through_others(one: Lab, tmp_path: Path) -> None:
     lab = one
     lab.source.execute(

@@ -103,7 +103,7 @@ class ArchiveLedger:
     def save_dictionary(self, versions: Iterable[TableVersion]) -> None:
         """Describe table versions that the archive does not know yet."""
         known = {(table.id, table.version) for table in self._writer.definitions.tables}
-        new = [v for v in versions if (v.id, v.table.version) not in known and not _is_merged(v)]
+        new = [v for v in versions if (v.id, v.table.version) not in known and not (v.is_left_out or _is_merged(v))]
         files = [self._writer.describe(v.id, v.table.name, v.table.version, v.definition, v.root) for v in new]
         if files:
             self._writer.commit(self._writer.last.end, tables=files)

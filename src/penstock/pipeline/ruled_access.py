@@ -53,6 +53,11 @@ class RuledVersion(TableVersion):
     is_taken: bool
 
     @property
+    def is_left_out(self) -> bool:
+        """Whether rules leave its table out."""
+        return not self.is_taken
+
+    @property
     def is_partition(self) -> bool:
         """Whether it is one at the source, where the changes of partitions get their root's name, too."""
         return self.captured.is_partition

@@ -335,7 +335,7 @@ class PostgresLedger:
                 " VALUES (%s, %s, %s, %s, %s) ON CONFLICT DO NOTHING",
                 [
                     [self._process, t.name.schema, t.name.name, t.version, json.dumps(definition)]
-                    for t, definition in ((v.table, v.definition) for v in versions)
+                    for t, definition in ((v.table, v.definition) for v in versions if not v.is_left_out)
                 ],
             )
 
