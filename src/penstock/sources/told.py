@@ -52,7 +52,7 @@ class Told:
         """Plan nothing: there is only what was told. Notes say which keys of a table do not hold for all of it."""
         plan = DatabasePlan(label)
         for name, table in self.describe(tables).items():
-            last = max(self._by_name[name], key=lambda version: version.version)
+            last = self._by_name[name][-1]
             lost = [repr(key.name) for key in last.all_uniques if key not in table.all_uniques]
             lost += [repr(key.name) for key in last.foreign_keys if key not in table.foreign_keys]
             if lost:
@@ -69,7 +69,8 @@ def _of_all_times(versions: Sequence[TableSchema]) -> TableSchema:
     A column that one of them lacks may be null: a row that was written then has no value for it. A key is kept if all
     have it.
     """
-    ordered = sorted(versions, key=lambda table: table.version, reverse=True)
+    # As they were told: a source that rules made of another may number them as it likes.
+    ordered = list(reversed(versions))
     last = ordered[0]
     columns: dict[str, Column] = {}
     for table in ordered:

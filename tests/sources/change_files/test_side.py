@@ -152,6 +152,14 @@ def test_a_table_takes_every_version_and_keeps_what_all_of_them_have(writing: Wr
     assert of_copies.startswith("the first copy of each table is the one that is stored here")
 
 
+def test_the_version_that_was_told_last_is_the_newest_whatever_its_number(writing: Writing) -> None:
+    number, text = COLUMN, {"name": "name", "type": "text", "base_type": "text"}
+    writing.define(1, ITEM, 65_600, columns=[number, text])
+    writing.define(1, ITEM, 2, columns=[{**number, "type": "bigint"}, text])
+
+    assert writing.side.describe([ITEM])[ITEM].by_name["id"].type == "bigint"
+
+
 def test_each_file_of_a_copy_is_read_through_a_rule_that_drops_the_key(tmp_path: Path) -> None:
     publish(storage := LocalStorage(tmp_path))
     config = RulesConfig.model_validate({"tables": {str(ITEM): {"drop": ["id"]}}})
