@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,8 @@ from penstock.wiring import open_pipeline
 from tests.lab import FILE, Lab
 
 
-def opened(lab: Lab, rules: str, *, folder: Path = Path()) -> Pipeline:
-    text = FILE.format(name=lab.name, tables=["public.*"], row_triggers=[]) + rules
+def opened(lab: Lab, rules: str, *, folder: Path = Path(), tables: Sequence[str] = ("public.*",)) -> Pipeline:
+    text = FILE.format(name=lab.name, tables=list(tables), row_triggers=[]) + rules
     environment = {"SHOP_URL": lab.source_url, "COPY_URL": lab.target_url}
     pipeline = open_pipeline(parse(text, name=str(folder / "pipeline.yaml"), environment=environment))
     assert isinstance(pipeline, Pipeline)
@@ -82,6 +83,18 @@ def test_changes_of_partitions_go_to_the_one_table_that_their_root_becomes(lab: 
     ]
     assert rows(lab, "SELECT count(*) FROM far.whole") == [(4,)]
     assert pipeline.verify(repair=True).is_identical
+
+
+def test_no_table_gets_the_name_of_a_partition(lab: Lab, spark: object) -> None:
+    lab.source.execute(
+        "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (1) TO (10);"
+        "CREATE SCHEMA other; CREATE TABLE other.t (id int PRIMARY KEY)"
+    )
+    pipeline = opened(lab, "rules: {tables: {other.t: {to: public.p1}}}", tables=["public.*", "other.t"])
+
+    with pytest.raises(ConfigError, match=r"other\.t and public\.p1 would both be public\.p1"):
+        pipeline.setup()
 
 
 def test_a_table_that_loses_its_key_is_copied_applied_and_compared(one: Lab) -> None:
