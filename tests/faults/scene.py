@@ -232,6 +232,8 @@ class Scene:
         target = f"postgresql://postgres@127.0.0.1:{self.target_proxy.port}/{self.name}"
         serialization = "FULL" if self._in_order else "DEPENDENT_TRANSACTIONS"
         program = Program(self.folder, source, target, name="faults", commit_serialization=serialization)
+        # Workers are found below the daemon that Spark starts: a prepared run forks its own, which have none.
+        program.environment["PENSTOCK_CACHE"] = ""
         settings = {**self._spark, **({"master": self.cluster.url} if self.cluster else {})}
         with (self.folder / "pipeline.yaml").open("a") as file:
             if settings:
