@@ -253,6 +253,21 @@ def test_a_printed_script_is_refused_to_a_superuser_whom_the_set_s_owner_could_t
     assert not mallory.is_superuser
 
 
+def test_a_printed_script_of_a_plain_role_is_its_own_to_run(lab: Lab, mallory: Mallory) -> None:
+    lab.source.execute(TABLE + f"; CREATE TABLE u (id int); GRANT SELECT, TRIGGER ON t, u TO {mallory.name}")
+    with Lab(lab.source_url.replace("postgres@", f"{mallory.name}@"), lab.target_url) as theirs:
+        script = "--" + theirs.pipeline().plan().sql().partition("-- source:")[2]
+
+        with pytest.raises(psycopg.errors.RaiseException, match=f'belong to role "{mallory.name}": log in as it'):
+            lab.source.execute(script)
+        lab.source.execute("ROLLBACK")
+        made = lab.source.execute("SELECT FROM pg_namespace WHERE nspname = %s", [theirs.set_name]).fetchone()
+        mallory.source.execute(script)
+
+        assert made is None
+        assert theirs.pipeline().plan().source.steps == []
+
+
 @pytest.fixture
 def ours(lab: Lab, mallory: Mallory) -> Iterator[psycopg.Connection]:
     """A superuser's session beside a ledger of a superuser's."""

@@ -55,6 +55,8 @@ def _sql(plan: DatabasePlan, side: str) -> list[str]:
     if not plan.steps:
         return [*lines, "-- nothing to do", ""]
     role = (plan.role or "").replace('"', '""')
+    if role:
+        lines.append(f'-- what follows, for a session of role "{printable(role)}"')
     for steps in transactions(plan.steps):
         lines += ["BEGIN;", *(f"{statement};" for statement in plan.preamble)]
         if role:

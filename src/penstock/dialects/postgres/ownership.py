@@ -139,6 +139,20 @@ def preamble(schema: str) -> list[str]:
     ]
 
 
+def refuse_superuser(role: str) -> str:
+    """Return SQL for the start of a printed script of several transactions that make what a plain role is to own.
+
+    The preamble of the second one refuses a superuser, since by then the role has a schema. So the first one does it,
+    before anything is made.
+    """
+    message = literal(f"everything in this script is to belong to role {quote(role)}: log in as it, and run this")
+    return (
+        "DO $penstock$\nBEGIN IF EXISTS (SELECT FROM pg_roles s WHERE s.rolsuper"
+        " AND pg_has_role(session_user, s.oid, 'MEMBER'))\n"
+        f"THEN RAISE EXCEPTION USING MESSAGE = {message}; END IF; END $penstock$"
+    )
+
+
 def schema_steps(connection: Connection, schema: str) -> list[Step]:
     """The step that makes a schema of ours; it fails if one was made since `schema_faults` looked."""
     if connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", [schema]).fetchone() is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from penstock.change import TableName
-from penstock.dialects.base import DatabasePlan, Uncaptured
+from penstock.dialects.base import DatabasePlan, Uncaptured, transactions
 from penstock.dialects.postgres import ownership
 from penstock.dialects.postgres.catalog import (
     current_user,
@@ -87,6 +87,8 @@ def plan_source(
         )
     if not superuser:
         plan.role = current_user(connection)
+        if len(transactions(plan.steps)) > 1:
+            plan.preamble.append(ownership.refuse_superuser(plan.role))
         plan.grants = list(missing_source_grants(connection, name, tables))
         plan.notes.append(
             "without a superuser's event trigger, new partitions are watched for TRUNCATE, and capture is quick again"
