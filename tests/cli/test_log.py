@@ -207,8 +207,16 @@ def test_what_was_not_said_yet_is_said_before_an_error_that_nobody_foresaw(
         raise ValueError("secret")
 
     monkeypatch.setattr(Pipeline, "_run", fail_unforeseen)
+    lab.source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    pipeline = lab.pipeline()
+    pipeline.setup()
+    lab.ledger.acquire("lab", lanes=1)
+    lab.ledger.close()
     with pytest.raises(ValueError, match="secret"):
-        lab.pipeline().run(threading.Event())
+        pipeline.run(threading.Event())
+    assert pipeline.status().reason == (
+        "an error that nobody foresaw ended the run: ValueError. Its traceback says where"
+    )
     assert log.events == [Event.APPLY_PROGRESSED, Event.APPLY_PROGRESSED, Event.RUN_FAILED]
     assert log.records[1].facts["changes"] == 2
     assert "ended the run: ValueError" in log.records[2].getMessage()

@@ -20,7 +20,7 @@ from penstock.history import Consumer, ConsumerState, HistoryError
 from penstock.patterns import TablePattern
 from penstock.pipeline.background import BackgroundRun
 from penstock.pipeline.locks import LockWatch, told_of_locks
-from penstock.pipeline.report import Report, tell_ended, tell_failed
+from penstock.pipeline.report import Report, nameable, tell_ended, tell_failed
 from penstock.pipeline.sides import Installable, SourceSide
 from penstock.rules.ruleset import RuleSet
 from penstock.snapshot.instantiate import CopyListener
@@ -109,9 +109,9 @@ class Capturing:
         except BaseException as exc:
             listener.close()
             if isinstance(exc, Exception):
-                tell_failed(exc)
-            if isinstance(exc, PenstockError):
-                self._note_stop(exc)
+                failure = nameable(exc)
+                tell_failed(failure)
+                self._note_stop(failure)
             raise
         is_done = not stop.is_set()
         tell_ended(

@@ -148,11 +148,16 @@ def tell_ended(progress: Progress, *, has_caught_up: bool, has_arrived: bool = F
         tell(Event.NOTE, f"{held}; `penstock errors list` says why", level=logging.WARNING)
 
 
-def tell_failed(error: Exception) -> None:
-    """Log which error a run has ended with; of an unforeseen one only its kind, for its text may hold a value."""
-    if not isinstance(error, PenstockError):
-        kind = type(error).__name__
-        error = PenstockError(f"an error that nobody foresaw ended the run: {kind}", do="its traceback says where")
+def nameable(error: Exception) -> PenstockError:
+    """Return an error as it may be told: of an unforeseen one only its kind, for its text may hold a value."""
+    if isinstance(error, PenstockError):
+        return error
+    kind = type(error).__name__
+    return PenstockError(f"an error that nobody foresaw ended the run: {kind}", do="its traceback says where")
+
+
+def tell_failed(error: PenstockError) -> None:
+    """Log which error a run has ended with."""
     parts = {"what": error.what, "where": error.where, "do": error.do}
     tell(Event.RUN_FAILED, f"penstock: {error}", parts, level=logging.ERROR)
 
