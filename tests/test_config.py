@@ -450,6 +450,12 @@ def test_a_reference_that_is_neither_the_whole_nor_a_part(url: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("url", ["${emv:NAME}", "postgresql://${env:NAME}@${NAME}/shop", "postgresql://${env:}@one"])
+def test_what_looks_like_a_reference_and_is_none(url: str) -> None:
+    said = "6: connections.source.url: a secret is written as ${env:NAME} or ${file:path}, and ${ begins something else"
+    assert f"{said} here" in faults(with_url(url), NAME="shop")
+
+
 def test_a_secret_that_no_connection_can_be_given(tmp_path: Path) -> None:
     (tmp_path / "zero").write_bytes(b"s3c\0ret")
 

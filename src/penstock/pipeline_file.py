@@ -158,6 +158,8 @@ class _Document:
                 what = "a password stands in the file; write it as ${env:NAME} or ${file:path}"
                 faults.append(_Fault(self._line(path), f"{dotted(path)}: {what}"))
             missing: list[str] = []
+            if "${" in _REFERENCE.sub(_MARK, url):
+                missing.append("a secret is written as ${env:NAME} or ${file:path}, and ${ begins something else here")
             if not _has_form(url):
                 missing.append(
                     "a reference is the whole url, or one part of it: postgresql://user:${env:NAME}@host/database"
