@@ -21,6 +21,23 @@ def were(number: int) -> str:
     return "was" if number == 1 else "were"
 
 
+def are(number: int) -> str:
+    """The same for now: 1 is, 2 are."""
+    return "is" if number == 1 else "are"
+
+
+def duration(seconds: float) -> str:
+    """A span of time: `0.1 s`, `2 min 5 s`, `3 h 20 min`, `327 d 8 h`; what is below the second unit is left out."""
+    minutes, s = divmod(int(seconds), 60)
+    hours, m = divmod(minutes, 60)
+    days, h = divmod(hours, 24)
+    if days:
+        return f"{days:,} d {h} h"
+    if hours:
+        return f"{h} h {m} min"
+    return f"{m} min {s} s" if minutes else f"{seconds:.1f} s"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Ask whether the known name was meant that is nearest to a wrong one, whatever the case; empty if none is near."""
     names = {one.lower(): one for one in known}

@@ -621,8 +621,10 @@ def test_rows_at_the_target_that_nobody_copied_are_left_alone_and_nothing_is_wri
     with pytest.raises(OperatorError) as caught:
         copy(lab, "here", "t", "there")
 
-    assert caught.value.what == "table public.here, public.t holds rows that penstock did not copy"
-    assert caught.value.do.startswith("empty it; or have its rows compared and kept, by `penstock setup --adopt`; or")
+    assert caught.value.what == "tables public.here, public.t hold rows that penstock did not copy"
+    assert caught.value.do.startswith(
+        "empty them; or have their rows compared and kept, by `penstock setup --adopt`; or"
+    )
     assert lab.rows("t") == [(99,)]
     assert lab.rows("there") == []
     assert lab.ledger.open_copies() == []

@@ -10,7 +10,7 @@ import typer
 
 from penstock.cli.console import FileOption, JsonOption, open_file, out, print_facts, print_json, say, warn
 from penstock.errors import RetryableError
-from penstock.text import count
+from penstock.text import count, duration
 
 if TYPE_CHECKING:
     from penstock.pipeline.status import HeldBack, Status
@@ -57,11 +57,10 @@ def _show_again(found: Status, *, json: bool) -> None:
 
 def show(found: Status) -> None:
     """Print a status for a person."""
-    consistent = "never yet" if found.consistent_at is None else found.consistent_at.isoformat(timespec="seconds")
     facts: list[tuple[str, object]] = [
         ("pipeline", f"{found.pipeline}, {found.state}"),
-        ("consistent up to", f"{consistent} (source commit time)"),
-        ("lag", "unknown" if found.lag_s is None else f"{found.lag_s:.1f} s"),
+        ("consistent up to", _consistent(found)),
+        ("lag", "unknown" if found.lag_s is None else duration(found.lag_s)),
         (
             "waiting at the source",
             f"{count(found.backlog_changes, 'change')}; the log's files take {found.backlog_bytes / 1e6:,.1f} MB",
@@ -77,6 +76,13 @@ def show(found: Status) -> None:
         facts.append(("stopped", f"{at}{found.reason}"))
     facts += [("log kept for", held_back(consumer)) for consumer in found.consumers]
     print_facts(facts)
+
+
+def _consistent(found: Status) -> str:
+    if found.consistent_at is not None:
+        return f"{found.consistent_at.isoformat(timespec='seconds')} (source commit time)"
+    # Of a source with another history nobody can tell; otherwise tables are still to be copied.
+    return "unknown" if found.refused else "not yet"
 
 
 def _applied(found: Status) -> list[tuple[str, object]]:

@@ -50,7 +50,7 @@ from penstock.snapshot.instantiate import CopyListener, CopyOrigin, Instantiator
 from penstock.snapshot.task import CopyContext
 from penstock.spark.job import ChunkJobs, CompareJobs
 from penstock.stream import Source, roots
-from penstock.text import count
+from penstock.text import are, count
 from penstock.verify import compare
 from penstock.verify.compare import VerifyResult
 
@@ -336,8 +336,9 @@ class Pipeline(Capturing):
                 return process.run(stop, until_caught_up=until_caught_up, until=end)
 
     def _note_stop(self, error: PenstockError) -> None:
-        # The ledger may be out of reach, or another role's: then there is nowhere to note it.
-        with suppress(PenstockError):
+        # The ledger may be out of reach, or another role's: then there is nowhere to note it. And whatever goes wrong
+        # here, the error that ended the run is the one to be raised.
+        with suppress(Exception):
             if self._target.has_ledger():
                 with closing(self._target.ledger()) as ledger:
                     ledger.note_stop(str(error))
@@ -458,13 +459,14 @@ class Pipeline(Capturing):
         lacking = sorted(set(existing) - set(at_target) - copied)
         if lacking:
             raise OperatorError(
-                f"{', '.join(map(str, lacking))} does not exist at the target",
+                f"missing at the target: {', '.join(map(str, lacking))}",
                 where=self._target.label,
-                do="it was made or renamed at the source after setup; run `penstock setup`, which makes it here",
+                do="made or renamed at the source after setup; run `penstock setup`, which makes what is missing here",
             )
         if until is not None and not set(copyable) <= copied:
+            rest = sorted(set(copyable) - copied)
             raise OperatorError(
-                f"{', '.join(map(str, sorted(set(copyable) - copied)))} is not copied yet, and a copy is as of now:"
+                f"{', '.join(map(str, rest))} {are(len(rest))} not copied yet, and a copy is as of now:"
                 f" it would hold more than position {until}",
                 where=self._target.label,
                 do="run without `--until` first; only from change files a target is restored as of an earlier point",

@@ -185,10 +185,11 @@ class Instantiator:
     def _refuse_full(self, tables: Sequence[TableName]) -> None:
         full = [str(table) for table in self._destination.with_rows(tables)]
         if full:
+            hold, it, its = ("table {} holds", "it", "its") if len(full) == 1 else ("tables {} hold", "them", "their")
             raise OperatorError(
-                f"table {', '.join(full)} holds rows that penstock did not copy",
+                f"{hold.format(', '.join(full))} rows that penstock did not copy",
                 where=self._destination.label,
-                do="empty it; or have its rows compared and kept, by `penstock setup --adopt`; or take it out of"
+                do=f"empty {it}; or have {its} rows compared and kept, by `penstock setup --adopt`; or take {it} out of"
                 " capture.tables",
             )
 

@@ -18,6 +18,7 @@ from penstock.errors import OperatorError, RetryableError
 from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, Range, bundles
+from penstock.text import are
 
 Work = TypeVar("Work")
 
@@ -282,4 +283,5 @@ def _await(upto: Scn, consistency_point: Callable[[], Scn], is_running: Callable
 def not_copied(tables: Sequence[TableName]) -> OperatorError:
     """The error for tables that cannot be compared yet."""
     names = ", ".join(map(str, tables))
-    return OperatorError(f"{names} is not copied yet", do="let `penstock run` copy it first")
+    which = "it" if len(tables) == 1 else "them"
+    return OperatorError(f"{names} {are(len(tables))} not copied yet", do=f"let `penstock run` copy {which} first")
