@@ -23,6 +23,7 @@ from penstock.change import ARROW_SCHEMA, Op
 from penstock.cli.main import app
 from penstock.formats.change_file import encode_lines
 from penstock.pipeline_file import parse
+from penstock.schema import TableSchema
 from penstock.spark.schemas import CHANGES
 from penstock.storage import LocalStorage
 from tests.archives import publish, read
@@ -106,6 +107,15 @@ def test_the_pipeline_file_that_is_shown_is_one(name: str) -> None:
     environment = dict(word.split("=", 1) for word in shlex.split(exports))
     config = parse(example, name=name, environment=environment)
     assert [connection.url for connection in config.connections.values()] == list(environment.values())
+
+
+def test_the_version_of_a_table_that_is_shown_is_one() -> None:
+    (shown,) = blocks(text("docs/extending.md"), "python")
+    names: dict[str, Any] = {}
+    exec(shown, names)
+    version = names["version"]
+    assert TableSchema.from_definition(version.definition) == version.table
+    assert not version.is_partition
 
 
 def commands(markdown: str) -> list[str]:
