@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from penstock.apply.error_queue import ErrorQueue
 from penstock.apply.ledger import ProcessState
@@ -25,7 +25,7 @@ from penstock.snapshot.instantiate import CopyDestination, CopyLedger, CopyOrigi
 from penstock.snapshot.task import LoaderAccess, ReaderAccess
 from penstock.stream import Source, StoredCopy
 from penstock.stream import SourceAccess as StreamAccess
-from penstock.verify.compare import RangeComparer
+from penstock.verify.comparer import ComparedSource, ComparedTarget
 
 
 class SetupSession(Protocol):
@@ -205,10 +205,10 @@ class StockedSource(SourceSide, Protocol):
 
 @runtime_checkable
 class Comparable(Copyable, Protocol):
-    """A source whose tables can be compared with those of a target of the same kind."""
+    """A source whose tables can be compared with those of a target, which may be of another kind."""
 
-    def comparer(self, target: Any) -> RangeComparer:
-        """What compares this database with a target."""
+    def compared(self) -> ComparedSource:
+        """The source of a comparison."""
 
 
 class DatabaseSource(Installable, Comparable, Protocol):
@@ -272,6 +272,9 @@ class TargetSide(Protocol):
 
     def describe(self, tables: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
         """Describe tables as they are now."""
+
+    def compared(self) -> ComparedTarget:
+        """The target of a comparison."""
 
     def setup(self, *, printer: str = "plan") -> AbstractContextManager[SetupSession]:
         """Open a session for setup or teardown.

@@ -14,6 +14,7 @@ from penstock.dialects.postgres.ownership import preamble, refuse_foreign
 from penstock.dialects.postgres.side import LOCK_WAIT, PostgresSide
 from penstock.dialects.postgres.target import ledger_version, setup
 from penstock.dialects.postgres.target.access import PostgresTarget
+from penstock.dialects.postgres.target.compared import PostgresComparedTarget
 from penstock.dialects.postgres.target.error_queue import PostgresErrorQueue
 from penstock.dialects.postgres.target.ledger import PostgresLedger, removal_steps
 from penstock.dialects.postgres.target.session import PostgresSession
@@ -29,6 +30,10 @@ class PostgresTargetSide(PostgresSide):
     def access(self) -> PostgresTarget:
         """How tasks reach it."""
         return PostgresTarget(self._url, self._pipeline)
+
+    def compared(self) -> PostgresComparedTarget:
+        """This database as the target of a comparison."""
+        return PostgresComparedTarget(self._url, self._pipeline)
 
     def lock_watch(self) -> LockWatch:
         """Return a watch that finds our sessions that wait for a lock here."""
