@@ -21,8 +21,9 @@ from penstock.apply.task import LANE, apply_lane, plan_batch
 from penstock.cli.verify import as_json, show
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres.catalog import read_tables
-from penstock.dialects.postgres.comparer import PostgresComparer
 from penstock.dialects.postgres.connection import connect
+from penstock.dialects.postgres.source.compared import PostgresComparedSource
+from penstock.dialects.postgres.target.compared import PostgresComparedTarget
 from penstock.errors import OperatorError, RetryableError
 from penstock.position import Limit, Scn
 from penstock.snapshot.chunk import Chunk
@@ -36,6 +37,7 @@ from penstock.verify.compare import (
     VerifyResult,
     verify,
 )
+from penstock.verify.comparer import Comparer
 from tests.conftest import lab_between
 from tests.lab import Lab, table
 
@@ -89,7 +91,8 @@ def jobs_of(lab: Lab, names: Iterable[str], before: Sequence[Callable[[], object
     for url in (lab.source_url, lab.target_url):
         with connect(url, "verify") as connection:
             described.append(read_tables(connection, wanted))
-    comparer = PostgresComparer(lab.source_url, lab.set_name, lab.target_url, lab.name)
+    source = PostgresComparedSource(lab.source_url, lab.set_name, lab.name)
+    comparer = Comparer(source, PostgresComparedTarget(lab.target_url, lab.name))
     return InTurn(CompareContext(comparer, *described), before)
 
 

@@ -53,6 +53,7 @@ from penstock.stream import Source, roots
 from penstock.text import are, count
 from penstock.verify import compare
 from penstock.verify.compare import VerifyResult
+from penstock.verify.comparer import Comparer
 
 _GRACE_S = 20.0
 
@@ -202,7 +203,9 @@ class Pipeline(Capturing):
                 self._refuse_shared(ledger.copied_by_others(sorted(source)))
             origin = comparable_source.origin()
             chunks = origin.cut_into_chunks(sorted(source))
-            context = compare.CompareContext(comparable_source.comparer(self._target), source, target)
+            context = compare.CompareContext(
+                Comparer(comparable_source.compared(), self._target.compared()), source, target
+            )
             is_quick = compare.are_few(chunks)
             jobs = compare.LocalJobs(context) if is_quick else CompareJobs(self._start_spark(), context)
             began_at = _low_watermark(ledger)

@@ -12,14 +12,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from itertools import groupby
-from typing import Any
 
 from penstock.change import NO_VERSION, TableName
-from penstock.dialects.base import CaptureBehind, DatabasePlan, Step, Uncaptured
+from penstock.dialects.base import CaptureBehind, DatabasePlan, NativeForm, Step, Uncaptured
 from penstock.errors import OperatorError
 from penstock.history import Consumer, ConsumerState, History, HistoryError, Joined, Origin
 from penstock.pipeline.locks import LockWatch
-from penstock.pipeline.ruled_access import RuledAccess, RuledComparer, RuledTable, RuledVersion
+from penstock.pipeline.ruled_access import RuledAccess, RuledCompared, RuledTable, RuledVersion
 from penstock.pipeline.sides import DatabaseSource, RunLock, SetupSession, SourceSide, StockedSource
 from penstock.position import Anchor, Limit, Scn
 from penstock.rules.ruleset import RuleSet
@@ -29,7 +28,7 @@ from penstock.snapshot.chunk import Chunk
 from penstock.snapshot.instantiate import CopyOrigin, HeldSnapshot
 from penstock.stream import Backlog, Slice, Source, StoredCopy, TableVersion
 from penstock.text import printable
-from penstock.verify.compare import RangeComparer
+from penstock.verify.comparer import ComparedSource
 
 _SHAPES = 1 << 16
 """A version of a table at the source, times this, plus a number for what rules make of it."""
@@ -90,7 +89,7 @@ class RuledSide:
             plan.notes += self._rules.warnings(_captured(table))
         return plan
 
-    def blueprint(self, tables: Sequence[TableName], *, types_of: Sequence[TableName] = ()) -> Any:
+    def blueprint(self, tables: Sequence[TableName], *, types_of: Sequence[TableName] = ()) -> NativeForm | None:
         """Say how to make those of the tables that no rule concerns, and the types of all of them."""
         plain = [table for table in tables if self._plain(table)]
         ruled = self._describe(set(tables) - set(plain))
@@ -139,7 +138,7 @@ class RuledDatabase(RuledSide):
         """Return a watch that finds our sessions that wait for a lock here."""
         return self._inner.lock_watch()
 
-    def parts(self, patterns: Sequence[str], leaves_out: Callable[[TableName], bool] = lambda _: False) -> Any:
+    def parts(self, patterns: Sequence[str], leaves_out: Callable[[TableName], bool] = lambda _: False) -> NativeForm:
         """What the tables that patterns mean, and no rule concerns, have gained without their definition changing."""
         return self._inner.parts(patterns, lambda table: leaves_out(table) or not self._plain(table))
 
@@ -192,9 +191,9 @@ class RuledDatabase(RuledSide):
         """The source of a first copy."""
         return RuledOrigin(self._inner.origin(), self._describe, self._name)
 
-    def comparer(self, target: Any) -> RangeComparer:
-        """What compares what becomes of the source's rows with those of a target."""
-        return RuledComparer(self._inner.comparer(target))
+    def compared(self) -> ComparedSource:
+        """What becomes of the source's rows, as the source of a comparison."""
+        return RuledCompared(self._inner.compared())
 
 
 class RuledStock(RuledSide):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, CopySource, Range
 from penstock.snapshot.task import ChunkLoader, ChunkReader, ReaderAccess
 from penstock.stream import Reader, Slice, SourceAccess, TableVersion
-from penstock.verify.compare import RangeComparer, RangeResult
+from penstock.verify.comparer import ComparedSource, SourceReading
 
 
 @dataclass(frozen=True)
@@ -169,19 +170,18 @@ class RuledChunkReader:
 
 
 @dataclass(frozen=True)
-class RuledComparer:
-    """Implements `verify.compare.RangeComparer`."""
+class RuledCompared:
+    """Implements `verify.comparer.ComparedSource`."""
 
-    inner: RangeComparer
+    inner: ComparedSource
 
-    def compare(self, ranges: Sequence[Range]) -> list[RangeResult]:
-        """Compare what becomes of the rows of ranges with those of the target."""
-        results = self.inner.compare([_at_source(compared) for compared in ranges])
-        return [_named(result, compared) for result, compared in zip(results, ranges, strict=True)]
+    def reading(self, purpose: str, *, patience_ms: int | None) -> AbstractContextManager[SourceReading]:
+        """Open sessions at the source, which know its tables by its own names."""
+        return self.inner.reading(purpose, patience_ms=patience_ms)
 
-    def repair(self, compared: Range) -> RangeResult:
-        """Bring what becomes of the rows of a range, where it differs."""
-        return _named(self.inner.repair(_at_source(compared)), compared)
+    def at_source(self, compared: Range) -> Range:
+        """The same range by the source's own names, with the rule that the rows go through."""
+        return self.inner.at_source(_at_source(compared))
 
 
 def _refuse_lacking(rule: TableRule, there: Sequence[str]) -> None:
@@ -204,7 +204,3 @@ def _origin(table: TableSchema) -> tuple[TableSchema, TableRule | None]:
 def _at_source(compared: Range) -> Range:
     captured, rule = _origin(compared.source)
     return replace(compared, source=captured, chunk=replace(compared.chunk, table=captured.name), rule=rule)
-
-
-def _named(result: RangeResult, compared: Range) -> RangeResult:
-    return replace(result, chunk=replace(result.chunk, table=compared.chunk.table))

@@ -15,6 +15,7 @@ from penstock.change import TableName
 from penstock.errors import FencedError, OperatorError
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, CopySource, Range
+from penstock.snapshot.rows import RowsAside, RowWriter
 
 
 class ChunkReader(Protocol):
@@ -36,7 +37,7 @@ class ChunkReader(Protocol):
         """
 
     def adopt(self, compared: Range, session: ChunkLoader) -> int:
-        """Bring the rows of a chunk that differ at a target of the same kind, which holds rows already.
+        """Bring the rows of a chunk that differ at a target that holds rows already.
 
         Returns:
             How many rows the chunk has at the source.
@@ -46,11 +47,8 @@ class ChunkReader(Protocol):
         """Close the session."""
 
 
-class ChunkLoader(TargetSession, Protocol):
+class ChunkLoader(TargetSession, RowWriter, Protocol):
     """A target session that also takes rows in bulk."""
-
-    def load(self, table: TargetTable, rows: pa.Table) -> None:
-        """Insert rows that need no further check."""
 
     @property
     def raw_form(self) -> str:
@@ -59,8 +57,8 @@ class ChunkLoader(TargetSession, Protocol):
     def load_raw(self, table: TargetTable, columns: Sequence[str], blocks: Iterable[bytes]) -> int:
         """Insert rows as they come, and return how many there were."""
 
-    def load_defaults(self, table: TargetTable, rows: int) -> None:
-        """Insert so many rows of which the target makes every column itself."""
+    def rows_aside(self) -> RowsAside:
+        """Open a session that reads beside this one."""
 
     def open_chunk(self, process: str, epoch: int, chunk: Chunk) -> bool | None:
         """Lock a chunk's mark; False when it is done already, None when this run is over or it is not a chunk."""

@@ -13,7 +13,6 @@ from psycopg.pq.abc import PGresult
 
 from penstock.change import TableName
 from penstock.dialects.postgres.arrow import ArrowReader
-from penstock.dialects.postgres.bring import bring
 from penstock.dialects.postgres.catalog import read_tables, table_sizes
 from penstock.dialects.postgres.connection import (
     RAW_FORM,
@@ -25,16 +24,18 @@ from penstock.dialects.postgres.connection import (
     quote,
     speaking,
 )
-from penstock.dialects.postgres.ranges import Origin, Readers, origin_as_of
-from penstock.dialects.postgres.source.as_of import plain_rows_now, row_counts_now, rows_now
+from penstock.dialects.postgres.rows import Origin, PostgresRows, origin_as_of, origin_now
+from penstock.dialects.postgres.source.as_of import plain_rows_now
 from penstock.dialects.postgres.source.change_log import ChangeLog
 from penstock.dialects.postgres.source.snapshots import Cut, Snapshot
-from penstock.dialects.postgres.target.session import PostgresSession
 from penstock.errors import OperatorError, RetryableError
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, CopySource, KeyValues, Range
 from penstock.snapshot.instantiate import HeldSnapshot
+from penstock.snapshot.rows import RowsAside
 from penstock.snapshot.task import ChunkLoader
+from penstock.verify.bring import bring
+from penstock.verify.ranges import at_target
 
 _CHUNK_BYTES = 32 * 1024 * 1024
 """Some 0.3 s of copying. With 16 MB a million narrow rows took a tenth longer; 64 MB gained nothing more."""
@@ -138,7 +139,7 @@ class PostgresChunkReader:
         self._source = source
         self._arrow: ArrowReader | None = None
         self._raw: Connection | None = None
-        self._at_target: ArrowReader | None = None
+        self._at_target: RowsAside | None = None
 
     def read_chunk(self, table: TableSchema, columns: Sequence[str], chunk: Chunk) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a chunk; columns of canonical text."""
@@ -155,20 +156,17 @@ class PostgresChunkReader:
 
     def adopt(self, compared: Range, session: ChunkLoader) -> int:
         """See `snapshot.task.ChunkReader.adopt`."""
-        assert isinstance(session, PostgresSession)
         if self._at_target is None:
-            self._at_target = ArrowReader(session.url, f"penstock {self._set_name} copy")
+            self._at_target = session.rows_aside()
+        there = self._at_target.rows(at_target(compared))
         with self._reading(compared.source) as reader:
-            readers = Readers(reader, self._at_target)
-            return bring(session, readers, compared, self._origin(compared.source), clears_the_way=True).rows
+            rows = PostgresRows(reader, compared.source, self._origin(compared.source))
+            return bring(session, rows, there, compared, clears_the_way=True).rows
 
     def _origin(self, table: TableSchema) -> Origin:
         """How to read what the copy is as of."""
         if self._source.exported is not None:
-            return Origin(
-                rows=lambda columns, chunk: rows_now(table, columns, chunk),
-                counts=lambda columns: row_counts_now(table, columns),
-            )
+            return origin_now(table)
         cut = Cut(Snapshot.parse(self._source.snapshot))
         return origin_as_of(table, self._set_name, cut)
 

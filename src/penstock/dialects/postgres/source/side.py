@@ -11,15 +11,14 @@ import psycopg
 from penstock.change import TableName
 from penstock.dialects.base import CaptureBehind, DatabasePlan, Step, Uncaptured
 from penstock.dialects.postgres.blueprint import Blueprint, Parts, read_blueprint, read_parts
-from penstock.dialects.postgres.comparer import PostgresComparer
 from penstock.dialects.postgres.connection import Connection, connect, speaking
 from penstock.dialects.postgres.ownership import PINNED, dump_steps, refuse_foreign, schema_faults
 from penstock.dialects.postgres.side import LOCK_WAIT, PostgresSide
 from penstock.dialects.postgres.source import capture, history, setup
 from penstock.dialects.postgres.source.access import PostgresSource
 from penstock.dialects.postgres.source.change_log import ChangeLog
+from penstock.dialects.postgres.source.compared import PostgresComparedSource
 from penstock.dialects.postgres.source.copy import PostgresCopyOrigin
-from penstock.dialects.postgres.target.side import PostgresTargetSide
 from penstock.dialects.postgres.waits import LockWatch
 from penstock.errors import ConfigError, OperatorError
 from penstock.history import Consumer, History, HistoryError, Origin, copied_here
@@ -229,6 +228,6 @@ class PostgresSourceSide(PostgresSide):
         """The source of a first copy."""
         return PostgresCopyOrigin(self._url, self._set_name)
 
-    def comparer(self, target: PostgresTargetSide) -> PostgresComparer:
-        """What compares this database with another PostgreSQL."""
-        return PostgresComparer(self._url, self._set_name, target.access.url, self._pipeline)
+    def compared(self) -> PostgresComparedSource:
+        """This database as the source of a comparison."""
+        return PostgresComparedSource(self._url, self._set_name, self._pipeline)

@@ -27,6 +27,8 @@ from penstock.dialects.postgres.errors import (
     safe_message,
     translate,
 )
+from penstock.dialects.postgres.rows import PostgresRowsAside
+from penstock.dialects.postgres.source.as_of import digest_of_row
 from penstock.dialects.postgres.target.ledger_entries import CLOSE_CHUNK, OPEN_CHUNK
 from penstock.dialects.postgres.target.set_path import SetPath
 from penstock.errors import OperatorError, PenstockError
@@ -64,6 +66,7 @@ class PostgresSession:
             OperatorError: The user may not do that.
         """
         self._url = url
+        self._application_name = application_name
         self.connection: Connection = connect(url, application_name)
         for statement in _APPLY_SETTINGS:
             try:
@@ -145,8 +148,13 @@ class PostgresSession:
         except psycopg.Error as exc:
             raise self._translate(exc) from exc
 
-    def delete_equal(self, table: TargetTable, digest: str, counts: Mapping[str, int]) -> None:
-        """Delete so many of the rows that have a digest; `digest` is SQL for that of row `t`."""
+    def rows_aside(self) -> PostgresRowsAside:
+        """Open a session that reads beside this one."""
+        return PostgresRowsAside(self._url, self._application_name)
+
+    def delete_equal(self, table: TargetTable, columns: Sequence[str], counts: Mapping[str, int]) -> None:
+        """Delete so many of the rows whose columns have a digest."""
+        digest = digest_of_row([table.schema.by_name[name] for name in columns])
         # A join of all rows with all digests; without hashing it would take the product of the two.
         self._execute("SET LOCAL enable_hashjoin = on")
         self._run(

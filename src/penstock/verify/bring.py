@@ -9,29 +9,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.apply.target import TargetTable
-from penstock.dialects.postgres.ranges import (
-    Look,
-    Origin,
-    Readers,
-    look,
-    names_of_rows,
-    shared_columns,
-    wanted_rows,
-)
-from penstock.dialects.postgres.source.as_of import digest, digest_of_row, rows_now
-from penstock.dialects.postgres.target.session import PostgresSession
 from penstock.snapshot.chunk import Chunk, Range
+from penstock.snapshot.rows import RowWriter, TableRows
+from penstock.verify.ranges import Look, look, names_of_rows, wanted_rows
 
 
 def bring(
-    session: PostgresSession, readers: Readers, compared: Range, origin: Origin, *, clears_the_way: bool = False
+    writer: RowWriter, origin: TableRows, there: TableRows, compared: Range, *, clears_the_way: bool = False
 ) -> Look:
-    """Compare a range, and write what differs, inside the open transaction of `session`.
+    """Compare a range, and write what differs, inside the open transaction of `writer`.
 
     A row that differs keeps its values in columns that only the target has. No other session may write to the range
     meanwhile.
 
     Args:
+        origin: The rows at the source, and `there` those at the target, as `look` takes them.
         clears_the_way: Delete rows of other ranges that hold a value of a unique key of the source's which a row of
             this one needs. Those rows are wrong, because the source has the value here; their own ranges are still to
             come, and bring them back. Only where those ranges are sure to come.
@@ -40,27 +32,27 @@ def bring(
         What differed before.
 
     Raises:
-        ApplyError, SpeculationError: As `PostgresSession.replace`.
+        ApplyError, SpeculationError: As `RowWriter.replace`.
     """
-    found = look(readers, compared, origin)
+    found = look(origin, there, compared)
     if not found.differences:
         return found
     shape, target = compared.shape, TargetTable(compared.target)
     if shape.primary_key is None:
-        look_up = _without_rule if compared.rule is None else _through_rule
-        _bring_counts(session, target, found, *look_up(readers, compared, origin, found))
+        if compared.rule is None:
+            surplus, named = _without_rule(origin, found)
+        else:
+            surplus, named = _through_rule(origin, there, compared, found)
+        _bring_counts(writer, target, found, surplus, named)
         return found
     key = list(shape.primary_key.columns)
     by_kind = {kind: [d.key for d in found.differences if d.kind == kind] for kind in ("missing", "extra", "different")}
     gone = _table_of([*by_kind["extra"], *by_kind["different"]], key)
     wanted = _ids(_table_of([*by_kind["missing"], *by_kind["different"]], key).to_batches(), key)
-    rows = [
-        batch.filter(pc.is_in(_ids([batch], key), wanted))
-        for batch in wanted_rows(readers, compared, origin, found.chunk)
-    ]
+    rows = [batch.filter(pc.is_in(_ids([batch], key), wanted)) for batch in wanted_rows(origin, compared, found.chunk)]
     texts = pa.schema([(name, pa.string()) for name in found.columns])
     clears = [unique.columns for unique in shape.all_uniques if unique.columns] if clears_the_way else []
-    session.replace(target, gone, pa.Table.from_batches(rows, texts), clears_the_way=clears)
+    writer.replace(target, gone, pa.Table.from_batches(rows, texts), clears_the_way=clears)
     return found
 
 
@@ -68,29 +60,26 @@ _Named: TypeAlias = Iterable[tuple[pa.RecordBatch, Sequence[str]]]
 """Rows of the source, and for each of them what stands for it in a `Difference`."""
 
 
-def _without_rule(readers: Readers, compared: Range, origin: Origin, found: Look) -> tuple[Mapping[str, int], _Named]:
+def _without_rule(origin: TableRows, found: Look) -> tuple[Mapping[str, int], _Named]:
     """How many rows of each digest the target has too many of, and the source's rows; rows are named by digests."""
-    columns, at_target = shared_columns(compared.shape, compared.target)
-    query = f"SELECT r.*, {digest(at_target, 'r')} FROM ({origin.rows(columns, found.chunk)}) r"
 
     def rows() -> _Named:
-        for batch in readers.source.stream(query, doing=f"read table {found.chunk.table}"):
+        for batch in origin.read_with_digests(found.columns, found.chunk):
             yield pa.RecordBatch.from_arrays(batch.columns[:-1], found.columns), batch.columns[-1].to_pylist()
 
     return _surplus(found), rows()
 
 
-def _through_rule(readers: Readers, compared: Range, origin: Origin, found: Look) -> tuple[Mapping[str, int], _Named]:
+def _through_rule(
+    origin: TableRows, there: TableRows, compared: Range, found: Look
+) -> tuple[Mapping[str, int], _Named]:
     """The same where a rule makes the rows, so that no query yields their names: they are named here."""
-    _, at_target = shared_columns(compared.shape, compared.target)
-    now = rows_now(compared.target, at_target, Chunk(compared.target.name, 0))
-    query = f"SELECT r.*, {digest(at_target, 'r')} FROM ({now}) r"
     extra, gone = _surplus(found), {}
-    for batch in readers.target.stream(query, doing=f"read table {compared.target.name}"):
+    for batch in there.read_with_digests(found.columns, Chunk(compared.target.name, 0)):
         for name, its_digest in zip(names_of_rows(batch, found.columns), batch.columns[-1].to_pylist(), strict=True):
             if name in extra:
                 gone[its_digest] = extra[name]
-    wanted = wanted_rows(readers, compared, origin, found.chunk)
+    wanted = wanted_rows(origin, compared, found.chunk)
     return gone, ((batch, names_of_rows(batch, found.columns)) for batch in wanted)
 
 
@@ -98,29 +87,26 @@ def _surplus(found: Look) -> dict[str, int]:
     return {str(d.key["row"]): n for d, n in zip(found.differences, found.counts, strict=True) if d.kind == "extra"}
 
 
-def _bring_counts(
-    session: PostgresSession, target: TargetTable, found: Look, gone: Mapping[str, int], rows: _Named
-) -> None:
+def _bring_counts(writer: RowWriter, target: TargetTable, found: Look, gone: Mapping[str, int], rows: _Named) -> None:
     """The same where rows have no key: so many of each.
 
     Args:
         gone: How many rows to delete of each digest.
         rows: All rows that the target is to hold.
     """
-    columns = [target.schema.by_name[name] for name in found.columns]
     missing = {
         str(d.key["row"]): n for d, n in zip(found.differences, found.counts, strict=True) if d.kind == "missing"
     }
-    session.delete_equal(target, digest_of_row(columns), gone)
+    writer.delete_equal(target, found.columns, gone)
     for batch, names in rows:
         taken: list[int] = []
         for place, name in enumerate(names):
             # As often as it is missing, from whichever of its equals comes first.
             taken += [place] * missing.pop(name, 0)
-        if taken and all(column.is_generated for column in columns):
-            session.load_defaults(target, len(taken))
+        if taken and all(target.schema.by_name[name].is_generated for name in found.columns):
+            writer.load_defaults(target, len(taken))
         elif taken:
-            session.load(target, pa.Table.from_batches([batch]).take(pa.array(taken)))
+            writer.load(target, pa.Table.from_batches([batch]).take(pa.array(taken)))
 
 
 def _table_of(keys: Sequence[object], names: Sequence[str]) -> pa.Table:

@@ -1,0 +1,161 @@
+"""Comparing a source with a target: each says what it holds at the same position, neither knows what the other is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from penstock.apply.conflicts import UNIQUE_VIOLATED, ApplyError, SpeculationError
+from penstock.change import TableName
+from penstock.errors import OperatorError
+from penstock.position import Scn
+from penstock.schema import TableSchema
+from penstock.snapshot.chunk import Range
+from penstock.snapshot.rows import RowWriter, TableRows
+from penstock.verify.bring import bring
+from penstock.verify.compare import MOST_KEYS, RangeResult, not_copied
+from penstock.verify.ranges import Look, at_target, look
+
+_PATIENCE_MS = 2_000
+"""How long a repair may wait for another session's lock, while apply waits for the repair."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a target holds.
+
+    Attributes:
+        tables: The position that each copied table stands at: what is applied, or its copy's where that is later.
+        ahead: Transactions above these positions that are applied, too.
+    """
+
+    tables: Mapping[TableName, Scn]
+    ahead: Sequence[Scn]
+
+
+class SourceReading(Protocol):
+    """Sessions of one task at the source."""
+
+    def begin(self, held: Held) -> None:
+        """Take a snapshot of the source that is later than all that a target holds.
+
+        Raises:
+            RetryableError: The source cannot tell any more how it was at these positions.
+        """
+
+    def rows(self, table: TableSchema, held: Scn) -> TableRows:
+        """The rows of a table as they were where a target stands: at that position, with what it has applied ahead.
+
+        Raises:
+            RetryableError: The source cannot tell how they were; a moment later it can.
+        """
+
+
+class ComparedSource(Protocol):
+    """A source whose tables can be compared. It travels to tasks."""
+
+    def reading(self, purpose: str, *, patience_ms: int | None) -> AbstractContextManager[SourceReading]:
+        """Open sessions at the source, which wait so long for a lock; for ever without patience."""
+
+    def at_source(self, compared: Range) -> Range:
+        """The same range by the source's own names, with the rule that the rows go through."""
+
+
+class TargetReading(Protocol):
+    """Sessions of one task at the target."""
+
+    def held(self) -> Held:
+        """Read what the target holds; while nothing is repaired, all that follows is read as of this moment."""
+
+    def rows(self, table: TableSchema) -> TableRows:
+        """The rows of a table."""
+
+
+class Repair(TargetReading, Protocol):
+    """The same in a transaction beside which nothing is applied."""
+
+    @property
+    def writer(self) -> RowWriter:
+        """What writes in that transaction."""
+
+    def note_brought(self, table: TableName) -> None:
+        """Note that a table without a key holds what queued transactions did to it, so that none is done twice."""
+
+
+class ComparedTarget(Protocol):
+    """A target whose tables can be compared. It travels to tasks."""
+
+    @property
+    def label(self) -> str:
+        """The target, named without secrets."""
+
+    def reading(self, purpose: str) -> AbstractContextManager[TargetReading]:
+        """Open sessions that see one moment of the target."""
+
+    def repairing(self, *, patience_ms: int) -> AbstractContextManager[Repair]:
+        """Open a transaction that keeps all that applies from beginning one; commits at the end of the block.
+
+        It waits so long for a lock of another session.
+        """
+
+
+@dataclass(frozen=True)
+class Comparer:
+    """Implements `verify.compare.RangeComparer` between any source and any target."""
+
+    source: ComparedSource
+    target: ComparedTarget
+
+    def compare(self, ranges: Sequence[Range]) -> list[RangeResult]:
+        """Compare the rows of ranges, at what the target says is applied; all of them at one position."""
+        with self.target.reading("verify") as there, self.source.reading("verify", patience_ms=None) as origin:
+            held = there.held()
+            origin.begin(held)
+            return [self._compare(origin, there, compared, held) for compared in ranges]
+
+    def repair(self, compared: Range) -> RangeResult:
+        """Bring the rows of a range that differ to what they are at the source; see `RangeComparer.repair`."""
+        try:
+            with (
+                self.source.reading("repair", patience_ms=_PATIENCE_MS) as origin,
+                self.target.repairing(patience_ms=_PATIENCE_MS) as repair,
+            ):
+                return self._bring(origin, repair, compared)
+        except (ApplyError, SpeculationError) as exc:
+            if isinstance(exc, ApplyError) and exc.number == UNIQUE_VIOLATED and compared.chunk.is_bounded:
+                # Rows of two ranges have exchanged a unique value: they can only go together.
+                return self.repair(replace(compared, chunk=replace(compared.chunk, after=None, upto=None)))
+            raise OperatorError(
+                f"cannot bring rows of table {compared.target.name}: {exc.what}",
+                where=self.target.label,
+                do="nothing of this range was changed; have the target take what the source holds (a constraint, a"
+                " trigger or a rule of its own may keep it away), and try again",
+            ) from exc
+
+    def _compare(self, origin: SourceReading, there: TargetReading, compared: Range, held: Held) -> RangeResult:
+        meant = self.source.at_source(compared)
+        found = look(_as_of(origin, meant, held), there.rows(at_target(meant)), meant)
+        return _result(found, compared)
+
+    def _bring(self, origin: SourceReading, repair: Repair, compared: Range) -> RangeResult:
+        meant, held = self.source.at_source(compared), repair.held()
+        origin.begin(held)
+        found = bring(repair.writer, _as_of(origin, meant, held), repair.rows(at_target(meant)), meant)
+        if meant.shape.primary_key is None:
+            repair.note_brought(meant.target.name)
+        return _result(found, compared)
+
+
+def _as_of(origin: SourceReading, compared: Range, held: Held) -> TableRows:
+    # The target knows tables by its own names.
+    at = held.tables.get(compared.target.name)
+    if at is None:
+        raise not_copied([compared.target.name])
+    return origin.rows(compared.source, at)
+
+
+def _result(found: Look, compared: Range) -> RangeResult:
+    chunk = replace(found.chunk, table=compared.chunk.table)
+    return RangeResult(chunk, found.rows, found.differing, found.differences[:MOST_KEYS])
