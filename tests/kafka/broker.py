@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import shutil
 import subprocess
@@ -255,10 +254,13 @@ class KafkaBroker:
 
     def _format(self, class_path: str) -> None:
         """Write what a node must find in its directory: who it is, and the newest version of each feature."""
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # Its usual form may begin with a dash, which the tool would take for an option.
+        cluster = uuid.uuid4().hex[:22]
         command = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", class_path]
         command += ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties)]
-        subprocess.run(command, check=True, capture_output=True)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"cannot format the directory of a broker: {done.stdout[-2000:]}{done.stderr[-2000:]}")
 
     def _is_ready(self) -> bool:
         # Before it listens, a client would only wait longer between its attempts.

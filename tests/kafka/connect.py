@@ -24,13 +24,18 @@ import psycopg
 from tests.kafka.broker import KafkaBroker, Record
 from tests.kafka.java import JavaProgram, free_port, is_listening
 
-WITH_SCHEMAS = {"value.converter.schemas.enable": "true", "key.converter.schemas.enable": "true"}
-"""Converter settings for `{"schema": ..., "payload": ...}`; without these there are none."""
-
 _SOURCE = "io.debezium.connector.postgresql.PostgresConnector"
 _SINK = "io.debezium.connector.jdbc.JdbcSinkConnector"
 _JSON = "org.apache.kafka.connect.json.JsonConverter"
 _AVRO = "io.confluent.connect.avro.AvroConverter"
+
+# A connector's setting of a converter counts only where it names the converter, too.
+WITH_SCHEMAS = {
+    f"{part}.converter{name}": value
+    for part in ("key", "value")
+    for name, value in (("", _JSON), (".schemas.enable", "true"))
+}
+"""Converter settings for `{"schema": ..., "payload": ...}`; without these there are none."""
 
 
 def avro(registry_url: str) -> dict[str, str]:
@@ -209,7 +214,7 @@ class DebeziumEngine:
             "topic.creation.default.replication.factor": "1",
             "topic.creation.default.partitions": "1",
             "poll.interval.ms": "20",
-            **{option.replace("_", "."): value for option, value in options.items()},
+            **_named(options),
         }
 
     def __enter__(self) -> DebeziumEngine:
@@ -235,7 +240,7 @@ class DebeziumEngine:
 
     def start(self, **changed: str) -> None:
         """Run it, with settings changed or not; returns when it reads the log, or has begun its first copy."""
-        self.config |= {option.replace("_", "."): value for option, value in changed.items()}
+        self.config |= _named(changed)
         self.worker.run(self.name, self.config)
 
     def stop(self) -> None:
@@ -309,7 +314,7 @@ class JdbcSink:
             "connection.pool.min_size": "1",
             "consumer.override.auto.offset.reset": "earliest",
             **WITH_SCHEMAS,
-            **{option.replace("_", "."): value for option, value in options.items()},
+            **_named(options),
         }
 
     def __enter__(self) -> JdbcSink:
@@ -356,3 +361,8 @@ def _drop_slot(connection: psycopg.Connection, name: str) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
+
+
+def _named(options: Mapping[str, str]) -> dict[str, str]:
+    """Spell options as Connect does; those that have a dot are spelt so already."""
+    return {name if "." in name else name.replace("_", "."): value for name, value in options.items()}
