@@ -8,7 +8,7 @@ from functools import lru_cache
 
 DAY_US = 86_400_000_000
 
-_FIRST_DAY, _LAST_DAY = -2_440_588, 2_145_042_541
+_FIRST_DAY, _LAST_DAY = -2_440_588, 2_145_042_905
 """From -4713-11-24 to 5874897-12-31, what PostgreSQL's dates reach; no other database's reach as far."""
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  # wall time without a zone
