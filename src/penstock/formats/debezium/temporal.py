@@ -11,7 +11,9 @@ DAY_US = 86_400_000_000
 _FIRST_DAY, _LAST_DAY = -2_440_588, 2_145_042_905
 """From -4713-11-24 to 5874897-12-31, what PostgreSQL's dates reach; no other database's reach as far."""
 
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  # wall time without a zone
+_EPOCH = datetime(1970, 1, 1)
+"""Wall time, without a zone."""
+
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_800_000_000
 
 _INFINITIES = {

@@ -3,8 +3,8 @@
 A reader is a function that takes one value that is not null, as the parser left it, and returns its text. It is made
 once for a column. Bytes may come as base64 (JSON) or as they are (Avro), numbers also as `Number`.
 
-A reader raises `ValueError` with a text that goes on from "the value of column c ..." and holds nothing of the value,
-or `InexactError` where a number was parsed to a float although its digits matter.
+A reader raises `UnfitError`, or another `ValueError`, with a text that goes on from "the value of column c ..." and
+holds nothing of the value; or `InexactError` where a number was parsed to a float although its digits matter.
 """
 
 from __future__ import annotations
@@ -49,6 +49,10 @@ _BITS_OF = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
 _PADDED_SCALES = range(1001, 2048)
 """A negative scale, wrapped: PostgreSQL's numeric(5,-2) comes with scale 2046 and as many zeros."""
+
+
+class UnfitError(ValueError):
+    """A value that its type cannot hold."""
 
 
 class Number(str):
@@ -168,7 +172,7 @@ def logical_of(schema: ConnectSchema) -> LogicalType:
         case "bytes":
             return LogicalType(Kind.BINARY)
         case "array":
-            return LogicalType(Kind.ARRAY, element=schema.items and logical_of(schema.items))
+            return LogicalType(Kind.ARRAY, element=None if schema.items is None else logical_of(schema.items))
         case "map":
             return LogicalType(Kind.JSON)
         case _:
@@ -221,7 +225,7 @@ def decimal_text(unscaled: int, scale: int) -> str:
 def _string(value: Any) -> str:
     if type(value) is str:
         return value
-    raise ValueError("is not a text")
+    raise UnfitError("is not a text")
 
 
 def _boolean(value: Any) -> str:
@@ -230,7 +234,7 @@ def _boolean(value: Any) -> str:
         return "true"
     if value is False or (value == 0 and type(value) is int):
         return "false"
-    raise ValueError("is not a boolean")
+    raise UnfitError("is not a boolean")
 
 
 def _integer(bits: int, *, may_be_text: bool = False) -> Reader:
@@ -240,10 +244,10 @@ def _integer(bits: int, *, may_be_text: bool = False) -> Reader:
         if type(value) is int:
             if low <= value <= high:
                 return str(value)
-            raise ValueError(f"does not fit into {bits} bits")
+            raise UnfitError(f"does not fit into {bits} bits")
         if may_be_text and type(value) is str and _PLAIN_NUMBER.fullmatch(value) and "." not in value:
             return read(int(value))
-        raise ValueError("is not a whole number" if type(value) is not Number else f"does not fit into {bits} bits")
+        raise UnfitError("is not a whole number" if type(value) is not Number else f"does not fit into {bits} bits")
 
     return read
 
@@ -252,10 +256,10 @@ def _float(value: Any, most_digits: int, shortest: Callable[[float], str]) -> st
     if type(value) is str:
         if value in _NOT_A_NUMBER:
             return _NOT_A_NUMBER[value]
-        raise ValueError("is not a number")
+        raise UnfitError("is not a number")
     if type(value) is not float:
         if type(value) is not int and type(value) is not Number:
-            raise ValueError("is not a number")
+            raise UnfitError("is not a number")
         value = float(value)
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
@@ -283,7 +287,7 @@ def _shortest32(value: float) -> str:
     try:
         rounded: float = struct.unpack("f", struct.pack("f", value))[0]
     except OverflowError:
-        raise ValueError("does not fit into a float of 32 bits") from None
+        raise UnfitError("does not fit into a float of 32 bits") from None
     for digits in range(1, 10):
         text = f"{rounded:.{digits}g}"
         if struct.unpack("f", struct.pack("f", min(max(float(text), -_MAX32), _MAX32)))[0] == rounded:
@@ -298,18 +302,18 @@ def _bytes(value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
     if type(value) is not str:
-        raise ValueError("is not bytes")
+        raise UnfitError("is not bytes")
     try:
         return binascii.a2b_base64(value, strict_mode=True) if value else b""
     except ValueError:
-        raise ValueError("is not base64") from None
+        raise UnfitError("is not base64") from None
 
 
 def _from_hex(value: Any) -> str:
     if isinstance(value, bytes):
         return base64_text(value)
     if type(value) is not str or not _HEX.fullmatch(value):
-        raise ValueError("is not hexadecimal; see binary.handling.mode of the connector")
+        raise UnfitError("is not hexadecimal; see binary.handling.mode of the connector")
     return base64_text(bytes.fromhex(value))
 
 
@@ -327,7 +331,7 @@ def _int_text(value: int) -> str:
 def _unscaled(value: Any) -> int:
     data = _bytes(value)
     if not data:
-        raise ValueError("is a decimal without bytes")
+        raise UnfitError("is a decimal without bytes")
     return int.from_bytes(data, "big", signed=True)
 
 
@@ -353,7 +357,7 @@ def _decimal(schema: ConnectSchema) -> Reader:
         # decimal.format=NUMERIC. Connect's own decimals have their scale always, even if it is all zeros.
         text = _number_text(value)
         if text is None:
-            raise ValueError("is not a decimal")
+            raise UnfitError("is not a decimal")
         return text
 
     return read
@@ -366,26 +370,26 @@ def _declared_decimal(scale: int | None, modes: Modes) -> Reader:
         if isinstance(value, dict):
             return _variable_scale(value)
         if type(value) is not str and not isinstance(value, bytes):
-            raise ValueError("is not a decimal")
+            raise UnfitError("is not a decimal")
         if modes.decimal != "precise" and type(value) is str:
             if value in _NOT_A_NUMBER:
                 return _NOT_A_NUMBER[value]
             if not _ANY_NUMBER.fullmatch(value):
-                raise ValueError("is not a decimal; see decimal.handling.mode of the connector")
+                raise UnfitError("is not a decimal; see decimal.handling.mode of the connector")
             return value if _PLAIN_NUMBER.fullmatch(value) else f"{Decimal(value):f}"
         if scale is None:
-            raise ValueError("is a decimal of which neither the message nor the table's description has the scale")
+            raise UnfitError("is a decimal of which neither the message nor the table's description has the scale")
         try:
             return decimal_text(_unscaled(value), scale)
         except ValueError:
-            raise ValueError("is not a decimal in bytes; see decimal.handling.mode of the connector") from None
+            raise UnfitError("is not a decimal in bytes; see decimal.handling.mode of the connector") from None
 
     return read
 
 
 def _variable_scale(value: Any) -> str:
     if not isinstance(value, dict) or type(value.get("scale")) is not int or abs(value["scale"]) > _MOST_DIGITS:
-        raise ValueError("is not a decimal with its scale")
+        raise UnfitError("is not a decimal with its scale")
     return decimal_text(_unscaled(value.get("value")), value["scale"])
 
 
@@ -398,7 +402,7 @@ def _bit_string(data: bytes, length: int | None) -> str:
     if digits == "0":
         digits = ""
     if len(digits) > wanted:
-        raise ValueError("has more bits than its type")
+        raise UnfitError("has more bits than its type")
     return digits.rjust(wanted, "0")
 
 
@@ -417,17 +421,17 @@ def _declared_bits(length: int | None) -> Reader:
 
 def _whole(text: str | None, what: str) -> int:
     if text is None or not re.fullmatch(r"-?\d{1,10}", text, re.ASCII):
-        raise ValueError(f"is {what}")
+        raise UnfitError(f"is {what}")
     number = int(text)
     if what.startswith("a decimal") and abs(number) > _MOST_DIGITS:
-        raise ValueError("is a decimal of more digits than any database has")
+        raise UnfitError("is a decimal of more digits than any database has")
     return number
 
 
 def _number(read: Callable[[int], str]) -> Reader:
     def checked(value: Any) -> str:
         if type(value) is not int:
-            raise ValueError("is not a whole number")
+            raise UnfitError("is not a whole number")
         return read(value)
 
     return checked
@@ -436,7 +440,7 @@ def _number(read: Callable[[int], str]) -> Reader:
 def _text(read: Callable[[str], str]) -> Reader:
     def checked(value: Any) -> str:
         if type(value) is not str:
-            raise ValueError("is not a text")
+            raise UnfitError("is not a text")
         return read(value)
 
     return checked
@@ -448,7 +452,7 @@ def _either(of_number: Callable[[int], str], of_text: Callable[[str], str]) -> R
             return of_number(value)
         if type(value) is str:
             return of_text(value)
-        raise ValueError("is neither a whole number nor a text")
+        raise UnfitError("is neither a whole number nor a text")
 
     return read
 
@@ -488,7 +492,7 @@ def _declared_array(element: LogicalType | None, modes: Modes) -> Reader:
 
     def read_array(value: Any) -> str:
         if not isinstance(value, list):
-            raise ValueError("is not an array")
+            raise UnfitError("is not an array")
         return _json([item(one) for one in value])
 
     return as_it_stands if element is None else read_array
@@ -518,7 +522,7 @@ def _nullable(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def _list_of(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def read_list(value: Any) -> Any:
         if not isinstance(value, list):
-            raise ValueError("is not an array")
+            raise UnfitError("is not an array")
         return [read(one) for one in value]
 
     return read_list
@@ -531,20 +535,23 @@ def _map_of(read_key: Callable[[Any], str], read: Callable[[Any], Any]) -> Calla
         # A map whose keys are not texts comes as a list of pairs.
         if isinstance(value, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in value):
             return {read_key(key): read(one) for key, one in value}
-        raise ValueError("is not a map")
+        # Avro has records for such pairs.
+        if isinstance(value, list) and all(isinstance(pair, dict) and len(pair) == 2 for pair in value):
+            return {read_key(pair.get("key")): read(pair.get("value")) for pair in value}
+        raise UnfitError("is not a map")
 
     return read_map
 
 
 def _list_text(value: Any) -> str:
     if not isinstance(value, list):
-        raise ValueError("is not an array")
+        raise UnfitError("is not an array")
     return _json(_exact(value))
 
 
 def _member(value: Any, name: str) -> Any:
     if not isinstance(value, dict):
-        raise ValueError("is not a structure")
+        raise UnfitError("is not a structure")
     return value.get(name)
 
 
@@ -601,14 +608,14 @@ def _geometry(value: Any) -> str:
 
 def _vector(value: Any) -> str:
     if not isinstance(value, list):
-        raise ValueError("is not an array")
+        raise UnfitError("is not an array")
     return f"[{','.join(map(float_text, value))}]"
 
 
 def _parts(value: Any, *names: str) -> list[int]:
     parts = [_member(value, name) for name in names]
     if any(type(part) is not int for part in parts):
-        raise ValueError("lacks a part of a date or time")
+        raise UnfitError("lacks a part of a date or time")
     return parts
 
 
@@ -622,7 +629,7 @@ def _special(value: Any) -> str | None:
         case "NEGATIVE_INFINITY" | "-INFINITY":
             return "-infinity"
         case _:
-            raise ValueError("is a special date that has no canonical text")
+            raise UnfitError("is a special date that has no canonical text")
 
 
 def _structured_date(value: Any) -> str:
@@ -651,7 +658,7 @@ def _structured_instant(value: Any) -> str:
         return end
     offset = value.get("offsetSeconds")
     if type(offset) is not int:
-        raise ValueError("is an instant without an offset")
+        raise UnfitError("is an instant without an offset")
     year, month, day, hour, minute, second, nanos = _parts(
         value, "year", "month", "day", "hour", "minute", "second", "nanos"
     )
