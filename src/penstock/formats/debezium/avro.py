@@ -86,14 +86,12 @@ class AvroMessages:
         stream = io.BytesIO(body)
         try:
             payload = fastavro.schemaless_reader(stream, schema.parsed, None)
+            is_whole = stream.tell() == len(body)
         except (ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError, RecursionError, MemoryError):
-            payload = _BROKEN
-        if payload is _BROKEN or stream.tell() != len(body):
+            is_whole = False
+        if not is_whole:
             raise NotJsonError("is not of its Avro schema, or is cut off")
         return Message(payload, schema.connect)
-
-
-_BROKEN = object()
 
 
 def _split(data: bytes, header: bytes | None, where: str) -> tuple[SchemaId, bytes]:

@@ -199,7 +199,11 @@ class Decoder:
         """
         if _is_tombstone(record):
             return Passed.TOMBSTONE
-        envelope = self._envelope(record, self._parse(record, is_key=False, exact=False))
+        try:
+            message = self._parse(record, is_key=False, exact=False)
+        except InexactError:
+            message = self._parse(record, is_key=False, exact=True)
+        envelope = self._envelope(record, message)
         return envelope.glance if type(envelope) is Envelope else envelope  # type: ignore[return-value]
 
     def decode(self, record: Record) -> Decoded:

@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 import orjson
 
 from penstock.formats.debezium.schema import ConnectSchema, parse_schema
-from penstock.formats.debezium.types import Number
+from penstock.formats.debezium.types import InexactError, Number
 
 _OPEN, _PAYLOAD = b'{"schema":', b',"payload":'
 
 _PREFIXES_PER_SLOT = 8
 """How many schemas of one topic are kept at hand: old and new rows mix while a table changes."""
+
+_DEEPEST = 200
 
 _PLAIN_DIGITS = 18
 """Whole numbers up to so many digits are ints whatever they are for."""
@@ -54,6 +56,7 @@ class JsonParser:
 
         Raises:
             NotJsonError: The bytes are not one JSON value, or name a member twice.
+            InexactError: A number is so large that only an exact one holds it.
             MalformedInputError: The schema is none.
         """
         for prefix, schema in self._prefixes.get(slot, ()):
@@ -89,19 +92,25 @@ class JsonParser:
 
 def _load(raw: bytes, *, exact: bool) -> Any:
     try:
-        value = (
-            json.loads(raw, parse_float=Number, parse_int=_whole, parse_constant=_refuse)
-            if exact
-            else orjson.loads(raw)
-        )
+        value = _load_exactly(raw) if exact else orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        # A number may be too large for it; if that is all, the caller comes back for an exact one.
+        _load_exactly(raw)
+        raise InexactError from None
+    if type(value) is dict and (members := _members(raw)) != _count(value, 2) and members != _count(value, _DEEPEST):
+        # More quotes before colons than members: most likely a text that holds such a pair.
+        json.loads(raw, object_pairs_hook=_distinct, parse_int=_whole)
+    return value
+
+
+def _load_exactly(raw: bytes) -> Any:
+    try:
+        value = json.loads(raw.decode(), parse_float=Number, parse_int=_whole, parse_constant=_refuse)
+        if b"\\ud" in raw or b"\\uD" in raw:
+            # Half a character is none.
+            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise NotJsonError("is not JSON, or is cut off") from None
-    if type(value) is dict and _members(raw) != _count(value, 2) and _members(raw) != _count(value, 100):
-        # More quotes before colons than members: most likely a text that holds such a pair.
-        try:
-            json.loads(raw, object_pairs_hook=_distinct, parse_int=_whole)
-        except RecursionError:
-            raise NotJsonError("is nested too deep") from None
     return value
 
 
@@ -109,24 +118,13 @@ def _members(raw: bytes) -> int:
     return raw.count(b'":') - raw.count(b'\\":')
 
 
-def _count(value: dict[str, Any], depth: int) -> int:
-    total = len(value)
+def _count(value: dict[str, Any] | list[Any], depth: int) -> int:
+    """Count the members of all objects, down to a depth; lists lie deeper than 2 in an envelope."""
+    total = len(value) if type(value) is dict else 0
     if depth > 1:
-        for one in value.values():
-            if type(one) is dict:
+        for one in value.values() if type(value) is dict else value:
+            if type(one) is dict or (type(one) is list and depth > 2):
                 total += _count(one, depth - 1)
-            elif type(one) is list and depth > 2:
-                total += _count_list(one, depth - 1)
-    return total
-
-
-def _count_list(values: list[Any], depth: int) -> int:
-    total = 0
-    for one in values:
-        if type(one) is dict:
-            total += _count(one, depth - 1)
-        elif type(one) is list and depth > 2:
-            total += _count_list(one, depth - 1)
     return total
 
 

@@ -26,6 +26,7 @@ from penstock.formats.debezium.schema import ConnectSchema
 Reader: TypeAlias = Callable[[Any], str]
 
 _PLAIN_NUMBER = re.compile(r"-?\d+(?:\.\d+)?", re.ASCII)
+_WHOLE = re.compile(r"-?\d{1,20}", re.ASCII)
 _ANY_NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,6})?", re.ASCII)
 _HEX = re.compile(r"(?:[0-9a-fA-F]{2})*", re.ASCII)
 
@@ -241,13 +242,11 @@ def _integer(bits: int, *, may_be_text: bool = False) -> Reader:
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
 
     def read(value: Any) -> str:
-        if type(value) is int:
-            if low <= value <= high:
-                return str(value)
-            raise UnfitError(f"does not fit into {bits} bits")
-        if may_be_text and type(value) is str and _PLAIN_NUMBER.fullmatch(value) and "." not in value:
-            return read(int(value))
-        raise UnfitError("is not a whole number" if type(value) is not Number else f"does not fit into {bits} bits")
+        if type(value) is int and low <= value <= high:
+            return str(value)
+        if may_be_text and type(value) is str and _WHOLE.fullmatch(value) and low <= int(value) <= high:
+            return value
+        raise UnfitError(f"is not a whole number of {bits} bits")
 
     return read
 
@@ -290,7 +289,8 @@ def _shortest32(value: float) -> str:
         raise UnfitError("does not fit into a float of 32 bits") from None
     for digits in range(1, 10):
         text = f"{rounded:.{digits}g}"
-        if struct.unpack("f", struct.pack("f", min(max(float(text), -_MAX32), _MAX32)))[0] == rounded:
+        # Rounded up, the largest floats are too large.
+        if abs(float(text)) <= _MAX32 and struct.unpack("f", struct.pack("f", float(text)))[0] == rounded:
             return repr(float(text))
     return repr(rounded)
 
