@@ -135,7 +135,7 @@ def test_letters_of_an_op_may_be_large_and_fields_may_be_unknown_or_in_another_o
     odd["source"] = {"bar": {"x": 1}, **odd["source"]}
     event = event_of({**odd, "transaction": GOLDEN["transaction"]}, key={"ID": 1004})
 
-    assert event[1:6] == today[1:6] or event.glance._replace(size_bytes=0) == today.glance._replace(size_bytes=0)
+    assert event.glance._replace(size_bytes=0) == today.glance._replace(size_bytes=0)
     assert (event.key, event.before, event.after) == (today.key, today.before, today.after)
 
 
@@ -366,36 +366,7 @@ UNCHANGED = {
     "x": "5f5f646562657a69756d5f756e617661696c61626c655f76616c7565",
     "ta": [PLACEHOLDER],
     "ba": ["X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="],
-    "ia": [
-        95,
-        95,
-        100,
-        101,
-        98,
-        101,
-        122,
-        105,
-        117,
-        109,
-        95,
-        117,
-        110,
-        97,
-        118,
-        97,
-        105,
-        108,
-        97,
-        98,
-        108,
-        101,
-        95,
-        118,
-        97,
-        108,
-        117,
-        101,
-    ],
+    "ia": list(PLACEHOLDER.encode()),
     "ua": ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"],
     "h": f'{{"{PLACEHOLDER}":"{PLACEHOLDER}"}}',
     "m": {PLACEHOLDER: PLACEHOLDER},

@@ -28,13 +28,18 @@ from penstock.formats.debezium.types import (
     declared_reader,
     logical_of,
     reader_of,
+    text_itself,
 )
 from penstock.text import printable
 
 _ROUTED = "__dbz__"
 """How a field of a key begins that a routing transform adds, so that rows of merged tables stay apart."""
 
+_ROUTED_BYTES = _ROUTED.encode()
+
 _ABSENT = object()
+
+_TEXTS = frozenset({str, type(None)})
 
 
 class BeforeImage(StrEnum):
@@ -165,20 +170,22 @@ class _Layout(NamedTuple):
     """How a row, or a key, of one schema is read.
 
     Attributes:
-        readers: None where the message has no schema; then `declared` says what is known.
+        readers: Of all columns; where the message has no schema, of those whose types are known.
+        to_convert: Those of them that are not texts already.
+        row_type: None where the message has no schema.
     """
 
-    readers: Mapping[str, Reader] | None
-    declared: Mapping[str, Reader]
+    readers: Mapping[str, Reader]
+    to_convert: tuple[tuple[str, Reader], ...]
     row_type: RowType | None
 
     def reader(self, name: str) -> Reader:
         """Return the reader of a column."""
-        if self.readers is None:
-            return self.declared.get(name, as_it_stands)
-        if (read := self.readers.get(name)) is None:
-            raise UnfitError("is of none that the message's schema has")
-        return read
+        if (read := self.readers.get(name)) is not None:
+            return read
+        if self.row_type is None:
+            return as_it_stands
+        raise UnfitError("is of none that the message's schema has")
 
 
 class Decoder:
@@ -189,6 +196,7 @@ class Decoder:
         self._settings = settings or Settings()
         self._parser = parser or JsonMessages()
         self._placeholder = Placeholder(self._settings.placeholder)
+        self._inexact: set[str] = set()
         self._layouts: dict[tuple[ConnectSchema | None, TableName], _Layout] = {}
 
     def glance(self, record: Record) -> Seen:
@@ -214,10 +222,13 @@ class Decoder:
         """
         if _is_tombstone(record):
             return Passed.TOMBSTONE
-        try:
-            return self._decode(record, exact=False)
-        except InexactError:
-            return self._decode(record, exact=True)
+        if record.topic not in self._inexact:
+            try:
+                return self._decode(record, exact=False)
+            except InexactError:
+                # Other rows of the table have such numbers, too.
+                self._inexact.add(record.topic)
+        return self._decode(record, exact=True)
 
     def decode_batch(self, records: Iterable[Record]) -> list[Decoded]:
         """Decode records one after the other."""
@@ -268,7 +279,7 @@ class Decoder:
                 if record.headers:
                     old_key = self._header(record, headers.OLD_KEY, layout)
                     new_key = self._header(record, headers.NEW_KEY, layout)
-                if any(name.startswith(_ROUTED) for name in key):
+                if _ROUTED_BYTES in record.key:
                     key = {name: text for name, text in key.items() if not name.startswith(_ROUTED)}
         layout = self._layout(row_schema, table)
         may_be_absent = self._parser.may_hold(self._placeholder, record)
@@ -314,7 +325,7 @@ class Decoder:
         self,
         record: Record,
         glance: Glance,
-        row: Mapping[str, Any],
+        row: dict[str, Any],
         key: Image | None,
         layout: _Layout,
         *,
@@ -327,48 +338,41 @@ class Decoder:
         )
         if not is_invented or (mode is BeforeImage.AUTO and glance.op == "u"):
             image = self._image(record, row, layout, may_be_absent=may_be_absent)
-            if not is_invented or key is None or all(image.get(name, _ABSENT) == text for name, text in key.items()):
+            if not is_invented or key is None:
                 return image
-            row = {name: row[name] for name in key if name in row}
-        elif key is not None:
-            row = {name: row[name] for name in key if name in row}
-        else:
+            for name, text in key.items():
+                if image.get(name, _ABSENT) != text:
+                    return {**key, **{name: image[name] for name in key if name in image}}
+            return image
+        if key is None:
             return None
-        image = self._image(record, row, layout, may_be_absent=may_be_absent)
-        return image if key is None else {**key, **image}
+        row = {name: row[name] for name in key if name in row}
+        return {**key, **self._image(record, row, layout, may_be_absent=may_be_absent)}
 
     def _image(
-        self, record: Record, row: Mapping[str, Any], layout: _Layout, *, may_be_absent: bool
+        self, record: Record, row: dict[str, Any], layout: _Layout, *, may_be_absent: bool
     ) -> dict[str, str | None]:
+        """Turn a row into its image, in place: most values are texts, and stay what they are."""
         if may_be_absent:
             is_absent = self._placeholder.stands_for
             row = {name: value for name, value in row.items() if not is_absent(value)}
-        readers = layout.readers
+        name = ""
         try:
-            if readers is not None:
-                return {name: None if value is None else readers[name](value) for name, value in row.items()}
-            declared = layout.declared
-            if not declared:
-                return {
-                    name: value if value is None or type(value) is str else as_it_stands(value)
-                    for name, value in row.items()
-                }
-            return {
-                name: None if value is None else declared.get(name, as_it_stands)(value) for name, value in row.items()
-            }
-        except (ValueError, KeyError, OverflowError, ArithmeticError, RecursionError):
-            raise self._unfit(record, row, layout) from None
-
-    def _unfit(self, record: Record, row: Mapping[str, Any], layout: _Layout) -> MalformedInputError:
-        """Say which value of a row cannot be read."""
-        for name, value in row.items():
-            try:
+            if layout.row_type is not None and row.keys() != layout.readers.keys():
+                for name in row:
+                    layout.reader(name)
+            for name, read in layout.to_convert:
+                value = row.get(name)
                 if value is not None:
-                    layout.reader(name)(value)
-            except (ValueError, OverflowError, ArithmeticError, RecursionError) as exc:
-                own = str(exc) if isinstance(exc, ValueError) and exc.args and _is_own(exc) else "cannot be read"
-                return MalformedInputError(f"the value of column {printable(name)} {own}", where=record.where)
-        return MalformedInputError("a row cannot be read", where=record.where)
+                    row[name] = read(value)
+            if not _TEXTS.issuperset(map(type, row.values())):
+                for name, value in row.items():
+                    if type(value) is not str and value is not None:
+                        row[name] = layout.reader(name)(value)
+        except (ValueError, OverflowError, ArithmeticError, RecursionError) as exc:
+            why = str(exc) if isinstance(exc, ValueError) and _is_own(exc) else "cannot be read"
+            raise MalformedInputError(f"the value of column {printable(name)} {why}", where=record.where) from None
+        return row
 
     def _header(self, record: Record, name: str, layout: _Layout) -> Image | None:
         """Return the key that a header holds; None without such a header.
@@ -402,7 +406,7 @@ class Decoder:
         types = self._settings.declared.get(table, {})
         modes = self._settings.modes
         if schema is None:
-            return _Layout(None, {name: declared_reader(one, modes) for name, one in types.items()}, None)
+            return _layout({name: declared_reader(one, modes) for name, one in types.items()}, None)
         readers: dict[str, Reader] = {}
         columns = []
         for name, one in schema.fields.items():
@@ -413,7 +417,7 @@ class Decoder:
                 raise MalformedInputError(
                     f"the schema of column {printable(name)} {exc}", where=f"table {table}"
                 ) from None
-        return _Layout(readers, {}, RowType(tuple(columns)))
+        return _layout(readers, RowType(tuple(columns)))
 
 
 def image_text(image: Image | None) -> str | None:
@@ -425,6 +429,11 @@ def _dump_image(image: Image) -> str:
     import orjson
 
     return orjson.dumps(image).decode()
+
+
+def _layout(readers: Mapping[str, Reader], row_type: RowType | None) -> _Layout:
+    to_convert = tuple((name, read) for name, read in readers.items() if read is not text_itself)
+    return _Layout(readers, to_convert, row_type)
 
 
 def _is_tombstone(record: Record) -> bool:

@@ -96,8 +96,8 @@ class Envelope(NamedTuple):
     """
 
     glance: Glance
-    before: Mapping[str, Any] | None
-    after: Mapping[str, Any] | None
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
     row_schema: ConnectSchema | None
     ts_us: int | None
 

@@ -97,7 +97,14 @@ def _load(raw: bytes, *, exact: bool) -> Any:
         # A number may be too large for it; if that is all, the caller comes back for an exact one.
         _load_exactly(raw)
         raise InexactError from None
-    if type(value) is dict and (members := _members(raw)) != _count(value, 2) and members != _count(value, _DEEPEST):
+    if type(value) is not dict:
+        return value
+    members = raw.count(b'":') - raw.count(b'\\":')
+    expected = len(value)
+    for one in value.values():
+        if type(one) is dict:
+            expected += len(one)
+    if members != expected and members != _count(value, _DEEPEST):
         # More quotes before colons than members: most likely a text that holds such a pair.
         json.loads(raw, object_pairs_hook=_distinct, parse_int=_whole)
     return value
@@ -114,16 +121,12 @@ def _load_exactly(raw: bytes) -> Any:
     return value
 
 
-def _members(raw: bytes) -> int:
-    return raw.count(b'":') - raw.count(b'\\":')
-
-
 def _count(value: dict[str, Any] | list[Any], depth: int) -> int:
-    """Count the members of all objects, down to a depth; lists lie deeper than 2 in an envelope."""
+    """Count the members of all objects, down to a depth."""
     total = len(value) if type(value) is dict else 0
     if depth > 1:
         for one in value.values() if type(value) is dict else value:
-            if type(one) is dict or (type(one) is list and depth > 2):
+            if type(one) is dict or type(one) is list:
                 total += _count(one, depth - 1)
     return total
 

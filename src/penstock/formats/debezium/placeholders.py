@@ -34,7 +34,15 @@ class Placeholder:
 
     def may_be_in(self, raw: bytes) -> bool:
         """Whether a JSON message may hold the placeholder; False is certain, for messages as Connect writes them."""
-        return self._numbers in raw or any(needle in raw for needle in self._needles)
+        text, encoded, url_safe, digits, as_uuid = self._needles
+        return (
+            text in raw
+            or encoded in raw
+            or digits in raw
+            or as_uuid in raw
+            or self._numbers in raw
+            or (url_safe != encoded and url_safe in raw)
+        )
 
     def stands_for(self, value: Any) -> bool:
         """Whether a value of a row, as the parser left it, is the placeholder in one of its forms."""

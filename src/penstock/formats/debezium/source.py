@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 import orjson
@@ -71,25 +72,19 @@ def read_source(block: Mapping[str, Any]) -> Source:
         SourceError: A field has a value that it never has.
     """
     connector = block.get("connector") or _connector_of(block)
-    database = block.get("db") or ""
-    schema, table = block.get("schema"), block.get("table")
-    if not all(type(text) is str or text is None for text in (connector, database, schema, table, block.get("name"))):
-        raise SourceError("has a name that is no text")
-    name = collection = None
-    if table:
-        if connector in ("mysql", "mariadb"):
-            name, collection = TableName(database, table), f"{database}.{table}"
-        else:
-            name = TableName(schema or "", table)
-            collection = f"{schema}.{table}" if connector == "postgresql" else f"{database}.{schema}.{table}"
+    get = block.get
+    try:
+        name, database, table, collection = _named(connector, get("name"), get("db"), get("schema"), get("table"))
+    except TypeError:
+        raise SourceError("has a name that is no text") from None
     snapshot = _snapshot(block.get("snapshot"))
     places = _PLACES.get(connector, _nowhere)(block, bool(snapshot))
     return Source(
         connector=connector,
-        name=block.get("name") or "",
+        name=name,
         database=database,
-        table=name,
-        collection=collection or "",
+        table=table,
+        collection=collection,
         snapshot=snapshot,
         ts_us=_time_us(block),
         txn=places.txn,
@@ -120,6 +115,28 @@ def table_of(name: str, prefix: str) -> TableName | None:
     return TableName(parts[-2], parts[-1]) if len(parts) in (2, 3) and rest != name and all(parts) else None
 
 
+@lru_cache(65536)
+def _named(
+    connector: str, name: str | None, database: str | None, schema: str | None, table: str | None
+) -> tuple[str, str, TableName | None, str]:
+    """Return prefix, database, table, and how END calls the table; raises `TypeError` for names that are no texts."""
+    name, database, schema, table = (_name(one) for one in (name, database, schema, table))
+    if not isinstance(connector, str):
+        raise TypeError
+    if not table:
+        return name, database, None, ""
+    if connector in ("mysql", "mariadb"):
+        return name, database, TableName(database, table), f"{database}.{table}"
+    collection = f"{schema}.{table}" if connector == "postgresql" else f"{database}.{schema}.{table}"
+    return name, database, TableName(schema, table), collection
+
+
+def _name(given: object) -> str:
+    if not isinstance(given, str | None):
+        raise TypeError
+    return given or ""
+
+
 def _connector_of(block: Mapping[str, Any]) -> str:
     """Tell the connector of a block that does not name it by the fields that only one of them has."""
     for field, connector in _ONLY_IN.items():
@@ -130,7 +147,7 @@ def _connector_of(block: Mapping[str, Any]) -> str:
 
 def _snapshot(mark: object) -> str:
     # A converter that leaves defaults alone writes null for a change; versions before 0.10 write a boolean.
-    if mark is None or mark is False:
+    if mark == "false" or mark is None or mark is False:
         return ""
     if mark is True:
         return "true"
@@ -141,6 +158,8 @@ def _snapshot(mark: object) -> str:
 
 
 def _time_us(block: Mapping[str, Any]) -> int | None:
+    if type(given := block.get("ts_us")) is int:
+        return given
     for field, factor, divisor in (
         ("ts_us", 1, 1),
         ("ts_ns", 1, 1000),

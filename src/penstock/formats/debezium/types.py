@@ -96,7 +96,7 @@ def reader_of(schema: ConnectSchema, declared: LogicalType | None = None, modes:
         return make[1](schema)
     match schema.type:
         case "string":
-            return declared_reader(declared, modes or Modes()) if declared is not None else _string
+            return declared_reader(declared, modes or Modes()) if declared is not None else text_itself
         case "boolean":
             return _boolean
         case "int8" | "int16" | "int32" | "int64":
@@ -151,7 +151,7 @@ def declared_reader(declared: LogicalType | None, modes: Modes) -> Reader:
         case Kind.ARRAY:
             return _declared_array(declared.element, modes)
         case Kind.STRING | Kind.ENUM | Kind.UUID | Kind.XML:
-            return _string
+            return text_itself
         case Kind.JSON | Kind.OTHER:
             return as_it_stands
 
@@ -223,7 +223,8 @@ def decimal_text(unscaled: int, scale: int) -> str:
     return f"{'-' if unscaled < 0 else ''}{digits[:-scale]}.{digits[-scale:]}"
 
 
-def _string(value: Any) -> str:
+def text_itself(value: Any) -> str:
+    """Return a value that is canonical text as it comes."""
     if type(value) is str:
         return value
     raise UnfitError("is not a text")
@@ -727,13 +728,13 @@ _LOGICAL: Mapping[str, tuple[str, Callable[[ConnectSchema], Reader]]] = {
     _TIME + "StructuredZonedTimestamp": ("struct", _plain(_structured_instant)),
     _TIME + "StructuredDuration": ("struct", _plain(_structured_duration)),
     _DATA + "Bits": ("bytes", _bits),
-    _DATA + "Json": ("string", _plain(_string)),
-    _DATA + "Xml": ("string", _plain(_string)),
-    _DATA + "Uuid": ("string", _plain(_string)),
-    _DATA + "Ltree": ("string", _plain(_string)),
-    _DATA + "Tsvector": ("string", _plain(_string)),
-    _DATA + "Enum": ("string", _plain(_string)),
-    _DATA + "EnumSet": ("string", _plain(_string)),
+    _DATA + "Json": ("string", _plain(text_itself)),
+    _DATA + "Xml": ("string", _plain(text_itself)),
+    _DATA + "Uuid": ("string", _plain(text_itself)),
+    _DATA + "Ltree": ("string", _plain(text_itself)),
+    _DATA + "Tsvector": ("string", _plain(text_itself)),
+    _DATA + "Enum": ("string", _plain(text_itself)),
+    _DATA + "EnumSet": ("string", _plain(text_itself)),
     _DATA + "VariableScaleDecimal": ("struct", _plain(_variable_scale)),
     _DATA + "geometry.Point": ("struct", _plain(_point)),
     _DATA + "geometry.Geometry": ("struct", _plain(_geometry)),
