@@ -25,6 +25,8 @@ from tests.formats.debezium.events import envelope, node, record, struct, text, 
 T, D, C = "io.debezium.time.", "io.debezium.data.", "org.apache.kafka.connect.data."
 DECIMAL = node("bytes", C + "Decimal", parameters={"scale": "2"})
 
+ARRAY = r'{"a b","c\"\\","","null"}'
+
 TYPED: list[tuple[dict[str, Any], Any, str | None]] = [
     (node("int8"), -128, "-128"),
     (node("int64"), -(2**63), "-9223372036854775808"),
@@ -61,6 +63,9 @@ TYPED: list[tuple[dict[str, Any], Any, str | None]] = [
     (node("int64", T + "MicroTimestamp"), 1709214359100000, "2024-02-29T13:45:59.100000"),
     (node("int64", T + "MicroTimestamp"), 9223372036825200000, "infinity"),
     (node("int64", T + "MicroTimestamp"), -9223372036832400000, "-infinity"),
+    (node("int64", T + "MicroTimestamp"), 9223372036825200, "2262-04-11T23:47:16.825200"),
+    (node("int64", T + "Timestamp"), 9223372036825200, "infinity"),
+    (node("int64", C + "Timestamp"), -9223372036832400, "-infinity"),
     (node("int64", T + "MicroTimestamp"), -63517824000000000, "0044-03-15T00:00:00.000000 BC"),
     (node("int64", T + "MicroTimestamp"), 253402300800000000, "10000-01-01T00:00:00.000000"),
     (node("int64", T + "NanoTimestamp"), 1709214359123456789, "2024-02-29T13:45:59.123456789"),
@@ -84,7 +89,15 @@ TYPED: list[tuple[dict[str, Any], Any, str | None]] = [
     (node("string", T + "IsoTime"), "13:45:59.123Z", "13:45:59.123000"),
     (node("string", T + "IsoTimestamp"), "2024-02-29T13:45:59.1Z", "2024-02-29T13:45:59.100000"),
     (node("bytes", D + "Bits", parameters={"length": "9"}), "VQE=", "101010101"),
-    (node("bytes", D + "Bits", parameters={"length": "2147483647"}), "VQE=", "0000000101010101"),
+    (node("bytes", D + "Bits", parameters={"length": "2147483647"}), "VQE=", "101010101"),
+    (node("bytes", D + "Bits", parameters={"length": "9"}), "", "000000000"),
+    (node("bytes", D + "Bits", parameters={"length": "33"}), "AQ==", "0" * 32 + "1"),
+    (
+        node("bytes", D + "Bits", parameters={"length": "20", "__debezium.source.column.type": "VARBIT"}),
+        "AQ==",
+        "1",
+    ),
+    (node("float"), 3.4028235e38, "3.4028235e+38"),
     (node("string", D + "Json"), '{"b": null}', '{"b": null}'),
     (node("string", D + "Enum", parameters={"allowed": "sad,meh,ok,happy"}), "meh", "meh"),
     (node("string", D + "EnumSet", parameters={"allowed": "a,b,c"}), "a,b", "a,b"),
@@ -239,7 +252,10 @@ def test_without_schema_and_description_nothing_is_guessed(raw: bytes, expected:
         (LogicalType(Kind.BITS, size=1), Modes(), True, "1"),
         (LogicalType(Kind.INTEGER, size=64), Modes(), 7, "7"),
         (LogicalType(Kind.FLOAT, size=64), Modes(), 1e7, "10000000"),
-        (LogicalType(Kind.ARRAY, element=LogicalType(Kind.DATE)), Modes(), [19782, None], '["2024-02-29",null]'),
+        (LogicalType(Kind.ARRAY, element=LogicalType(Kind.DATE)), Modes(), [19782, None], "{2024-02-29,NULL}"),
+        (LogicalType(Kind.ARRAY, element=LogicalType(Kind.STRING)), Modes(), ["a b", 'c"\\', "", "null"], ARRAY),
+        (LogicalType(Kind.ARRAY, element=LogicalType(Kind.BINARY)), Modes(), ["AQ=="], '{"\\\\x01"}'),
+        (LogicalType(Kind.ARRAY, element=LogicalType(Kind.INTEGER, size=32)), Modes(), [[1], [2]], "{{1},{2}}"),
         (LogicalType(Kind.JSON), Modes(), '{"b": null}', '{"b": null}'),
         (
             LogicalType(Kind.UUID),
@@ -276,6 +292,36 @@ def test_a_schema_that_says_string_leaves_the_type_to_the_description() -> None:
         declared={TableName("public", "t"): {"v": LogicalType(Kind.DECIMAL, scale=2)}}, modes=Modes(decimal="string")
     )
     assert value_of(node("string"), b'"NEGATIVE_INFINITY"', settings=settings) == "-Infinity"
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "value", "expected"),
+    [
+        (node("boolean"), LogicalType(Kind.BITS, size=1), True, "1"),
+        (node("bytes"), LogicalType(Kind.OTHER, name="line"), "ezEuMCwyLjAsMy4wfQ==", "{1.0,2.0,3.0}"),
+        ({**node("array"), "items": node("int32")}, LogicalType(Kind.ARRAY), [1, None], "{1,NULL}"),
+        ({**node("array"), "items": DECIMAL}, LogicalType(Kind.ARRAY), ["gA=="], "{-1.28}"),
+        ({**node("array"), "items": node("bytes")}, LogicalType(Kind.ARRAY), ["AQ=="], '{"\\\\x01"}'),
+        (node("int64", T + "NanoTimestamp"), LogicalType(Kind.TIMESTAMP, size=6), 1000, "1970-01-01T00:00:00.000001"),
+        (
+            node("int64", T + "NanoTimestamp"),
+            LogicalType(Kind.TIMESTAMP, size=6),
+            1001,
+            "1970-01-01T00:00:00.000001001",
+        ),
+        (node("int64", T + "NanoTime"), LogicalType(Kind.TIME, size=3), 10**9, "00:00:01.000000"),
+    ],
+)
+def test_a_description_says_how_what_a_schema_types_is_written(
+    column: Any, kind: LogicalType, value: Any, expected: str
+) -> None:
+    settings = Settings(declared={TableName("public", "t"): {"v": kind}})
+    assert value_of(column, value, settings=settings) == expected
+
+
+def test_arrays_are_written_as_postgresql_writes_them_if_that_is_wanted() -> None:
+    column = {**node("array"), "items": node("string")}
+    assert value_of(column, ["a b", None], settings=Settings(modes=Modes(arrays="postgres"))) == '{"a b",NULL}'
 
 
 @pytest.mark.parametrize(

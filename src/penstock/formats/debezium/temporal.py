@@ -17,10 +17,14 @@ _EPOCH = datetime(1970, 1, 1)
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_800_000_000
 
 _INFINITIES = {
-    9_223_372_036_825_200_000: "infinity",
-    -9_223_372_036_832_400_000: "-infinity",
+    (9_223_372_036_825_200, 3): "infinity",
+    (-9_223_372_036_832_400, 3): "-infinity",
+    (9_223_372_036_825_200_000, 6): "infinity",
+    (-9_223_372_036_832_400_000, 6): "-infinity",
+    (2**63 - 1, 9): "infinity",
+    (-(2**63), 9): "-infinity",
 }
-"""What PostgreSQL's driver makes of them, in whatever unit the column is."""
+"""What Debezium makes of PostgreSQL's infinite timestamps, by the digits of the unit."""
 
 _DATE = r"([+-]?\d{4,9})-(\d\d)-(\d\d)"
 _TIME = r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?"
@@ -72,10 +76,8 @@ def timestamp_text(value: int, digits: int) -> str:
         us = value * 10 ** (6 - digits)
         if _FIRST_US <= us < _LAST_US:
             return (_EPOCH + timedelta(microseconds=us)).isoformat(timespec="microseconds")
-    if value in _INFINITIES:
-        return _INFINITIES[value]
-    if digits == 9 and value in (2**63 - 1, -(2**63)):
-        return "infinity" if value > 0 else "-infinity"
+    if (end := _INFINITIES.get((value, digits))) is not None:
+        return end
     days, rest = divmod(value, 86_400 * 10**digits)
     date, era = _split_era(date_text(days))
     return f"{date}T{time_text(rest, digits)}{era}"

@@ -28,6 +28,8 @@ Reader: TypeAlias = Callable[[Any], str]
 _PLAIN_NUMBER = re.compile(r"-?\d+(?:\.\d+)?", re.ASCII)
 _WHOLE = re.compile(r"-?\d{1,20}", re.ASCII)
 _ANY_NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,6})?", re.ASCII)
+_NO_NANOS = re.compile(r"(\.\d{6})000(?!\d)", re.ASCII)
+_PLAIN_ITEM = re.compile(r"[^\s{}\",\\]+")
 _HEX = re.compile(r"(?:[0-9a-fA-F]{2})*", re.ASCII)
 
 _NOT_A_NUMBER = {
@@ -45,6 +47,9 @@ _MOST_DIGITS = 200_000
 
 _PLAIN_INT_BITS = 14_000
 """Python refuses to write larger ints, by default, unless they go through a decimal."""
+
+_MOST_BITS = 83_886_080
+"""The longest bit string of PostgreSQL; a type without a limit says the largest int."""
 
 _BITS_OF = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
@@ -74,6 +79,8 @@ class Modes:
         decimal: `decimal.handling.mode`.
         time: `time.precision.mode`; `adaptive_time_microseconds` is what MySQL means by adaptive.
         binary: `binary.handling.mode`.
+        arrays: How they are written, no option of the connector's: as JSON text, or as PostgreSQL writes them, which
+            is also how a column that is known to be an array gets them.
     """
 
     decimal: Literal["precise", "double", "string"] = "precise"
@@ -81,6 +88,7 @@ class Modes:
         "adaptive"
     )
     binary: Literal["bytes", "base64", "base64-url-safe", "hex"] = "bytes"
+    arrays: Literal["json", "postgres"] = "json"
 
 
 def reader_of(schema: ConnectSchema, declared: LogicalType | None = None, modes: Modes | None = None) -> Reader:
@@ -93,12 +101,15 @@ def reader_of(schema: ConnectSchema, declared: LogicalType | None = None, modes:
         ValueError: A logical type lacks a parameter; the text goes on from "column c ...".
     """
     if (make := _LOGICAL.get(schema.name or "")) is not None and make[0] == schema.type:
-        return make[1](schema)
+        read = make[1](schema)
+        is_finer = declared is not None and declared.size is not None and declared.size <= 6
+        return _shortened(read) if is_finer and schema.name in _NANOS else read
     match schema.type:
         case "string":
             return declared_reader(declared, modes or Modes()) if declared is not None else text_itself
         case "boolean":
-            return _boolean
+            # A single bit comes as a boolean.
+            return _declared_bits(1) if declared is not None and declared.kind is Kind.BITS else _boolean
         case "int8" | "int16" | "int32" | "int64":
             return _integer(_BITS_OF[schema.type])
         case "double":
@@ -106,7 +117,10 @@ def reader_of(schema: ConnectSchema, declared: LogicalType | None = None, modes:
         case "float":
             return float32_text
         case "bytes":
-            return base64_text
+            # With include.unknown.datatypes, a type that the connector does not know comes as the bytes of its text.
+            return _utf8 if declared is not None and declared.kind is Kind.OTHER else base64_text
+        case "array" if schema.items is not None and _is_array(declared, modes):
+            return _literal_of(reader_of(schema.items, declared and declared.element, modes), _is_bytes(schema.items))
         case _:
             element = _element_of(schema)
             return lambda value: _json(element(value))
@@ -149,7 +163,8 @@ def declared_reader(declared: LogicalType | None, modes: Modes) -> Reader:
         case Kind.INTERVAL:
             return _either(lambda n: temporal.span_text(n, 6), temporal.duration_text)
         case Kind.ARRAY:
-            return _declared_array(declared.element, modes)
+            is_binary = declared.element is not None and declared.element.kind is Kind.BINARY
+            return _literal_of(declared_reader(declared.element, modes), is_binary)
         case Kind.STRING | Kind.ENUM | Kind.UUID | Kind.XML:
             return text_itself
         case Kind.JSON | Kind.OTHER:
@@ -290,13 +305,13 @@ def _shortest32(value: float) -> str:
         raise UnfitError("does not fit into a float of 32 bits") from None
     for digits in range(1, 10):
         text = f"{rounded:.{digits}g}"
-        # Rounded up, the largest floats are too large.
-        if abs(float(text)) <= _MAX32 and struct.unpack("f", struct.pack("f", float(text)))[0] == rounded:
-            return repr(float(text))
+        try:
+            if struct.unpack("f", struct.pack("f", float(text)))[0] == rounded:
+                return repr(float(text))
+        except OverflowError:
+            # Rounded up, the largest floats are too large.
+            continue
     return repr(rounded)
-
-
-_MAX32: float = struct.unpack("f", b"\xff\xff\x7f\x7f")[0]
 
 
 def _bytes(value: Any) -> bytes:
@@ -359,6 +374,8 @@ def _decimal(schema: ConnectSchema) -> Reader:
         text = _number_text(value)
         if text is None:
             raise UnfitError("is not a decimal")
+        if scale in _PADDED_SCALES and not (parts := text.partition("."))[2].strip("0"):
+            return parts[0]
         return text
 
     return read
@@ -395,20 +412,23 @@ def _variable_scale(value: Any) -> str:
 
 
 def _bit_string(data: bytes, length: int | None) -> str:
-    """Write bits as 0 and 1, the highest first; they come in little-endian bytes."""
-    most = 8 * len(data)
-    # A bit string without a limit says the largest int.
-    wanted = most if length is None or length > most else length
-    digits = f"{int.from_bytes(data, 'little'):b}" if data else ""
-    if digits == "0":
-        digits = ""
-    if len(digits) > wanted:
+    """Write bits as 0 and 1, the highest first.
+
+    They come in little-endian bytes without those that are zero at the end, so that nothing but the type tells how many
+    there are. Where it has no fixed length, zeros at the front are lost.
+    """
+    digits = f"{int.from_bytes(data, 'little'):b}" if any(data) else ""
+    if length is None or length > _MOST_BITS:
+        return digits
+    if len(digits) > length:
         raise UnfitError("has more bits than its type")
-    return digits.rjust(wanted, "0")
+    return digits.rjust(length, "0")
 
 
 def _bits(schema: ConnectSchema) -> Reader:
     length = _whole(schema.parameters["length"], "bits without a length") if "length" in schema.parameters else None
+    if schema.parameters.get("__debezium.source.column.type") == "VARBIT":
+        length = None
     return lambda value: _bit_string(_bytes(value), length)
 
 
@@ -481,22 +501,45 @@ def _unit(mode: str, digits: int, *, is_time: bool) -> int:
             return 3 if digits <= 3 else 6 if digits <= 6 else 9
 
 
-def _declared_array(element: LogicalType | None, modes: Modes) -> Reader:
-    read = declared_reader(element, modes)
-    is_plain = element is not None and element.kind in (Kind.BOOLEAN, Kind.INTEGER)
+def _is_array(declared: LogicalType | None, modes: Modes | None) -> bool:
+    return (declared is not None and declared.kind is Kind.ARRAY) or (modes is not None and modes.arrays == "postgres")
 
-    def item(value: Any) -> Any:
-        if value is None or isinstance(value, list):
-            return value and [item(one) for one in value]
-        text = read(value)
-        return value if is_plain else text
+
+def _is_bytes(schema: ConnectSchema) -> bool:
+    return schema.type == "bytes" and schema.name is None
+
+
+def _literal_of(read: Reader, is_binary: bool) -> Reader:
+    """Make the reader of an array that PostgreSQL reads: `{1,NULL,"a b"}`."""
+
+    def item(value: Any) -> str:
+        if value is None:
+            return "NULL"
+        if isinstance(value, list):
+            return f"{{{','.join(map(item, value))}}}"
+        text = f"\\x{_bytes(read(value)).hex()}" if is_binary else read(value)
+        if _PLAIN_ITEM.fullmatch(text) and text.upper() != "NULL":
+            return text
+        return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
     def read_array(value: Any) -> str:
         if not isinstance(value, list):
             raise UnfitError("is not an array")
-        return _json([item(one) for one in value])
+        return item(value)
 
-    return as_it_stands if element is None else read_array
+    return read_array
+
+
+def _utf8(value: Any) -> str:
+    try:
+        return _bytes(value).decode()
+    except UnicodeDecodeError:
+        raise UnfitError("is not text, although its column is") from None
+
+
+def _shortened(read: Reader) -> Reader:
+    """Leave nanoseconds out that are zero, for a column that has none."""
+    return lambda value: _NO_NANOS.sub(r"\1", read(value))
 
 
 def _element_of(schema: ConnectSchema) -> Callable[[Any], Any]:
@@ -743,6 +786,9 @@ _LOGICAL: Mapping[str, tuple[str, Callable[[ConnectSchema], Reader]]] = {
     _DATA + "DoubleVector": ("array", _plain(_vector)),
 }
 """For each logical type, of which Connect type it is, and what makes its reader."""
+
+
+_NANOS = frozenset({_TIME + "NanoTime", _TIME + "NanoTimestamp"})
 
 
 def _kind(kind: Kind, size: int | None = None, name: str = "") -> Callable[[ConnectSchema], LogicalType]:
