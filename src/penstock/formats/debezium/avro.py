@@ -27,6 +27,8 @@ SchemaId: TypeAlias = int | str
 
 KEY_ID, VALUE_ID = "__key_schema_id", "__value_schema_id"
 
+_NO_SCHEMA = (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType)
+
 _MAGIC_ID, _MAGIC_GUID = 0, 1
 _DEEPEST = 64
 
@@ -119,7 +121,7 @@ class _AvroSchema:
             _ = self.connect
         except MalformedInputError as exc:
             raise MalformedInputError(exc.what, where=where) from None
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, fastavro.schema.UnknownType):
+        except (*_NO_SCHEMA, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise MalformedInputError("the text of a registered schema is not an Avro schema", where=where) from None
 
     @cached_property

@@ -313,7 +313,9 @@ class Decoder:
                 f"the {'key' if is_key else 'value'} of a record {exc}", where=record.where
             ) from None
         except MalformedInputError as exc:
-            raise (exc if exc.where == record.where else MalformedInputError(exc.what, where=record.where)) from None
+            if exc.where.startswith(record.where):
+                raise
+            raise MalformedInputError(exc.what, where=record.where, do=exc.do) from None
 
     def _envelope(self, record: Record, message: Message) -> Envelope | Boundary | Passed:
         try:
