@@ -1,0 +1,392 @@
+"""Values of every logical type, as they stand in events, are the canonical text of what the database held."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct as binary
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.change import TableName
+from penstock.errors import MalformedInputError
+from penstock.formats.debezium import temporal
+from penstock.formats.debezium.decode import DataEvent, Decoder, Settings
+from penstock.formats.debezium.logical import Kind, LogicalType
+from penstock.formats.debezium.schema import ConnectSchema
+from penstock.formats.debezium.types import Modes, decimal_text, float32_text, float_text, logical_of
+from tests.formats.debezium.events import envelope, node, record, struct, text, with_schema
+
+T, D, C = "io.debezium.time.", "io.debezium.data.", "org.apache.kafka.connect.data."
+DECIMAL = node("bytes", C + "Decimal", parameters={"scale": "2"})
+
+ARRAY = r'{"a b","c\"\\","","null"}'
+
+TYPED: list[tuple[dict[str, Any], Any, str | None]] = [
+    (node("int8"), -128, "-128"),
+    (node("int64"), -(2**63), "-9223372036854775808"),
+    (node("boolean"), True, "true"),
+    (node("boolean"), 0, "false"),
+    (node("string"), "", ""),
+    (node("string"), "😀\u0001/\u007f", "😀\u0001/\u007f"),
+    (node("string"), None, None),
+    (node("bytes"), "3q2+7wA=", "3q2+7wA="),
+    (node("bytes"), "", ""),
+    (DECIMAL, "gA==", "-1.28"),
+    (DECIMAL, "/4A=", "-1.28"),
+    (DECIMAL, "AA==", "0.00"),
+    (DECIMAL, "/w==", "-0.01"),
+    (DECIMAL, "AJiWfw==", "99999.99"),
+    (node("bytes", C + "Decimal", parameters={"scale": "0"}), "A+w=", "1004"),
+    (node("bytes", C + "Decimal", parameters={"scale": "0"}), "J+QbMka+ybFnmhVO", "12345678901234567890012345678"),
+    (node("bytes", C + "Decimal", parameters={"scale": "-3"}), "BQ==", "5000"),
+    (
+        struct([("scale", "int32"), ("value", "bytes")], D + "VariableScaleDecimal"),
+        {"scale": 1, "value": "Hw=="},
+        "3.1",
+    ),
+    (node("int32", T + "Date"), 19782, "2024-02-29"),
+    (node("int32", T + "Date"), -735160, "0044-03-15 BC"),
+    (node("int32", C + "Date"), 2932897, "10000-01-01"),
+    (node("int32", T + "Time"), 86400000, "24:00:00.000000"),
+    (node("int32", C + "Time"), 1, "00:00:00.001000"),
+    (node("int64", T + "MicroTime"), 49559123456, "13:45:59.123456"),
+    (node("int64", T + "MicroTime"), -3020399000000, "-838:59:59.000000"),
+    (node("int64", T + "NanoTime"), 49559123456789, "13:45:59.123456789"),
+    (node("int64", T + "Timestamp"), 1709214359120, "2024-02-29T13:45:59.120000"),
+    (node("int64", C + "Timestamp"), -1, "1969-12-31T23:59:59.999000"),
+    (node("int64", T + "MicroTimestamp"), 1709214359100000, "2024-02-29T13:45:59.100000"),
+    (node("int64", T + "MicroTimestamp"), 9223372036825200000, "infinity"),
+    (node("int64", T + "MicroTimestamp"), -9223372036832400000, "-infinity"),
+    (node("int64", T + "MicroTimestamp"), 9223372036825200, "2262-04-11T23:47:16.825200"),
+    (node("int64", T + "Timestamp"), 9223372036825200, "infinity"),
+    (node("int64", C + "Timestamp"), -9223372036832400, "-infinity"),
+    (node("int64", T + "MicroTimestamp"), -63517824000000000, "0044-03-15T00:00:00.000000 BC"),
+    (node("int64", T + "MicroTimestamp"), 253402300800000000, "10000-01-01T00:00:00.000000"),
+    (node("int64", T + "NanoTimestamp"), 1709214359123456789, "2024-02-29T13:45:59.123456789"),
+    (node("int64", T + "NanoTimestamp"), 2**63 - 1, "infinity"),
+    (node("string", T + "ZonedTimestamp"), "2024-02-29T11:45:59.100000Z", "2024-02-29T11:45:59.100000+00:00"),
+    (node("string", T + "ZonedTimestamp"), "2024-02-29T11:45:59Z", "2024-02-29T11:45:59.000000+00:00"),
+    (node("string", T + "ZonedTimestamp"), "2024-02-29T13:45:59+02:00", "2024-02-29T11:45:59.000000+00:00"),
+    (node("string", T + "ZonedTimestamp"), "2024-01-01T00:30:00.5+05:30", "2023-12-31T19:00:00.500000+00:00"),
+    (node("string", T + "ZonedTimestamp"), "infinity", "infinity"),
+    (node("string", T + "ZonedTimestamp"), "-0043-03-15T00:00:00.000000Z", "0044-03-15T00:00:00.000000+00:00 BC"),
+    (node("string", T + "ZonedTimestamp"), "+12024-01-01T00:00:00Z", "12024-01-01T00:00:00.000000+00:00"),
+    (node("string", T + "ZonedTime"), "11:45:59.123456Z", "11:45:59.123456+00:00"),
+    (node("string", T + "ZonedTime"), "11:45:59+05:30", "11:45:59.000000+05:30"),
+    (node("int32", T + "Year"), 2024, "2024"),
+    (node("int64", T + "MicroDuration"), 37091106780000, "PT10303H5M6.78S"),
+    (node("int64", T + "NanoDuration"), -1500000000, "PT-1.5S"),
+    (node("string", T + "Interval"), "P1Y2M3DT4H5M6.78S", "P1Y2M3DT4H5M6.78S"),
+    (node("string", T + "Interval"), "P0Y0M-3DT0H0M-0.5S", "P-3DT-0.5S"),
+    (node("string", T + "Interval"), "P0Y0M0DT0H0M0S", "PT0S"),
+    (node("string", T + "IsoDate"), "2024-02-29Z", "2024-02-29"),
+    (node("string", T + "IsoTime"), "13:45:59.123Z", "13:45:59.123000"),
+    (node("string", T + "IsoTimestamp"), "2024-02-29T13:45:59.1Z", "2024-02-29T13:45:59.100000"),
+    (node("bytes", D + "Bits", parameters={"length": "9"}), "VQE=", "101010101"),
+    (node("bytes", D + "Bits", parameters={"length": "2147483647"}), "VQE=", "101010101"),
+    (node("bytes", D + "Bits", parameters={"length": "9"}), "", "000000000"),
+    (node("bytes", D + "Bits", parameters={"length": "33"}), "AQ==", "0" * 32 + "1"),
+    (
+        node("bytes", D + "Bits", parameters={"length": "20", "__debezium.source.column.type": "VARBIT"}),
+        "AQ==",
+        "1",
+    ),
+    (node("float"), 3.4028235e38, "3.4028235e+38"),
+    (node("string", D + "Json"), '{"b": null}', '{"b": null}'),
+    (node("string", D + "Enum", parameters={"allowed": "sad,meh,ok,happy"}), "meh", "meh"),
+    (node("string", D + "EnumSet", parameters={"allowed": "a,b,c"}), "a,b", "a,b"),
+    (node("double"), 1.0e23, "1e+23"),
+    (node("double"), "NaN", "NaN"),
+    (node("float"), "Infinity", "Infinity"),
+    (node("float"), 0.1, "0.1"),
+    (node("double"), 100.0, "100"),
+    (node("double"), 5, "5"),
+    ({**node("map"), "keys": node("string"), "values": node("string")}, {"a": "1", "b": None}, '{"a":"1","b":null}'),
+    ({**node("map"), "keys": node("int32"), "values": node("string")}, [[7, "z"]], '{"7":"z"}'),
+    ({**node("array"), "items": node("int32")}, [1, None, 3], "[1,null,3]"),
+    ({**node("array"), "items": node("string")}, ["a", 'b"', None], '["a","b\\"",null]'),
+    ({**node("array"), "items": node("int32", T + "Date")}, [19782], '["2024-02-29"]'),
+    ({**node("array"), "items": DECIMAL}, ["gA=="], '["-1.28"]'),
+    (struct([("x", "double"), ("y", "double")], D + "geometry.Point"), {"x": 1.5, "y": -2.0}, "(1.5,-2)"),
+    (
+        struct([("wkb", "bytes"), ("srid", "int32")], D + "geometry.Geometry"),
+        {"wkb": "AQEAAAAAAAAAAAD4PwAAAAAAAADA", "srid": 4326},
+        "0101000020E6100000000000000000F83F00000000000000C0",
+    ),
+    (
+        struct([("year", "int32"), ("month", "int8"), ("day", "int8")], T + "StructuredDate"),
+        {"year": 2024, "month": 2, "day": 29, "specialValue": None},
+        "2024-02-29",
+    ),
+    (
+        struct([("year", "int32"), ("offsetSeconds", "int32")], T + "StructuredZonedTimestamp"),
+        {
+            "year": 2024,
+            "month": 2,
+            "day": 29,
+            "hour": 13,
+            "minute": 45,
+            "second": 59,
+            "nanos": 0,
+            "offsetSeconds": 7200,
+        },
+        "2024-02-29T11:45:59.000000+00:00",
+    ),
+]
+
+
+def value_of(column: Any, value: Any, *, settings: Settings | None = None) -> str | None:
+    """What an insert of one column decodes to; the payload is taken as JSON text if it is a text of bytes."""
+    payload = text(envelope("c", after={"v": "?"})).replace(b'"?"', value if isinstance(value, bytes) else text(value))
+    raw = with_schema({}, {"v": column}).replace(b'"payload":{}', b'"payload":' + payload) if column else payload
+    event = Decoder(settings).decode(record(raw))
+    assert isinstance(event, DataEvent)
+    assert event.after is not None
+    return event.after["v"]
+
+
+@pytest.mark.parametrize(("column", "value", "expected"), TYPED)
+def test_a_value_with_a_schema_is_canonical_text(column: Any, value: Any, expected: str | None) -> None:
+    assert value_of(column, value) == expected
+
+
+@pytest.mark.parametrize(("column", "value", "expected"), TYPED)
+def test_a_schema_comes_back_as_it_was_written(column: Any, value: Any, expected: str | None) -> None:
+    assert json.dumps(ConnectSchema.from_json(column).to_json()) == json.dumps(_in_order(column))
+
+
+def _in_order(one: Any) -> Any:
+    order = ["type", "items", "keys", "values", "fields", "optional", "name", "version", "parameters", "field"]
+    inner = {key: _in_order(value) for key, value in one.items() if key in ("items", "keys", "values")}
+    fields = {"fields": [_in_order(member) for member in one["fields"]]} if "fields" in one else {}
+    return {key: {**one, **inner, **fields}[key] for key in order if key in one}
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "says"),
+    [
+        (node("int32"), 99999999999, "is not a whole number of 32 bits"),
+        (node("int32"), "abc", "is not a whole number"),
+        (node("int32"), 1.5, "is not a whole number"),
+        (node("int32"), True, "is not a whole number"),
+        (node("int64"), 2**64, "is not a whole number of 64 bits"),
+        (node("int32", T + "Date"), -2147472692, "outside of what databases hold"),
+        (node("int64", T + "Timestamp"), 2**62, "outside of what databases hold"),
+        (node("string", T + "ZonedTimestamp"), "2024-02-31T00:00:00Z", "v"),
+        (node("string", T + "ZonedTimestamp"), "secret", "is not a date and time"),
+        (DECIMAL, "", "without bytes"),
+        (DECIMAL, "se?ret", "is not base64"),
+        (DECIMAL, True, "is not a decimal"),
+        (node("bytes", C + "Decimal"), "AA==", "decimal without a scale"),
+        (node("bytes", D + "Bits", parameters={"length": "1"}), "VQE=", "more bits than its type"),
+        (node("string"), 5, "is not a text"),
+        ({**node("array"), "items": node("int32")}, ["secret"], "is not a whole number"),
+        (struct([("scale", "int32")], D + "VariableScaleDecimal"), {"scale": 10**9, "value": "AA=="}, "with its scale"),
+    ],
+)
+def test_a_value_that_its_column_cannot_hold_is_refused_and_not_shown(column: Any, value: Any, says: str) -> None:
+    with pytest.raises(MalformedInputError, match=says) as refused:
+        value_of(column, value)
+    assert "column v" in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "digits", ["123456789012345678901234567890.10", "-1.28", "0.10", "7", "1E+2", "9" * 5000 + ".5"]
+)
+def test_a_decimal_that_is_a_number_keeps_every_digit(digits: str) -> None:
+    expected = "100" if digits == "1E+2" else digits
+    declared = Settings(declared={TableName("public", "t"): {"v": LogicalType(Kind.DECIMAL, scale=2)}})
+    assert value_of(DECIMAL, digits.encode()) == expected
+    assert value_of(None, digits.encode(), settings=declared) == expected
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (b'"MDk="', "MDk="),
+        (b'"2024-02-29T11:45:59Z"', "2024-02-29T11:45:59Z"),
+        (b"1.50", "1.50"),
+        (b"1E400", "1E400"),
+        (b"123456789012345678901234567890", "123456789012345678901234567890"),
+        (b"true", "true"),
+        (b"19782", "19782"),
+        (b'{"a":[1.50,null]}', '{"a":[1.50,null]}'),
+    ],
+)
+def test_without_schema_and_description_nothing_is_guessed(raw: bytes, expected: str) -> None:
+    assert value_of(None, raw) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "modes", "value", "expected"),
+    [
+        (LogicalType(Kind.DECIMAL, size=10, scale=2), Modes(), "MDk=", "123.45"),
+        (LogicalType(Kind.DECIMAL), Modes(), {"scale": 1, "value": "Hw=="}, "3.1"),
+        (LogicalType(Kind.DECIMAL, scale=2), Modes(decimal="string"), "3.10", "3.10"),
+        (LogicalType(Kind.DECIMAL), Modes(decimal="string"), "POSITIVE_INFINITY", "Infinity"),
+        (LogicalType(Kind.DECIMAL), Modes(decimal="string"), "NAN", "NaN"),
+        (LogicalType(Kind.DECIMAL, scale=2), Modes(decimal="double"), 3.1, "3.1"),
+        (LogicalType(Kind.DATE), Modes(), 19782, "2024-02-29"),
+        (LogicalType(Kind.DATE), Modes(time="isostring"), "2024-02-29Z", "2024-02-29"),
+        (LogicalType(Kind.TIME, size=3), Modes(), 1, "00:00:00.001000"),
+        (LogicalType(Kind.TIME, size=0), Modes(time="adaptive_time_microseconds"), 1, "00:00:00.000001"),
+        (LogicalType(Kind.TIMESTAMP), Modes(), 1, "1970-01-01T00:00:00.000001"),
+        (LogicalType(Kind.TIMESTAMP, size=3), Modes(), 1, "1970-01-01T00:00:00.001000"),
+        (LogicalType(Kind.TIMESTAMP, size=9), Modes(), 1, "1970-01-01T00:00:00.000000001"),
+        (LogicalType(Kind.TIMESTAMP, size=6), Modes(time="connect"), 1, "1970-01-01T00:00:00.001000"),
+        (LogicalType(Kind.TIMESTAMP, size=6), Modes(time="nanoseconds"), 1, "1970-01-01T00:00:00.000000001"),
+        (LogicalType(Kind.TIMESTAMPTZ), Modes(), "2024-02-29T11:45:59Z", "2024-02-29T11:45:59.000000+00:00"),
+        (LogicalType(Kind.INTERVAL), Modes(), 1500000, "PT1.5S"),
+        (LogicalType(Kind.INTERVAL), Modes(), "P0Y0M1DT0H0M0S", "P1D"),
+        (LogicalType(Kind.BINARY), Modes(), "3q2+7wA=", "3q2+7wA="),
+        (LogicalType(Kind.BINARY), Modes(binary="base64-url-safe"), "3q2-7wA=", "3q2+7wA="),
+        (LogicalType(Kind.BINARY), Modes(binary="hex"), "deadbeef00", "3q2+7wA="),
+        (LogicalType(Kind.BITS, size=9), Modes(), "VQE=", "101010101"),
+        (LogicalType(Kind.BITS, size=1), Modes(), True, "1"),
+        (LogicalType(Kind.INTEGER, size=64), Modes(), 7, "7"),
+        (LogicalType(Kind.FLOAT, size=64), Modes(), 1e7, "10000000"),
+        (LogicalType(Kind.ARRAY, element=LogicalType(Kind.DATE)), Modes(), [19782, None], "{2024-02-29,NULL}"),
+        (LogicalType(Kind.ARRAY, element=LogicalType(Kind.STRING)), Modes(), ["a b", 'c"\\', "", "null"], ARRAY),
+        (LogicalType(Kind.ARRAY, element=LogicalType(Kind.BINARY)), Modes(), ["AQ=="], '{"\\\\x01"}'),
+        (LogicalType(Kind.ARRAY, element=LogicalType(Kind.INTEGER, size=32)), Modes(), [[1], [2]], "{{1},{2}}"),
+        (LogicalType(Kind.JSON), Modes(), '{"b": null}', '{"b": null}'),
+        (
+            LogicalType(Kind.UUID),
+            Modes(),
+            "b68a35a7-17ad-35b3-af2a-ae46edb4545a",
+            "b68a35a7-17ad-35b3-af2a-ae46edb4545a",
+        ),
+    ],
+)
+def test_a_description_of_the_table_stands_for_a_schema(
+    kind: LogicalType, modes: Modes, value: Any, expected: str
+) -> None:
+    settings = Settings(declared={TableName("public", "t"): {"v": kind}}, modes=modes)
+    assert value_of(None, text(value), settings=settings) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "says"),
+    [
+        (LogicalType(Kind.DECIMAL), "MDk=", "has the scale"),
+        (LogicalType(Kind.DECIMAL, scale=2), "3.10", "decimal.handling.mode"),
+        (LogicalType(Kind.INTEGER, size=32), 99999999999, "is not a whole number"),
+        (LogicalType(Kind.INTEGER, size=32), "abc", "is not a whole number"),
+        (LogicalType(Kind.DATE), "soon", "is not a date"),
+    ],
+)
+def test_a_value_that_the_described_column_cannot_hold_is_refused(kind: LogicalType, value: Any, says: str) -> None:
+    with pytest.raises(MalformedInputError, match=says):
+        value_of(None, text(value), settings=Settings(declared={TableName("public", "t"): {"v": kind}}))
+
+
+def test_a_schema_that_says_string_leaves_the_type_to_the_description() -> None:
+    settings = Settings(
+        declared={TableName("public", "t"): {"v": LogicalType(Kind.DECIMAL, scale=2)}}, modes=Modes(decimal="string")
+    )
+    assert value_of(node("string"), b'"NEGATIVE_INFINITY"', settings=settings) == "-Infinity"
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "value", "expected"),
+    [
+        (node("boolean"), LogicalType(Kind.BITS, size=1), True, "1"),
+        (node("bytes"), LogicalType(Kind.OTHER, name="line"), "ezEuMCwyLjAsMy4wfQ==", "{1.0,2.0,3.0}"),
+        ({**node("array"), "items": node("int32")}, LogicalType(Kind.ARRAY), [1, None], "{1,NULL}"),
+        ({**node("array"), "items": DECIMAL}, LogicalType(Kind.ARRAY), ["gA=="], "{-1.28}"),
+        ({**node("array"), "items": node("bytes")}, LogicalType(Kind.ARRAY), ["AQ=="], '{"\\\\x01"}'),
+        (node("int64", T + "NanoTimestamp"), LogicalType(Kind.TIMESTAMP, size=6), 1000, "1970-01-01T00:00:00.000001"),
+        (
+            node("int64", T + "NanoTimestamp"),
+            LogicalType(Kind.TIMESTAMP, size=6),
+            1001,
+            "1970-01-01T00:00:00.000001001",
+        ),
+        (node("int64", T + "NanoTime"), LogicalType(Kind.TIME, size=3), 10**9, "00:00:01.000000"),
+    ],
+)
+def test_a_description_says_how_what_a_schema_types_is_written(
+    column: Any, kind: LogicalType, value: Any, expected: str
+) -> None:
+    settings = Settings(declared={TableName("public", "t"): {"v": kind}})
+    assert value_of(column, value, settings=settings) == expected
+
+
+def test_arrays_are_written_as_postgresql_writes_them_if_that_is_wanted() -> None:
+    column = {**node("array"), "items": node("string")}
+    assert value_of(column, ["a b", None], settings=Settings(modes=Modes(arrays="postgres"))) == '{"a b",NULL}'
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        (node("int8"), LogicalType(Kind.INTEGER, size=16)),
+        (
+            node("bytes", C + "Decimal", parameters={"scale": "2", "connect.decimal.precision": "10"}),
+            LogicalType(Kind.DECIMAL, size=10, scale=2),
+        ),
+        (node("bytes", C + "Decimal", parameters={"scale": "2046"}), LogicalType(Kind.DECIMAL)),
+        (node("int64", T + "Timestamp"), LogicalType(Kind.TIMESTAMP, size=3)),
+        (node("string", D + "Enum", parameters={"allowed": "a,b"}), LogicalType(Kind.ENUM, labels=("a", "b"))),
+        ({**node("array"), "items": node("string")}, LogicalType(Kind.ARRAY, element=LogicalType(Kind.STRING))),
+    ],
+)
+def test_a_schema_says_which_column_a_table_needs(column: Any, expected: LogicalType) -> None:
+    assert logical_of(ConnectSchema.from_json(column)) == expected
+
+
+def test_a_padded_scale_is_taken_back() -> None:
+    padded = base64.b64encode((1200 * 10**2046).to_bytes(1024, "big")).decode()
+    assert value_of(node("bytes", C + "Decimal", parameters={"scale": "2046"}), padded) == "1200"
+
+
+@given(st.integers(), st.integers(-20, 40))
+def test_any_decimal_keeps_its_value_and_scale(unscaled: int, scale: int) -> None:
+    made = decimal_text(unscaled, scale)
+    digits = tuple(int(digit) for digit in str(abs(unscaled)))
+    assert Decimal(made).compare_total(Decimal((unscaled < 0, digits, -scale))) == 0 or scale < 0
+    assert Decimal(made) == Decimal((unscaled < 0, digits, -scale))
+    assert len(made.partition(".")[2]) == max(scale, 0)
+
+
+@given(st.floats(allow_nan=False))
+def test_any_float_reads_back_the_same(number: float) -> None:
+    assert float(float_text(number)) == number
+
+
+@given(st.floats(width=32, allow_nan=False, allow_infinity=False))
+def test_any_float_of_32_bits_reads_back_the_same(number: float) -> None:
+    assert binary.pack("f", float(float32_text(number))) == binary.pack("f", number)
+
+
+@given(st.dates())
+def test_any_date_is_that_of_the_calendar(day: date) -> None:
+    assert temporal.date_text(day.toordinal() - 719_163) == day.isoformat()
+    assert temporal.iso_date_text(day.isoformat()) == day.isoformat()
+
+
+@given(st.integers(-(10**14), 10**15), st.sampled_from([3, 6, 9]))
+def test_any_time_is_the_same_from_numbers_and_from_text(seconds_us: int, digits: int) -> None:
+    value = seconds_us * 10**digits // 10**6
+    made = temporal.timestamp_text(value, digits)
+    if made.endswith("BC") or len(made.partition("-")[0]) > 4:
+        return
+    expected = datetime(1970, 1, 1) + timedelta(microseconds=value * 10**6 // 10**digits)
+    assert made[:26] == expected.isoformat(timespec="microseconds")
+    assert temporal.iso_timestamp_text(made, is_instant=False) == made
+    assert temporal.iso_timestamp_text(made + "Z", is_instant=True) == made + "+00:00"
+
+
+@given(*[st.integers(-99, 99)] * 5, st.integers(-(10**12), 10**12))
+def test_any_interval_comes_back(years: int, months: int, days: int, hours: int, minutes: int, nanos: int) -> None:
+    second = f"{'-' if nanos < 0 else ''}{abs(nanos) // 10**9}.{abs(nanos) % 10**9:09}"
+    made = temporal.duration_text(f"P{years}Y{months}M{days}DT{hours}H{minutes}M{second}S")
+    assert temporal.duration_text(made) == made
+    assert (f"{years}Y" in made) == bool(years)
