@@ -1,0 +1,154 @@
+"""JSON messages as values: the payload, and the schema if there is one.
+
+With schemas, the schema is most of a message and always the same: it is looked up by its bytes, and only the payload
+is parsed. Of two members of one name other parsers silently take the last; here the message is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import orjson
+
+from penstock.formats.debezium.schema import ConnectSchema, parse_schema
+from penstock.formats.debezium.types import Number
+
+_OPEN, _PAYLOAD = b'{"schema":', b',"payload":'
+
+_PREFIXES_PER_SLOT = 8
+"""How many schemas of one topic are kept at hand: old and new rows mix while a table changes."""
+
+_PLAIN_DIGITS = 18
+"""Whole numbers up to so many digits are ints whatever they are for."""
+
+
+class NotJsonError(ValueError):
+    """Bytes that are not one JSON value; the text says how, and holds nothing of them."""
+
+
+class Message(NamedTuple):
+    """A key or a value.
+
+    Attributes:
+        payload: As `orjson` leaves it; with `exact`, numbers that are no small ints are `Number`.
+        schema: None where the message has none.
+    """
+
+    payload: Any
+    schema: ConnectSchema | None
+
+
+class JsonParser:
+    """Parses messages; keeps in mind with which schemas the messages of a topic begin."""
+
+    def __init__(self) -> None:
+        self._prefixes: dict[str, list[tuple[bytes, ConnectSchema]]] = {}
+
+    def parse(self, raw: bytes, slot: str, *, exact: bool = False) -> Message:
+        """Parse a message.
+
+        Args:
+            slot: Which messages have the same schemas: the topic, for keys and for values.
+            exact: Leave numbers their digits.
+
+        Raises:
+            NotJsonError: The bytes are not one JSON value, or name a member twice.
+            MalformedInputError: The schema is none.
+        """
+        for prefix, schema in self._prefixes.get(slot, ()):
+            if raw.startswith(prefix) and raw.endswith(b"}"):
+                body = raw[len(prefix) : -1]
+                return Message(_load(body, exact=exact), schema)
+        document = _load(raw, exact=exact)
+        if type(document) is not dict or len(document) != 2 or "schema" not in document or "payload" not in document:
+            return Message(document, None)
+        if document["schema"] is None:
+            return Message(document["payload"], None)
+        return Message(document["payload"], self._learn(raw, slot) or parse_schema(_dump(document["schema"])))
+
+    def _learn(self, raw: bytes, slot: str) -> ConnectSchema | None:
+        """Find where the schema of a message ends, and keep it in mind; None where it is laid out in another way."""
+        if not raw.startswith(_OPEN) or not raw.endswith(b"}"):
+            return None
+        end = raw.find(_PAYLOAD)
+        while end >= 0:
+            # Text of a schema may look like the beginning of the payload; but then this is not a whole value yet.
+            try:
+                orjson.loads(raw[len(_OPEN) : end])
+            except orjson.JSONDecodeError:
+                end = raw.find(_PAYLOAD, end + 1)
+                continue
+            schema = parse_schema(raw[len(_OPEN) : end])
+            known = self._prefixes.setdefault(slot, [])
+            known.insert(0, (raw[: end + len(_PAYLOAD)], schema))
+            del known[_PREFIXES_PER_SLOT:]
+            return schema
+        return None
+
+
+def _load(raw: bytes, *, exact: bool) -> Any:
+    try:
+        value = (
+            json.loads(raw, parse_float=Number, parse_int=_whole, parse_constant=_refuse)
+            if exact
+            else orjson.loads(raw)
+        )
+    except (ValueError, RecursionError):
+        raise NotJsonError("is not JSON, or is cut off") from None
+    if type(value) is dict and _members(raw) != _count(value, 2) and _members(raw) != _count(value, 100):
+        # More quotes before colons than members: most likely a text that holds such a pair.
+        try:
+            json.loads(raw, object_pairs_hook=_distinct, parse_int=_whole)
+        except RecursionError:
+            raise NotJsonError("is nested too deep") from None
+    return value
+
+
+def _members(raw: bytes) -> int:
+    return raw.count(b'":') - raw.count(b'\\":')
+
+
+def _count(value: dict[str, Any], depth: int) -> int:
+    total = len(value)
+    if depth > 1:
+        for one in value.values():
+            if type(one) is dict:
+                total += _count(one, depth - 1)
+            elif type(one) is list and depth > 2:
+                total += _count_list(one, depth - 1)
+    return total
+
+
+def _count_list(values: list[Any], depth: int) -> int:
+    total = 0
+    for one in values:
+        if type(one) is dict:
+            total += _count(one, depth - 1)
+        elif type(one) is list and depth > 2:
+            total += _count_list(one, depth - 1)
+    return total
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise NotJsonError("names a member twice")
+    return made
+
+
+def _whole(text: str) -> Any:
+    return int(text) if len(text) <= _PLAIN_DIGITS else _big(text)
+
+
+def _big(text: str) -> Any:
+    value = int(text) if len(text) < 21 else None
+    return value if value is not None and -(2**63) <= value < 2**64 else Number(text)
+
+
+def _refuse(text: str) -> Any:
+    raise NotJsonError("is not JSON, or is cut off")
+
+
+def _dump(schema: Any) -> bytes:
+    return json.dumps(schema, separators=(",", ":")).encode()
