@@ -10,8 +10,11 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import orjson
+
 from penstock.change import TableName
 from penstock.formats.debezium.columns import Connector
+from penstock.formats.debezium.java_text import connect_json
 from penstock.formats.debezium.schema import ConnectSchema
 
 STREAMING = "false"
@@ -116,67 +119,54 @@ def topic_path(connector: Connector, database: str, table: TableName) -> str:
 
 def source_writer(
     connector: Connector, *, version: str, prefix: str, database: str, table: TableName
-) -> Callable[[Place], dict[str, Any]]:
-    """Return what makes the source blocks of a table's events."""
+) -> Callable[[Place], bytes]:
+    """Return what makes the source blocks of a table's events, as JSON."""
     own = _WRITERS[connector]
-    database = table.schema if connector is Connector.MYSQL else database
-    name = connector.value
-    is_postgres = connector is Connector.POSTGRESQL
+    is_mysql, is_postgres = connector is Connector.MYSQL, connector is Connector.POSTGRESQL
+    named = {"version": version, "connector": connector.value, "name": prefix}
+    head = f'{_members(named)},"ts_ms":'
+    db = _members({"db": table.schema if is_mysql else database})
+    path = _members({"table": table.name} if is_mysql else {"schema": table.schema, "table": table.name})
 
-    def write(place: Place) -> dict[str, Any]:
-        at = place.committed_at_us
-        block = {
-            "version": version,
-            "connector": name,
-            "name": prefix,
-            "ts_ms": at // 1000,
-            "snapshot": place.snapshot,
-            "db": database,
-            "sequence": _sequence(place) if is_postgres else None,
-            "ts_us": at,
-            "ts_ns": at * 1000,
-        }
-        own(block, table, place)
-        for field, value in place.more.items():
-            if field in block:
-                block[field] = value
-        return block
+    def write(place: Place) -> bytes:
+        at, snapshot = place.committed_at_us, place.snapshot
+        sequence = _sequence(place) if is_postgres else "null"
+        text = (
+            f'{{{head}{at // 1000},"snapshot":"{snapshot}",{db},"sequence":{sequence},"ts_us":{at},"ts_ns":{at}000,'
+            f"{path},{own(place)}}}"
+        ).encode()
+        if not place.more:
+            return text
+        block = orjson.loads(text)
+        return connect_json(block | {field: value for field, value in place.more.items() if field in block})
 
     return write
 
 
-def _oracle(block: dict[str, Any], table: TableName, place: Place) -> None:
-    is_change = place.snapshot == STREAMING
-    block |= {
-        "schema": table.schema,
-        "table": table.name,
-        "txId": place.txn_id if is_change else None,
-        "scn": str(place.scn),
-        "commit_scn": str(place.commit_scn) if is_change else None,
-        "lcr_position": None,
-        "rs_id": None,
-        "ssn": None,
-        "redo_thread": None,
-        "user_name": None,
-        "redo_sql": None,
-        "row_id": None,
-        "commit_ts_ms": block["ts_ms"] if is_change else None,
-        "start_scn": None,
-        "start_ts_ms": None,
-        "txSeq": place.seq if is_change else None,
-    }
+def _members(values: Mapping[str, str]) -> str:
+    return connect_json(values).decode()[1:-1]
 
 
-def _postgresql(block: dict[str, Any], table: TableName, place: Place) -> None:
-    block |= {
-        "schema": table.schema,
-        "table": table.name,
-        "txId": int(place.txn_id) if place.txn_id.isdecimal() else None,
-        "lsn": _lsn(place),
-        "xmin": None,
-        "origin": None,
-        "origin_lsn": None,
-    }
+def _text(text: str) -> str:
+    return f'"{text}"' if text.isalnum() else connect_json(text).decode()
+
+
+def _oracle(place: Place) -> str:
+    nothing = '"lcr_position":null,"rs_id":null,"ssn":null,"redo_thread":null,"user_name":null,"redo_sql":null'
+    if place.snapshot != STREAMING:
+        return (
+            f'"txId":null,"scn":"{place.scn}","commit_scn":null,{nothing},"row_id":null,"commit_ts_ms":null,'
+            '"start_scn":null,"start_ts_ms":null,"txSeq":null'
+        )
+    return (
+        f'"txId":{_text(place.txn_id)},"scn":"{place.scn}","commit_scn":"{place.commit_scn}",{nothing},"row_id":null,'
+        f'"commit_ts_ms":{place.committed_at_us // 1000},"start_scn":null,"start_ts_ms":null,"txSeq":{place.seq}'
+    )
+
+
+def _postgresql(place: Place) -> str:
+    txn = place.txn_id if place.txn_id.isdecimal() else "null"
+    return f'"txId":{txn},"lsn":{_lsn(place)},"xmin":null,"origin":null,"origin_lsn":null'
 
 
 def _lsn(place: Place) -> int:
@@ -187,23 +177,15 @@ def _lsn(place: Place) -> int:
 
 
 def _sequence(place: Place) -> str:
-    return f'["{(place.commit_scn << _LSN_BITS) - 1}","{_lsn(place)}"]'
+    return f'"[\\"{(place.commit_scn << _LSN_BITS) - 1}\\",\\"{_lsn(place)}\\"]"'
 
 
 _FILE = "penstock.000001"
 
 
-def _mysql(block: dict[str, Any], table: TableName, place: Place) -> None:
-    block |= {
-        "table": table.name,
-        "server_id": 0,
-        "gtid": None,
-        "file": _FILE,
-        "pos": place.commit_scn,
-        "row": place.seq if place.snapshot == STREAMING else 0,
-        "thread": None,
-        "query": None,
-    }
+def _mysql(place: Place) -> str:
+    row = place.seq if place.snapshot == STREAMING else 0
+    return f'"server_id":0,"gtid":null,"file":"{_FILE}","pos":{place.commit_scn},"row":{row},"thread":null,"query":null'
 
 
 def _commit_lsn(connector: Connector, place: Place) -> str:
@@ -212,28 +194,20 @@ def _commit_lsn(connector: Connector, place: Place) -> str:
     return f"{place.commit_scn >> 32:08x}:{place.commit_scn & 0xFFFFFFFF:08x}:0001"
 
 
-def _sqlserver(block: dict[str, Any], table: TableName, place: Place) -> None:
-    is_change = place.snapshot == STREAMING
-    block |= {
-        "schema": table.schema,
-        "table": table.name,
-        "change_lsn": f"00000000:{place.seq:08x}:0001" if is_change else None,
-        "commit_lsn": _commit_lsn(Connector.SQLSERVER, place),
-        "event_serial_no": 1 if is_change else None,
-    }
+def _sqlserver(place: Place) -> str:
+    commit = _commit_lsn(Connector.SQLSERVER, place)
+    if place.snapshot != STREAMING:
+        return f'"change_lsn":null,"commit_lsn":"{commit}","event_serial_no":null'
+    return f'"change_lsn":"00000000:{place.seq:08x}:0001","commit_lsn":"{commit}","event_serial_no":1'
 
 
-def _db2(block: dict[str, Any], table: TableName, place: Place) -> None:
-    is_change = place.snapshot == STREAMING
-    block |= {
-        "schema": table.schema,
-        "table": table.name,
-        "change_lsn": f"00000000:00000000:{place.seq:016x}" if is_change else None,
-        "commit_lsn": _commit_lsn(Connector.DB2, place),
-    }
+def _db2(place: Place) -> str:
+    commit = _commit_lsn(Connector.DB2, place)
+    change = f'"00000000:00000000:{place.seq:016x}"' if place.snapshot == STREAMING else "null"
+    return f'"change_lsn":{change},"commit_lsn":"{commit}"'
 
 
-_WRITERS: Mapping[Connector, Callable[[dict[str, Any], TableName, Place], None]] = {
+_WRITERS: Mapping[Connector, Callable[[Place], str]] = {
     Connector.ORACLE: _oracle,
     Connector.POSTGRESQL: _postgresql,
     Connector.MYSQL: _mysql,

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+import orjson
+
 from penstock.change import Image, Op, TableName
 from penstock.errors import OperatorError
 from penstock.formats.debezium.columns import Connector, FieldType, Modes, UnfitError, field_type
@@ -37,7 +39,8 @@ FORMAT_VERSION = "3.6.3.Final"
 
 _LONGEST_TOPIC = 249
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
-_NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
+_ABSENT = "\0"
+"""Stands for the text of a column that an image lacks; no database has such a text."""
 
 
 class Record(NamedTuple):
@@ -58,7 +61,9 @@ class Record(NamedTuple):
 class Packing(Protocol):
     """How keys and values become bytes: JSON with or without schemas, or Avro."""
 
-    is_json: bool
+    @property
+    def is_json(self) -> bool:
+        """Whether it takes values as JSON has them."""
 
     def packer(self, topic: str, part: str, schema: ConnectSchema) -> Callable[[Any], bytes]:
         """Return what packs the values of one schema; `part` is `key` or `value`.
@@ -72,7 +77,11 @@ class JsonPacking:
     """Kafka Connect's JSON converter."""
 
     with_schemas: bool = True
-    is_json: bool = True
+
+    @property
+    def is_json(self) -> bool:
+        """True."""
+        return True
 
     def packer(self, topic: str, part: str, schema: ConnectSchema) -> Callable[[Any], bytes]:
         """Return what writes the values of one schema."""
@@ -235,6 +244,7 @@ class TableWriter:
         row = ConnectSchema("struct", is_optional=True, name=f"{self.topic}.Value", fields=fields)
         is_json = settings.packing.is_json
         self._columns = [(name, t.to_json if is_json else t.to_value, t) for name, t in types.items()]
+        self._converts = {name: convert for name, convert, _ in self._columns}
         envelope = ConnectSchema(
             "struct",
             name=f"{self.topic}.Envelope",
@@ -264,8 +274,8 @@ class TableWriter:
             self._key = [(name, t.to_json if is_json else t.to_value, t) for name, t in of_key.items()]
             self._pack_key = settings.packing.packer(self.topic, "key", key)
 
-    def row(self, image: Image, older: Image = _NO_FIELDS) -> dict[str, Any]:
-        """Return a row as the envelope holds it; what an image lacks is taken from an older one of the same row.
+    def row(self, image: Image) -> dict[str, Any]:
+        """Return a row as the envelope holds it.
 
         Raises:
             OperatorError: A value does not fit, or is not known and nothing can stand for it.
@@ -274,20 +284,27 @@ class TableWriter:
         name = ""
         try:
             for name, convert, type_ in self._columns:
-                if name in image:
-                    text = image[name]
-                elif name in older:
-                    text = older[name]
-                else:
+                text = image.get(name, _ABSENT)
+                if text is _ABSENT:
                     row[name] = self._absent(name, type_)
-                    continue
-                row[name] = None if text is None else convert(text)
-        except UnfitError as exc:
-            raise self._unfit(name, str(exc)) from None
-        except (ValueError, IndexError):
-            # The text of the cause may repeat the value.
-            raise self._unfit(name, "is not written as a value of its type is") from None
+                else:
+                    row[name] = None if text is None else convert(text)
+        except (ValueError, IndexError) as exc:
+            raise self._misfit(name, exc) from None
         return row
+
+    def changed(self, row: Mapping[str, Any], old: Image, new: Image) -> dict[str, Any]:
+        """Return a row that was changed; what its image lacks is as it was in the old one, which `row` is made of."""
+        made = dict(row)
+        name = ""
+        try:
+            for name, text in new.items():
+                # Most of a captured row is the same text as before, and is not looked at twice.
+                if text != old.get(name, _ABSENT) and name in made:
+                    made[name] = None if text is None else self._converts[name](text)
+        except (ValueError, IndexError) as exc:
+            raise self._misfit(name, exc) from None
+        return made
 
     def key(self, image: Image) -> bytes | None:
         """Return the key of a row as bytes; None where the table has none."""
@@ -312,6 +329,11 @@ class TableWriter:
         if self._is_json or not isinstance(absent, str):
             return absent
         return type_.to_value(absent)
+
+    def _misfit(self, column: str, cause: Exception) -> OperatorError:
+        # The text of another cause may repeat the value.
+        is_said = isinstance(cause, UnfitError)
+        return self._unfit(column, str(cause) if is_said else "is not written as a value of its type is")
 
     def _unfit(self, column: str, why: str) -> OperatorError:
         return OperatorError(
@@ -397,6 +419,7 @@ class EventWriter:
         topic = settings.transaction_topic
         self._pack_id = settings.packing.packer(topic, "key", _TRANSACTION_KEY)
         self._pack_boundary = settings.packing.packer(topic, "value", _TRANSACTION_VALUE)
+        self._is_json = settings.packing.is_json
         self._open: _Open | None = None
 
     def table(self, name: TableName, version: int) -> TableWriter:
@@ -458,14 +481,12 @@ class EventWriter:
         return Record(topic, self._pack_id({"id": opened.id}), self._pack_boundary(value), (), 0)
 
     def _update(self, table: TableWriter, before: Image, after: Image, place: Place) -> Iterator[Record]:
-        changed = [name for name in table.key_names if name in after and after[name] != before.get(name, after[name])]
-        new = table.row(after, before)
-        if not changed:
-            key = table.key({**before, **after}) if table.key_names else None
-            old = table.row(before) if before else None
-            yield Record(table.topic, key, self._event(table, "u", (old, new), place))
-            return
         image = {**before, **after}
+        old = table.row(before) if before else None
+        new = table.row(after) if old is None else table.changed(old, before, after)
+        if old is None or all(before.get(name) == image.get(name) for name in table.key_names):
+            yield Record(table.topic, table.key(image), self._event(table, "u", (old, new), place))
+            return
         yield from self._delete(table, before, place, ((NEW_KEY, table.key_text(image)),))
         value = self._event(table, "c", (None, new), place)
         yield Record(table.topic, table.key(image), value, ((OLD_KEY, table.key_text(before)),))
@@ -494,11 +515,12 @@ class EventWriter:
 
     def _value(self, table: TableWriter, op: str, images: _Images, place: Place, block: dict[str, Any] | None) -> bytes:
         now = self._clock_ns()
+        source = table.source(place)
         return table.pack(
             {
                 "before": images[0],
                 "after": images[1],
-                "source": table.source(place),
+                "source": orjson.Fragment(source) if self._is_json else orjson.loads(source),
                 "transaction": block,
                 "op": op,
                 "ts_ms": now // 1_000_000,

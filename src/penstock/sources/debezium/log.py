@@ -80,5 +80,3 @@ class RecordLog(Protocol):
 
     def commit(self, consumer: str, positions: Mapping[Partition, int], note: str) -> None:
         """Keep offsets for a consumer."""
-
-

@@ -312,9 +312,7 @@ class Tracker:
         match found:
             case Boundary():
                 if found.is_end:
-                    self._index.ended(
-                        Ended(found.group, Scn(record.offset + 1), found.counts, found.committed_at_us)
-                    )
+                    self._index.ended(Ended(found.group, Scn(record.offset + 1), found.counts, found.committed_at_us))
             case Glance():
                 self._tables.see(record, found)
                 if found.is_row:
@@ -421,5 +419,3 @@ class _Fits:
         self._changes += txn.events
         self._bytes += txn.size_bytes
         return True
-
-
