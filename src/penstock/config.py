@@ -47,6 +47,90 @@ class ConnectionConfig(_Part):
     url: str = Field(description="libpq url or conninfo; secrets only as ${env:NAME} or ${file:path}", repr=False)
 
 
+class KafkaConfig(_Part):
+    """A Kafka cluster, and the schema registry that goes with it."""
+
+    type: Literal["kafka"] = Field(description="Kind of connection")
+    settings: dict[str, str | int | float | bool] = Field(
+        description="librdkafka's own settings, bootstrap.servers at least; secrets only as ${env:NAME} or ${file:path}",
+        repr=False,
+    )
+    registry: dict[str, str | int | float | bool] | None = Field(
+        default=None,
+        description="Settings of confluent-kafka's schema registry client, url at least; secrets as above",
+        repr=False,
+    )
+
+    @field_validator("settings")
+    @classmethod
+    def _has_servers(cls, settings: dict[str, str | int | float | bool]) -> dict[str, str | int | float | bool]:
+        if not str(settings.get("bootstrap.servers", "")).strip():
+            raise ValueError("bootstrap.servers is missing: host:port of one broker or more")
+        return settings
+
+    @field_validator("registry")
+    @classmethod
+    def _has_url(
+        cls, registry: dict[str, str | int | float | bool] | None
+    ) -> dict[str, str | int | float | bool] | None:
+        if registry is not None and not str(registry.get("url", "")).strip():
+            raise ValueError("url is missing")
+        return registry
+
+    @property
+    def client_settings(self) -> Mapping[str, str]:
+        """The settings as the client takes them."""
+        return {name: _plain(value) for name, value in self.settings.items()}
+
+    @property
+    def registry_settings(self) -> Mapping[str, str] | None:
+        """Those of the schema registry, where there is one."""
+        return None if self.registry is None else {name: _plain(value) for name, value in self.registry.items()}
+
+
+class DebeziumConfig(_Part):
+    """How Debezium's change events are read."""
+
+    prefix: str | None = Field(
+        default=None, min_length=1, description="The connector's topic.prefix: its topics begin with it and a dot"
+    )
+    topics: list[str] | None = Field(
+        default=None, min_length=1, description="Patterns with * and ? of the topics, where they are called otherwise"
+    )
+    transaction_topic: str | None = Field(
+        default=None, description="The topic of BEGIN and END; <prefix>.transaction if absent"
+    )
+    incomplete: Literal["wait", "stop", "put_aside"] = Field(
+        default="stop",
+        description="What to do when events of a transaction that has ended do not come in time: wait on, stop with an"
+        " error, or leave the transaction out with a warning",
+    )
+    incomplete_after_s: float = Field(default=300, gt=0, description="How long that is, in seconds")
+    settle_s: float = Field(
+        default=5,
+        gt=0,
+        description="Without a transaction topic: for how many seconds no event may have come for the last transaction"
+        " to count as complete",
+    )
+    on_malformed: Literal["stop", "skip"] = Field(
+        default="stop", description="skip counts and logs a record that is no event, and goes on"
+    )
+    before_image: dict[Pattern, Literal["auto", "full", "key"]] = Field(
+        default_factory=dict,
+        description="By table: whether the values before a change are the row's (full), or, but for the key, fillers of"
+        " the connector's (key); auto, which is the rule, believes them where the connector's database always has them",
+    )
+    placeholder: str = Field(
+        default="__debezium_unavailable_value",
+        min_length=1,
+        description="The connector's unavailable.value.placeholder",
+    )
+    types: dict[Pattern, dict[str, str]] = Field(
+        default_factory=dict,
+        description="For events without schemas, by table: the type of columns; those of the target's table if absent",
+    )
+
+
 class CaptureConfig(_Part):
     """Where changes come from."""
 
@@ -54,22 +138,31 @@ class CaptureConfig(_Part):
         json_schema_extra={
             "if": {"properties": {"source": {"const": "trigger_queue"}}},
             "then": {"required": ["connection"]},
-            "else": {"required": ["path"]},
+            "else": {
+                "if": {"properties": {"source": {"const": "debezium"}}},
+                "then": {"anyOf": [{"required": ["connection"]}, {"required": ["path"]}]},
+                "else": {"required": ["path"]},
+            },
         }
     )
 
     source: str = Field(
-        pattern=rf"^(trigger_queue|change_files|{NAME})$",
+        pattern=rf"^(trigger_queue|change_files|debezium|{NAME})$",
         description="How changes are captured: trigger_queue by triggers, change_files from an archive of another"
-        " pipeline's; module:name in Python is a source of your own",
-        examples=["trigger_queue", "change_files"],
+        " pipeline's, debezium from change events; module:name in Python is a source of your own",
+        examples=["trigger_queue", "change_files", "debezium"],
     )
-    connection: str | None = Field(default=None, description="trigger_queue: name of the connection to capture from")
+    connection: str | None = Field(
+        default=None,
+        description="trigger_queue: name of the connection to capture from; debezium: that of the Kafka cluster",
+    )
     path: str | None = Field(
         default=None,
         description="change_files: folder of the archive, which may be below that of this file, or an url of an"
-        " object store; for a source of your own, the place that it reads",
+        " object store; debezium: a folder of files with events instead of a cluster; for a source of your own, the"
+        " place that it reads",
     )
+    debezium: DebeziumConfig | None = Field(default=None, description="debezium: which topics, and how they are read")
     tables: list[Pattern] = Field(
         min_length=1, description="Patterns schema.table with * and ?, names as they stand in the catalogue"
     )
@@ -225,7 +318,7 @@ class PipelineConfig(_Part):
         pattern=r"^[a-z][a-z0-9_]{0,35}$",
         description="Name of the pipeline: lower-case letters, digits and underscores, at most 36, a letter first",
     )
-    connections: dict[str, ConnectionConfig] = Field(min_length=1)
+    connections: dict[str, Annotated[ConnectionConfig | KafkaConfig, Field(discriminator="type")]] = Field(min_length=1)
     capture: CaptureConfig
     rules: RulesConfig | None = Field(default=None, description="Which tables are processed, and how they are changed")
     apply: ApplyConfig | None = Field(default=None, description="Where changes are applied")
@@ -270,10 +363,7 @@ class PipelineConfig(_Part):
     def spark_settings(self) -> Mapping[str, str]:
         """Spark's settings, as Spark names and writes them."""
         names = {"master": "spark.master"}
-        return {
-            names.get(name, name): str(value).lower() if isinstance(value, bool) else str(value)
-            for name, value in self.spark.items()
-        }
+        return {names.get(name, name): _plain(value) for name, value in self.spark.items()}
 
 
 def json_schema() -> str:
@@ -284,6 +374,11 @@ def json_schema() -> str:
         **PipelineConfig.model_json_schema(),
     }
     return json.dumps(schema, indent=2) + "\n"
+
+
+def _plain(value: str | float | bool) -> str:
+    """A setting as text, booleans as most programs write them."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _place(path: str) -> str:

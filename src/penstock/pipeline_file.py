@@ -23,6 +23,8 @@ from penstock.config import (
     ApplyConfig,
     CaptureConfig,
     ConnectionConfig,
+    DebeziumConfig,
+    KafkaConfig,
     Path_,
     PipelineConfig,
     PublishConfig,
@@ -55,6 +57,10 @@ _MARK = "\0"
 
 
 _PASSWORD = re.compile(rf"://[^/@]*:(?!{_MARK}+@)[^/@]+@|password\s*=\s*+(?!'?{_MARK})")
+
+
+_SECRET_SETTING = re.compile(r"password|secret|user\.info|\.pem$", re.IGNORECASE)
+"""Settings of Kafka's clients that hold a secret."""
 
 
 _MAY_BE_SECRET = re.compile(r"://|@|password", re.IGNORECASE)
@@ -150,6 +156,9 @@ class _Document:
         faults = []
         connections = data.get("connections") if isinstance(data, dict) else None
         for key, connection in connections.items() if isinstance(connections, dict) else ():
+            if isinstance(connection, dict) and connection.get("type") == "kafka":
+                faults += self._resolve_settings(("connections", key), connection, environment, folder)
+                continue
             if not isinstance(connection, dict) or not isinstance(connection.get("url"), str):
                 continue
             path = ("connections", key, "url")
@@ -172,12 +181,31 @@ class _Document:
             faults += [_Fault(self._line(path), f"{dotted(path)}: {what}") for what in missing]
         return faults
 
+    def _resolve_settings(
+        self, path: Path_, connection: dict[str, Any], environment: Mapping[str, str], folder: Path
+    ) -> list[_Fault]:
+        """Put secrets in place in the settings of a Kafka cluster; returns what is missing, and what is no secret."""
+        faults = []
+        for part in ("settings", "registry"):
+            settings = connection.get(part)
+            for name, value in settings.items() if isinstance(settings, dict) else ():
+                if not isinstance(value, str):
+                    continue
+                missing: list[str] = []
+                if _SECRET_SETTING.search(name) and not _REFERENCE.search(value):
+                    missing.append("a secret stands in the file; write it as ${env:NAME} or ${file:path}")
+                settings[name] = _REFERENCE.sub(partial(_secret, environment, folder, missing), value)
+                place = (*path, part, name)
+                faults += [_Fault(self._line(place), f"{dotted(place)}: {what}") for what in missing]
+        return faults
+
     def fault(self, error: Any) -> _Fault:
         """Say one of pydantic's findings in our words; never repeats a url."""
         # Of what is wrong with a key itself, pydantic says so behind it.
         path: Path_ = tuple(part for part in error["loc"] if part != "[key]")
         given = error["input"]
-        is_plain = isinstance(given, str | int | float | bool) and "url" not in path and _may_be_shown(given)
+        is_secret = "url" in path or path[:1] == ("connections",) and len(path) > 3
+        is_plain = isinstance(given, str | int | float | bool) and not is_secret and _may_be_shown(given)
         shown = f", not {given!r}" if is_plain else ""
         match error["type"]:
             case "missing":
@@ -191,7 +219,7 @@ class _Document:
             case "string_pattern_mismatch" if path[-1] == "step":
                 what = f"must be module:function{shown}"
             case "string_pattern_mismatch" if path[-1] == "source":
-                what = f"must be 'trigger_queue', 'change_files' or module:name{shown}"
+                what = f"must be 'trigger_queue', 'change_files', 'debezium' or module:name{shown}"
             case "string_pattern_mismatch":
                 what = f"must be lower-case letters, digits and underscores, at most 36, beginning with a letter{shown}"
             case _:
@@ -208,6 +236,13 @@ class _Document:
             if isinstance(given, dict) and isinstance(name, str) and name not in given:
                 shown = f" {name!r}" if _may_be_shown(name) else " of this name"
                 faults.append(_Fault(self._line(path), f"{dotted(path)}: no connection{shown}{nearest(name, given)}"))
+            elif isinstance(given, dict) and isinstance(name, str) and isinstance(given[name], dict):
+                is_cluster = given[name].get("type") == "kafka"
+                is_meant = part == "capture" and section.get("source") == "debezium"
+                if is_cluster != is_meant:
+                    what = "a Kafka cluster" if is_cluster else "a database"
+                    other = "a Kafka cluster" if is_meant else "a database"
+                    faults.append(_Fault(self._line(path), f"{dotted(path)}: {name} is {what}, and must be {other}"))
         return faults
 
     def outputs(self, data: Any) -> list[_Fault]:
@@ -267,6 +302,8 @@ class _Document:
                 if data.get("publish") is not None:
                     what = "publish: what comes from change files is published already; it can be applied"
                     return [_Fault(self._line(("publish",)), what)]
+            case "debezium":
+                return self._events(capture)
             case str(own) if ":" in own:
                 needed = "path"
                 odd = {
@@ -285,6 +322,22 @@ class _Document:
         ]
         if capture.get(needed) is None:
             faults.append(_Fault(self._line(("capture",)), f"capture.{needed}: is missing"))
+        return faults
+
+    def _events(self, capture: Mapping[str, Any]) -> list[_Fault]:
+        """What does not go with change events, or is missing."""
+        faults = []
+        if capture.get("row_triggers") is not None:
+            path: Path_ = ("capture", "row_triggers")
+            faults.append(_Fault(self._line(path), f"{dotted(path)}: a connector has no triggers"))
+        settings = capture.get("debezium")
+        named = settings if isinstance(settings, dict) else {}
+        if (capture.get("connection") is None) == (capture.get("path") is None):
+            what = "capture.connection: names the Kafka cluster, or capture.path a folder of files; give one of them"
+            faults.append(_Fault(self._line(("capture",)), what))
+        elif capture.get("path") is None and named.get("prefix") is None and named.get("topics") is None:
+            what = "capture.debezium.prefix: is missing; it is the connector's topic.prefix"
+            faults.append(_Fault(self._line(("capture", "debezium")), what))
         return faults
 
     def _line(self, path: Path_) -> int:
@@ -355,7 +408,9 @@ def _suggestion(path: Path_) -> str:
     for part in (
         PipelineConfig,
         ConnectionConfig,
+        KafkaConfig,
         CaptureConfig,
+        DebeziumConfig,
         RulesConfig,
         TableRuleConfig,
         ApplyConfig,

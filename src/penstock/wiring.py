@@ -8,7 +8,7 @@ from typing import TypeVar
 from pyspark.sql import SparkSession
 
 from penstock.beside import load, module_file
-from penstock.config import CaptureConfig, PipelineConfig
+from penstock.config import CaptureConfig, ConnectionConfig, PipelineConfig
 from penstock.dialects.postgres.source.access import PostgresSource
 from penstock.dialects.postgres.source.side import PostgresSourceSide
 from penstock.dialects.postgres.target.side import PostgresTargetSide
@@ -118,7 +118,9 @@ def _kind(config: PipelineConfig, connection: str) -> str:
 
 def _open(side: Callable[[str, str], _Side], config: PipelineConfig, name: str) -> _Side:
     try:
-        return side(config.connections[name].url, config.name)
+        connection = config.connections[name]
+        assert isinstance(connection, ConnectionConfig)
+        return side(connection.url, config.name)
     except ConfigError as exc:
         raise ConfigError(exc.what, where=f"connections.{name}.url", do=exc.do) from exc
 

@@ -157,6 +157,12 @@ def civil_text(year: int, month: int, day: int) -> str:
     return date_text(_days(year, month, day))
 
 
+def days_of(text: str) -> int:
+    """Return days since 1970-01-01 of a date as canonical text; raises `ValueError` for another text."""
+    year, month, day = text.removesuffix(" BC").split("-")
+    return _days(1 - int(year) if text.endswith(" BC") else int(year), int(month), int(day))
+
+
 def duration_text(text: str) -> str:
     """Write an ISO duration without its zero parts; raises `ValueError` for another text."""
     found = _DURATION.fullmatch(text)

@@ -1,0 +1,279 @@
+"""Topics of a Kafka cluster as a log of records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import ConfigError, OperatorError, PenstockError, RetryableError
+from penstock.formats.debezium.record import Record
+from penstock.sources.debezium.log import Extent, Partition, RecordFollower, RecordLog
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
+    from confluent_kafka.admin import AdminClient
+
+_ANSWER_S = 20.0
+"""How long a broker may take to answer."""
+
+_TAKE = 10_000
+"""Most records that are taken from the client at a time."""
+
+
+@dataclass(frozen=True)
+class KafkaLog:
+    """Implements `log.RecordLog`. Records of aborted Kafka transactions are not seen.
+
+    Attributes:
+        settings: Of librdkafka, secrets among them.
+        topics: Patterns with `*` and `?`.
+    """
+
+    settings: Mapping[str, str] = field(repr=False)
+    topics: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The brokers."""
+        return f"kafka {self.settings['bootstrap.servers']}"
+
+    @property
+    def ends(self) -> bool:
+        """More may come at any time."""
+        return False
+
+    def identity(self, topic: str) -> str:
+        """Return the id that the cluster has given the topic, and that of the cluster."""
+        from confluent_kafka import TopicCollection
+
+        with self._answering(f"describe topic {topic}"):
+            admin = self._admin()
+            found = admin.describe_topics(TopicCollection([topic]), request_timeout=_ANSWER_S)[topic].result()
+            cluster = admin.describe_cluster(request_timeout=_ANSWER_S).result().cluster_id
+        return f"{cluster}/{found.topic_id}"
+
+    def extents(self) -> Mapping[Partition, Extent]:
+        """Return what every partition of every topic that a pattern means holds now."""
+        from confluent_kafka import IsolationLevel, TopicPartition
+        from confluent_kafka.admin import OffsetSpec
+
+        with self._answering("list topics"):
+            admin = self._admin()
+            known = admin.list_topics(timeout=_ANSWER_S).topics
+            parts = [
+                TopicPartition(name, number)
+                for name in sorted(known)
+                if any(fnmatchcase(name, pattern) for pattern in self.topics)
+                for number in known[name].partitions
+            ]
+            if not parts:
+                return {}
+            found = [
+                admin.list_offsets(
+                    dict.fromkeys(parts, spec), isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_ANSWER_S
+                )
+                for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
+            ]
+            first, end = ({part: result.result().offset for part, result in of.items()} for of in found)
+        return {Partition(p.topic, p.partition): Extent(first[p], end[p]) for p in parts}
+
+    def follow(self, positions: Mapping[Partition, int]) -> KafkaFollower:
+        """Follow partitions, each from an offset on."""
+        return KafkaFollower(self, positions)
+
+    def read(self, partition: Partition, first: int, end: int) -> Iterator[Record]:
+        """Yield the records of a range of offsets, in order."""
+        with closing(self.follow({partition: first})) as follower:
+            at = first
+            while at < end:
+                for record in follower.take(_TAKE, _ANSWER_S):
+                    if record.offset >= end:
+                        return
+                    yield record
+                at = follower.positions()[partition]
+
+    def committed(self, consumer: str, partitions: Collection[Partition]) -> Mapping[Partition, tuple[int, str]]:
+        """Return what was last committed for a consumer group."""
+        from confluent_kafka import TopicPartition
+
+        with self._answering("read committed offsets"), closing(self.consumer(group=consumer)) as client:
+            asked = [TopicPartition(*partition) for partition in partitions]
+            found = client.committed(asked, timeout=_ANSWER_S)
+        return {Partition(p.topic, p.partition): (p.offset, p.metadata or "") for p in found if p.offset >= 0}
+
+    def commit(self, consumer: str, positions: Mapping[Partition, int], note: str) -> None:
+        """Keep offsets for a consumer group."""
+        from confluent_kafka import TopicPartition
+
+        with self._answering("commit offsets"), closing(self.consumer(group=consumer)) as client:
+            offsets = [TopicPartition(*partition, offset, metadata=note) for partition, offset in positions.items()]
+            client.commit(offsets=offsets, asynchronous=False)
+
+    def consumer(self, *, group: str = "penstock") -> Consumer:
+        """Open a client; its group is only looked at for committed offsets."""
+        from confluent_kafka import Consumer
+
+        settings: dict[str, Any] = {
+            **_QUIET,
+            **self.settings,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            # An offset that is gone is an error of its own, and never another offset.
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+        try:
+            return Consumer(settings, logger=_SILENT)
+        except Exception as exc:
+            raise bad_settings(exc) from exc
+
+    def _admin(self) -> AdminClient:
+        from confluent_kafka.admin import AdminClient
+
+        try:
+            return AdminClient({**_QUIET, **self.settings}, logger=_SILENT)
+        except Exception as exc:
+            raise bad_settings(exc) from exc
+
+    def _answering(self, doing: str) -> _Answering:
+        return _Answering(self.label, doing)
+
+
+class KafkaFollower:
+    """Implements `log.RecordFollower` with one client for all partitions."""
+
+    def __init__(self, log: KafkaLog, positions: Mapping[Partition, int]) -> None:
+        """Begin at offsets."""
+        from confluent_kafka import TopicPartition
+
+        self._log = log
+        self._positions = dict(positions)
+        self._client = log.consumer()
+        with _Answering(log.label, "read"):
+            self._client.assign([TopicPartition(*partition, offset) for partition, offset in positions.items()])
+
+    def take(self, most: int, timeout_s: float) -> Sequence[Record]:
+        """Return records behind those that were returned before; waits up to the timeout for the first of them."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            with _Answering(self._log.label, "read"):
+                messages = self._client.consume(min(most, _TAKE), timeout=max(0.0, deadline - time.monotonic()))
+            records, has_moved = self._records(messages)
+            if records or has_moved or time.monotonic() >= deadline:
+                return records
+
+    def positions(self) -> Mapping[Partition, int]:
+        """Return, for each partition, the offset below which everything was returned."""
+        return self._positions
+
+    def close(self) -> None:
+        """Read no more."""
+        self._client.close()
+
+    def _records(self, messages: Sequence[Message]) -> tuple[list[Record], bool]:
+        """The records among messages, and whether a partition moved on without any."""
+        from confluent_kafka import KafkaError
+
+        records = []
+        has_moved = False
+        for message in messages:
+            error = message.error()
+            topic, number, offset = message.topic(), message.partition(), message.offset()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                raise failure(error, where=self._where(topic, number), doing="read")
+            assert topic is not None
+            assert number is not None
+            assert offset is not None
+            partition = Partition(topic, number)
+            if error is not None:
+                # Marks of Kafka's own transactions have offsets, too, and may be the last thing there.
+                has_moved |= offset > self._positions[partition]
+                self._positions[partition] = max(self._positions[partition], offset)
+                continue
+            self._positions[partition] = offset + 1
+            headers = tuple(message.headers() or ())
+            records.append(Record(topic, number, offset, message.key(), message.value(), headers))
+        return records, has_moved
+
+    def _where(self, topic: str | None, number: int | None) -> str:
+        return self._log.label if topic is None else f"{self._log.label}, {Partition(topic, number or 0)}"
+
+
+class _Answering:
+    """Turns what the client raises into our errors."""
+
+    def __init__(self, where: str, doing: str) -> None:
+        self._where = where
+        self._doing = doing
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _: object, exc: BaseException | None, __: object) -> None:
+        from confluent_kafka import KafkaException
+
+        if isinstance(exc, KafkaException):
+            raise failure(exc.args[0], where=self._where, doing=self._doing) from exc
+
+
+def failure(error: Any, *, where: str, doing: str) -> PenstockError:
+    """Say what an error of Kafka's means: the text is librdkafka's, which names no credentials."""
+    from confluent_kafka import KafkaError as E
+
+    code = error.code()
+    what = f"Kafka cannot {doing}: {error.str()}"
+    if code in (E._AUTHENTICATION, E.SASL_AUTHENTICATION_FAILED):
+        return OperatorError(f"Kafka cannot {doing}: it refuses the credentials", where=where, do="correct sasl.*")
+    if code in (E.TOPIC_AUTHORIZATION_FAILED, E.GROUP_AUTHORIZATION_FAILED, E.CLUSTER_AUTHORIZATION_FAILED):
+        return OperatorError(what, where=where, do="allow this user to read and describe the topics and its group")
+    if code in (E.OFFSET_OUT_OF_RANGE, E._AUTO_OFFSET_RESET):
+        return OperatorError(
+            "records that come next are gone: retention has deleted them, or the topic was made anew",
+            where=where,
+            do="`penstock resync --all` begins anew; keep records longer than a pipeline may stand still",
+        )
+    if code in (E._UNKNOWN_TOPIC, E.UNKNOWN_TOPIC_OR_PART, E._UNKNOWN_PARTITION):
+        return OperatorError("the topic is not there any more", where=where, do="bring it back, or correct the topics")
+    if code in (E._INVALID_ARG, E.INVALID_CONFIG):
+        return bad_settings(error)
+    return RetryableError(what, where=where, do="see whether the brokers are up and can be reached")
+
+
+def bad_settings(error: object) -> ConfigError:
+    """The error for settings that the client does not take."""
+    return ConfigError("the settings for Kafka are not taken", where=_without_value(str(error)))
+
+
+def _without_value(text: str) -> str:
+    """What librdkafka says of a setting, which may repeat its value."""
+    named = [word.strip("'\",") for word in text.split() if "." in word]
+    return f"setting {named[0]}" if named else "one of the settings"
+
+
+def _silent() -> Any:
+    import logging
+
+    logger = logging.getLogger("penstock.kafka.client")
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+    return logger
+
+
+_SILENT = _silent()
+"""The client tells each lost connection, again and again; what it comes to is raised."""
+
+_QUIET: Mapping[str, Any] = {
+    "fetch.wait.max.ms": 100,
+    "fetch.error.backoff.ms": 100,
+    "socket.connection.setup.timeout.ms": 10_000,
+}
+
+
+_: type[RecordLog] = KafkaLog
+__: type[RecordFollower] = KafkaFollower

@@ -1,0 +1,82 @@
+"""Where events lie: partitions of records, each of which only grows, and each record with its offset in one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from penstock.formats.debezium.record import Record
+
+
+class Partition(NamedTuple):
+    """One partition of a topic."""
+
+    topic: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"topic {self.topic}, partition {self.number}"
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What a partition holds: offsets from `first` on, all below `end`; some of them may not exist."""
+
+    first: int
+    end: int
+
+
+class RecordFollower(Protocol):
+    """Reads on in many partitions at once, as records come."""
+
+    def take(self, most: int, timeout_s: float) -> Sequence[Record]:
+        """Return records behind those that were returned before, those of a partition in order.
+
+        Waits up to the timeout for the first of them.
+        """
+
+    def positions(self) -> Mapping[Partition, int]:
+        """Return, for each partition, the offset below which everything was returned."""
+
+    def close(self) -> None:
+        """Read no more."""
+
+
+class RecordLog(Protocol):
+    """All partitions that a source reads; travels to tasks, so it holds nothing open."""
+
+    @property
+    def label(self) -> str:
+        """Where it is, named without secrets."""
+
+    @property
+    def ends(self) -> bool:
+        """Whether what is there now is all: the last transaction is complete where nothing says when one is."""
+
+    def identity(self, topic: str) -> str:
+        """Return what tells this topic from any other that had, or will have, its name."""
+
+    def extents(self) -> Mapping[Partition, Extent]:
+        """Return what every partition of every topic holds now.
+
+        Raises:
+            RetryableError: Nobody answers.
+            OperatorError: Access is refused.
+        """
+
+    def follow(self, positions: Mapping[Partition, int]) -> RecordFollower:
+        """Follow partitions, each from an offset on."""
+
+    def read(self, partition: Partition, first: int, end: int) -> Iterator[Record]:
+        """Yield the records of a range of offsets, in order.
+
+        Raises:
+            OperatorError: Some of them are gone.
+        """
+
+    def committed(self, consumer: str, partitions: Collection[Partition]) -> Mapping[Partition, tuple[int, str]]:
+        """Return what was last committed for a consumer: offsets, each with a note."""
+
+    def commit(self, consumer: str, positions: Mapping[Partition, int], note: str) -> None:
+        """Keep offsets for a consumer."""
