@@ -152,7 +152,10 @@ class CaptureConfig(_Part):
         " pipeline's, debezium from change events; module:name in Python is a source of your own",
         examples=["trigger_queue", "change_files", "debezium"],
     )
-    connection: str | None = Field(default=None, description="trigger_queue: name of the connection to capture from; debezium: that of the Kafka cluster")
+    connection: str | None = Field(
+        default=None,
+        description="trigger_queue: name of the connection to capture from; debezium: that of the Kafka cluster",
+    )
     path: str | None = Field(
         default=None,
         description="change_files: folder of the archive, which may be below that of this file, or an url of an"
@@ -360,10 +363,7 @@ class PipelineConfig(_Part):
     def spark_settings(self) -> Mapping[str, str]:
         """Spark's settings, as Spark names and writes them."""
         names = {"master": "spark.master"}
-        return {
-            names.get(name, name): _plain(value)
-            for name, value in self.spark.items()
-        }
+        return {names.get(name, name): _plain(value) for name, value in self.spark.items()}
 
 
 def json_schema() -> str:

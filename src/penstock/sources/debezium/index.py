@@ -122,9 +122,7 @@ class Index:
         self.repeated = 0
         self.end = done
 
-    def event(
-        self, partition: int, offset: int, *, group: str, identity: object, table: str, size_bytes: int
-    ) -> None:
+    def event(self, partition: int, offset: int, *, group: str, identity: object, table: str, size_bytes: int) -> None:
         """Take up an event of a transaction.
 
         Args:

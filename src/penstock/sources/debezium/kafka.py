@@ -46,6 +46,10 @@ class KafkaLog:
         """More may come at any time."""
         return False
 
+    def partition_of(self, record: Record) -> Partition:
+        """Return the partition of its topic."""
+        return Partition(record.topic, record.partition)
+
     def identity(self, topic: str) -> str:
         """Return the id that the cluster has given the topic, and that of the cluster."""
         from confluent_kafka import TopicCollection
@@ -59,7 +63,7 @@ class KafkaLog:
     def extents(self) -> Mapping[Partition, Extent]:
         """Return what every partition of every topic that a pattern means holds now."""
         from confluent_kafka import IsolationLevel, TopicPartition
-        from confluent_kafka.admin import OffsetSpec
+        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
         with self._answering("list topics"):
             admin = self._admin()
@@ -76,7 +80,7 @@ class KafkaLog:
                 admin.list_offsets(
                     dict.fromkeys(parts, spec), isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_ANSWER_S
                 )
-                for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
+                for spec in (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
             ]
             first, end = ({part: result.result().offset for part, result in of.items()} for of in found)
         return {Partition(p.topic, p.partition): Extent(first[p], end[p]) for p in parts}
@@ -91,6 +95,7 @@ class KafkaLog:
             at = first
             while at < end:
                 for record in follower.take(_TAKE, _ANSWER_S):
+                    assert record.offset is not None
                     if record.offset >= end:
                         return
                     yield record
@@ -197,8 +202,8 @@ class KafkaFollower:
                 self._positions[partition] = max(self._positions[partition], offset)
                 continue
             self._positions[partition] = offset + 1
-            headers = tuple(message.headers() or ())
-            records.append(Record(topic, number, offset, message.key(), message.value(), headers))
+            headers = tuple((str(name), _bytes(value)) for name, value in message.headers() or ())
+            records.append(Record(topic, message.key(), message.value(), headers, number, offset))
         return records, has_moved
 
     def _where(self, topic: str | None, number: int | None) -> str:
@@ -254,6 +259,10 @@ def _without_value(text: str) -> str:
     """What librdkafka says of a setting, which may repeat its value."""
     named = [word.strip("'\",") for word in text.split() if "." in word]
     return f"setting {named[0]}" if named else "one of the settings"
+
+
+def _bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
 
 
 def _silent() -> Any:

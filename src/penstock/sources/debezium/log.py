@@ -54,6 +54,9 @@ class RecordLog(Protocol):
     def ends(self) -> bool:
         """Whether what is there now is all: the last transaction is complete where nothing says when one is."""
 
+    def partition_of(self, record: Record) -> Partition:
+        """Return in which partition of the log a record lies."""
+
     def identity(self, topic: str) -> str:
         """Return what tells this topic from any other that had, or will have, its name."""
 
@@ -80,5 +83,3 @@ class RecordLog(Protocol):
 
     def commit(self, consumer: str, positions: Mapping[Partition, int], note: str) -> None:
         """Keep offsets for a consumer."""
-
-

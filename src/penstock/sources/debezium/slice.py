@@ -15,7 +15,6 @@ from penstock.sources.debezium.log import Partition
 from penstock.stream import Slice
 
 
-
 @dataclass(frozen=True)
 class EventSlice(Slice):
     """Transactions, and where their events lie.

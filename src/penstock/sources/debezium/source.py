@@ -14,7 +14,7 @@ from penstock.snapshot.chunk import CopySource
 from penstock.sources.debezium.copy import EventChunks
 from penstock.sources.debezium.log import RecordLog
 from penstock.sources.debezium.reader import EventReader
-from penstock.sources.debezium.tables import Tables
+from penstock.sources.debezium.tables import EventDecoder, Tables
 from penstock.sources.debezium.tracker import Tracker
 from penstock.stream import Backlog, Reader, Slice, Source, SourceAccess, TableVersion
 
@@ -47,7 +47,7 @@ class DebeziumSource:
             OperatorError: It has followed others, or what follows is not there any more.
         """
         found = self._joined(history)
-        self._tracker.start(found.position, group_of(history.consumer.name))
+        self._tracker.start(found.position)
         self._after = found.position
         return found
 
@@ -141,20 +141,15 @@ class DebeziumAccess:
     """Implements `pipeline.sides.SourceAccess`."""
 
     log: RecordLog
-    tables: Tables
+    decoder: EventDecoder
 
     def reader(self, source: str, tables: Sequence[TableVersion], *, follows: Collection[TableName]) -> EventReader:
         """Return a reader of what is of the tables that it follows."""
-        return EventReader(self.log, self.tables.decoder(tables), source, frozenset(follows))
+        return EventReader(self.log, self.decoder, source, frozenset(follows))
 
     def chunk_reader(self, source: CopySource) -> EventChunks:
         """Return a reader of rows of the first snapshot."""
-        return EventChunks(self.log, self.tables.decoder(self.tables.versions()))
-
-
-def group_of(name: str) -> str:
-    """The consumer group under which a pipeline's offsets are committed."""
-    return f"penstock.{name}"
+        return EventChunks(self.log, self.decoder)
 
 
 _: type[Source] = DebeziumSource
