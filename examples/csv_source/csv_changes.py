@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from penstock.change import Change, Op, TableName, Transaction
 from penstock.errors import MalformedInputError
+from penstock.logical import LogicalType
 from penstock.position import START, Scn
 from penstock.schema import Column, TableSchema, Unique
 from penstock.sources.recorded import RecordedSide, batches_of, slice_of
@@ -119,8 +120,7 @@ _MICROSECOND = timedelta(microseconds=1)
 def _schema(table: Mapping[str, Any]) -> TableSchema:
     key = tuple(table["key"])
     columns = [
-        Column(name, kind, kind.partition("(")[0], is_nullable=name not in key)
-        for name, kind in table["columns"].items()
+        Column.of(name, LogicalType.parse(kind), is_nullable=name not in key) for name, kind in table["columns"].items()
     ]
     primary_key = Unique(f"{table['name']}_pkey", key, key) if key else None
     return TableSchema(TableName(table["schema"], table["name"]), tuple(columns), primary_key)

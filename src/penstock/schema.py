@@ -9,8 +9,11 @@ from typing import Any, TypeVar
 
 from penstock.change import TableName
 from penstock.errors import MalformedInputError
+from penstock.logical import COMMON_TEXT, Kind, LogicalType, of_sql_name, other
 
 T = TypeVar("T")
+
+_UNSAID = other("")
 
 
 def equal_sql(left: str, equals: str, right: str) -> str:
@@ -29,9 +32,16 @@ def equal_sql(left: str, equals: str, right: str) -> str:
 class Column:
     """One column, with what its database needs to write and read its canonical text.
 
+    A column of a database comes from its catalogue; one of no database is made by `of`.
+
     Attributes:
-        type: The database's own spelling, with length and precision: `numeric(10,2)`.
+        type: The database's own spelling, with length and precision: `numeric(10,2)`. Of no database, the text form of
+            `logical`.
         base_type: The type below length, domain and alias: `numeric`.
+        logical: What it holds, for databases of other kinds. Where it was not said, it is told by the type's name.
+        dialect: The kind of database that has spelled the type; None of no database, or in definitions of versions
+            that did not say it.
+        is_domain: The type has conditions of its own beside what it holds.
         is_nullable: False where the table refuses NULL.
         is_generated: The database computes it; no statement may write it.
         is_identity_always: An insert may write it by overriding the identity, an update never.
@@ -64,9 +74,43 @@ class Column:
     from_text: str = "{}"
     staging_type: str = "text"
     cast_type: str = "text"
+    logical: LogicalType = _UNSAID
+    dialect: str | None = None
+    is_domain: bool = False
+
+    def __post_init__(self) -> None:
+        """Tell what the column holds by the name of its type, where that was not said."""
+        if self.logical is _UNSAID or self.logical == _UNSAID:
+            told = of_sql_name(self.type) or of_sql_name(self.base_type) or other(self.base_type)
+            object.__setattr__(self, "logical", told)
+
+    @classmethod
+    def of(cls, name: str, logical: LogicalType, *, is_nullable: bool = True) -> Column:
+        """A column of no database: a target makes a column of its own of it."""
+        return cls(
+            name=name,
+            type=str(logical),
+            base_type=str(logical.kind),
+            is_nullable=is_nullable,
+            is_comparable=logical.is_comparable,
+            is_exact=logical.is_exact,
+            is_key_usable=logical.is_comparable and logical.element is None,
+            is_integer=logical.kind is Kind.INTEGER,
+            is_decimal=logical.kind in (Kind.DECIMAL, Kind.FLOAT),
+            notation="" if logical.kind in COMMON_TEXT else str(logical.kind),
+            logical=logical,
+        )
+
+    def takes(self, other: Column) -> bool:
+        """Whether no value of another column is refused here, as far as types can tell."""
+        if self.dialect == other.dialect or self.type == other.type:
+            return self.type == other.type
+        return self.logical == other.logical and not self.is_domain
 
     def reads(self, other: Column) -> bool:
         """Whether the canonical text of another column, or of this one at an earlier time, may be stored here."""
+        if self.dialect != other.dialect and self.logical.kind == other.logical.kind:
+            return True
         return self.notation == other.notation or None in (self.notation, other.notation)
 
     def text_sql(self, expression: str) -> str:
@@ -206,6 +250,8 @@ class TableSchema:
         own = {f.name: getattr(self, f.name) for f in fields(TableSchema)}
         plain = asdict(TableSchema(**own))
         del plain["version"]
+        for column, known in zip(plain["columns"], self.columns, strict=True):
+            column["logical"] = str(known.logical)
         return {**plain.pop("name"), **plain}
 
     @classmethod
@@ -219,7 +265,7 @@ class TableSchema:
             primary_key = definition["primary_key"]
             return cls(
                 name=TableName(definition["schema"], definition["name"]),
-                columns=tuple(_pick(Column, column) for column in definition["columns"]),
+                columns=tuple(map(_column, definition["columns"])),
                 primary_key=_unique(primary_key) if primary_key else None,
                 uniques=tuple(_unique(unique) for unique in definition["uniques"]),
                 exclusions=tuple(
@@ -270,6 +316,11 @@ class Dictionary:
 def _pick(kind: type[T], values: Mapping[str, Any]) -> T:
     names = {f.name for f in fields(kind)}  # type: ignore[arg-type]  # only ever called with dataclasses
     return kind(**{name: value for name, value in values.items() if name in names})
+
+
+def _column(values: Mapping[str, Any]) -> Column:
+    logical = values.get("logical")
+    return _pick(Column, values if logical is None else {**values, "logical": LogicalType.parse(logical)})
 
 
 def _unique(values: Mapping[str, Any]) -> Unique:

@@ -50,8 +50,8 @@ def test_columns_are_left_out_renamed_and_added() -> None:
         ("delete", bob, None),
     ]
     assert [(column.name, column.type) for column in rule.table.columns[-2:]] == [
-        ("origin", "text"),
-        ("total", "numeric(11,2)"),
+        ("origin", "string"),
+        ("total", "decimal(11,2)"),
     ]
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from penstock.change import TableName
 from penstock.dialects.postgres.catalog import read_tables
+from penstock.dialects.postgres.logical import in_postgres
 from penstock.errors import ConfigError, OperatorError
 from penstock.schema import Column, TableSchema
 from tests.rules.made import rule_of
@@ -152,7 +153,7 @@ def test_bytes_are_bytes() -> None:
 )
 def test_a_further_column_is_what_the_catalogue_would_say(connection: psycopg.Connection, sql: str, kind: str) -> None:
     table = TableSchema(NAME, (Column("v", "integer", "integer"),))
-    made = rule_of(table, add={"made": sql}).table.by_name["made"]
+    made = in_postgres(rule_of(table, add={"made": sql}).table).by_name["made"]
     described = columns_of(connection, {"made": kind})["made"]
 
     assert made.type == kind

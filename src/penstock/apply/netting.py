@@ -88,7 +88,7 @@ class Netting:
         """Whether the target may refuse a value that the source accepted."""
         target = self.table.schema.by_name
         return not set(self.table.schema.checks) <= set(self.source.checks) or any(
-            target[column.name].type != column.type or (column.is_nullable and not target[column.name].is_nullable)
+            not target[column.name].takes(column) or (column.is_nullable and not target[column.name].is_nullable)
             for column in self.source.columns
         )
 

@@ -1,14 +1,25 @@
-"""What every dialect speaks of: the steps by which a database is set up."""
+"""What every dialect speaks of: the steps by which a database is set up, and what it keeps for its own kind."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from penstock.change import TableName
 from penstock.errors import PenstockError, RetryableError
 from penstock.events import Facts
 from penstock.text import printable
+
+
+class NativeForm:
+    """Something of a database in a form that only databases of its kind understand; schemas say the rest to others.
+
+    Attributes:
+        dialect: The kind of database, as `Column.dialect` has it.
+    """
+
+    dialect: ClassVar[str]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Any
 
 from penstock.change import NO_VERSION, TableName
-from penstock.dialects.base import CaptureBehind, DatabasePlan, Step, Uncaptured
+from penstock.dialects.base import CaptureBehind, DatabasePlan, NativeForm, Step, Uncaptured
 from penstock.errors import OperatorError
 from penstock.history import Consumer, ConsumerState, History, HistoryError, Joined, Origin
 from penstock.pipeline.locks import LockWatch
@@ -90,7 +90,7 @@ class RuledSide:
             plan.notes += self._rules.warnings(_captured(table))
         return plan
 
-    def blueprint(self, tables: Sequence[TableName], *, types_of: Sequence[TableName] = ()) -> Any:
+    def blueprint(self, tables: Sequence[TableName], *, types_of: Sequence[TableName] = ()) -> NativeForm | None:
         """Say how to make those of the tables that no rule concerns, and the types of all of them."""
         plain = [table for table in tables if self._plain(table)]
         ruled = self._describe(set(tables) - set(plain))
@@ -139,7 +139,7 @@ class RuledDatabase(RuledSide):
         """Return a watch that finds our sessions that wait for a lock here."""
         return self._inner.lock_watch()
 
-    def parts(self, patterns: Sequence[str], leaves_out: Callable[[TableName], bool] = lambda _: False) -> Any:
+    def parts(self, patterns: Sequence[str], leaves_out: Callable[[TableName], bool] = lambda _: False) -> NativeForm:
         """What the tables that patterns mean, and no rule concerns, have gained without their definition changing."""
         return self._inner.parts(patterns, lambda table: leaves_out(table) or not self._plain(table))
 

@@ -14,7 +14,7 @@ from penstock.apply.ledger import ProcessState
 from penstock.apply.process import Ledger
 from penstock.apply.task import Target
 from penstock.change import TableName
-from penstock.dialects.base import CaptureBehind, DatabasePlan, Emptying, LackingPart, Step, Uncaptured
+from penstock.dialects.base import CaptureBehind, DatabasePlan, Emptying, LackingPart, NativeForm, Step, Uncaptured
 from penstock.errors import OperatorError
 from penstock.history import Consumer, History, HistoryError, Origin
 from penstock.pipeline.feed import Definitions
@@ -110,8 +110,8 @@ class SourceSide(Protocol):
     def plan(self, tables: Sequence[TableName], row_triggers: Sequence[str]) -> DatabasePlan:
         """Plan the capture of tables; those that a pattern of `row_triggers` means by row triggers."""
 
-    def blueprint(self, tables: Sequence[TableName], *, types_of: Sequence[TableName] = ()) -> Any:
-        """Say how to make tables like these, in a form that the target understands: schemas will always do.
+    def blueprint(self, tables: Sequence[TableName], *, types_of: Sequence[TableName] = ()) -> NativeForm | None:
+        """Say how to make tables exactly like these in a database of the source's kind; None without a database.
 
         Of `types_of` only the types are made that their columns are of.
         """
@@ -138,7 +138,7 @@ class Installable(SourceSide, Protocol):
     def lock_watch(self) -> LockWatch:
         """Return a watch that finds our sessions that wait for a lock here."""
 
-    def parts(self, patterns: Sequence[str], leaves_out: Callable[[TableName], bool] = lambda _: False) -> Any:
+    def parts(self, patterns: Sequence[str], leaves_out: Callable[[TableName], bool] = lambda _: False) -> NativeForm:
         """What the tables that patterns mean have gained without their definition changing: partitions, labels."""
 
     def setup(self, *, printer: str = "plan") -> AbstractContextManager[SetupSession]:
@@ -255,7 +255,7 @@ class TargetSide(Protocol):
 
     def plan(
         self,
-        blueprint: Any,
+        blueprint: NativeForm | None,
         source: Mapping[TableName, TableSchema],
         replaced: Sequence[TableName],
         *,
@@ -263,8 +263,9 @@ class TargetSide(Protocol):
     ) -> DatabasePlan:
         """Plan the ledger and the missing tables; check those that exist. Replaced tables have to be copied anew.
 
-        A missing table that the blueprint does not say how to make is made from its definition in `source`, and so is a
-        foreign key whose parent has another name there.
+        A missing table that the blueprint does not say how to make is made from its definition in `source`: each column
+        by its logical type. So are all of them where the blueprint is of another kind of database; and so is a foreign
+        key whose parent has another name there.
 
         `adopt` has rows that were not copied compared and kept, instead of refusing them.
         """
@@ -286,8 +287,8 @@ class TargetSide(Protocol):
                 Penstock made the ledger.
         """
 
-    def lacking(self, parts: Any) -> Sequence[LackingPart]:
-        """Return what is missing here of the source's partitions and enum labels."""
+    def lacking(self, parts: NativeForm) -> Sequence[LackingPart]:
+        """Return what is missing here of the source's partitions and enum labels; nothing if it is of another kind."""
 
     def has_ledger(self) -> bool:
         """Whether setup has made a ledger here.

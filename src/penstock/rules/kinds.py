@@ -13,32 +13,35 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.logical import (
+    BINARY,
+    BOOLEAN,
+    DATE,
+    JSON,
+    STRING,
+    UUID,
+    Kind,
+    LogicalType,
+    decimal,
+    floating,
+    integer,
+)
 from penstock.schema import Column
 
 WIDE_DECIMAL = "DECIMAL(38,12)"
 """A decimal whose column has no scale, or one that DuckDB does not have; a value that does not fit is refused."""
 
+_INTEGERS = {8: "TINYINT", 16: "SMALLINT", 24: "INTEGER", 32: "INTEGER", 64: "BIGINT"}
+
 _READ_PLAINLY = {
-    "boolean": "BOOLEAN",
-    "smallint": "SMALLINT",
-    "integer": "INTEGER",
-    "bigint": "BIGINT",
-    "oid": "UINTEGER",
-    "real": "FLOAT",
-    "double precision": "DOUBLE",
-    "money": "DECIMAL(19,2)",
-    "time without time zone": "TIME",
-    "time with time zone": "TIMETZ",
-    "uuid": "UUID",
-    "json": "JSON",
-    "jsonb": "JSON",
+    Kind.BOOLEAN: "BOOLEAN",
+    Kind.TIME: "TIME",
+    Kind.TIMETZ: "TIMETZ",
+    Kind.UUID: "UUID",
+    Kind.JSON: "JSON",
 }
 
-_READ_WITH_ERA = {
-    "date": "DATE",
-    "timestamp without time zone": "TIMESTAMP",
-    "timestamp with time zone": "TIMESTAMPTZ",
-}
+_READ_WITH_ERA = {Kind.DATE: "DATE", Kind.TIMESTAMP: "TIMESTAMP", Kind.TIMESTAMPTZ: "TIMESTAMPTZ"}
 
 # DuckDB writes the era behind the date, in brackets.
 _ERA = "CASE WHEN ends_with({}, ' BC') THEN regexp_replace({}, '^([^T ]+)(.*) BC$', '\\1 (BC)\\2') ELSE {} END"
@@ -66,8 +69,7 @@ _DURATION = (
     f" + {_part('2', 'S', 'DECIMAL(18,6)', 1_000_000)} AS BIGINT)) ELSE CAST({{}} AS INTERVAL) END"
 )
 
-_DECIMAL = re.compile(r"DECIMAL\(\d+,\d+\)")
-_SIZE = re.compile(r"\((\d+),(-?\d+)\)")
+_DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 
 
 @dataclass(frozen=True)
@@ -85,27 +87,33 @@ class Input:
     @classmethod
     def of(cls, column: Column) -> Input:
         """How this column is read."""
-        kind = column.base_type
-        if kind in _READ_PLAINLY:
-            return cls(_READ_PLAINLY[kind], f"CAST({{}} AS {_READ_PLAINLY[kind]})")
-        if kind in _READ_WITH_ERA:
-            return cls(_READ_WITH_ERA[kind], f"CAST({_ERA} AS {_READ_WITH_ERA[kind]})")
-        if kind == "numeric":
-            return _decimal(column)
-        if kind == "bytea":
-            return cls("BLOB", "from_base64({})")
-        if kind == "interval":
-            return cls("INTERVAL", _DURATION)
-        if kind == "character":
-            # Blanks at the end are padding, which the source does not compare either.
-            return cls("VARCHAR", "rtrim({}, ' ')")
-        return cls("VARCHAR", "{}")
+        logical = column.logical
+        match logical.kind:
+            case Kind.INTEGER:
+                kind = _INTEGERS[logical.bits or 64]
+                return cls(kind, f"CAST({{}} AS {kind})")
+            case Kind.FLOAT:
+                kind = "FLOAT" if logical.bits == 32 else "DOUBLE"
+                return cls(kind, f"CAST({{}} AS {kind})")
+            case Kind.DECIMAL:
+                return _decimal(logical)
+            case Kind.BINARY:
+                return cls("BLOB", "from_base64({})")
+            case Kind.INTERVAL:
+                return cls("INTERVAL", _DURATION)
+            case Kind.STRING if logical.is_padded:
+                # Blanks at the end are padding, which the source does not compare either.
+                return cls("VARCHAR", "rtrim({}, ' ')")
+            case kind if kind in _READ_PLAINLY:
+                return cls(_READ_PLAINLY[kind], f"CAST({{}} AS {_READ_PLAINLY[kind]})")
+            case kind if kind in _READ_WITH_ERA:
+                return cls(_READ_WITH_ERA[kind], f"CAST({_ERA} AS {_READ_WITH_ERA[kind]})")
+            case _:
+                return cls("VARCHAR", "{}")
 
 
-def _decimal(column: Column) -> Input:
-    # The column's own type may be a domain, which does not say how long it is.
-    size = _SIZE.search(column.staging_type) or _SIZE.search(column.type)
-    precision, scale = (int(part) for part in size.groups()) if size else (0, 0)
+def _decimal(logical: LogicalType) -> Input:
+    precision, scale = logical.precision or 0, logical.scale or 0
     if 0 <= scale <= precision <= 38 and precision:
         kind = f"DECIMAL({precision},{scale})"
         return Input(kind, f"CAST({{}} AS {kind})")
@@ -117,43 +125,24 @@ class Output:
     """A column that an expression makes.
 
     Attributes:
-        type: Its type at the target.
+        type: What it holds.
         write: SQL template, `{}` for the value, that yields its canonical text; or the value, of a float.
     """
 
-    type: str
+    type: LogicalType
     write: str = "CAST({} AS VARCHAR)"
 
     @classmethod
     def of(cls, kind: str) -> Output | None:
         """The column for values of one of DuckDB's types; None where there is none."""
-        if _DECIMAL.fullmatch(kind):
-            return cls(kind.replace("DECIMAL", "numeric"))
+        if size := _DECIMAL.fullmatch(kind):
+            return cls(decimal(*map(int, size.groups())))
         return _OUTPUTS.get(kind)
 
     def column(self, name: str) -> Column:
         """The column, under this name."""
-        base = self.type.partition("(")[0]
-        is_bytes = base == "bytea"
-        return Column(
-            name=name,
-            type=self.type,
-            base_type=base,
-            is_comparable=base != "json",
-            # Equal decimals without a scale, and equal floats, may be written in several ways.
-            is_exact=self.type not in ("numeric", "real", "double precision", "json"),
-            is_key_usable=base != "json",
-            is_integer=base in ("smallint", "integer", "bigint"),
-            is_decimal=base in ("numeric", "real", "double precision"),
-            notation="" if base in _COMMON else base,
-            from_text="pg_catalog.decode({}, 'base64')" if is_bytes else "{}",
-            staging_type="text" if is_bytes else self.type,
-            cast_type="text" if is_bytes else base,
-        )
+        return Column.of(name, self.type)
 
-
-_COMMON = ("boolean", "smallint", "integer", "bigint", "numeric", "text", "uuid", "json")
-"""Types whose text means the same to a column of any type."""
 
 _TIMESTAMP = (
     "CASE WHEN NOT isfinite({0}) THEN CAST({0} AS VARCHAR) WHEN year({0}) > 0"
@@ -162,32 +151,32 @@ _TIMESTAMP = (
 )
 
 _OUTPUTS = {
-    "BOOLEAN": Output("boolean"),
-    "TINYINT": Output("smallint"),
-    "UTINYINT": Output("smallint"),
-    "SMALLINT": Output("smallint"),
-    "USMALLINT": Output("integer"),
-    "INTEGER": Output("integer"),
-    "UINTEGER": Output("bigint"),
-    "BIGINT": Output("bigint"),
-    "UBIGINT": Output("numeric"),
-    "HUGEINT": Output("numeric"),
-    "UHUGEINT": Output("numeric"),
-    "FLOAT": Output("real", "{}"),
-    "DOUBLE": Output("double precision", "{}"),
-    "VARCHAR": Output("text"),
-    "JSON": Output("json"),
-    "UUID": Output("uuid"),
-    "BLOB": Output("bytea", "to_base64({})"),
-    "DATE": Output("date", "replace(CAST({} AS VARCHAR), ' (BC)', ' BC')"),
+    "BOOLEAN": Output(BOOLEAN),
+    "TINYINT": Output(integer(16)),
+    "UTINYINT": Output(integer(16)),
+    "SMALLINT": Output(integer(16)),
+    "USMALLINT": Output(integer(32)),
+    "INTEGER": Output(integer(32)),
+    "UINTEGER": Output(integer(64)),
+    "BIGINT": Output(integer(64)),
+    "UBIGINT": Output(decimal()),
+    "HUGEINT": Output(decimal()),
+    "UHUGEINT": Output(decimal()),
+    "FLOAT": Output(floating(32), "{}"),
+    "DOUBLE": Output(floating(64), "{}"),
+    "VARCHAR": Output(STRING),
+    "JSON": Output(JSON),
+    "UUID": Output(UUID),
+    "BLOB": Output(BINARY, "to_base64({})"),
+    "DATE": Output(DATE, "replace(CAST({} AS VARCHAR), ' (BC)', ' BC')"),
     "TIME": Output(
-        "time without time zone",
+        LogicalType(Kind.TIME),
         "CASE WHEN {} = TIME '24:00:00' THEN '24:00:00.000000'"
         " ELSE strftime(DATE '2000-01-01' + {}, '%H:%M:%S.%f') END",
     ),
-    "TIMESTAMP": Output("timestamp without time zone", _TIMESTAMP.format("{}", "")),
+    "TIMESTAMP": Output(LogicalType(Kind.TIMESTAMP), _TIMESTAMP.format("{}", "")),
     "TIMESTAMP WITH TIME ZONE": Output(
-        "timestamp with time zone", _TIMESTAMP.format("({} AT TIME ZONE 'UTC')", "+00:00")
+        LogicalType(Kind.TIMESTAMPTZ), _TIMESTAMP.format("({} AT TIME ZONE 'UTC')", "+00:00")
     ),
 }
 

@@ -167,9 +167,8 @@ class RecordedSide:
         plan.notes.append("each table begins empty: it holds what the changes make of it")
         return plan
 
-    def blueprint(self, tables: Sequence[TableName], *, types_of: Sequence[TableName] = ()) -> Sequence[TableSchema]:
-        """Say how to make tables like these: by their schemas, for there is no database that could be asked."""
-        return list(self.describe(tables).values())
+    def blueprint(self, tables: Sequence[TableName], *, types_of: Sequence[TableName] = ()) -> None:
+        """Say nothing but what schemas say: there is no database that could be asked."""
 
     def has_capture(self) -> bool:
         """Make sure that there is a recording; otherwise what it raises says what is in the way."""

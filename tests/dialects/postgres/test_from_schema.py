@@ -10,7 +10,9 @@ from penstock.change import TableName
 from penstock.dialects.postgres.blueprint import Blueprint
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.from_schema import blueprint_of
-from penstock.schema import TableSchema
+from penstock.dialects.postgres.logical import in_postgres
+from penstock.logical import Kind, LogicalType
+from penstock.schema import Column, TableSchema
 from tests.lab import Lab
 
 CUSTOMER, ORDER, ODD = (TableName("public", name) for name in ("customer", "Order", "odd"))
@@ -89,3 +91,68 @@ def test_a_name_that_two_tables_give_their_keys_is_found_anew(lab: Lab) -> None:
 
     made = tables(lab.target, CUSTOMER, ODD)
     assert {table.primary_key and table.primary_key.columns for table in made.values()} == {("id",)}
+
+
+SPELLED = {
+    "boolean": "boolean",
+    "integer(8)": "smallint",
+    "integer(24)": "integer",
+    "integer(64)": "bigint",
+    "decimal": "numeric",
+    "decimal(10,2)": "numeric(10,2)",
+    "float(32)": "real",
+    "float(64)": "double precision",
+    "string": "text",
+    "string(20)": "character varying(20)",
+    "string(3,padded)": "character(3)",
+    "string(padded)": "bpchar",
+    "binary": "bytea",
+    "date": "date",
+    "time(3)": "time(3) without time zone",
+    "timetz": "time with time zone",
+    "timestamp(9)": "timestamp without time zone",
+    "timestamptz(0)": "timestamp(0) with time zone",
+    "interval": "interval",
+    "json": "json",
+    "uuid": "uuid",
+    "xml": "xml",
+    "bits(8)": "bit(8)",
+    "bits": "bit varying",
+    "array(decimal(5,1))": "numeric(5,1)[]",
+    "enum('a','b')": "text",
+    "other('GEOMETRY')": "text",
+}
+
+
+def test_a_table_of_no_database_is_made_of_logical_types(lab: Lab) -> None:
+    columns = tuple(Column.of(name, LogicalType.parse(name), is_nullable=name != "uuid") for name in SPELLED)
+    told = TableSchema(ODD, columns)
+
+    blueprint = blueprint_of([told])
+    make(lab.target, blueprint)
+
+    made = tables(lab.target, ODD)[ODD]
+    assert {column.name: column.type for column in made.columns} == SPELLED
+    assert [column.name for column in made.columns if not column.is_nullable] == ["uuid"]
+    # What the target says of it is what the table was told to be, in PostgreSQL's words.
+    for ours, described in zip(in_postgres(told).columns, made.columns, strict=True):
+        for fact in ("type", "base_type", "cast_type", "staging_type", "from_text", "notation"):
+            if described.logical.kind is not Kind.ARRAY or fact != "notation":
+                assert getattr(ours, fact) == getattr(described, fact), (ours.name, fact)
+    assert [note for note in blueprint.notes[ODD] if "as text" in note] == blueprint.notes[ODD]
+    assert len(blueprint.notes[ODD]) == 2
+
+
+def test_what_postgresql_holds_is_told_to_other_databases(lab: Lab) -> None:
+    lab.source.execute(
+        """CREATE TYPE mood AS ENUM ('good'); CREATE DOMAIN price AS numeric(8,2); CREATE DOMAIN raw AS bytea;
+        CREATE TABLE odd (a mood, b price, c raw, d varchar(3)[], e money, f inet, g timestamptz(3), h char(4))"""
+    )
+
+    held = [str(column.logical) for column in tables(lab.source, ODD)[ODD].columns]
+
+    assert held == [
+        "other('public.mood')", "decimal(8,2)", "binary", "array(string(3))", "decimal(19,2)", "other('inet')",
+        "timestamptz(3)", "string(4,padded)",
+    ]  # fmt: skip
+    assert tables(lab.source, ODD)[ODD].by_name["b"].is_domain

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import LackingPart
+from penstock.dialects.base import LackingPart, NativeForm
 from penstock.dialects.postgres.catalog import catalog_names, computed_columns, table_oids
 from penstock.dialects.postgres.connection import Connection, literal, quote
+from penstock.dialects.postgres.logical import DIALECT
 from penstock.dialects.postgres.resources import sql_text
 
 
@@ -48,7 +49,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Parts:
+class Parts(NativeForm):
     """What tables gain without their definition changing.
 
     Attributes:
@@ -57,13 +58,15 @@ class Parts:
         labels: The labels of the enums that their columns are made of, in order.
     """
 
+    dialect = DIALECT
+
     keys: Mapping[TableName, str]
     partitions: Mapping[TableName, tuple[TableName, str]]
     labels: Mapping[TableName, Sequence[str]]
 
 
 @dataclass(frozen=True)
-class Blueprint:
+class Blueprint(NativeForm):
     """How to make tables like the source's in another PostgreSQL database.
 
     Attributes:
@@ -74,6 +77,8 @@ class Blueprint:
         computed: The expressions of generated columns, by table and column.
         notes: What a table that is made will lack, by table.
     """
+
+    dialect = DIALECT
 
     types: Sequence[tuple[TableName, str | None, str | None]]
     pieces: Sequence[Piece]

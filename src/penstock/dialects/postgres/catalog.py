@@ -9,6 +9,7 @@ import psycopg
 
 from penstock.change import TableName
 from penstock.dialects.postgres.connection import Connection
+from penstock.dialects.postgres.logical import with_logical
 from penstock.dialects.postgres.resources import sql_text
 from penstock.schema import TableSchema
 
@@ -42,7 +43,7 @@ def read_tables(connection: Connection, names: Iterable[TableName]) -> dict[Tabl
     with catalog_names(connection):
         oids = list(table_oids(connection, names).values())
         described = psycopg.RawCursor(connection).execute(sql_text("describe"), [oids, True]).fetchall()
-    tables = (TableSchema.from_definition(definition) for _, definition in described)
+    tables = (TableSchema.from_definition(with_logical(definition)) for _, definition in described)
     return {table.name: table for table in tables}
 
 

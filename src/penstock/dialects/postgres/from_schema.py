@@ -8,6 +8,8 @@ from dataclasses import replace
 from penstock.change import TableName
 from penstock.dialects.postgres.blueprint import Blueprint, Parts, Piece
 from penstock.dialects.postgres.connection import quote
+from penstock.dialects.postgres.logical import in_postgres, is_ours
+from penstock.logical import Kind
 from penstock.schema import Column, ForeignKey, TableSchema, Unique
 
 
@@ -17,9 +19,11 @@ def blueprint_of(tables: Iterable[TableSchema]) -> Blueprint:
     Each table has the columns, what may be null, the keys and the foreign keys that its schema names; a foreign key
     whose parent is not there is left out by whoever carries the blueprint out. What a schema cannot say in full is left
     out here, with a note: expressions, exclusion constraints, partitions. A domain becomes the type below it. Any
-    other type that is not PostgreSQL's own is asked for at the target: its definition is in no schema.
+    other type that is not PostgreSQL's own is asked for at the target: its definition is in no schema. A column of
+    another kind of database, or of none, is made by its logical type.
     """
-    tables = list(tables)
+    given = list(tables)
+    tables = [in_postgres(table) for table in given]
     names = _Names(tables)
     pieces = [Piece(table.name, "table", table.name, None, None, _table_sql(table)) for table in tables]
     for table in tables:
@@ -33,7 +37,7 @@ def blueprint_of(tables: Iterable[TableSchema]) -> Blueprint:
         parts=Parts({}, {}, {}),
         calls=(),
         computed={},
-        notes={table.name: list(_notes(table)) for table in tables},
+        notes={table.name: [*_notes(made), *_reworded(table)] for table, made in zip(given, tables, strict=True)},
     )
 
 
@@ -163,6 +167,13 @@ def _list(columns: Iterable[str]) -> str:
 
 def _deferrable(is_deferrable: bool) -> str:
     return " DEFERRABLE INITIALLY DEFERRED" if is_deferrable else ""
+
+
+def _reworded(table: TableSchema) -> Iterator[str]:
+    """Which types of another database have no like here."""
+    for column in table.columns:
+        if column.logical.kind in (Kind.ENUM, Kind.OTHER) and not is_ours(column):
+            yield f"table {table.name} is made with column {column.name!r} as text: here is no type {column.type}"
 
 
 def _notes(table: TableSchema) -> Iterator[str]:

@@ -68,9 +68,8 @@ class ChangeFilesSide:
         """No rule concerns any of the tables."""
         return ()
 
-    def blueprint(self, tables: Sequence[TableName], *, types_of: Sequence[TableName] = ()) -> Sequence[TableSchema]:
-        """Say how to make tables like these: by their schemas, for there is no database that could be asked."""
-        return list(self.describe(tables).values())
+    def blueprint(self, tables: Sequence[TableName], *, types_of: Sequence[TableName] = ()) -> None:
+        """Say nothing but what schemas say: there is no database that could be asked."""
 
     def has_capture(self) -> bool:
         """Make sure that there is an archive; otherwise raise an `OperatorError` that says what there is."""

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from penstock.change import TableName
 from penstock.dialects.postgres.arrow import ArrowReader
 from penstock.dialects.postgres.connection import Connection, at_once, connect, label, literal, quote, speaking
+from penstock.dialects.postgres.logical import with_logical
 from penstock.dialects.postgres.ownership import refuse_foreign
 from penstock.dialects.postgres.source.capture import refuse_newer
 from penstock.dialects.postgres.source.history import (
@@ -203,7 +204,8 @@ class ChangeLog:
                 " ORDER BY c.relid, c.version"
             )
             found = []
-            for relid, version, definition, root_schema, root_name in rows:
+            for relid, version, stored, root_schema, root_name in rows:
+                definition = with_logical(stored)
                 table = TableSchema.from_definition(definition, version=version)
                 root = TableName(root_schema, root_name) if root_name else table.name
                 found.append(TableVersion(relid, table, definition, root))

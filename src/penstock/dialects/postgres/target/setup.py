@@ -29,6 +29,7 @@ from penstock.dialects.postgres.catalog import (
 from penstock.dialects.postgres.checks import faults_of
 from penstock.dialects.postgres.connection import WITHOUT_VIEWS, Connection, label, quote, speaking
 from penstock.dialects.postgres.from_schema import completed
+from penstock.dialects.postgres.logical import in_postgres
 from penstock.dialects.postgres.privileges import may, missing_target_grants
 from penstock.dialects.postgres.target import ledger_entries, ledger_version
 from penstock.dialects.postgres.target.resync import copied_by_others, only, tables_with_rows
@@ -292,6 +293,7 @@ def _check_table(plan: DatabasePlan, source: TableSchema, target: TableSchema) -
         plan.faults.append(OperatorError(what, where=plan.label, do=do))
 
     name = source.name
+    source = in_postgres(source)
     alter = f"ALTER TABLE {quote(name.schema, name.name)}"
     for column in source.columns:
         quoted = quote(column.name)

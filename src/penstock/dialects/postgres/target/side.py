@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import DatabasePlan, LackingPart
+from penstock.dialects.base import DatabasePlan, LackingPart, NativeForm
 from penstock.dialects.postgres.blueprint import Blueprint, Parts, lacking_parts, read_parts
 from penstock.dialects.postgres.from_schema import blueprint_of
 from penstock.dialects.postgres.ownership import preamble, refuse_foreign
@@ -36,31 +36,29 @@ class PostgresTargetSide(PostgresSide):
 
     def plan(
         self,
-        blueprint: Blueprint | Sequence[TableSchema],
+        blueprint: NativeForm | None,
         source: Mapping[TableName, TableSchema],
         replaced: Sequence[TableName],
         *,
         adopt: bool,
     ) -> DatabasePlan:
-        """Plan the ledger and the missing tables; check those that exist.
-
-        A blueprint may be mere schemas, see `blueprint_of`.
-        """
-        if not isinstance(blueprint, Blueprint):
-            blueprint = blueprint_of(blueprint)
+        """Plan the ledger and the missing tables; check those that exist."""
+        exact = blueprint if isinstance(blueprint, Blueprint) else blueprint_of(source.values())
         with self._connection("read the catalogue") as connection:
             return setup.plan_target(
                 connection,
                 self._url,
                 process=self._pipeline,
-                blueprint=blueprint,
+                blueprint=exact,
                 source=source,
                 replaced=replaced,
                 adopt=adopt,
             )
 
-    def lacking(self, parts: Parts) -> Sequence[LackingPart]:
+    def lacking(self, parts: NativeForm) -> Sequence[LackingPart]:
         """Return what is missing here of the source's partitions and enum labels."""
+        if not isinstance(parts, Parts):
+            return []
         with self._connection("read the catalogue") as connection:
             connection.execute(f"SET lock_timeout = '{LOCK_WAIT}'")
             try:
