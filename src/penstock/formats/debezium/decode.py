@@ -202,6 +202,19 @@ class Decoder:
         envelope = self._envelope(record, self._parse(record, is_key=False, exact=False))
         return envelope.glance if type(envelope) is Envelope else envelope  # type: ignore[return-value]
 
+    def scan(self, record: Record) -> tuple[Seen, ConnectSchema | None]:
+        """Say the same, and which schema the row has; None where the message has none.
+
+        Raises:
+            MalformedInputError: As `glance`.
+        """
+        if _is_tombstone(record):
+            return Passed.TOMBSTONE, None
+        envelope = self._envelope(record, self._parse(record, is_key=False, exact=False))
+        if isinstance(envelope, Envelope):
+            return envelope.glance, envelope.row_schema
+        return envelope, None
+
     def decode(self, record: Record) -> Decoded:
         """Say what a record is, with its rows.
 

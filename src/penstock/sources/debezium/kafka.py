@@ -202,7 +202,7 @@ class KafkaFollower:
                 self._positions[partition] = max(self._positions[partition], offset)
                 continue
             self._positions[partition] = offset + 1
-            headers = tuple((str(name), _bytes(value)) for name, value in message.headers() or ())
+            headers = tuple((str(name), _bytes(value)) for name, value in _pairs(message.headers()))
             records.append(Record(topic, message.key(), message.value(), headers, number, offset))
         return records, has_moved
 
@@ -259,6 +259,11 @@ def _without_value(text: str) -> str:
     """What librdkafka says of a setting, which may repeat its value."""
     named = [word.strip("'\",") for word in text.split() if "." in word]
     return f"setting {named[0]}" if named else "one of the settings"
+
+
+def _pairs(headers: Any) -> Sequence[tuple[str, str | bytes | None]]:
+    """The headers of a message; the client's types say less of them than it does."""
+    return headers or ()
 
 
 def _bytes(value: str | bytes | None) -> bytes | None:

@@ -189,7 +189,6 @@ class _Batch:
         return len(self._columns[c.OP])
 
     def add(self, change: c.Change, txn_id: str, scn: int, committed_at_us: int) -> None:
-        row = change.before if change.before is not None else change.after
         values = (
             txn_id,
             scn,
@@ -203,7 +202,6 @@ class _Batch:
             image_text(change.before),
             image_text(_changed(change)),
         )
-        del row
         for name, value in zip(_FILLED, values, strict=True):
             self._columns[name].append(value)
 

@@ -74,9 +74,8 @@ class DebeziumSide:
         plan.notes += self._tables.advice(tables)
         return plan
 
-    def blueprint(self, tables: Sequence[TableName], *, types_of: Sequence[TableName] = ()) -> Sequence[TableSchema]:
-        """Say how to make tables like these: by their schemas, for there is no database that could be asked."""
-        return list(self.describe(tables).values())
+    def blueprint(self, tables: Sequence[TableName], *, types_of: Sequence[TableName] = ()) -> None:
+        """Say nothing but what schemas say: there is no database that could be asked."""
 
     def has_capture(self) -> bool:
         """Make sure that there are topics; otherwise what it raises says what is in the way."""

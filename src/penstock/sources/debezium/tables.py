@@ -7,9 +7,10 @@ import threading
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from penstock import logical
 from penstock.change import Change, Image, TableName
 from penstock.errors import MalformedInputError
 from penstock.events import Event, tell
@@ -196,8 +197,8 @@ class Tables:
         doubtful = sorted(str(table) for table in self._doubtful.intersection(tables))
         if doubtful:
             lines.append(
-                f"columns of {', '.join(doubtful)} may be null and have a default: a NULL arrives as the default, unless"
-                " the connector's value.converter.replace.null.with.default is false"
+                f"columns of {', '.join(doubtful)} may be null and have a default: a NULL arrives as the default,"
+                " unless the connector's value.converter.replace.null.with.default is false"
             )
         return lines
 
@@ -244,7 +245,7 @@ def _shape(table: TableName, row: RowType, key: tuple[str, ...]) -> _Shape:
 def _version(shape: _Shape) -> TableVersion:
     table = TableSchema(
         shape.table,
-        tuple(_column(name, kind, is_nullable=null) for name, kind, null in shape.columns),
+        tuple(Column.of(name, _logical(kind), is_nullable=null) for name, kind, null in shape.columns),
         Unique(f"{shape.table.name}_pkey", shape.key, shape.key) if shape.key else None,
         version=shape.number,
     )
@@ -252,28 +253,26 @@ def _version(shape: _Shape) -> TableVersion:
     return TableVersion(id_, table, table.to_definition(), shape.table)
 
 
-def _column(name: str, kind: LogicalType, *, is_nullable: bool) -> Column:
-    spelled = _SPELLED.get(kind.kind, "text")
-    if kind.kind is Kind.INTEGER:
-        spelled = {8: "smallint", 16: "smallint", 32: "integer"}.get(kind.size or 64, "bigint")
-    if kind.kind is Kind.FLOAT:
-        spelled = "real" if kind.size == 32 else "double precision"
-    if kind.kind is Kind.DECIMAL and kind.size and kind.scale is not None:
-        return replace(Column(name, f"numeric({kind.size},{kind.scale})", "numeric"), is_nullable=is_nullable)
-    return Column(name, spelled, spelled, is_nullable=is_nullable)
-
-
-_SPELLED = {
-    Kind.BOOLEAN: "boolean",
-    Kind.DECIMAL: "numeric",
-    Kind.BINARY: "bytea",
-    Kind.DATE: "date",
-    Kind.TIME: "time",
-    Kind.TIMETZ: "timetz",
-    Kind.TIMESTAMP: "timestamp",
-    Kind.TIMESTAMPTZ: "timestamptz",
-    Kind.INTERVAL: "interval",
-    Kind.JSON: "jsonb",
-    Kind.UUID: "uuid",
-    Kind.XML: "xml",
-}
+def _logical(kind: LogicalType) -> logical.LogicalType:
+    """The same type in the words of the schema."""
+    match kind.kind:
+        case Kind.INTEGER:
+            return logical.integer(kind.size or 64)
+        case Kind.FLOAT:
+            return logical.floating(kind.size or 64)
+        case Kind.DECIMAL:
+            return logical.decimal(kind.size, kind.scale) if kind.size is not None else logical.decimal()
+        case Kind.STRING:
+            return logical.string(kind.size)
+        case Kind.BITS:
+            return logical.LogicalType(logical.Kind.BITS, length=kind.size)
+        case Kind.TIME | Kind.TIMETZ | Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
+            return logical.LogicalType(logical.Kind(kind.kind.value), precision=kind.size)
+        case Kind.ENUM:
+            return logical.LogicalType(logical.Kind.ENUM, values=kind.labels)
+        case Kind.ARRAY if kind.element is not None:
+            return logical.array(_logical(kind.element))
+        case Kind.OTHER:
+            return logical.other(kind.name)
+        case _:
+            return logical.LogicalType(logical.Kind(kind.kind.value))

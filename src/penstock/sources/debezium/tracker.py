@@ -369,9 +369,7 @@ class Tracker:
             partition,
             offset,
             group=found.txn,
-            identity=(found.total_order or (source.identity, found.op))
-            if source.identity or found.total_order
-            else offset,
+            identity=found.total_order or ((*source.identity, found.op) if source.identity else (partition, offset)),
             table=source.collection,
             size_bytes=found.size_bytes,
         )
