@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from penstock.change import Image, TableName
@@ -61,9 +60,9 @@ class Settings:
         modes: Further options of the connector.
     """
 
-    declared: Mapping[TableName, Mapping[str, LogicalType]] = field(default_factory=lambda: MappingProxyType({}))
+    declared: Mapping[TableName, Mapping[str, LogicalType]] = field(default_factory=dict)
     before_image: BeforeImage = BeforeImage.AUTO
-    before_images: Mapping[TableName, BeforeImage] = field(default_factory=lambda: MappingProxyType({}))
+    before_images: Mapping[TableName, BeforeImage] = field(default_factory=dict)
     placeholder: str = DEFAULT
     modes: Modes = field(default_factory=Modes)
     topics: Topics = field(default_factory=Topics)

@@ -50,15 +50,27 @@ class KafkaLog:
         """Return the partition of its topic."""
         return Partition(record.topic, record.partition)
 
-    def identity(self, topic: str) -> str:
-        """Return the id that the cluster has given the topic, and that of the cluster."""
-        from confluent_kafka import TopicCollection
+    def identity(self) -> str:
+        """Return the id of the cluster, and which topics are read of it."""
+        with self._answering("describe the cluster"):
+            # A client that is let go of answers nothing any more.
+            admin = self._admin()
+            cluster = admin.describe_cluster(request_timeout=_ANSWER_S).result().cluster_id
+        return f"{cluster}/{','.join(self.topics)}"
+
+    def topic_id(self, topic: str) -> str:
+        """Return the id that the cluster has given a topic; empty where there is none of the name."""
+        from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
         with self._answering(f"describe topic {topic}"):
             admin = self._admin()
-            found = admin.describe_topics(TopicCollection([topic]), request_timeout=_ANSWER_S)[topic].result()
-            cluster = admin.describe_cluster(request_timeout=_ANSWER_S).result().cluster_id
-        return f"{cluster}/{found.topic_id}"
+            asked = admin.describe_topics(TopicCollection([topic]), request_timeout=_ANSWER_S)
+            try:
+                return str(asked[topic].result().topic_id)
+            except KafkaException as exc:
+                if exc.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    return ""
+                raise
 
     def extents(self) -> Mapping[Partition, Extent]:
         """Return what every partition of every topic that a pattern means holds now."""
@@ -168,7 +180,9 @@ class KafkaFollower:
         deadline = time.monotonic() + timeout_s
         while True:
             with _Answering(self._log.label, "read"):
-                messages = self._client.consume(min(most, _TAKE), timeout=max(0.0, deadline - time.monotonic()))
+                # `consume` waits for as many as it was asked for, unless it may not wait at all.
+                first = self._client.poll(max(0.0, deadline - time.monotonic()))
+                messages = [first, *self._client.consume(min(most, _TAKE), timeout=0)] if first is not None else []
             records, has_moved = self._records(messages)
             if records or has_moved or time.monotonic() >= deadline:
                 return records

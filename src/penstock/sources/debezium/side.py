@@ -120,7 +120,7 @@ class DebeziumSide:
 
     @property
     def _copy_id(self) -> str:
-        return f"snapshot {self._log.identity(self._layout.transactions)}"
+        return f"snapshot {self._log.identity()}"
 
     @property
     def _told(self) -> Told:

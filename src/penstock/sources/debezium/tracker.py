@@ -91,8 +91,10 @@ class Tracker:
         self._reached = position
         self._failure: PenstockError | None = None
         self._copy = CopyRows()
-        self._heard_at = time.monotonic()
-        self._has_ends = True
+        self._heard_at = self._unended_since = time.monotonic()
+        # Not known before the first event, or the topic: the connector makes it when it first writes to it.
+        self._has_ends: bool | None = None
+        self.mark = ""
         self._next: dict[int, int] = {}
         self._streamed: set[int] = set()
         self._fresh: set[int] = set()
@@ -229,7 +231,8 @@ class Tracker:
                 do="correct capture.topics, or start the connector",
             )
         ends = [partition for partition in extents if partition.topic == self._layout.transactions]
-        self._has_ends = bool(ends) or self._tables.has_ends
+        self._has_ends = True if ends else None
+        self.mark = self._log.topic_id(self._layout.transactions)
         filled = [partition for partition in ends if extents[partition].end > extents[partition].first]
         if len(filled) > 1:
             raise OperatorError(
@@ -299,7 +302,9 @@ class Tracker:
                         self._look(record)
                     self._move_on(follower.positions(), bool(records))
                     self._changed.notify_all()
-                if time.monotonic() - looked_at > _LOOK_FOR_TOPICS_S:
+                # The connector makes the transaction topic when the first transaction begins.
+                every_s = _LOOK_FOR_TOPICS_S if self.mark or self._log.ends else 0.3
+                if time.monotonic() - looked_at > every_s:
                     looked_at = time.monotonic()
                     follower = self._with_new_topics(follower)
                 while self._ready_changes > _AHEAD_CHANGES and not stop.wait(0.05):
@@ -321,6 +326,9 @@ class Tracker:
             return follower
         with self._changed:
             self._add(new)
+            if any(partition.topic == self._layout.transactions for partition in new):
+                self._has_ends = True
+                self.mark = self._log.topic_id(self._layout.transactions)
             self._fresh |= {self._numbers[partition] for partition in new}
         positions = {**follower.positions(), **new}
         follower.close()
@@ -373,6 +381,9 @@ class Tracker:
             table=source.collection,
             size_bytes=found.size_bytes,
         )
+        if self._has_ends is None:
+            self._has_ends = found.total_order is not None
+            self._unended_since = time.monotonic()
         if not self._has_ends:
             scn = scn_of(source, where=f"{self._log.label}, {self._partitions[partition]}, offset {offset}")
             self._index.placed(found.txn, scn, source.ts_us or 0)
@@ -386,7 +397,7 @@ class Tracker:
         now = time.monotonic()
         self._heard_at = now if has_heard else self._heard_at
         is_quiet = not has_heard and (self._log.ends or now - self._heard_at >= self._layout.settle_s)
-        if not self._has_ends:
+        if self._has_ends is False:
             behind = [scn for number, scn in self._placed.items()]
             complete = max(behind, default=0) + 1 if is_quiet else min(behind, default=0)
             self._index.complete_before(complete, where=self._log.label)
@@ -404,6 +415,15 @@ class Tracker:
 
     def _look_at_waiting(self, now: float) -> None:
         waiting = self._index.waiting
+        if self._has_ends and not self.mark and not self._log.ends and self._index.opened:
+            if now - self._unended_since > self._layout.incomplete_after_s:
+                raise OperatorError(
+                    "events say which transaction they are of, and nothing says when one has ended: the transaction"
+                    f" topic {self._layout.transactions} is not there, or may not be read",
+                    where=self._log.label,
+                    do="correct capture.debezium.transaction_topic, or allow this user to read it",
+                )
+            return
         if waiting is None or now - waiting.since < self._layout.incomplete_after_s:
             return
         what = f"events of {waiting} have not come for {self._layout.incomplete_after_s:g} s"
