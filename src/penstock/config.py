@@ -52,7 +52,8 @@ class KafkaConfig(_Part):
 
     type: Literal["kafka"] = Field(description="Kind of connection")
     settings: dict[str, str | int | float | bool] = Field(
-        description="librdkafka's own settings, bootstrap.servers at least; secrets only as ${env:NAME} or ${file:path}",
+        description="librdkafka's own settings, bootstrap.servers at least; secrets only as ${env:NAME} or"
+        " ${file:path}",
         repr=False,
     )
     registry: dict[str, str | int | float | bool] | None = Field(

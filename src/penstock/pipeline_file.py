@@ -189,7 +189,7 @@ class _Document:
         for part in ("settings", "registry"):
             settings = connection.get(part)
             for name, value in settings.items() if isinstance(settings, dict) else ():
-                if not isinstance(value, str):
+                if not isinstance(value, str) or not isinstance(settings, dict):
                     continue
                 missing: list[str] = []
                 if _SECRET_SETTING.search(name) and not _REFERENCE.search(value):
@@ -204,7 +204,7 @@ class _Document:
         # Of what is wrong with a key itself, pydantic says so behind it.
         path: Path_ = tuple(part for part in error["loc"] if part != "[key]")
         given = error["input"]
-        is_secret = "url" in path or path[:1] == ("connections",) and len(path) > 3
+        is_secret = "url" in path or (path[:1] == ("connections",) and len(path) > 3)
         is_plain = isinstance(given, str | int | float | bool) and not is_secret and _may_be_shown(given)
         shown = f", not {given!r}" if is_plain else ""
         match error["type"]:
@@ -238,7 +238,7 @@ class _Document:
                 faults.append(_Fault(self._line(path), f"{dotted(path)}: no connection{shown}{nearest(name, given)}"))
             elif isinstance(given, dict) and isinstance(name, str) and isinstance(given[name], dict):
                 is_cluster = given[name].get("type") == "kafka"
-                is_meant = part == "capture" and section.get("source") == "debezium"
+                is_meant = part == "capture" and isinstance(section, dict) and section.get("source") == "debezium"
                 if is_cluster != is_meant:
                     what = "a Kafka cluster" if is_cluster else "a database"
                     other = "a Kafka cluster" if is_meant else "a database"

@@ -8,7 +8,7 @@ from typing import TypeVar
 from pyspark.sql import SparkSession
 
 from penstock.beside import load, module_file
-from penstock.config import CaptureConfig, ConnectionConfig, PipelineConfig
+from penstock.config import CaptureConfig, ConnectionConfig, DebeziumConfig, KafkaConfig, PipelineConfig
 from penstock.dialects.postgres.source.access import PostgresSource
 from penstock.dialects.postgres.source.side import PostgresSourceSide
 from penstock.dialects.postgres.target.side import PostgresTargetSide
@@ -58,7 +58,10 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
     assert config.apply is not None
     place = config.capture.path
     source: SourceSide
-    if place is None:
+    if config.capture.source == "debezium":
+        events = _events(config)
+        source = events if rules is None else RuledStock(events, rules)
+    elif place is None:
         database = _database(config)
         source = database if rules is None else RuledDatabase(database, rules)
     else:
@@ -67,6 +70,42 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
         source = stock if rules is None else RuledStock(stock, rules)
     target = _open(_TARGETS[_kind(config, config.apply.connection)], config, config.apply.connection)
     return Pipeline(config, source, target, start_spark, rules)
+
+
+def _events(config: PipelineConfig) -> StockedSource:
+    """A connector's change events, in Kafka or in files.
+
+    Raises:
+        ConfigError: The libraries that read them are not installed.
+    """
+    try:
+        from penstock.formats.debezium.decode import Settings
+        from penstock.formats.debezium.envelope import Topics
+        from penstock.sources.debezium.files import FileLog
+        from penstock.sources.debezium.kafka import KafkaLog
+        from penstock.sources.debezium.log import RecordLog
+        from penstock.sources.debezium.side import DebeziumSide
+        from penstock.sources.debezium.tables import Tables
+        from penstock.sources.debezium.tracker import Layout
+    except ImportError as exc:
+        what = f"capture.source debezium needs {exc.name}, which is not installed"
+        raise ConfigError(what, do="pip install 'penstock[kafka]'") from exc
+    capture = config.capture
+    debezium = capture.debezium or DebeziumConfig()
+    transactions = debezium.transaction_topic or f"{debezium.prefix}.transaction"
+    log: RecordLog
+    if capture.path is not None:
+        log = FileLog(_open_place(capture.path, "capture.path"))
+    else:
+        assert capture.connection is not None
+        cluster = config.connections[capture.connection]
+        assert isinstance(cluster, KafkaConfig)
+        topics = tuple(debezium.topics or [f"{debezium.prefix}.*"])
+        log = KafkaLog(cluster.client_settings, (*topics, transactions))
+    settings = Settings(placeholder=debezium.placeholder, topics=Topics(transaction=(transactions,)))
+    tables = Tables(settings, debezium.prefix or "", {}, skips=debezium.on_malformed == "skip")
+    layout = Layout(transactions, debezium.settle_s, debezium.incomplete, debezium.incomplete_after_s)
+    return DebeziumSide(log, layout, tables, config.name)
 
 
 def _own(capture: CaptureConfig) -> Callable[[Storage], StockedSource]:

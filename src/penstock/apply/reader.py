@@ -282,7 +282,8 @@ class _TableItems:
 
     def _takes_old(self, name: str) -> NDArray[np.bool_]:
         """Of which changes the new row has a column as the old one had it."""
-        return self._is_update & ~self._any_changed((name,))
+        takes_old: NDArray[np.bool_] = self._is_update & ~self._any_changed((name,))
+        return takes_old
 
     def _value(self, name: str, *, is_new: bool) -> pa.Array:
         """A column as the images hold it; null where they do not."""

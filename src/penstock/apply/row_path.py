@@ -242,8 +242,8 @@ class RowPath:
         after = {**_present(change.before), **_present(change.after)}
         foreign_keys = [fk for fk in table.schema.foreign_keys if with_references and _concerns(change, fk.columns)]
         checked = {name for fk in foreign_keys for name in fk.columns}
-        deferrable = (rule for rule in (*table.schema.all_uniques, *table.schema.exclusions) if rule.is_deferrable)
-        checked |= {name for rule in deferrable for name in rule.columns}
+        checked |= {name for key in table.schema.all_uniques if key.is_deferrable for name in key.columns}
+        checked |= {name for rule in table.schema.exclusions if rule.is_deferrable for name in rule.columns}
         if not checked <= set(after):
             # The change tells of a part of the row only; the rest is as it stands here.
             after = {**self._found(after, table), **after}

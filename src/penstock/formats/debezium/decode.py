@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from penstock.change import Image, TableName
@@ -66,9 +65,9 @@ class Settings:
         modes: Further options of the connector.
     """
 
-    declared: Mapping[TableName, Mapping[str, LogicalType]] = field(default_factory=lambda: MappingProxyType({}))
+    declared: Mapping[TableName, Mapping[str, LogicalType]] = field(default_factory=dict)
     before_image: BeforeImage = BeforeImage.AUTO
-    before_images: Mapping[TableName, BeforeImage] = field(default_factory=lambda: MappingProxyType({}))
+    before_images: Mapping[TableName, BeforeImage] = field(default_factory=dict)
     placeholder: str = DEFAULT
     modes: Modes = field(default_factory=Modes)
     topics: Topics = field(default_factory=Topics)
@@ -213,6 +212,19 @@ class Decoder:
             message = self._parse(record, is_key=False, exact=True)
         envelope = self._envelope(record, message)
         return envelope.glance if type(envelope) is Envelope else envelope  # type: ignore[return-value]
+
+    def scan(self, record: Record) -> tuple[Seen, ConnectSchema | None]:
+        """Say the same, and which schema the row has; None where the message has none.
+
+        Raises:
+            MalformedInputError: As `glance`.
+        """
+        if _is_tombstone(record):
+            return Passed.TOMBSTONE, None
+        envelope = self._envelope(record, self._parse(record, is_key=False, exact=False))
+        if isinstance(envelope, Envelope):
+            return envelope.glance, envelope.row_schema
+        return envelope, None
 
     def decode(self, record: Record) -> Decoded:
         """Say what a record is, with its rows.

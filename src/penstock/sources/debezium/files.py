@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock.errors import OperatorError
-from penstock.formats.debezium.record import Record, record_of_line
+from penstock.formats.debezium.record import Record, read_line
 from penstock.sources.debezium.log import Extent, Partition, RecordFollower, RecordLog
 from penstock.storage import Storage
 
@@ -34,9 +35,20 @@ class FileLog:
         """What is there is all that is known to come."""
         return True
 
-    def identity(self, topic: str) -> str:
-        """Return the place: files have no other identity."""
-        return self.storage.label
+    def partition_of(self, record: Record) -> Partition:
+        """Return the one that there is."""
+        return LINES
+
+    def topic_id(self, topic: str) -> str:
+        """Return nothing: lines are no topic."""
+        return ""
+
+    def identity(self) -> str:
+        """Return a digest of the first line: it stays the same wherever the files are taken."""
+        for name in self._names():
+            for _, line in _split(self.storage.read(name))[:1]:
+                return hashlib.sha256(line).hexdigest()[:32]
+        return ""
 
     def extents(self) -> Mapping[Partition, Extent]:
         """Return how many lines there are."""
@@ -55,8 +67,8 @@ class FileLog:
             if at < end and first < at + count:
                 lines = _split(self.storage.read(name))
                 for number in range(max(first - at, 0), min(end - at, count)):
-                    where = f"{self.label}/{name}, line {number + 1}"
-                    yield replace(record_of_line(lines[number], where=where), offset=at + number)
+                    line, text = lines[number]
+                    yield replace(read_line(text, file=f"{self.label}/{name}", number=line), offset=at + number)
             at += count
         if end > at:
             raise OperatorError(
@@ -106,9 +118,9 @@ class FileFollower:
         """Close nothing."""
 
 
-def _split(content: bytes) -> list[bytes]:
-    """The lines of a file that hold anything."""
-    return [line for line in content.split(b"\n") if line.strip()]
+def _split(content: bytes) -> list[tuple[int, bytes]]:
+    """The lines of a file that hold anything, with their numbers from 1."""
+    return [(number, line) for number, line in enumerate(content.split(b"\n"), 1) if line.strip()]
 
 
 _: type[RecordLog] = FileLog

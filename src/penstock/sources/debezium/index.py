@@ -101,7 +101,9 @@ class _Open:
 class Index:
     """Puts transactions together; not for two threads at once."""
 
-    def __init__(self, *, done: Scn = START, is_read: Callable[[str], bool], now: Callable[[], float] = time.monotonic):
+    def __init__(
+        self, *, done: Scn = START, is_read: Callable[[str], bool], now: Callable[[], float] = time.monotonic
+    ) -> None:
         """Begin with nothing.
 
         Args:
@@ -150,7 +152,7 @@ class Index:
         found.size_bytes += size_bytes
 
     def placed(self, group: str, scn: int, committed_at_us: int) -> None:
-        """Say, where there are no ENDs, what an event tells of its transaction's position, and when it was committed."""
+        """Say, where there are no ENDs, at which position a transaction was committed, and when."""
         found = self._open.get(group)
         if found is not None:
             found.scn = max(found.scn, scn)

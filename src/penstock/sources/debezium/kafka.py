@@ -46,20 +46,36 @@ class KafkaLog:
         """More may come at any time."""
         return False
 
-    def identity(self, topic: str) -> str:
-        """Return the id that the cluster has given the topic, and that of the cluster."""
-        from confluent_kafka import TopicCollection
+    def partition_of(self, record: Record) -> Partition:
+        """Return the partition of its topic."""
+        return Partition(record.topic, record.partition)
+
+    def identity(self) -> str:
+        """Return the id of the cluster, and which topics are read of it."""
+        with self._answering("describe the cluster"):
+            # A client that is let go of answers nothing any more.
+            admin = self._admin()
+            cluster = admin.describe_cluster(request_timeout=_ANSWER_S).result().cluster_id
+        return f"{cluster}/{','.join(self.topics)}"
+
+    def topic_id(self, topic: str) -> str:
+        """Return the id that the cluster has given a topic; empty where there is none of the name."""
+        from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
         with self._answering(f"describe topic {topic}"):
             admin = self._admin()
-            found = admin.describe_topics(TopicCollection([topic]), request_timeout=_ANSWER_S)[topic].result()
-            cluster = admin.describe_cluster(request_timeout=_ANSWER_S).result().cluster_id
-        return f"{cluster}/{found.topic_id}"
+            asked = admin.describe_topics(TopicCollection([topic]), request_timeout=_ANSWER_S)
+            try:
+                return str(asked[topic].result().topic_id)
+            except KafkaException as exc:
+                if exc.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    return ""
+                raise
 
     def extents(self) -> Mapping[Partition, Extent]:
         """Return what every partition of every topic that a pattern means holds now."""
         from confluent_kafka import IsolationLevel, TopicPartition
-        from confluent_kafka.admin import OffsetSpec
+        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
         with self._answering("list topics"):
             admin = self._admin()
@@ -76,7 +92,7 @@ class KafkaLog:
                 admin.list_offsets(
                     dict.fromkeys(parts, spec), isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_ANSWER_S
                 )
-                for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
+                for spec in (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
             ]
             first, end = ({part: result.result().offset for part, result in of.items()} for of in found)
         return {Partition(p.topic, p.partition): Extent(first[p], end[p]) for p in parts}
@@ -91,6 +107,7 @@ class KafkaLog:
             at = first
             while at < end:
                 for record in follower.take(_TAKE, _ANSWER_S):
+                    assert record.offset is not None
                     if record.offset >= end:
                         return
                     yield record
@@ -163,7 +180,9 @@ class KafkaFollower:
         deadline = time.monotonic() + timeout_s
         while True:
             with _Answering(self._log.label, "read"):
-                messages = self._client.consume(min(most, _TAKE), timeout=max(0.0, deadline - time.monotonic()))
+                # `consume` waits for as many as it was asked for, unless it may not wait at all.
+                first = self._client.poll(max(0.0, deadline - time.monotonic()))
+                messages = [first, *self._client.consume(min(most, _TAKE), timeout=0)] if first is not None else []
             records, has_moved = self._records(messages)
             if records or has_moved or time.monotonic() >= deadline:
                 return records
@@ -197,8 +216,8 @@ class KafkaFollower:
                 self._positions[partition] = max(self._positions[partition], offset)
                 continue
             self._positions[partition] = offset + 1
-            headers = tuple(message.headers() or ())
-            records.append(Record(topic, number, offset, message.key(), message.value(), headers))
+            headers = tuple((str(name), _bytes(value)) for name, value in _pairs(message.headers()))
+            records.append(Record(topic, message.key(), message.value(), headers, number, offset))
         return records, has_moved
 
     def _where(self, topic: str | None, number: int | None) -> str:
@@ -254,6 +273,15 @@ def _without_value(text: str) -> str:
     """What librdkafka says of a setting, which may repeat its value."""
     named = [word.strip("'\",") for word in text.split() if "." in word]
     return f"setting {named[0]}" if named else "one of the settings"
+
+
+def _pairs(headers: Any) -> Sequence[tuple[str, str | bytes | None]]:
+    """The headers of a message; the client's types say less of them than it does."""
+    return headers or ()
+
+
+def _bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
 
 
 def _silent() -> Any:

@@ -54,8 +54,14 @@ class RecordLog(Protocol):
     def ends(self) -> bool:
         """Whether what is there now is all: the last transaction is complete where nothing says when one is."""
 
-    def identity(self, topic: str) -> str:
-        """Return what tells this topic from any other that had, or will have, its name."""
+    def partition_of(self, record: Record) -> Partition:
+        """Return in which partition of the log a record lies."""
+
+    def identity(self) -> str:
+        """Return what tells the place from every other, wherever it is moved to."""
+
+    def topic_id(self, topic: str) -> str:
+        """Return what tells a topic from any other that had, or will have, its name; empty where there is none."""
 
     def extents(self) -> Mapping[Partition, Extent]:
         """Return what every partition of every topic holds now.

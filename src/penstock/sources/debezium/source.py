@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from penstock.change import TableName
-from penstock.history import ConsumerState, Facts, History, Joined, Origin, joined
+from penstock.history import ConsumerState, Facts, History, HistoryError, Joined, Origin, joined
 from penstock.position import START, Anchor, Limit, Scn
 from penstock.snapshot.chunk import CopySource
 from penstock.sources.debezium.copy import EventChunks
 from penstock.sources.debezium.log import RecordLog
 from penstock.sources.debezium.reader import EventReader
-from penstock.sources.debezium.tables import Tables
+from penstock.sources.debezium.tables import EventDecoder, Tables
 from penstock.sources.debezium.tracker import Tracker
 from penstock.stream import Backlog, Reader, Slice, Source, SourceAccess, TableVersion
 
@@ -35,6 +35,7 @@ class DebeziumSource:
         self._transactions = transactions
         self._after = START
         self._id = ""
+        self._follows = False
 
     def open(self) -> None:
         """Make sure that there is a log."""
@@ -47,7 +48,8 @@ class DebeziumSource:
             OperatorError: It has followed others, or what follows is not there any more.
         """
         found = self._joined(history)
-        self._tracker.start(found.position, group_of(history.consumer.name))
+        self._tracker.start(found.position)
+        self._follows = True
         self._after = found.position
         return found
 
@@ -65,7 +67,8 @@ class DebeziumSource:
         part = self._tracker.take(after, limit, until)
         if part is None:
             return None
-        return replace(part, start=Anchor(after, self._identity), cut=Anchor(part.end, self._identity))
+        mark = self._tracker.mark
+        return replace(part, start=Anchor(after, mark), cut=Anchor(part.end, mark))
 
     def wait(self, stop: threading.Event, timeout_s: float) -> None:
         """Return when `next_slice`, which had nothing, may have something; after the timeout at the latest."""
@@ -108,27 +111,32 @@ class DebeziumSource:
         return Backlog(changes=records, oldest_at=None, size_bytes=0, complete_until=_EPOCH)
 
     def close(self) -> None:
-        """Follow the log no more."""
-        self._tracker.close()
+        """Follow the log no more, if it was this one that began to."""
+        if self._follows:
+            self._tracker.close()
+        self._follows = False
 
     @property
     def _identity(self) -> str:
         if not self._id:
-            self._id = self._log.identity(self._transactions)
+            self._id = self._log.identity()
         return self._id
 
     def _joined(self, history: History) -> Joined:
-        id_ = self._identity
-        place, first = f"events/{id_}", Anchor(START, id_)
+        id_, mark = self._identity, self._log.topic_id(self._transactions)
+        place, first = f"events/{id_}", Anchor(START, mark)
         if history.is_new and history.origin is None:
             return Joined(Origin(id_, place), START, first)
         known = history.anchor
+        if known is not None and known.mark not in ("", mark):
+            gone = "is not there any more" if not mark else "was made anew: its offsets mean something else"
+            raise HistoryError(f"the transaction topic {self._transactions} {gone}", where=self._log.label)
         facts = Facts(
             origin=Origin(id_, place),
             place=place,
             first=first,
-            last=Anchor(max(history.position, START), id_),
-            base=known if known is not None and known.mark == id_ else first,
+            last=Anchor(max(history.position, START), mark),
+            base=known or first,
             is_readable=True,
             has_newest=True,
             earlier=None,
@@ -141,20 +149,15 @@ class DebeziumAccess:
     """Implements `pipeline.sides.SourceAccess`."""
 
     log: RecordLog
-    tables: Tables
+    decoder: EventDecoder
 
     def reader(self, source: str, tables: Sequence[TableVersion], *, follows: Collection[TableName]) -> EventReader:
         """Return a reader of what is of the tables that it follows."""
-        return EventReader(self.log, self.tables.decoder(tables), source, frozenset(follows))
+        return EventReader(self.log, self.decoder, source, frozenset(follows))
 
     def chunk_reader(self, source: CopySource) -> EventChunks:
         """Return a reader of rows of the first snapshot."""
-        return EventChunks(self.log, self.tables.decoder(self.tables.versions()))
-
-
-def group_of(name: str) -> str:
-    """The consumer group under which a pipeline's offsets are committed."""
-    return f"penstock.{name}"
+        return EventChunks(self.log, self.decoder)
 
 
 _: type[Source] = DebeziumSource

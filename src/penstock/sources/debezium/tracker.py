@@ -5,17 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
 from penstock.change import TableName
 from penstock.errors import OperatorError, PenstockError, RetryableError
-from penstock.formats.debezium.envelope import Boundary, Glance, Passed, glance
+from penstock.events import Event, tell
+from penstock.formats.debezium.envelope import Boundary, Glance
 from penstock.formats.debezium.record import Record
 from penstock.position import START, Limit, Scn
 from penstock.sources.debezium.index import Ended, Index, Run, Whole
 from penstock.sources.debezium.log import Extent, Partition, RecordFollower, RecordLog
+from penstock.sources.debezium.position import scn_of
 from penstock.sources.debezium.slice import EventSlice, slice_of
 from penstock.sources.debezium.tables import Tables
 
@@ -62,16 +64,19 @@ class CopyRows:
 class Tracker:
     """Follows a log in a thread of its own; everything else may be called by any thread."""
 
-    def __init__(self, log: RecordLog, layout: Layout, tables: Tables, warn: Callable[[str], None]) -> None:
-        """Follow nothing yet."""
+    def __init__(self, log: RecordLog, layout: Layout, tables: Tables, consumer: str) -> None:
+        """Follow nothing yet.
+
+        Args:
+            consumer: Under whose name offsets are committed.
+        """
         self._log = log
         self._layout = layout
         self._tables = tables
-        self._warn = warn
+        self.consumer = consumer
         self._changed = threading.Condition()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self.consumer = ""
         self._reset(START)
 
     def _reset(self, position: Scn) -> None:
@@ -86,14 +91,18 @@ class Tracker:
         self._reached = position
         self._failure: PenstockError | None = None
         self._copy = CopyRows()
-        self._heard_at = time.monotonic()
-        self._has_ends = True
+        self._heard_at = self._unended_since = time.monotonic()
+        # Not known before the first event, or the topic: the connector makes it when it first writes to it.
+        self._has_ends: bool | None = None
+        self.mark = ""
         self._next: dict[int, int] = {}
         self._streamed: set[int] = set()
+        self._fresh: set[int] = set()
+        self._first_at: dict[TableName, Scn] = {}
         self._placed: dict[int, int] = {}
 
-    def start(self, position: Scn, consumer: str) -> None:
-        """Follow from a position on, with the offsets of a consumer; does nothing where that is being done.
+    def start(self, position: Scn) -> None:
+        """Follow from a position on; does nothing where that is being done.
 
         Raises:
             OperatorError: What follows the position is not there any more.
@@ -104,8 +113,7 @@ class Tracker:
                 return
         self.close()
         self._reset(position)
-        self.consumer = consumer
-        follower = self._begin(position, consumer)
+        follower = self._begin(position)
         self._stop = threading.Event()
         self._thread = threading.Thread(
             target=self._follow, args=(follower, self._stop), name="follow events", daemon=True
@@ -185,6 +193,17 @@ class Tracker:
                 self._changed.wait(0.1)
             return Scn(max(self._reached, self._index.last_known))
 
+    def first_at(self, table: TableName) -> Scn:
+        """Return the position from which on a table is there."""
+        with self._changed:
+            return self._first_at.get(table, START)
+
+    @property
+    def partitions(self) -> Sequence[Partition]:
+        """What the numbers of partitions mean."""
+        with self._changed:
+            return tuple(self._partitions)
+
     def needed(self, upto: Scn) -> Mapping[Partition, int]:
         """Return, for each partition, the offset below which nothing is needed by who has everything up to `upto`."""
         with self._changed:
@@ -203,7 +222,7 @@ class Tracker:
             waiting = self._index.waiting
             return None if waiting is None else str(waiting)
 
-    def _begin(self, position: Scn, consumer: str) -> RecordFollower:
+    def _begin(self, position: Scn) -> RecordFollower:
         extents = self._log.extents()
         if not extents:
             raise OperatorError(
@@ -212,7 +231,8 @@ class Tracker:
                 do="correct capture.topics, or start the connector",
             )
         ends = [partition for partition in extents if partition.topic == self._layout.transactions]
-        self._has_ends = bool(ends) or self._tables.has_ends
+        self._has_ends = True if ends else None
+        self.mark = self._log.topic_id(self._layout.transactions)
         filled = [partition for partition in ends if extents[partition].end > extents[partition].first]
         if len(filled) > 1:
             raise OperatorError(
@@ -221,7 +241,7 @@ class Tracker:
                 where=self._log.label,
                 do="have it made with one partition",
             )
-        kept = self._log.committed(consumer, list(extents)) if position > START else {}
+        kept = self._log.committed(self.consumer, list(extents)) if position > START else {}
         begin = {}
         for partition, extent in extents.items():
             if partition in ends:
@@ -229,6 +249,8 @@ class Tracker:
             else:
                 begin[partition] = self._first_event(partition, extent, kept.get(partition))
         self._add(begin)
+        if kept:
+            self._fresh = {number for partition, number in self._numbers.items() if partition not in kept}
         return self._log.follow(begin)
 
     def _first_end(self, extent: Extent, position: Scn) -> int:
@@ -280,7 +302,9 @@ class Tracker:
                         self._look(record)
                     self._move_on(follower.positions(), bool(records))
                     self._changed.notify_all()
-                if time.monotonic() - looked_at > _LOOK_FOR_TOPICS_S:
+                # The connector makes the transaction topic when the first transaction begins.
+                every_s = _LOOK_FOR_TOPICS_S if self.mark or self._log.ends else 0.3
+                if time.monotonic() - looked_at > every_s:
                     looked_at = time.monotonic()
                     follower = self._with_new_topics(follower)
                 while self._ready_changes > _AHEAD_CHANGES and not stop.wait(0.05):
@@ -302,29 +326,41 @@ class Tracker:
             return follower
         with self._changed:
             self._add(new)
+            if any(partition.topic == self._layout.transactions for partition in new):
+                self._has_ends = True
+                self.mark = self._log.topic_id(self._layout.transactions)
+            self._fresh |= {self._numbers[partition] for partition in new}
         positions = {**follower.positions(), **new}
         follower.close()
         return self._log.follow(positions)
 
     def _look(self, record: Record) -> None:
-        partition = self._numbers[Partition(record.topic, record.partition)]
-        found = glance(record)
+        partition = self._numbers[self._log.partition_of(record)]
+        assert record.offset is not None
+        found = self._tables.look(record)
         match found:
             case Boundary():
                 if found.is_end:
-                    self._index.ended(Ended(found.group, Scn(record.offset + 1), found.counts, found.committed_at_us))
+                    scn = Scn(record.offset + 1)
+                    self._index.ended(Ended(found.txn, scn, found.collections, found.ts_us or 0))
             case Glance():
-                self._tables.see(record, found)
-                if found.is_row:
+                self._begin_table(found.table, partition)
+                if found.is_snapshot or found.txn is None:
                     self._look_at_row(partition, record.offset, found)
                 else:
                     self._look_at_event(partition, record.offset, found)
-            case Passed():
-                self._tables.passed(found)
+            case _:
+                pass
+
+    def _begin_table(self, table: TableName, partition: int) -> None:
+        """Note from which position on a table is there: one whose topic was made while changes flowed begins empty."""
+        if table not in self._first_at:
+            is_new = partition in self._fresh
+            self._first_at[table] = Scn(max(self._begun_at, self._index.end)) if is_new else START
 
     def _look_at_row(self, partition: int, offset: int, found: Glance) -> None:
-        is_first = self._begun_at == START and partition not in self._streamed and not found.is_incremental
-        if not is_first:
+        is_later = found.source.snapshot == "incremental" or partition in self._streamed
+        if self._begun_at > START or is_later:
             self._index.row(partition, offset)
             return
         runs = self._copy.runs.setdefault(found.table, [])
@@ -334,18 +370,24 @@ class Tracker:
             runs.append(Run(partition, offset, offset + 1))
 
     def _look_at_event(self, partition: int, offset: int, found: Glance) -> None:
+        assert found.txn is not None
         self._streamed.add(partition)
+        source = found.source
         self._index.event(
             partition,
             offset,
-            group=found.group,
-            identity=found.identity,
-            table=found.collection,
+            group=found.txn,
+            identity=found.total_order or ((*source.identity, found.op) if source.identity else (partition, offset)),
+            table=source.collection,
             size_bytes=found.size_bytes,
         )
+        if self._has_ends is None:
+            self._has_ends = found.total_order is not None
+            self._unended_since = time.monotonic()
         if not self._has_ends:
-            self._index.placed(found.group, found.scn, found.committed_at_us)
-            self._placed[partition] = max(self._placed.get(partition, 0), found.scn)
+            scn = scn_of(source, where=f"{self._log.label}, {self._partitions[partition]}, offset {offset}")
+            self._index.placed(found.txn, scn, source.ts_us or 0)
+            self._placed[partition] = max(self._placed.get(partition, 0), scn)
 
     def _move_on(self, positions: Mapping[Partition, int], has_heard: bool) -> None:
         """Note how far everything was read, and take up what is whole now."""
@@ -355,7 +397,7 @@ class Tracker:
         now = time.monotonic()
         self._heard_at = now if has_heard else self._heard_at
         is_quiet = not has_heard and (self._log.ends or now - self._heard_at >= self._layout.settle_s)
-        if not self._has_ends:
+        if self._has_ends is False:
             behind = [scn for number, scn in self._placed.items()]
             complete = max(behind, default=0) + 1 if is_quiet else min(behind, default=0)
             self._index.complete_before(complete, where=self._log.label)
@@ -373,13 +415,22 @@ class Tracker:
 
     def _look_at_waiting(self, now: float) -> None:
         waiting = self._index.waiting
+        if self._has_ends and not self.mark and not self._log.ends and self._index.opened:
+            if now - self._unended_since > self._layout.incomplete_after_s:
+                raise OperatorError(
+                    "events say which transaction they are of, and nothing says when one has ended: the transaction"
+                    f" topic {self._layout.transactions} is not there, or may not be read",
+                    where=self._log.label,
+                    do="correct capture.debezium.transaction_topic, or allow this user to read it",
+                )
+            return
         if waiting is None or now - waiting.since < self._layout.incomplete_after_s:
             return
         what = f"events of {waiting} have not come for {self._layout.incomplete_after_s:g} s"
         match self._layout.incomplete:
             case "put_aside":
                 self._index.put_aside()
-                self._warn(f"{what}; the transaction was left out")
+                tell(Event.NOTE, f"{what}; the transaction was left out: {self._log.label}")
             case "stop":
                 raise OperatorError(
                     what,

@@ -1,0 +1,50 @@
+"""Positions of transactions in the source's own log, as whole numbers, where no transaction topic counts them."""
+
+from __future__ import annotations
+
+from penstock.errors import MalformedInputError
+from penstock.formats.debezium.source import Source
+from penstock.position import Scn
+
+_MOST = 2**63
+
+
+def scn_of(source: Source, *, where: str) -> Scn:
+    """Return the position of the transaction that an event is of; it grows from each transaction to the next.
+
+    Oracle: the commit SCN. PostgreSQL: the LSN behind the commit before it. MySQL and MariaDB: number and place in the
+    binary log, 32 bits each. SQL Server: the three parts of the commit LSN, 25, 26 and 12 bits. Db2: the commit LSN.
+
+    Raises:
+        MalformedInputError: The event does not say, or the number is too large.
+    """
+    match source.connector, source.position:
+        case "oracle", (int(scn), *_):
+            position = scn
+        case "postgresql", (int(committed), *_):
+            position = committed + 1
+        case (("mysql" | "mariadb"), (int(file), int(pos), *_)) if pos < 2**32:
+            position = file << 32 | pos
+        case (("sqlserver" | "db2"), (str(lsn), *_)):
+            position = _of_lsn(lsn)
+        case _:
+            position = _MOST
+    if not 0 <= position < _MOST:
+        raise MalformedInputError(
+            "nothing says where in the source's log this change was committed",
+            where=where,
+            do="have the connector write its transaction topic (provide.transaction.metadata)",
+        )
+    return Scn(position)
+
+
+def _of_lsn(text: str) -> int:
+    try:
+        parts = [int(part, 16) for part in text.split(":")]
+    except ValueError:
+        return _MOST
+    if len(parts) == 3 and parts[:2] == [0, 0]:
+        return parts[2]
+    if len(parts) == 3 and parts[0] < 2**25 and parts[1] < 2**26 and parts[2] < 2**12:
+        return parts[0] << 38 | parts[1] << 12 | parts[2]
+    return _MOST

@@ -1,0 +1,128 @@
+"""Change events as the source of a pipeline: nothing is set up, and nothing can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from penstock.change import TableName
+from penstock.dialects.base import DatabasePlan
+from penstock.errors import ConfigError, OperatorError
+from penstock.position import START, Anchor, Scn
+from penstock.schema import TableSchema
+from penstock.sources.debezium.copy import SnapshotRows
+from penstock.sources.debezium.log import RecordLog
+from penstock.sources.debezium.source import DebeziumAccess, DebeziumSource
+from penstock.sources.debezium.tables import Tables
+from penstock.sources.debezium.tracker import Layout, Tracker
+from penstock.sources.told import Told
+from penstock.stream import StoredCopy
+
+_SNAPSHOT_S = 10.0
+"""How long to wait for the connector's first snapshot to end before saying that it is waited for."""
+
+
+class DebeziumSide:
+    """Implements `pipeline.sides.StockedSource`: the rows of the connector's first snapshot are the first copy."""
+
+    def __init__(self, log: RecordLog, layout: Layout, tables: Tables, name: str) -> None:
+        """Read a log; nothing is touched yet.
+
+        Args:
+            name: Of the pipeline, under which offsets are committed.
+        """
+        self._log = log
+        self._layout = layout
+        self._tables = tables
+        self._name = name
+        self._tracker = Tracker(log, layout, tables, f"penstock.{name}")
+
+    @property
+    def label(self) -> str:
+        """Where the events are, named without secrets."""
+        return self._log.label
+
+    @property
+    def access(self) -> DebeziumAccess:
+        """How tasks reach them."""
+        return DebeziumAccess(self._log, self._tables.decoder())
+
+    def match(self, patterns: Sequence[str]) -> Sequence[TableName]:
+        """Return the tables that patterns mean, of those that events were found of.
+
+        Raises:
+            OperatorError: A pattern means no table.
+        """
+        return self._told.match(
+            patterns,
+            kind="connector",
+            where=self.label,
+            do="a table is known from its first event on; names are taken as the events spell them",
+        )
+
+    def describe(self, tables: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
+        """Describe tables as the newest events do, so that they take what earlier ones hold."""
+        return self._told.describe(tables)
+
+    def explain(self, tables: Sequence[TableName]) -> Sequence[str]:
+        """No rule concerns any of the tables."""
+        return ()
+
+    def plan(self, tables: Sequence[TableName], row_triggers: Sequence[str]) -> DatabasePlan:
+        """Plan nothing; notes say what the connector should be told, as far as its events show it."""
+        plan = self._told.plan(tables, label=self.label)
+        plan.notes.append("the rows of the connector's first snapshot are the first copy")
+        plan.notes += self._tables.advice(tables)
+        return plan
+
+    def blueprint(self, tables: Sequence[TableName], *, types_of: Sequence[TableName] = ()) -> None:
+        """Say nothing but what schemas say: there is no database that could be asked."""
+
+    def has_capture(self) -> bool:
+        """Make sure that there are topics; otherwise what it raises says what is in the way."""
+        if not self._log.extents():
+            raise OperatorError(
+                "there is no topic of these names, or none that this user may see",
+                where=self.label,
+                do="correct capture.debezium.prefix, or start the connector",
+            )
+        return True
+
+    def open_source(self) -> DebeziumSource:
+        """Open what the driver follows changes by."""
+        return DebeziumSource(self._log, self._tracker, self._tables, self._layout.transactions)
+
+    def position_of(self, text: str, *, option: str) -> Scn:
+        """Read a position; raises a `ConfigError` where it is none."""
+        if not text.isdecimal():
+            raise ConfigError(f"{option} takes a position here, not a time", do="`penstock status` shows positions")
+        return Scn(int(text))
+
+    def copies_at(self, tables: Collection[TableName], position: Scn) -> Sequence[StoredCopy]:
+        """Return the one copy of the tables: the connector's first snapshot, before all changes."""
+        known = {version.table.name for version in self._tables.versions()}
+        at: dict[Scn, set[TableName]] = {}
+        for table in known.intersection(tables):
+            at.setdefault(self._tracker.first_at(table), set()).add(table)
+        return [
+            StoredCopy(self._copy_id, Anchor(scn, ""), frozenset(names))
+            for scn, names in sorted(at.items())
+            if scn <= position
+        ]
+
+    def first_copies(self, tables: Collection[TableName]) -> Mapping[TableName, Scn]:
+        """Return the start for each table that is known."""
+        return {table: START for copy in self.copies_at(tables, START) for table in copy.tables}
+
+    def stored(self, copy: StoredCopy) -> SnapshotRows:
+        """Where the rows of the snapshot lie; raises a RetryableError while it is still being made."""
+        rows = self._tracker.copy(_SNAPSHOT_S)
+        return SnapshotRows(copy, rows.runs, self._tracker.partitions)
+
+    @property
+    def _copy_id(self) -> str:
+        return f"snapshot {self._log.identity()}"
+
+    @property
+    def _told(self) -> Told:
+        self._tables.survey(self._log)
+        return Told(self._tables.versions())

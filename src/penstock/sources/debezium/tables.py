@@ -1,0 +1,278 @@
+"""The tables that events tell of: by their schemas, or by what is known of them otherwise."""
+
+from __future__ import annotations
+
+import json
+import threading
+import zlib
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from penstock import logical
+from penstock.change import Change, Image, TableName
+from penstock.errors import MalformedInputError
+from penstock.events import Event, tell
+from penstock.formats.debezium.decode import DataEvent, Decoder, RowType, Seen, Settings
+from penstock.formats.debezium.envelope import Glance, Passed
+from penstock.formats.debezium.join import changes_of
+from penstock.formats.debezium.logical import Kind, LogicalType
+from penstock.formats.debezium.record import Record
+from penstock.formats.debezium.schema import ConnectSchema
+from penstock.schema import Column, TableSchema, Unique
+from penstock.sources.debezium.log import RecordLog
+from penstock.stream import TableVersion
+
+_SAMPLE = 20
+"""How many records at either end of a partition are looked at for the tables that it is of."""
+
+
+class _Shape(NamedTuple):
+    """What makes a version of a table."""
+
+    table: TableName
+    columns: tuple[tuple[str, LogicalType, bool], ...]
+    key: tuple[str, ...]
+
+    @property
+    def number(self) -> int:
+        """The same wherever the same columns are met, and for no others of the table."""
+        text = json.dumps([[name, repr(kind), null] for name, kind, null in self.columns] + [list(self.key)])
+        return zlib.crc32(text.encode()) & 0x7FFFFFFF or 1
+
+
+@dataclass(frozen=True)
+class EventDecoder:
+    """Decodes in tasks; travels there.
+
+    Attributes:
+        plain: The version of tables whose events have no schemas.
+        skips: Records that are no events are passed over.
+    """
+
+    settings: Settings
+    plain: Mapping[TableName, int]
+    skips: bool = False
+    _numbers: dict[object, int] = field(default_factory=dict, compare=False, repr=False)
+    _decoder: list[Decoder] = field(default_factory=list, compare=False, repr=False)
+
+    def __getstate__(self) -> tuple[object, ...]:
+        return self.settings, self.plain, self.skips
+
+    def __setstate__(self, state: tuple[object, ...]) -> None:
+        for name, value in zip(("settings", "plain", "skips", "_numbers", "_decoder"), (*state, {}, []), strict=True):
+            object.__setattr__(self, name, value)
+
+    @property
+    def decoder(self) -> Decoder:
+        """What has been learned of schemas, in this process."""
+        if not self._decoder:
+            self._decoder.append(Decoder(self.settings))
+        return self._decoder[0]
+
+    def event(self, record: Record) -> DataEvent | None:
+        """Return the change or the row that a record is; None where it is neither."""
+        try:
+            found = self.decoder.decode(record)
+        except MalformedInputError:
+            if self.skips:
+                return None
+            raise
+        return found if isinstance(found, DataEvent) else None
+
+    def changes(self, events: Iterable[DataEvent]) -> Iterator[Change]:
+        """Yield the changes of a transaction, whose events come in order."""
+        return changes_of(events, self.version)
+
+    def rows(self, records: Iterable[Record], table: TableName) -> Iterator[Image]:
+        """Yield the rows of snapshots of a table among records."""
+        for record in records:
+            event = self.event(record)
+            if event is not None and event.glance.is_snapshot and event.glance.table == table and event.after:
+                yield event.after
+
+    def version(self, event: DataEvent) -> int:
+        """Return the version of the table that an event is written under."""
+        table = event.glance.table
+        if event.row_type is None:
+            return self.plain.get(table, 0)
+        place = table, event.row_type, tuple(event.key or ())
+        number = self._numbers.get(place)
+        if number is None:
+            number = self._numbers[place] = _shape(table, event.row_type, place[2]).number
+        return number
+
+
+class Tables:
+    """Every table, and every version of it, that events were seen of; may be asked by any thread."""
+
+    def __init__(
+        self, settings: Settings, prefix: str, described: Mapping[TableName, TableSchema], *, skips: bool
+    ) -> None:
+        """Know nothing yet.
+
+        Args:
+            prefix: Of the connector's topics.
+            described: Tables that are known otherwise, for events without schemas.
+            skips: Records that are no events are counted and passed over.
+        """
+        self._settings = settings
+        self._prefix = prefix
+        self._described = described
+        self._skips = skips
+        self._decoder = Decoder(settings)
+        self._lock = threading.RLock()
+        self._seen: set[tuple[TableName, ConnectSchema | frozenset[str] | None]] = set()
+        self._versions: dict[tuple[TableName, int], TableVersion] = {}
+        self._plain: dict[TableName, int] = {}
+        self._collections: set[str] = set()
+        self._doubtful: set[TableName] = set()
+        self._is_surveyed = False
+        self.passed: Counter[Passed] = Counter()
+        self.skipped = 0
+        self.has_ends = False
+
+    def look(self, record: Record) -> Seen | None:
+        """Say what a record is, and learn what it tells of its table; None for one that is skipped.
+
+        Raises:
+            MalformedInputError: It is no event.
+        """
+        try:
+            found, schema = self._decoder.scan(record)
+            if isinstance(found, Glance):
+                self._learn(record, found, schema)
+        except MalformedInputError as exc:
+            if not self._skips:
+                raise
+            self.skipped += 1
+            tell(Event.NOTE, f"a record was skipped: {exc}")
+            return None
+        if isinstance(found, Passed):
+            self.passed[found] += 1
+        elif not isinstance(found, Glance):
+            self.has_ends = True
+        return found
+
+    def survey(self, log: RecordLog) -> None:
+        """Look at some records of each partition, for the tables that there are; the second time nothing is done."""
+        if self._is_surveyed:
+            return
+        for partition, extent in log.extents().items():
+            ranges = [(extent.first, extent.end)]
+            if extent.end - extent.first > 2 * _SAMPLE and not log.ends:
+                ranges = [(extent.first, extent.first + _SAMPLE), (extent.end - _SAMPLE, extent.end)]
+            for first, end in ranges:
+                for record in log.read(partition, first, end):
+                    self.look(record)
+        self._is_surveyed = True
+
+    def versions(self) -> Sequence[TableVersion]:
+        """Return all versions, in the order in which they were met."""
+        with self._lock:
+            return list(self._versions.values())
+
+    def decoder(self) -> EventDecoder:
+        """Return what decodes in tasks."""
+        with self._lock:
+            return EventDecoder(self._settings, dict(self._plain), self._skips)
+
+    def is_read(self, collection: str, topics: Collection[str]) -> bool:
+        """Whether events of a table, by the connector's name of it, are among those of these topics."""
+        if collection in self._collections:
+            return True
+        # Of a topic's name only some characters are the table's own; Oracle's has no database in it.
+        plain = "".join(sign if (sign.isalnum() and sign.isascii()) or sign in "._-" else "_" for sign in collection)
+        return any(f"{self._prefix}.{name}" in topics for name in (plain, plain.partition(".")[2]))
+
+    def advice(self, tables: Collection[TableName]) -> Sequence[str]:
+        """Say what the connector should be told, as far as its events show it."""
+        lines = []
+        if not self.has_ends:
+            lines.append(
+                "no transaction topic was found: a transaction counts as complete once later ones were seen everywhere;"
+                " have the connector write one (provide.transaction.metadata)"
+            )
+        doubtful = sorted(str(table) for table in self._doubtful.intersection(tables))
+        if doubtful:
+            lines.append(
+                f"columns of {', '.join(doubtful)} may be null and have a default: a NULL arrives as the default,"
+                " unless the connector's value.converter.replace.null.with.default is false"
+            )
+        return lines
+
+    def _learn(self, record: Record, found: Glance, schema: ConnectSchema | None) -> None:
+        if found.op == "t":
+            self._collections.add(found.source.collection)
+            return
+        known = found.table, schema
+        if known in self._seen and (schema is not None or found.table in self._described):
+            return
+        event = self._decoder.decode(record)
+        assert isinstance(event, DataEvent)
+        with self._lock:
+            self._seen.add(known)
+            self._collections.add(found.source.collection)
+            if event.row_type is not None:
+                shape = _shape(found.table, event.row_type, tuple(event.key or ()))
+                if event.row_type.doubtful:
+                    self._doubtful.add(found.table)
+            else:
+                shape = self._plain_shape(event)
+                self._plain[found.table] = shape.number
+            if (found.table, shape.number) not in self._versions:
+                self._versions[found.table, shape.number] = _version(shape)
+
+    def _plain_shape(self, event: DataEvent) -> _Shape:
+        """What is known of the columns of an event without a schema."""
+        table = event.glance.table
+        declared = self._settings.declared.get(table, {})
+        names: dict[str, None] = {}
+        earlier = self._versions.get((table, self._plain.get(table, 0)))
+        for name in (*(earlier.table.column_names if earlier else ()), *declared, *(event.after or event.before or ())):
+            names[name] = None
+        key = tuple(event.key or (earlier and earlier.table.primary_key and earlier.table.primary_key.columns) or ())
+        text = LogicalType(Kind.STRING)
+        return _Shape(table, tuple((name, declared.get(name, text), name not in key) for name in names), key)
+
+
+def _shape(table: TableName, row: RowType, key: tuple[str, ...]) -> _Shape:
+    columns = tuple((c.name, c.logical, c.is_optional and c.name not in key) for c in row.columns)
+    return _Shape(table, columns, key)
+
+
+def _version(shape: _Shape) -> TableVersion:
+    table = TableSchema(
+        shape.table,
+        tuple(Column.of(name, _logical(kind), is_nullable=null) for name, kind, null in shape.columns),
+        Unique(f"{shape.table.name}_pkey", shape.key, shape.key) if shape.key else None,
+        version=shape.number,
+    )
+    id_ = zlib.crc32(f"{shape.table.schema}\0{shape.table.name}".encode()) & 0x7FFFFFFF
+    return TableVersion(id_, table, table.to_definition(), shape.table)
+
+
+def _logical(kind: LogicalType) -> logical.LogicalType:
+    """The same type in the words of the schema."""
+    match kind.kind:
+        case Kind.INTEGER:
+            return logical.integer(kind.size or 64)
+        case Kind.FLOAT:
+            return logical.floating(kind.size or 64)
+        case Kind.DECIMAL:
+            return logical.decimal(kind.size, kind.scale) if kind.size is not None else logical.decimal()
+        case Kind.STRING:
+            return logical.string(kind.size)
+        case Kind.BITS:
+            return logical.LogicalType(logical.Kind.BITS, length=kind.size)
+        case Kind.TIME | Kind.TIMETZ | Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
+            return logical.LogicalType(logical.Kind(kind.kind.value), precision=kind.size)
+        case Kind.ENUM:
+            return logical.LogicalType(logical.Kind.ENUM, values=kind.labels)
+        case Kind.ARRAY if kind.element is not None:
+            return logical.array(_logical(kind.element))
+        case Kind.OTHER:
+            return logical.other(kind.name)
+        case _:
+            return logical.LogicalType(logical.Kind(kind.kind.value))
