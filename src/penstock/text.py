@@ -27,7 +27,7 @@ def are(number: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A span of time: `0.1 s`, `2 min 5 s`, `3 h 20 min`, `327 d 8 h`; what is below the second unit is left out."""
+    """A span of time: `0.1 s`, `2 min 5 s`, `3 h 20 min`, `327 d 7 h`; what is below the second unit is left out."""
     minutes, s = divmod(int(seconds), 60)
     hours, m = divmod(minutes, 60)
     days, h = divmod(hours, 24)
