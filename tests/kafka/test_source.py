@@ -1,0 +1,135 @@
+"""PostgreSQL -> Debezium -> Kafka -> Penstock -> PostgreSQL: what a connector sends is applied by transactions."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pytest
+
+import penstock
+from penstock.demo.servers import EmbeddedPostgres
+from penstock.errors import OperatorError
+from tests.kafka import jars
+from tests.kafka.broker import KafkaBroker
+from tests.kafka.connect import WITH_SCHEMAS, ConnectWorker, DebeziumEngine
+
+TABLES = """
+CREATE TABLE customers (
+  id int PRIMARY KEY, name text NOT NULL, email text UNIQUE, balance numeric(10,2), at timestamptz
+);
+CREATE TABLE orders (
+  id int PRIMARY KEY, customer int NOT NULL REFERENCES customers, total numeric(12,2), note text, doc jsonb
+);
+"""
+
+FIRST_ROWS = """
+INSERT INTO customers SELECT g, 'n' || g, 'e' || g, g / 3.0, now() FROM generate_series(1, 100) g;
+INSERT INTO orders SELECT g, 1 + g % 100, g * 1.5, NULL, '{"a": 1}' FROM generate_series(1, 300) g;
+"""
+
+
+@dataclass
+class Lab:
+    broker: KafkaBroker
+    worker: ConnectWorker
+    source: EmbeddedPostgres
+    target: EmbeddedPostgres
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    kept = jars.fetch(jars.folder())
+    with (
+        EmbeddedPostgres(settings={"wal_level": "logical"}) as source,
+        EmbeddedPostgres() as target,
+        KafkaBroker(jars.broker_path(kept)) as broker,
+        ConnectWorker(broker, jars.connect_path(kept)) as worker,
+    ):
+        yield Lab(broker, worker, source, target)
+
+
+def made(server: EmbeddedPostgres, name: str, sql: str = "") -> str:
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    with psycopg.connect(server.url(name), autocommit=True) as connection:
+        connection.execute(sql or "SELECT 1")
+    return server.url(name)
+
+
+def rows(url: str) -> list[list[tuple[str, ...]]]:
+    with psycopg.connect(url) as connection:
+        return [
+            connection.execute(f"SELECT t::text FROM {table} t ORDER BY id").fetchall()
+            for table in ("customers", "orders")
+        ]
+
+
+def pipeline(folder: Path, lab: Lab, name: str, target: str) -> Path:
+    path = folder / "pipeline.yaml"
+    path.write_text(f"""
+version: 1
+name: {name}
+connections:
+  events: {{type: kafka, settings: {{bootstrap.servers: "{lab.broker.address}"}}}}
+  target: {{type: postgres, url: "{target}"}}
+capture:
+  source: debezium
+  connection: events
+  debezium: {{prefix: {name}}}
+  tables: ["public.*"]
+apply: {{connection: target}}
+""")
+    return path
+
+
+@pytest.mark.parametrize("identity", ["FULL", "DEFAULT"])
+def test_what_a_connector_sends_makes_the_target_the_same(
+    lab: Lab, tmp_path: Path, spark: object, identity: str
+) -> None:
+    name = f"shop_{identity.lower()}"
+    url = made(lab.source, name, TABLES)
+    with psycopg.connect(url, autocommit=True) as connection:
+        for table in ("customers", "orders"):
+            connection.execute(f"ALTER TABLE {table} REPLICA IDENTITY {identity}")
+        connection.execute(FIRST_ROWS)
+    converters = {name.replace(".", "_"): value for name, value in WITH_SCHEMAS.items()}
+    with DebeziumEngine(lab.worker, lab.broker, url, name, **converters) as engine:
+        engine.wait_for_streaming()
+        target = made(lab.target, name)
+        run = penstock.open(pipeline(tmp_path, lab, name, target))
+        assert isinstance(run, penstock.pipeline.pipeline.Pipeline)
+        run.setup()
+        run.run(threading.Event(), until_caught_up=True)
+        assert rows(target) == rows(url)
+        for part in range(2):
+            xid = write(url, 1000 * (part + 1))
+            engine.wait_for(xid)
+            # Each part by a run of its own, which begins at the offsets that the one before it has committed.
+            progress = run.run(threading.Event(), until_caught_up=True)
+            assert (progress.errors, progress.conflicts, progress.transactions) == (0, 0, 20)
+            assert rows(target) == rows(url)
+        assert run.status().backlog_changes == 0
+        lab.broker.delete_topic(engine.transactions)
+        with pytest.raises(OperatorError, match="transaction"):
+            run.run(threading.Event(), until_caught_up=True)
+
+
+def write(url: str, first: int) -> int:
+    """Commit twenty transactions of several tables each; returns the id of the last one."""
+    xid = 0
+    with psycopg.connect(url) as connection:
+        for n in range(20):
+            connection.execute("INSERT INTO customers VALUES (%s, 'x', %s, 1.5, now())", [first + n, f"q{first + n}"])
+            connection.execute("INSERT INTO orders VALUES (%s, %s, 9.99, 'hi', NULL)", [first + n, first + n])
+            connection.execute("UPDATE orders SET total = total + 1, doc = NULL WHERE id = %s", [1 + n])
+            connection.execute("UPDATE customers SET balance = balance * 2 WHERE id = %s", [1 + n])
+            connection.execute("DELETE FROM orders WHERE id = %s", [first // 10 + n])
+            if n % 5 == 0:
+                connection.execute("UPDATE orders SET id = id + 100000 WHERE id = %s", [first // 20 + n])
+            row = connection.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
+            assert row is not None
+            xid = row[0]
+            connection.commit()
+    return xid
