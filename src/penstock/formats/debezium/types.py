@@ -169,6 +169,9 @@ def declared_reader(declared: LogicalType | None, modes: Modes) -> Reader:
             return _literal_of(declared_reader(declared.element, modes), kind)
         case Kind.STRING | Kind.ENUM | Kind.UUID | Kind.XML:
             return text_itself
+        case Kind.OTHER if declared.name in ("point", "geometry", "geography"):
+            shape = _point if declared.name == "point" else _geometry
+            return lambda value: shape(value) if isinstance(value, dict) else as_it_stands(value)
         case Kind.JSON | Kind.OTHER:
             return as_it_stands
 
