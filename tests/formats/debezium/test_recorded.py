@@ -141,15 +141,15 @@ def test_changes_of_each_transaction_are_what_the_database_held(form: str) -> No
                         continue
                     held = one[side][name]
                     compared += 1
-                    assert _same(value, held, types.get(name, ""), name), (txn, one["table"], name, value, held)
+                    assert _same(value, held, types.get(name, "")), (txn, one["table"], name, value, held)
     assert compared > 700
 
 
-def _same(value: str | None, held: str | None, type_: str, name: str) -> bool:
+def _same(value: str | None, held: str | None, type_: str) -> bool:
     if value is None or held is None:
         # replace.null.with.default wrote the default in the place of NULL, decimal.handling.mode NULL in that of NaN.
         is_nan = type_ == "numeric" and held in ("NaN", "Infinity", "-Infinity")
-        return value == held or is_nan or (held is None and name in ("nd", "nt"))
+        return value == held or is_nan or (held is None and value in ("9", "said"))
     if type_ in ("numeric", "double precision"):
         # Zeros behind the point are lost, and two shortest texts may stand for one double.
         return value == held or float(value) == float(held)

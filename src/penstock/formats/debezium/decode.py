@@ -10,6 +10,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+import orjson
+
 from penstock.change import Image, TableName
 from penstock.errors import MalformedInputError
 from penstock.formats.debezium import headers
@@ -424,13 +426,7 @@ class Decoder:
 
 def image_text(image: Image | None) -> str | None:
     """Write an image as the change stream holds it; as `values.encode_image`, in a fraction of the time."""
-    return None if image is None else _dump_image(image)
-
-
-def _dump_image(image: Image) -> str:
-    import orjson
-
-    return orjson.dumps(image).decode()
+    return None if image is None else orjson.dumps(image).decode()
 
 
 def _layout(readers: Mapping[str, Reader], row_type: RowType | None) -> _Layout:
