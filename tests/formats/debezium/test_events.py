@@ -325,7 +325,7 @@ def test_a_delete_of_a_table_without_a_key_has_its_row() -> None:
     assert (event.key, event.before) == (None, {"a": "1", "b": "x"})
 
 
-FILLERS = {"id": 2, "a": 0, "s": "", "n": "AA==", "dflt": 7, "nd": 9, "bo": False, "u": "", "bb": "", "js": ""}
+FILLERS = {"id": 2, "a": 0, "s": "", "n": "AA==", "dflt": 7, "opt": 9, "bo": False, "u": "", "bb": "", "js": ""}
 
 
 def test_what_postgresql_makes_up_is_left_out() -> None:
@@ -404,14 +404,14 @@ def test_the_placeholder_is_a_setting(setting: str) -> None:
 def test_a_nullable_column_with_a_default_is_doubtful() -> None:
     columns = {
         "id": node("int32", optional=False),
-        "nd": node("int32", default=9),
+        "opt": node("int32", default=9),
         "d": node("int32", optional=False, default=1),
     }
-    event = event_of(with_schema(envelope("u", after={"id": 1, "nd": 9, "d": 1}), columns), key={"id": 1})
+    event = event_of(with_schema(envelope("u", after={"id": 1, "opt": 9, "d": 1}), columns), key={"id": 1})
 
-    assert event.after == {"id": "1", "nd": "9", "d": "1"}
+    assert event.after == {"id": "1", "opt": "9", "d": "1"}
     assert event.row_type is not None
-    assert event.row_type.doubtful == ["nd"]
+    assert event.row_type.doubtful == ["opt"]
 
 
 def test_events_of_one_schema_share_its_description_and_of_another_do_not() -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+import orjson
+
 from penstock.change import Image, TableName
 from penstock.errors import MalformedInputError
 from penstock.formats.debezium import headers
@@ -286,14 +288,14 @@ class Decoder:
             if (payload := key_message.payload) is not None:
                 if type(payload) is not dict:
                     raise MalformedInputError("the key of a record is no object", where=record.where)
-                layout = self._layout(key_message.schema, table)
+                layout = self._layout(key_message.schema, record, table)
                 key = self._image(record, payload, layout, may_be_absent=False)
                 if record.headers:
                     old_key = self._header(record, headers.OLD_KEY, layout)
                     new_key = self._header(record, headers.NEW_KEY, layout)
                 if _ROUTED_BYTES in record.key:
                     key = {name: text for name, text in key.items() if not name.startswith(_ROUTED)}
-        layout = self._layout(row_schema, table)
+        layout = self._layout(row_schema, record, table)
         may_be_absent = self._parser.may_hold(self._placeholder, record)
         after = None
         if row_after is not None:
@@ -410,13 +412,13 @@ class Decoder:
         except (ValueError, OverflowError, ArithmeticError, InexactError):
             return {}
 
-    def _layout(self, schema: ConnectSchema | None, table: TableName) -> _Layout:
+    def _layout(self, schema: ConnectSchema | None, record: Record, table: TableName) -> _Layout:
         layout = self._layouts.get((schema, table))
         if layout is None:
-            layout = self._layouts[schema, table] = self._make_layout(schema, table)
+            layout = self._layouts[schema, table] = self._make_layout(schema, record, table)
         return layout
 
-    def _make_layout(self, schema: ConnectSchema | None, table: TableName) -> _Layout:
+    def _make_layout(self, schema: ConnectSchema | None, record: Record, table: TableName) -> _Layout:
         types = self._settings.declared.get(table, {})
         modes = self._settings.modes
         if schema is None:
@@ -429,20 +431,14 @@ class Decoder:
                 columns.append(RowColumn(name, logical_of(one), one.is_optional, one.has_default))
             except ValueError as exc:
                 raise MalformedInputError(
-                    f"the schema of column {printable(name)} {exc}", where=f"table {table}"
+                    f"the schema of column {printable(name)} {exc}", where=f"{record.where}, table {table}"
                 ) from None
         return _layout(readers, RowType(tuple(columns)))
 
 
 def image_text(image: Image | None) -> str | None:
     """Write an image as the change stream holds it; as `values.encode_image`, in a fraction of the time."""
-    return None if image is None else _dump_image(image)
-
-
-def _dump_image(image: Image) -> str:
-    import orjson
-
-    return orjson.dumps(image).decode()
+    return None if image is None else orjson.dumps(image).decode()
 
 
 def _layout(readers: Mapping[str, Reader], row_type: RowType | None) -> _Layout:

@@ -29,6 +29,7 @@ _PLAIN_NUMBER = re.compile(r"-?\d+(?:\.\d+)?", re.ASCII)
 _WHOLE = re.compile(r"-?\d{1,20}", re.ASCII)
 _ANY_NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,6})?", re.ASCII)
 _NO_NANOS = re.compile(r"(\.\d{6})000(?!\d)", re.ASCII)
+_FRACTION = re.compile(r"\.(\d*?)0*(?=$|[+ -])", re.ASCII)
 _PLAIN_ITEM = re.compile(r"[^\s{}\",\\]+")
 _HEX = re.compile(r"(?:[0-9a-fA-F]{2})*", re.ASCII)
 
@@ -120,7 +121,8 @@ def reader_of(schema: ConnectSchema, declared: LogicalType | None = None, modes:
             # With include.unknown.datatypes, a type that the connector does not know comes as the bytes of its text.
             return _utf8 if declared is not None and declared.kind is Kind.OTHER else base64_text
         case "array" if schema.items is not None and _is_array(declared, modes):
-            return _literal_of(reader_of(schema.items, declared and declared.element, modes), _is_bytes(schema.items))
+            read = reader_of(schema.items, declared and declared.element, modes)
+            return _literal_of(read, logical_of(schema.items).kind)
         case _:
             element = _element_of(schema)
             return lambda value: _json(element(value))
@@ -163,10 +165,13 @@ def declared_reader(declared: LogicalType | None, modes: Modes) -> Reader:
         case Kind.INTERVAL:
             return _either(lambda n: temporal.span_text(n, 6), temporal.duration_text)
         case Kind.ARRAY:
-            is_binary = declared.element is not None and declared.element.kind is Kind.BINARY
-            return _literal_of(declared_reader(declared.element, modes), is_binary)
+            kind = declared.element.kind if declared.element is not None else None
+            return _literal_of(declared_reader(declared.element, modes), kind)
         case Kind.STRING | Kind.ENUM | Kind.UUID | Kind.XML:
             return text_itself
+        case Kind.OTHER if declared.name in ("point", "geometry", "geography"):
+            shape = _point if declared.name == "point" else _geometry
+            return lambda value: shape(value) if isinstance(value, dict) else as_it_stands(value)
         case Kind.JSON | Kind.OTHER:
             return as_it_stands
 
@@ -505,19 +510,22 @@ def _is_array(declared: LogicalType | None, modes: Modes | None) -> bool:
     return (declared is not None and declared.kind is Kind.ARRAY) or (modes is not None and modes.arrays == "postgres")
 
 
-def _is_bytes(schema: ConnectSchema) -> bool:
-    return schema.type == "bytes" and schema.name is None
-
-
-def _literal_of(read: Reader, is_binary: bool) -> Reader:
-    """Make the reader of an array that PostgreSQL reads: `{1,NULL,"a b"}`."""
+def _literal_of(read: Reader, kind: Kind | None) -> Reader:
+    """Make the reader of an array, as PostgreSQL writes it: `{1,NULL,"a b"}`, each element as it writes that."""
 
     def item(value: Any) -> str:
         if value is None:
             return "NULL"
         if isinstance(value, list):
             return f"{{{','.join(map(item, value))}}}"
-        text = f"\\x{_bytes(read(value)).hex()}" if is_binary else read(value)
+        text = read(value)
+        match kind:
+            case Kind.BOOLEAN:
+                text = text[0]
+            case Kind.BINARY:
+                text = f"\\x{_bytes(text).hex()}"
+            case Kind.TIME | Kind.TIMETZ | Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
+                text = _FRACTION.sub(_trimmed, text.replace("T", " ")).replace("+00:00", "+00")
         if _PLAIN_ITEM.fullmatch(text) and text.upper() != "NULL":
             return text
         return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
@@ -528,6 +536,10 @@ def _literal_of(read: Reader, is_binary: bool) -> Reader:
         return item(value)
 
     return read_array
+
+
+def _trimmed(fraction: re.Match[str]) -> str:
+    return f".{fraction[1]}" if fraction[1] else ""
 
 
 def _utf8(value: Any) -> str:
