@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -197,7 +197,7 @@ class Target:
     def retry(self, *entry_ids: str) -> list[str]:
         # A run keeps the versions that a retry reads.
         self.ledger.save_dictionary(
-            TableVersion(0, table.schema, {**asdict(table.schema), **asdict(table.name)}, table.name)
+            TableVersion(0, table.schema, table.schema.to_definition(), table.name)
             for table in self.context().catalog.tables.values()
         )
         queue = PostgresErrorQueue(self.url, "A1")
