@@ -1,4 +1,4 @@
-"""Canonical text: how a value of each logical type is written inside an image.
+"""Canonical text: how a value of each logical type is written inside an image; `logical` has the types themselves.
 
 Every value is a JSON string, never a JSON number (too many parsers turn those into doubles on the way):
 
@@ -13,6 +13,8 @@ Every value is a JSON string, never a JSON number (too many parsers turn those i
 | timestamp | `2024-01-02T03:04:05.678000` |
 | timestamptz | the same in UTC, ending in `+00:00` |
 | interval | ISO 8601 duration, `P1M-3DT4H5M6.7S` |
+| uuid | 32 hexadecimal digits in small letters, with four hyphens |
+| enum | the label |
 | everything else | the source's own text |
 
 Dates and timestamps before the year 1 end in ` BC`, years above 9999 have as many digits as they need, and

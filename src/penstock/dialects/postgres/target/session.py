@@ -82,11 +82,6 @@ class PostgresSession:
         self._described: dict[TableName, TableSchema] = {}
 
     @property
-    def url(self) -> str:
-        """Where it is connected to."""
-        return self._url
-
-    @property
     def is_usable(self) -> bool:
         """Whether the connection is open and outside a transaction."""
         idle = psycopg.pq.TransactionStatus.IDLE
