@@ -167,7 +167,8 @@ def _run_ivy(coordinates: Sequence[str], work: Path, into: Path) -> None:
     description = work / "ivy.xml"
     description.write_text(
         '<ivy-module version="2.0"><info organisation="penstock" module="tests"/>'
-        f'<configurations><conf name="default"/></configurations><dependencies>{dependencies}</dependencies></ivy-module>'
+        f'<configurations><conf name="default"/></configurations><dependencies>{dependencies}</dependencies>'
+        "</ivy-module>"
     )
     into.mkdir()
     command = ["java", "-jar", *map(str, _pyspark("ivy-")), "-ivy", str(description), "-cache", str(work / "cache")]
