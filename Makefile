@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 MINUTES ?= 10
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test soak lint types wheel bench java postgresql clean
+.PHONY: help demo test soak lint types wheel bench java postgresql kafka clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -16,10 +16,10 @@ help:
 demo: $(STAMP) java ## copy between two embedded PostgreSQL servers, with one failure on purpose
 	@$(BIN)/penstock demo
 
-test: $(STAMP) java postgresql ## run the test suite
+test: $(STAMP) java postgresql kafka ## run the test suite
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-soak: $(STAMP) java postgresql ## the long tests, random statements and values, then faults under load: make soak MINUTES=60
+soak: $(STAMP) java postgresql kafka ## the long tests, random statements and values, then faults under load: make soak MINUTES=60
 	@$(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
 	@$(BIN)/python -m tests.fuzz.ddl --minutes 10
 	@$(BIN)/python -m tests.fuzz.types --minutes 10
@@ -42,6 +42,9 @@ java:
 
 postgresql:
 	@scripts/ensure-postgresql
+
+kafka: $(STAMP) java
+	@$(BIN)/python -m tests.kafka.jars
 
 $(STAMP): pyproject.toml scripts/make-venv
 	@scripts/make-venv $(PYTHON) $(VENV)

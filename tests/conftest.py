@@ -1,4 +1,4 @@
-"""Fixtures: real PostgreSQL servers, a database pair for each test, and one Spark session for all that need it."""
+"""Fixtures: real PostgreSQL servers, a database pair for each test, one Spark session, one Kafka."""
 
 from __future__ import annotations
 
@@ -6,12 +6,23 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
 from penstock.demo.servers import EmbeddedPostgres
+from tests.kafka import jars
 from tests.lab import Lab
+
+if TYPE_CHECKING:
+    from tests.kafka.broker import KafkaBroker
+    from tests.kafka.connect import ConnectWorker
+    from tests.kafka.registry import SchemaRegistry
+
+# Java's programs for the tests are fetched once and kept, before the next line forgets where.
+JARS = jars.folder()
 
 # No run leaves a program behind that prepares the next one; those that are programs of their own have one that is
 # prepared once (`program.prepared_start`), and tests/spark/test_prepared.py has its own.
@@ -43,6 +54,66 @@ def target_server() -> Iterator[EmbeddedPostgres]:
 def old_server() -> Iterator[EmbeddedPostgres]:
     with EmbeddedPostgres(version=16, settings=FAST) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def logical_server() -> Iterator[EmbeddedPostgres]:
+    """A source whose log is made for Debezium."""
+    settings = {**FAST, "wal_level": "logical", "max_replication_slots": "50", "max_wal_senders": "50"}
+    with EmbeddedPostgres(settings=settings) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka_jars() -> Path:
+    """Where the jars are that no wheel has."""
+    return jars.fetch(JARS)
+
+
+@pytest.fixture(scope="session")
+def kafka(kafka_jars: Path) -> Iterator[KafkaBroker]:
+    """A broker for all tests; each names its own topics, and leaves it running."""
+    from tests.kafka.broker import KafkaBroker
+
+    with KafkaBroker(jars.broker_path(kafka_jars)) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def registry() -> Iterator[SchemaRegistry]:
+    """A schema registry for all tests, answering."""
+    from tests.kafka.registry import SchemaRegistry
+
+    with SchemaRegistry() as registry:
+        yield registry
+
+
+@pytest.fixture(scope="session")
+def connect_worker(kafka_jars: Path, kafka: KafkaBroker) -> Iterator[ConnectWorker]:
+    """Kafka Connect with Debezium's PostgreSQL connector, for all tests; each runs its own connectors."""
+    from tests.kafka.connect import ConnectWorker
+
+    with ConnectWorker(kafka, jars.connect_path(kafka_jars)) as worker:
+        yield worker
+
+
+@pytest.fixture(scope="session")
+def sink_worker(kafka_jars: Path, kafka: KafkaBroker) -> Iterator[ConnectWorker]:
+    """Kafka Connect with Debezium's JDBC sink, for all tests; each runs its own connectors."""
+    from tests.kafka.connect import ConnectWorker
+
+    with ConnectWorker(kafka, jars.sink_path(kafka_jars)) as worker:
+        yield worker
+
+
+@pytest.fixture
+def logical_database(logical_server: EmbeddedPostgres) -> Iterator[str]:
+    """The url of an empty database of this test's own, for Debezium; its slots go with it."""
+    name = f"logical{next(numbers)}"
+    create_database(logical_server, name)
+    yield logical_server.url(name)
+    drop_slots(logical_server, name)
+    drop_database(logical_server, name)
 
 
 @pytest.fixture
@@ -99,3 +170,13 @@ def create_database(server: EmbeddedPostgres, name: str, options: str = "") -> N
 def drop_database(server: EmbeddedPostgres, name: str) -> None:
     with psycopg.connect(server.url(), autocommit=True) as connection:
         connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def drop_slots(server: EmbeddedPostgres, database: str) -> None:
+    """Drop what a connector that was killed has left behind, which would keep the database from being dropped."""
+    from tests.kafka.connect import drop_slot
+
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        slots = connection.execute("SELECT slot_name FROM pg_replication_slots WHERE database = %s", [database])
+        for (slot,) in slots.fetchall():
+            drop_slot(connection, slot)

@@ -1,1 +1,1 @@
-"""A real Kafka broker, Kafka Connect with Debezium, and a schema registry, on free ports of the loopback."""
+"""A real Kafka broker, Kafka Connect with Debezium's connectors, and a schema registry, on free ports."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient, ClusterMetadata, NewPartitions, NewTopic
 
 from tests.kafka.java import JavaProgram, free_port, is_listening
 
@@ -151,8 +151,16 @@ class KafkaBroker:
 
     def topics(self, beginning: str = "") -> dict[str, int]:
         """Say which topics there are that begin like this, and how many partitions each has."""
-        found = self._admin.list_topics(timeout=_TIMEOUT_S).topics
-        return {name: len(topic.partitions) for name, topic in found.items() if name.startswith(beginning)}
+        found = _partitions(self._admin.list_topics(timeout=_TIMEOUT_S))
+        return {name: count for name, count in found.items() if name.startswith(beginning)}
+
+    def oldest(self, topic: str, partition: int = 0) -> int:
+        """Return the offset of the first record that is still there."""
+        consumer = self.consumer()
+        try:
+            return int(consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_TIMEOUT_S)[0])
+        finally:
+            consumer.close()
 
     def produce(self, records: Iterable[Record]) -> None:
         """Write records as they are, each to the partition that it names; offsets are given by the broker."""
@@ -203,7 +211,8 @@ class KafkaBroker:
             assigned: set[tuple[str, int]] = set()
             ended: set[tuple[str, int]] = set()
             while True:
-                have = self.topics()
+                # Asked of the consumer itself: one that assigns what it has not heard of yet waits half a second.
+                have = _partitions(consumer.list_topics(timeout=_TIMEOUT_S))
                 wanted = {(topic, number) for topic in topics for number in range(have.get(topic, 0))}
                 if wanted != assigned:
                     # All anew, so that a topic that came later is read in the same pass.
@@ -274,6 +283,10 @@ class KafkaBroker:
 
 def _is_enough(found: Sequence[Record], count: int | None, until: Callable[[Sequence[Record]], bool] | None) -> bool:
     return (count is None or len(found) >= count) and (until is None or until(found))
+
+
+def _partitions(cluster: ClusterMetadata) -> dict[str, int]:
+    return {name: len(topic.partitions) for name, topic in cluster.topics.items()}
 
 
 def _record(message: Any) -> Record:

@@ -13,7 +13,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -251,7 +251,7 @@ class DebeziumEngine:
         """End it for good, with its slot."""
         self.stop()
         with psycopg.connect(self._url, autocommit=True) as connection:
-            _drop_slot(connection, self.name)
+            drop_slot(connection, self.name)
 
     def streams(self) -> bool:
         """Whether it reads the log, so that a truncate or a commit from now on comes as one and not in the copy."""
@@ -260,6 +260,10 @@ class DebeziumEngine:
                 "SELECT active FROM pg_replication_slots WHERE slot_name = %s", [self.name]
             ).fetchone()
             return bool(row and row[0])
+
+    def wait_until(self, is_so: Callable[[], bool]) -> None:
+        """Wait for something that Connect makes true."""
+        self.worker.program.wait_until(is_so)
 
     def wait_for_streaming(self) -> None:
         """Wait until the first copy is done and it reads the log."""
@@ -332,6 +336,10 @@ class JdbcSink:
         """End it; started again, it goes on where its group of consumers was."""
         self.worker.end(self.name)
 
+    def wait_until(self, is_so: Callable[[], bool]) -> None:
+        """Wait for something that Connect makes true."""
+        self.worker.program.wait_until(is_so)
+
     def failure(self) -> str | None:
         """Say why its task stopped, if it has."""
         return self.worker.state(self.name)[1]
@@ -346,7 +354,7 @@ def writing(url: str) -> Iterator[tuple[psycopg.Connection, int]]:
         yield connection, row[0]
 
 
-def _drop_slot(connection: psycopg.Connection, name: str) -> None:
+def drop_slot(connection: psycopg.Connection, name: str) -> None:
     """Drop a replication slot, ending the session that still holds it."""
     deadline = time.monotonic() + 10
     while True:

@@ -73,6 +73,7 @@ _AVRO = (
     "kafka-connect-avro-",
     "kafka-schema-",
 )
+_ATTEMPTS = 3
 _OUTDATED = ("jetty-security-9", "jetty-servlet-9")
 
 
@@ -123,7 +124,7 @@ def fetch(parent: Path) -> Path:
         RuntimeError: Ivy could not get one, or its content is not what the lock says.
     """
     wanted = list(_locked())
-    kept = parent / f"jars-{hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16]}"
+    kept = _folder_of_lock(parent)
     if kept.exists():
         if not prepared.is_private(kept):
             raise RuntimeError(f"{kept} can be written by others: remove it")
@@ -151,6 +152,10 @@ def fetch(parent: Path) -> Path:
     return kept
 
 
+def _folder_of_lock(parent: Path) -> Path:
+    return parent / f"jars-{hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16]}"
+
+
 def _locked() -> Iterator[tuple[str, str, str]]:
     """Yield which set, which coordinates and which SHA-256, for each file."""
     for line in LOCK.read_text().splitlines():
@@ -167,15 +172,18 @@ def _run_ivy(coordinates: Sequence[str], work: Path, into: Path) -> None:
     description = work / "ivy.xml"
     description.write_text(
         '<ivy-module version="2.0"><info organisation="penstock" module="tests"/>'
-        '<configurations><conf name="default"/></configurations>'
-        f"<dependencies>{dependencies}</dependencies></ivy-module>"
+        f'<configurations><conf name="default"/></configurations><dependencies>{dependencies}</dependencies>'
+        "</ivy-module>"
     )
     into.mkdir()
     command = ["java", "-jar", *map(str, _pyspark("ivy-")), "-ivy", str(description), "-cache", str(work / "cache")]
     command += ["-confs", "default", "-retrieve", f"{into}/[artifact]-[revision].[ext]"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"cannot fetch the jars of Kafka and Debezium:\n{done.stdout[-3000:]}{done.stderr[-1000:]}")
+    for _ in range(_ATTEMPTS):
+        # What an earlier attempt got is in Ivy's own cache.
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return
+    raise RuntimeError(f"cannot fetch the jars of Kafka and Debezium:\n{done.stdout[-3000:]}{done.stderr[-1000:]}")
 
 
 @cache
@@ -212,6 +220,13 @@ def _path(jars: Sequence[Path]) -> str:
     return os.pathsep.join(map(str, jars))
 
 
+def main() -> None:
+    """Fetch them, and say so if that takes time."""
+    kept = folder()
+    if not _folder_of_lock(kept).exists():
+        print("penstock: fetching Kafka and Debezium's JDBC sink (once, about 40 MB)", file=sys.stderr)
+    fetch(kept)
+
+
 if __name__ == "__main__":
-    fetch(folder())
-    sys.exit(0)
+    main()

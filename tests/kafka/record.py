@@ -1,16 +1,25 @@
 """Record what Debezium's connector sends for a story of SQL: `python -m tests.kafka.record` writes tests/data/debezium.
 
+With names of connectors only their files are written anew, `rows` among the names; transaction ids in them may then
+differ from those in the others.
+
 Several connectors read the same database at the same time, each with settings of its own, so that their files tell of
 the same changes. Beside them `postgres_3.6.rows.jsonl` says what the database itself holds: first a line for each
 table, `{"table", "identity", "key", "columns"}`, then a line for each change in the order in which it was made,
 `{"transaction", "xid", "op", "table", "before", "after"}`. Its images are whole and hold canonical text; a statement of
 many rows gives its changes in the order of their keys. `op` is `snapshot` for rows that were there before.
+
+A record is a line `{"topic", "partition", "offset", "key", "value", "headers"}`. Where it is Avro, `key` and `value`
+are base64 in a string, and `postgres_3.6.avro.schemas.json` has the registry's schemas by their ids.
 """
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,17 +29,17 @@ import psycopg
 from psycopg import sql
 
 from penstock.change import TableName
-from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.connection import connect
 from penstock.schema import TableSchema
 from tests.installed import InstalledPostgres
 from tests.kafka import jars
 from tests.kafka.broker import KafkaBroker, Record
-from tests.kafka.connect import WITH_SCHEMAS, ConnectWorker, DebeziumEngine
+from tests.kafka.connect import WITH_SCHEMAS, ConnectWorker, DebeziumEngine, avro
+from tests.kafka.registry import SchemaRegistry
 
 FOLDER = Path(__file__).parents[1] / "data" / "debezium"
-ROWS = "rows"
+AVRO, ROWS = "avro", "rows"
 
 Row = Mapping[str, str | None]
 
@@ -73,6 +82,7 @@ CONNECTORS: Mapping[str, Mapping[str, str]] = {
         "interval.handling.mode": "string",
         "include.unknown.datatypes": "true",
     },
+    "avro": {"publication.name": "plain", "schema.name.adjustment.mode": "avro", "field.name.adjustment.mode": "avro"},
 }
 """The connectors by name, which is also the prefix of their topics and part of their file's name."""
 
@@ -182,22 +192,35 @@ class Witness:
         self._out.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
-def main() -> None:
-    """Write all files anew."""
+def main(names: Sequence[str]) -> None:
+    """Write the files of these connectors anew; of all, if there are no names."""
     kept = jars.fetch(jars.folder())
-    story = Story.read()
     settings = {"fsync": "off", "wal_level": "logical", "max_replication_slots": "20", "max_wal_senders": "20"}
     with (
         InstalledPostgres(settings=settings) as server,
         KafkaBroker(jars.broker_path(kept)) as broker,
+        SchemaRegistry() as registry,
         ConnectWorker(broker, jars.connect_path(kept)) as worker,
-        _file(ROWS).open("w") as out,
     ):
-        record(story, server, broker, worker, out)
+        out = io.StringIO()
+        engines = record(server.url(), broker, worker, registry, out)
+        for engine in engines:
+            if not names or engine.name in names:
+                topics = [*engine.topics(), f"__debezium-heartbeat.{engine.name}"]
+                write(broker.read(*topics), _file(engine.name), is_json=engine.name != AVRO)
+        if not names or ROWS in names:
+            _file(ROWS).write_text(out.getvalue())
+        if not names or AVRO in names:
+            ids = sorted({each for versions in registry.subjects().values() for each in versions})
+            text = json.dumps({each: registry.schema(each) for each in ids}, indent=1, ensure_ascii=False)
+            (FOLDER / "postgres_3.6.avro.schemas.json").write_text(text + "\n")
 
 
-def record(story: Story, server: EmbeddedPostgres, broker: KafkaBroker, worker: ConnectWorker, out: TextIO) -> None:
-    url = server.url()
+def record(
+    url: str, broker: KafkaBroker, worker: ConnectWorker, registry: SchemaRegistry, out: TextIO
+) -> list[DebeziumEngine]:
+    """Run the story with all connectors; returns them when each has sent the last of it."""
+    story = Story.read()
     with psycopg.connect(url) as connection:
         for statement in [*story.tables, *story.rows]:
             connection.execute(statement.encode())
@@ -206,21 +229,27 @@ def record(story: Story, server: EmbeddedPostgres, broker: KafkaBroker, worker: 
     witness.snapshot()
     engines = []
     for name, options in CONNECTORS.items():
-        engine = DebeziumEngine(worker, broker, url, name, **options)
+        formats = avro(registry.url) if name == AVRO else {}
+        engine = DebeziumEngine(worker, broker, url, name, **options, **formats)
         engine.start()
         engine.wait_for_streaming()
         engines.append(engine)
     last = 0
     for number, statements in enumerate(story.transactions, start=1):
         last = witness.transact(number, statements)
+    boundaries = [0]
     for engine in engines:
-        engine.wait_for(last)
-        topics = [*engine.topics(), f"__debezium-heartbeat.{engine.name}"]
-        write(broker.read(*topics), _file(engine.name))
+        if engine.name == AVRO:
+            # No END can be read here, so it is known by its place: all connectors see the same transactions.
+            broker.read(engine.transactions, count=max(boundaries))
+        else:
+            boundaries.append(len(engine.wait_for(last)))
+    return engines
 
 
-def write(records: Sequence[Record], file: Path) -> None:
+def write(records: Sequence[Record], file: Path, *, is_json: bool) -> None:
     """Write records as lines of JSON; what is JSON in them stands there byte for byte."""
+    text = _text if is_json else _base64
     heartbeats = 0
     with file.open("w") as out:
         for each in _in_order(records):
@@ -232,7 +261,7 @@ def write(records: Sequence[Record], file: Path) -> None:
             parts = {"topic": each.topic, "partition": each.partition, "offset": each.offset}
             head = json.dumps(parts, ensure_ascii=False)[:-1]
             tail = json.dumps(headers, ensure_ascii=False)
-            out.write(f'{head}, "key": {_text(each.key)}, "value": {_text(each.value)}, "headers": {tail}}}\n')
+            out.write(f'{head}, "key": {text(each.key)}, "value": {text(each.value)}, "headers": {tail}}}\n')
 
 
 def _in_order(records: Sequence[Record]) -> Iterator[Record]:
@@ -241,6 +270,10 @@ def _in_order(records: Sequence[Record]) -> Iterator[Record]:
 
 def _text(content: bytes | None) -> str:
     return "null" if content is None else content.decode()
+
+
+def _base64(content: bytes | None) -> str:
+    return "null" if content is None else json.dumps(base64.b64encode(content).decode())
 
 
 def _differences(verb: str, seen: dict[TableName, list[Row]], then: dict[TableName, list[Row]]) -> list[dict[str, Any]]:
@@ -280,4 +313,4 @@ def _quoted(name: TableName) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
