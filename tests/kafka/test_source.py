@@ -1,7 +1,6 @@
 """PostgreSQL -> Debezium -> Kafka -> Penstock -> PostgreSQL: what a connector sends is applied by transactions."""
 
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 import penstock
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.errors import OperatorError
-from tests.kafka import jars
 from tests.kafka.broker import KafkaBroker
 from tests.kafka.connect import WITH_SCHEMAS, ConnectWorker, DebeziumEngine
 
@@ -39,15 +37,13 @@ class Lab:
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    kept = jars.fetch(jars.folder())
-    with (
-        EmbeddedPostgres(settings={"wal_level": "logical"}) as source,
-        EmbeddedPostgres() as target,
-        KafkaBroker(jars.broker_path(kept)) as broker,
-        ConnectWorker(broker, jars.connect_path(kept)) as worker,
-    ):
-        yield Lab(broker, worker, source, target)
+def lab(
+    kafka: KafkaBroker,
+    connect_worker: ConnectWorker,
+    logical_server: EmbeddedPostgres,
+    target_server: EmbeddedPostgres,
+) -> Lab:
+    return Lab(kafka, connect_worker, logical_server, target_server)
 
 
 def made(server: EmbeddedPostgres, name: str, sql: str = "") -> str:
