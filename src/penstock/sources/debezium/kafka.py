@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -271,7 +272,7 @@ def bad_settings(error: object) -> ConfigError:
 
 def _without_value(text: str) -> str:
     """What librdkafka says of a setting, which may repeat its value."""
-    named = [word.strip("'\",") for word in text.split() if "." in word]
+    named = re.search(r"[a-z]+(?:\.[a-z]+)+", text)
     return f"setting {named[0]}" if named else "one of the settings"
 
 
