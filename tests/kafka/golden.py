@@ -31,6 +31,18 @@ _CHAR, _VARCHAR, _NVARCHAR, _CLOB, _NCLOB, _LONGVARCHAR = 1, 12, -9, 2005, 2011,
 _BINARY, _VARBINARY, _LONGVARBINARY, _BLOB, _SQLXML, _OTHER = -2, -3, -4, 2004, 2009, 1111
 _DATE, _TIME, _TIMESTAMP, _TIMESTAMP_ZONED = 91, 92, 93, 2014
 
+# What Oracle's source block says of a transaction, and of no row of a first copy.
+_OF_A_TRANSACTION = (
+    "txId",
+    "commit_scn",
+    "redo_thread",
+    "user_name",
+    "commit_ts_ms",
+    "start_scn",
+    "start_ts_ms",
+    "txSeq",
+)
+
 
 @dataclass(frozen=True)
 class Field:
@@ -374,9 +386,7 @@ def _connectors() -> list[Connector]:
                 "start_ts_ms": _COMMITTED_MS - 1000,
                 "txSeq": 1,
             },
-            dict.fromkeys(
-                ["txId", "commit_scn", "redo_thread", "user_name", "commit_ts_ms", "start_scn", "start_ts_ms", "txSeq"]
-            ),
+            dict.fromkeys(_OF_A_TRANSACTION),
             "06001c0027030000",
             oracle,
             lambda _: _OracleTypes(),
