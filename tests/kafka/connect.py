@@ -274,19 +274,27 @@ class DebeziumEngine:
 
         Args:
             xid: What `pg_current_xact_id()` was in it.
+
+        Raises:
+            RuntimeError: The connector failed, and why.
+            TimeoutError: It did not come.
         """
 
         def is_there(records: Sequence[Record]) -> bool:
+            self._check()
             ends = [each.payload for each in records if each.payload["status"] == "END"]
             return any(end["id"].split(":")[0] == str(xid & 0xFFFFFFFF) for end in ends)
 
         return self._broker.read(self.transactions, until=is_there, timeout_s=timeout_s)
 
     def _fails_or_streams(self) -> bool:
+        self._check()
+        return self.streams()
+
+    def _check(self) -> None:
         state, why = self.worker.state(self.name)
         if state == "FAILED":
             raise RuntimeError(f"connector {self.name} failed: {why}")
-        return self.streams()
 
 
 class JdbcSink:

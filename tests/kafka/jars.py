@@ -106,6 +106,11 @@ def connect_path(kept: Path) -> str:
     return _path([*_jars(kept / CONNECT), *_wheel(*_CONNECT, *_DEBEZIUM, *_AVRO)])
 
 
+def wheel_path(*beginnings: str) -> str:
+    """The class path of Connect and Debezium, and of all else in the wheel whose name begins with one of these."""
+    return _path(_wheel(*_CONNECT, *_DEBEZIUM, *beginnings))
+
+
 def sink_path(kept: Path) -> str:
     """The class path of Kafka Connect with Debezium's JDBC sink.
 

@@ -43,6 +43,16 @@ def test_each_transaction_holds_the_changes_that_were_made(name: str) -> None:
     assert {end["id"].split(":")[0]: end["event_count"] for end in ends if end["event_count"]} == messages
 
 
+@pytest.mark.parametrize("connector", ["oracle", "mysql", "sqlserver", "db2"])
+def test_what_other_connectors_write_is_the_same_with_and_without_schemas(connector: str) -> None:
+    plain = [json.loads(line) for line in (FOLDER / f"{connector}_3.6.jsonl").read_text().splitlines()]
+    lines = (FOLDER / f"{connector}_3.6.schemas.jsonl").read_text().splitlines()
+
+    assert [
+        {**line, "key": _bare(line["key"]), "value": _bare(line["value"])} for line in map(json.loads, lines)
+    ] == plain
+
+
 def test_avro_says_the_same_as_json() -> None:
     schemas = json.loads((FOLDER / "postgres_3.6.avro.schemas.json").read_text())
 
@@ -97,5 +107,8 @@ def _lines(name: str) -> list[dict[str, Any]]:
 
 
 def _payload(line: Mapping[str, Any]) -> Any:
-    value = line["value"]
+    return _bare(line["value"])
+
+
+def _bare(value: Any) -> Any:
     return value["payload"] if value and value.keys() == {"schema", "payload"} else value
