@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from psycopg.conninfo import conninfo_to_dict
 
 from penstock.apply.process import CommitSerialization
-from penstock.config import PipelineConfig, RulesConfig, json_schema
+from penstock.config import KafkaConfig, PipelineConfig, RulesConfig, json_schema
 from penstock.dialects.postgres.connection import conninfo, label
 from penstock.errors import ConfigError
 from penstock.pipeline_file import load, parse
@@ -190,7 +190,7 @@ def test_what_is_given_is_taken() -> None:
             " not 'My-Shop'",
         ),
         ("name: shop", "name: 7", "2: name: must be a valid string, not 7"),
-        ("type: postgres", "type: oracle", "5: connections.source.type: must be 'postgres', not 'oracle'"),
+        ("type: postgres", "type: oracle", "5: connections.source.type: must be 'postgres' or 'kafka', not 'oracle'"),
         ("    url: postgresql://app@one/shop\n", "", "4: connections.source.url: is missing"),
         ("    url:", "    uri:", "4: connections.source.url: is missing"),
         ("    url:", "    uri:", "6: connections.source.uri: is not an option; did you mean 'url'?"),
@@ -286,7 +286,7 @@ FAULTS = {
     ),
     "source: trigger_queue": (
         "source: log",
-        "11: capture.source: must be 'trigger_queue', 'change_files' or module:name, not 'log'",
+        "11: capture.source: must be 'trigger_queue', 'change_files', 'debezium' or module:name, not 'log'",
     ),
     "[public.*]": (
         "[a.b, c]",
@@ -621,3 +621,44 @@ def test_a_secret_s_path_is_taken_from_where_the_file_is(tmp_path: Path, monkeyp
 @pytest.mark.parametrize("value", ["", " \n"])
 def test_an_empty_url_is_not_taken_for_a_database(url: str, what: str, value: str) -> None:
     assert faults(with_url(url), SHOP_URL=value) == [f"6: connections.source.url: {what}"]
+
+
+KAFKA = """
+version: 1
+name: shop
+connections:
+  events:
+    type: kafka
+    settings: {bootstrap.servers: "broker:9092", sasl.password: "%s"}
+  target: {type: postgres, url: "postgresql://target/shop"}
+capture:
+  source: debezium
+  connection: %s
+  tables: ["public.*"]
+  debezium: {prefix: shop}
+apply: {connection: target}
+"""
+
+
+def test_secrets_of_a_kafka_cluster_come_from_outside() -> None:
+    config = parse(KAFKA % ("${env:WORD}", "events"), name="pipeline.yaml", environment={"WORD": "hush"})
+    cluster = config.connections["events"]
+    assert isinstance(cluster, KafkaConfig)
+    assert cluster.client_settings == {"bootstrap.servers": "broker:9092", "sasl.password": "hush"}
+    assert "hush" not in repr(config)
+
+
+@pytest.mark.parametrize(
+    ("word", "connection", "told"),
+    [
+        ("hush", "events", "7: connections.events.settings.sasl.password: a secret stands in the file"),
+        ("${env:NONE}", "events", "7: connections.events.settings.sasl.password: environment variable NONE is not set"),
+        ("${env:WORD}", "target", "11: capture.connection: target is a database, and must be a Kafka cluster"),
+    ],
+)
+def test_what_is_wrong_with_a_kafka_cluster_is_told_with_its_line(word: str, connection: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(KAFKA % (word, connection), name="pipeline.yaml", environment={"WORD": "quiet"})
+    assert f"pipeline.yaml:{told}" in str(caught.value)
+    assert "hush" not in str(caught.value)
+    assert "quiet" not in str(caught.value)

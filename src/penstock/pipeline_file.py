@@ -203,11 +203,21 @@ class _Document:
         """Say one of pydantic's findings in our words; never repeats a url."""
         # Of what is wrong with a key itself, pydantic says so behind it.
         path: Path_ = tuple(part for part in error["loc"] if part != "[key]")
+        if path[:1] == ("connections",) and len(path) > 2:
+            # Behind the name of a connection stands its kind, by which it is checked.
+            path = path[:2] + path[3:]
         given = error["input"]
         is_secret = "url" in path or (path[:1] == ("connections",) and len(path) > 3)
         is_plain = isinstance(given, str | int | float | bool) and not is_secret and _may_be_shown(given)
         shown = f", not {given!r}" if is_plain else ""
         match error["type"]:
+            case "union_tag_not_found":
+                path, what = (*path, "type"), "is missing"
+            case "union_tag_invalid":
+                path = (*path, "type")
+                kind = given.get("type") if isinstance(given, dict) else None
+                shown = f", not {kind!r}" if isinstance(kind, str) and _may_be_shown(kind) else ""
+                what = f"must be {error['ctx']['expected_tags'].replace(', ', ' or ')}{shown}"
             case "missing":
                 what = "is missing"
             case "extra_forbidden":
