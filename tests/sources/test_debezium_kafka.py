@@ -6,7 +6,7 @@ from penstock.errors import ConfigError
 from penstock.sources.debezium.kafka import KafkaLog
 
 
-@pytest.mark.parametrize("setting", ["sasl.pasword", "security.protocol"])
+@pytest.mark.parametrize("setting", ["sasl.passphrase", "security.protocol"])
 def test_settings_that_are_not_taken_are_named_without_their_value(setting: str) -> None:
     log = KafkaLog({"bootstrap.servers": "127.0.0.1:1", setting: "hush"}, ("a.*",))
     with pytest.raises(ConfigError) as caught:

@@ -375,7 +375,7 @@ def test_a_run_from_a_change_log_ends_at_a_position_that_was_reached(lab: Lab, s
     pipeline = lab.pipeline()
     pipeline.setup()
     lab.source.execute("SELECT 1")
-    with pytest.raises(OperatorError, match="is not copied yet"):
+    with pytest.raises(OperatorError, match="are not copied yet"):
         pipeline.run(threading.Event(), until=0)
     pipeline.run(threading.Event(), until_caught_up=True)
     lab.source.execute("DELETE FROM note WHERE body IS NULL")
