@@ -48,17 +48,12 @@ class ConnectionConfig(_Part):
 
 
 class KafkaConfig(_Part):
-    """A Kafka cluster, and the schema registry that goes with it."""
+    """A Kafka cluster."""
 
     type: Literal["kafka"] = Field(description="Kind of connection")
     settings: dict[str, str | int | float | bool] = Field(
         description="librdkafka's own settings, bootstrap.servers at least; secrets only as ${env:NAME} or"
         " ${file:path}",
-        repr=False,
-    )
-    registry: dict[str, str | int | float | bool] | None = Field(
-        default=None,
-        description="Settings of confluent-kafka's schema registry client, url at least; secrets as above",
         repr=False,
     )
 
@@ -69,24 +64,10 @@ class KafkaConfig(_Part):
             raise ValueError("bootstrap.servers is missing: host:port of one broker or more")
         return settings
 
-    @field_validator("registry")
-    @classmethod
-    def _has_url(
-        cls, registry: dict[str, str | int | float | bool] | None
-    ) -> dict[str, str | int | float | bool] | None:
-        if registry is not None and not str(registry.get("url", "")).strip():
-            raise ValueError("url is missing")
-        return registry
-
     @property
     def client_settings(self) -> Mapping[str, str]:
         """The settings as the client takes them."""
         return {name: _plain(value) for name, value in self.settings.items()}
-
-    @property
-    def registry_settings(self) -> Mapping[str, str] | None:
-        """Those of the schema registry, where there is one."""
-        return None if self.registry is None else {name: _plain(value) for name, value in self.registry.items()}
 
 
 class DebeziumConfig(_Part):
@@ -116,19 +97,10 @@ class DebeziumConfig(_Part):
     on_malformed: Literal["stop", "skip"] = Field(
         default="stop", description="skip counts and logs a record that is no event, and goes on"
     )
-    before_image: dict[Pattern, Literal["auto", "full", "key"]] = Field(
-        default_factory=dict,
-        description="By table: whether the values before a change are the row's (full), or, but for the key, fillers of"
-        " the connector's (key); auto, which is the rule, believes them where the connector's database always has them",
-    )
     placeholder: str = Field(
         default="__debezium_unavailable_value",
         min_length=1,
         description="The connector's unavailable.value.placeholder",
-    )
-    types: dict[Pattern, dict[str, str]] = Field(
-        default_factory=dict,
-        description="For events without schemas, by table: the type of columns; those of the target's table if absent",
     )
 
 

@@ -186,17 +186,17 @@ class _Document:
     ) -> list[_Fault]:
         """Put secrets in place in the settings of a Kafka cluster; returns what is missing, and what is no secret."""
         faults = []
-        for part in ("settings", "registry"):
-            settings = connection.get(part)
-            for name, value in settings.items() if isinstance(settings, dict) else ():
-                if not isinstance(value, str) or not isinstance(settings, dict):
-                    continue
-                missing: list[str] = []
-                if _SECRET_SETTING.search(name) and not _REFERENCE.search(value):
-                    missing.append("a secret stands in the file; write it as ${env:NAME} or ${file:path}")
-                settings[name] = _REFERENCE.sub(partial(_secret, environment, folder, missing), value)
-                place = (*path, part, name)
-                faults += [_Fault(self._line(place), f"{dotted(place)}: {what}") for what in missing]
+        given = connection.get("settings")
+        settings = given if isinstance(given, dict) else {}
+        for name, value in settings.items():
+            if not isinstance(value, str):
+                continue
+            missing: list[str] = []
+            if _SECRET_SETTING.search(name) and not _REFERENCE.search(value):
+                missing.append("a secret stands in the file; write it as ${env:NAME} or ${file:path}")
+            settings[name] = _REFERENCE.sub(partial(_secret, environment, folder, missing), value)
+            place = (*path, "settings", name)
+            faults += [_Fault(self._line(place), f"{dotted(place)}: {what}") for what in missing]
         return faults
 
     def fault(self, error: Any) -> _Fault:

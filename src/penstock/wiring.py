@@ -103,7 +103,7 @@ def _events(config: PipelineConfig) -> StockedSource:
         topics = tuple(debezium.topics or [f"{debezium.prefix}.*"])
         log = KafkaLog(cluster.client_settings, (*topics, transactions))
     settings = Settings(placeholder=debezium.placeholder, topics=Topics(transaction=(transactions,)))
-    tables = Tables(settings, debezium.prefix or "", {}, skips=debezium.on_malformed == "skip")
+    tables = Tables(settings, debezium.prefix or "", skips=debezium.on_malformed == "skip")
     layout = Layout(transactions, debezium.settle_s, debezium.incomplete, debezium.incomplete_after_s)
     return DebeziumSide(log, layout, tables, config.name)
 

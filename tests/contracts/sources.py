@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -24,12 +25,18 @@ from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres.source.side import PostgresSourceSide
 from penstock.formats.archive_log import CopiedPart
 from penstock.formats.change_file import Encoding
+from penstock.formats.debezium.decode import BeforeImage, Settings
+from penstock.formats.debezium.envelope import Topics
 from penstock.outputs.publish.files import ArchiveWriter, FileWriter, make_archive
 from penstock.pipeline.ruled import RuledDatabase, RuledStock
 from penstock.pipeline.sides import SourceSide
 from penstock.position import Scn
 from penstock.rules.ruleset import RuleSet
 from penstock.sources.change_files.side import ChangeFilesSide
+from penstock.sources.debezium.files import FileLog
+from penstock.sources.debezium.side import DebeziumSide
+from penstock.sources.debezium.tables import Tables
+from penstock.sources.debezium.tracker import Layout
 from penstock.storage import LocalStorage
 from penstock.values import encode_image
 from tests.archives import BOOK, ITEM, NOON, definition, row, stream
@@ -154,6 +161,73 @@ class Csv:
         return made
 
 
+class Events:
+    """A connector's events in files, with a transaction topic: each call of `commit` adds a file."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.folder = folder
+        self._transactions = self._lines = self._files = 0
+        # A table is known from its first event on: here, one of a transaction that never ends.
+        block = {"id": "0", "total_order": 1, "data_collection_order": 1}
+        self._write([_record(table, "c", None, {"id": 0, "name": None}, block=block) for table in ("item", "book")])
+
+    def commit(self, *transactions: Sequence[Lcr]) -> None:
+        records: list[Mapping[str, Any]] = []
+        for transaction in transactions:
+            self._transactions += 1
+            txn = str(self._transactions)
+            for order, change in enumerate(transaction, 1):
+                block = {"id": txn, "total_order": order, "data_collection_order": order}
+                new = None if change.after is None else {**(change.before or {}), **change.after}
+                records.append(_record(change.table, _OPS[change.op], change.before, new, block=block))
+            counts = Counter(f"public.{change.table}" for change in transaction)
+            collections = [{"data_collection": table, "event_count": count} for table, count in counts.items()]
+            end = {"status": "END", "id": txn, "event_count": len(transaction), "data_collections": collections}
+            value = {**end, "ts_ms": int(NOON.timestamp() * 1000)}
+            records.append({"topic": "shop.transaction", "key": {"id": txn}, "value": value})
+        self._write(records)
+
+    def side(self) -> SourceSide:
+        topics = Topics(transaction=("shop.transaction",))
+        tables = Tables(Settings(before_image=BeforeImage.FULL, topics=topics), "shop", skips=False)
+        return DebeziumSide(FileLog(LocalStorage(self.folder)), Layout("shop.transaction"), tables, "shop")
+
+    def _write(self, records: Sequence[Mapping[str, Any]]) -> None:
+        self._files += 1
+        unnamed = self.folder / ".written"
+        unnamed.write_text("".join(json.dumps(record) + "\n" for record in records))
+        unnamed.rename(self.folder / f"{self._files:06}.jsonl")
+
+
+_OPS = {"insert": "c", "update": "u", "delete": "d", "truncate": "t"}
+
+
+def _record(
+    table: str,
+    op: str,
+    before: Mapping[str, Any] | None,
+    after: Mapping[str, Any] | None,
+    *,
+    block: Mapping[str, Any] | None = None,
+) -> Mapping[str, Any]:
+    fields = [
+        {"type": "int32", "optional": False, "field": "id"},
+        {"type": "string", "optional": True, "field": "name"},
+    ]
+    rows = [{"type": "struct", "fields": fields, "optional": True, "field": name} for name in ("before", "after")]
+    source = {"connector": "postgresql", "name": "shop", "db": "shop", "schema": "public", "table": table}
+    source |= {"snapshot": "false", "ts_ms": int(NOON.timestamp() * 1000), "lsn": 1, "txId": block and block["id"]}
+    payload = {"before": before, "after": after, "source": source, "transaction": block, "op": op}
+    key = {"id": (before or after or {})["id"]} if op != "t" else None
+    key_schema = {"type": "struct", "fields": fields[:1], "optional": False}
+    return {
+        "topic": f"shop.public.{table}",
+        "key": None if key is None else {"schema": key_schema, "payload": key},
+        "value": {"schema": {"type": "struct", "fields": rows, "optional": False}, "payload": payload},
+    }
+
+
 class Ruled:
     """Another stand, seen through rules that concern none of its tables."""
 
@@ -203,12 +277,18 @@ def csv_source(place: Place) -> Iterator[Stand]:
     yield Csv(place.folder)
 
 
+@contextmanager
+def debezium_files(place: Place) -> Iterator[Stand]:
+    yield Events(place.folder)
+
+
 SOURCES: Mapping[str, Made] = {
     "trigger_queue postgres": trigger_queue,
     "trigger_queue postgres, ruled": ruled_trigger_queue,
     "change_files changes": change_files(Encoding.CHANGES),
     "change_files parquet": change_files(Encoding.PARQUET),
     "change_files changes, ruled": ruled_change_files,
+    "debezium files": debezium_files,
     "own csv_source": csv_source,
 }
 """By name: what `wiring` knows it by, then of what kind it is."""

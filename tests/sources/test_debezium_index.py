@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from penstock.errors import MalformedInputError
+from penstock.errors import MalformedInputError, OperatorError
 from penstock.position import START, Scn
 from penstock.sources.debezium.index import Ended, Index, Run, Whole
 
@@ -82,6 +82,17 @@ def test_what_is_counted_and_not_read_is_not_waited_for() -> None:
     assert [txn.events for txn in released(of)] == [1]
 
 
+def test_an_event_of_a_table_that_was_not_waited_for_is_refused_when_it_comes() -> None:
+    of = index(unread=(ORDERS,))
+    event(of, 0, 0, "X", 1)
+    end(of, "X", 3, {CUSTOMERS: 1, ORDERS: 1})
+    assert len(released(of)) == 1
+    event(of, 0, 1, "X", 1)
+    assert of.repeated == 1
+    with pytest.raises(OperatorError, match=r"public\.orders came for transaction X, which was released without it"):
+        event(of, 1, 0, "X", 2, ORDERS)
+
+
 def test_a_transaction_without_events_only_moves_the_position() -> None:
     of = index()
     end(of, "X", 3, {})
@@ -125,7 +136,7 @@ def test_transactions_of_one_position_are_one() -> None:
         of.placed(group, 99, 1)
     event(of, 0, 9, "C", 1)
     of.placed("C", 100, 1)
-    of.complete_before(100, where="topic t")
+    of.complete_before(100)
     [txn] = released(of)
     assert (txn.scn, txn.groups, txn.events) == (99, ("A", "B"), 2)
 
@@ -134,12 +145,12 @@ def test_an_event_of_a_transaction_that_was_taken_to_be_complete_is_refused() ->
     of = index()
     event(of, 0, 0, "A", 1)
     of.placed("A", 50, 1)
-    of.complete_before(60, where="topic t")
+    of.complete_before(60)
     assert len(released(of)) == 1
     event(of, 0, 1, "B", 1)
     of.placed("B", 40, 1)
     with pytest.raises(MalformedInputError, match=r"B, which lies before what was taken to be complete"):
-        of.complete_before(70, where="topic t")
+        of.complete_before(70)
 
 
 def test_what_is_needed_begins_with_the_first_event_that_is_not_released() -> None:

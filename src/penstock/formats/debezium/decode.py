@@ -126,6 +126,7 @@ class DataEvent(NamedTuple):
 
 Decoded: TypeAlias = DataEvent | Boundary | Passed
 Seen: TypeAlias = Glance | Boundary | Passed
+Shape: TypeAlias = ConnectSchema | tuple[str, ...]
 
 
 class Parser(Protocol):
@@ -215,8 +216,8 @@ class Decoder:
         envelope = self._envelope(record, message)
         return envelope.glance if type(envelope) is Envelope else envelope  # type: ignore[return-value]
 
-    def scan(self, record: Record) -> tuple[Seen, ConnectSchema | None]:
-        """Say the same, and which schema the row has; None where the message has none.
+    def scan(self, record: Record) -> tuple[Seen, Shape | None]:
+        """Say the same, and what shape the row has: its schema or, where the message has none, its columns' names.
 
         Raises:
             MalformedInputError: As `glance`.
@@ -224,9 +225,10 @@ class Decoder:
         if _is_tombstone(record):
             return Passed.TOMBSTONE, None
         envelope = self._envelope(record, self._parse(record, is_key=False, exact=False))
-        if isinstance(envelope, Envelope):
-            return envelope.glance, envelope.row_schema
-        return envelope, None
+        if type(envelope) is Envelope:
+            row = envelope.after if envelope.after is not None else envelope.before
+            return envelope.glance, envelope.row_schema or (None if row is None else tuple(row))
+        return envelope, None  # type: ignore[return-value]
 
     def decode(self, record: Record) -> Decoded:
         """Say what a record is, with its rows.

@@ -16,9 +16,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 
-from penstock.errors import MalformedInputError
+from penstock.errors import MalformedInputError, OperatorError
 from penstock.position import START, Scn
-from penstock.text import count
 
 _REMEMBERED = 300_000
 """How many complete transactions are known by name: a connector repeats what it sent in its last minute or so."""
@@ -67,6 +66,11 @@ class Whole:
     size_bytes: int
     committed_at_us: int
 
+    @property
+    def changes(self) -> int:
+        """How many events and rows it has."""
+        return self.events + sum(run.end - run.first for run in self.rows)
+
 
 @dataclass(frozen=True)
 class Waiting:
@@ -102,23 +106,32 @@ class Index:
     """Puts transactions together; not for two threads at once."""
 
     def __init__(
-        self, *, done: Scn = START, is_read: Callable[[str], bool], now: Callable[[], float] = time.monotonic
+        self,
+        *,
+        done: Scn = START,
+        is_read: Callable[[str], bool],
+        where: str = "",
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begin with nothing.
 
         Args:
             done: Transactions at or before this position are applied already.
+            where: The log, for messages.
             is_read: Whether the events of a table, by the connector's name of it, are read at all: others are counted
                 by the connector, too.
         """
         self._done = done
         self._is_read = is_read
+        self._where = where
         self._now = now
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self._ended: deque[tuple[Ended, float]] = deque()
         self._ending: set[str] = set()
         # The position of each that is complete, by its name.
         self._complete: OrderedDict[str, Scn] = OrderedDict()
+        # Of those, the tables whose events were counted and not waited for.
+        self._left_out: dict[str, frozenset[str]] = {}
         # For each partition, rows of snapshots that no transaction has taken along yet.
         self._rows: dict[int, deque[Run]] = {}
         self.repeated = 0
@@ -132,6 +145,13 @@ class Index:
         """
         complete = self._complete.get(group)
         if complete is not None:
+            if table in self._left_out.get(group, ()):
+                raise OperatorError(
+                    f"an event of table {table} came for transaction {group}, which was released without it: its topic"
+                    " has another name than the connector gives it",
+                    where=self._where,
+                    do="`penstock resync --all` prepares a new first copy; the next run knows the topic",
+                )
             self.repeated += 1
             if complete <= self._done:
                 self._forget_rows([Run(partition, offset, offset + 1)])
@@ -174,14 +194,18 @@ class Index:
             self._ending.add(end.group)
             self._ended.append((end, self._now()))
 
-    def complete_before(self, scn: int, *, where: str) -> None:
+    def is_complete(self, group: str) -> bool:
+        """Whether a transaction was released, or passed over as applied."""
+        return group in self._complete
+
+    def complete_before(self, scn: int) -> None:
         """Say, where there are no ENDs, that nothing comes any more of transactions that lie before a position."""
         done = sorted((o.scn, group) for group, o in self._open.items() if o.scn < scn and group not in self._ending)
         for at, group in done:
             if self._done < at <= self.end:
                 raise MalformedInputError(
                     f"events came of transaction {group}, which lies before what was taken to be complete",
-                    where=where,
+                    where=self._where,
                     do="have the connector write its transaction topic (provide.transaction.metadata), or give"
                     " capture.settle_s more time",
                 )
@@ -262,8 +286,14 @@ class Index:
         self._ending.discard(end.group)
         self._complete[end.group] = end.scn
         if len(self._complete) > _REMEMBERED:
-            self._complete.popitem(last=False)
-        return end.group, self._open.pop(end.group, None)
+            forgotten, _ = self._complete.popitem(last=False)
+            self._left_out.pop(forgotten, None)
+        found = self._open.pop(end.group, None)
+        there = found.counts if found is not None else {}
+        left_out = frozenset(table for table, due in end.counts.items() if there.get(table, 0) < due)
+        if left_out:
+            self._left_out[end.group] = left_out
+        return end.group, found
 
     def _lacking(self, end: Ended, found: _Open | None) -> Mapping[str, tuple[int, int]]:
         there: Mapping[str, int] = found.counts if found is not None else {}
@@ -292,8 +322,3 @@ class Index:
                 rows.popleft()
             if rows and rows[0].first < run.end:
                 rows[0].first = run.end
-
-
-def described(waiting: Waiting, after_s: float) -> str:
-    """Say what is waited for."""
-    return f"events of {waiting} have not come for {count(round(after_s), 'second')}"

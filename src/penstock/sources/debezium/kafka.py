@@ -133,7 +133,7 @@ class KafkaLog:
 
     def consumer(self, *, group: str = "penstock") -> Consumer:
         """Open a client; its group is only looked at for committed offsets."""
-        from confluent_kafka import Consumer
+        from confluent_kafka import Consumer, KafkaException
 
         settings: dict[str, Any] = {
             **_QUIET,
@@ -148,15 +148,16 @@ class KafkaLog:
         }
         try:
             return Consumer(settings, logger=_SILENT)
-        except Exception as exc:
+        except (KafkaException, TypeError, ValueError) as exc:
             raise bad_settings(exc) from exc
 
     def _admin(self) -> AdminClient:
+        from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
         try:
             return AdminClient({**_QUIET, **self.settings}, logger=_SILENT)
-        except Exception as exc:
+        except (KafkaException, TypeError, ValueError) as exc:
             raise bad_settings(exc) from exc
 
     def _answering(self, doing: str) -> _Answering:

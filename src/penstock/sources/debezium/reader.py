@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from penstock import change as c
 from penstock.change import TableName
-from penstock.errors import PenstockError
+from penstock.errors import OperatorError
 from penstock.formats.debezium.decode import DataEvent, image_text
 from penstock.sources.debezium.log import RecordLog
 from penstock.sources.debezium.slice import EventSlice
@@ -73,7 +73,7 @@ class EventReader:
             placed = heapq.merge(*(self._in_order(self._placed(part, *run)) for run in _ranges(part)), key=_place)
         else:
             placed = sorted((one for run in _ranges(part) for one in self._placed(part, *run)), key=_place)
-        yield from self._batches(part, placed)
+        yield from self._batches(part, placed, with_key=with_key)
 
     def _placed(self, part: EventSlice, partition: int, first: int, end: int) -> Iterator[_Placed]:
         """Yield the events of the slice in a range of offsets, in the order of their offsets."""
@@ -104,8 +104,8 @@ class EventReader:
                 yield one
                 last = one
 
-    def _batches(self, part: EventSlice, placed: Iterable[_Placed]) -> Iterator[pa.RecordBatch]:
-        out = _Batch(self._source)
+    def _batches(self, part: EventSlice, placed: Iterable[_Placed], *, with_key: bool) -> Iterator[pa.RecordBatch]:
+        out = _Batch(self._source, self._decoder.keys if with_key else {})
         seen = np.zeros(len(part), np.int64)
         for txn, of in groupby(placed, key=lambda one: one.txn):
             events = self._once(of, seen)
@@ -117,9 +117,9 @@ class EventReader:
                     yield out.take()
         if len(out):
             yield out.take()
-        for at in np.flatnonzero(seen != part.events)[:1].tolist():
-            raise PenstockError(
-                f"transaction has {count(int(seen[at]), 'event')} where it had {part.events[at]}",
+        for at in np.flatnonzero(seen != part.changes)[:1].tolist():
+            raise OperatorError(
+                f"transaction has {count(int(seen[at]), 'event')} where it had {part.changes[at]}",
                 where=f"{self._log.label}, position {part.commit_scns[at]}",
                 do="records of a topic must stay as they are for as long as they are needed",
             )
@@ -131,7 +131,7 @@ class EventReader:
             if last is not None and one.is_event and last.is_event and _same(one, last):
                 self._decoder.decoder.refuse_other(last.event.record, one.event.record)
                 continue
-            seen[one.txn] += one.is_event
+            seen[one.txn] += 1
             last = one
             yield one.event
 
@@ -177,8 +177,9 @@ def _ranges(part: EventSlice) -> Iterator[tuple[int, int, int]]:
 class _Batch:
     """Gathers changes, column by column."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, keys: Mapping[tuple[TableName, int], Sequence[str]]) -> None:
         self._source = source
+        self._keys = keys
         self._columns: dict[str, list[object]] = {}
         self._clear()
 
@@ -198,12 +199,17 @@ class _Batch:
             change.table.schema,
             change.table.name,
             change.table_version,
-            None,
+            self._key(change),
             image_text(change.before),
             image_text(_changed(change)),
         )
         for name, value in zip(_FILLED, values, strict=True):
             self._columns[name].append(value)
+
+    def _key(self, change: c.Change) -> str | None:
+        row = change.before if change.before is not None else change.after
+        names = self._keys.get((change.table, change.table_version), ())
+        return image_text({name: row[name] for name in names if name in row}) if row is not None and names else None
 
     def take(self) -> pa.RecordBatch:
         n = len(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import closing
 
 from penstock.change import TableName
 from penstock.dialects.base import DatabasePlan
@@ -44,7 +45,7 @@ class DebeziumSide:
     @property
     def access(self) -> DebeziumAccess:
         """How tasks reach them."""
-        return DebeziumAccess(self._log, self._tables.decoder())
+        return DebeziumAccess(self._log, self._tables.settings, self._tables.skips)
 
     def match(self, patterns: Sequence[str]) -> Sequence[TableName]:
         """Return the tables that patterns mean, of those that events were found of.
@@ -92,13 +93,27 @@ class DebeziumSide:
         return DebeziumSource(self._log, self._tracker, self._tables, self._layout.transactions)
 
     def position_of(self, text: str, *, option: str) -> Scn:
-        """Read a position; raises a `ConfigError` where it is none."""
+        """Read a position.
+
+        Raises:
+            ConfigError: It is none.
+            OperatorError: The topics do not reach so far.
+        """
         if not text.isdecimal():
             raise ConfigError(f"{option} takes a position here, not a time", do="`penstock status` shows positions")
+        with closing(self.open_source()) as source:
+            last = source.tick()
+        if int(text) > last:
+            raise OperatorError(
+                f"{option} {text} lies behind the end of what is there, position {last}",
+                where=self.label,
+                do="name a point that is there",
+            )
         return Scn(int(text))
 
     def copies_at(self, tables: Collection[TableName], position: Scn) -> Sequence[StoredCopy]:
         """Return the one copy of the tables: the connector's first snapshot, before all changes."""
+        self._tables.survey(self._log)
         known = {version.table.name for version in self._tables.versions()}
         at: dict[Scn, set[TableName]] = {}
         for table in known.intersection(tables):
@@ -115,6 +130,7 @@ class DebeziumSide:
 
     def stored(self, copy: StoredCopy) -> SnapshotRows:
         """Where the rows of the snapshot lie; raises a RetryableError while it is still being made."""
+        self._tracker.start(START, is_new=False)
         rows = self._tracker.copy(_SNAPSHOT_S)
         return SnapshotRows(copy, rows.runs, self._tracker.partitions)
 

@@ -21,7 +21,6 @@ class EventSlice(Slice):
 
     Attributes:
         groups: By which names the events of each transaction go; one entry for each transaction, a tuple of texts.
-        events: How many events each has, every one counted once.
         run_counts, row_counts: How many of the runs below are of each transaction.
         runs: Where events lie, shape (n, 3): partition, first offset, offset behind the last.
         rows: The same for rows of snapshots that come before the transaction's own events.
@@ -31,13 +30,11 @@ class EventSlice(Slice):
     PER_TRANSACTION: ClassVar[tuple[str, ...]] = (
         *Slice.PER_TRANSACTION,
         "groups",
-        "events",
         "run_counts",
         "row_counts",
     )
 
     groups: NDArray[np.object_] = None  # type: ignore[assignment]  # always given; the base class has defaults
-    events: NDArray[np.int64] = None  # type: ignore[assignment]
     run_counts: NDArray[np.int64] = None  # type: ignore[assignment]
     row_counts: NDArray[np.int64] = None  # type: ignore[assignment]
     runs: NDArray[np.int64] = None  # type: ignore[assignment]
@@ -68,11 +65,10 @@ def slice_of(after: Scn, end: Scn, transactions: Sequence[Whole], partitions: Se
         after=after,
         end=end,
         commit_scns=column([txn.scn for txn in transactions]),
-        changes=column([txn.events + sum(run.end - run.first for run in txn.rows) for txn in transactions]),
+        changes=column([txn.changes for txn in transactions]),
         size_bytes=column([txn.size_bytes for txn in transactions]),
         committed_at_us=column([txn.committed_at_us for txn in transactions]),
         groups=groups,
-        events=column([txn.events for txn in transactions]),
         run_counts=column([len(txn.runs) for txn in transactions]),
         row_counts=column([len(txn.rows) for txn in transactions]),
         runs=places([run for txn in transactions for run in txn.runs]),

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from penstock.change import TableName
+from penstock.formats.debezium.decode import Settings
 from penstock.history import ConsumerState, Facts, History, HistoryError, Joined, Origin, joined
 from penstock.position import START, Anchor, Limit, Scn
 from penstock.snapshot.chunk import CopySource
 from penstock.sources.debezium.copy import EventChunks
-from penstock.sources.debezium.log import RecordLog
+from penstock.sources.debezium.log import Extent, Partition, RecordLog
 from penstock.sources.debezium.reader import EventReader
 from penstock.sources.debezium.tables import EventDecoder, Tables
 from penstock.sources.debezium.tracker import Tracker
 from penstock.stream import Backlog, Reader, Slice, Source, SourceAccess, TableVersion
 
+_COMMIT_EVERY_S = 5.0
+_TAIL = 20
+_TAIL_S = 5.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -36,6 +43,9 @@ class DebeziumSource:
         self._after = START
         self._id = ""
         self._follows = False
+        # What the next run begins at, and what of that was committed.
+        self._positions: tuple[Scn, Mapping[Partition, int]] | None = None
+        self._committed_at = -math.inf
 
     def open(self) -> None:
         """Make sure that there is a log."""
@@ -48,8 +58,7 @@ class DebeziumSource:
             OperatorError: It has followed others, or what follows is not there any more.
         """
         found = self._joined(history)
-        self._tracker.start(found.position)
-        self._follows = True
+        self._follow(found.position, is_new=history.is_new)
         self._after = found.position
         return found
 
@@ -64,6 +73,8 @@ class DebeziumSource:
         if until is not None and after >= until:
             return None
         self._after = after
+        if not self._tracker.follows(after):
+            self._follow(after, is_new=False)
         part = self._tracker.take(after, limit, until)
         if part is None:
             return None
@@ -76,24 +87,29 @@ class DebeziumSource:
 
     def tick(self) -> Scn:
         """Return a position that every transaction lies at or before whose events are there now."""
-        return self._tracker.last()
+        return self._last()
 
     def tables(self) -> Sequence[TableVersion]:
         """Return every version of every table that events were seen of, oldest first."""
+        self._tables.survey(self._log)
         return self._tables.versions()
 
     def count_tables(self) -> int:
         """How many `tables` would return."""
+        self._tables.survey(self._log)
         return len(self._tables.versions())
 
     def free(self, upto: Scn, consumer: str) -> int:
         """Commit the offsets that the next run begins at; what lies before them is deleted by retention alone."""
-        positions = self._tracker.needed(upto)
-        self._log.commit(self._tracker.consumer, positions, str(upto))
+        self._positions = upto, self._tracker.needed(upto)
+        # Each time a client has to be opened, and what is not committed only makes the next start longer.
+        if time.monotonic() - self._committed_at >= _COMMIT_EVERY_S:
+            self._commit()
         return 0
 
     def seen(self, consumer: str) -> None:
-        """Commit again what was committed last, so that it is kept."""
+        """Commit again what was committed last: brokers forget the offsets of groups that nobody is a member of."""
+        self._commit()
 
     def consumers(self) -> Sequence[ConsumerState]:
         """Return nobody: topics are kept for as long as their retention says."""
@@ -101,6 +117,11 @@ class DebeziumSource:
 
     def backlog(self, after: Scn) -> Backlog:
         """Count the records that lie behind what was committed; the size is not known."""
+        if self._log.ends:
+            tracker = self._tracker.another()
+            tracker.start(after, is_new=False)
+            with closing(tracker):
+                return replace(tracker.backlog(), complete_until=self._last_at(self._log.extents()))
         extents = self._log.extents()
         kept = self._log.committed(self._tracker.consumer, list(extents)) if after > START else {}
         records = sum(
@@ -108,13 +129,42 @@ class DebeziumSource:
             for partition, extent in extents.items()
             if partition.topic != self._transactions
         )
-        return Backlog(changes=records, oldest_at=None, size_bytes=0, complete_until=_EPOCH)
+        return Backlog(changes=records, oldest_at=None, size_bytes=0, complete_until=self._last_at(extents))
 
     def close(self) -> None:
-        """Follow the log no more, if it was this one that began to."""
+        """Commit what is to be; follow the log no more, if it was this one that began to."""
+        if self._positions is not None:
+            self._commit()
+        self._positions = None
         if self._follows:
             self._tracker.close()
         self._follows = False
+
+    def _last(self) -> Scn:
+        if not self._tracker.follows(self._after):
+            self._follow(self._after, is_new=False)
+        return self._tracker.last()
+
+    def _follow(self, position: Scn, *, is_new: bool) -> None:
+        self._tracker.start(position, is_new=is_new)
+        self._follows = True
+
+    def _last_at(self, extents: Mapping[Partition, Extent]) -> datetime | None:
+        """When what came last was committed at the source: of anything later nobody here knows. None without any."""
+        ends = {partition: extent for partition, extent in extents.items() if partition.topic == self._transactions}
+        tails = {p: (max(e.first, e.end - _TAIL), e.end) for p, e in (ends or extents).items() if e.end > e.first}
+        last = 0
+        with closing(self._log.follow({partition: first for partition, (first, _) in tails.items()})) as follower:
+            while any(follower.positions()[partition] < end for partition, (_, end) in tails.items()):
+                for record in follower.take(_TAIL * len(tails), _TAIL_S):
+                    last = max(last, self._tables.committed_at_us(record) or 0)
+        return _EPOCH + timedelta(microseconds=last) if last else None
+
+    def _commit(self) -> None:
+        if self._positions is not None:
+            upto, positions = self._positions
+            self._log.commit(self._tracker.consumer, positions, str(upto))
+            self._committed_at = time.monotonic()
 
     @property
     def _identity(self) -> str:
@@ -131,13 +181,14 @@ class DebeziumSource:
         if known is not None and known.mark not in ("", mark):
             gone = "is not there any more" if not mark else "was made anew: its offsets mean something else"
             raise HistoryError(f"the transaction topic {self._transactions} {gone}", where=self._log.label)
+        last = self._last()
         facts = Facts(
             origin=Origin(id_, place),
             place=place,
             first=first,
-            last=Anchor(max(history.position, START), mark),
+            last=Anchor(last, mark),
             base=known or first,
-            is_readable=True,
+            is_readable=history.position <= last,
             has_newest=True,
             earlier=None,
         )
@@ -146,18 +197,26 @@ class DebeziumSource:
 
 @dataclass(frozen=True)
 class DebeziumAccess:
-    """Implements `pipeline.sides.SourceAccess`."""
+    """Implements `pipeline.sides.SourceAccess`.
+
+    Attributes:
+        skips: Records that are no events are passed over.
+    """
 
     log: RecordLog
-    decoder: EventDecoder
+    settings: Settings
+    skips: bool
 
     def reader(self, source: str, tables: Sequence[TableVersion], *, follows: Collection[TableName]) -> EventReader:
         """Return a reader of what is of the tables that it follows."""
-        return EventReader(self.log, self.decoder, source, frozenset(follows))
+        return EventReader(self.log, self._decoder(tables), source, frozenset(follows))
 
     def chunk_reader(self, source: CopySource) -> EventChunks:
         """Return a reader of rows of the first snapshot."""
-        return EventChunks(self.log, self.decoder)
+        return EventChunks(self.log, self._decoder(()))
+
+    def _decoder(self, tables: Sequence[TableVersion]) -> EventDecoder:
+        return EventDecoder.of(self.settings, tables, skips=self.skips)
 
 
 _: type[Source] = DebeziumSource

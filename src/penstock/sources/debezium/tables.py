@@ -11,21 +11,24 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock import logical
-from penstock.change import Change, Image, TableName
+from penstock.change import NO_VERSION, Change, Image, TableName
 from penstock.errors import MalformedInputError
 from penstock.events import Event, tell
-from penstock.formats.debezium.decode import DataEvent, Decoder, RowType, Seen, Settings
-from penstock.formats.debezium.envelope import Glance, Passed
+from penstock.formats.debezium.decode import DataEvent, Decoder, RowType, Seen, Settings, Shape
+from penstock.formats.debezium.envelope import Boundary, Glance, Passed
 from penstock.formats.debezium.join import changes_of
 from penstock.formats.debezium.logical import Kind, LogicalType
 from penstock.formats.debezium.record import Record
-from penstock.formats.debezium.schema import ConnectSchema
 from penstock.schema import Column, TableSchema, Unique
 from penstock.sources.debezium.log import RecordLog
 from penstock.stream import TableVersion
 
 _SAMPLE = 20
 """How many records at either end of a partition are looked at for the tables that it is of."""
+
+
+_PLAIN = "has_no_schema"
+"""In the definition of a version: its events have no schemas to tell it by."""
 
 
 class _Shape(NamedTuple):
@@ -47,22 +50,38 @@ class EventDecoder:
     """Decodes in tasks; travels there.
 
     Attributes:
-        plain: The version of tables whose events have no schemas.
+        newest: The last version of each table.
+        plain: The same, of tables whose events have no schemas.
+        keys: The columns of the key in each version of a table that has one.
         skips: Records that are no events are passed over.
     """
 
     settings: Settings
+    newest: Mapping[TableName, int]
     plain: Mapping[TableName, int]
+    keys: Mapping[tuple[TableName, int], Sequence[str]]
     skips: bool = False
     _numbers: dict[object, int] = field(default_factory=dict, compare=False, repr=False)
     _decoder: list[Decoder] = field(default_factory=list, compare=False, repr=False)
 
-    def __getstate__(self) -> tuple[object, ...]:
-        return self.settings, self.plain, self.skips
+    def __reduce__(self) -> tuple[object, ...]:
+        return EventDecoder, (self.settings, self.newest, self.plain, self.keys, self.skips)
 
-    def __setstate__(self, state: tuple[object, ...]) -> None:
-        for name, value in zip(("settings", "plain", "skips", "_numbers", "_decoder"), (*state, {}, []), strict=True):
-            object.__setattr__(self, name, value)
+    @classmethod
+    def of(cls, settings: Settings, versions: Iterable[TableVersion], *, skips: bool) -> EventDecoder:
+        """Decode events of these versions; of those without schemas the last one of a table counts."""
+        versions = list(versions)
+        return cls(
+            settings,
+            {v.table.name: v.table.version for v in versions},
+            {v.table.name: v.table.version for v in versions if _PLAIN in v.definition},
+            {
+                (v.table.name, v.table.version): v.table.primary_key.columns
+                for v in versions
+                if v.table.primary_key is not None
+            },
+            skips,
+        )
 
     @property
     def decoder(self) -> Decoder:
@@ -96,7 +115,8 @@ class EventDecoder:
         """Return the version of the table that an event is written under."""
         table = event.glance.table
         if event.row_type is None:
-            return self.plain.get(table, 0)
+            # A truncation has no row, and so says nothing of its table's columns.
+            return (self.newest if event.glance.op == "t" else self.plain).get(table, NO_VERSION)
         place = table, event.row_type, tuple(event.key or ())
         number = self._numbers.get(place)
         if number is None:
@@ -107,23 +127,19 @@ class EventDecoder:
 class Tables:
     """Every table, and every version of it, that events were seen of; may be asked by any thread."""
 
-    def __init__(
-        self, settings: Settings, prefix: str, described: Mapping[TableName, TableSchema], *, skips: bool
-    ) -> None:
+    def __init__(self, settings: Settings, prefix: str, *, skips: bool) -> None:
         """Know nothing yet.
 
         Args:
             prefix: Of the connector's topics.
-            described: Tables that are known otherwise, for events without schemas.
             skips: Records that are no events are counted and passed over.
         """
         self._settings = settings
         self._prefix = prefix
-        self._described = described
         self._skips = skips
         self._decoder = Decoder(settings)
         self._lock = threading.RLock()
-        self._seen: set[tuple[TableName, ConnectSchema | frozenset[str] | None]] = set()
+        self._seen: set[tuple[TableName, Shape | None]] = set()
         self._versions: dict[tuple[TableName, int], TableVersion] = {}
         self._plain: dict[TableName, int] = {}
         self._collections: set[str] = set()
@@ -140,9 +156,9 @@ class Tables:
             MalformedInputError: It is no event.
         """
         try:
-            found, schema = self._decoder.scan(record)
+            found, shape = self._decoder.scan(record)
             if isinstance(found, Glance):
-                self._learn(record, found, schema)
+                self._learn(record, found, shape)
         except MalformedInputError as exc:
             if not self._skips:
                 raise
@@ -154,6 +170,17 @@ class Tables:
         elif not isinstance(found, Glance):
             self.has_ends = True
         return found
+
+    def committed_at_us(self, record: Record) -> int | None:
+        """Return when the change or the transaction that a record tells of was committed; None where it does not say.
+
+        Raises:
+            MalformedInputError: As `look`.
+        """
+        found = self.look(record)
+        if isinstance(found, Glance):
+            return found.source.ts_us
+        return found.ts_us if isinstance(found, Boundary) else None
 
     def survey(self, log: RecordLog) -> None:
         """Look at some records of each partition, for the tables that there are; the second time nothing is done."""
@@ -173,10 +200,15 @@ class Tables:
         with self._lock:
             return list(self._versions.values())
 
-    def decoder(self) -> EventDecoder:
-        """Return what decodes in tasks."""
-        with self._lock:
-            return EventDecoder(self._settings, dict(self._plain), self._skips)
+    @property
+    def settings(self) -> Settings:
+        """What events do not say of themselves."""
+        return self._settings
+
+    @property
+    def skips(self) -> bool:
+        """Whether records that are no events are passed over."""
+        return self._skips
 
     def is_read(self, collection: str, topics: Collection[str]) -> bool:
         """Whether events of a table, by the connector's name of it, are among those of these topics."""
@@ -202,12 +234,12 @@ class Tables:
             )
         return lines
 
-    def _learn(self, record: Record, found: Glance, schema: ConnectSchema | None) -> None:
+    def _learn(self, record: Record, found: Glance, shape: Shape | None) -> None:
         if found.op == "t":
             self._collections.add(found.source.collection)
             return
-        known = found.table, schema
-        if known in self._seen and (schema is not None or found.table in self._described):
+        known = found.table, shape
+        if known in self._seen:
             return
         event = self._decoder.decode(record)
         assert isinstance(event, DataEvent)
@@ -215,14 +247,14 @@ class Tables:
             self._seen.add(known)
             self._collections.add(found.source.collection)
             if event.row_type is not None:
-                shape = _shape(found.table, event.row_type, tuple(event.key or ()))
+                version = _shape(found.table, event.row_type, tuple(event.key or ()))
                 if event.row_type.doubtful:
                     self._doubtful.add(found.table)
             else:
-                shape = self._plain_shape(event)
-                self._plain[found.table] = shape.number
-            if (found.table, shape.number) not in self._versions:
-                self._versions[found.table, shape.number] = _version(shape)
+                version = self._plain_shape(event)
+                self._plain[found.table] = version.number
+            if (found.table, version.number) not in self._versions:
+                self._versions[found.table, version.number] = _version(version, is_plain=event.row_type is None)
 
     def _plain_shape(self, event: DataEvent) -> _Shape:
         """What is known of the columns of an event without a schema."""
@@ -242,7 +274,7 @@ def _shape(table: TableName, row: RowType, key: tuple[str, ...]) -> _Shape:
     return _Shape(table, columns, key)
 
 
-def _version(shape: _Shape) -> TableVersion:
+def _version(shape: _Shape, *, is_plain: bool) -> TableVersion:
     table = TableSchema(
         shape.table,
         tuple(Column.of(name, _logical(kind), is_nullable=null) for name, kind, null in shape.columns),
@@ -250,7 +282,8 @@ def _version(shape: _Shape) -> TableVersion:
         version=shape.number,
     )
     id_ = zlib.crc32(f"{shape.table.schema}\0{shape.table.name}".encode()) & 0x7FFFFFFF
-    return TableVersion(id_, table, table.to_definition(), shape.table)
+    definition = table.to_definition() | ({_PLAIN: True} if is_plain else {})
+    return TableVersion(id_, table, definition, shape.table)
 
 
 def _logical(kind: LogicalType) -> logical.LogicalType:

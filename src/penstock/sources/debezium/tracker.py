@@ -7,19 +7,24 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 
 from penstock.change import TableName
-from penstock.errors import OperatorError, PenstockError, RetryableError
+from penstock.errors import MalformedInputError, OperatorError, RetryableError
 from penstock.events import Event, tell
 from penstock.formats.debezium.envelope import Boundary, Glance
 from penstock.formats.debezium.record import Record
+from penstock.formats.debezium.source import Key
 from penstock.position import START, Limit, Scn
 from penstock.sources.debezium.index import Ended, Index, Run, Whole
 from penstock.sources.debezium.log import Extent, Partition, RecordFollower, RecordLog
 from penstock.sources.debezium.position import scn_of
 from penstock.sources.debezium.slice import EventSlice, slice_of
 from penstock.sources.debezium.tables import Tables
+from penstock.stream import Backlog
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _TAKE = 5_000
 _TAKE_S = 0.5
@@ -28,6 +33,12 @@ _AHEAD_CHANGES = 2_000_000
 """So many changes are known to be ready before those that come behind them are looked at."""
 
 _LOOK_FOR_TOPICS_S = 5.0
+
+_COPY_NOTE = "0"
+"""What offsets are committed with when the first copy begins: the position that it is as of."""
+
+_MARKED_SNAPSHOT_S = 60.0
+"""A snapshot is over after so long without a row, though its last one was not marked."""
 
 _ENDS_BEHIND = 300_000
 """So many records of the transaction topic before a position are read again, for repetitions to be recognised."""
@@ -54,11 +65,15 @@ class CopyRows:
     """Where the rows of the first snapshot of each table lie.
 
     Attributes:
+        is_marked: Its first row was marked, so its last one is to be.
         is_whole: The snapshot is over.
+        is_taken: The copy was begun.
     """
 
     runs: dict[TableName, list[Run]] = field(default_factory=dict)
+    is_marked: bool = False
     is_whole: bool = False
+    is_taken: bool = False
 
 
 class Tracker:
@@ -83,13 +98,13 @@ class Tracker:
         self._begun_at = position
         self._partitions: list[Partition] = []
         self._numbers: dict[Partition, int] = {}
-        self._index = Index(done=position, is_read=self._is_read)
+        self._index = Index(done=position, is_read=self._is_read, where=self._log.label)
         self._ready: deque[Whole] = deque()
         self._ready_changes = 0
         # Behind the last transaction that was cut off from what is ready.
         self._freed = position
         self._reached = position
-        self._failure: PenstockError | None = None
+        self._failure: Exception | None = None
         self._copy = CopyRows()
         self._heard_at = self._unended_since = time.monotonic()
         # Not known before the first event, or the topic: the connector makes it when it first writes to it.
@@ -99,26 +114,49 @@ class Tracker:
         self._streamed: set[int] = set()
         self._fresh: set[int] = set()
         self._first_at: dict[TableName, Scn] = {}
+        # Without ENDs, by partition: the last transaction's position, and the last event's place in the source's log.
         self._placed: dict[int, int] = {}
+        self._last: dict[int, Key] = {}
+        # Names of tables that ENDs count: those asked for since topics were listed, and those that no topic is of.
+        self._asked: set[str] = set()
+        self._unread: set[str] = set()
+        # Partitions whose first records are gone, with nothing to say that they are not needed.
+        self._cut: list[tuple[Partition, int]] = []
+        # By partition, below which offset an earlier run has found the rows of the first copy.
+        self._copied_upto: dict[int, int] = {}
+        # How often nothing had come.
+        self._quiet_looks = 0
 
-    def start(self, position: Scn) -> None:
+    def another(self) -> Tracker:
+        """A tracker of the same log, which follows nothing yet."""
+        return Tracker(self._log, self._layout, self._tables, self.consumer)
+
+    def start(self, position: Scn, *, is_new: bool) -> None:
         """Follow from a position on; does nothing where that is being done.
+
+        Args:
+            is_new: Nothing was copied yet.
 
         Raises:
             OperatorError: What follows the position is not there any more.
             RetryableError: The log is out of reach.
         """
-        with self._changed:
-            if self._thread is not None and self._thread.is_alive() and self._freed <= position and not self._failure:
-                return
+        if self.follows(position):
+            return
         self.close()
         self._reset(position)
-        follower = self._begin(position)
+        follower = self._begin(position, is_new=is_new)
         self._stop = threading.Event()
         self._thread = threading.Thread(
             target=self._follow, args=(follower, self._stop), name="follow events", daemon=True
         )
         self._thread.start()
+
+    def follows(self, position: Scn) -> bool:
+        """Whether what lies behind a position is being followed."""
+        with self._changed:
+            is_alive = self._thread is not None and self._thread.is_alive()
+            return is_alive and self._freed <= position and self._failure is None
 
     def close(self) -> None:
         """Follow no more."""
@@ -133,6 +171,8 @@ class Tracker:
         Raises:
             PenstockError: Following the log has failed.
         """
+        if self._log.ends:
+            self._catch_up()
         with self._changed:
             self._forget(after)
             ready = list(takewhile(_Fits(limit, until), self._ready))
@@ -174,7 +214,13 @@ class Tracker:
                         "the connector is still at its first snapshot", where=self._log.label, do="it is waited for"
                     )
                 self._changed.wait(0.1)
-            return self._copy
+            if self._cut:
+                raise self._gone(str(self._cut[0][0]), 0, self._cut[0][1])
+            self._copy.is_taken = True
+            positions = {self._partitions[number]: offset for number, offset in self._next.items()}
+        # The next run, too, is to know which rows the copy has.
+        self._log.commit(self.consumer, positions, _COPY_NOTE)
+        return self._copy
 
     def last(self) -> Scn:
         """Return a position that every transaction lies at or before whose events are there now.
@@ -184,14 +230,36 @@ class Tracker:
             PenstockError: Following it has failed.
         """
         extents = self._log.extents()
-        if self._has_ends and not self._log.ends:
-            return Scn(max((e.end for p, e in extents.items() if p.topic == self._layout.transactions), default=START))
+        ends = [extent.end for partition, extent in extents.items() if partition.topic == self._layout.transactions]
+        if ends:
+            return Scn(max(ends))
+        self._catch_up()
         with self._changed:
-            while not all(self._next[self._numbers[p]] >= e.end for p, e in extents.items() if p in self._numbers):
+            return Scn(max(self._reached, self._index.last_known))
+
+    def backlog(self) -> Backlog:
+        """Count what was read and is whole, once all is read that there is now; raises as `last` does."""
+        self._catch_up()
+        with self._changed:
+            at = min((txn.committed_at_us for txn in self._ready), default=None)
+            return Backlog(
+                changes=sum(txn.changes for txn in self._ready),
+                oldest_at=None if at is None else _EPOCH + timedelta(microseconds=at),
+                size_bytes=sum(txn.size_bytes for txn in self._ready),
+            )
+
+    def _catch_up(self) -> None:
+        """Wait until all was read that there is now."""
+        extents = self._log.extents()
+        with self._changed:
+            while not all(self._next.get(self._numbers.get(p, -1), 0) >= e.end for p, e in extents.items()):
                 if self._failure is not None:
                     raise self._failure
                 self._changed.wait(0.1)
-            return Scn(max(self._reached, self._index.last_known))
+            # A file's end may complete its last transaction, which is found out when nothing more comes.
+            seen = self._quiet_looks
+            while self._log.ends and self._has_ends is False and self._quiet_looks == seen and self._failure is None:
+                self._changed.wait(0.1)
 
     def first_at(self, table: TableName) -> Scn:
         """Return the position from which on a table is there."""
@@ -215,20 +283,13 @@ class Tracker:
                         positions[run.partition] = min(positions[run.partition], run.first)
             return {self._partitions[number]: offset for number, offset in positions.items()}
 
-    @property
-    def waiting(self) -> str | None:
-        """What keeps later transactions waiting, for a person."""
-        with self._changed:
-            waiting = self._index.waiting
-            return None if waiting is None else str(waiting)
-
-    def _begin(self, position: Scn) -> RecordFollower:
+    def _begin(self, position: Scn, *, is_new: bool) -> RecordFollower:
         extents = self._log.extents()
         if not extents:
             raise OperatorError(
                 "there is no topic of these names, or none that this user may see",
                 where=self._log.label,
-                do="correct capture.topics, or start the connector",
+                do="correct capture.debezium.prefix, or start the connector",
             )
         ends = [partition for partition in extents if partition.topic == self._layout.transactions]
         self._has_ends = True if ends else None
@@ -241,7 +302,8 @@ class Tracker:
                 where=self._log.label,
                 do="have it made with one partition",
             )
-        kept = self._log.committed(self.consumer, list(extents)) if position > START else {}
+        committed = {} if is_new else self._log.committed(self.consumer, list(extents))
+        kept = _usable(committed, position) if position > START else {}
         begin = {}
         for partition, extent in extents.items():
             if partition in ends:
@@ -249,8 +311,12 @@ class Tracker:
             else:
                 begin[partition] = self._first_event(partition, extent, kept.get(partition))
         self._add(begin)
+        copied = {p: offset for p, (offset, note) in committed.items() if note == _COPY_NOTE}
+        if position == START and copied:
+            self._copied_upto = {n: copied.get(p, 0) for p, n in self._numbers.items()}
         if kept:
-            self._fresh = {number for partition, number in self._numbers.items() if partition not in kept}
+            # Of these nothing was applied yet.
+            self._fresh = {n for p, n in self._numbers.items() if kept.get(p, extents[p].first) == extents[p].first}
         return self._log.follow(begin)
 
     def _first_end(self, extent: Extent, position: Scn) -> int:
@@ -261,14 +327,15 @@ class Tracker:
                 where=self._log.label,
                 do="`penstock resync --all` prepares a new first copy",
             )
-        if START < position < extent.first:
+        if position < extent.first:
             raise self._gone(self._layout.transactions, position, extent.first)
         return max(extent.first, position - _ENDS_BEHIND)
 
-    def _first_event(self, partition: Partition, extent: Extent, kept: tuple[int, str] | None) -> int:
-        if kept is None:
+    def _first_event(self, partition: Partition, extent: Extent, offset: int | None) -> int:
+        if offset is None:
+            if extent.first > 0:
+                self._cut.append((partition, extent.first))
             return extent.first
-        offset, _ = kept
         if offset < extent.first:
             raise self._gone(str(partition), offset, extent.first)
         if offset > extent.end:
@@ -302,14 +369,15 @@ class Tracker:
                         self._look(record)
                     self._move_on(follower.positions(), bool(records))
                     self._changed.notify_all()
-                # The connector makes the transaction topic when the first transaction begins.
+                # The connector makes the transaction topic when the first transaction begins, and a table's topic
+                # before an END counts its events.
                 every_s = _LOOK_FOR_TOPICS_S if self.mark or self._log.ends else 0.3
-                if time.monotonic() - looked_at > every_s:
+                if self._asked or time.monotonic() - looked_at > every_s:
                     looked_at = time.monotonic()
                     follower = self._with_new_topics(follower)
                 while self._ready_changes > _AHEAD_CHANGES and not stop.wait(0.05):
                     pass
-        except PenstockError as exc:
+        except Exception as exc:  # whoever asks next raises it, whatever it is
             with self._changed:
                 self._failure = exc
                 self._changed.notify_all()
@@ -317,20 +385,20 @@ class Tracker:
             follower.close()
 
     def _with_new_topics(self, follower: RecordFollower) -> RecordFollower:
-        new = {
-            partition: extent.first
-            for partition, extent in self._log.extents().items()
-            if partition not in self._numbers
-        }
-        if not new:
-            return follower
+        asked = set(self._asked)
+        new = {partition: extent for partition, extent in self._log.extents().items() if partition not in self._numbers}
         with self._changed:
-            self._add(new)
+            begin = {partition: self._first_event(partition, extent, None) for partition, extent in new.items()}
+            self._add(begin)
+            self._unread = {name for name in self._unread | asked if not self._has_topic(name)}
+            self._asked -= asked
+            if not new:
+                return follower
             if any(partition.topic == self._layout.transactions for partition in new):
                 self._has_ends = True
                 self.mark = self._log.topic_id(self._layout.transactions)
             self._fresh |= {self._numbers[partition] for partition in new}
-        positions = {**follower.positions(), **new}
+        positions = {**follower.positions(), **begin}
         follower.close()
         return self._log.follow(positions)
 
@@ -359,10 +427,19 @@ class Tracker:
             self._first_at[table] = Scn(max(self._begun_at, self._index.end)) if is_new else START
 
     def _look_at_row(self, partition: int, offset: int, found: Glance) -> None:
-        is_later = found.source.snapshot == "incremental" or partition in self._streamed
+        mark = found.source.snapshot
+        is_later = mark == "incremental" or partition in self._streamed
         if self._begun_at > START or is_later:
             self._index.row(partition, offset)
             return
+        if self._copy.is_taken or offset >= self._copied_upto.get(partition, offset + 1):
+            raise OperatorError(
+                "rows of the connector's first snapshot came after it was taken to be over: the copy lacks them",
+                where=f"{self._log.label}, {self._partitions[partition]}, offset {offset}",
+                do="`penstock resync --all` prepares a new first copy, once the connector's snapshot is over",
+            )
+        self._copy.is_marked |= mark == "first"
+        self._copy.is_whole |= mark == "last"
         runs = self._copy.runs.setdefault(found.table, [])
         if runs and runs[-1].partition == partition and runs[-1].end == offset:
             runs[-1].end = offset + 1
@@ -373,6 +450,13 @@ class Tracker:
         assert found.txn is not None
         self._streamed.add(partition)
         source = found.source
+        if self._has_ends is False and self._index.is_complete(found.txn):
+            # Events of a partition come in the order of the source's log: only what was there before is a repetition.
+            if source.position > self._last.get(partition, ()):
+                raise self._late(found.txn, partition, offset)
+            self._index.repeated += 1
+            return
+        self._last[partition] = max(self._last.get(partition, ()), source.position)
         self._index.event(
             partition,
             offset,
@@ -385,6 +469,8 @@ class Tracker:
             self._has_ends = found.total_order is not None
             self._unended_since = time.monotonic()
         if not self._has_ends:
+            if self._cut:
+                raise self._gone(str(self._cut[0][0]), 0, self._cut[0][1])
             scn = scn_of(source, where=f"{self._log.label}, {self._partitions[partition]}, offset {offset}")
             self._index.placed(found.txn, scn, source.ts_us or 0)
             self._placed[partition] = max(self._placed.get(partition, 0), scn)
@@ -396,20 +482,23 @@ class Tracker:
             self._next[number] = max(self._next[number], offset)
         now = time.monotonic()
         self._heard_at = now if has_heard else self._heard_at
+        self._quiet_looks += not has_heard
         is_quiet = not has_heard and (self._log.ends or now - self._heard_at >= self._layout.settle_s)
         if self._has_ends is False:
-            behind = [scn for number, scn in self._placed.items()]
+            behind = list(self._placed.values())
             complete = max(behind, default=0) + 1 if is_quiet else min(behind, default=0)
-            self._index.complete_before(complete, where=self._log.label)
+            self._index.complete_before(complete)
         for txn in self._index.release():
             self._copy.is_whole = True
             self._ready.append(txn)
-            self._ready_changes += txn.events
-        self._copy.is_whole |= is_quiet or self._index.end > self._begun_at
+            self._ready_changes += txn.changes
+        # A snapshot whose beginning was marked ends with a mark, too, unless its last row was lost.
+        is_over = is_quiet and (not self._copy.is_marked or now - self._heard_at >= _MARKED_SNAPSHOT_S)
+        self._copy.is_whole |= is_over or self._index.end > self._begun_at
         self._reached = max(self._reached, self._index.end)
         if self._has_ends and not self._index.has_ended:
             # Whatever has not ended by here lies behind.
-            ends = [n for p, n in self._numbers.items() if self._log.ends or p.topic == self._layout.transactions]
+            ends = [n for p, n in self._numbers.items() if p.topic == self._layout.transactions]
             self._reached = Scn(max([self._reached, *(self._next[number] for number in ends)]))
         self._look_at_waiting(now)
 
@@ -436,17 +525,43 @@ class Tracker:
                     what,
                     where=self._log.label,
                     do="see whether the connector filters events after it has counted them, or retention has deleted"
-                    " some; capture.incomplete: put_aside leaves such a transaction out",
+                    " some; capture.debezium.incomplete: put_aside leaves such a transaction out",
                 )
 
     def _forget(self, after: Scn) -> None:
         """What lies at or before a position is applied."""
         while self._ready and self._ready[0].scn <= after:
-            self._ready_changes -= self._ready.popleft().events
+            self._ready_changes -= self._ready.popleft().changes
         self._freed = Scn(max(self._freed, after))
 
     def _is_read(self, collection: str) -> bool:
+        """Whether events of a table are waited for: also while it is not known whether there is a topic of it."""
+        if collection in self._unread:
+            return False
+        if not self._has_topic(collection):
+            self._asked.add(collection)
+        return True
+
+    def _has_topic(self, collection: str) -> bool:
         return self._tables.is_read(collection, {partition.topic for partition in self._partitions})
+
+    def _late(self, txn: str, partition: int, offset: int) -> MalformedInputError:
+        return MalformedInputError(
+            f"an event came of transaction {txn}, which was taken to be complete",
+            where=f"{self._log.label}, {self._partitions[partition]}, offset {offset}",
+            do="`penstock resync --all` prepares a new first copy; have the connector write its transaction topic"
+            " (provide.transaction.metadata), or give capture.debezium.settle_s more time",
+        )
+
+
+def _usable(committed: Mapping[Partition, tuple[int, str]], position: Scn) -> Mapping[Partition, int]:
+    """The offsets from which on anything is needed; none where they are of a later position.
+
+    A target that was restored stands before what was committed, and so does another one of the same pipeline.
+    """
+    if any(not note.isdecimal() or int(note) > position for _, note in committed.values()):
+        return {}
+    return {partition: offset for partition, (offset, _) in committed.items()}
 
 
 class _Fits:
@@ -467,6 +582,6 @@ class _Fits:
         ):
             return False
         self._count += 1
-        self._changes += txn.events
+        self._changes += txn.changes
         self._bytes += txn.size_bytes
         return True
