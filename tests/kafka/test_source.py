@@ -1,6 +1,8 @@
 """PostgreSQL -> Debezium -> Kafka -> Penstock -> PostgreSQL: what a connector sends is applied by transactions."""
 
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +11,8 @@ import pytest
 
 import penstock
 from penstock.demo.servers import EmbeddedPostgres
-from penstock.errors import OperatorError
+from penstock.errors import OperatorError, PenstockError
+from penstock.pipeline.pipeline import Pipeline
 from tests.kafka.broker import KafkaBroker
 from tests.kafka.connect import WITH_SCHEMAS, ConnectWorker, DebeziumEngine
 
@@ -54,11 +57,11 @@ def made(server: EmbeddedPostgres, name: str, sql: str = "") -> str:
     return server.url(name)
 
 
-def rows(url: str) -> list[list[tuple[str, ...]]]:
+def rows(url: str, *tables: str) -> list[list[tuple[str, ...]]]:
     with psycopg.connect(url) as connection:
         return [
             connection.execute(f"SELECT t::text FROM {table} t ORDER BY id").fetchall()
-            for table in ("customers", "orders")
+            for table in tables or ("customers", "orders")
         ]
 
 
@@ -90,12 +93,11 @@ def test_what_a_connector_sends_makes_the_target_the_same(
         for table in ("customers", "orders"):
             connection.execute(f"ALTER TABLE {table} REPLICA IDENTITY {identity}")
         connection.execute(FIRST_ROWS)
-    converters = {name.replace(".", "_"): value for name, value in WITH_SCHEMAS.items()}
-    with DebeziumEngine(lab.worker, lab.broker, url, name, **converters) as engine:
-        engine.wait_for_streaming()
+    with DebeziumEngine(lab.worker, lab.broker, url, name, **schemas()) as engine:
+        wait_for_copy(lab, engine)
         target = made(lab.target, name)
         run = penstock.open(pipeline(tmp_path, lab, name, target))
-        assert isinstance(run, penstock.pipeline.pipeline.Pipeline)
+        assert isinstance(run, Pipeline)
         run.setup()
         run.run(threading.Event(), until_caught_up=True)
         assert rows(target) == rows(url)
@@ -110,6 +112,97 @@ def test_what_a_connector_sends_makes_the_target_the_same(
         lab.broker.delete_topic(engine.transactions)
         with pytest.raises(OperatorError, match="transaction"):
             run.run(threading.Event(), until_caught_up=True)
+
+
+def test_a_target_that_was_restored_goes_on_from_where_it_stands(lab: Lab, tmp_path: Path, spark: object) -> None:
+    url = made(lab.source, "restored", TABLES + FIRST_ROWS)
+    with DebeziumEngine(lab.worker, lab.broker, url, "restored", **schemas()) as engine:
+        wait_for_copy(lab, engine)
+        target = made(lab.target, "before")
+        run = penstock.open(pipeline(tmp_path, lab, "restored", target))
+        assert isinstance(run, Pipeline)
+        run.setup()
+        engine.wait_for(write(url, 1000))
+        run.run(threading.Event(), until_caught_up=True)
+        with psycopg.connect(lab.target.url(), autocommit=True) as connection:
+            connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'before'")
+            connection.execute("CREATE DATABASE after TEMPLATE before")
+        engine.wait_for(write(url, 2000))
+        run.run(threading.Event(), until_caught_up=True)
+        assert rows(target) == rows(url)
+        # Offsets were committed for what this one does not have yet.
+        older = penstock.open(pipeline(tmp_path, lab, "restored", lab.target.url("after")))
+        assert isinstance(older, Pipeline)
+        assert older.run(threading.Event(), until_caught_up=True).transactions == 20
+        assert rows(lab.target.url("after")) == rows(url)
+
+
+def test_a_table_that_is_made_while_changes_flow_is_followed_from_its_first_row(
+    lab: Lab, tmp_path: Path, spark: object
+) -> None:
+    url = made(lab.source, "made", TABLES + FIRST_ROWS)
+    with DebeziumEngine(lab.worker, lab.broker, url, "made", **schemas()) as engine:
+        wait_for_copy(lab, engine)
+        target = made(lab.target, "made")
+        path = pipeline(tmp_path, lab, "made", target)
+        run = penstock.open(path)
+        assert isinstance(run, Pipeline)
+        run.setup()
+        engine.wait_for(write(url, 1000))
+        stop = threading.Event()
+        background = threading.Thread(target=follow, args=(run, stop, failures := []))
+        background.start()
+        wait_until(lambda: rows(target) == rows(url))
+        with psycopg.connect(url) as connection:
+            connection.execute("CREATE TABLE parts (id int PRIMARY KEY, name text)")
+            connection.execute("INSERT INTO parts SELECT g, 'p' || g FROM generate_series(1, 10) g")
+            connection.execute("UPDATE customers SET name = 'beside' WHERE id = 1")
+            xid = connection.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
+        assert xid is not None
+        engine.wait_for(xid[0])
+        background.join(60)
+        assert not background.is_alive()
+        assert [str(failure).split(" (")[0] for failure in failures] == ["public.parts does not exist at the target"]
+        again = penstock.open(path)
+        assert isinstance(again, Pipeline)
+        again.setup()
+        with psycopg.connect(url) as connection:
+            connection.execute("ALTER TABLE customers ADD COLUMN level int")
+            connection.execute("UPDATE customers SET level = 3 WHERE id = 2")
+            connection.execute("DELETE FROM parts WHERE id = 3")
+            xid = connection.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
+        assert xid is not None
+        engine.wait_for(xid[0])
+        with psycopg.connect(target, autocommit=True) as connection:
+            connection.execute("ALTER TABLE customers ADD COLUMN level int")
+        progress = again.run(threading.Event(), until_caught_up=True)
+        assert (progress.errors, progress.transactions) == (0, 2)
+        assert rows(target, "customers", "orders", "parts") == rows(url, "customers", "orders", "parts")
+
+
+def wait_for_copy(lab: Lab, engine: DebeziumEngine) -> None:
+    """Wait until the connector reads the log, and what it has copied before is on its topics."""
+    engine.wait_for_streaming()
+    lab.broker.read(engine.topic("public.customers"), count=100)
+    lab.broker.read(engine.topic("public.orders"), count=300)
+
+
+def follow(run: Pipeline, stop: threading.Event, failures: list[Exception]) -> None:
+    try:
+        run.run(stop)
+    except PenstockError as exc:
+        failures.append(exc)
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def schemas() -> dict[str, str]:
+    return {name.replace(".", "_"): value for name, value in WITH_SCHEMAS.items()}
 
 
 def write(url: str, first: int) -> int:

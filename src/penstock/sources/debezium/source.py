@@ -87,7 +87,7 @@ class DebeziumSource:
 
     def tick(self) -> Scn:
         """Return a position that every transaction lies at or before whose events are there now."""
-        return self._last()
+        return self._last(self._after)
 
     def tables(self) -> Sequence[TableVersion]:
         """Return every version of every table that events were seen of, oldest first."""
@@ -140,9 +140,14 @@ class DebeziumSource:
             self._tracker.close()
         self._follows = False
 
-    def _last(self) -> Scn:
-        if not self._tracker.follows(self._after):
-            self._follow(self._after, is_new=False)
+    def _last(self, position: Scn) -> Scn:
+        """A position that all lies at or before that is there now; finding it may take following from `position`."""
+        extents = self._log.extents()
+        ends = [extent.end for partition, extent in extents.items() if partition.topic == self._transactions]
+        if ends:
+            return Scn(max(ends))
+        if not self._tracker.follows(position):
+            self._follow(position, is_new=False)
         return self._tracker.last()
 
     def _follow(self, position: Scn, *, is_new: bool) -> None:
@@ -181,7 +186,7 @@ class DebeziumSource:
         if known is not None and known.mark not in ("", mark):
             gone = "is not there any more" if not mark else "was made anew: its offsets mean something else"
             raise HistoryError(f"the transaction topic {self._transactions} {gone}", where=self._log.label)
-        last = self._last()
+        last = self._last(history.position)
         facts = Facts(
             origin=Origin(id_, place),
             place=place,

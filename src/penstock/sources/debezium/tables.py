@@ -139,10 +139,11 @@ class Tables:
         self._skips = skips
         self._decoder = Decoder(settings)
         self._lock = threading.RLock()
-        self._seen: set[tuple[TableName, Shape | None]] = set()
+        self._seen: set[tuple[TableName, Shape | None, str]] = set()
         self._versions: dict[tuple[TableName, int], TableVersion] = {}
         self._plain: dict[TableName, int] = {}
         self._collections: set[str] = set()
+        self._topics: dict[TableName, set[str]] = {}
         self._doubtful: set[TableName] = set()
         self._is_surveyed = False
         self.passed: Counter[Passed] = Counter()
@@ -183,7 +184,7 @@ class Tables:
         return found.ts_us if isinstance(found, Boundary) else None
 
     def survey(self, log: RecordLog) -> None:
-        """Look at some records of each partition, for the tables that there are; the second time nothing is done."""
+        """Look at some records of each partition, for its tables; nothing is done once some are known."""
         if self._is_surveyed:
             return
         for partition, extent in log.extents().items():
@@ -193,7 +194,8 @@ class Tables:
             for first, end in ranges:
                 for record in log.read(partition, first, end):
                     self.look(record)
-        self._is_surveyed = True
+        # A connector that has just begun may not have written anything yet.
+        self._is_surveyed = bool(self._versions)
 
     def versions(self) -> Sequence[TableVersion]:
         """Return all versions, in the order in which they were met."""
@@ -209,6 +211,11 @@ class Tables:
     def skips(self) -> bool:
         """Whether records that are no events are passed over."""
         return self._skips
+
+    def topics(self, table: TableName) -> Collection[str]:
+        """Return the topics that a table's events were found in."""
+        with self._lock:
+            return frozenset(self._topics.get(table, ()))
 
     def is_read(self, collection: str, topics: Collection[str]) -> bool:
         """Whether events of a table, by the connector's name of it, are among those of these topics."""
@@ -238,13 +245,14 @@ class Tables:
         if found.op == "t":
             self._collections.add(found.source.collection)
             return
-        known = found.table, shape
+        known = found.table, shape, record.topic
         if known in self._seen:
             return
         event = self._decoder.decode(record)
         assert isinstance(event, DataEvent)
         with self._lock:
             self._seen.add(known)
+            self._topics.setdefault(found.table, set()).add(record.topic)
             self._collections.add(found.source.collection)
             if event.row_type is not None:
                 version = _shape(found.table, event.row_type, tuple(event.key or ()))

@@ -112,8 +112,8 @@ class Tracker:
         self.mark = ""
         self._next: dict[int, int] = {}
         self._streamed: set[int] = set()
-        self._fresh: set[int] = set()
-        self._first_at: dict[TableName, Scn] = {}
+        # By partition of which nothing was applied yet: up to which position that is so.
+        self._fresh: dict[int, Scn] = {}
         # Without ENDs, by partition: the last transaction's position, and the last event's place in the source's log.
         self._placed: dict[int, int] = {}
         self._last: dict[int, Key] = {}
@@ -229,10 +229,6 @@ class Tracker:
             RetryableError: The log is out of reach.
             PenstockError: Following it has failed.
         """
-        extents = self._log.extents()
-        ends = [extent.end for partition, extent in extents.items() if partition.topic == self._layout.transactions]
-        if ends:
-            return Scn(max(ends))
         self._catch_up()
         with self._changed:
             return Scn(max(self._reached, self._index.last_known))
@@ -262,9 +258,11 @@ class Tracker:
                 self._changed.wait(0.1)
 
     def first_at(self, table: TableName) -> Scn:
-        """Return the position from which on a table is there."""
+        """Return the position from which on a table is there: one whose topic was made later began empty then."""
+        topics = self._tables.topics(table)
         with self._changed:
-            return self._first_at.get(table, START)
+            made_at = [self._fresh.get(number, START) for p, number in self._numbers.items() if p.topic in topics]
+            return min(made_at, default=START)
 
     @property
     def partitions(self) -> Sequence[Partition]:
@@ -315,8 +313,11 @@ class Tracker:
         if position == START and copied:
             self._copied_upto = {n: copied.get(p, 0) for p, n in self._numbers.items()}
         if kept:
-            # Of these nothing was applied yet.
-            self._fresh = {n for p, n in self._numbers.items() if kept.get(p, extents[p].first) == extents[p].first}
+            self._fresh = {
+                number: position
+                for partition, number in self._numbers.items()
+                if kept.get(partition, extents[partition].first) == extents[partition].first
+            }
         return self._log.follow(begin)
 
     def _first_end(self, extent: Extent, position: Scn) -> int:
@@ -397,7 +398,7 @@ class Tracker:
             if any(partition.topic == self._layout.transactions for partition in new):
                 self._has_ends = True
                 self.mark = self._log.topic_id(self._layout.transactions)
-            self._fresh |= {self._numbers[partition] for partition in new}
+            self._fresh |= {self._numbers[partition]: self._reached for partition in new}
         positions = {**follower.positions(), **begin}
         follower.close()
         return self._log.follow(positions)
@@ -412,19 +413,12 @@ class Tracker:
                     scn = Scn(record.offset + 1)
                     self._index.ended(Ended(found.txn, scn, found.collections, found.ts_us or 0))
             case Glance():
-                self._begin_table(found.table, partition)
                 if found.is_snapshot or found.txn is None:
                     self._look_at_row(partition, record.offset, found)
                 else:
                     self._look_at_event(partition, record.offset, found)
             case _:
                 pass
-
-    def _begin_table(self, table: TableName, partition: int) -> None:
-        """Note from which position on a table is there: one whose topic was made while changes flowed begins empty."""
-        if table not in self._first_at:
-            is_new = partition in self._fresh
-            self._first_at[table] = Scn(max(self._begun_at, self._index.end)) if is_new else START
 
     def _look_at_row(self, partition: int, offset: int, found: Glance) -> None:
         mark = found.source.snapshot
