@@ -11,8 +11,8 @@ from typing import Any
 
 from penstock.change import TableName
 from penstock.formats.debezium.decode import DataEvent, Decoder, Settings, image_text
-from penstock.formats.debezium.logical import Kind, LogicalType
 from penstock.formats.debezium.record import Record
+from penstock.logical import Kind, LogicalType
 
 _PROCESSES = 2
 _EVENTS = 150_000
@@ -40,10 +40,10 @@ _COLUMNS: Mapping[str, Mapping[str, Any]] = {
 }
 
 _DECLARED = {
-    "id": LogicalType(Kind.INTEGER, size=64),
-    "customer": LogicalType(Kind.INTEGER, size=32),
-    "amount": LogicalType(Kind.DECIMAL, size=10, scale=2),
-    "created": LogicalType(Kind.TIMESTAMP, size=6),
+    "id": LogicalType(Kind.INTEGER, bits=64),
+    "customer": LogicalType(Kind.INTEGER, bits=32),
+    "amount": LogicalType(Kind.DECIMAL, precision=10, scale=2),
+    "created": LogicalType(Kind.TIMESTAMP, precision=6),
     "paid": LogicalType(Kind.BOOLEAN),
 }
 

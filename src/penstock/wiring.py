@@ -8,6 +8,7 @@ from typing import TypeVar
 from pyspark.sql import SparkSession
 
 from penstock.beside import load, module_file
+from penstock.change import TableName
 from penstock.config import CaptureConfig, ConnectionConfig, DebeziumConfig, KafkaConfig, PipelineConfig
 from penstock.dialects.postgres.source.access import PostgresSource
 from penstock.dialects.postgres.source.side import PostgresSourceSide
@@ -18,6 +19,7 @@ from penstock.pipeline.publication import Publication
 from penstock.pipeline.ruled import RuledDatabase, RuledStock
 from penstock.pipeline.sides import DatabaseSource, SourceSide, StockedSource, TargetSide
 from penstock.rules.ruleset import RuleSet
+from penstock.schema import TableSchema
 from penstock.sources.change_files.side import ChangeFilesSide
 from penstock.sources.change_files.spark_source import ChangeFilesSource
 from penstock.sources.trigger_queue.queue import LogAccess
@@ -56,10 +58,11 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
             published = RuledDatabase(published, rules)
         return Publication(config, published, _open_place(config.publish.path, "publish.path"), start_spark, rules)
     assert config.apply is not None
+    target = _open(_TARGETS[_kind(config, config.apply.connection)], config, config.apply.connection)
     place = config.capture.path
     source: SourceSide
     if config.capture.source == "debezium":
-        events = _events(config)
+        events = _events(config, target if rules is None else None)
         source = events if rules is None else RuledStock(events, rules)
     elif place is None:
         database = _database(config)
@@ -68,12 +71,14 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
         open_stock = _own(config.capture) if config.capture.is_own else _PLACES[config.capture.source]
         stock = open_stock(_open_place(place, "capture.path"))
         source = stock if rules is None else RuledStock(stock, rules)
-    target = _open(_TARGETS[_kind(config, config.apply.connection)], config, config.apply.connection)
     return Pipeline(config, source, target, start_spark, rules)
 
 
-def _events(config: PipelineConfig) -> StockedSource:
+def _events(config: PipelineConfig, target: TargetSide | None) -> StockedSource:
     """A connector's change events, in Kafka or in files.
+
+    Args:
+        target: Whose tables say what events without schemas hold, where they have the source's names.
 
     Raises:
         ConfigError: The libraries that read them are not installed.
@@ -102,8 +107,12 @@ def _events(config: PipelineConfig) -> StockedSource:
         assert isinstance(cluster, KafkaConfig)
         topics = tuple(debezium.topics or [f"{debezium.prefix}.*"])
         log = KafkaLog(cluster.client_settings, (*topics, transactions))
+
+    def described(table: TableName) -> TableSchema | None:
+        return None if target is None else target.describe([table]).get(table)
+
     settings = Settings(placeholder=debezium.placeholder, topics=Topics(transaction=(transactions,)))
-    tables = Tables(settings, debezium.prefix or "", skips=debezium.on_malformed == "skip")
+    tables = Tables(settings, debezium.prefix or "", skips=debezium.on_malformed == "skip", described=described)
     layout = Layout(transactions, debezium.settle_s, debezium.incomplete, debezium.incomplete_after_s)
     return DebeziumSide(log, layout, tables, config.name)
 

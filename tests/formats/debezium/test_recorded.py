@@ -9,6 +9,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -21,20 +22,20 @@ from penstock.errors import MalformedInputError
 from penstock.formats.debezium.decode import DataEvent, Decoded, Decoder, Settings
 from penstock.formats.debezium.envelope import Boundary, Passed
 from penstock.formats.debezium.join import changes_of
-from penstock.formats.debezium.logical import Kind, LogicalType
 from penstock.formats.debezium.record import Record, read_line
 from penstock.formats.debezium.types import Modes
+from penstock.logical import Kind, LogicalType
 from tests.formats.debezium.events import DATA
 
 FORMS = ["", "schemas.", "connect.", "iso.", "micro.", "nano."]
 
 SHORT = {
-    "smallint": LogicalType(Kind.INTEGER, size=16),
-    "integer": LogicalType(Kind.INTEGER, size=32),
-    "bigint": LogicalType(Kind.INTEGER, size=64),
-    "oid": LogicalType(Kind.INTEGER, size=64),
-    "real": LogicalType(Kind.FLOAT, size=32),
-    "double precision": LogicalType(Kind.FLOAT, size=64),
+    "smallint": LogicalType(Kind.INTEGER, bits=16),
+    "integer": LogicalType(Kind.INTEGER, bits=32),
+    "bigint": LogicalType(Kind.INTEGER, bits=64),
+    "oid": LogicalType(Kind.INTEGER, bits=64),
+    "real": LogicalType(Kind.FLOAT, bits=32),
+    "double precision": LogicalType(Kind.FLOAT, bits=64),
     "money": LogicalType(Kind.DECIMAL, scale=2),
     "numeric": LogicalType(Kind.DECIMAL),
     "public.amount": LogicalType(Kind.DECIMAL, scale=2),
@@ -93,8 +94,9 @@ def logical(spelling: str) -> LogicalType:
     if known.kind is Kind.DECIMAL:
         # Debezium pads a negative scale with zeros.
         scale = int(number[2] or 0)
-        return LogicalType(Kind.DECIMAL, size=int(number[1]), scale=scale if scale >= 0 else 2048 + scale)
-    return LogicalType(known.kind, size=int(number[1]))
+        return LogicalType(Kind.DECIMAL, precision=int(number[1]), scale=scale if scale >= 0 else 2048 + scale)
+    sized = "length" if known.kind is Kind.BITS else "precision"
+    return replace(known, **{sized: int(number[1])})
 
 
 def declared() -> Settings:

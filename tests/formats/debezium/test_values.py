@@ -17,9 +17,9 @@ from penstock.change import TableName
 from penstock.errors import MalformedInputError
 from penstock.formats.debezium import temporal
 from penstock.formats.debezium.decode import DataEvent, Decoder, Settings
-from penstock.formats.debezium.logical import Kind, LogicalType
 from penstock.formats.debezium.schema import ConnectSchema
 from penstock.formats.debezium.types import Modes, decimal_text, float32_text, float_text, logical_of
+from penstock.logical import Kind, LogicalType
 from tests.formats.debezium.events import envelope, node, record, struct, text, with_schema
 
 T, D, C = "io.debezium.time.", "io.debezium.data.", "org.apache.kafka.connect.data."
@@ -227,7 +227,7 @@ def test_without_schema_and_description_nothing_is_guessed(raw: bytes, expected:
 @pytest.mark.parametrize(
     ("kind", "modes", "value", "expected"),
     [
-        (LogicalType(Kind.DECIMAL, size=10, scale=2), Modes(), "MDk=", "123.45"),
+        (LogicalType(Kind.DECIMAL, precision=10, scale=2), Modes(), "MDk=", "123.45"),
         (LogicalType(Kind.DECIMAL), Modes(), {"scale": 1, "value": "Hw=="}, "3.1"),
         (LogicalType(Kind.DECIMAL, scale=2), Modes(decimal="string"), "3.10", "3.10"),
         (LogicalType(Kind.DECIMAL), Modes(decimal="string"), "POSITIVE_INFINITY", "Infinity"),
@@ -235,27 +235,27 @@ def test_without_schema_and_description_nothing_is_guessed(raw: bytes, expected:
         (LogicalType(Kind.DECIMAL, scale=2), Modes(decimal="double"), 3.1, "3.1"),
         (LogicalType(Kind.DATE), Modes(), 19782, "2024-02-29"),
         (LogicalType(Kind.DATE), Modes(time="isostring"), "2024-02-29Z", "2024-02-29"),
-        (LogicalType(Kind.TIME, size=3), Modes(), 1, "00:00:00.001000"),
-        (LogicalType(Kind.TIME, size=0), Modes(time="adaptive_time_microseconds"), 1, "00:00:00.000001"),
+        (LogicalType(Kind.TIME, precision=3), Modes(), 1, "00:00:00.001000"),
+        (LogicalType(Kind.TIME, precision=0), Modes(time="adaptive_time_microseconds"), 1, "00:00:00.000001"),
         (LogicalType(Kind.TIMESTAMP), Modes(), 1, "1970-01-01T00:00:00.000001"),
-        (LogicalType(Kind.TIMESTAMP, size=3), Modes(), 1, "1970-01-01T00:00:00.001000"),
-        (LogicalType(Kind.TIMESTAMP, size=9), Modes(), 1, "1970-01-01T00:00:00.000000001"),
-        (LogicalType(Kind.TIMESTAMP, size=6), Modes(time="connect"), 1, "1970-01-01T00:00:00.001000"),
-        (LogicalType(Kind.TIMESTAMP, size=6), Modes(time="nanoseconds"), 1, "1970-01-01T00:00:00.000000001"),
+        (LogicalType(Kind.TIMESTAMP, precision=3), Modes(), 1, "1970-01-01T00:00:00.001000"),
+        (LogicalType(Kind.TIMESTAMP, precision=9), Modes(), 1, "1970-01-01T00:00:00.000000001"),
+        (LogicalType(Kind.TIMESTAMP, precision=6), Modes(time="connect"), 1, "1970-01-01T00:00:00.001000"),
+        (LogicalType(Kind.TIMESTAMP, precision=6), Modes(time="nanoseconds"), 1, "1970-01-01T00:00:00.000000001"),
         (LogicalType(Kind.TIMESTAMPTZ), Modes(), "2024-02-29T11:45:59Z", "2024-02-29T11:45:59.000000+00:00"),
         (LogicalType(Kind.INTERVAL), Modes(), 1500000, "PT1.5S"),
         (LogicalType(Kind.INTERVAL), Modes(), "P0Y0M1DT0H0M0S", "P1D"),
         (LogicalType(Kind.BINARY), Modes(), "3q2+7wA=", "3q2+7wA="),
         (LogicalType(Kind.BINARY), Modes(binary="base64-url-safe"), "3q2-7wA=", "3q2+7wA="),
         (LogicalType(Kind.BINARY), Modes(binary="hex"), "deadbeef00", "3q2+7wA="),
-        (LogicalType(Kind.BITS, size=9), Modes(), "VQE=", "101010101"),
-        (LogicalType(Kind.BITS, size=1), Modes(), True, "1"),
-        (LogicalType(Kind.INTEGER, size=64), Modes(), 7, "7"),
-        (LogicalType(Kind.FLOAT, size=64), Modes(), 1e7, "10000000"),
+        (LogicalType(Kind.BITS, length=9), Modes(), "VQE=", "101010101"),
+        (LogicalType(Kind.BITS, length=1), Modes(), True, "1"),
+        (LogicalType(Kind.INTEGER, bits=64), Modes(), 7, "7"),
+        (LogicalType(Kind.FLOAT, bits=64), Modes(), 1e7, "10000000"),
         (LogicalType(Kind.ARRAY, element=LogicalType(Kind.DATE)), Modes(), [19782, None], "{2024-02-29,NULL}"),
         (LogicalType(Kind.ARRAY, element=LogicalType(Kind.STRING)), Modes(), ["a b", 'c"\\', "", "null"], ARRAY),
         (LogicalType(Kind.ARRAY, element=LogicalType(Kind.BINARY)), Modes(), ["AQ=="], '{"\\\\x01"}'),
-        (LogicalType(Kind.ARRAY, element=LogicalType(Kind.INTEGER, size=32)), Modes(), [[1], [2]], "{{1},{2}}"),
+        (LogicalType(Kind.ARRAY, element=LogicalType(Kind.INTEGER, bits=32)), Modes(), [[1], [2]], "{{1},{2}}"),
         (LogicalType(Kind.JSON), Modes(), '{"b": null}', '{"b": null}'),
         (
             LogicalType(Kind.UUID),
@@ -277,8 +277,8 @@ def test_a_description_of_the_table_stands_for_a_schema(
     [
         (LogicalType(Kind.DECIMAL), "MDk=", "has the scale"),
         (LogicalType(Kind.DECIMAL, scale=2), "3.10", "decimal.handling.mode"),
-        (LogicalType(Kind.INTEGER, size=32), 99999999999, "is not a whole number"),
-        (LogicalType(Kind.INTEGER, size=32), "abc", "is not a whole number"),
+        (LogicalType(Kind.INTEGER, bits=32), 99999999999, "is not a whole number"),
+        (LogicalType(Kind.INTEGER, bits=32), "abc", "is not a whole number"),
         (LogicalType(Kind.DATE), "soon", "is not a date"),
     ],
 )
@@ -297,19 +297,24 @@ def test_a_schema_that_says_string_leaves_the_type_to_the_description() -> None:
 @pytest.mark.parametrize(
     ("column", "kind", "value", "expected"),
     [
-        (node("boolean"), LogicalType(Kind.BITS, size=1), True, "1"),
+        (node("boolean"), LogicalType(Kind.BITS, length=1), True, "1"),
         (node("bytes"), LogicalType(Kind.OTHER, name="line"), "ezEuMCwyLjAsMy4wfQ==", "{1.0,2.0,3.0}"),
         ({**node("array"), "items": node("int32")}, LogicalType(Kind.ARRAY), [1, None], "{1,NULL}"),
         ({**node("array"), "items": DECIMAL}, LogicalType(Kind.ARRAY), ["gA=="], "{-1.28}"),
         ({**node("array"), "items": node("bytes")}, LogicalType(Kind.ARRAY), ["AQ=="], '{"\\\\x01"}'),
-        (node("int64", T + "NanoTimestamp"), LogicalType(Kind.TIMESTAMP, size=6), 1000, "1970-01-01T00:00:00.000001"),
         (
             node("int64", T + "NanoTimestamp"),
-            LogicalType(Kind.TIMESTAMP, size=6),
+            LogicalType(Kind.TIMESTAMP, precision=6),
+            1000,
+            "1970-01-01T00:00:00.000001",
+        ),
+        (
+            node("int64", T + "NanoTimestamp"),
+            LogicalType(Kind.TIMESTAMP, precision=6),
             1001,
             "1970-01-01T00:00:00.000001001",
         ),
-        (node("int64", T + "NanoTime"), LogicalType(Kind.TIME, size=3), 10**9, "00:00:01.000000"),
+        (node("int64", T + "NanoTime"), LogicalType(Kind.TIME, precision=3), 10**9, "00:00:01.000000"),
     ],
 )
 def test_a_description_says_how_what_a_schema_types_is_written(
@@ -327,14 +332,14 @@ def test_arrays_are_written_as_postgresql_writes_them_if_that_is_wanted() -> Non
 @pytest.mark.parametrize(
     ("column", "expected"),
     [
-        (node("int8"), LogicalType(Kind.INTEGER, size=16)),
+        (node("int8"), LogicalType(Kind.INTEGER, bits=16)),
         (
             node("bytes", C + "Decimal", parameters={"scale": "2", "connect.decimal.precision": "10"}),
-            LogicalType(Kind.DECIMAL, size=10, scale=2),
+            LogicalType(Kind.DECIMAL, precision=10, scale=2),
         ),
         (node("bytes", C + "Decimal", parameters={"scale": "2046"}), LogicalType(Kind.DECIMAL)),
-        (node("int64", T + "Timestamp"), LogicalType(Kind.TIMESTAMP, size=3)),
-        (node("string", D + "Enum", parameters={"allowed": "a,b"}), LogicalType(Kind.ENUM, labels=("a", "b"))),
+        (node("int64", T + "Timestamp"), LogicalType(Kind.TIMESTAMP, precision=3)),
+        (node("string", D + "Enum", parameters={"allowed": "a,b"}), LogicalType(Kind.ENUM, values=("a", "b"))),
         ({**node("array"), "items": node("string")}, LogicalType(Kind.ARRAY, element=LogicalType(Kind.STRING))),
     ],
 )

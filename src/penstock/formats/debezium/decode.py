@@ -15,7 +15,6 @@ from penstock.change import Image, TableName
 from penstock.errors import MalformedInputError
 from penstock.formats.debezium import headers
 from penstock.formats.debezium.envelope import Boundary, Envelope, EnvelopeError, Glance, Passed, Topics, read_envelope
-from penstock.formats.debezium.logical import LogicalType
 from penstock.formats.debezium.parse import JsonParser, Message, NotJsonError
 from penstock.formats.debezium.placeholders import DEFAULT, Placeholder
 from penstock.formats.debezium.record import Record
@@ -31,6 +30,7 @@ from penstock.formats.debezium.types import (
     reader_of,
     text_itself,
 )
+from penstock.logical import LogicalType
 from penstock.text import printable
 
 _ROUTED = "__dbz__"

@@ -20,8 +20,8 @@ from decimal import Decimal
 from typing import Any, Literal, TypeAlias
 
 from penstock.formats.debezium import temporal
-from penstock.formats.debezium.logical import Kind, LogicalType
 from penstock.formats.debezium.schema import ConnectSchema
+from penstock.logical import Kind, LogicalType
 
 Reader: TypeAlias = Callable[[Any], str]
 
@@ -103,7 +103,7 @@ def reader_of(schema: ConnectSchema, declared: LogicalType | None = None, modes:
     """
     if (make := _LOGICAL.get(schema.name or "")) is not None and make[0] == schema.type:
         read = make[1](schema)
-        is_finer = declared is not None and declared.size is not None and declared.size <= 6
+        is_finer = declared is not None and declared.precision is not None and declared.precision <= 6
         return _shortened(read) if is_finer and schema.name in _NANOS else read
     match schema.type:
         case "string":
@@ -136,20 +136,20 @@ def declared_reader(declared: LogicalType | None, modes: Modes) -> Reader:
     """
     if declared is None:
         return as_it_stands
-    digits = declared.size if declared.size is not None else 6
+    digits = declared.precision if declared.precision is not None else 6
     match declared.kind:
         case Kind.BOOLEAN:
             return _boolean
         case Kind.INTEGER:
-            return _integer(declared.size or 64, may_be_text=modes.decimal == "string")
+            return _integer(declared.bits or 64, may_be_text=modes.decimal == "string")
         case Kind.DECIMAL:
             return _declared_decimal(declared.scale, modes)
         case Kind.FLOAT:
-            return float32_text if declared.size == 32 else float_text
+            return float32_text if declared.bits == 32 else float_text
         case Kind.BINARY:
             return {"hex": _from_hex, "base64-url-safe": _from_url_safe}.get(modes.binary, base64_text)
         case Kind.BITS:
-            return _declared_bits(declared.size)
+            return _declared_bits(declared.length)
         case Kind.DATE:
             return _either(temporal.date_text, temporal.iso_date_text)
         case Kind.TIME:
@@ -185,9 +185,9 @@ def logical_of(schema: ConnectSchema) -> LogicalType:
         case "boolean":
             return LogicalType(Kind.BOOLEAN)
         case "int8" | "int16" | "int32" | "int64":
-            return LogicalType(Kind.INTEGER, size=max(16, _BITS_OF[schema.type]))
+            return LogicalType(Kind.INTEGER, bits=max(16, _BITS_OF[schema.type]))
         case "float" | "double":
-            return LogicalType(Kind.FLOAT, size=32 if schema.type == "float" else 64)
+            return LogicalType(Kind.FLOAT, bits=32 if schema.type == "float" else 64)
         case "string":
             return LogicalType(Kind.STRING)
         case "bytes":
@@ -803,8 +803,10 @@ _LOGICAL: Mapping[str, tuple[str, Callable[[ConnectSchema], Reader]]] = {
 _NANOS = frozenset({_TIME + "NanoTime", _TIME + "NanoTimestamp"})
 
 
-def _kind(kind: Kind, size: int | None = None, name: str = "") -> Callable[[ConnectSchema], LogicalType]:
-    made = LogicalType(kind, size=size, name=name)
+def _kind(
+    kind: Kind, precision: int | None = None, *, bits: int | None = None, name: str = ""
+) -> Callable[[ConnectSchema], LogicalType]:
+    made = LogicalType(kind, bits=bits, precision=precision, name=name)
     return lambda schema: made
 
 
@@ -813,16 +815,16 @@ def _decimal_kind(schema: ConnectSchema) -> LogicalType:
     scale = int(schema.parameters.get("scale", "0"))
     if scale in _PADDED_SCALES:
         return LogicalType(Kind.DECIMAL)
-    return LogicalType(Kind.DECIMAL, size=int(precision) if precision.isdecimal() else None, scale=scale)
+    return LogicalType(Kind.DECIMAL, precision=int(precision) if precision.isdecimal() else None, scale=scale)
 
 
 def _bits_kind(schema: ConnectSchema) -> LogicalType:
     length = schema.parameters.get("length", "")
-    return LogicalType(Kind.BITS, size=int(length) if length.isdecimal() else None)
+    return LogicalType(Kind.BITS, length=int(length) if length.isdecimal() else None)
 
 
 def _enum_kind(schema: ConnectSchema) -> LogicalType:
-    return LogicalType(Kind.ENUM, labels=tuple(schema.parameters.get("allowed", "").split(",")))
+    return LogicalType(Kind.ENUM, values=tuple(schema.parameters.get("allowed", "").split(",")))
 
 
 _KINDS: Mapping[str, Callable[[ConnectSchema], LogicalType]] = {
@@ -838,7 +840,7 @@ _KINDS: Mapping[str, Callable[[ConnectSchema], LogicalType]] = {
     _TIME + "NanoTimestamp": _kind(Kind.TIMESTAMP, 9),
     **dict.fromkeys([_TIME + n for n in ("ZonedTimestamp", "StructuredZonedTimestamp")], _kind(Kind.TIMESTAMPTZ)),
     _TIME + "ZonedTime": _kind(Kind.TIMETZ),
-    _TIME + "Year": _kind(Kind.INTEGER, 32),
+    _TIME + "Year": _kind(Kind.INTEGER, bits=32),
     **dict.fromkeys(
         [_TIME + n for n in ("MicroDuration", "NanoDuration", "Interval", "StructuredDuration")], _kind(Kind.INTERVAL)
     ),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import NoReturn
 
 import pyarrow as pa
 
 from penstock.change import TableName
+from penstock.formats.debezium.decode import Settings
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, Range
 from penstock.snapshot.instantiate import CopyOrigin, HeldSnapshot
@@ -61,10 +63,15 @@ class SnapshotRows:
 class EventChunks:
     """Implements `snapshot.task.ChunkReader`: the chunks are those that `SnapshotRows` cuts."""
 
-    def __init__(self, log: RecordLog, decoder: EventDecoder) -> None:
-        """Read from a log; nothing is touched yet."""
+    def __init__(self, log: RecordLog, settings: Settings, *, skips: bool) -> None:
+        """Read from a log; nothing is touched yet.
+
+        Args:
+            skips: Records that are no events are passed over.
+        """
         self._log = log
-        self._decoder = decoder
+        self._settings = settings
+        self._skips = skips
 
     def read_chunk(self, table: TableSchema, columns: Sequence[str], chunk: Chunk) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range of offsets, columns of canonical text.
@@ -105,7 +112,9 @@ class EventChunks:
             return
         topic, number, first = chunk.after
         records = self._log.read(Partition(topic, int(number)), int(first), int(chunk.upto[2]))
-        yield from self._decoder.rows(records, table.name)
+        declared = {table.name: {column.name: column.logical for column in table.columns}}
+        decoder = EventDecoder(replace(self._settings, declared=declared), {}, {}, {}, self._skips)
+        yield from decoder.rows(records, table.name)
 
 
 def _batch(rows: Sequence[Mapping[str, str | None]], columns: Sequence[str]) -> pa.RecordBatch:

@@ -214,14 +214,12 @@ class DebeziumAccess:
 
     def reader(self, source: str, tables: Sequence[TableVersion], *, follows: Collection[TableName]) -> EventReader:
         """Return a reader of what is of the tables that it follows."""
-        return EventReader(self.log, self._decoder(tables), source, frozenset(follows))
+        decoder = EventDecoder.of(self.settings, tables, skips=self.skips)
+        return EventReader(self.log, decoder, source, frozenset(follows))
 
     def chunk_reader(self, source: CopySource) -> EventChunks:
         """Return a reader of rows of the first snapshot."""
-        return EventChunks(self.log, self._decoder(()))
-
-    def _decoder(self, tables: Sequence[TableVersion]) -> EventDecoder:
-        return EventDecoder.of(self.settings, tables, skips=self.skips)
+        return EventChunks(self.log, self.settings, skips=self.skips)
 
 
 _: type[Source] = DebeziumSource

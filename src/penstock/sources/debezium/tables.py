@@ -6,19 +6,18 @@ import json
 import threading
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from penstock import logical
 from penstock.change import NO_VERSION, Change, Image, TableName
 from penstock.errors import MalformedInputError
 from penstock.events import Event, tell
 from penstock.formats.debezium.decode import DataEvent, Decoder, RowType, Seen, Settings, Shape
 from penstock.formats.debezium.envelope import Boundary, Glance, Passed
 from penstock.formats.debezium.join import changes_of
-from penstock.formats.debezium.logical import Kind, LogicalType
 from penstock.formats.debezium.record import Record
+from penstock.logical import Kind, LogicalType
 from penstock.schema import Column, TableSchema, Unique
 from penstock.sources.debezium.log import RecordLog
 from penstock.stream import TableVersion
@@ -71,10 +70,12 @@ class EventDecoder:
     def of(cls, settings: Settings, versions: Iterable[TableVersion], *, skips: bool) -> EventDecoder:
         """Decode events of these versions; of those without schemas the last one of a table counts."""
         versions = list(versions)
+        plain = {v.table.name: v.table for v in versions if _PLAIN in v.definition}
+        declared = {name: {column.name: column.logical for column in table.columns} for name, table in plain.items()}
         return cls(
-            settings,
+            replace(settings, declared=declared),
             {v.table.name: v.table.version for v in versions},
-            {v.table.name: v.table.version for v in versions if _PLAIN in v.definition},
+            {name: table.version for name, table in plain.items()},
             {
                 (v.table.name, v.table.version): v.table.primary_key.columns
                 for v in versions
@@ -127,13 +128,22 @@ class EventDecoder:
 class Tables:
     """Every table, and every version of it, that events were seen of; may be asked by any thread."""
 
-    def __init__(self, settings: Settings, prefix: str, *, skips: bool) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        prefix: str,
+        *,
+        skips: bool,
+        described: Callable[[TableName], TableSchema | None] = lambda _: None,
+    ) -> None:
         """Know nothing yet.
 
         Args:
             prefix: Of the connector's topics.
             skips: Records that are no events are counted and passed over.
+            described: The table at the target, whose columns say what events without schemas hold; None without one.
         """
+        self._described = described
         self._settings = settings
         self._prefix = prefix
         self._skips = skips
@@ -267,7 +277,8 @@ class Tables:
     def _plain_shape(self, event: DataEvent) -> _Shape:
         """What is known of the columns of an event without a schema."""
         table = event.glance.table
-        declared = self._settings.declared.get(table, {})
+        described = self._described(table)
+        declared = {} if described is None else {column.name: column.logical for column in described.columns}
         names: dict[str, None] = {}
         earlier = self._versions.get((table, self._plain.get(table, 0)))
         for name in (*(earlier.table.column_names if earlier else ()), *declared, *(event.after or event.before or ())):
@@ -285,35 +296,10 @@ def _shape(table: TableName, row: RowType, key: tuple[str, ...]) -> _Shape:
 def _version(shape: _Shape, *, is_plain: bool) -> TableVersion:
     table = TableSchema(
         shape.table,
-        tuple(Column.of(name, _logical(kind), is_nullable=null) for name, kind, null in shape.columns),
+        tuple(Column.of(name, kind, is_nullable=null) for name, kind, null in shape.columns),
         Unique(f"{shape.table.name}_pkey", shape.key, shape.key) if shape.key else None,
         version=shape.number,
     )
     id_ = zlib.crc32(f"{shape.table.schema}\0{shape.table.name}".encode()) & 0x7FFFFFFF
     definition = table.to_definition() | ({_PLAIN: True} if is_plain else {})
     return TableVersion(id_, table, definition, shape.table)
-
-
-def _logical(kind: LogicalType) -> logical.LogicalType:
-    """The same type in the words of the schema."""
-    match kind.kind:
-        case Kind.INTEGER:
-            return logical.integer(kind.size or 64)
-        case Kind.FLOAT:
-            return logical.floating(kind.size or 64)
-        case Kind.DECIMAL:
-            return logical.decimal(kind.size, kind.scale) if kind.size is not None else logical.decimal()
-        case Kind.STRING:
-            return logical.string(kind.size)
-        case Kind.BITS:
-            return logical.LogicalType(logical.Kind.BITS, length=kind.size)
-        case Kind.TIME | Kind.TIMETZ | Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
-            return logical.LogicalType(logical.Kind(kind.kind.value), precision=kind.size)
-        case Kind.ENUM:
-            return logical.LogicalType(logical.Kind.ENUM, values=kind.labels)
-        case Kind.ARRAY if kind.element is not None:
-            return logical.array(_logical(kind.element))
-        case Kind.OTHER:
-            return logical.other(kind.name)
-        case _:
-            return logical.LogicalType(logical.Kind(kind.kind.value))

@@ -111,6 +111,7 @@ class Tracker:
         self._has_ends: bool | None = None
         self.mark = ""
         self._next: dict[int, int] = {}
+        self._came_at: dict[int, float] = {}
         self._streamed: set[int] = set()
         # By partition of which nothing was applied yet: up to which position that is so.
         self._fresh: dict[int, Scn] = {}
@@ -358,6 +359,7 @@ class Tracker:
         for partition, offset in sorted(begin.items()):
             self._numbers[partition] = len(self._partitions)
             self._next[len(self._partitions)] = offset
+            self._came_at[len(self._partitions)] = time.monotonic()
             self._partitions.append(partition)
 
     def _follow(self, follower: RecordFollower, stop: threading.Event) -> None:
@@ -471,17 +473,16 @@ class Tracker:
 
     def _move_on(self, positions: Mapping[Partition, int], has_heard: bool) -> None:
         """Note how far everything was read, and take up what is whole now."""
+        now = time.monotonic()
         for partition, offset in positions.items():
             number = self._numbers[partition]
-            self._next[number] = max(self._next[number], offset)
-        now = time.monotonic()
+            if offset > self._next[number]:
+                self._next[number], self._came_at[number] = offset, now
         self._heard_at = now if has_heard else self._heard_at
         self._quiet_looks += not has_heard
         is_quiet = not has_heard and (self._log.ends or now - self._heard_at >= self._layout.settle_s)
         if self._has_ends is False:
-            behind = list(self._placed.values())
-            complete = max(behind, default=0) + 1 if is_quiet else min(behind, default=0)
-            self._index.complete_before(complete)
+            self._index.complete_before(self._complete_before(now, is_quiet=is_quiet))
         for txn in self._index.release():
             self._copy.is_whole = True
             self._ready.append(txn)
@@ -495,6 +496,13 @@ class Tracker:
             ends = [n for p, n in self._numbers.items() if p.topic == self._layout.transactions]
             self._reached = Scn(max([self._reached, *(self._next[number] for number in ends)]))
         self._look_at_waiting(now)
+
+    def _complete_before(self, now: float, *, is_quiet: bool) -> int:
+        """Up to which position every partition has gone, but for those in which nothing has come for a while."""
+        if is_quiet:
+            return max(self._placed.values(), default=0) + 1
+        last_ones = (self._placed.get(n, 0) for n, at in self._came_at.items() if now - at < self._layout.settle_s)
+        return min(last_ones, default=0)
 
     def _look_at_waiting(self, now: float) -> None:
         waiting = self._index.waiting

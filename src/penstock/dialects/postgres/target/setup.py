@@ -29,12 +29,13 @@ from penstock.dialects.postgres.catalog import (
 from penstock.dialects.postgres.checks import faults_of
 from penstock.dialects.postgres.connection import WITHOUT_VIEWS, Connection, label, quote, speaking
 from penstock.dialects.postgres.from_schema import completed
-from penstock.dialects.postgres.logical import in_postgres
+from penstock.dialects.postgres.logical import in_postgres, is_ours
 from penstock.dialects.postgres.privileges import may, missing_target_grants
 from penstock.dialects.postgres.target import ledger_entries, ledger_version
 from penstock.dialects.postgres.target.resync import copied_by_others, only, tables_with_rows
 from penstock.errors import OperatorError, PenstockError
-from penstock.schema import TableSchema
+from penstock.logical import Kind
+from penstock.schema import Column, TableSchema
 
 
 def plan_target(
@@ -293,6 +294,7 @@ def _check_table(plan: DatabasePlan, source: TableSchema, target: TableSchema) -
         plan.faults.append(OperatorError(what, where=plan.label, do=do))
 
     name = source.name
+    told = source.by_name
     source = in_postgres(source)
     alter = f"ALTER TABLE {quote(name.schema, name.name)}"
     for column in source.columns:
@@ -306,7 +308,7 @@ def _check_table(plan: DatabasePlan, source: TableSchema, target: TableSchema) -
                 " then give the rows that are there the values that the source's have, if it filled them."
                 " If the source has renamed a column, rename it here instead",
             )
-        elif there.base_type != column.base_type:
+        elif not _holds(there, column, told[column.name]):
             fault(
                 f"column {column.name!r} of table {name} is {there.type}, at the source it is {column.type}",
                 f"give it the source's type: {retype}",
@@ -338,6 +340,21 @@ def _check_table(plan: DatabasePlan, source: TableSchema, target: TableSchema) -
     for exclusion in target.exclusions:
         if exclusion.is_deferrable and not exclusion.columns:
             plan.notes.append(f"deferrable constraint {exclusion.name!r} of {name} cannot be checked by apply")
+
+
+def _holds(there: Column, column: Column, told: Column) -> bool:
+    """Whether a column is of the source's type or, where no PostgreSQL has spelled that, holds the same sort of values.
+
+    Args:
+        column: The source's column as this database would have it, and as it was `told`.
+    """
+    if there.base_type == column.base_type:
+        return True
+    if is_ours(told):
+        return False
+    # What only this database knows is written as text elsewhere: an address, a range, a label of its enums.
+    is_text = told.logical.kind in (Kind.STRING, Kind.ENUM, Kind.OTHER)
+    return there.logical.kind is told.logical.kind or (is_text and there.logical.kind is Kind.OTHER)
 
 
 def _rounds(source: str, target: str) -> bool:
