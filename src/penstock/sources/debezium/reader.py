@@ -88,6 +88,13 @@ class EventReader:
             txn: int | None
             if glance.is_snapshot or glance.txn is None:
                 txn = rows.txn_at(record.offset)
+                if txn is not None:
+                    raise OperatorError(
+                        "a row of a snapshot came among changes: an incremental snapshot, or one that was made again,"
+                        " cannot be applied yet",
+                        where=record.where,
+                        do="begin with topics of a new connector, whose first snapshot has these rows",
+                    )
                 order: tuple[object, ...] = ()
             else:
                 txn = txn_of.get(glance.txn)

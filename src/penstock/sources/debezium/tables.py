@@ -240,8 +240,8 @@ class Tables:
         lines = []
         if not self.has_ends:
             lines.append(
-                "no transaction topic was found: a transaction counts as complete once later ones were seen everywhere;"
-                " have the connector write one (provide.transaction.metadata)"
+                "no transaction topic was found yet: without one, a transaction counts as complete once later ones were"
+                " seen everywhere; have the connector write it (provide.transaction.metadata)"
             )
         doubtful = sorted(str(table) for table in self._doubtful.intersection(tables))
         if doubtful:
