@@ -34,8 +34,8 @@ _AHEAD_CHANGES = 2_000_000
 
 _LOOK_FOR_TOPICS_S = 5.0
 
-_COPY_NOTE = "0"
-"""What offsets are committed with when the first copy begins: the position that it is as of."""
+_COPY_NOTE = "copy"
+"""What offsets are committed with when the first copy begins: they say which rows it has, and nothing of changes."""
 
 _MARKED_SNAPSHOT_S = 60.0
 """A snapshot is over after so long without a row, though its last one was not marked."""
@@ -142,7 +142,7 @@ class Tracker:
             OperatorError: What follows the position is not there any more.
             RetryableError: The log is out of reach.
         """
-        if self.follows(position):
+        if self.follows(position) and self._failure is None:
             return
         self.close()
         self._reset(position)
@@ -154,10 +154,9 @@ class Tracker:
         self._thread.start()
 
     def follows(self, position: Scn) -> bool:
-        """Whether what lies behind a position is being followed."""
+        """Whether what lies behind a position is being followed, or was until that failed: `take` raises it then."""
         with self._changed:
-            is_alive = self._thread is not None and self._thread.is_alive()
-            return is_alive and self._freed <= position and self._failure is None
+            return self._thread is not None and self._freed <= position
 
     def close(self) -> None:
         """Follow no more."""
