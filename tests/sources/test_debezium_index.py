@@ -93,6 +93,15 @@ def test_an_event_of_a_table_that_was_not_waited_for_is_refused_when_it_comes() 
         event(of, 1, 0, "X", 2, ORDERS)
 
 
+def test_what_is_applied_already_may_come_behind_its_end() -> None:
+    of = index(done=3)
+    end(of, "X", 3, {CUSTOMERS: 1, ORDERS: 1})
+    assert released(of) == []
+    event(of, 0, 0, "X", 1)
+    event(of, 1, 0, "X", 2, ORDERS)
+    assert (of.repeated, of.opened) == (2, 0)
+
+
 def test_a_transaction_without_events_only_moves_the_position() -> None:
     of = index()
     end(of, "X", 3, {})

@@ -291,7 +291,8 @@ class Index:
         found = self._open.pop(end.group, None)
         there = found.counts if found is not None else {}
         left_out = frozenset(table for table, due in end.counts.items() if there.get(table, 0) < due)
-        if left_out:
+        # What is applied already is not waited for: its END may be read before its events are.
+        if left_out and end.scn > self._done:
             self._left_out[end.group] = left_out
         return end.group, found
 
