@@ -65,6 +65,8 @@ class RowPath:
             TransactionError: A change conflicts or fails; the caller must roll back.
         """
         message_number = 0
+        # By the numbers of their changes: old rows of which the change does not tell what others may refer to.
+        gone: dict[int, Image] = {}
         try:
             for run in _truncate_runs(transaction.changes):
                 message_number += 1
@@ -72,12 +74,15 @@ class RowPath:
                     self._writer.truncate([self._table(change) for change in run])
                     message_number += len(run) - 1
                 else:
-                    self._apply_row(run[0], self._table(run[0]))
+                    old = self._apply_row(run[0], self._table(run[0]))
+                    if old is not None:
+                        gone[message_number] = old
             with_references = transaction.commit_scn > self._catalog.references_from
             for number, change in enumerate(transaction.changes, start=1):
                 message_number = number
                 if change.op is not Op.TRUNCATE:
-                    self._check(change, with_references=with_references)
+                    before = gone.get(number, change.before)
+                    self._check(change, before, with_references=with_references)
         except ApplyError as exc:
             raise TransactionError(Failure(message_number, exc)) from exc
 
@@ -120,11 +125,13 @@ class RowPath:
             raise ApplyError(NOT_INSTANTIATED, f"table {change.table} was never copied to this target")
         return table
 
-    def _apply_row(self, change: Change, table: TargetTable) -> None:
+    def _apply_row(self, change: Change, table: TargetTable) -> Image | None:
+        """Apply a change; return the row that was there, where the change does not tell what others may refer to."""
         if change.op is Op.GAP:
             what = f"a change was not captured: {_present(change.before).get('reason')}"
             raise ApplyError(NOT_CAPTURED, what, where=_place(change))
         self._check_columns(change, table)
+        old = self._found(change.before or change.after, table) if _hides_reference(change, table) else None
         match change.op:
             case Op.INSERT:
                 self._writer.insert(table, _writable(_present(change.after), table))
@@ -134,8 +141,11 @@ class RowPath:
                 before = _present(change.before)
                 row = self._match(before, before, table, change)
                 self._expect_one(self._writer.delete(table, row), row, table, change)
+            case Op.SNAPSHOT:
+                self._put(change, table)
             case _:
                 raise ApplyError(VALUE_MISSING, f"operation {change.op} has no row to apply", where=_place(change))
+        return old
 
     def _check_columns(self, change: Change, table: TargetTable) -> None:
         is_known = change.table_version != NO_VERSION
@@ -161,6 +171,30 @@ class RowPath:
         compared = {name: value for name, value in before.items() if name not in after or name in changed}
         row = self._match(before, compared, table, change)
         self._expect_one(self._writer.update(table, row, _writable(changed, table)), row, table, change)
+
+    def _put(self, change: Change, table: TargetTable) -> None:
+        """Make the row with the key of the change what the change says, whether there is one or not."""
+        after = _present(change.after)
+        values = _writable(after, table)
+        if table.key.is_declared:
+            match = replace(self._match(after, {}, table, change), old={})
+            by_name = table.schema.by_name
+            # A key that is equal may still be written in another way, as 1.0 and 1.00.
+            others = {n: v for n, v in values.items() if n not in match.key or not by_name[n].is_exact}
+            count = self._writer.update(table, match, others)
+            if count > 1:
+                raise ApplyError(MORE_THAN_ONE_ROW, f"{change.op} matches {count} rows", where=_place(change))
+            if count == 1:
+                return
+        self._writer.insert(table, values)
+
+    def _found(self, image: Image | None, table: TargetTable) -> Image:
+        """The row with the key that an image has; empty where there is none, or no key in the image."""
+        known = _present(image)
+        if not table.key.is_declared or not set(table.key.columns) <= set(known):
+            return {}
+        rows = self._writer.lock_rows(table, RowMatch({name: known[name] for name in table.key.columns}, {}))
+        return rows[0] if rows else {}
 
     def _match(self, before: Image, compared: Image, table: TargetTable, change: Change) -> RowMatch:
         missing = [name for name in table.key.columns if name not in before]
@@ -193,22 +227,32 @@ class RowPath:
             ROW_DIFFERS, f"{change.op} finds other values in column {columns}", where=_place(change), found=current
         )
 
-    def _check(self, change: Change, *, with_references: bool) -> None:
+    def _check(self, change: Change, before: Image | None, *, with_references: bool) -> None:
         table = self._catalog.tables[change.table]
-        after = None if change.op is Op.DELETE else {**(change.before or {}), **(change.after or {})}
-        if after is not None:
-            broken = self._writer.is_unique_broken(table, after)
-            if broken is not None:
-                what = f"two rows break constraint {broken!r}"
-                raise ApplyError(UNIQUE_VIOLATED, what, where=_place(change), constraint=broken)
-        if not with_references:
+        if change.op is not Op.DELETE:
+            self._check_new(change, table, with_references=with_references)
+        if not with_references or before is None:
             return
-        for foreign_key in table.schema.foreign_keys:
-            if after is not None and _concerns(change, foreign_key.columns):
-                self._check_reference(foreign_key, after, change, is_child=True)
         for foreign_key in table.schema.referenced_by:
-            if change.before is not None and _concerns(change, foreign_key.parent_columns):
-                self._check_reference(foreign_key, change.before, change, is_child=False)
+            if _concerns(change, foreign_key.parent_columns):
+                self._check_reference(foreign_key, before, change, is_child=False)
+
+    def _check_new(self, change: Change, table: TargetTable, *, with_references: bool) -> None:
+        """Check the row that a change left."""
+        after = {**_present(change.before), **_present(change.after)}
+        foreign_keys = [fk for fk in table.schema.foreign_keys if with_references and _concerns(change, fk.columns)]
+        checked = {name for fk in foreign_keys for name in fk.columns}
+        checked |= {name for key in table.schema.all_uniques if key.is_deferrable for name in key.columns}
+        checked |= {name for rule in table.schema.exclusions if rule.is_deferrable for name in rule.columns}
+        if not checked <= set(after):
+            # The change tells of a part of the row only; the rest is as it stands here.
+            after = {**self._found(after, table), **after}
+        broken = self._writer.is_unique_broken(table, after)
+        if broken is not None:
+            what = f"two rows break constraint {broken!r}"
+            raise ApplyError(UNIQUE_VIOLATED, what, where=_place(change), constraint=broken)
+        for foreign_key in foreign_keys:
+            self._check_reference(foreign_key, after, change, is_child=True)
 
     def _check_reference(self, foreign_key: ForeignKey, image: Image, change: Change, *, is_child: bool) -> None:
         columns = foreign_key.columns if is_child else foreign_key.parent_columns
@@ -257,14 +301,28 @@ def _known(image: Image | None, table: TargetTable) -> Image:
 
 
 def _is_own(row: Image, change: Change, table: TargetTable) -> bool:
-    """Whether a row is the one that an update changes."""
-    before = change.before
-    return before is not None and all(row[name] == before.get(name) for name in table.key.columns)
+    """Whether a row is the one that an update or a snapshot changes."""
+    old = change.after if change.op is Op.SNAPSHOT else change.before
+    return old is not None and all(row[name] == old.get(name) for name in table.key.columns)
 
 
 def _concerns(change: Change, columns: tuple[str, ...]) -> bool:
     """Whether a change may have given these columns other values."""
-    return change.op is not Op.UPDATE or any(name in (change.after or {}) for name in columns)
+    before, after = _present(change.before), _present(change.after)
+    return change.op is not Op.UPDATE or any(
+        name in after and (name not in before or before[name] != after[name]) for name in columns
+    )
+
+
+def _hides_reference(change: Change, table: TargetTable) -> bool:
+    """Whether a change takes away, from rows that refer to it, a value that it does not tell."""
+    if change.op not in (Op.UPDATE, Op.DELETE, Op.SNAPSHOT):
+        return False
+    # What a snapshot says of a row leaves its key as it is.
+    told = set(table.key.columns) if change.op is Op.SNAPSHOT else set(_present(change.before))
+    return any(
+        not set(fk.parent_columns) <= told and _concerns(change, fk.parent_columns) for fk in table.schema.referenced_by
+    )
 
 
 def _place(change: Change) -> str:
