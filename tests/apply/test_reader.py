@@ -238,7 +238,7 @@ MAIL = table("mail", integer("v"), integer("w"), uniques=(unique("v"),))
 MAILBOX = table("box", integer("v"), foreign_keys=references("box", ["v"], "mail", ["v"]))
 
 
-@pytest.mark.rule("A-46")
+@pytest.mark.rule("A-224")
 @pytest.mark.parametrize(
     ("tables", "changes", "expected"),
     [

@@ -24,7 +24,7 @@ from penstock.change import TableName
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.errors import ConfigError, MalformedInputError, OperatorError
 from penstock.history import Consumer, History, Joined
-from penstock.pipeline.sides import Copyable, StockedSource
+from penstock.pipeline.sides import Copyable, Installable, StockedSource
 from penstock.position import START, Anchor, Limit, Scn
 from penstock.schema import Dictionary
 from penstock.snapshot.chunk import CopySource

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 import numpy as np
 import pyarrow as pa
@@ -126,23 +127,22 @@ class _Uses:
     """The transactions that use one space, by what they do there, with values that are known and others.
 
     A value that nobody knows may be any. It meets whatever would have another outcome, or another effect on it, if
-    the two changed places, whatever the rows at the target are: what a change takes meets all that takes, gives up or
-    comes to refer to a value; what it gives up meets all that takes or refers to one; and a reference that a row
-    leaves meets only what gives up a value.
+    the two changed places, whatever the rows at the target are, see `_MEETS`.
     """
 
     def __init__(self, *, is_unique: bool) -> None:
         self._is_unique = is_unique
-        # By (is written, is of the new row): the transactions that use a known value, and those that use another.
-        self._known: dict[tuple[bool, bool], list[NDArray[np.int64]]] = defaultdict(list)
-        self._unknown: dict[tuple[bool, bool], list[NDArray[np.int64]]] = defaultdict(list)
+        # By role: the transactions that use a known value, and those that use another.
+        self._known: dict[_Role, list[NDArray[np.int64]]] = defaultdict(list)
+        self._unknown: dict[_Role, list[NDArray[np.int64]]] = defaultdict(list)
 
     def add(self, use: _Use, txn: NDArray[np.int64]) -> None:
         """Take in the uses by changes of which `txn` has the transactions."""
-        role = use.space.is_written, use.is_new
-        moved = use.rows[use.is_moved[use.rows]]
-        if len(moved):
-            self._known[role].append(txn[moved])
+        role = _ROLES[use.space.is_written, use.is_new]
+        is_moved = use.is_moved[use.rows]
+        for known, rows in ((role, use.rows[is_moved]), (_Role.TOUCH, use.rows[~is_moved])):
+            if len(rows):
+                self._known[known].append(txn[rows])
         if use.is_unknown.any():
             self._unknown[role].append(txn[use.is_unknown])
 
@@ -155,13 +155,33 @@ class _Uses:
                 yield f"unknown {role}", np.unique(np.concatenate([*unknown, *partners]))
 
 
-_TAKE, _GIVE_UP, _REFER, _LEAVE = (True, True), (True, False), (False, True), (False, False)
+class _Role(StrEnum):
+    """What a row does with a value: it takes or gives up one of its own, or a reference to that of another row.
 
+    An update that leaves its row's key as it is only touches it.
+    """
+
+    TAKE = "take"
+    GIVE_UP = "give up"
+    TOUCH = "touch"
+    REFER = "refer"
+    LEAVE = "leave"
+
+
+# By whether the space is written, and whether it is the new row that uses it.
+_ROLES = {
+    (True, True): _Role.TAKE,
+    (True, False): _Role.GIVE_UP,
+    (False, True): _Role.REFER,
+    (False, False): _Role.LEAVE,
+}
+
+# Two rows that give up values, or that refer to them or leave them, do not notice each other.
 _MEETS = {
-    _TAKE: {_TAKE, _GIVE_UP, _REFER},
-    _GIVE_UP: {_TAKE, _REFER, _LEAVE},
-    _REFER: {_TAKE, _GIVE_UP},
-    _LEAVE: {_GIVE_UP},
+    _Role.TAKE: {_Role.TAKE, _Role.GIVE_UP, _Role.TOUCH, _Role.REFER},
+    _Role.GIVE_UP: {_Role.TAKE, _Role.TOUCH, _Role.REFER, _Role.LEAVE},
+    _Role.REFER: {_Role.TAKE, _Role.GIVE_UP},
+    _Role.LEAVE: {_Role.GIVE_UP},
 }
 
 

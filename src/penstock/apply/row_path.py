@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from penstock.apply.conflicts import (
@@ -65,8 +65,8 @@ class RowPath:
             TransactionError: A change conflicts or fails; the caller must roll back.
         """
         message_number = 0
-        # By the numbers of their changes: old rows of which the change does not tell what others may refer to.
-        gone: dict[int, Image] = {}
+        # By the number of a change that does not tell all that is checked in the end: its row before and after it.
+        whole: dict[int, _Images] = {}
         try:
             for run in _truncate_runs(transaction.changes):
                 message_number += 1
@@ -74,15 +74,14 @@ class RowPath:
                     self._writer.truncate([self._table(change) for change in run])
                     message_number += len(run) - 1
                 else:
-                    old = self._apply_row(run[0], self._table(run[0]))
-                    if old is not None:
-                        gone[message_number] = old
+                    images = self._apply_row(run[0], self._table(run[0]))
+                    if images is not None:
+                        whole[message_number] = images
             with_references = transaction.commit_scn > self._catalog.references_from
             for number, change in enumerate(transaction.changes, start=1):
                 message_number = number
                 if change.op is not Op.TRUNCATE:
-                    before = gone.get(number, change.before)
-                    self._check(change, before, with_references=with_references)
+                    self._check(change, whole.get(number) or _told(change), with_references=with_references)
         except ApplyError as exc:
             raise TransactionError(Failure(message_number, exc)) from exc
 
@@ -125,27 +124,31 @@ class RowPath:
             raise ApplyError(NOT_INSTANTIATED, f"table {change.table} was never copied to this target")
         return table
 
-    def _apply_row(self, change: Change, table: TargetTable) -> Image | None:
-        """Apply a change; return the row that was there, where the change does not tell what others may refer to."""
+    def _apply_row(self, change: Change, table: TargetTable) -> _Images | None:
+        """Apply a change; return its row before and after it where the change does not tell all that is checked."""
         if change.op is Op.GAP:
             what = f"a change was not captured: {_present(change.before).get('reason')}"
             raise ApplyError(NOT_CAPTURED, what, where=_place(change))
         self._check_columns(change, table)
-        old = self._found(change.before or change.after, table) if _hides_reference(change, table) else None
+        told = _told(change)
+        lacks_old = change.before is not None and not _referred(change, table) <= set(told.before)
+        lacks_new = change.op is not Op.DELETE and not _checked(change, table) <= set(told.after)
+        before = {**self._found(told.before, table), **told.before} if lacks_old else told.before
         match change.op:
             case Op.INSERT:
                 self._writer.insert(table, _writable(_present(change.after), table))
             case Op.UPDATE:
                 self._update(change, table)
             case Op.DELETE:
-                before = _present(change.before)
-                row = self._match(before, before, table, change)
+                row = self._match(told.before, told.before, table, change)
                 self._expect_one(self._writer.delete(table, row), row, table, change)
             case Op.SNAPSHOT:
                 self._put(change, table)
             case _:
                 raise ApplyError(VALUE_MISSING, f"operation {change.op} has no row to apply", where=_place(change))
-        return old
+        if not (lacks_old or lacks_new):
+            return None
+        return _Images(before, {**self._found(told.after, table), **told.after} if lacks_new else told.after)
 
     def _check_columns(self, change: Change, table: TargetTable) -> None:
         is_known = change.table_version != NO_VERSION
@@ -175,25 +178,25 @@ class RowPath:
     def _put(self, change: Change, table: TargetTable) -> None:
         """Make the row with the key of the change what the change says, whether there is one or not."""
         after = _present(change.after)
+        if not table.key.is_declared:
+            what = "without a key it cannot be told whether a row of a snapshot is there already"
+            raise ApplyError(VALUE_MISSING, what, where=_place(change))
         values = _writable(after, table)
-        if table.key.is_declared:
-            match = replace(self._match(after, {}, table, change), old={})
-            by_name = table.schema.by_name
-            # A key that is equal may still be written in another way, as 1.0 and 1.00.
-            others = {n: v for n, v in values.items() if n not in match.key or not by_name[n].is_exact}
-            count = self._writer.update(table, match, others)
-            if count > 1:
-                raise ApplyError(MORE_THAN_ONE_ROW, f"{change.op} matches {count} rows", where=_place(change))
-            if count == 1:
-                return
-        self._writer.insert(table, values)
+        match = replace(self._match(after, {}, table, change), old={})
+        by_name = table.schema.by_name
+        # A key that is equal may still be written in another way, as 1.0 and 1.00.
+        others = {n: v for n, v in values.items() if n not in match.key or not by_name[n].is_exact}
+        count = self._writer.update(table, match, others)
+        if count > 1:
+            raise ApplyError(MORE_THAN_ONE_ROW, f"{change.op} matches {count} rows", where=_place(change))
+        if count == 0:
+            self._writer.insert(table, values)
 
-    def _found(self, image: Image | None, table: TargetTable) -> Image:
+    def _found(self, image: Image, table: TargetTable) -> Image:
         """The row with the key that an image has; empty where there is none, or no key in the image."""
-        known = _present(image)
-        if not table.key.is_declared or not set(table.key.columns) <= set(known):
+        if not table.key.is_declared or not set(table.key.columns) <= set(image):
             return {}
-        rows = self._writer.lock_rows(table, RowMatch({name: known[name] for name in table.key.columns}, {}))
+        rows = self._writer.lock_rows(table, RowMatch({name: image[name] for name in table.key.columns}, {}))
         return rows[0] if rows else {}
 
     def _match(self, before: Image, compared: Image, table: TargetTable, change: Change) -> RowMatch:
@@ -227,35 +230,28 @@ class RowPath:
             ROW_DIFFERS, f"{change.op} finds other values in column {columns}", where=_place(change), found=current
         )
 
-    def _check(self, change: Change, before: Image | None, *, with_references: bool) -> None:
+    def _check(self, change: Change, images: _Images, *, with_references: bool) -> None:
         table = self._catalog.tables[change.table]
         if change.op is not Op.DELETE:
-            self._check_new(change, table, with_references=with_references)
-        if not with_references or before is None:
+            broken = self._writer.is_unique_broken(table, images.after)
+            if broken is not None:
+                what = f"two rows break constraint {broken!r}"
+                raise ApplyError(UNIQUE_VIOLATED, what, where=_place(change), constraint=broken)
+        # A row of a snapshot is put in place as a first copy does it: parents may come with later changes.
+        if not with_references or change.op is Op.SNAPSHOT:
             return
+        for foreign_key in table.schema.foreign_keys:
+            if change.op is not Op.DELETE and _concerns(change, foreign_key.columns):
+                self._check_reference(foreign_key, images.after, change, is_child=True)
         for foreign_key in table.schema.referenced_by:
-            if _concerns(change, foreign_key.parent_columns):
-                self._check_reference(foreign_key, before, change, is_child=False)
-
-    def _check_new(self, change: Change, table: TargetTable, *, with_references: bool) -> None:
-        """Check the row that a change left."""
-        after = {**_present(change.before), **_present(change.after)}
-        foreign_keys = [fk for fk in table.schema.foreign_keys if with_references and _concerns(change, fk.columns)]
-        checked = {name for fk in foreign_keys for name in fk.columns}
-        checked |= {name for key in table.schema.all_uniques if key.is_deferrable for name in key.columns}
-        checked |= {name for rule in table.schema.exclusions if rule.is_deferrable for name in rule.columns}
-        if not checked <= set(after):
-            # The change tells of a part of the row only; the rest is as it stands here.
-            after = {**self._found(after, table), **after}
-        broken = self._writer.is_unique_broken(table, after)
-        if broken is not None:
-            what = f"two rows break constraint {broken!r}"
-            raise ApplyError(UNIQUE_VIOLATED, what, where=_place(change), constraint=broken)
-        for foreign_key in foreign_keys:
-            self._check_reference(foreign_key, after, change, is_child=True)
+            if change.before is not None and _concerns(change, foreign_key.parent_columns):
+                self._check_reference(foreign_key, images.before, change, is_child=False)
 
     def _check_reference(self, foreign_key: ForeignKey, image: Image, change: Change, *, is_child: bool) -> None:
         columns = foreign_key.columns if is_child else foreign_key.parent_columns
+        if not set(columns) <= set(image):
+            # The change does not tell its row's key, or the row was gone when it was looked for.
+            return
         values = [value for name in columns if (value := image.get(name)) is not None]
         if len(values) < len(columns):
             if is_child and foreign_key.is_match_full and values:
@@ -286,6 +282,20 @@ def _truncate_runs(changes: Iterable[Change]) -> Iterator[list[Change]]:
         yield run
 
 
+@dataclass(frozen=True)
+class _Images:
+    """A row before and after a change, as far as they are known; empty where there is none."""
+
+    before: Image
+    after: Image
+
+
+def _told(change: Change) -> _Images:
+    """The row before and after a change, as far as the change tells them."""
+    before = _present(change.before)
+    return _Images(before, {} if change.op is Op.DELETE else {**before, **_present(change.after)})
+
+
 def _present(image: Image | None) -> Image:
     return {} if image is None else image
 
@@ -314,15 +324,21 @@ def _concerns(change: Change, columns: tuple[str, ...]) -> bool:
     )
 
 
-def _hides_reference(change: Change, table: TargetTable) -> bool:
-    """Whether a change takes away, from rows that refer to it, a value that it does not tell."""
-    if change.op not in (Op.UPDATE, Op.DELETE, Op.SNAPSHOT):
-        return False
-    # What a snapshot says of a row leaves its key as it is.
-    told = set(table.key.columns) if change.op is Op.SNAPSHOT else set(_present(change.before))
-    return any(
-        not set(fk.parent_columns) <= told and _concerns(change, fk.parent_columns) for fk in table.schema.referenced_by
-    )
+def _referred(change: Change, table: TargetTable) -> set[str]:
+    """Columns that rows of other tables refer to, and that a change takes other values from."""
+    keys = (fk.parent_columns for fk in table.schema.referenced_by if _concerns(change, fk.parent_columns))
+    return {name for columns in keys for name in columns}
+
+
+def _checked(change: Change, table: TargetTable) -> set[str]:
+    """Columns whose new values are checked once all changes are in."""
+    if change.op is Op.SNAPSHOT:
+        keys = []
+    else:
+        keys = [fk.columns for fk in table.schema.foreign_keys if _concerns(change, fk.columns)]
+    keys += [unique.columns for unique in table.schema.all_uniques if unique.is_deferrable]
+    keys += [rule.columns for rule in table.schema.exclusions if rule.is_deferrable]
+    return {name for columns in keys for name in columns}
 
 
 def _place(change: Change) -> str:
