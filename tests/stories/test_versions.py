@@ -152,6 +152,7 @@ def test_an_upgraded_ledger_is_what_a_new_one_is_and_has_lost_nothing(lab: Lab, 
     assert [step.summary for step in plan.target.steps if step.summary.startswith("upgrade")] == [
         "upgrade the ledger to version 2: whose history is followed; what was truncated, adopted or repaired",
         "upgrade the ledger to version 3: operations are checked",
+        "upgrade the ledger to version 4: rows of snapshots that came among changes",
     ]
     assert rows(lab, known) == before
     assert lab.target.execute("SELECT name, epoch FROM penstock.process ORDER BY 1").fetchall() == [

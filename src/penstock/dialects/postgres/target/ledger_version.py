@@ -15,6 +15,7 @@ SCHEMA = "penstock"
 _ADDED = {
     2: "whose history is followed; what was truncated, adopted or repaired",
     3: "operations are checked",
+    4: "rows of snapshots that came among changes",
 }
 """What each version adds to the one before it; its SQL is sql/ledger/upgrade_<version>.sql."""
 
