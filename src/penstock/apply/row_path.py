@@ -181,16 +181,18 @@ class RowPath:
         if not table.key.is_declared:
             what = "without a key it cannot be told whether a row of a snapshot is there already"
             raise ApplyError(VALUE_MISSING, what, where=_place(change))
-        values = _writable(after, table)
         match = replace(self._match(after, {}, table, change), old={})
-        by_name = table.schema.by_name
-        # A key that is equal may still be written in another way, as 1.0 and 1.00.
-        others = {n: v for n, v in values.items() if n not in match.key or not by_name[n].is_exact}
-        count = self._writer.update(table, match, others)
-        if count > 1:
-            raise ApplyError(MORE_THAN_ONE_ROW, f"{change.op} matches {count} rows", where=_place(change))
-        if count == 0:
+        rows = self._writer.lock_rows(table, match)
+        if len(rows) > 1:
+            raise ApplyError(MORE_THAN_ONE_ROW, f"{change.op} matches several rows", where=_place(change))
+        values = _writable(after, table)
+        if not rows:
             self._writer.insert(table, values)
+            return
+        # What is as it should be is not written again.
+        different = {name: value for name, value in values.items() if rows[0][name] != value}
+        if different:
+            self._writer.update(table, match, different)
 
     def _found(self, image: Image, table: TargetTable) -> Image:
         """The row with the key that an image has; empty where there is none, or no key in the image."""

@@ -200,7 +200,7 @@ class ApplyServer:
 
     def _can_net(self, group: Group) -> NDArray[np.bool_]:
         rows = group.rows
-        is_row = _mask(pc.is_in(rows[c.OP], pa.array([Op.INSERT, Op.UPDATE, Op.DELETE])))
+        is_row = _mask(pc.is_in(rows[c.OP], pa.array([Op.INSERT, Op.UPDATE, Op.DELETE, Op.SNAPSHOT])))
         is_insert = _mask(pc.equal(rows[c.OP], Op.INSERT))
         can_net = np.zeros(len(rows), bool)
         for table, version, is_here in group.tables:

@@ -81,7 +81,7 @@ class SetPath:
         self._filled.clear()
 
     def apply(self, nets: Sequence[NetChange], *, with_references: bool) -> None:
-        """Write the net changes: all deletes, then all updates, then all inserts; then check.
+        """Write the net changes: all deletes, then all updates, then what is put in place, then inserts; then check.
 
         Raises:
             SpeculationError: Rows or references were not as expected.
@@ -96,6 +96,8 @@ class SetPath:
             statements.delete()
         for statements in staged:
             statements.update()
+        for statements in staged:
+            statements.put()
         for statements in staged:
             statements.insert()
         for statements in staged:
@@ -215,6 +217,16 @@ class SetPath:
             if filled.num_rows:
                 pacsv.write_csv(filled, pa.PythonFile(_CopyFile(copy), "w"), _CSV)
 
+    def execute(self, statement: str) -> None:
+        """Run a statement that may concern any number of rows."""
+        self._connection.execute(statement)
+
+    def count(self, rows: str) -> int:
+        """Count what is found FROM this."""
+        row = self._connection.execute(f"SELECT count(*) FROM {rows}").fetchone()
+        assert row is not None
+        return int(row[0])
+
     def expect(self, statement: str, count: int) -> None:
         """Run a statement that must concern exactly `count` rows."""
         found = self._connection.execute(statement).rowcount
@@ -244,47 +256,72 @@ class _NetStatements:
         self._table = net.table
         self._by_name = net.table.schema.by_name
         self._target = _only(net.table)
-        self._deleted: Staged | None = None
-        self._updated: Staged | None = None
-        self._inserted: Staged | None = None
+        self._deleted: list[Staged] = []
+        self._updated: list[Staged] = []
+        self._inserted: list[Staged] = []
+        self._put: list[Staged] = []
         self._probed: list[Staged] = []
 
     def delete(self) -> None:
-        if len(self._net.deletes):
-            rows = self._net.deletes
-            self._deleted = s = self._path.stage(self._table, "d", rows, NO_COLUMNS)
-            statement = f"DELETE FROM {self._target} t USING {s.name} s WHERE {self._matches(s)}"
-            self._path.expect(statement, s.count)
+        for n, rows in enumerate(self._net.deletes):
+            s = self._path.stage(self._table, f"d{n}", rows, NO_COLUMNS)
+            self._path.expect(f"DELETE FROM {self._target} t USING {s.name} s WHERE {self._matches(s)}", s.count)
+            self._deleted.append(s)
 
     def update(self) -> None:
-        if not len(self._net.updates_old):
-            return
-        old = self._net.updates_old
-        new = self._net.updates_new.select(self._writable(self._net.updates_new))
-        self._updated = s = self._path.stage(self._table, "u", old, new)
-        if s.new:
-            settings = ", ".join(f"{quote(name)} = {s.new_value(name)}" for name in s.new)
-            statement = f"UPDATE {self._target} t SET {settings} FROM {s.name} s WHERE {self._matches(s)}"
-        else:
-            statement = f"SELECT FROM {self._target} t, {s.name} s WHERE {self._matches(s)}"
-        self._path.expect(statement, s.count)
+        for n, rows in enumerate(self._net.updates):
+            s = self._path.stage(self._table, f"u{n}", rows.old, rows.new.select(self._writable(rows.new)))
+            if s.new:
+                settings = ", ".join(f"{quote(name)} = {s.new_value(name)}" for name in s.new)
+                statement = f"UPDATE {self._target} t SET {settings} FROM {s.name} s WHERE {self._matches(s)}"
+            else:
+                statement = f"SELECT FROM {self._target} t, {s.name} s WHERE {self._matches(s)}"
+            self._path.expect(statement, s.count)
+            self._updated.append(s)
 
     def insert(self) -> None:
-        rows = self._net.inserts.select(self._writable(self._net.inserts))
-        if not len(rows):
-            return
-        if self._can_copy(rows):
-            self._path.copy(_quoted(self._table), rows.column_names, rows)
-            return
-        self._inserted = self._path.stage(self._table, "i", NO_COLUMNS, rows)
-        self._path.insert_staged(self._inserted)
+        for n, whole in enumerate(self._net.inserts):
+            rows = whole.select(self._writable(whole))
+            if self._can_copy(rows):
+                self._path.copy(_quoted(self._table), rows.column_names, rows)
+                continue
+            s = self._path.stage(self._table, f"i{n}", NO_COLUMNS, rows)
+            self._path.insert_staged(s)
+            self._inserted.append(s)
+
+    def put(self) -> None:
+        """Rows that may be there already: what differs of them is set, and those that are missing are inserted."""
+        for n, whole in enumerate(self._net.puts):
+            s = self._path.stage(self._table, f"s{n}", NO_COLUMNS, whole.select(self._writable(whole)))
+            key = self._table.key
+            own = _all(
+                _same(f"t.{quote(n)}", key.equals[n], s.new_value(n), may_be_null=self._by_name[n].is_nullable)
+                for n in key.columns
+            )
+            # A key that is equal may still be written in another way, as 1.0 and 1.00.
+            others = [n for n in s.new if n not in key.columns or not self._by_name[n].is_exact]
+            there = self._path.count(f"{self._target} t, {s.name} s WHERE {own}")
+            if there and others:
+                settings = ", ".join(f"{quote(n)} = {s.new_value(n)}" for n in others)
+                same = _all(self._by_name[n].same_text_sql(f"t.{quote(n)}", s.new_value(n)) for n in others)
+                self._path.execute(
+                    f"UPDATE {self._target} t SET {settings} FROM {s.name} s WHERE {own} AND NOT ({same})"
+                )
+            if there < s.count:
+                names, values = ", ".join(map(quote, s.new)), ", ".join(s.new_value(n) for n in s.new)
+                self._path.expect(
+                    f"INSERT INTO {_quoted(self._table)} ({names}) OVERRIDING SYSTEM VALUE SELECT {values}"
+                    f" FROM {s.name} s WHERE NOT EXISTS (SELECT FROM {self._target} t WHERE {own})",
+                    s.count - there,
+                )
+            self._put.append(s)
 
     def check_uniques(self) -> None:
         """Deferrable unique keys: no two rows may hold a value that was just written."""
         for unique in self._table.schema.all_uniques:
             if not unique.is_deferrable:
                 continue
-            for s in self._written(unique.columns):
+            for s in (*self._written(unique.columns), *self._put):
                 values = self._values(s, unique.columns)
                 is_given = (
                     "true" if unique.nulls_are_equal else _all(f"v.{quote(n)} IS NOT NULL" for n in unique.columns)
@@ -387,20 +424,31 @@ class _NetStatements:
 
     def _written(self, columns: tuple[str, ...]) -> Iterator[Staged]:
         """Staged rows that give any of these columns a new value."""
-        if self._inserted is not None:
-            yield self._inserted
-        if self._updated is not None and set(columns) & set(self._updated.new):
-            yield self._updated
+        yield from self._inserted
+        for s in self._updated:
+            if set(columns) & set(s.new):
+                yield s
 
     def _removed(self, columns: tuple[str, ...]) -> Iterator[Staged]:
-        """Staged rows that take the old value of any of these columns away."""
-        if self._deleted is not None:
-            yield self._deleted
-        if self._updated is not None and set(columns) & set(self._updated.new):
-            yield self._updated
+        """Staged rows that take the old value of any of these columns away.
+
+        Raises:
+            SpeculationError: Only the rows at the target know it.
+        """
+        updated = (s for s in self._updated if set(columns) & set(s.new))
+        for s in (*self._deleted, *updated):
+            if not set(columns) <= set(s.old):
+                raise SpeculationError("what others refer to is not known")
+            yield s
 
     def _values(self, s: Staged, columns: tuple[str, ...]) -> str:
-        """A subquery of the distinct values that the staged rows have in these columns now."""
+        """A subquery of the distinct values that the staged rows have in these columns now.
+
+        Raises:
+            SpeculationError: Only the rows at the target know them.
+        """
+        if not set(columns) <= {*s.new, *s.old}:
+            raise SpeculationError("what a key looks at is not known")
         values = (s.new_value(name) if name in s.new else s.old_value(name) for name in columns)
         named = ", ".join(f"{value} AS {quote(name)}" for value, name in zip(values, columns, strict=True))
         return f"(SELECT DISTINCT {named} FROM {s.name} s)"
