@@ -7,7 +7,6 @@ of a snapshot instead: the row as it stands then.
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -22,6 +21,7 @@ from penstock.change import Op
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.sources.trigger_queue.queue import QueueReader
 from penstock.stream import Slice
+from penstock.values import decode_image, encode_image
 from tests.lab import Lab
 from tests.properties.test_any_plan import Farm, divergences, transactions
 
@@ -46,7 +46,7 @@ class CuttingReader:
             yield pa.RecordBatch.from_pylist([self._cut(row) for row in batch.to_pylist()], schema=batch.schema)
 
     def _cut(self, row: dict[str, Any]) -> dict[str, Any]:
-        before, after = (json.loads(row[name]) if row[name] is not None else None for name in (c.BEFORE, c.AFTER))
+        before, after = (decode_image(row[name]) if row[name] is not None else None for name in (c.BEFORE, c.AFTER))
         key = ["id"] if "id" in (before or after or ()) else None
         if key is None:
             # A table without a key, or a change of no row.
@@ -58,17 +58,17 @@ class CuttingReader:
                 return row | {c.OP: Op.SNAPSHOT.value}
             # What is left out is filled in by the target, which has no other default than NULL.
             told = {name: v for name, v in after.items() if v is not None or chance.random() < 0.5}
-            return row | {c.AFTER: json.dumps(told)}
+            return row | {c.AFTER: encode_image(told)}
         if after is not None:
             now = before | after
             if self._with_snapshots and now["id"] == before["id"] and chance.random() < 0.2:
-                return row | {c.OP: Op.SNAPSHOT.value, c.BEFORE: None, c.AFTER: json.dumps(now)}
+                return row | {c.OP: Op.SNAPSHOT.value, c.BEFORE: None, c.AFTER: encode_image(now)}
         share = chance.choice([0, 0, 0.5, 1])
         told = {name: value for name, value in before.items() if name in key or chance.random() < share}
         if after is not None and chance.random() < 0.5:
             # Nobody knows what has changed: all is told that is not known to be as it was.
             after = {name: value for name, value in now.items() if name not in told or told[name] != value}
-        return row | {c.BEFORE: json.dumps(told), c.AFTER: None if after is None else json.dumps(after)}
+        return row | {c.BEFORE: encode_image(told), c.AFTER: None if after is None else encode_image(after)}
 
 
 class PartialLab(Lab):

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from penstock import change as c
 from penstock.change import TableName
-from penstock.errors import OperatorError
+from penstock.errors import MalformedInputError, OperatorError
 from penstock.formats.debezium.decode import DataEvent, image_text
 from penstock.sources.debezium.log import RecordLog
 from penstock.sources.debezium.slice import EventSlice
@@ -24,11 +24,16 @@ _BATCH_CHANGES = 10_000
 
 
 class _Placed(NamedTuple):
-    """An event and its place in a slice; rows of snapshots come before the events of their transaction."""
+    """An event, or a row of a snapshot, and its place in a slice.
+
+    A row stands as it is until the next event of its partition. So it comes behind those events of its transaction that
+    lie before it there; and behind all of them, where none of them lies in its partition.
+    """
 
     txn: int
-    is_event: bool
+    is_behind: bool
     order: tuple[object, ...]
+    is_row: bool
     partition: int
     offset: int
     event: DataEvent
@@ -79,29 +84,32 @@ class EventReader:
         """Yield the events of the slice in a range of offsets, in the order of their offsets."""
         txn_of = {group: n for n, groups in enumerate(part.groups) for group in groups}
         rows = _Rows(part, partition)
+        # The place of the last event of each transaction so far.
+        last: dict[int, tuple[object, ...]] = {}
         for record in self._log.read(part.partitions[partition], first, end):
             event = self._decoder.event(record)
             if event is None:
                 continue
             assert record.offset is not None
             glance = event.glance
-            txn: int | None
             if glance.is_snapshot or glance.txn is None:
                 txn = rows.txn_at(record.offset)
-                if txn is not None:
-                    raise OperatorError(
-                        "a row of a snapshot came among changes: an incremental snapshot, or one that was made again,"
-                        " cannot be applied yet",
+                if txn is None:
+                    continue
+                if not glance.is_snapshot:
+                    raise MalformedInputError(
+                        "a change says nothing of its transaction",
                         where=record.where,
-                        do="begin with topics of a new connector, whose first snapshot has these rows",
+                        do="have the connector write its transaction topic (provide.transaction.metadata)",
                     )
-                order: tuple[object, ...] = ()
-            else:
-                txn = txn_of.get(glance.txn)
+                is_behind = not rows.has_events(txn)
+                yield _Placed(txn, is_behind, last.get(txn, ()), True, partition, record.offset, event)
+            elif glance.txn in txn_of:
+                txn = txn_of[glance.txn]
                 # What is missing of an order is made up by that of the records.
                 order = (glance.total_order,) if glance.total_order is not None else glance.source.position
-            if txn is not None:
-                yield _Placed(txn, not glance.is_snapshot, order, partition, record.offset, event)
+                last[txn] = max(last.get(txn, ()), order)
+                yield _Placed(txn, False, order, False, partition, record.offset, event)
 
     def _in_order(self, placed: Iterator[_Placed]) -> Iterator[_Placed]:
         """Leave out what a connector that was started again has repeated."""
@@ -135,7 +143,7 @@ class EventReader:
         """Yield the events of one transaction, of those with one place the first; count them."""
         last: _Placed | None = None
         for one in placed:
-            if last is not None and one.is_event and last.is_event and _same(one, last):
+            if last is not None and not one.is_row and not last.is_row and _same(one, last):
                 self._decoder.decoder.refuse_other(last.event.record, one.event.record)
                 continue
             seen[one.txn] += 1
@@ -144,7 +152,7 @@ class EventReader:
 
 
 def _place(one: _Placed) -> tuple[object, ...]:
-    return one[:5]
+    return one[:6]
 
 
 def _same(one: _Placed, other: _Placed) -> bool:
@@ -163,14 +171,22 @@ class _Rows:
     """Which transaction takes the rows of snapshots in a partition along."""
 
     def __init__(self, part: EventSlice, partition: int) -> None:
-        txns = np.repeat(np.arange(len(part)), part.row_counts)
+        txns = np.arange(len(part))
+        of_rows, of_runs = np.repeat(txns, part.row_counts), np.repeat(txns, part.run_counts)
         here = part.rows[:, 0] == partition
-        self._runs = sorted(
-            zip(part.rows[here, 1].tolist(), part.rows[here, 2].tolist(), txns[here].tolist(), strict=True)
-        )
+        # Three arrays that line up, one entry per run of rows, ascending.
+        order = np.argsort(part.rows[here, 1])
+        self._first, self._end = (part.rows[here, column][order] for column in (1, 2))
+        self._txn = of_rows[here][order]
+        self._with_events = frozenset(of_runs[part.runs[:, 0] == partition].tolist())
 
     def txn_at(self, offset: int) -> int | None:
-        return next((txn for first, end, txn in self._runs if first <= offset < end), None)
+        at = int(np.searchsorted(self._first, offset, side="right")) - 1
+        return int(self._txn[at]) if at >= 0 and offset < self._end[at] else None
+
+    def has_events(self, txn: int) -> bool:
+        """Whether events of a transaction lie in the partition, too."""
+        return txn in self._with_events
 
 
 def _ranges(part: EventSlice) -> Iterator[tuple[int, int, int]]:
