@@ -176,7 +176,11 @@ def test_a_row_of_a_snapshot_that_finds_no_room_can_be_tried_again(target: Targe
     assert target.failed() == [(100, UNIQUE_VIOLATED, 1, 1), (110, VALUE_MISSING, 1, 1)]
     target.connection.execute("UPDATE post SET a = 0 WHERE id = 2; ALTER TABLE loose ADD PRIMARY KEY (a)")
 
-    assert len(target.retry()) == 2
+    said: list[str] = []
 
+    assert len(target.retry(tell=said.append)) == 2
+
+    assert sorted(text.partition(":")[0] for text in said) == ["A1.1", "A1.2"]
+    assert all("1 change of 1 told nothing of an old row but its key" in text for text in said)
     assert target.one("SELECT site FROM post WHERE id = 3") == "x"
     assert target.rows("SELECT * FROM loose") == [(1, "x")]
