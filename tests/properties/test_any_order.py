@@ -1,8 +1,8 @@
 """Whatever the plan does not link may be applied in any order: no constraint notices, and the same rows are left.
 
 Histories of rows of a mail table and of notes that refer to them, by key and by a unique value, are legal in the order
-of their commits. The plan sees changes that tell only a part of their old rows; a small model of a database then
-applies the lanes in random interleavings.
+of their commits. The plan sees changes that tell only a part of their old rows, or rows of a snapshot in their place; a
+small model of a database then applies the lanes in random interleavings.
 """
 
 from __future__ import annotations
@@ -116,12 +116,14 @@ def done(world: World, deeds: list[Deed]) -> list[Lcr]:
 
 
 def less(change: Lcr, chance: random.Random) -> Lcr:
-    """A change that tells less of its old row, and may tell of what it left as it was."""
+    """A change that tells less of its old row, and may tell of what it left as it was; or the row as it stands then."""
+    now = {**(change.before or {}), **(change.after or {})}
+    if change.op != "delete" and now["id"] == (change.before or now)["id"] and chance.random() < 0.1:
+        return Lcr("snapshot", change.table, None, now)
     if change.before is None:
         return change
     told = {name: value for name, value in change.before.items() if name == "id" or chance.random() < 0.3}
     after = change.after
     if after is not None and chance.random() < 0.5:
-        now = {**change.before, **after}
         after = {name: value for name, value in now.items() if name not in told or told[name] != value}
     return Lcr(change.op, change.table, told, after)
