@@ -31,7 +31,7 @@ from penstock.dialects.postgres.errors import (
 from penstock.dialects.postgres.rows import PostgresRowsAside
 from penstock.dialects.postgres.source.as_of import digest_of_row
 from penstock.dialects.postgres.target.ledger_entries import CLOSE_CHUNK, OPEN_CHUNK
-from penstock.dialects.postgres.target.set_path import SetPath
+from penstock.dialects.postgres.target.set_path import MOST_STAGED_COLUMNS, SetPath
 from penstock.errors import OperatorError, PenstockError
 from penstock.schema import Column, Exclusion, ForeignKey, TableSchema, Unique
 from penstock.snapshot.chunk import Chunk
@@ -59,6 +59,8 @@ _PARAMETER = "\0"
 
 class PostgresSession:
     """Implements `apply.target.TargetSession`."""
+
+    most_net_columns = MOST_STAGED_COLUMNS
 
     def __init__(self, url: str, application_name: str) -> None:
         """Connect, and switch ordinary triggers off for this session.

@@ -28,6 +28,9 @@ from penstock.dialects.postgres.casts import (
 from penstock.dialects.postgres.connection import Connection, quote
 from penstock.schema import ForeignKey, Unique
 
+MOST_STAGED_COLUMNS = 800
+"""A staging table holds each column twice, and a table has at most 1,600."""
+
 _CSV = pacsv.WriteOptions(include_header=False)
 
 
