@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import SparkSession
 
 from penstock.beside import load, module_file
@@ -14,7 +16,10 @@ from penstock.dialects.postgres.source.access import PostgresSource
 from penstock.dialects.postgres.source.side import PostgresSourceSide
 from penstock.dialects.postgres.target.side import PostgresTargetSide
 from penstock.errors import ConfigError, PenstockError
+from penstock.formats.change_file import Encoding
+from penstock.pipeline.archive_place import ArchivePlace
 from penstock.pipeline.pipeline import Pipeline
+from penstock.pipeline.place import Place
 from penstock.pipeline.publication import Publication
 from penstock.pipeline.ruled import RuledDatabase, RuledStock
 from penstock.pipeline.sides import DatabaseSource, SourceSide, StockedSource, TargetSide
@@ -56,7 +61,7 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
         published = _database(config)
         if rules is not None:
             published = RuledDatabase(published, rules)
-        return Publication(config, published, _open_place(config.publish.path, "publish.path"), start_spark, rules)
+        return Publication(config, published, _published_to(config), start_spark, rules)
     assert config.apply is not None
     target = _open(_TARGETS[_kind(config, config.apply.connection)], config, config.apply.connection)
     place = config.capture.path
@@ -72,6 +77,68 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
         stock = open_stock(_open_place(place, "capture.path"))
         source = stock if rules is None else RuledStock(stock, rules)
     return Pipeline(config, source, target, start_spark, rules)
+
+
+def _published_to(config: PipelineConfig) -> Place:
+    """Where a pipeline publishes to."""
+    publish = config.publish
+    assert publish is not None
+    if publish.to == "kafka":
+        return _kafka(config)
+    assert publish.path is not None
+    storage = _open_place(publish.path, "publish.path")
+    return ArchivePlace(config.name, storage, Encoding(publish.form), max_age_s=publish.max_age_s)
+
+
+def _kafka(config: PipelineConfig) -> Place:
+    """Topics of a cluster.
+
+    Raises:
+        ConfigError: The libraries that write to them are not installed.
+    """
+    try:
+        from penstock.formats.debezium.columns import Connector, Modes
+        from penstock.formats.debezium.writer import EventSettings, JsonPacking
+        from penstock.outputs.kafka.publisher import Cluster
+        from penstock.pipeline.kafka_place import KafkaPlace
+    except ImportError as exc:
+        raise _not_installed("publish.to kafka", exc) from exc
+    publish = config.publish
+    assert publish is not None
+    assert publish.connection is not None
+    assert publish.debezium is not None
+    connection = config.connections[publish.connection]
+    assert isinstance(connection, KafkaConfig)
+    events = publish.debezium
+    settings = EventSettings(
+        prefix=events.prefix,
+        database=events.database or _database_name(config) or events.prefix,
+        modes=Modes(Connector(events.connector), decimals=events.decimals, intervals=events.intervals),
+        tombstones=events.tombstones_on_delete,
+        skipped=frozenset(events.skipped_operations),
+        with_transactions=events.transaction_metadata,
+        transactions=events.transaction_topic,
+        packing=JsonPacking(events.schemas),
+    )
+    cluster = Cluster(connection.client_settings, config.name, events.partitions, events.replication)
+    return KafkaPlace(cluster, settings)
+
+
+def _database_name(config: PipelineConfig) -> str | None:
+    """What the database that changes are captured from is called, as far as its url says it."""
+    assert config.capture.connection is not None
+    connection = config.connections[config.capture.connection]
+    assert isinstance(connection, ConnectionConfig)
+    try:
+        name = conninfo_to_dict(connection.url).get("dbname")
+    except psycopg.Error:
+        # Connecting says what is wrong with it.
+        return None
+    return None if name is None else str(name)
+
+
+def _not_installed(what: str, cause: ImportError) -> ConfigError:
+    return ConfigError(f"{what} needs {cause.name}, which is not installed", do="pip install 'penstock[kafka]'")
 
 
 def _events(config: PipelineConfig, target: TargetSide | None) -> StockedSource:
@@ -93,8 +160,7 @@ def _events(config: PipelineConfig, target: TargetSide | None) -> StockedSource:
         from penstock.sources.debezium.tables import Tables
         from penstock.sources.debezium.tracker import Layout
     except ImportError as exc:
-        what = f"capture.source debezium needs {exc.name}, which is not installed"
-        raise ConfigError(what, do="pip install 'penstock[kafka]'") from exc
+        raise _not_installed("capture.source debezium", exc) from exc
     capture = config.capture
     debezium = capture.debezium or DebeziumConfig()
     transactions = debezium.transaction_topic or f"{debezium.prefix}.transaction"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from penstock import change as c
@@ -21,13 +22,23 @@ from penstock.change import TableName
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres.target.ledger import PostgresLedger
 from penstock.formats.change_file import Encoding
+from penstock.formats.debezium.writer import EventSettings, JsonPacking
+from penstock.outputs.kafka.events import Events as PublishedEvents
+from penstock.outputs.kafka.publisher import Cluster
+from penstock.outputs.kafka.task import EventTask
 from penstock.outputs.publish.files import FileWriter, make_archive
 from penstock.pipeline.archive_ledger import ArchiveLedger
+from penstock.pipeline.kafka_ledger import KafkaLedger
+from penstock.pipeline.kafka_place import KafkaPlace
+from penstock.position import Anchor, Scn
+from penstock.schema import Column, Dictionary, TableSchema
 from penstock.storage import LocalStorage
+from penstock.stream import Slice
 from penstock.values import decode_image
 from tests.archives import read
 from tests.conftest import create_database, drop_database, numbers
 from tests.hand_made import Target
+from tests.kafka.broker import KafkaBroker
 
 TABLE = TableName("public", "entry")
 
@@ -56,6 +67,7 @@ class Place:
 
     server: EmbeddedPostgres
     folder: Path
+    broker: Callable[[], KafkaBroker]
 
 
 class Applied:
@@ -114,6 +126,57 @@ class Published:
         return [(str(image["at"]), image["body"]) for image in images]
 
 
+class Events:
+    """Topics of a Kafka cluster."""
+
+    def __init__(self, broker: KafkaBroker) -> None:
+        self.broker = broker
+        self.prefix = f"output{next(numbers)}"
+        self.cluster = Cluster({"bootstrap.servers": broker.address}, self.prefix)
+        self.settings = EventSettings(self.prefix, "db", packing=JsonPacking(with_schemas=False))
+        self.topic = self.settings.topic_of(TABLE)
+        KafkaPlace(self.cluster, self.settings).make("DBS1", [TABLE])
+
+    def ledger(self) -> Ledger:
+        return KafkaLedger(self.cluster, self.prefix, NoLock)
+
+    def write(self, ledger: Any, epoch: int, batch: pa.RecordBatch) -> None:
+        columns = (Column("at", "integer", "integer"), Column("body", "text", "text"))
+        events = PublishedEvents(self.settings, Dictionary([TableSchema(TABLE, columns)]))
+        task = EventTask(self.cluster, epoch, events)
+        ledger.took(task.publish(slice_of_batch(ledger.standing.position, batch), Given(batch), ledger.token))
+
+    def lose(self, ledger: Any) -> None:
+        """Nothing keeps a second run out."""
+
+    def rows(self) -> list[Row]:
+        # Records of open transactions are not waited for.
+        found = (record.payload["after"] for record in self.broker.read(self.topic))
+        return [(str(row["at"]), row["body"]) for row in found]
+
+
+@dataclass(frozen=True)
+class Given:
+    """A reader of what it was given."""
+
+    batch: pa.RecordBatch
+    leaves_out: bool = False
+
+    def open(self) -> None:
+        """Nothing is opened."""
+
+    def read(self, part: Slice, *, with_key: bool = True) -> Iterator[pa.RecordBatch]:
+        yield self.batch
+
+
+def slice_of_batch(after: Scn, batch: pa.RecordBatch) -> Slice:
+    """A slice of the transactions of a batch, behind which the source's log was cut."""
+    scns, counts = np.unique(batch.column(c.COMMIT_SCN).to_numpy(), return_counts=True)
+    end = Scn(int(scns[-1]))
+    zeros = np.zeros(len(scns), np.int64)
+    return Slice(after, end, scns, counts, zeros, zeros, cut=Anchor(end, f"m{end}"))
+
+
 Made = Callable[[Place], AbstractContextManager[Output]]
 
 
@@ -135,8 +198,14 @@ def files(encoding: Encoding) -> Made:
     return made
 
 
+@contextmanager
+def kafka(place: Place) -> Iterator[Output]:
+    yield Events(place.broker())
+
+
 OUTPUTS: Mapping[str, Made] = {
     "apply postgres": postgres,
     "publish files changes": files(Encoding.CHANGES),
     "publish files parquet": files(Encoding.PARQUET),
+    "publish kafka debezium-json": kafka,
 }

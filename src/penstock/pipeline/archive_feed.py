@@ -9,54 +9,43 @@ from collections.abc import Callable, Collection, Sequence
 
 from pyspark.sql import SparkSession
 
-from penstock.apply.lag import LagHistogram
 from penstock.apply.ledger import ProcessState
-from penstock.apply.process import TablesAddedError
 from penstock.apply.server import LaneResult
 from penstock.change import TableName
 from penstock.outputs.publish.files import FileWriter
 from penstock.pipeline.archive_ledger import ArchiveLedger
-from penstock.pipeline.feed import SliceBatch, SourceFeed
+from penstock.pipeline.feed import SliceBatch
+from penstock.pipeline.place import Following
+from penstock.pipeline.published_feed import PublishedFeed, published
 from penstock.position import Limit, Scn
 from penstock.spark.publishing import PublishJobs
-from penstock.stream import Slice, Source, SourceAccess, TableVersion
+from penstock.stream import Slice
 
 _ENOUGH = 100_000
 """A batch of so many changes is followed by the next one at once."""
 
 
-class ArchiveFeed(SourceFeed):
+class ArchiveFeed(PublishedFeed):
     """Writes slices to data files, and hands them to the ledger, which commits them."""
 
     def __init__(
         self,
         spark: SparkSession,
+        following: Following,
         *,
-        source: str,
-        access: SourceAccess,
-        open_source: Callable[[], Source],
-        follow_source: Callable[[], None],
-        is_meant: Callable[[TableName], bool],
         ledger: ArchiveLedger,
-        uncopied: Callable[[Sequence[TableVersion]], Sequence[TableName]],
         writer: Callable[[int], FileWriter],
         max_age_s: float,
     ) -> None:
         """Prepare; nothing is opened yet. See `SourceFeed` for the rest.
 
         Args:
-            source: The value of the column of that name.
-            access: How tasks reach the source; `open_source` is how this process does.
-            uncopied: The tables, of these versions, whose rows the archive lacks.
             writer: Makes, for an epoch, the writer that tasks of its run use.
             max_age_s: How long changes may wait for others that go into the same file.
         """
-        super().__init__(open_source, follow_source=follow_source, is_meant=is_meant, definitions=ledger)
+        super().__init__(following, definitions=ledger)
         self._spark = spark
-        self._source_name = source
-        self._access = access
         self._ledger = ledger
-        self._uncopied = uncopied
         self._writer = writer
         self._max_age_s = max_age_s
         self._gathers_until = -math.inf
@@ -94,20 +83,9 @@ class ArchiveFeed(SourceFeed):
         """Write the changes of a slice; they are published once the ledger has completed the batch."""
         self._refresh()
         self._ledger.take(self._jobs.run(part))
-        return [LaneResult(transactions=len(part), changes=part.total_changes, lag=_lag(part))]
+        return [published(part)]
 
     def _refresh(self) -> None:
         if self._take_up():
-            if self._uncopied(self._versions):
-                raise TablesAddedError("tables were made anew or renamed; they are copied first")
-            # Changes committed before a table was renamed are published under its earlier name.
-            ids = {v.id for v in self._versions if v.table.name in self._known or v.root in self._known}
-            names = {v.table.name for v in self._versions if v.id in ids}
-            reader = self._access.reader(self._source_name, self._versions, follows=self._known | names)
+            reader = self._reader()
             self._jobs.share(reader, self._writer(self._ledger.epoch))
-
-
-def _lag(part: Slice) -> LagHistogram:
-    lag = LagHistogram()
-    lag.add(time.time_ns() // 1_000 - part.committed_at_us)
-    return lag

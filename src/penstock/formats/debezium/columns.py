@@ -264,7 +264,7 @@ def _jsonable(value: dict[str, Any]) -> dict[str, Any]:
 def _unscaled(text: str) -> tuple[int, int]:
     """Digits without their point, and how many of them stand behind it."""
     if text in ("NaN", "Infinity", "-Infinity"):
-        raise UnfitError("is no number (NaN or an infinity); publish.decimals: string can write it")
+        raise UnfitError("is no number (NaN or an infinity); publish.debezium.decimals: string can write it")
     whole, _, fraction = text.partition(".")
     return int(whole + fraction), len(fraction)
 

@@ -101,6 +101,7 @@ class EventSettings:
         tombstones: A delete is followed by a record without a value, for compaction.
         skipped: Operations that are left out: letters of `c`, `u`, `d`, `t`.
         with_transactions: Events say which transaction they are of, and the transaction topic tells its BEGIN and END.
+        transactions: What that topic is called; None is the connector's own name for it.
     """
 
     prefix: str
@@ -109,6 +110,7 @@ class EventSettings:
     tombstones: bool = True
     skipped: frozenset[str] = frozenset()
     with_transactions: bool = True
+    transactions: str | None = None
     version: str = FORMAT_VERSION
     packing: Packing = field(default_factory=JsonPacking)
 
@@ -133,14 +135,14 @@ class EventSettings:
             raise OperatorError(
                 f"the topic's name would have {len(topic)} characters, and Kafka allows {_LONGEST_TOPIC}",
                 where=f"table {table}",
-                do="give publish.prefix a shorter text, or the table another name by a rule",
+                do="give publish.debezium.prefix a shorter text, or the table another name by a rule",
             )
         return topic
 
     @property
     def transaction_topic(self) -> str:
         """The topic of BEGIN and END."""
-        return _ODD.sub("_", f"{self.prefix}.transaction")
+        return self.transactions or _ODD.sub("_", f"{self.prefix}.transaction")
 
 
 def refuse_shared_topics(settings: EventSettings, tables: Sequence[TableName]) -> None:

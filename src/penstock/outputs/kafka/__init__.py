@@ -1,0 +1,1 @@
+"""Changes published to Kafka, each source transaction whole, exactly once."""
