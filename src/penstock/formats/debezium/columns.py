@@ -132,6 +132,9 @@ def _type_of(base: str, full: str, modes: Modes) -> FieldType:
             return _text("io.debezium.data.Xml", modes)
         case "tsvector":
             return _text("io.debezium.data.Tsvector", modes)
+        case "character" if numbers:
+            # Padded with blanks, which canonical text leaves out.
+            return replace(_plain("string", None, lambda text: text.ljust(numbers[0])), absent=modes.placeholder)
         case "point":
             return FieldType(_POINT, _point, lambda text: _jsonable(_point(text)))
         case _:
