@@ -222,8 +222,9 @@ def test_debeziums_own_sink_makes_the_same_table(
         shop.publish()
         sink.wait_until(lambda: len(texts(target, "customers")[0]) == 50)
         shop.execute("UPDATE customers SET balance = balance * 2, at = NULL WHERE id < 20")
-        shop.execute("UPDATE customers SET id = id + 1000 WHERE id = 50; DELETE FROM customers WHERE id = 49")
-        shop.execute("INSERT INTO customers VALUES (60, E'\\U0001F600 \"\\\\', NULL, 'infinity')")
+        shop.execute("DELETE FROM orders WHERE customer > 48; DELETE FROM customers WHERE id = 49")
+        shop.execute("UPDATE customers SET id = id + 1000 WHERE id = 50")
+        shop.execute("INSERT INTO customers VALUES (60, E'\\U0001F600 \"\\\\', NULL, NULL)")
         shop.execute("DELETE FROM customers WHERE id = 60")
 
         shop.publish()
