@@ -94,13 +94,15 @@ def test_a_path_that_says_where_it_is_stays_as_it_is(path: str, tmp_path: Path) 
         ("path: archive", 'path: "a\\0b"', "16: publish.path: the path of a folder holds a zero byte"),
         ("path: archive", "path: ~nobody_here/a", "16: publish.path: the path of a folder begins with the home of"),
         ("to: files", "to: pulsar", "15: publish.to: must be 'files' or 'kafka', not 'pulsar'"),
-        ("  path: archive", "  path: a\n  connection: target", "17: publish.connection: change files are written to"),
+        ("  path: archive", "  path: a\n  connection: target", "17: publish.connection: files are written to"),
         (
             "  path: archive",
             "  path: a\n  format: csv",
-            "17: publish.format: must be 'changes' or 'parquet', not 'csv'",
+            "17: publish.format: must be 'changes', 'parquet' or 'debezium-json', not 'csv'",
         ),
         ("  path: archive\n", "", "14: publish.path: is missing"),
+        ("  path: archive", "  path: a\n  format: debezium-json", "14: publish.debezium: is missing"),
+        ("  path: archive", "  path: a\n  debezium: {prefix: a}", "17: publish.debezium: change files are no"),
     ],
 )
 def test_a_fault_of_publishing_is_told_with_its_line(old: str, new: str, fault: str) -> None:

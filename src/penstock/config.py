@@ -251,24 +251,28 @@ class PublishConfig(_Part):
         json_schema_extra={
             "if": {"properties": {"to": {"const": "kafka"}}},
             "then": {"required": ["connection", "debezium"]},
-            "else": {"required": ["path"]},
+            "else": {
+                "required": ["path"],
+                "if": {"properties": {"format": {"const": "debezium-json"}}, "required": ["format"]},
+                "then": {"required": ["debezium"]},
+            },
         }
     )
 
     to: Literal["files", "kafka"] = Field(
-        description="files: an archive of change files, which any tool can read; kafka: topics, as change events"
+        description="files: a folder of files, which any tool can read; kafka: topics, as change events"
     )
     path: str | None = Field(
         default=None,
-        description="files: folder of the archive, which may be below that of this file, or an url of an object store",
+        description="files: the folder, which may be below that of this file, or an url of an object store",
     )
     connection: str | None = Field(default=None, description="kafka: name of the connection to the cluster")
     format: Literal["changes", "parquet", "debezium-json"] | None = Field(
         default=None,
-        description="files: changes (JSON lines, compressed), which is the default, or parquet; kafka: debezium-json,"
-        " which is the default",
+        description="files: changes (JSON lines, compressed), which is the default, parquet, or debezium-json; kafka:"
+        " debezium-json, which is the default",
     )
-    debezium: PublishedEventsConfig | None = Field(default=None, description="kafka: how changes are told as events")
+    debezium: PublishedEventsConfig | None = Field(default=None, description="How changes are told as change events")
     max_age_s: float = Field(
         default=10,
         ge=0,

@@ -66,12 +66,9 @@ _SECRET_SETTING = re.compile(r"password|secret|user\.info|\.pem$", re.IGNORECASE
 
 _PLACES: Mapping[str, tuple[Sequence[str], Sequence[str], Mapping[str, str]]] = {
     "files": (
-        ("changes", "parquet"),
+        ("changes", "parquet", "debezium-json"),
         ("path",),
-        {
-            "connection": "change files are written to publish.path, through no connection",
-            "debezium": "change files are no change events; publish.to kafka publishes those",
-        },
+        {"connection": "files are written to publish.path, through no connection"},
     ),
     "kafka": (
         ("debezium-json",),
@@ -403,10 +400,18 @@ class _Document:
             if publish.get(name) is None
         ]
         form = publish.get("format")
+        tells_events = str(form).startswith("debezium")
+        if to == "files" and tells_events and publish.get("debezium") is None:
+            faults.append(_Fault(self._line(("publish",)), "publish.debezium: is missing"))
+        if to == "files" and not tells_events and publish.get("debezium") is not None:
+            path = ("publish", "debezium")
+            what = f"{dotted(path)}: change files are no change events; publish.format debezium-json writes those"
+            faults.append(_Fault(self._line(path), what))
         if isinstance(form, str) and form not in formats:
             path = ("publish", "format")
             self.told.add(path)
-            what = f"must be {' or '.join(map(repr, formats))}{f', not {form!r}' if _may_be_shown(form) else ''}"
+            named = " or ".join(filter(None, [", ".join(map(repr, formats[:-1])), repr(formats[-1])]))
+            what = f"must be {named}{f', not {form!r}' if _may_be_shown(form) else ''}"
             faults.append(_Fault(self._line(path), f"{dotted(path)}: {what}"))
         return faults
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from penstock.beside import load, module_file
 from penstock.change import TableName
-from penstock.config import CaptureConfig, ConnectionConfig, DebeziumConfig, KafkaConfig, PipelineConfig
+from penstock.config import CaptureConfig, ConnectionConfig, DebeziumConfig, KafkaConfig, PipelineConfig, PublishConfig
 from penstock.dialects.postgres.source.access import PostgresSource
 from penstock.dialects.postgres.source.side import PostgresSourceSide
 from penstock.dialects.postgres.target.side import PostgresTargetSide
@@ -83,33 +83,30 @@ def _published_to(config: PipelineConfig) -> Place:
     """Where a pipeline publishes to."""
     publish = config.publish
     assert publish is not None
-    if publish.to == "kafka":
-        return _kafka(config)
+    if publish.form.startswith("debezium"):
+        return _published_events(config, publish)
     assert publish.path is not None
     storage = _open_place(publish.path, "publish.path")
     return ArchivePlace(config.name, storage, Encoding(publish.form), max_age_s=publish.max_age_s)
 
 
-def _kafka(config: PipelineConfig) -> Place:
-    """Topics of a cluster.
+def _published_events(config: PipelineConfig, publish: PublishConfig) -> Place:
+    """Topics of a cluster, or a folder of files, with change events.
 
     Raises:
-        ConfigError: The libraries that write to them are not installed.
+        ConfigError: The libraries that write them are not installed.
     """
     try:
         from penstock.formats.debezium.columns import Connector, Modes
         from penstock.formats.debezium.writer import EventSettings, JsonPacking
-        from penstock.outputs.kafka.publisher import Cluster
+        from penstock.outputs.events.files import Folder
+        from penstock.outputs.events.kafka import Cluster
+        from penstock.pipeline.event_files_place import EventFilesPlace
         from penstock.pipeline.kafka_place import KafkaPlace
     except ImportError as exc:
-        raise _not_installed("publish.to kafka", exc) from exc
-    publish = config.publish
-    assert publish is not None
-    assert publish.connection is not None
-    assert publish.debezium is not None
-    connection = config.connections[publish.connection]
-    assert isinstance(connection, KafkaConfig)
+        raise _not_installed(f"publish.format {publish.form}", exc) from exc
     events = publish.debezium
+    assert events is not None
     settings = EventSettings(
         prefix=events.prefix,
         database=events.database or _database_name(config) or events.prefix,
@@ -120,8 +117,13 @@ def _kafka(config: PipelineConfig) -> Place:
         transactions=events.transaction_topic,
         packing=JsonPacking(events.schemas),
     )
-    cluster = Cluster(connection.client_settings, config.name, events.partitions, events.replication)
-    return KafkaPlace(cluster, settings)
+    if publish.path is not None:
+        folder = Folder(_open_place(publish.path, "publish.path"), config.name)
+        return EventFilesPlace(folder, settings, max_age_s=publish.max_age_s)
+    assert publish.connection is not None
+    connection = config.connections[publish.connection]
+    assert isinstance(connection, KafkaConfig)
+    return KafkaPlace(Cluster(connection.client_settings, config.name, events.partitions, events.replication), settings)
 
 
 def _database_name(config: PipelineConfig) -> str | None:

@@ -5,7 +5,8 @@ To have another one tested, add it there. What an output holds is told as the ro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +24,15 @@ from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres.target.ledger import PostgresLedger
 from penstock.formats.change_file import Encoding
 from penstock.formats.debezium.writer import EventSettings, JsonPacking
-from penstock.outputs.kafka.events import Events as PublishedEvents
-from penstock.outputs.kafka.publisher import Cluster
-from penstock.outputs.kafka.task import EventTask
+from penstock.outputs.events.events import Events as PublishedEvents
+from penstock.outputs.events.files import Folder
+from penstock.outputs.events.kafka import Cluster
+from penstock.outputs.events.publisher import EventLog
+from penstock.outputs.events.task import EventTask
 from penstock.outputs.publish.files import FileWriter, make_archive
 from penstock.pipeline.archive_ledger import ArchiveLedger
-from penstock.pipeline.kafka_ledger import KafkaLedger
+from penstock.pipeline.event_files_place import EventFilesPlace
+from penstock.pipeline.event_ledger import EventLedger
 from penstock.pipeline.kafka_place import KafkaPlace
 from penstock.position import Anchor, Scn
 from penstock.schema import Column, Dictionary, TableSchema
@@ -127,31 +131,27 @@ class Published:
 
 
 class Events:
-    """Topics of a Kafka cluster."""
+    """Change events, in topics or in files."""
 
-    def __init__(self, broker: KafkaBroker) -> None:
-        self.broker = broker
-        self.prefix = f"output{next(numbers)}"
-        self.cluster = Cluster({"bootstrap.servers": broker.address}, self.prefix)
-        self.settings = EventSettings(self.prefix, "db", packing=JsonPacking(with_schemas=False))
-        self.topic = self.settings.topic_of(TABLE)
-        KafkaPlace(self.cluster, self.settings).make("DBS1", [TABLE])
+    def __init__(self, log: EventLog, read: Callable[[str], Iterable[Any]]) -> None:
+        self.log = log
+        self.settings = EventSettings("shop", "db", packing=JsonPacking(with_schemas=False))
+        self._read = read
 
     def ledger(self) -> Ledger:
-        return KafkaLedger(self.cluster, self.prefix, NoLock)
+        return EventLedger(self.log, "shop", NoLock)
 
     def write(self, ledger: Any, epoch: int, batch: pa.RecordBatch) -> None:
         columns = (Column("at", "integer", "integer"), Column("body", "text", "text"))
         events = PublishedEvents(self.settings, Dictionary([TableSchema(TABLE, columns)]))
-        task = EventTask(self.cluster, epoch, events)
+        task = EventTask(self.log, epoch, events)
         ledger.took(task.publish(slice_of_batch(ledger.standing.position, batch), Given(batch), ledger.token))
 
     def lose(self, ledger: Any) -> None:
         """Nothing keeps a second run out."""
 
     def rows(self) -> list[Row]:
-        # Records of open transactions are not waited for.
-        found = (record.payload["after"] for record in self.broker.read(self.topic))
+        found = (event["after"] for event in self._read(self.settings.topic_of(TABLE)))
         return [(str(row["at"]), row["body"]) for row in found]
 
 
@@ -200,12 +200,33 @@ def files(encoding: Encoding) -> Made:
 
 @contextmanager
 def kafka(place: Place) -> Iterator[Output]:
-    yield Events(place.broker())
+    broker = place.broker()
+    cluster = Cluster({"bootstrap.servers": broker.address}, f"output{next(numbers)}")
+    prefixed = EventSettings(cluster.pipeline, "db", packing=JsonPacking(with_schemas=False))
+    made = Events(cluster, lambda topic: (record.payload for record in broker.read(topic)))
+    made.settings = prefixed
+    KafkaPlace(cluster, prefixed).make("DBS1", [TABLE])
+    yield made
+
+
+@contextmanager
+def event_files(place: Place) -> Iterator[Output]:
+    folder = Folder(LocalStorage(place.folder), "shop")
+
+    def read(topic: str) -> Iterator[Any]:
+        for file in sorted(place.folder.glob("*.jsonl")):
+            lines = map(json.loads, file.read_text().splitlines())
+            yield from (line["value"] for line in lines if line["topic"] == topic)
+
+    made = Events(folder, read)
+    EventFilesPlace(folder, made.settings, max_age_s=0).make("DBS1", [TABLE])
+    yield made
 
 
 OUTPUTS: Mapping[str, Made] = {
     "apply postgres": postgres,
     "publish files changes": files(Encoding.CHANGES),
     "publish files parquet": files(Encoding.PARQUET),
+    "publish files debezium-json": event_files,
     "publish kafka debezium-json": kafka,
 }

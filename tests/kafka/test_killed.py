@@ -20,10 +20,11 @@ import pytest
 from penstock.change import TableName
 from penstock.errors import FencedError, PenstockError, RetryableError
 from penstock.formats.debezium.writer import EventSettings, JsonPacking
-from penstock.outputs.kafka import publisher, task
-from penstock.outputs.kafka.events import Events
-from penstock.outputs.kafka.publisher import Cluster, Publisher, Transaction, begin_run, make_position
-from penstock.outputs.kafka.task import EventTask
+from penstock.outputs.events import task
+from penstock.outputs.events.events import Events
+from penstock.outputs.events.kafka import Cluster, KafkaPublisher, KafkaTransaction
+from penstock.outputs.events.publisher import begin_run, make_position
+from penstock.outputs.events.task import EventTask
 from penstock.position import Anchor, Scn
 from penstock.schema import Column, Dictionary, TableSchema
 from penstock.stream import Slice
@@ -84,7 +85,7 @@ def make(cluster: Cluster) -> None:
 
 def publish_on(cluster: Cluster) -> None:
     """Go on where the position topic says, as a run does, with a few transactions to a Kafka transaction."""
-    task._TRANSACTION_CHANGES = 40
+    task._AT_ONCE_CHANGES = 40
     began = begin_run(cluster, "shop")
     standing, token = began.standing, began.token
     events = task_of(cluster, standing.epoch)
@@ -115,28 +116,27 @@ def dying(do: Callable[..., Any], turn: int, *, before: bool) -> Callable[..., A
     return called
 
 
-def flushed_first(commit: Callable[[Publisher], None]) -> Callable[[Publisher], None]:
-    def flushing(self: Publisher) -> None:
+def flushed_first(commit: Callable[[KafkaPublisher], None]) -> Callable[[KafkaPublisher], None]:
+    def flushing(self: KafkaPublisher) -> None:
         self._client.flush(10)
         commit(self)
 
     return flushing
 
 
+def die_at(kind: type, name: str, turn: int, *, before: bool) -> Callable[[], None]:
+    return lambda: setattr(kind, name, dying(getattr(kind, name), turn, before=before))
+
+
 POINTS: dict[str, Callable[[], None]] = {
-    "before the first event": lambda: setattr(Transaction, "send", dying(Transaction.send, 2, before=True)),
-    "between two events": lambda: setattr(Transaction, "_produce", dying(Transaction._produce, 77, before=True)),
-    "before the position": lambda: setattr(
-        Transaction, "send_entries", dying(Transaction.send_entries, 4, before=True)
-    ),
+    "before the first event": die_at(KafkaTransaction, "send", 2, before=True),
+    "between two events": die_at(KafkaTransaction, "_produce", 77, before=True),
+    "before the position": die_at(KafkaTransaction, "send_entries", 4, before=True),
     "with all on the brokers, before the commit": lambda: setattr(
-        Publisher, "_commit", flushed_first(dying(Publisher._commit, 4, before=True))
+        KafkaPublisher, "_commit", flushed_first(dying(KafkaPublisher._commit, 4, before=True))
     ),
-    "after the commit": lambda: setattr(Publisher, "_commit", dying(Publisher._commit, 4, before=False)),
-    "in a new run, before it is counted": lambda: setattr(
-        publisher, "begin_run", dying(publisher.begin_run, 1, before=True)
-    ),
-    "once the producer was replaced": lambda: setattr(Cluster, "standing", dying(Cluster.standing, 3, before=False)),
+    "after the commit": die_at(KafkaPublisher, "_commit", 4, before=False),
+    "once the producer was replaced": die_at(Cluster, "standing", 3, before=False),
 }
 
 
@@ -200,7 +200,7 @@ def test_a_run_that_was_replaced_is_refused_whatever_it_was_at(kafka: KafkaBroke
     events = task_of(cluster, zombie.standing.epoch)
     done = events.publish(slice_behind(0, 20), Made(), zombie.token)
     part = slice_behind(20, 40)
-    opened = EventTask._kept[cluster.transactional_id]
+    opened = EventTask._kept[cluster.where]
 
     def sleep_in_the_middle() -> None:
         with opened.transaction() as transaction:
@@ -237,5 +237,4 @@ def test_what_was_published_by_another_source_is_refused(cluster: Cluster) -> No
 if __name__ == "__main__":
     if sys.argv[3:]:
         POINTS[sys.argv[3]]()
-    begin_run = publisher.begin_run
     publish_on(cluster_of(sys.argv[1], sys.argv[2]))

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from pyspark import Broadcast
 from pyspark.sql import SparkSession
 
-from penstock.outputs.kafka.task import CopyWork, EventTask, Published
+from penstock.outputs.events.task import CopyWork, EventTask, Published
 from penstock.snapshot.task import ReaderAccess
 from penstock.spark.job import at_workers, broadcast, for_each
 from penstock.stream import Reader, Slice

@@ -1,4 +1,4 @@
-"""The two tasks of publishing to Kafka: the changes of a slice, and chunks of a first copy."""
+"""The two tasks of publishing events: the changes of a slice, and chunks of a first copy."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pyarrow as pa
 from penstock.change import TableName
 from penstock.errors import FencedError, RetryableError
 from penstock.formats.debezium.source_block import STREAMING, Place
-from penstock.outputs.kafka.events import Events
-from penstock.outputs.kafka.publisher import Cluster, Publisher
-from penstock.outputs.kafka.standing import OpenCopy, Standing
+from penstock.outputs.events.events import Events
+from penstock.outputs.events.publisher import EventLog, Publisher, open_for_run
+from penstock.outputs.events.standing import OpenCopy, Standing
 from penstock.outputs.reading import in_commit_order, read_rows
 from penstock.position import Limit
 from penstock.schema import TableSchema
@@ -23,9 +23,9 @@ from penstock.snapshot.chunk import CopySource
 from penstock.snapshot.task import ChunkReader, ReaderAccess
 from penstock.stream import Reader, Slice
 
-_TRANSACTION_CHANGES = 20_000
-_TRANSACTION_BYTES = 16 * 1024 * 1024
-"""A Kafka transaction ends with the source transaction that reaches one of these."""
+_AT_ONCE_CHANGES = 20_000
+_AT_ONCE_BYTES = 16 * 1024 * 1024
+"""What is published at once ends with the source transaction that reaches one of these."""
 
 _EVERYTHING = Limit(1 << 62, 1 << 62, 1 << 62, 1 << 62, 1 << 62)
 
@@ -47,21 +47,21 @@ class Published:
 class EventTask:
     """Publishes for one run; travels to tasks. A worker keeps its publisher as long as no other one was opened."""
 
-    cluster: Cluster
+    log: EventLog
     epoch: int
     events: Events
 
     _kept: ClassVar[dict[str, Publisher]] = {}
 
     def publish(self, part: Slice, reader: Reader, token: str) -> Published:
-        """Publish the transactions of a slice that were not published yet, a Kafka transaction for some of them each.
+        """Publish the transactions of a slice that were not published yet, some of them at once.
 
         Args:
             token: Of the publisher that is known to be the only one; another one is opened where it is not here.
 
         Raises:
             FencedError: Another run has begun.
-            RetryableError: Another task or run has taken over, or the brokers or the source are out of reach.
+            RetryableError: Another task or run has taken over, or the place or the source is out of reach.
             OperatorError: A change cannot be told as an event.
         """
         publisher = self._publisher(token, is_large=part.is_large)
@@ -72,7 +72,7 @@ class EventTask:
                 transaction.stand(standing, standing.position_entry)
         elif rest is not None:
             is_large = part.is_large
-            windows = [rest] if is_large else rest.windows(repeat(_TRANSACTION_CHANGES), _TRANSACTION_BYTES)
+            windows = [rest] if is_large else rest.windows(repeat(_AT_ONCE_CHANGES), _AT_ONCE_BYTES)
             for window in windows:
                 batches = reader.read(window)
                 with publisher.transaction() as transaction:
@@ -95,7 +95,7 @@ class EventTask:
     def _copy(self, piece: CopyWork, publisher: Publisher, reader: ChunkReader) -> None:
         copy = publisher.standing.copies.get(piece.copy)
         if copy is None:
-            raise FencedError("another run has finished the copy", where=self.cluster.where)
+            raise FencedError("another run has finished the copy", where=self.log.where)
         todo = {number: chunk for number, chunk in copy.todo.items() if number in piece.numbers}
         if not todo:
             return
@@ -113,17 +113,17 @@ class EventTask:
 
     def _publisher(self, token: str, *, is_large: bool = False) -> Publisher:
         """The publisher with a token if this process has it; otherwise a new one."""
-        kept = self._kept.pop(self.cluster.transactional_id, None)
+        kept = self._kept.pop(self.log.where, None)
         if kept is not None and kept.token == token and not is_large:
             return kept
         if kept is not None:
             kept.close()
-        return Publisher.of_run(self.cluster, self.epoch, is_large=is_large)
+        return open_for_run(self.log, self.epoch, is_large=is_large)
 
     def _done(self, publisher: Publisher, *, keep: bool) -> Published:
         # Kept only now: one that has failed is of no use.
         if keep:
-            self._kept[self.cluster.transactional_id] = publisher
+            self._kept[self.log.where] = publisher
         else:
             publisher.close()
         return Published(publisher.standing, publisher.token)

@@ -1,9 +1,11 @@
-"""Where a pipeline that publishes to Kafka stands, as the records of its position topic tell it.
+"""Where a pipeline that publishes events stands, as a list of entries: keys and values.
 
-The topic has one partition and is compacted: of each key the last record counts, and a null value forgets the key.
-Whoever publishes writes the records that change in the Kafka transaction that holds the events, so that either both
-are there or none. Keys: `pipeline`, `run`, `origin`, `position`; `copied SCHEMA.TABLE` for each table whose rows were
-published; `copy ID` and `chunk ID N` while they are being published.
+In Kafka they are the records of the position topic, which has one partition and is compacted: of each key the last
+record counts, and a null value forgets the key. Those that change are written in the Kafka transaction that holds the
+events, so that either both are there or none. In files all of them are in the last line of each.
+
+Keys: `pipeline`, `run`, `origin`, `position`; `copied SCHEMA.TABLE` for each table whose rows were published; `copy ID`
+and `chunk ID N` while they are being published.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ FORMAT = 1
 
 
 class Entry(NamedTuple):
-    """One record of the position topic; None forgets the key."""
+    """One thing that is kept; None forgets the key."""
 
     key: str
     value: Mapping[str, Any] | None
@@ -188,6 +190,14 @@ class Standing:
         at = self.anchor if anchor is None else anchor
         return replace(self, position=position, anchor=at, written_at=datetime.now(UTC))
 
+    def entries(self) -> list[Entry]:
+        """All that is kept."""
+        made = [self.header_entry, self.run_entry, *([self.origin_entry] if self.origin is not None else [])]
+        made += [self.position_entry, *(table.entry for table in self.tables.values())]
+        for copy in self.copies.values():
+            made += copy.begun()
+        return made
+
     @property
     def header_entry(self) -> Entry:
         """What the topic is, as it is kept."""
@@ -237,7 +247,7 @@ def standing_of(records: Iterable[tuple[bytes | None, bytes | None]], *, where: 
         raise MalformedInputError(
             "a record is not one that says where a pipeline stands",
             where=where,
-            do="let nothing else write to this topic",
+            do="let nothing else write there",
         ) from exc
 
 

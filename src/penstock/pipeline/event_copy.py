@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 from penstock.change import TableName
 from penstock.errors import OperatorError
 from penstock.formats.debezium.writer import EventSettings
-from penstock.outputs.kafka.events import Events
-from penstock.outputs.kafka.publisher import Cluster
-from penstock.outputs.kafka.standing import OpenCopy
-from penstock.outputs.kafka.task import CopyWork, EventTask
-from penstock.pipeline.kafka_ledger import KafkaLedger
+from penstock.outputs.events.events import Events
+from penstock.outputs.events.publisher import EventLog
+from penstock.outputs.events.standing import OpenCopy
+from penstock.outputs.events.task import CopyWork, EventTask
+from penstock.pipeline.event_ledger import EventLedger
 from penstock.pipeline.place import Copying
 from penstock.snapshot.chunk import Chunk, CopySource, bundles
 from penstock.snapshot.instantiate import CopyListener
@@ -26,16 +26,16 @@ _AT_ONCE = 8
 """So many pieces of a copy go into one job; between jobs a run can be stopped."""
 
 
-class KafkaCopy:
+class EventCopy:
     """Publishes the rows of tables. What was published cannot be taken back, so a copy that was cut short goes on."""
 
     def __init__(
-        self, spark: SparkSession, ledger: KafkaLedger, cluster: Cluster, settings: EventSettings, copying: Copying
+        self, spark: SparkSession, ledger: EventLedger, log: EventLog, settings: EventSettings, copying: Copying
     ) -> None:
         """Publish as `settings` say."""
         self._spark = spark
         self._ledger = ledger
-        self._cluster = cluster
+        self._log = log
         self._settings = settings
         self._copying = copying
 
@@ -89,7 +89,7 @@ class KafkaCopy:
                 raise OperatorError(
                     f"the first copy of table {name} was cut short and cannot be finished: the table was altered or"
                     " emptied since, and some of its rows were published",
-                    where=self._cluster.label,
+                    where=self._log.label,
                     do=begin_anew,
                 )
             left_out.add(name)
@@ -108,7 +108,7 @@ class KafkaCopy:
             CopyWork(copy.id, [numbers[c.table, c.number] for c in bundle], source, self._copying.tables)
             for bundle in bundles(copy.todo.values())
         ]
-        task = EventTask(self._cluster, ledger.epoch, Events(self._settings))
+        task = EventTask(self._log, ledger.epoch, Events(self._settings))
         for first in range(0, len(work), _AT_ONCE):
             if stop.is_set():
                 return False

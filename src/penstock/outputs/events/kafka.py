@@ -1,9 +1,7 @@
-"""The one transactional producer of a pipeline: events, and the position that they reach, in one Kafka transaction.
+"""Publishing to a Kafka cluster: events, and the position that they reach, in one Kafka transaction.
 
-What keeps events from being lost or doubled is one rule: a publisher publishes only behind the position that it has
-read *after* its own `init_transactions`. That call ends every earlier producer of the same transactional id, and has
-what it left open aborted, or what it had decided to commit committed; so nothing can move the position any more but
-the publisher itself.
+`init_transactions` ends every earlier producer of the same transactional id, and has what it left open aborted, or what
+it had decided to commit committed: it makes a publisher the only one.
 """
 
 from __future__ import annotations
@@ -12,13 +10,14 @@ import secrets
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import FencedError, OperatorError, PenstockError, RetryableError
+from penstock.errors import RetryableError
 from penstock.formats.debezium.writer import Record
 from penstock.kafka import QUIET, SILENT, bad_settings, failure
-from penstock.outputs.kafka.standing import Entry, Standing, standing_of
+from penstock.outputs.events.publisher import EventLog, Publisher
+from penstock.outputs.events.standing import Entry, Standing, standing_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -117,6 +116,10 @@ class Cluster:
             admin = self._admin(heard)
             asked = admin.describe_configs([resource], request_timeout=_ANSWER_S)
             return {name: entry.value for name, entry in asked[resource].result().items()}
+
+    def open(self, *, is_large: bool = False) -> KafkaPublisher:
+        """Become the one producer of the pipeline, and read where it stands."""
+        return KafkaPublisher(self, is_large=is_large)
 
     def standing(self) -> Standing:
         """Say where the pipeline stands by what was committed so far; that of one without a topic is empty.
@@ -253,7 +256,7 @@ class _Heard:
             raise failure(self._error or exc.args[0], where=self._label, doing=doing) from exc
 
 
-class Publisher:
+class KafkaPublisher:
     """A producer that is the only one of its pipeline until another one is opened."""
 
     def __init__(self, cluster: Cluster, *, is_large: bool = False) -> None:
@@ -275,31 +278,14 @@ class Publisher:
             self._client.init_transactions(_ANSWER_S)
         self.standing = cluster.standing()
 
-    @classmethod
-    def of_run(cls, cluster: Cluster, epoch: int, *, is_large: bool = False) -> Publisher:
-        """Open one for a run.
-
-        Raises:
-            FencedError: Another run has begun since.
-        """
-        # Asked before, too: a run that is over is not to end the producer of the one that has begun since.
-        _refuse_replaced(cluster.standing(), epoch, cluster)
-        made = cls(cluster, is_large=is_large)
-        try:
-            _refuse_replaced(made.standing, epoch, cluster)
-        except FencedError:
-            made.close()
-            raise
-        return made
-
     @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def transaction(self) -> Iterator[KafkaTransaction]:
         """Publish what is sent inside the block, all of it or nothing; the block sets what becomes the standing.
 
         After an error the publisher is of no use any more.
         """
         client = self._client
-        transaction = Transaction(self, client)
+        transaction = KafkaTransaction(self, client)
         try:
             with self._heard.told("publish"):
                 client.begin_transaction()
@@ -359,14 +345,14 @@ class Publisher:
             raise bad_settings(exc) from exc
 
 
-class Transaction:
+class KafkaTransaction:
     """One Kafka transaction.
 
     Attributes:
         standing: Where the pipeline stands once it is committed.
     """
 
-    def __init__(self, publisher: Publisher, client: Producer) -> None:
+    def __init__(self, publisher: KafkaPublisher, client: Producer) -> None:
         self._topic = publisher._cluster.position_topic
         self._client = client
         self._publisher = publisher
@@ -409,48 +395,5 @@ class Transaction:
             self._client.poll(0)
 
 
-def _refuse_replaced(standing: Standing, epoch: int, cluster: Cluster) -> None:
-    if standing.epoch != epoch:
-        raise FencedError("another run of the pipeline publishes", where=cluster.where)
-
-
-def begin_run(cluster: Cluster, source: str) -> Publisher:
-    """Begin a run: end every earlier one, and count this one.
-
-    Raises:
-        OperatorError: `setup` was not run, or the topics are those of another source.
-    """
-    publisher = Publisher(cluster)
-    try:
-        refuse_unmade(publisher.standing, source, cluster)
-        with publisher.transaction() as transaction:
-            standing = replace(publisher.standing, epoch=publisher.standing.epoch + 1)
-            transaction.stand(standing, standing.run_entry)
-    except PenstockError:
-        publisher.close()
-        raise
-    return publisher
-
-
-def make_position(cluster: Cluster, source: str) -> None:
-    """Say in the position topic that it is of this pipeline, which publishes a source."""
-    publisher = Publisher(cluster)
-    try:
-        if not publisher.standing.id:
-            with publisher.transaction() as transaction:
-                standing = replace(publisher.standing, id=secrets.token_hex(16), source=source)
-                transaction.stand(standing, standing.header_entry)
-    finally:
-        publisher.close()
-
-
-def refuse_unmade(standing: Standing, source: str, cluster: Cluster) -> None:
-    """Raise an `OperatorError` unless a standing is that of this source."""
-    if not standing.id:
-        raise OperatorError("nothing says where the pipeline stands", where=cluster.where, do="run `penstock setup`")
-    if standing.source != source:
-        raise OperatorError(
-            f"the pipeline of this name publishes source {standing.source!r}, not {source!r}",
-            where=cluster.where,
-            do="give the pipeline another name, or capture.connection its former one",
-        )
+_: type[EventLog] = Cluster
+__: type[Publisher] = KafkaPublisher

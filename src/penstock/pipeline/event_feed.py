@@ -1,4 +1,4 @@
-"""Feeding topics of a Kafka cluster from a source, by Spark jobs of one task each."""
+"""Feeding a log of events from a source, by Spark jobs of one task each."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from penstock.apply.ledger import ProcessState
 from penstock.apply.server import LaneResult
 from penstock.change import TableName
 from penstock.formats.debezium.writer import EventSettings, refuse_shared_topics
-from penstock.outputs.kafka.events import Events
-from penstock.outputs.kafka.publisher import Cluster
-from penstock.outputs.kafka.task import EventTask
-from penstock.pipeline.kafka_ledger import KafkaLedger
+from penstock.outputs.events.events import Events
+from penstock.outputs.events.publisher import EventLog
+from penstock.outputs.events.task import EventTask
+from penstock.pipeline.event_ledger import EventLedger
 from penstock.pipeline.place import Following
 from penstock.pipeline.published_feed import PublishedFeed, published
 from penstock.schema import Dictionary
@@ -21,7 +21,7 @@ from penstock.spark.event_jobs import EventJobs
 from penstock.stream import Slice
 
 
-class KafkaFeed(PublishedFeed):
+class EventFeed(PublishedFeed):
     """Has tasks publish slices, one after the other."""
 
     def __init__(
@@ -29,15 +29,16 @@ class KafkaFeed(PublishedFeed):
         spark: SparkSession,
         following: Following,
         *,
-        ledger: KafkaLedger,
-        cluster: Cluster,
+        ledger: EventLedger,
+        log: EventLog,
         settings: EventSettings,
+        max_age_s: float,
     ) -> None:
-        """Prepare; nothing is opened yet."""
-        super().__init__(following, definitions=ledger)
+        """Prepare; nothing is opened yet. See `PublishedFeed` for the rest."""
+        super().__init__(following, definitions=ledger, max_age_s=max_age_s)
         self._spark = spark
         self._ledger = ledger
-        self._cluster = cluster
+        self._log = log
         self._settings = settings
         self._jobs = EventJobs(spark)
 
@@ -59,7 +60,7 @@ class KafkaFeed(PublishedFeed):
             refuse_shared_topics(
                 self._settings, sorted({v.table.name for v in self._versions if v.root in self._known})
             )
-            self._jobs.share(reader, EventTask(self._cluster, self._ledger.epoch, self._events()))
+            self._jobs.share(reader, EventTask(self._log, self._ledger.epoch, self._events()))
 
     def _events(self) -> Events:
         copied = self._ledger.instantiated()

@@ -1,4 +1,4 @@
-"""The position topic of a Kafka cluster as the ledger of a run: what was published is done, by the same transaction."""
+"""Published events as the ledger of a run: the position is published with them, so what was published is done."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from penstock.apply.ledger import ProcessState, ProcessStatus
 from penstock.change import TableName
 from penstock.errors import FencedError
 from penstock.history import Consumer, History, Joined
-from penstock.outputs.kafka.publisher import Cluster, Publisher, begin_run
-from penstock.outputs.kafka.standing import Entry, Standing
-from penstock.outputs.kafka.task import Published
+from penstock.outputs.events.publisher import EventLog, Publisher, begin_run, open_for_run
+from penstock.outputs.events.standing import Entry, Standing
+from penstock.outputs.events.task import Published
 from penstock.pipeline.place import PlaceLedger
 from penstock.pipeline.sides import RunLock
 from penstock.position import Anchor, Scn
 from penstock.stream import TableVersion
 
 
-class KafkaLedger:
+class EventLedger:
     """Implements `place.PlaceLedger`.
 
     Attributes:
@@ -28,13 +28,13 @@ class KafkaLedger:
         token: Of the publisher that is the only one: that of this process, or of the task that has published last.
     """
 
-    def __init__(self, cluster: Cluster, label: str, lock: Callable[[], RunLock]) -> None:
-        """Keep the ledger of the pipeline in the cluster; nothing is touched yet.
+    def __init__(self, log: EventLog, label: str, lock: Callable[[], RunLock]) -> None:
+        """Keep the ledger of the pipeline with its events; nothing is touched yet.
 
         Args:
             label: What is published to, for people.
         """
-        self._cluster = cluster
+        self._log = log
         self._label = label
         self._take_lock = lock
         self._lock: RunLock | None = None
@@ -48,20 +48,20 @@ class KafkaLedger:
         return self.standing.epoch
 
     def acquire(self, source: str, *, lanes: int) -> ProcessState:
-        """Become the one run that publishes; every earlier one is refused by the cluster from now on.
+        """Become the one run that publishes; every earlier one is refused from now on.
 
         Raises:
-            OperatorError: Another run is alive, or the topics are those of another source.
+            OperatorError: Another run is alive, or what is there is of another source.
         """
         self._lock = self._lock or self._take_lock()
         self._let_go()
-        self._hold(begin_run(self._cluster, source))
+        self._hold(begin_run(self._log, source))
         return self._state()
 
     def confirm(self) -> None:
         """Make sure that no other run has begun; raises FencedError otherwise."""
-        if self._cluster.standing().epoch != self.epoch:
-            raise FencedError("another run of the pipeline publishes", where=self._cluster.where)
+        if self._log.standing().epoch != self.epoch:
+            raise FencedError("another run of the pipeline publishes", where=self._log.where)
 
     def adopt(self, found: Joined) -> ProcessState:
         """Write down which history is followed from now on, and from where."""
@@ -90,7 +90,7 @@ class KafkaLedger:
         """
         if self._publisher is None or self._publisher.token != self.token:
             self._let_go()
-            self._hold(Publisher.of_run(self._cluster, self.epoch))
+            self._hold(open_for_run(self._log, self.epoch))
         publisher = self._publisher
         assert publisher is not None
         with publisher.transaction() as transaction:
@@ -112,7 +112,7 @@ class KafkaLedger:
         """Write nothing down."""
 
     def set_status(self, status: ProcessStatus, reason: str, error: str | None = None) -> None:
-        """Write nothing down: the position topic says what was published, not how runs fared."""
+        """Write nothing down: what was published does not say how runs fared."""
 
     def newly_queued(self) -> Sequence[ErrorEntry]:
         """Return nothing: there is no transaction that goes to an error queue."""
@@ -138,13 +138,13 @@ class KafkaLedger:
         self._publisher = None
 
     def _state(self) -> ProcessState:
-        return state_of(self._cluster, self._label, self.standing)
+        return state_of(self._log, self._label, self.standing)
 
 
-def state_of(cluster: Cluster, label: str, standing: Standing) -> ProcessState:
+def state_of(log: EventLog, label: str, standing: Standing) -> ProcessState:
     """Say where the process of a pipeline stands."""
     return ProcessState(
-        name=cluster.pipeline,
+        name=log.pipeline,
         epoch=standing.epoch,
         status=ProcessStatus.ENABLED,
         status_at=standing.written_at,
@@ -158,7 +158,7 @@ def state_of(cluster: Cluster, label: str, standing: Standing) -> ProcessState:
         errors=0,
         conflicts=0,
         history=History(
-            consumer=consumer_of(cluster, label, standing),
+            consumer=consumer_of(log, label, standing),
             origin=standing.origin,
             position=standing.position,
             anchor=standing.anchor,
@@ -168,9 +168,9 @@ def state_of(cluster: Cluster, label: str, standing: Standing) -> ProcessState:
     )
 
 
-def consumer_of(cluster: Cluster, label: str, standing: Standing) -> Consumer:
+def consumer_of(log: EventLog, label: str, standing: Standing) -> Consumer:
     """What the source knows a pipeline by; without an id where nothing was made yet."""
-    return Consumer(standing.id, cluster.pipeline, label, f"events {cluster.where}")
+    return Consumer(standing.id, log.pipeline, label, f"events {log.where}")
 
 
-_: type[PlaceLedger] = KafkaLedger
+_: type[PlaceLedger] = EventLedger

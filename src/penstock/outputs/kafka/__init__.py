@@ -1,1 +1,0 @@
-"""Changes published to Kafka, each source transaction whole, exactly once."""
