@@ -94,9 +94,10 @@ def lines(folder: Path) -> Iterator[Any]:
 
 @pytest.mark.parametrize("with_schemas", [True, False], ids=["with schemas", "without"])
 def test_every_type_comes_out_as_it_went_in(lab: Lab, tmp_path: Path, spark: object, with_schemas: bool) -> None:
-    lab.source.execute(TYPES)
-    # With the same types at both ends; what Penstock makes of the schemas is another test's.
-    lab.target.execute(TYPES.partition("INSERT")[0])
+    # By schemas an address and a label are texts, which are not taken for columns of such types.
+    types = TYPES + ("ALTER TABLE kinds DROP COLUMN ip, DROP COLUMN m" if with_schemas else "")
+    lab.source.execute(types)
+    lab.target.execute(types + "; DELETE FROM kinds")
     publication = opened(tmp_path, lab, schemas=with_schemas)
     publication.setup()
     run(publication)
