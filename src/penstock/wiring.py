@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
 from penstock.beside import load, module_file
 from penstock.change import TableName
-from penstock.config import CaptureConfig, ConnectionConfig, DebeziumConfig, KafkaConfig, PipelineConfig
+from penstock.config import CaptureConfig, ConnectionConfig, DebeziumConfig, KafkaConfig, PipelineConfig, SchemaRegistry
 from penstock.dialects.postgres.source.access import PostgresSource
 from penstock.dialects.postgres.source.side import PostgresSourceSide
 from penstock.dialects.postgres.target.side import PostgresTargetSide
@@ -20,6 +21,7 @@ from penstock.pipeline.ruled import RuledDatabase, RuledStock
 from penstock.pipeline.sides import DatabaseSource, SourceSide, StockedSource, TargetSide
 from penstock.rules.ruleset import RuleSet
 from penstock.schema import TableSchema
+from penstock.schema_registry import Registry, read_authorities
 from penstock.sources.change_files.side import ChangeFilesSide
 from penstock.sources.change_files.spark_source import ChangeFilesSource
 from penstock.sources.trigger_queue.queue import LogAccess
@@ -86,6 +88,7 @@ def _events(config: PipelineConfig, target: TargetSide | None) -> StockedSource:
     try:
         from penstock.formats.debezium.decode import Settings
         from penstock.formats.debezium.envelope import Topics
+        from penstock.formats.debezium.types import Modes
         from penstock.sources.debezium.files import FileLog
         from penstock.sources.debezium.kafka import KafkaLog
         from penstock.sources.debezium.log import RecordLog
@@ -111,10 +114,26 @@ def _events(config: PipelineConfig, target: TargetSide | None) -> StockedSource:
     def described(table: TableName) -> TableSchema | None:
         return None if target is None else target.describe([table]).get(table)
 
-    settings = Settings(placeholder=debezium.placeholder, topics=Topics(transaction=(transactions,)))
+    settings = Settings(
+        placeholder=debezium.placeholder,
+        # Columns of arrays are made as such at the target, and PostgreSQL reads its own form of them alone.
+        modes=Modes(arrays="postgres"),
+        topics=Topics(transaction=(transactions,)),
+        schema_of=None if debezium.registry is None else _registry(debezium.registry).schema,
+    )
     tables = Tables(settings, debezium.prefix or "", skips=debezium.on_malformed == "skip", described=described)
     layout = Layout(transactions, debezium.settle_s, debezium.incomplete, debezium.incomplete_after_s)
     return DebeziumSide(log, layout, tables, config.name)
+
+
+def _registry(config: SchemaRegistry) -> Registry:
+    """A schema registry; tasks need not have the file of its authority.
+
+    Raises:
+        ConfigError: That file cannot be read, or holds no certificates.
+    """
+    ca_pem = None if config.ca_file is None else read_authorities(Path(config.ca_file))
+    return Registry(config.url, config.user, config.password, ca_pem)
 
 
 def _own(capture: CaptureConfig) -> Callable[[Storage], StockedSource]:
