@@ -149,6 +149,11 @@ class DebeziumConfig(_Part):
         default=None, description="Where the schemas of events in Avro are; without it events are JSON"
     )
 
+    @property
+    def transactions(self) -> str:
+        """The name of the transaction topic."""
+        return self.transaction_topic or f"{self.prefix}.transaction"
+
 
 class CaptureConfig(_Part):
     """Where changes come from."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -29,6 +29,10 @@ from penstock.sources.trigger_queue.source import TriggerQueueSource
 from penstock.spark.java import Java
 from penstock.spark.session import start_session
 from penstock.storage import Storage, open_storage
+
+if TYPE_CHECKING:
+    from penstock.formats.debezium.decode import Settings
+    from penstock.sources.debezium.log import RecordLog
 
 _Side = TypeVar("_Side")
 
@@ -76,11 +80,8 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
     return Pipeline(config, source, target, start_spark, rules)
 
 
-def _events(config: PipelineConfig, target: TargetSide | None) -> StockedSource:
-    """A connector's change events, in Kafka or in files.
-
-    Args:
-        target: Whose tables say what events without schemas hold, where they have the source's names.
+def open_events(config: PipelineConfig) -> tuple[RecordLog, Settings]:
+    """Where a connector's change events are, in Kafka or in files, and what they do not say of themselves.
 
     Raises:
         ConfigError: The libraries that read them are not installed.
@@ -91,29 +92,12 @@ def _events(config: PipelineConfig, target: TargetSide | None) -> StockedSource:
         from penstock.formats.debezium.types import Modes
         from penstock.sources.debezium.files import FileLog
         from penstock.sources.debezium.kafka import KafkaLog
-        from penstock.sources.debezium.log import RecordLog
-        from penstock.sources.debezium.side import DebeziumSide
-        from penstock.sources.debezium.tables import Tables
-        from penstock.sources.debezium.tracker import Layout
     except ImportError as exc:
         what = f"capture.source debezium needs {exc.name}, which is not installed"
         raise ConfigError(what, do="pip install 'penstock[kafka]'") from exc
     capture = config.capture
     debezium = capture.debezium or DebeziumConfig()
-    transactions = debezium.transaction_topic or f"{debezium.prefix}.transaction"
-    log: RecordLog
-    if capture.path is not None:
-        log = FileLog(_open_place(capture.path, "capture.path"))
-    else:
-        assert capture.connection is not None
-        cluster = config.connections[capture.connection]
-        assert isinstance(cluster, KafkaConfig)
-        topics = tuple(debezium.topics or [f"{debezium.prefix}.*"])
-        log = KafkaLog(cluster.client_settings, (*topics, transactions))
-
-    def described(table: TableName) -> TableSchema | None:
-        return None if target is None else target.describe([table]).get(table)
-
+    transactions = debezium.transactions
     settings = Settings(
         placeholder=debezium.placeholder,
         # Columns of arrays are made as such at the target, and PostgreSQL reads its own form of them alone.
@@ -121,8 +105,32 @@ def _events(config: PipelineConfig, target: TargetSide | None) -> StockedSource:
         topics=Topics(transaction=(transactions,)),
         schema_of=None if debezium.registry is None else _registry(debezium.registry).schema,
     )
+    if capture.path is not None:
+        return FileLog(_open_place(capture.path, "capture.path")), settings
+    assert capture.connection is not None
+    cluster = config.connections[capture.connection]
+    assert isinstance(cluster, KafkaConfig)
+    topics = tuple(debezium.topics or [f"{debezium.prefix}.*"])
+    return KafkaLog(cluster.client_settings, (*topics, transactions)), settings
+
+
+def _events(config: PipelineConfig, target: TargetSide | None) -> StockedSource:
+    """A connector's change events as a source.
+
+    Args:
+        target: Whose tables say what events without schemas hold, where they have the source's names.
+    """
+    log, settings = open_events(config)
+    from penstock.sources.debezium.side import DebeziumSide
+    from penstock.sources.debezium.tables import Tables
+    from penstock.sources.debezium.tracker import Layout
+
+    def described(table: TableName) -> TableSchema | None:
+        return None if target is None else target.describe([table]).get(table)
+
+    debezium = config.capture.debezium or DebeziumConfig()
     tables = Tables(settings, debezium.prefix or "", skips=debezium.on_malformed == "skip", described=described)
-    layout = Layout(transactions, debezium.settle_s, debezium.incomplete, debezium.incomplete_after_s)
+    layout = Layout(debezium.transactions, debezium.settle_s, debezium.incomplete, debezium.incomplete_after_s)
     return DebeziumSide(log, layout, tables, config.name)
 
 

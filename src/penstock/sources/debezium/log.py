@@ -43,12 +43,23 @@ class RecordFollower(Protocol):
         """Read no more."""
 
 
-class RecordLog(Protocol):
-    """All partitions that a source reads; travels to tasks, so it holds nothing open."""
+class Records(Protocol):
+    """Records by their places."""
 
     @property
     def label(self) -> str:
-        """Where it is, named without secrets."""
+        """Where they are, named without secrets."""
+
+    def read(self, partition: Partition, first: int, end: int) -> Iterator[Record]:
+        """Yield the records of a range of offsets, in order.
+
+        Raises:
+            OperatorError: Some of them are gone.
+        """
+
+
+class RecordLog(Records, Protocol):
+    """All partitions that a source reads; travels to tasks, so it holds nothing open."""
 
     @property
     def ends(self) -> bool:
@@ -73,13 +84,6 @@ class RecordLog(Protocol):
 
     def follow(self, positions: Mapping[Partition, int]) -> RecordFollower:
         """Follow partitions, each from an offset on."""
-
-    def read(self, partition: Partition, first: int, end: int) -> Iterator[Record]:
-        """Yield the records of a range of offsets, in order.
-
-        Raises:
-            OperatorError: Some of them are gone.
-        """
 
     def committed(self, consumer: str, partitions: Collection[Partition]) -> Mapping[Partition, tuple[int, str]]:
         """Return what was last committed for a consumer: offsets, each with a note."""
