@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -10,8 +9,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import ConfigError, OperatorError, PenstockError, RetryableError
 from penstock.formats.debezium.record import Record
+from penstock.kafka import QUIET, SILENT, Answering, bad_settings, failure
 from penstock.sources.debezium.log import Extent, Partition, RecordFollower, RecordLog
 
 if TYPE_CHECKING:
@@ -136,7 +135,7 @@ class KafkaLog:
         from confluent_kafka import Consumer, KafkaException
 
         settings: dict[str, Any] = {
-            **_QUIET,
+            **QUIET,
             **self.settings,
             "group.id": group,
             "enable.auto.commit": False,
@@ -147,7 +146,7 @@ class KafkaLog:
             "enable.partition.eof": True,
         }
         try:
-            return Consumer(settings, logger=_SILENT)
+            return Consumer(settings, logger=SILENT)
         except (KafkaException, TypeError, ValueError) as exc:
             raise bad_settings(exc) from exc
 
@@ -156,12 +155,12 @@ class KafkaLog:
         from confluent_kafka.admin import AdminClient
 
         try:
-            return AdminClient({**_QUIET, **self.settings}, logger=_SILENT)
+            return AdminClient({**QUIET, **self.settings}, logger=SILENT)
         except (KafkaException, TypeError, ValueError) as exc:
             raise bad_settings(exc) from exc
 
-    def _answering(self, doing: str) -> _Answering:
-        return _Answering(self.label, doing)
+    def _answering(self, doing: str) -> Answering:
+        return Answering(self.label, doing)
 
 
 class KafkaFollower:
@@ -174,14 +173,14 @@ class KafkaFollower:
         self._log = log
         self._positions = dict(positions)
         self._client = log.consumer()
-        with _Answering(log.label, "read"):
+        with Answering(log.label, "read"):
             self._client.assign([TopicPartition(*partition, offset) for partition, offset in positions.items()])
 
     def take(self, most: int, timeout_s: float) -> Sequence[Record]:
         """Return records behind those that were returned before; waits up to the timeout for the first of them."""
         deadline = time.monotonic() + timeout_s
         while True:
-            with _Answering(self._log.label, "read"):
+            with Answering(self._log.label, "read"):
                 # `consume` waits for as many as it was asked for, unless it may not wait at all.
                 first = self._client.poll(max(0.0, deadline - time.monotonic()))
                 messages = [first, *self._client.consume(min(most, _TAKE), timeout=0)] if first is not None else []
@@ -226,57 +225,6 @@ class KafkaFollower:
         return self._log.label if topic is None else f"{self._log.label}, {Partition(topic, number or 0)}"
 
 
-class _Answering:
-    """Turns what the client raises into our errors."""
-
-    def __init__(self, where: str, doing: str) -> None:
-        self._where = where
-        self._doing = doing
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _: object, exc: BaseException | None, __: object) -> None:
-        from confluent_kafka import KafkaException
-
-        if isinstance(exc, KafkaException):
-            raise failure(exc.args[0], where=self._where, doing=self._doing) from exc
-
-
-def failure(error: Any, *, where: str, doing: str) -> PenstockError:
-    """Say what an error of Kafka's means: the text is librdkafka's, which names no credentials."""
-    from confluent_kafka import KafkaError as E
-
-    code = error.code()
-    what = f"Kafka cannot {doing}: {error.str()}"
-    if code in (E._AUTHENTICATION, E.SASL_AUTHENTICATION_FAILED):
-        return OperatorError(f"Kafka cannot {doing}: it refuses the credentials", where=where, do="correct sasl.*")
-    if code in (E.TOPIC_AUTHORIZATION_FAILED, E.GROUP_AUTHORIZATION_FAILED, E.CLUSTER_AUTHORIZATION_FAILED):
-        return OperatorError(what, where=where, do="allow this user to read and describe the topics and its group")
-    if code in (E.OFFSET_OUT_OF_RANGE, E._AUTO_OFFSET_RESET):
-        return OperatorError(
-            "records that come next are gone: retention has deleted them, or the topic was made anew",
-            where=where,
-            do="`penstock resync --all` begins anew; keep records longer than a pipeline may stand still",
-        )
-    if code in (E._UNKNOWN_TOPIC, E.UNKNOWN_TOPIC_OR_PART, E._UNKNOWN_PARTITION):
-        return OperatorError("the topic is not there any more", where=where, do="bring it back, or correct the topics")
-    if code in (E._INVALID_ARG, E.INVALID_CONFIG):
-        return bad_settings(error)
-    return RetryableError(what, where=where, do="see whether the brokers are up and can be reached")
-
-
-def bad_settings(error: object) -> ConfigError:
-    """The error for settings that the client does not take."""
-    return ConfigError("the settings for Kafka are not taken", where=_without_value(str(error)))
-
-
-def _without_value(text: str) -> str:
-    """What librdkafka says of a setting, which may repeat its value."""
-    named = re.search(r"[a-z]+(?:\.[a-z]+)+", text)
-    return f"setting {named[0]}" if named else "one of the settings"
-
-
 def _pairs(headers: Any) -> Sequence[tuple[str, str | bytes | None]]:
     """The headers of a message; the client's types say less of them than it does."""
     return headers or ()
@@ -284,25 +232,6 @@ def _pairs(headers: Any) -> Sequence[tuple[str, str | bytes | None]]:
 
 def _bytes(value: str | bytes | None) -> bytes | None:
     return value.encode() if isinstance(value, str) else value
-
-
-def _silent() -> Any:
-    import logging
-
-    logger = logging.getLogger("penstock.kafka.client")
-    logger.addHandler(logging.NullHandler())
-    logger.propagate = False
-    return logger
-
-
-_SILENT = _silent()
-"""The client tells each lost connection, again and again; what it comes to is raised."""
-
-_QUIET: Mapping[str, Any] = {
-    "fetch.wait.max.ms": 100,
-    "fetch.error.backoff.ms": 100,
-    "socket.connection.setup.timeout.ms": 10_000,
-}
 
 
 _: type[RecordLog] = KafkaLog

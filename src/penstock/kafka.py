@@ -1,0 +1,74 @@
+"""Kafka's clients: what is the same for those that read and those that write, and what their errors mean."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.errors import ConfigError, OperatorError, PenstockError, RetryableError
+
+SILENT = logging.getLogger("penstock.kafka.client")
+"""The client tells each lost connection, again and again; what it comes to is raised."""
+
+SILENT.addHandler(logging.NullHandler())
+SILENT.propagate = False
+
+QUIET: Mapping[str, Any] = {
+    "fetch.wait.max.ms": 100,
+    "fetch.error.backoff.ms": 100,
+    "socket.connection.setup.timeout.ms": 10_000,
+}
+"""Settings that every client of ours has, unless the user says otherwise."""
+
+
+class Answering:
+    """Turns what the client raises into our errors."""
+
+    def __init__(self, where: str, doing: str) -> None:
+        self._where = where
+        self._doing = doing
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _: object, exc: BaseException | None, __: object) -> None:
+        from confluent_kafka import KafkaException
+
+        if isinstance(exc, KafkaException):
+            raise failure(exc.args[0], where=self._where, doing=self._doing) from exc
+
+
+def failure(error: Any, *, where: str, doing: str) -> PenstockError:
+    """Say what an error of Kafka's means: the text is librdkafka's, which names no credentials."""
+    from confluent_kafka import KafkaError as E
+
+    code = error.code()
+    what = f"Kafka cannot {doing}: {error.str()}"
+    if code in (E._AUTHENTICATION, E.SASL_AUTHENTICATION_FAILED):
+        return OperatorError(f"Kafka cannot {doing}: it refuses the credentials", where=where, do="correct sasl.*")
+    if code in (E.TOPIC_AUTHORIZATION_FAILED, E.GROUP_AUTHORIZATION_FAILED, E.CLUSTER_AUTHORIZATION_FAILED):
+        return OperatorError(what, where=where, do="allow this user to read and describe the topics and its group")
+    if code in (E.OFFSET_OUT_OF_RANGE, E._AUTO_OFFSET_RESET):
+        return OperatorError(
+            "records that come next are gone: retention has deleted them, or the topic was made anew",
+            where=where,
+            do="`penstock resync --all` begins anew; keep records longer than a pipeline may stand still",
+        )
+    if code in (E._UNKNOWN_TOPIC, E.UNKNOWN_TOPIC_OR_PART, E._UNKNOWN_PARTITION):
+        return OperatorError("the topic is not there any more", where=where, do="bring it back, or correct the topics")
+    if code in (E._INVALID_ARG, E.INVALID_CONFIG):
+        return bad_settings(error)
+    return RetryableError(what, where=where, do="see whether the brokers are up and can be reached")
+
+
+def bad_settings(error: object) -> ConfigError:
+    """The error for settings that the client does not take."""
+    return ConfigError("the settings for Kafka are not taken", where=_without_value(str(error)))
+
+
+def _without_value(text: str) -> str:
+    """What librdkafka says of a setting, which may repeat its value."""
+    named = re.search(r"[a-z]+(?:\.[a-z]+)+", text)
+    return f"setting {named[0]}" if named else "one of the settings"
