@@ -5,36 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from penstock.cli.main import app
 from penstock.errors import PenstockError
-from tests.formats.debezium.events import block, envelope
-
-TXNS = "server1.transaction"
-Line = dict[str, Any]
-
-
-def event(op: str, table: str, row: dict[str, Any], xid: int, order: int, **members: Any) -> Line:
-    """An event of PostgreSQL's connector, without schema; `before` is what a delete has."""
-    images = {"before": row} if op == "d" else {"after": row}
-    source = {"txId": xid, "schema": "public", "table": table, "sequence": f'["{xid * 100}","{xid * 100 + order}"]'}
-    value = envelope(op, **{**images, "transaction": block(f"{xid}:{order}", order), "source": source, **members})
-    return line(f"server1.public.{table}", {"id": row["id"]}, value)
-
-
-def end(xid: int, **counts: int) -> Line:
-    collections = [{"data_collection": f"public.{table}", "event_count": n} for table, n in counts.items()]
-    total = sum(counts.values())
-    value = {"status": "END", "id": f"{xid}:9", "event_count": total, "data_collections": collections, "ts_ms": 1000}
-    return line(TXNS, {"id": str(xid)}, value)
-
-
-def line(topic: str, key: Any, value: Any) -> Line:
-    return {"topic": topic, "partition": 0, "key": key, "value": value, "headers": []}
+from tests.kafka.events import Line, end, event, line
 
 
 class Decoded:

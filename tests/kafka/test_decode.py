@@ -8,14 +8,15 @@ from typer.testing import CliRunner
 
 from penstock.cli.main import app
 from penstock.errors import OperatorError
-from tests.cli.test_decode import end, event
-from tests.kafka.broker import KafkaBroker, Record
+from tests.kafka.broker import KafkaBroker
+from tests.kafka.events import end, event, record
 
 
 def test_topics_are_read_from_offset_to_offset(kafka: KafkaBroker, tmp_path: Path) -> None:
-    events, ends = kafka.topic("decoded.public.t"), kafka.topic("decoded.transaction")
+    events, _ = kafka.topic("decoded.public.t"), kafka.topic("decoded.transaction")
     for n in range(5):
-        kafka.produce([record(events, event("c", "t", {"id": n}, n + 1, 1)), record(ends, end(n + 1, t=1))])
+        lines = [event("c", "t", {"id": n}, n + 1, 1, prefix="decoded"), end(n + 1, prefix="decoded", t=1)]
+        kafka.produce(map(record, lines))
     kafka.delete_records(events, 1)
     file = tmp_path / "pipeline.yaml"
     file.write_text(f"""
@@ -45,7 +46,3 @@ apply: {{connection: target}}
     assert f"topic {events}, partition 0 was read up to offset 3, as --limit says" in notes
     with pytest.raises(OperatorError, match="there is no topic 'nothing'"):
         decoded("nothing", "--bootstrap", kafka.address)
-
-
-def record(topic: str, line: dict[str, object]) -> Record:
-    return Record(topic, 0, 0, json.dumps(line["key"]).encode(), json.dumps(line["value"]).encode())

@@ -43,6 +43,19 @@ class RecordFollower(Protocol):
         """Read no more."""
 
 
+class Offsets(Protocol):
+    """Offsets that are kept for one consumer."""
+
+    def committed(self, partitions: Collection[Partition]) -> Mapping[Partition, tuple[int, str]]:
+        """Return what was last committed: offsets, each with a note."""
+
+    def commit(self, positions: Mapping[Partition, int], note: str) -> None:
+        """Keep offsets."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
 class Records(Protocol):
     """Records by their places."""
 
@@ -85,8 +98,5 @@ class RecordLog(Records, Protocol):
     def follow(self, positions: Mapping[Partition, int]) -> RecordFollower:
         """Follow partitions, each from an offset on."""
 
-    def committed(self, consumer: str, partitions: Collection[Partition]) -> Mapping[Partition, tuple[int, str]]:
-        """Return what was last committed for a consumer: offsets, each with a note."""
-
-    def commit(self, consumer: str, positions: Mapping[Partition, int], note: str) -> None:
-        """Keep offsets for a consumer."""
+    def offsets(self, consumer: str) -> Offsets:
+        """Open what is kept for a consumer."""
