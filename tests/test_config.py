@@ -711,3 +711,45 @@ def test_what_is_wrong_with_a_kafka_cluster_is_told_with_its_line(word: str, con
     assert f"pipeline.yaml:{told}" in str(caught.value)
     assert "hush" not in str(caught.value)
     assert "quiet" not in str(caught.value)
+
+
+REGISTRY = KAFKA.replace("{prefix: shop}", "{prefix: shop, registry: %s}") % ("${env:WORD}", "events", "%s")
+
+
+def test_the_password_of_a_schema_registry_comes_from_outside() -> None:
+    given = '{url: "https://registry:8081/", user: penstock, password: "${env:WORD}", ca_file: ca.pem}'
+    config = parse(REGISTRY % given, name="p.yaml", environment={"WORD": "hush"}, folder=Path("/etc/shop"))
+    assert config.capture.debezium is not None
+    registry = config.capture.debezium.registry
+    assert registry is not None
+    assert (registry.url, registry.user, registry.password) == ("https://registry:8081", "penstock", "hush")
+    assert registry.ca_file == "/etc/shop/ca.pem"
+    assert "hush" not in repr(config)
+
+
+@pytest.mark.parametrize(
+    ("registry", "told"),
+    [
+        ("{user: a, password: '${env:WORD}'}", "registry.url: is missing"),
+        ("{url: 'registry:8081'}", "registry.url: is not http://host:port or https://host:port"),
+        ("{url: 'http://r:99999'}", "registry.url: is not http://host:port or https://host:port"),
+        ("{url: 'http://a:hush@r'}", "registry.url: holds more than a place; user and password are settings"),
+        ("{url: 'http://r', user: a, password: hush}", "registry.password: a secret stands in the file"),
+        ("{url: 'http://r', user: a, password: '${env:NO}'}", "registry.password: environment variable NO is not set"),
+        ("{url: 'http://r', user: a}", "registry: user and password go together"),
+        ("{url: 'http://r', password: [hush]}", "registry.password: must be a valid string"),
+        ("{url: 'http://r', pasword: hush}", "registry.pasword: is not an option; did you mean 'password'?"),
+    ],
+)
+def test_what_is_wrong_with_a_schema_registry_is_told_with_its_line(registry: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(REGISTRY % registry, name="p.yaml", environment={"WORD": "quiet"})
+    assert f"p.yaml:13: capture.debezium.{told}" in str(caught.value)
+    assert "hush" not in str(caught.value)
+    assert "quiet" not in str(caught.value)
+
+
+def test_files_of_events_have_no_schema_registry() -> None:
+    text = (REGISTRY % "{url: 'http://r'}").replace("connection: events", "path: events")
+    with pytest.raises(ConfigError, match=r"13: capture\.debezium\.registry: files hold JSON"):
+        parse(text, name="p.yaml", environment={"WORD": "quiet"})

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from penstock.apply.process import CommitSerialization
 from penstock.beside import NAME
@@ -70,6 +71,48 @@ class KafkaConfig(_Part):
         return {name: _plain(value) for name, value in self.settings.items()}
 
 
+class SchemaRegistry(_Part):
+    """A schema registry that speaks Confluent's HTTP API, for events in Avro."""
+
+    url: str = Field(description="http(s)://host:port; user and password stand beside it")
+    user: str | None = Field(default=None, min_length=1, description="Who asks, where the registry wants to know")
+    password: str | None = Field(
+        default=None, min_length=1, description="Of the user; only as ${env:NAME} or ${file:path}", repr=False
+    )
+    ca_file: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Certificates (PEM) of the authorities to trust instead of the system's; may lie below the folder"
+        " of this file",
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _is_http(cls, url: str) -> str:
+        try:
+            parts = urlsplit(url)
+            is_sound = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        except ValueError:
+            is_sound = False
+        if not is_sound:
+            raise ValueError("is not http://host:port or https://host:port")
+        if "@" in parts.netloc or parts.query or parts.fragment:
+            raise ValueError("holds more than a place; user and password are settings of their own")
+        return url.rstrip("/")
+
+    @model_validator(mode="after")
+    def _has_both(self) -> SchemaRegistry:
+        if (self.user is None) != (self.password is None):
+            raise ValueError("user and password go together")
+        return self
+
+    def below(self, folder: Path) -> SchemaRegistry:
+        """The same registry, whose `ca_file` is taken from a folder."""
+        if self.ca_file is None:
+            return self
+        return self.model_copy(update={"ca_file": _below(folder, self.ca_file)})
+
+
 class DebeziumConfig(_Part):
     """How Debezium's change events are read."""
 
@@ -102,6 +145,14 @@ class DebeziumConfig(_Part):
         min_length=1,
         description="The connector's unavailable.value.placeholder",
     )
+    registry: SchemaRegistry | None = Field(
+        default=None, description="Where the schemas of events in Avro are; without it events are JSON"
+    )
+
+    @property
+    def transactions(self) -> str:
+        """The name of the transaction topic."""
+        return self.transaction_topic or f"{self.prefix}.transaction"
 
 
 class CaptureConfig(_Part):
@@ -383,6 +434,10 @@ class PipelineConfig(_Part):
         capture, publish = self.capture, self.publish
         if capture.path is not None:
             capture = capture.model_copy(update={"path": _below(folder, capture.path)})
+        if capture.debezium is not None and capture.debezium.registry is not None:
+            registry = capture.debezium.registry.below(folder)
+            debezium = capture.debezium.model_copy(update={"registry": registry})
+            capture = capture.model_copy(update={"debezium": debezium})
         if publish is not None and publish.path is not None:
             publish = publish.model_copy(update={"path": _below(folder, publish.path)})
         return self.model_copy(update={"capture": capture, "publish": publish})

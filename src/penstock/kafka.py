@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
-from typing import Any
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from penstock.errors import ConfigError, OperatorError, PenstockError, RetryableError
 
@@ -23,12 +24,42 @@ QUIET: Mapping[str, Any] = {
 """Settings that every client of ours has, unless the user says otherwise."""
 
 
+ANSWER_S = 20.0
+"""How long brokers may take to answer."""
+
+_ATTEMPT_S = 2.0
+
+_Answer = TypeVar("_Answer")
+
+
+class Heard:
+    """The client's `error_cb`: keeps why there is no connection, which no answer says. It is called while polling."""
+
+    def __init__(self) -> None:
+        """Nothing was heard."""
+        self.error: Any = None
+
+    def __call__(self, error: Any) -> None:
+        """Keep an error; that no broker is left only follows from others."""
+        from confluent_kafka import KafkaError as E
+
+        if error.code() != E._ALL_BROKERS_DOWN:
+            self.error = error
+
+    @property
+    def is_final(self) -> bool:
+        """Whether a person has to change something before there is an answer."""
+        return self.error is not None and not isinstance(failure(self.error, where="", doing=""), RetryableError)
+
+
 class Answering:
     """Turns what the client raises into our errors."""
 
-    def __init__(self, where: str, doing: str) -> None:
+    def __init__(self, where: str, doing: str, heard: Heard | None = None) -> None:
+        """Say `doing` of what fails; of no answer the reason is what was heard."""
         self._where = where
         self._doing = doing
+        self._heard = heard
 
     def __enter__(self) -> None:
         return None
@@ -37,7 +68,35 @@ class Answering:
         from confluent_kafka import KafkaException
 
         if isinstance(exc, KafkaException):
-            raise failure(exc.args[0], where=self._where, doing=self._doing) from exc
+            error = exc.args[0]
+            if self._heard is not None and self._heard.error is not None and _is_unanswered(error):
+                error = self._heard.error
+            raise failure(error, where=self._where, doing=self._doing) from exc
+
+
+def patiently(ask: Callable[[float], _Answer], heard: Heard, poll: Callable[[], object]) -> _Answer:
+    """Ask until there is an answer, for `ANSWER_S`, or until it was heard why there will be none.
+
+    Args:
+        ask: Takes how many seconds it may wait.
+        poll: Has the client call `heard`.
+    """
+    from confluent_kafka import KafkaException
+
+    deadline = time.monotonic() + ANSWER_S
+    while True:
+        try:
+            return ask(_ATTEMPT_S)
+        except KafkaException as exc:
+            poll()
+            if not _is_unanswered(exc.args[0]) or heard.is_final or time.monotonic() > deadline:
+                raise
+
+
+def _is_unanswered(error: Any) -> bool:
+    from confluent_kafka import KafkaError as E
+
+    return error.code() in (E._TRANSPORT, E._TIMED_OUT, E._ALL_BROKERS_DOWN, E._WAIT_COORD)
 
 
 def failure(error: Any, *, where: str, doing: str) -> PenstockError:
@@ -48,6 +107,8 @@ def failure(error: Any, *, where: str, doing: str) -> PenstockError:
     what = f"Kafka cannot {doing}: {error.str()}"
     if code in (E._AUTHENTICATION, E.SASL_AUTHENTICATION_FAILED):
         return OperatorError(f"Kafka cannot {doing}: it refuses the credentials", where=where, do="correct sasl.*")
+    if code == E._SSL:
+        return OperatorError(what, where=where, do="correct security.protocol and ssl.*")
     if code in (E.TOPIC_AUTHORIZATION_FAILED, E.GROUP_AUTHORIZATION_FAILED, E.CLUSTER_AUTHORIZATION_FAILED):
         return OperatorError(what, where=where, do="allow this user to read and describe the topics and its group")
     if code == E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
@@ -70,7 +131,9 @@ def failure(error: Any, *, where: str, doing: str) -> PenstockError:
         return OperatorError("the topic is not there any more", where=where, do="bring it back, or correct the topics")
     if code in (E._INVALID_ARG, E.INVALID_CONFIG):
         return bad_settings(error)
-    return RetryableError(what, where=where, do="see whether the brokers are up and can be reached")
+    return RetryableError(
+        what, where=where, do="see whether the brokers are up, can be reached, and speak this security.protocol"
+    )
 
 
 def bad_settings(error: object) -> ConfigError:

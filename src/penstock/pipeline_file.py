@@ -30,6 +30,7 @@ from penstock.config import (
     PublishConfig,
     PublishedEventsConfig,
     RulesConfig,
+    SchemaRegistry,
     TableRuleConfig,
     dotted,
     line_of,
@@ -173,8 +174,12 @@ class _Document:
             raise yaml.constructor.ConstructorError(None, None, "a value that cannot be read", mark) from exc
 
     def resolve(self, data: Any, environment: Mapping[str, str], folder: Path) -> list[_Fault]:
-        """Put secrets in place in the connections; returns what is missing."""
-        faults = []
+        """Put secrets in place in connections and schema registries; returns what is missing."""
+        faults: list[_Fault] = []
+        for part in ("capture", "publish"):
+            registry = _at(data, part, "debezium", "registry")
+            if registry is not None:
+                faults += self._resolve_named((part, "debezium", "registry"), registry, environment, folder)
         connections = data.get("connections") if isinstance(data, dict) else None
         for key, connection in connections.items() if isinstance(connections, dict) else ():
             if isinstance(connection, dict) and connection.get("type") == "kafka":
@@ -205,10 +210,18 @@ class _Document:
     def _resolve_settings(
         self, path: Path_, connection: dict[str, Any], environment: Mapping[str, str], folder: Path
     ) -> list[_Fault]:
-        """Put secrets in place in the settings of a Kafka cluster; returns what is missing, and what is no secret."""
+        """Put secrets in place in the settings of a Kafka cluster; see `_resolve_named`."""
+        settings = _at(connection, "settings")
+        return [] if settings is None else self._resolve_named((*path, "settings"), settings, environment, folder)
+
+    def _resolve_named(
+        self, path: Path_, settings: dict[str, Any], environment: Mapping[str, str], folder: Path
+    ) -> list[_Fault]:
+        """Put secrets in place in settings whose names tell which of them hold one.
+
+        Returns what is missing, and what stands in the file though it is a secret.
+        """
         faults = []
-        given = connection.get("settings")
-        settings = given if isinstance(given, dict) else {}
         for name, value in settings.items():
             if not isinstance(value, str):
                 continue
@@ -216,7 +229,7 @@ class _Document:
             if _SECRET_SETTING.search(name) and not _REFERENCE.search(value):
                 missing.append("a secret stands in the file; write it as ${env:NAME} or ${file:path}")
             settings[name] = _REFERENCE.sub(partial(_secret, environment, folder, missing), value)
-            place = (*path, "settings", name)
+            place = (*path, name)
             faults += [_Fault(self._line(place), f"{dotted(place)}: {what}") for what in missing]
         return faults
 
@@ -228,7 +241,7 @@ class _Document:
             # Behind the name of a connection stands its kind, by which it is checked.
             path = path[:2] + path[3:]
         given = error["input"]
-        is_secret = "url" in path or (path[:1] == ("connections",) and len(path) > 3)
+        is_secret = "url" in path or "registry" in path or (path[:1] == ("connections",) and len(path) > 3)
         is_plain = isinstance(given, str | int | float | bool) and not is_secret and _may_be_shown(given)
         shown = f", not {given!r}" if is_plain else ""
         match error["type"]:
@@ -372,6 +385,10 @@ class _Document:
             faults.append(_Fault(self._line(path), f"{dotted(path)}: a connector has no triggers"))
         settings = capture.get("debezium")
         named = settings if isinstance(settings, dict) else {}
+        if named.get("registry") is not None and capture.get("path") is not None:
+            what = "files hold JSON; a registry goes with a Kafka cluster"
+            path = ("capture", "debezium", "registry")
+            faults.append(_Fault(self._line(path), f"{dotted(path)}: {what}"))
         if (capture.get("connection") is None) == (capture.get("path") is None):
             what = "capture.connection: names the Kafka cluster, or capture.path a folder of files; give one of them"
             faults.append(_Fault(self._line(("capture",)), what))
@@ -417,6 +434,13 @@ class _Document:
 
     def _line(self, path: Path_) -> int:
         return line_of(self._lines, path)
+
+
+def _at(data: Any, *path: str) -> dict[str, Any] | None:
+    """The mapping at a path; None where there is none."""
+    for name in path:
+        data = data.get(name) if isinstance(data, dict) else None
+    return data if isinstance(data, dict) else None
 
 
 def _has_form(url: str) -> bool:
@@ -486,6 +510,7 @@ def _suggestion(path: Path_) -> str:
         KafkaConfig,
         CaptureConfig,
         DebeziumConfig,
+        SchemaRegistry,
         RulesConfig,
         TableRuleConfig,
         ApplyConfig,

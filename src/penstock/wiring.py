@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -11,7 +12,15 @@ from pyspark.sql import SparkSession
 
 from penstock.beside import load, module_file
 from penstock.change import TableName
-from penstock.config import CaptureConfig, ConnectionConfig, DebeziumConfig, KafkaConfig, PipelineConfig, PublishConfig
+from penstock.config import (
+    CaptureConfig,
+    ConnectionConfig,
+    DebeziumConfig,
+    KafkaConfig,
+    PipelineConfig,
+    PublishConfig,
+    SchemaRegistry,
+)
 from penstock.dialects.postgres.source.access import PostgresSource
 from penstock.dialects.postgres.source.side import PostgresSourceSide
 from penstock.dialects.postgres.target.side import PostgresTargetSide
@@ -25,6 +34,7 @@ from penstock.pipeline.ruled import RuledDatabase, RuledStock
 from penstock.pipeline.sides import DatabaseSource, SourceSide, StockedSource, TargetSide
 from penstock.rules.ruleset import RuleSet
 from penstock.schema import TableSchema
+from penstock.schema_registry import Registry, read_authorities
 from penstock.sources.change_files.side import ChangeFilesSide
 from penstock.sources.change_files.spark_source import ChangeFilesSource
 from penstock.sources.trigger_queue.queue import LogAccess
@@ -32,6 +42,10 @@ from penstock.sources.trigger_queue.source import TriggerQueueSource
 from penstock.spark.java import Java
 from penstock.spark.session import start_session
 from penstock.storage import Storage, open_storage
+
+if TYPE_CHECKING:
+    from penstock.formats.debezium.decode import Settings
+    from penstock.sources.debezium.log import RecordLog
 
 _Side = TypeVar("_Side")
 
@@ -143,11 +157,8 @@ def _not_installed(what: str, cause: ImportError) -> ConfigError:
     return ConfigError(f"{what} needs {cause.name}, which is not installed", do="pip install 'penstock[kafka]'")
 
 
-def _events(config: PipelineConfig, target: TargetSide | None) -> StockedSource:
-    """A connector's change events, in Kafka or in files.
-
-    Args:
-        target: Whose tables say what events without schemas hold, where they have the source's names.
+def open_events(config: PipelineConfig) -> tuple[RecordLog, Settings]:
+    """Where a connector's change events are, in Kafka or in files, and what they do not say of themselves.
 
     Raises:
         ConfigError: The libraries that read them are not installed.
@@ -155,34 +166,58 @@ def _events(config: PipelineConfig, target: TargetSide | None) -> StockedSource:
     try:
         from penstock.formats.debezium.decode import Settings
         from penstock.formats.debezium.envelope import Topics
+        from penstock.formats.debezium.types import Modes
         from penstock.sources.debezium.files import FileLog
         from penstock.sources.debezium.kafka import KafkaLog
-        from penstock.sources.debezium.log import RecordLog
-        from penstock.sources.debezium.side import DebeziumSide
-        from penstock.sources.debezium.tables import Tables
-        from penstock.sources.debezium.tracker import Layout
     except ImportError as exc:
         raise _not_installed("capture.source debezium", exc) from exc
     capture = config.capture
     debezium = capture.debezium or DebeziumConfig()
-    transactions = debezium.transaction_topic or f"{debezium.prefix}.transaction"
-    log: RecordLog
+    transactions = debezium.transactions
+    settings = Settings(
+        placeholder=debezium.placeholder,
+        # Columns of arrays are made as such at the target, and PostgreSQL reads its own form of them alone.
+        modes=Modes(arrays="postgres"),
+        topics=Topics(transaction=(transactions,)),
+        schema_of=None if debezium.registry is None else _registry(debezium.registry).schema,
+    )
     if capture.path is not None:
-        log = FileLog(_open_place(capture.path, "capture.path"))
-    else:
-        assert capture.connection is not None
-        cluster = config.connections[capture.connection]
-        assert isinstance(cluster, KafkaConfig)
-        topics = tuple(debezium.topics or [f"{debezium.prefix}.*"])
-        log = KafkaLog(cluster.client_settings, (*topics, transactions))
+        return FileLog(_open_place(capture.path, "capture.path")), settings
+    assert capture.connection is not None
+    cluster = config.connections[capture.connection]
+    assert isinstance(cluster, KafkaConfig)
+    topics = tuple(debezium.topics or [f"{debezium.prefix}.*"])
+    return KafkaLog(cluster.client_settings, (*topics, transactions)), settings
+
+
+def _events(config: PipelineConfig, target: TargetSide | None) -> StockedSource:
+    """A connector's change events as a source.
+
+    Args:
+        target: Whose tables say what events without schemas hold, where they have the source's names.
+    """
+    log, settings = open_events(config)
+    from penstock.sources.debezium.side import DebeziumSide
+    from penstock.sources.debezium.tables import Tables
+    from penstock.sources.debezium.tracker import Layout
 
     def described(table: TableName) -> TableSchema | None:
         return None if target is None else target.describe([table]).get(table)
 
-    settings = Settings(placeholder=debezium.placeholder, topics=Topics(transaction=(transactions,)))
+    debezium = config.capture.debezium or DebeziumConfig()
     tables = Tables(settings, debezium.prefix or "", skips=debezium.on_malformed == "skip", described=described)
-    layout = Layout(transactions, debezium.settle_s, debezium.incomplete, debezium.incomplete_after_s)
+    layout = Layout(debezium.transactions, debezium.settle_s, debezium.incomplete, debezium.incomplete_after_s)
     return DebeziumSide(log, layout, tables, config.name)
+
+
+def _registry(config: SchemaRegistry) -> Registry:
+    """A schema registry; tasks need not have the file of its authority.
+
+    Raises:
+        ConfigError: That file cannot be read, or holds no certificates.
+    """
+    ca_pem = None if config.ca_file is None else read_authorities(Path(config.ca_file))
+    return Registry(config.url, config.user, config.password, ca_pem)
 
 
 def _own(capture: CaptureConfig) -> Callable[[Storage], StockedSource]:
