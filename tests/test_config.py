@@ -146,7 +146,17 @@ def test_a_pipeline_may_publish_events_to_kafka() -> None:
         ),
         ("prefix: shop", "prefix: a\n    partitions: 0", "20: publish.debezium.partitions: must be greater than"),
         ("prefix: shop", "prefix: a\n    tombstones: no", "20: publish.debezium.tombstones: is not an option"),
-        ("  debezium:", "  format: parquet\n  debezium:", "18: publish.format: must be 'debezium-json', not 'parquet'"),
+        (
+            "  debezium:",
+            "  format: parquet\n  debezium:",
+            "18: publish.format: must be 'debezium-json' or",
+        ),
+        ("  debezium:", "  format: debezium-avro\n  debezium:", "19: publish.debezium.registry: is missing; Avro has"),
+        (
+            "prefix: shop",
+            'prefix: a\n    registry: {url: "http://one:8081"}',
+            "20: publish.debezium.registry: goes",
+        ),
         ("  debezium:", "  path: here\n  debezium:", "18: publish.path: events are published to a cluster"),
         ("  debezium:", "  max_age_s: 1\n  debezium:", "18: publish.max_age_s: events do not wait for others"),
     ],

@@ -287,6 +287,9 @@ class PublishedEventsConfig(_Part):
     intervals: Literal["numeric", "string"] = Field(
         default="numeric", description="The connector's interval.handling.mode"
     )
+    registry: SchemaRegistry | None = Field(
+        default=None, description="debezium-avro: where schemas are registered, as <topic>-key and <topic>-value"
+    )
     partitions: int | None = Field(
         default=None, strict=True, ge=1, description="Of topics of tables that are made; the brokers' default if absent"
     )
@@ -318,10 +321,10 @@ class PublishConfig(_Part):
         description="files: the folder, which may be below that of this file, or an url of an object store",
     )
     connection: str | None = Field(default=None, description="kafka: name of the connection to the cluster")
-    format: Literal["changes", "parquet", "debezium-json"] | None = Field(
+    format: Literal["changes", "parquet", "debezium-json", "debezium-avro"] | None = Field(
         default=None,
         description="files: changes (JSON lines, compressed), which is the default, parquet, or debezium-json; kafka:"
-        " debezium-json, which is the default",
+        " debezium-json, which is the default, or debezium-avro",
     )
     debezium: PublishedEventsConfig | None = Field(default=None, description="How changes are told as change events")
     max_age_s: float = Field(
@@ -440,6 +443,10 @@ class PipelineConfig(_Part):
             capture = capture.model_copy(update={"debezium": debezium})
         if publish is not None and publish.path is not None:
             publish = publish.model_copy(update={"path": _below(folder, publish.path)})
+        if publish is not None and publish.debezium is not None and publish.debezium.registry is not None:
+            registry = publish.debezium.registry.below(folder)
+            events = publish.debezium.model_copy(update={"registry": registry})
+            publish = publish.model_copy(update={"debezium": events})
         return self.model_copy(update={"capture": capture, "publish": publish})
 
     def with_master(self, master: str) -> PipelineConfig:

@@ -72,7 +72,7 @@ _PLACES: Mapping[str, tuple[Sequence[str], Sequence[str], Mapping[str, str]]] = 
         {"connection": "files are written to publish.path, through no connection"},
     ),
     "kafka": (
-        ("debezium-json",),
+        ("debezium-json", "debezium-avro"),
         ("connection", "debezium"),
         {
             "path": "events are published to a cluster, by publish.connection",
@@ -406,6 +406,7 @@ class _Document:
         if to not in _PLACES:
             return []
         formats, needed, odd = _PLACES[to]
+        path: Path_
         faults = [
             _Fault(self._line(path := ("publish", name)), f"{dotted(path)}: {why}")
             for name, why in odd.items()
@@ -424,6 +425,13 @@ class _Document:
             path = ("publish", "debezium")
             what = f"{dotted(path)}: change files are no change events; publish.format debezium-json writes those"
             faults.append(_Fault(self._line(path), what))
+        registry, is_avro = _at(publish, "debezium", "registry"), form == "debezium-avro"
+        if to == "kafka" and is_avro and registry is None and publish.get("debezium") is not None:
+            what = "publish.debezium.registry: is missing; Avro has its schemas there"
+            faults.append(_Fault(self._line(("publish", "debezium")), what))
+        if registry is not None and not is_avro:
+            path = ("publish", "debezium", "registry")
+            faults.append(_Fault(self._line(path), f"{dotted(path)}: goes with publish.format debezium-avro"))
         if isinstance(form, str) and form not in formats:
             path = ("publish", "format")
             self.told.add(path)

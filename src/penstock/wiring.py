@@ -111,6 +111,7 @@ def _published_events(config: PipelineConfig, publish: PublishConfig) -> Place:
         ConfigError: The libraries that write them are not installed.
     """
     try:
+        from penstock.formats.debezium.avro_writer import AvroPacking
         from penstock.formats.debezium.columns import Connector, Modes
         from penstock.formats.debezium.writer import EventSettings, JsonPacking
         from penstock.outputs.events.files import Folder
@@ -121,6 +122,7 @@ def _published_events(config: PipelineConfig, publish: PublishConfig) -> Place:
         raise _not_installed(f"publish.format {publish.form}", exc) from exc
     events = publish.debezium
     assert events is not None
+    registry = events.registry
     settings = EventSettings(
         prefix=events.prefix,
         database=events.database or _database_name(config) or events.prefix,
@@ -129,7 +131,7 @@ def _published_events(config: PipelineConfig, publish: PublishConfig) -> Place:
         skipped=frozenset(events.skipped_operations),
         with_transactions=events.transaction_metadata,
         transactions=events.transaction_topic,
-        packing=JsonPacking(events.schemas),
+        packing=JsonPacking(events.schemas) if registry is None else AvroPacking(_registry(registry).register),
     )
     if publish.path is not None:
         folder = Folder(_open_place(publish.path, "publish.path"), config.name)

@@ -5,6 +5,7 @@ To have another one tested, add it there. What an output holds is told as the ro
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import fastavro
 import numpy as np
 import pyarrow as pa
 
@@ -23,7 +25,8 @@ from penstock.change import TableName
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres.target.ledger import PostgresLedger
 from penstock.formats.change_file import Encoding
-from penstock.formats.debezium.writer import EventSettings, JsonPacking
+from penstock.formats.debezium.avro_writer import AvroPacking
+from penstock.formats.debezium.writer import EventSettings, JsonPacking, Packing
 from penstock.outputs.events.events import Events as PublishedEvents
 from penstock.outputs.events.files import Folder
 from penstock.outputs.events.kafka import Cluster
@@ -36,6 +39,7 @@ from penstock.pipeline.event_ledger import EventLedger
 from penstock.pipeline.kafka_place import KafkaPlace
 from penstock.position import Anchor, Scn
 from penstock.schema import Column, Dictionary, TableSchema
+from penstock.schema_registry import Registry
 from penstock.storage import LocalStorage
 from penstock.stream import Slice
 from penstock.values import decode_image
@@ -43,6 +47,7 @@ from tests.archives import read
 from tests.conftest import create_database, drop_database, numbers
 from tests.hand_made import Target
 from tests.kafka.broker import KafkaBroker
+from tests.kafka.registry import SchemaRegistry
 
 TABLE = TableName("public", "entry")
 
@@ -133,9 +138,8 @@ class Published:
 class Events:
     """Change events, in topics or in files."""
 
-    def __init__(self, log: EventLog, read: Callable[[str], Iterable[Any]]) -> None:
-        self.log = log
-        self.settings = EventSettings("shop", "db", packing=JsonPacking(with_schemas=False))
+    def __init__(self, log: EventLog, settings: EventSettings, read: Callable[[str], Iterable[Any]]) -> None:
+        self.log, self.settings = log, settings
         self._read = read
 
     def ledger(self) -> Ledger:
@@ -200,13 +204,25 @@ def files(encoding: Encoding) -> Made:
 
 @contextmanager
 def kafka(place: Place) -> Iterator[Output]:
-    broker = place.broker()
+    yield in_topics(place.broker(), JsonPacking(with_schemas=False), json.loads)
+
+
+@contextmanager
+def kafka_avro(place: Place) -> Iterator[Output]:
+    with SchemaRegistry() as registry:
+
+        def decode(value: bytes) -> Any:
+            schema = registry.schema(int.from_bytes(value[1:5], "big"))
+            return fastavro.schemaless_reader(io.BytesIO(value[5:]), schema, None)
+
+        yield in_topics(place.broker(), AvroPacking(Registry(registry.url).register), decode)
+
+
+def in_topics(broker: KafkaBroker, packing: Packing, decode: Callable[[bytes], Any]) -> Output:
     cluster = Cluster({"bootstrap.servers": broker.address}, f"output{next(numbers)}")
-    prefixed = EventSettings(cluster.pipeline, "db", packing=JsonPacking(with_schemas=False))
-    made = Events(cluster, lambda topic: (record.payload for record in broker.read(topic)))
-    made.settings = prefixed
-    KafkaPlace(cluster, prefixed).make("DBS1", [TABLE])
-    yield made
+    settings = EventSettings(cluster.pipeline, "db", packing=packing)
+    KafkaPlace(cluster, settings).make("DBS1", [TABLE])
+    return Events(cluster, settings, lambda topic: (decode(record.value or b"") for record in broker.read(topic)))
 
 
 @contextmanager
@@ -218,9 +234,9 @@ def event_files(place: Place) -> Iterator[Output]:
             lines = map(json.loads, file.read_text().splitlines())
             yield from (line["value"] for line in lines if line["topic"] == topic)
 
-    made = Events(folder, read)
-    EventFilesPlace(folder, made.settings, max_age_s=0).make("DBS1", [TABLE])
-    yield made
+    settings = EventSettings("shop", "db", packing=JsonPacking(with_schemas=False))
+    EventFilesPlace(folder, settings, max_age_s=0).make("DBS1", [TABLE])
+    yield Events(folder, settings, read)
 
 
 OUTPUTS: Mapping[str, Made] = {
@@ -229,4 +245,5 @@ OUTPUTS: Mapping[str, Made] = {
     "publish files parquet": files(Encoding.PARQUET),
     "publish files debezium-json": event_files,
     "publish kafka debezium-json": kafka,
+    "publish kafka debezium-avro": kafka_avro,
 }

@@ -39,7 +39,7 @@ capture:
   source: debezium
   connection: events
   tables: ["public.*"]
-  debezium: {{prefix: {name}}}
+  debezium: {events}
 apply: {{connection: copy}}
 """
 
@@ -66,7 +66,8 @@ class Published:
         """
         url = server.url(name) if events.pop("is_there", False) else made(server, name, sql)
         settings = {"bootstrap.servers": broker.address, **dict(events.pop("connection", {}))}  # type: ignore[call-overload]
-        publish = {"to": "kafka", "connection": "events", "debezium": {"prefix": name, **events}}
+        form = events.pop("form", "debezium-json")
+        publish = {"to": "kafka", "connection": "events", "format": form, "debezium": {"prefix": name, **events}}
         path = folder / f"{name}.yaml"
         text = FILE.format(name=name, url=url, settings=json.dumps(settings), publish=json.dumps(publish))
         path.write_text(text)
@@ -99,11 +100,12 @@ class Published:
         """How many events of each kind there are; a tombstone is an empty text."""
         return Counter("" if record.payload is None else record.payload["op"] for record in self.events(table))
 
-    def consumer(self, url: str) -> Pipeline:
+    def consumer(self, url: str, **events: object) -> Pipeline:
         """A pipeline that applies the topics to another database."""
         path = self.folder / f"{self.name}_copy.yaml"
         settings = json.dumps({"bootstrap.servers": self.broker.address})
-        path.write_text(CONSUMING.format(name=self.name, url=url, settings=settings))
+        given = json.dumps({"prefix": self.name, **events})
+        path.write_text(CONSUMING.format(name=self.name, url=url, settings=settings, events=given))
         pipeline = penstock.open(path)
         assert isinstance(pipeline, Pipeline)
         return pipeline

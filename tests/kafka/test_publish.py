@@ -18,8 +18,9 @@ from tests.faults.pgbench import TABLES as PGBENCH
 from tests.faults.pgbench import Load, load_tables
 from tests.kafka import jars
 from tests.kafka.broker import KafkaBroker
-from tests.kafka.connect import ConnectWorker, JdbcSink
+from tests.kafka.connect import ConnectWorker, JdbcSink, avro
 from tests.kafka.published import Published, made, texts
+from tests.kafka.registry import SchemaRegistry
 
 SHOP = """
 CREATE TABLE customers (id int PRIMARY KEY, name text NOT NULL, balance numeric(10,2), at timestamptz);
@@ -208,17 +209,23 @@ class StopsAfter(Report):
             self._stop.set()
 
 
-def test_debeziums_own_sink_makes_the_same_table(
+@pytest.mark.parametrize("form", ["json", "avro"])
+def test_debeziums_own_sink_and_penstock_make_the_same_table(
     kafka: KafkaBroker,
+    registry: SchemaRegistry,
     sink_worker: ConnectWorker,
     source_server: EmbeddedPostgres,
     target_server: EmbeddedPostgres,
     spark: object,
     tmp_path: Path,
+    form: str,
 ) -> None:
-    shop = Published.of(kafka, source_server, tmp_path, "sunk", SHOP)
-    target = made(target_server, "sunk", SHOP.partition("CREATE TABLE orders")[0])
-    with JdbcSink(sink_worker, target, "sink-sunk", [shop.topic("customers")]) as sink:
+    asked = {"registry": {"url": registry.url}} if form == "avro" else {}
+    name = f"sunk_{form}"
+    shop = Published.of(kafka, source_server, tmp_path, name, SHOP, form=f"debezium-{form}", **asked)
+    target = made(target_server, name, SHOP.partition("CREATE TABLE orders")[0])
+    formats = avro(registry.url) if form == "avro" else {}
+    with JdbcSink(sink_worker, target, f"sink-{name}", [shop.topic("customers")], **formats) as sink:
         shop.publish()
         sink.wait_until(lambda: len(texts(target, "customers")[0]) == 50)
         shop.execute("UPDATE customers SET balance = balance * 2, at = NULL WHERE id < 20")
@@ -231,6 +238,10 @@ def test_debeziums_own_sink_makes_the_same_table(
 
         sink.wait_until(lambda: texts(target, "customers") == texts(shop.url, "customers"))
         assert sink.failure() is None
+    consumer = shop.consumer(made(target_server, f"{name}_own"), **asked)
+    consumer.setup()
+    consumer.run(threading.Event(), until_caught_up=True)
+    assert texts(target_server.url(f"{name}_own"), "customers", "orders") == texts(shop.url, "customers", "orders")
 
 
 def test_a_broker_that_is_away_for_a_while_costs_nothing(

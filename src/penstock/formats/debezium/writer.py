@@ -407,17 +407,20 @@ class EventWriter:
         settings: EventSettings,
         find_table: Callable[[TableName, int], TableSchema],
         clock_ns: Callable[[], int] = time.time_ns,
+        known: dict[tuple[TableName, int], TableWriter] | None = None,
     ) -> None:
         """Write as `settings` say.
 
         Args:
             find_table: Returns the version of a table that a change names.
             clock_ns: When an event is written, in nanoseconds since 1970.
+            known: Tables whose writers were made, and those that will be: for several that write as the same settings
+                say, one after the other.
         """
         self._settings = settings
         self._find_table = find_table
         self._clock_ns = clock_ns
-        self._tables: dict[tuple[TableName, int], TableWriter] = {}
+        self._tables = {} if known is None else known
         topic = settings.transaction_topic
         self._pack_id = settings.packing.packer(topic, "key", _TRANSACTION_KEY)
         self._pack_boundary = settings.packing.packer(topic, "value", _TRANSACTION_VALUE)

@@ -14,7 +14,7 @@ from penstock import change as c
 from penstock.change import Op, TableName
 from penstock.errors import MalformedInputError, OperatorError
 from penstock.formats.debezium.source_block import STREAMING, Place
-from penstock.formats.debezium.writer import EventSettings, EventWriter, Record
+from penstock.formats.debezium.writer import EventSettings, EventWriter, Record, TableWriter
 from penstock.position import Scn
 from penstock.schema import Dictionary, TableSchema
 
@@ -48,6 +48,7 @@ class Events:
     settings: EventSettings
     tables: Dictionary = field(default_factory=Dictionary)
     copied: Mapping[TableName, Scn] = field(default_factory=dict)
+    _writers: dict[tuple[TableName, int], TableWriter] = field(default_factory=dict, repr=False, compare=False)
 
     def of_changes(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Record]:
         """Yield the records of whole transactions in commit order, BEGIN and END included.
@@ -56,7 +57,7 @@ class Events:
             OperatorError: A change cannot be told as an event.
             MalformedInputError: Changes come in another order.
         """
-        writer = EventWriter(self.settings, self.tables.get)
+        writer = EventWriter(self.settings, self.tables.get, known=self._writers)
         at = Scn(0)
         for row in _rows(batches):
             name = TableName(row[c.SCHEMA_NAME], row[c.TABLE_NAME])
