@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tests.kafka.broker import KafkaBroker
     from tests.kafka.connect import ConnectWorker
     from tests.kafka.registry import SchemaRegistry
+    from tests.kafka.shop import Shop
 
 # Java's programs for the tests are fetched once and kept, before the next line forgets where.
 JARS = jars.folder()
@@ -104,6 +105,19 @@ def sink_worker(kafka_jars: Path, kafka: KafkaBroker) -> Iterator[ConnectWorker]
 
     with ConnectWorker(kafka, jars.sink_path(kafka_jars)) as worker:
         yield worker
+
+
+@pytest.fixture(scope="session")
+def shop(
+    kafka: KafkaBroker,
+    connect_worker: ConnectWorker,
+    logical_server: EmbeddedPostgres,
+    target_server: EmbeddedPostgres,
+) -> Shop:
+    """All that a pipeline from a connector's events needs."""
+    from tests.kafka.shop import Shop
+
+    return Shop(kafka, connect_worker, logical_server, target_server)
 
 
 @pytest.fixture

@@ -14,7 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ClusterMetadata, NewPartitions, NewTopic
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ClusterMetadata,
+    NewPartitions,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from tests.kafka.java import JavaProgram, free_port, is_listening
 
@@ -50,12 +60,16 @@ class Record:
 class KafkaBroker:
     """A broker on a free port of the loopback interface, in a directory of its own that goes with it."""
 
-    def __init__(self, class_path: str, *, settings: Mapping[str, str] = {}) -> None:
+    def __init__(
+        self, class_path: str, *, settings: Mapping[str, str] = {}, users: Mapping[str, str] | None = None
+    ) -> None:
         """Make the files of a new node, without starting it.
 
         Args:
             class_path: Of `jars.broker_path`.
             settings: More for its server.properties. Topics are not created by being named, unless this says so.
+            users: Names and passwords; there is a second listener for them then, `sasl_address` (SASL_PLAINTEXT,
+                PLAIN), where they may do nothing that `allow` does not allow them.
         """
         self._home = Path(tempfile.mkdtemp(prefix="penstock-kafka-"))
         self.port, controller = free_port(), free_port()
@@ -84,6 +98,7 @@ class KafkaBroker:
             # After a crash the controller waits this long before it lets the same node in again.
             "broker.session.timeout.ms": "1000",
             "broker.heartbeat.interval.ms": "200",
+            **(self._for_users(controller, users) if users is not None else {}),
             **settings,
         }
         self._properties.write_text("".join(f"{name}={value}\n" for name, value in made.items()))
@@ -102,6 +117,23 @@ class KafkaBroker:
     def address(self) -> str:
         """What clients call `bootstrap.servers`."""
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def sasl_address(self) -> str:
+        """The same for clients with a user and a password."""
+        return f"127.0.0.1:{self.sasl_port}"
+
+    def allow(self, user: str, what: str, *, group: bool = False) -> None:
+        """Let a user read and describe topics whose names begin like this, or use groups of consumers that do."""
+        kind = ResourceType.GROUP if group else ResourceType.TOPIC
+        rules = [
+            AclBinding(
+                kind, what, ResourcePatternType.PREFIXED, f"User:{user}", "*", operation, AclPermissionType.ALLOW
+            )
+            for operation in (AclOperation.READ, AclOperation.DESCRIBE)
+        ]
+        for made in self._admin.create_acls(rules).values():
+            made.result(_TIMEOUT_S)
 
     def start(self) -> None:
         """Start it, or start it again with what it had; returns when it answers."""
@@ -260,6 +292,21 @@ class KafkaBroker:
                 elif not error.retriable() and error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise KafkaException(error)
             is_first = False
+
+    def _for_users(self, controller: int, users: Mapping[str, str]) -> Mapping[str, str]:
+        self.sasl_port = free_port()
+        known = " ".join(f'user_{name}="{password}"' for name, password in users.items())
+        places = {"PLAINTEXT": self.port, "SASL_PLAINTEXT": self.sasl_port, "CONTROLLER": controller}
+        return {
+            "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in places.items()),
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config": (
+                f"org.apache.kafka.common.security.plain.PlainLoginModule required {known};"
+            ),
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+        }
 
     def _format(self, class_path: str) -> None:
         """Write what a node must find in its directory: who it is, and the newest version of each feature."""

@@ -173,9 +173,23 @@ def test_what_is_needed_begins_with_the_first_event_that_is_not_released() -> No
 
 def test_a_transaction_that_is_put_aside_lets_others_pass() -> None:
     of = index()
-    end(of, "X", 2, {CUSTOMERS: 1})
+    event(of, 0, 0, "X", 1)
+    end(of, "X", 2, {CUSTOMERS: 2})
     event(of, 0, 1, "Y", 1)
     end(of, "Y", 4, {CUSTOMERS: 1})
     assert released(of) == []
-    assert of.put_aside() == "X"
+    aside = of.put_aside()
+    assert (aside.groups, aside.events) == (("X",), 1)
     assert [txn.groups for txn in released(of)] == [("Y",)]
+    # What comes of it later is left out like the rest.
+    event(of, 0, 2, "X", 2)
+    assert (released(of), of.opened) == ([], 0)
+
+
+def test_transactions_that_have_begun_and_not_ended_are_known_by_name() -> None:
+    of = index()
+    event(of, 0, 0, "X", 1)
+    event(of, 0, 1, "Y", 1)
+    event(of, 0, 2, "X", 2)
+    end(of, "Y", 4, {CUSTOMERS: 2})
+    assert of.open_groups == ["X"]

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import json as json_
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.console import JsonOption, say, shown, warn
-from penstock.text import count, printable
+from penstock.cli.console import JsonOption, warn
+from penstock.cli.stream import Printer, print_lines
+from penstock.text import printable
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from penstock.archive import Archive
     from penstock.patterns import TablePattern
-
-
-_Row = Mapping[str, Any]
 
 _POSITION = "POSITION|TIME"
 
@@ -46,7 +40,7 @@ def changes(
     begin = None if since is None else Bound.parse(since, option="--from")
     end = None if until is None else Bound.parse(until, option="--until")
     archive = Archive(open_storage(path))
-    show = _print_lines if json else _Printer().show
+    show = print_lines if json else Printer().show
     found = 0
     for batch in read_span(archive, find_span(archive, begin, end)):
         meant = only_tables(batch, lambda table: not patterns or any(p.matches(table) for p in patterns))
@@ -69,65 +63,3 @@ def _notes(archive: Archive, patterns: Sequence[TablePattern], *, found: int) ->
         yield f"the archive has no table like {', '.join(map(repr, unknown))}"
     if not found:
         yield f"nothing matches; the archive ends at position {record.end}"
-
-
-def _print_lines(batch: pa.RecordBatch) -> None:
-    import pyarrow as pa
-
-    from penstock.formats.change_file import encode_lines
-
-    sys.stdout.flush()
-    sys.stdout.buffer.write(encode_lines(pa.Table.from_batches([batch])))
-
-
-class _Printer:
-    """Prints changes under a line for their transaction, or for the copy that they are rows of."""
-
-    def __init__(self) -> None:
-        self._heading = ""
-
-    def show(self, batch: pa.RecordBatch) -> None:
-        for row in batch.to_pylist():
-            heading = _heading(row)
-            if heading != self._heading:
-                say(heading if not self._heading else f"\n{heading}")
-                self._heading = heading
-            for line in _lines(row):
-                say(line)
-
-
-def _heading(row: _Row) -> str:
-    if row["op"] == "snapshot":
-        return f"position {row['commit_scn']}  copy of {_table(row)}"
-    parts = [f"position {row['commit_scn']}", f"transaction {printable(row['txn_id'])}"]
-    if row["committed_at"] is not None:
-        parts.append(row["committed_at"].isoformat(timespec="microseconds"))
-    if row["txn_changes"] is not None:
-        parts.append(count(row["txn_changes"], "change"))
-    return "  ".join(parts)
-
-
-def _lines(row: _Row) -> Iterator[str]:
-    before, after, key = (_image(row[name]) for name in ("before", "after", "key"))
-    named = "".join(f" {printable(name)}={shown(value)}" for name, value in key.items())
-    is_snapshot = row["op"] == "snapshot"
-    yield f"  row{named}" if is_snapshot else f"  {row['change_seq'] + 1} {row['op']} {_table(row)}{named}"
-    for name, value in after.items():
-        old = f"{shown(before[name])} => " if name in before else ""
-        if old or name not in key:
-            yield f"      {printable(name)}: {old}{shown(value)}"
-    if row["after"] is None:
-        for name, value in before.items():
-            if name not in key:
-                yield f"      {printable(name)}: {shown(value)}"
-    for name in ("ddl", "tag", "meta"):
-        if row[name] is not None:
-            yield f"      {name}: {printable(row[name])}"
-
-
-def _table(row: _Row) -> str:
-    return printable(f"{row['schema_name']}.{row['table_name']}")
-
-
-def _image(text: str | None) -> dict[str, str | None]:
-    return {} if text is None else dict(json_.loads(text))

@@ -43,6 +43,7 @@ class Defaults:
     """What was said before the command's name."""
 
     file: Path = Path("pipeline.yaml")
+    is_said: bool = False
 
 
 defaults = Defaults()

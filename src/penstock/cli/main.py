@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import changes, consumers, demo, errors, plan, resync, run, setup, status, teardown, verify
+from penstock.cli import changes, consumers, decode, demo, errors, plan, resync, run, setup, status, teardown, verify
 from penstock.cli.console import defaults, err, show_traceback
 from penstock.errors import PenstockError
 
@@ -39,7 +39,7 @@ def _main(
     _: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)] = False,
 ) -> None:
     if file is not None:
-        defaults.file = file
+        defaults.file, defaults.is_said = file, True
 
 
 app.command("plan")(plan.plan)
@@ -49,6 +49,7 @@ app.command("status")(status.status)
 app.add_typer(errors.app, name="errors")
 app.add_typer(consumers.app, name="consumers")
 app.command("changes")(changes.changes)
+app.add_typer(decode.app, name="decode")
 app.command("resync")(resync.resync)
 app.command("verify")(verify.verify)
 app.command("teardown")(teardown.teardown)

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import fastavro
 
-from penstock.errors import MalformedInputError
+from penstock.errors import MalformedInputError, OperatorError
 from penstock.formats.debezium.parse import Message, NotJsonError
 from penstock.formats.debezium.placeholders import Placeholder
 from penstock.formats.debezium.record import Record
@@ -84,7 +84,7 @@ class AvroMessages:
         id_, body = _split(data, record.header(header), record.where)
         schema = self._known.get(id_)
         if schema is None:
-            schema = self._known[id_] = _AvroSchema(self._schema_of(id_), f"{record.where}, schema {id_}")
+            schema = self._known[id_] = _AvroSchema(self._text(id_, record), f"{record.where}, schema {id_}")
         stream = io.BytesIO(body)
         try:
             payload = fastavro.schemaless_reader(stream, schema.parsed, None)
@@ -94,6 +94,12 @@ class AvroMessages:
         if not is_whole:
             raise NotJsonError("is not of its Avro schema, or is cut off")
         return Message(payload, schema.connect)
+
+    def _text(self, id_: SchemaId, record: Record) -> str:
+        try:
+            return self._schema_of(id_)
+        except OperatorError as exc:
+            raise OperatorError(exc.what, where=f"{exc.where}; {record.where}", do=exc.do) from exc
 
 
 def _split(data: bytes, header: bytes | None, where: str) -> tuple[SchemaId, bytes]:
@@ -107,7 +113,7 @@ def _split(data: bytes, header: bytes | None, where: str) -> tuple[SchemaId, byt
         "a record is not Avro with the id of a registered schema"
         + (": it looks like JSON" if data[:1] in (b"{", b"[") else ""),
         where=where,
-        do="name the format that the topic has" if data[:1] in (b"{", b"[") else "",
+        do="events in JSON are read without capture.debezium.registry" if data[:1] in (b"{", b"[") else "",
     )
 
 

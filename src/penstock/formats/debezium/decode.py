@@ -57,6 +57,7 @@ class Settings:
         before_image: For every table, unless `before_images` says otherwise.
         placeholder: `unavailable.value.placeholder` of the connector.
         modes: Further options of the connector.
+        schema_of: Returns the text of a registered schema by its id, where messages are Avro; None where they are JSON.
     """
 
     declared: Mapping[TableName, Mapping[str, LogicalType]] = field(default_factory=dict)
@@ -65,6 +66,7 @@ class Settings:
     placeholder: str = DEFAULT
     modes: Modes = field(default_factory=Modes)
     topics: Topics = field(default_factory=Topics)
+    schema_of: Callable[[int | str], str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,7 @@ class JsonMessages:
             raise MalformedInputError(
                 "a record is not JSON, but looks like Avro with a schema registry",
                 where=record.where,
-                do="say that the topic's format is Avro",
+                do="name the registry as capture.debezium.registry",
             )
         return self._values.parse(value, record.topic, exact=exact)
 
@@ -186,9 +188,9 @@ class Decoder:
     """Decodes records. Keeps what it has learned of schemas, so use one for as many records as possible."""
 
     def __init__(self, settings: Settings | None = None, parser: Parser | None = None) -> None:
-        """Decode as `settings` say; a parser other than that for JSON is given for Avro."""
+        """Decode as `settings` say, unless another parser is given."""
         self._settings = settings or Settings()
-        self._parser = parser or JsonMessages()
+        self._parser = parser or _parser_of(self._settings)
         self._placeholder = Placeholder(self._settings.placeholder)
         self._inexact: set[str] = set()
         self._layouts: dict[tuple[ConnectSchema | None, TableName], _Layout] = {}
@@ -433,6 +435,14 @@ class Decoder:
 def image_text(image: Image | None) -> str | None:
     """Write an image as the change stream holds it; as `values.encode_image`, in a fraction of the time."""
     return None if image is None else orjson.dumps(image).decode()
+
+
+def _parser_of(settings: Settings) -> Parser:
+    if settings.schema_of is None:
+        return JsonMessages()
+    from penstock.formats.debezium.avro import AvroMessages
+
+    return AvroMessages(settings.schema_of)
 
 
 def _layout(readers: Mapping[str, Reader], row_type: RowType | None) -> _Layout:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from penstock.errors import OperatorError
 from penstock.formats.debezium.record import Record, read_line
-from penstock.sources.debezium.log import Extent, Partition, RecordFollower, RecordLog
+from penstock.sources.debezium.log import Extent, Offsets, Partition, RecordFollower, RecordLog
 from penstock.storage import Storage
 
 _SUFFIXES = (".jsonl", ".ndjson", ".json")
@@ -75,12 +75,9 @@ class FileLog:
                 "files hold fewer events than they held", where=self.label, do="bring back what was removed"
             )
 
-    def committed(self, consumer: str, partitions: Collection[Partition]) -> Mapping[Partition, tuple[int, str]]:
-        """Return nothing: files are read from their beginning."""
-        return {}
-
-    def commit(self, consumer: str, positions: Mapping[Partition, int], note: str) -> None:
-        """Keep nothing."""
+    def offsets(self, consumer: str) -> NoOffsets:
+        """Return what keeps none: files are read from their beginning."""
+        return NoOffsets()
 
     def _names(self) -> Sequence[str]:
         return sorted(name for name in self.storage.names("") if name.endswith(_SUFFIXES))
@@ -89,6 +86,20 @@ class FileLog:
         if name not in self._lines:
             self._lines[name] = len(_split(self.storage.read(name)))
         return self._lines[name]
+
+
+class NoOffsets:
+    """Implements `log.Offsets` where none are kept."""
+
+    def committed(self, partitions: Collection[Partition]) -> Mapping[Partition, tuple[int, str]]:
+        """Return nothing."""
+        return {}
+
+    def commit(self, positions: Mapping[Partition, int], note: str) -> None:
+        """Keep nothing."""
+
+    def close(self) -> None:
+        """Close nothing."""
 
 
 class FileFollower:
@@ -125,3 +136,4 @@ def _split(content: bytes) -> list[tuple[int, bytes]]:
 
 _: type[RecordLog] = FileLog
 __: type[RecordFollower] = FileFollower
+___: type[Offsets] = NoOffsets

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.errors import MalformedInputError, OperatorError
@@ -222,22 +222,12 @@ class Index:
             while self._ended and self._ended[0][0].scn == end.scn:
                 groups.append(self._pop())
             self.end = Scn(max(self.end, end.scn))
-            opened = [found for _, found in groups if found is not None]
-            runs = tuple(run for found in opened for run in found.runs.values())
             if end.scn <= self._done:
-                self._forget_rows(runs)
+                self._forget_rows(run for _, found in groups if found is not None for run in found.runs.values())
                 continue
-            rows = tuple(self._rows_before())
-            if runs or rows:
-                yield Whole(
-                    scn=end.scn,
-                    groups=tuple(group for group, _ in groups),
-                    runs=runs,
-                    rows=rows,
-                    events=sum(len(found.seen) for found in opened),
-                    size_bytes=sum(found.size_bytes for found in opened),
-                    committed_at_us=end.committed_at_us,
-                )
+            txn = _whole(end, groups, tuple(self._rows_before()))
+            if txn.runs or txn.rows:
+                yield txn
 
     @property
     def waiting(self) -> Waiting | None:
@@ -261,15 +251,21 @@ class Index:
 
     @property
     def opened(self) -> int:
-        """How many transactions have begun and not ended."""
+        """How many transactions have begun and are not released yet."""
         return len(self._open)
 
-    def put_aside(self) -> str:
-        """Give up the transaction that all others wait for; returns its name."""
-        scn = self._ended[0][0].scn
-        group, _ = self._pop()
-        self.end = Scn(max(self.end, scn))
-        return group
+    @property
+    def open_groups(self) -> Sequence[str]:
+        """The names of transactions that have begun and not ended, in the order of their first events."""
+        return [group for group in self._open if group not in self._ending]
+
+    def put_aside(self) -> Whole:
+        """Give up the transaction that all others wait for; returns what is there of it, and passes over the rest."""
+        end, _ = self._ended[0]
+        found = self._pop()
+        self._left_out.pop(end.group, None)
+        self.end = Scn(max(self.end, end.scn))
+        return _whole(end, [found], ())
 
     def first_needed(self, positions: MutableMapping[int, int]) -> None:
         """Lower the offset of each partition, below which nothing is needed any more, for what is not released."""
@@ -323,3 +319,16 @@ class Index:
                 rows.popleft()
             if rows and rows[0].first < run.end:
                 rows[0].first = run.end
+
+
+def _whole(end: Ended, groups: Sequence[tuple[str, _Open | None]], rows: tuple[Run, ...]) -> Whole:
+    opened = [found for _, found in groups if found is not None]
+    return Whole(
+        scn=end.scn,
+        groups=tuple(group for group, _ in groups),
+        runs=tuple(run for found in opened for run in found.runs.values()),
+        rows=rows,
+        events=sum(len(found.seen) for found in opened),
+        size_bytes=sum(found.size_bytes for found in opened),
+        committed_at_us=end.committed_at_us,
+    )

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.errors import ConfigError, OperatorError, PenstockError, RetryableError
+from penstock.errors import PenstockError, RetryableError
 from penstock.formats.debezium.record import Record
-from penstock.sources.debezium.log import Extent, Partition, RecordFollower, RecordLog
+from penstock.kafka import ANSWER_S, QUIET, SILENT, Answering, Heard, bad_settings, failure, patiently
+from penstock.sources.debezium.log import Extent, Offsets, Partition, RecordFollower, RecordLog
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
     from confluent_kafka.admin import AdminClient
 
-_ANSWER_S = 20.0
-"""How long a broker may take to answer."""
-
 _TAKE = 10_000
 """Most records that are taken from the client at a time."""
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,7 @@ class KafkaLog:
 
     settings: Mapping[str, str] = field(repr=False)
     topics: tuple[str, ...] = ()
+    _admins: list[_Admin] = field(default_factory=list, init=False, compare=False, repr=False)
 
     @property
     def label(self) -> str:
@@ -53,19 +53,18 @@ class KafkaLog:
 
     def identity(self) -> str:
         """Return the id of the cluster, and which topics are read of it."""
-        with self._answering("describe the cluster"):
-            # A client that is let go of answers nothing any more.
-            admin = self._admin()
-            cluster = admin.describe_cluster(request_timeout=_ANSWER_S).result().cluster_id
+        with self._admin.answering("describe the cluster"):
+            cluster = self._admin.patiently(
+                lambda client, wait_s: client.describe_cluster(request_timeout=wait_s).result().cluster_id
+            )
         return f"{cluster}/{','.join(self.topics)}"
 
     def topic_id(self, topic: str) -> str:
         """Return the id that the cluster has given a topic; empty where there is none of the name."""
         from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
-        with self._answering(f"describe topic {topic}"):
-            admin = self._admin()
-            asked = admin.describe_topics(TopicCollection([topic]), request_timeout=_ANSWER_S)
+        def ask(client: AdminClient, wait_s: float) -> str:
+            asked = client.describe_topics(TopicCollection([topic]), request_timeout=wait_s)
             try:
                 return str(asked[topic].result().topic_id)
             except KafkaException as exc:
@@ -73,14 +72,27 @@ class KafkaLog:
                     return ""
                 raise
 
+        with self._admin.answering(f"describe topic {topic}"):
+            return self._admin.patiently(ask)
+
     def extents(self) -> Mapping[Partition, Extent]:
         """Return what every partition of every topic that a pattern means holds now."""
         from confluent_kafka import IsolationLevel, TopicPartition
         from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
-        with self._answering("list topics"):
-            admin = self._admin()
-            known = admin.list_topics(timeout=_ANSWER_S).topics
+        def offsets(parts: Sequence[TopicPartition], spec: Any) -> Mapping[TopicPartition, int]:
+            def ask(client: AdminClient, wait_s: float) -> Mapping[TopicPartition, int]:
+                found = client.list_offsets(
+                    dict.fromkeys(parts, spec),
+                    isolation_level=IsolationLevel.READ_COMMITTED,
+                    request_timeout=wait_s,
+                )
+                return {part: result.result().offset for part, result in found.items()}
+
+            return self._admin.patiently(ask)
+
+        with self._admin.answering("list topics"):
+            known = self._admin.patiently(lambda client, wait_s: client.list_topics(timeout=wait_s)).topics
             parts = [
                 TopicPartition(name, number)
                 for name in sorted(known)
@@ -89,13 +101,8 @@ class KafkaLog:
             ]
             if not parts:
                 return {}
-            found = [
-                admin.list_offsets(
-                    dict.fromkeys(parts, spec), isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_ANSWER_S
-                )
-                for spec in (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
-            ]
-            first, end = ({part: result.result().offset for part, result in of.items()} for of in found)
+            first = offsets(parts, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+            end = offsets(parts, OffsetSpec.latest())  # type: ignore[no-untyped-call]
         return {Partition(p.topic, p.partition): Extent(first[p], end[p]) for p in parts}
 
     def follow(self, positions: Mapping[Partition, int]) -> KafkaFollower:
@@ -107,36 +114,25 @@ class KafkaLog:
         with closing(self.follow({partition: first})) as follower:
             at = first
             while at < end:
-                for record in follower.take(_TAKE, _ANSWER_S):
+                for record in follower.take(_TAKE, ANSWER_S):
                     assert record.offset is not None
                     if record.offset >= end:
                         return
                     yield record
+                if follower.positions()[partition] == at:
+                    raise follower.silence()
                 at = follower.positions()[partition]
 
-    def committed(self, consumer: str, partitions: Collection[Partition]) -> Mapping[Partition, tuple[int, str]]:
-        """Return what was last committed for a consumer group."""
-        from confluent_kafka import TopicPartition
+    def offsets(self, consumer: str) -> KafkaOffsets:
+        """Open what is committed for a consumer group."""
+        return KafkaOffsets(self, consumer)
 
-        with self._answering("read committed offsets"), closing(self.consumer(group=consumer)) as client:
-            asked = [TopicPartition(*partition) for partition in partitions]
-            found = client.committed(asked, timeout=_ANSWER_S)
-        return {Partition(p.topic, p.partition): (p.offset, p.metadata or "") for p in found if p.offset >= 0}
-
-    def commit(self, consumer: str, positions: Mapping[Partition, int], note: str) -> None:
-        """Keep offsets for a consumer group."""
-        from confluent_kafka import TopicPartition
-
-        with self._answering("commit offsets"), closing(self.consumer(group=consumer)) as client:
-            offsets = [TopicPartition(*partition, offset, metadata=note) for partition, offset in positions.items()]
-            client.commit(offsets=offsets, asynchronous=False)
-
-    def consumer(self, *, group: str = "penstock") -> Consumer:
+    def consumer(self, heard: Heard, *, group: str = "penstock") -> Consumer:
         """Open a client; its group is only looked at for committed offsets."""
         from confluent_kafka import Consumer, KafkaException
 
         settings: dict[str, Any] = {
-            **_QUIET,
+            **QUIET,
             **self.settings,
             "group.id": group,
             "enable.auto.commit": False,
@@ -145,23 +141,88 @@ class KafkaLog:
             "auto.offset.reset": "error",
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
+            "error_cb": heard,
         }
         try:
-            return Consumer(settings, logger=_SILENT)
+            return Consumer(settings, logger=SILENT)
         except (KafkaException, TypeError, ValueError) as exc:
             raise bad_settings(exc) from exc
 
-    def _admin(self) -> AdminClient:
+    @property
+    def _admin(self) -> _Admin:
+        """The one client of this process that asks for what there is."""
+        if not self._admins:
+            self._admins.append(_Admin(self))
+        return self._admins[0]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return KafkaLog, (self.settings, self.topics)
+
+
+class _Admin:
+    """A client that asks for what there is; may be used by several threads."""
+
+    def __init__(self, log: KafkaLog) -> None:
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
+        self._label = log.label
+        self._heard = Heard()
+        settings: dict[str, Any] = {**QUIET, **log.settings, "error_cb": self._heard}
         try:
-            return AdminClient({**_QUIET, **self.settings}, logger=_SILENT)
+            self._client = AdminClient(settings, logger=SILENT)
         except (KafkaException, TypeError, ValueError) as exc:
             raise bad_settings(exc) from exc
 
-    def _answering(self, doing: str) -> _Answering:
-        return _Answering(self.label, doing)
+    def patiently(self, ask: Callable[[AdminClient, float], _Answer]) -> _Answer:
+        """Ask until there is an answer, or it is clear that there will be none."""
+        self._heard.error = None
+        client = self._client
+        return patiently(lambda wait_s: ask(client, wait_s), self._heard, lambda: client.poll(0))
+
+    def answering(self, doing: str) -> Answering:
+        """Turn what the client raises into our errors."""
+        return Answering(self._label, doing, self._heard)
+
+
+class KafkaOffsets:
+    """Implements `log.Offsets` with one client."""
+
+    def __init__(self, log: KafkaLog, group: str) -> None:
+        """Open the client."""
+        self._log = log
+        self._heard = Heard()
+        self._client = log.consumer(self._heard, group=group)
+
+    def committed(self, partitions: Collection[Partition]) -> Mapping[Partition, tuple[int, str]]:
+        """Return what was last committed."""
+        from confluent_kafka import TopicPartition
+
+        with self._answering("read committed offsets"):
+            asked = [TopicPartition(*partition) for partition in partitions]
+            found = patiently(lambda wait_s: self._client.committed(asked, timeout=wait_s), self._heard, self._poll)
+        return {Partition(p.topic, p.partition): (p.offset, p.metadata or "") for p in found if p.offset >= 0}
+
+    def commit(self, positions: Mapping[Partition, int], note: str) -> None:
+        """Keep offsets."""
+        from confluent_kafka import TopicPartition
+
+        offsets = [TopicPartition(*partition, offset, metadata=note) for partition, offset in positions.items()]
+        with self._answering("commit offsets"):
+            patiently(lambda _: self._client.commit(offsets=offsets, asynchronous=False), self._heard, self._poll)
+
+    def close(self) -> None:
+        """Close the client."""
+        self._client.close()
+
+    def _poll(self) -> None:
+        # What is wrong with the group comes like a record.
+        message = self._client.poll(0)
+        if message is not None and message.error() is not None:
+            self._heard(message.error())
+
+    def _answering(self, doing: str) -> Answering:
+        return Answering(self._log.label, doing, self._heard)
 
 
 class KafkaFollower:
@@ -173,19 +234,31 @@ class KafkaFollower:
 
         self._log = log
         self._positions = dict(positions)
-        self._client = log.consumer()
-        with _Answering(log.label, "read"):
+        self._heard = Heard()
+        self._client = log.consumer(self._heard)
+        with Answering(log.label, "read", self._heard):
+            # A client that is assigned topics which it has not heard of yet waits half a second before it reads.
+            known = self._topics()
+            for topic in {partition.topic for partition in positions} - known.keys():
+                # It never says of its own accord that a topic is not there, or may not be read.
+                if (error := self._topics(topic)[topic].error) is not None:
+                    raise failure(error, where=f"{log.label}, topic {topic}", doing="read")
             self._client.assign([TopicPartition(*partition, offset) for partition, offset in positions.items()])
 
     def take(self, most: int, timeout_s: float) -> Sequence[Record]:
         """Return records behind those that were returned before; waits up to the timeout for the first of them."""
         deadline = time.monotonic() + timeout_s
         while True:
-            with _Answering(self._log.label, "read"):
+            with Answering(self._log.label, "read", self._heard):
                 # `consume` waits for as many as it was asked for, unless it may not wait at all.
                 first = self._client.poll(max(0.0, deadline - time.monotonic()))
                 messages = [first, *self._client.consume(min(most, _TAKE), timeout=0)] if first is not None else []
             records, has_moved = self._records(messages)
+            if first is not None:
+                self._heard.error = None
+            elif self._heard.is_final:
+                # Whoever begins again is told so as well, if it is still true then.
+                raise RetryableError(self.silence().what, where=self._log.label)
             if records or has_moved or time.monotonic() >= deadline:
                 return records
 
@@ -193,9 +266,22 @@ class KafkaFollower:
         """Return, for each partition, the offset below which everything was returned."""
         return self._positions
 
+    def silence(self) -> PenstockError:
+        """Why nothing comes, as far as it is known."""
+        if self._heard.error is not None:
+            return failure(self._heard.error, where=self._log.label, doing="read")
+        return RetryableError("Kafka cannot read: records that are there do not come", where=self._log.label)
+
     def close(self) -> None:
         """Read no more."""
         self._client.close()
+
+    def _topics(self, topic: str | None = None) -> Mapping[str, Any]:
+        """Ask for what the client is to know of a topic, or of all that there are."""
+        client = self._client
+        # The client's types lack the name of a topic.
+        ask: Callable[..., Any] = client.list_topics
+        return patiently(lambda wait_s: ask(topic=topic, timeout=wait_s).topics, self._heard, lambda: client.poll(0))
 
     def _records(self, messages: Sequence[Message]) -> tuple[list[Record], bool]:
         """The records among messages, and whether a partition moved on without any."""
@@ -226,57 +312,6 @@ class KafkaFollower:
         return self._log.label if topic is None else f"{self._log.label}, {Partition(topic, number or 0)}"
 
 
-class _Answering:
-    """Turns what the client raises into our errors."""
-
-    def __init__(self, where: str, doing: str) -> None:
-        self._where = where
-        self._doing = doing
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _: object, exc: BaseException | None, __: object) -> None:
-        from confluent_kafka import KafkaException
-
-        if isinstance(exc, KafkaException):
-            raise failure(exc.args[0], where=self._where, doing=self._doing) from exc
-
-
-def failure(error: Any, *, where: str, doing: str) -> PenstockError:
-    """Say what an error of Kafka's means: the text is librdkafka's, which names no credentials."""
-    from confluent_kafka import KafkaError as E
-
-    code = error.code()
-    what = f"Kafka cannot {doing}: {error.str()}"
-    if code in (E._AUTHENTICATION, E.SASL_AUTHENTICATION_FAILED):
-        return OperatorError(f"Kafka cannot {doing}: it refuses the credentials", where=where, do="correct sasl.*")
-    if code in (E.TOPIC_AUTHORIZATION_FAILED, E.GROUP_AUTHORIZATION_FAILED, E.CLUSTER_AUTHORIZATION_FAILED):
-        return OperatorError(what, where=where, do="allow this user to read and describe the topics and its group")
-    if code in (E.OFFSET_OUT_OF_RANGE, E._AUTO_OFFSET_RESET):
-        return OperatorError(
-            "records that come next are gone: retention has deleted them, or the topic was made anew",
-            where=where,
-            do="`penstock resync --all` begins anew; keep records longer than a pipeline may stand still",
-        )
-    if code in (E._UNKNOWN_TOPIC, E.UNKNOWN_TOPIC_OR_PART, E._UNKNOWN_PARTITION):
-        return OperatorError("the topic is not there any more", where=where, do="bring it back, or correct the topics")
-    if code in (E._INVALID_ARG, E.INVALID_CONFIG):
-        return bad_settings(error)
-    return RetryableError(what, where=where, do="see whether the brokers are up and can be reached")
-
-
-def bad_settings(error: object) -> ConfigError:
-    """The error for settings that the client does not take."""
-    return ConfigError("the settings for Kafka are not taken", where=_without_value(str(error)))
-
-
-def _without_value(text: str) -> str:
-    """What librdkafka says of a setting, which may repeat its value."""
-    named = re.search(r"[a-z]+(?:\.[a-z]+)+", text)
-    return f"setting {named[0]}" if named else "one of the settings"
-
-
 def _pairs(headers: Any) -> Sequence[tuple[str, str | bytes | None]]:
     """The headers of a message; the client's types say less of them than it does."""
     return headers or ()
@@ -286,24 +321,6 @@ def _bytes(value: str | bytes | None) -> bytes | None:
     return value.encode() if isinstance(value, str) else value
 
 
-def _silent() -> Any:
-    import logging
-
-    logger = logging.getLogger("penstock.kafka.client")
-    logger.addHandler(logging.NullHandler())
-    logger.propagate = False
-    return logger
-
-
-_SILENT = _silent()
-"""The client tells each lost connection, again and again; what it comes to is raised."""
-
-_QUIET: Mapping[str, Any] = {
-    "fetch.wait.max.ms": 100,
-    "fetch.error.backoff.ms": 100,
-    "socket.connection.setup.timeout.ms": 10_000,
-}
-
-
 _: type[RecordLog] = KafkaLog
 __: type[RecordFollower] = KafkaFollower
+___: type[Offsets] = KafkaOffsets

@@ -43,12 +43,36 @@ class RecordFollower(Protocol):
         """Read no more."""
 
 
-class RecordLog(Protocol):
-    """All partitions that a source reads; travels to tasks, so it holds nothing open."""
+class Offsets(Protocol):
+    """Offsets that are kept for one consumer."""
+
+    def committed(self, partitions: Collection[Partition]) -> Mapping[Partition, tuple[int, str]]:
+        """Return what was last committed: offsets, each with a note."""
+
+    def commit(self, positions: Mapping[Partition, int], note: str) -> None:
+        """Keep offsets."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
+class Records(Protocol):
+    """Records by their places."""
 
     @property
     def label(self) -> str:
-        """Where it is, named without secrets."""
+        """Where they are, named without secrets."""
+
+    def read(self, partition: Partition, first: int, end: int) -> Iterator[Record]:
+        """Yield the records of a range of offsets, in order.
+
+        Raises:
+            OperatorError: Some of them are gone.
+        """
+
+
+class RecordLog(Records, Protocol):
+    """All partitions that a source reads; travels to tasks, so it holds nothing open."""
 
     @property
     def ends(self) -> bool:
@@ -74,15 +98,5 @@ class RecordLog(Protocol):
     def follow(self, positions: Mapping[Partition, int]) -> RecordFollower:
         """Follow partitions, each from an offset on."""
 
-    def read(self, partition: Partition, first: int, end: int) -> Iterator[Record]:
-        """Yield the records of a range of offsets, in order.
-
-        Raises:
-            OperatorError: Some of them are gone.
-        """
-
-    def committed(self, consumer: str, partitions: Collection[Partition]) -> Mapping[Partition, tuple[int, str]]:
-        """Return what was last committed for a consumer: offsets, each with a note."""
-
-    def commit(self, consumer: str, positions: Mapping[Partition, int], note: str) -> None:
-        """Keep offsets for a consumer."""
+    def offsets(self, consumer: str) -> Offsets:
+        """Open what is kept for a consumer."""

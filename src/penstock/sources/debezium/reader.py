@@ -14,7 +14,7 @@ from penstock import change as c
 from penstock.change import TableName
 from penstock.errors import MalformedInputError, OperatorError
 from penstock.formats.debezium.decode import DataEvent, image_text
-from penstock.sources.debezium.log import RecordLog
+from penstock.sources.debezium.log import Records
 from penstock.sources.debezium.slice import EventSlice
 from penstock.sources.debezium.tables import EventDecoder
 from penstock.stream import Slice
@@ -42,7 +42,7 @@ class _Placed(NamedTuple):
 class EventReader:
     """Implements `stream.Reader`, in whichever process it has travelled to."""
 
-    def __init__(self, log: RecordLog, decoder: EventDecoder, source: str, follows: frozenset[TableName]) -> None:
+    def __init__(self, log: Records, decoder: EventDecoder, source: str, follows: frozenset[TableName]) -> None:
         """Read from a log; nothing is touched yet.
 
         Args:
@@ -120,7 +120,7 @@ class EventReader:
                 last = one
 
     def _batches(self, part: EventSlice, placed: Iterable[_Placed], *, with_key: bool) -> Iterator[pa.RecordBatch]:
-        out = _Batch(self._source, self._decoder.keys if with_key else {})
+        out = ChangeBatch(self._source, self._decoder.keys if with_key else {})
         seen = np.zeros(len(part), np.int64)
         for txn, of in groupby(placed, key=lambda one: one.txn):
             events = self._once(of, seen)
@@ -197,10 +197,15 @@ def _ranges(part: EventSlice) -> Iterator[tuple[int, int, int]]:
         yield partition, int(here[:, 1].min()), int(here[:, 2].max())
 
 
-class _Batch:
+class ChangeBatch:
     """Gathers changes, column by column."""
 
     def __init__(self, source: str, keys: Mapping[tuple[TableName, int], Sequence[str]]) -> None:
+        """Gather none yet.
+
+        Args:
+            keys: The columns of the key in each version of a table that has one.
+        """
         self._source = source
         self._keys = keys
         self._columns: dict[str, list[object]] = {}
@@ -213,6 +218,7 @@ class _Batch:
         return len(self._columns[c.OP])
 
     def add(self, change: c.Change, txn_id: str, scn: int, committed_at_us: int) -> None:
+        """Add a change of a transaction, as it is to stand behind those that were added before."""
         values = (
             txn_id,
             scn,
@@ -235,6 +241,7 @@ class _Batch:
         return image_text({name: row[name] for name in names if name in row}) if row is not None and names else None
 
     def take(self) -> pa.RecordBatch:
+        """Return what was added since the last call."""
         n = len(self)
         made = {name: pa.array(values, c.ARROW_SCHEMA.field(name).type) for name, values in self._columns.items()} | {
             c.SOURCE: pa.repeat(self._source, n)

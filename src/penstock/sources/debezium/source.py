@@ -16,7 +16,7 @@ from penstock.history import ConsumerState, Facts, History, HistoryError, Joined
 from penstock.position import START, Anchor, Limit, Scn
 from penstock.snapshot.chunk import CopySource
 from penstock.sources.debezium.copy import EventChunks
-from penstock.sources.debezium.log import Extent, Partition, RecordLog
+from penstock.sources.debezium.log import Extent, Offsets, Partition, RecordLog
 from penstock.sources.debezium.reader import EventReader
 from penstock.sources.debezium.tables import EventDecoder, Tables
 from penstock.sources.debezium.tracker import Tracker
@@ -46,6 +46,7 @@ class DebeziumSource:
         # What the next run begins at, and what of that was committed.
         self._positions: tuple[Scn, Mapping[Partition, int]] | None = None
         self._committed_at = -math.inf
+        self._offsets: Offsets | None = None
 
     def open(self) -> None:
         """Make sure that there is a log."""
@@ -102,7 +103,7 @@ class DebeziumSource:
     def free(self, upto: Scn, consumer: str) -> int:
         """Commit the offsets that the next run begins at; what lies before them is deleted by retention alone."""
         self._positions = upto, self._tracker.needed(upto)
-        # Each time a client has to be opened, and what is not committed only makes the next start longer.
+        # What is not committed only makes the next start longer.
         if time.monotonic() - self._committed_at >= _COMMIT_EVERY_S:
             self._commit()
         return 0
@@ -123,7 +124,10 @@ class DebeziumSource:
             with closing(tracker):
                 return replace(tracker.backlog(), complete_until=self._last_at(self._log.extents()))
         extents = self._log.extents()
-        kept = self._log.committed(self._tracker.consumer, list(extents)) if after > START else {}
+        kept: Mapping[Partition, tuple[int, str]] = {}
+        if after > START:
+            with closing(self._log.offsets(self._tracker.consumer)) as offsets:
+                kept = offsets.committed(list(extents))
         records = sum(
             extent.end - max(extent.first, kept[partition][0] if partition in kept else 0)
             for partition, extent in extents.items()
@@ -136,6 +140,9 @@ class DebeziumSource:
         if self._positions is not None:
             self._commit()
         self._positions = None
+        if self._offsets is not None:
+            self._offsets.close()
+            self._offsets = None
         if self._follows:
             self._tracker.close()
         self._follows = False
@@ -168,7 +175,9 @@ class DebeziumSource:
     def _commit(self) -> None:
         if self._positions is not None:
             upto, positions = self._positions
-            self._log.commit(self._tracker.consumer, positions, str(upto))
+            if self._offsets is None:
+                self._offsets = self._log.offsets(self._tracker.consumer)
+            self._offsets.commit(positions, str(upto))
             self._committed_at = time.monotonic()
 
     @property

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
@@ -219,7 +220,8 @@ class Tracker:
             self._copy.is_taken = True
             positions = {self._partitions[number]: offset for number, offset in self._next.items()}
         # The next run, too, is to know which rows the copy has.
-        self._log.commit(self.consumer, positions, _COPY_NOTE)
+        with closing(self._log.offsets(self.consumer)) as offsets:
+            offsets.commit(positions, _COPY_NOTE)
         return self._copy
 
     def last(self) -> Scn:
@@ -300,7 +302,10 @@ class Tracker:
                 where=self._log.label,
                 do="have it made with one partition",
             )
-        committed = {} if is_new else self._log.committed(self.consumer, list(extents))
+        committed: Mapping[Partition, tuple[int, str]] = {}
+        if not is_new:
+            with closing(self._log.offsets(self.consumer)) as offsets:
+                committed = offsets.committed(list(extents))
         kept = _usable(committed, position) if position > START else {}
         begin = {}
         for partition, extent in extents.items():
