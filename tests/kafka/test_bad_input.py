@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from itertools import count
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from penstock.apply.process import Progress
 from penstock.errors import MalformedInputError, OperatorError
 from penstock.pipeline.background import BackgroundRun
 from penstock.pipeline.pipeline import Pipeline
+from tests.kafka import jars
 from tests.kafka.broker import KafkaBroker, Record
 from tests.kafka.events import Line, begin, end, event, record
 from tests.kafka.shop import Shop, made, pipeline, wait_until
@@ -211,6 +213,32 @@ def test_without_total_order_the_places_in_the_sources_log_tell_events_apart(sta
 
     assert stand.run(incomplete_after_s=1).changes == 2
     assert stand.ids() == [0, 1, 2, 3]
+
+
+def test_brokers_that_are_down_for_a_while_are_waited_for_and_told_once(
+    shop: Shop,
+    kafka_jars: Path,
+    tmp_path: Path,
+    spark: object,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock.kafka.ANSWER_S", 2)
+    with KafkaBroker(jars.broker_path(kafka_jars)) as broker:
+        stand = Stand(shop, tmp_path, broker=broker)
+        stand.begun()
+        with caplog.at_level(logging.INFO, "penstock"), stand.start():
+            stand.commit(2)
+            wait_until(lambda: stand.ids() == [0, 1, 2])
+            broker.stop()
+            wait_until(lambda: "Kafka cannot" in caplog.text)
+            time.sleep(5)
+            broker.start()
+            stand.commit(3)
+            wait_until(lambda: stand.ids() == [0, 1, 2, 3])
+            wait_until(lambda: "connected again" in caplog.text)
+    [lost] = [one for one in caplog.records if "Kafka cannot" in one.getMessage()]
+    assert f"(kafka {broker.address})" in lost.getMessage()
 
 
 def test_another_connector_in_the_same_topics_is_noticed(stand: Stand) -> None:

@@ -131,7 +131,14 @@ def kill_broker(scene: Scene) -> None:
 
 def kill_task(scene: Scene) -> None:
     """Kill one of the Python processes in which Spark's tasks run."""
-    workers = [
+    await_true(lambda: bool(workers(scene)), 60)
+    with contextlib.suppress(psutil.NoSuchProcess, IndexError):
+        scene.chance.choice(workers(scene)).kill()
+
+
+def workers(scene: Scene) -> list[psutil.Process]:
+    """The children of Spark's Python daemons."""
+    return [
         process
         for process in psutil.Process(scene.run.pid).children(recursive=True)
         if (parent := process.parent()) is not None
@@ -139,8 +146,6 @@ def kill_task(scene: Scene) -> None:
         and "python" in parent.name()
         and parent.pid != scene.run.pid
     ]
-    with contextlib.suppress(psutil.NoSuchProcess):
-        scene.chance.choice(workers).kill()
 
 
 FAULTS = (kill_run, kill_connector, kill_broker, kill_task)
