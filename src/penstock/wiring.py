@@ -26,6 +26,7 @@ from penstock.dialects.postgres.source.side import PostgresSourceSide
 from penstock.dialects.postgres.target.side import PostgresTargetSide
 from penstock.errors import ConfigError, PenstockError
 from penstock.formats.change_file import Encoding
+from penstock.patterns import TablePattern
 from penstock.pipeline.archive_place import ArchivePlace
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.place import Place
@@ -84,7 +85,7 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
     place = config.capture.path
     source: SourceSide
     if config.capture.source == "debezium":
-        events = _events(config, target if rules is None else None)
+        events = _events(config, rules, target)
         source = events if rules is None else RuledStock(events, rules)
     elif place is None:
         database = _database(config)
@@ -169,9 +170,9 @@ def open_events(config: PipelineConfig) -> tuple[RecordLog, Settings]:
         ConfigError: The libraries that read them are not installed.
     """
     try:
+        from penstock.formats.debezium.declared import Modes
         from penstock.formats.debezium.decode import Settings
         from penstock.formats.debezium.envelope import Topics
-        from penstock.formats.debezium.declared import Modes
         from penstock.sources.debezium.files import FileLog
         from penstock.sources.debezium.kafka import KafkaLog
     except ImportError as exc:
@@ -195,7 +196,7 @@ def open_events(config: PipelineConfig) -> tuple[RecordLog, Settings]:
     return KafkaLog(cluster.client_settings, (*topics, transactions)), settings
 
 
-def _events(config: PipelineConfig, target: TargetSide | None) -> StockedSource:
+def _events(config: PipelineConfig, rules: RuleSet | None, target: TargetSide) -> StockedSource:
     """A connector's change events as a source.
 
     Args:
@@ -207,10 +208,21 @@ def _events(config: PipelineConfig, target: TargetSide | None) -> StockedSource:
     from penstock.sources.debezium.tracker import Layout
 
     def described(table: TableName) -> TableSchema | None:
-        return None if target is None else target.describe([table]).get(table)
+        return None if rules is not None else target.describe([table]).get(table)
+
+    patterns = [TablePattern.parse(text) for text in config.capture.tables]
+
+    def is_wanted(table: TableName) -> bool:
+        return rules.takes(table) if rules is not None else any(pattern.matches(table) for pattern in patterns)
 
     debezium = config.capture.debezium or DebeziumConfig()
-    tables = Tables(settings, debezium.prefix or "", skips=debezium.on_malformed == "skip", described=described)
+    tables = Tables(
+        settings,
+        debezium.prefix or "",
+        skips=debezium.on_malformed == "skip",
+        described=described,
+        is_wanted=is_wanted,
+    )
     layout = Layout(debezium.transactions, debezium.settle_s, debezium.incomplete, debezium.incomplete_after_s)
     return DebeziumSide(log, layout, tables, config.name)
 

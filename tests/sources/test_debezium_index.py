@@ -193,3 +193,25 @@ def test_transactions_that_have_begun_and_not_ended_are_known_by_name() -> None:
     event(of, 0, 2, "X", 2)
     end(of, "Y", 4, {CUSTOMERS: 2})
     assert of.open_groups == ["X"]
+
+
+def test_a_transaction_whose_end_does_not_come_is_known_and_can_be_given_up() -> None:
+    now = iter(range(10))
+    of = Index(is_read=lambda _: True, now=lambda: float(next(now)))
+    event(of, 0, 0, "X", 1)
+    event(of, 0, 1, "Y", 1)
+    event(of, 0, 2, "X", 2)
+    end(of, "Z", 4, {})
+    assert (of.stalled(1.0), of.stalled(2.0), of.stalled(3.0)) == ("", "Y", "X")
+    of.forget("X")
+    event(of, 0, 3, "X", 3)
+    assert (of.open_groups, of.repeated) == (["Y"], 1)
+
+
+def test_which_events_of_a_huge_transaction_are_there_costs_a_bit_each() -> None:
+    of = index()
+    for order in (*range(2, 100_001, 2), *range(1, 100_001, 2), 7, 100_000):
+        event(of, 0, order, "X", order)
+    [opened] = of._open.values()
+    assert (opened.events, of.repeated) == (100_000, 2)
+    assert sum(page.bit_length() for page in opened.orders.values()) < 110_000

@@ -22,6 +22,8 @@ from penstock.position import START, Scn
 _REMEMBERED = 300_000
 """How many complete transactions are known by name: a connector repeats what it sent in its last minute or so."""
 
+_PAGE_BITS = 512
+
 
 @dataclass(slots=True)
 class Run:
@@ -96,10 +98,25 @@ class _Open:
 
     runs: dict[int, Run] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
-    seen: set[object] = field(default_factory=set)
+    events: int = 0
     size_bytes: int = 0
     scn: int = 0
     committed_at_us: int = 0
+    at: float = 0.0
+    # Which events are there. A transaction may have millions: those with a number cost a bit each, page by page.
+    orders: dict[int, int] = field(default_factory=dict)
+    identities: set[object] = field(default_factory=set)
+
+    def add(self, identity: object) -> bool:
+        """Note that an event is there; returns whether it is new."""
+        if type(identity) is not int:
+            before = len(self.identities)
+            self.identities.add(identity)
+            return len(self.identities) > before
+        number, bit = divmod(identity, _PAGE_BITS)
+        page = self.orders.get(number, 0)
+        self.orders[number] = page | 1 << bit
+        return not page >> bit & 1
 
 
 class Index:
@@ -141,7 +158,7 @@ class Index:
         """Take up an event of a transaction.
 
         Args:
-            identity: Equal for an event and its repetition, and for no two events of a transaction.
+            identity: Equal for an event and its repetition, and for no two events of a transaction; best its number.
         """
         complete = self._complete.get(group)
         if complete is not None:
@@ -159,15 +176,16 @@ class Index:
         found = self._open.get(group)
         if found is None:
             found = self._open[group] = _Open()
+        found.at = self._now()
         run = found.runs.get(partition)
         if run is None:
             found.runs[partition] = Run(partition, offset, offset + 1)
         else:
             run.end = offset + 1
-        if identity in found.seen:
+        if not found.add(identity):
             self.repeated += 1
             return
-        found.seen.add(identity)
+        found.events += 1
         found.counts[table] = found.counts.get(table, 0) + 1
         found.size_bytes += size_bytes
 
@@ -259,6 +277,19 @@ class Index:
         """The names of transactions that have begun and not ended, in the order of their first events."""
         return [group for group in self._open if group not in self._ending]
 
+    def stalled(self, before: float) -> str:
+        """Name a transaction that has begun, of which nothing has come since a time, its END neither; empty for none.
+
+        Args:
+            before: In seconds of `time.monotonic`.
+        """
+        return next((group for group in self.open_groups if self._open[group].at < before), "")
+
+    def forget(self, group: str) -> None:
+        """Give up a transaction that has begun and not ended: what comes of it later is passed over."""
+        del self._open[group]
+        self._complete[group] = self.end
+
     def put_aside(self) -> Whole:
         """Give up the transaction that all others wait for; returns what is there of it, and passes over the rest."""
         end, _ = self._ended[0]
@@ -328,7 +359,7 @@ def _whole(end: Ended, groups: Sequence[tuple[str, _Open | None]], rows: tuple[R
         groups=tuple(group for group, _ in groups),
         runs=tuple(run for found in opened for run in found.runs.values()),
         rows=rows,
-        events=sum(len(found.seen) for found in opened),
+        events=sum(found.events for found in opened),
         size_bytes=sum(found.size_bytes for found in opened),
         committed_at_us=end.committed_at_us,
     )

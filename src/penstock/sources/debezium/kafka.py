@@ -15,7 +15,7 @@ from penstock.kafka import ANSWER_S, QUIET, SILENT, Answering, Heard, bad_settin
 from penstock.sources.debezium.log import Extent, Offsets, Partition, RecordFollower, RecordLog
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Message
+    from confluent_kafka import Consumer, KafkaError, Message
     from confluent_kafka.admin import AdminClient
 
 _TAKE = 10_000
@@ -127,7 +127,7 @@ class KafkaLog:
         """Open what is committed for a consumer group."""
         return KafkaOffsets(self, consumer)
 
-    def consumer(self, heard: Heard, *, group: str = "penstock") -> Consumer:
+    def consumer(self, heard: Heard, *, group: str = "penstock", **callbacks: Callable[..., object]) -> Consumer:
         """Open a client; its group is only looked at for committed offsets."""
         from confluent_kafka import Consumer, KafkaException
 
@@ -142,6 +142,7 @@ class KafkaLog:
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
             "error_cb": heard,
+            **callbacks,
         }
         try:
             return Consumer(settings, logger=SILENT)
@@ -192,7 +193,9 @@ class KafkaOffsets:
         """Open the client."""
         self._log = log
         self._heard = Heard()
-        self._client = log.consumer(self._heard, group=group)
+        # What became of a commit, once it is known.
+        self._commits: list[KafkaError | None] = []
+        self._client = log.consumer(self._heard, group=group, on_commit=lambda error, _: self._commits.append(error))
 
     def committed(self, partitions: Collection[Partition]) -> Mapping[Partition, tuple[int, str]]:
         """Return what was last committed."""
@@ -205,19 +208,27 @@ class KafkaOffsets:
 
     def commit(self, positions: Mapping[Partition, int], note: str) -> None:
         """Keep offsets."""
-        from confluent_kafka import TopicPartition
+        from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
         offsets = [TopicPartition(*partition, offset, metadata=note) for partition, offset in positions.items()]
         with self._answering("commit offsets"):
-            patiently(lambda _: self._client.commit(offsets=offsets, asynchronous=False), self._heard, self._poll)
+            # One that is waited for inside the client comes back when the brokers do.
+            self._commits.clear()
+            self._client.commit(offsets=offsets, asynchronous=True)
+            deadline = time.monotonic() + ANSWER_S
+            while not self._commits and not self._heard.is_final and time.monotonic() < deadline:
+                self._poll(0.05)
+            error = self._commits[0] if self._commits else KafkaError(KafkaError._TIMED_OUT)
+            if error is not None:
+                raise KafkaException(error)
 
     def close(self) -> None:
         """Close the client."""
         self._client.close()
 
-    def _poll(self) -> None:
+    def _poll(self, wait_s: float = 0) -> None:
         # What is wrong with the group comes like a record.
-        message = self._client.poll(0)
+        message = self._client.poll(wait_s)
         if message is not None and message.error() is not None:
             self._heard(message.error())
 

@@ -1,8 +1,15 @@
-"""Positions of transactions in the source's own log, as whole numbers, where no transaction topic counts them."""
+"""Positions of transactions in the source's own log, as whole numbers, where no transaction topic counts them.
+
+And what tells events apart where nothing numbers them.
+"""
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 from penstock.errors import MalformedInputError
+from penstock.formats.debezium.envelope import Glance
+from penstock.formats.debezium.record import Record
 from penstock.formats.debezium.source import Source
 from penstock.position import Scn
 
@@ -36,6 +43,17 @@ def scn_of(source: Source, *, where: str) -> Scn:
             do="have the connector write its transaction topic (provide.transaction.metadata)",
         )
     return Scn(position)
+
+
+def identity_of(record: Record, glance: Glance) -> bytes:
+    """Return what an event without a number has in common with its repetitions alone; nothing where it cannot be told.
+
+    Several rows may have one place in the source's log: those of one INSERT, in PostgreSQL.
+    """
+    if not glance.source.identity:
+        return b""
+    text = repr((glance.source.identity, glance.op)).encode()
+    return blake2b(text + b"\0" + (record.key or b""), digest_size=12).digest()
 
 
 def _of_lsn(text: str) -> int:

@@ -15,6 +15,7 @@ from penstock.change import TableName
 from penstock.errors import MalformedInputError, OperatorError
 from penstock.formats.debezium.decode import DataEvent, image_text
 from penstock.sources.debezium.log import Records
+from penstock.sources.debezium.position import identity_of
 from penstock.sources.debezium.slice import EventSlice
 from penstock.sources.debezium.tables import EventDecoder
 from penstock.stream import Slice
@@ -141,13 +142,16 @@ class EventReader:
 
     def _once(self, placed: Iterable[_Placed], seen: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Iterator[DataEvent]:
         """Yield the events of one transaction, of those with one place the first; count them."""
-        last: _Placed | None = None
+        # What was passed on of one place; without numbers several events may have the same.
+        here: dict[object, _Placed] = {}
         for one in placed:
-            if last is not None and not one.is_row and not last.is_row and _same(one, last):
-                self._decoder.decoder.refuse_other(last.event.record, one.event.record)
+            if here and not _are_at_one_place(one, next(iter(here.values()))):
+                here = {}
+            earlier = here.setdefault(_identity(one), one)
+            if earlier is not one:
+                self._decoder.decoder.refuse_other(earlier.event.record, one.event.record)
                 continue
             seen[one.txn] += 1
-            last = one
             yield one.event
 
 
@@ -155,16 +159,16 @@ def _place(one: _Placed) -> tuple[object, ...]:
     return one[:6]
 
 
-def _same(one: _Placed, other: _Placed) -> bool:
-    """Whether two events of a transaction are one, told twice."""
-    if one.event.glance.total_order is not None:
-        return one.order == other.order
-    identity = one.event.glance.source.identity
-    return bool(identity) and (identity, one.event.glance.op, one.event.key) == (
-        other.event.glance.source.identity,
-        other.event.glance.op,
-        other.event.key,
-    )
+def _are_at_one_place(one: _Placed, other: _Placed) -> bool:
+    return one.is_row == other.is_row and one.order == other.order
+
+
+def _identity(one: _Placed) -> object:
+    """Equal for two events of one place only if they are one, told twice."""
+    glance = one.event.glance
+    if one.is_row:
+        return one.partition, one.offset
+    return glance.total_order or identity_of(one.event.record, glance) or (one.partition, one.offset)
 
 
 class _Rows:

@@ -20,7 +20,7 @@ from penstock.formats.debezium.record import Record
 from penstock.position import START, Scn
 from penstock.sources.debezium.index import Ended, Index, Whole
 from penstock.sources.debezium.log import Partition
-from penstock.sources.debezium.position import scn_of
+from penstock.sources.debezium.position import identity_of, scn_of
 from penstock.sources.debezium.reader import ChangeBatch, EventReader
 from penstock.sources.debezium.slice import slice_of
 from penstock.sources.debezium.tables import EventDecoder, Tables
@@ -182,12 +182,11 @@ class Sample:
     def _place(self, number: int, offset: int, event: DataEvent) -> None:
         source = event.glance.source
         assert event.glance.txn is not None
-        identity = (*source.identity, event.glance.op) if source.identity else (number, offset)
         self._index.event(
             number,
             offset,
             group=event.glance.txn,
-            identity=event.glance.total_order or identity,
+            identity=event.glance.total_order or identity_of(event.record, event.glance) or (number, offset),
             table=source.collection,
             size_bytes=event.glance.size_bytes,
         )

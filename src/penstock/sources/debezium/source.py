@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from penstock.change import TableName
+from penstock.errors import RetryableError
 from penstock.formats.debezium.decode import Settings
 from penstock.history import ConsumerState, Facts, History, HistoryError, Joined, Origin, joined
 from penstock.position import START, Anchor, Limit, Scn
@@ -175,10 +176,14 @@ class DebeziumSource:
     def _commit(self) -> None:
         if self._positions is not None:
             upto, positions = self._positions
-            if self._offsets is None:
-                self._offsets = self._log.offsets(self._tracker.consumer)
-            self._offsets.commit(positions, str(upto))
             self._committed_at = time.monotonic()
+            try:
+                if self._offsets is None:
+                    self._offsets = self._log.offsets(self._tracker.consumer)
+                self._offsets.commit(positions, str(upto))
+            except RetryableError:
+                # It is a hint: what was not committed makes the next start longer. Whoever reads is told why.
+                return
 
     @property
     def _identity(self) -> str:

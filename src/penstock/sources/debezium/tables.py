@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import zlib
 from collections import Counter
@@ -25,6 +26,12 @@ from penstock.stream import TableVersion
 _SAMPLE = 20
 """How many records at either end of a partition are looked at for the tables that it is of."""
 
+
+_MESSAGES = "LogicalDecodingMessageId@"
+"""PostgreSQL's logical messages are counted under a name that holds this, as long as nobody has mended it."""
+
+_TOLD_ALONE = 100
+"""So many skipped records are told one by one, and then each hundredth."""
 
 _PLAIN = "has_no_schema"
 """In the definition of a version: its events have no schemas to tell it by."""
@@ -135,15 +142,18 @@ class Tables:
         *,
         skips: bool,
         described: Callable[[TableName], TableSchema | None] = lambda _: None,
+        is_wanted: Callable[[TableName], bool] = lambda _: False,
     ) -> None:
         """Know nothing yet.
 
         Args:
+            is_wanted: Whether the pipeline is about a table, if there is one of the name.
             prefix: Of the connector's topics.
             skips: Records that are no events are counted and passed over.
             described: The table at the target, whose columns say what events without schemas hold; None without one.
         """
         self._described = described
+        self._is_wanted = is_wanted
         self._settings = settings
         self._prefix = prefix
         self._skips = skips
@@ -174,7 +184,8 @@ class Tables:
             if not self._skips:
                 raise
             self.skipped += 1
-            tell(Event.NOTE, f"a record was skipped: {exc}")
+            if self.skipped <= _TOLD_ALONE or self.skipped % _TOLD_ALONE == 0:
+                tell(Event.NOTE, f"a record was skipped, number {self.skipped}: {exc}", level=logging.WARNING)
             return None
         if isinstance(found, Passed):
             self.passed[found] += 1
@@ -226,6 +237,15 @@ class Tables:
         """Return the topics that a table's events were found in."""
         with self._lock:
             return frozenset(self._topics.get(table, ()))
+
+    def is_meant(self, collection: str) -> bool:
+        """Whether what an END counts under a name is a table that the pipeline is about."""
+        if _MESSAGES in collection:
+            return False
+        parts = collection.split(".")
+        # Names may hold dots, and before that of the schema there may be one of the database.
+        splits = [(start, at) for at in range(1, len(parts)) for start in range(at)]
+        return any(self._is_wanted(TableName(".".join(parts[start:at]), ".".join(parts[at:]))) for start, at in splits)
 
     def is_read(self, collection: str, topics: Collection[str]) -> bool:
         """Whether events of a table, by the connector's name of it, are among those of these topics."""

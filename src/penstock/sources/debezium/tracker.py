@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -20,7 +21,7 @@ from penstock.formats.debezium.source import Key
 from penstock.position import START, Limit, Scn
 from penstock.sources.debezium.index import Ended, Index, Run, Whole
 from penstock.sources.debezium.log import Extent, Partition, RecordFollower, RecordLog
-from penstock.sources.debezium.position import scn_of
+from penstock.sources.debezium.position import identity_of, scn_of
 from penstock.sources.debezium.slice import EventSlice, slice_of
 from penstock.sources.debezium.tables import Tables
 from penstock.stream import Backlog
@@ -122,10 +123,16 @@ class Tracker:
         # Names of tables that ENDs count: those asked for since topics were listed, and those that no topic is of.
         self._asked: set[str] = set()
         self._unread: set[str] = set()
+        # When topics were listed last, and up to where ENDs lay then; and as of when all ENDs were read.
+        self._listed_at = 0.0
+        self._listed: Mapping[int, int] = {}
+        self._ends_read_at = 0.0
         # Partitions whose first records are gone, with nothing to say that they are not needed.
         self._cut: list[tuple[Partition, int]] = []
         # By partition, below which offset an earlier run has found the rows of the first copy.
         self._copied_upto: dict[int, int] = {}
+        # Transactions that were said to be waited for.
+        self._told: set[str] = set()
         # How often nothing had come.
         self._quiet_looks = 0
 
@@ -393,8 +400,15 @@ class Tracker:
 
     def _with_new_topics(self, follower: RecordFollower) -> RecordFollower:
         asked = set(self._asked)
-        new = {partition: extent for partition, extent in self._log.extents().items() if partition not in self._numbers}
+        listed_at, extents = time.monotonic(), self._log.extents()
+        new = {partition: extent for partition, extent in extents.items() if partition not in self._numbers}
         with self._changed:
+            self._listed_at = listed_at
+            self._listed = {
+                number: extents[partition].end
+                for partition, number in self._numbers.items()
+                if partition in extents and (self._log.ends or partition.topic == self._layout.transactions)
+            }
             begin = {partition: self._first_event(partition, extent, None) for partition, extent in new.items()}
             self._add(begin)
             self._unread = {name for name in self._unread | asked if not self._has_topic(name)}
@@ -422,7 +436,7 @@ class Tracker:
                 if found.is_snapshot or found.txn is None:
                     self._look_at_row(partition, record.offset, found)
                 else:
-                    self._look_at_event(partition, record.offset, found)
+                    self._look_at_event(partition, record, found)
             case _:
                 pass
 
@@ -446,7 +460,9 @@ class Tracker:
         else:
             runs.append(Run(partition, offset, offset + 1))
 
-    def _look_at_event(self, partition: int, offset: int, found: Glance) -> None:
+    def _look_at_event(self, partition: int, record: Record, found: Glance) -> None:
+        offset = record.offset
+        assert offset is not None
         assert found.txn is not None
         self._streamed.add(partition)
         source = found.source
@@ -461,7 +477,7 @@ class Tracker:
             partition,
             offset,
             group=found.txn,
-            identity=found.total_order or ((*source.identity, found.op) if source.identity else (partition, offset)),
+            identity=found.total_order or identity_of(record, found) or (partition, offset),
             table=source.collection,
             size_bytes=found.size_bytes,
         )
@@ -509,6 +525,7 @@ class Tracker:
         return min(last_ones, default=0)
 
     def _look_at_waiting(self, now: float) -> None:
+        self._look_at_stalled()
         waiting = self._index.waiting
         if self._has_ends and not self.mark and not self._log.ends and self._index.opened:
             if now - self._unended_since > self._layout.incomplete_after_s:
@@ -525,14 +542,43 @@ class Tracker:
         match self._layout.incomplete:
             case "put_aside":
                 self._index.put_aside()
-                tell(Event.NOTE, f"{what}; the transaction was left out: {self._log.label}")
+                tell(Event.NOTE, f"{what}; the transaction was left out: {self._log.label}", level=logging.WARNING)
             case "stop":
                 raise OperatorError(
                     what,
                     where=self._log.label,
-                    do="see whether the connector filters events after it has counted them, or retention has deleted"
-                    " some; capture.debezium.incomplete: put_aside leaves such a transaction out",
+                    do="see whether a transform of the connector drops events that it has counted, or retention has"
+                    " deleted some; capture.debezium.incomplete: put_aside leaves such a transaction out",
                 )
+            case _ if waiting.group not in self._told:
+                self._told.add(waiting.group)
+                tell(Event.NOTE, f"{what}; they are waited for: {self._log.label}", level=logging.WARNING)
+
+    def _look_at_stalled(self) -> None:
+        """Look for a transaction whose END should have come: all that there was are read since its last event."""
+        if not self._has_ends or not self._listed or any(self._next[n] < end for n, end in self._listed.items()):
+            return
+        if self._ends_read_at == self._listed_at:
+            return
+        self._ends_read_at = self._listed_at
+        group = self._index.stalled(self._ends_read_at - self._layout.incomplete_after_s)
+        if not group:
+            return
+        what = f"transaction {group} has begun, and its END has not come for {self._layout.incomplete_after_s:g} s"
+        match self._layout.incomplete:
+            case "put_aside":
+                self._index.forget(group)
+                tell(Event.NOTE, f"{what}; the transaction was left out: {self._log.label}", level=logging.WARNING)
+            case "stop":
+                raise OperatorError(
+                    what,
+                    where=self._log.label,
+                    do="see whether the connector runs, and whether retention has deleted the END; the next run waits"
+                    " for it again; capture.debezium.incomplete: put_aside leaves such a transaction out",
+                )
+            case _ if group not in self._told:
+                self._told.add(group)
+                tell(Event.NOTE, f"{what}; it is waited for: {self._log.label}", level=logging.WARNING)
 
     def _forget(self, after: Scn) -> None:
         """What lies at or before a position is applied."""
@@ -541,7 +587,12 @@ class Tracker:
         self._freed = Scn(max(self._freed, after))
 
     def _is_read(self, collection: str) -> bool:
-        """Whether events of a table are waited for: also while it is not known whether there is a topic of it."""
+        """Whether events of a table are waited for: those of the pipeline's own tables always are.
+
+        Of others they are as long as it is not known whether there is a topic of them.
+        """
+        if self._tables.is_meant(collection):
+            return True
         if collection in self._unread:
             return False
         if not self._has_topic(collection):

@@ -1,0 +1,251 @@
+"""What may be wrong with topics: it is told by its cause and its place, and nothing is lost, doubled or torn."""
+
+import logging
+import threading
+import time
+from itertools import count
+from pathlib import Path
+
+import psycopg
+import pytest
+
+import penstock
+from penstock.apply.process import Progress
+from penstock.errors import MalformedInputError, OperatorError
+from penstock.pipeline.background import BackgroundRun
+from penstock.pipeline.pipeline import Pipeline
+from tests.kafka import jars
+from tests.kafka.broker import KafkaBroker, Record
+from tests.kafka.events import Line, begin, end, event, record
+from tests.kafka.shop import Shop, made, pipeline, wait_until
+
+numbers = count(1)
+
+
+class Stand:
+    """Topics of two tables, `t` and `u`, that a test writes by itself, and a target that follows them."""
+
+    def __init__(self, shop: Shop, folder: Path, *, broker: KafkaBroker | None = None) -> None:
+        self.shop, self.folder = shop, folder
+        self.broker = broker or shop.broker
+        self.name = f"bad{next(numbers)}"
+        self.target = made(shop.target, self.name, TABLES)
+        self.topics = [self.broker.topic(f"{self.name}.{rest}") for rest in ("public.t", "public.u", "transaction")]
+        self.t, self.u, self.transactions = self.topics
+
+    def write(self, *lines: Line | Record) -> None:
+        self.broker.produce(one if isinstance(one, Record) else record(one) for one in lines)
+
+    def event(self, op: str, table: str, id_: int, xid: int, order: int, **members: object) -> Line:
+        return event(op, table, {"id": id_, "v": f"v{xid}"}, xid, order, prefix=self.name, **members)
+
+    def end(self, xid: int, **counts: int) -> Line:
+        return end(xid, prefix=self.name, **counts)
+
+    def begin(self, xid: int) -> Line:
+        return begin(xid, prefix=self.name)
+
+    def commit(self, xid: int) -> None:
+        """Commit a transaction of a row in each table, whose keys are its number."""
+        self.write(self.event("c", "t", xid, xid, 1), self.event("c", "u", xid, xid, 2), self.end(xid, t=1, u=1))
+
+    def opened(self, **debezium: object) -> Pipeline:
+        given = ", ".join(f"{name}: {value}" for name, value in debezium.items())
+        kafka = f'bootstrap.servers: "{self.broker.address}"'
+        run = penstock.open(pipeline(self.folder, self.shop, self.name, self.target, debezium=given, kafka=kafka))
+        assert isinstance(run, Pipeline)
+        return run
+
+    def run(self, **debezium: object) -> Progress:
+        return self.opened(**debezium).run(threading.Event(), until_caught_up=True)
+
+    def begun(self, **debezium: object) -> Progress:
+        """Copy the first rows, which were written here, and apply one transaction."""
+        self.write(self.event("r", "t", 0, 0, 1, transaction=None), self.event("r", "u", 0, 0, 1, transaction=None))
+        self.commit(1)
+        self.opened(**debezium).setup()
+        return self.run(**debezium)
+
+    def start(self, **debezium: object) -> BackgroundRun:
+        return self.opened(**debezium).start()
+
+    def ids(self, table: str = "t") -> list[int]:
+        with psycopg.connect(self.target) as connection:
+            return [id_ for (id_,) in connection.execute(f"SELECT id FROM {table} ORDER BY id").fetchall()]
+
+
+TABLES = "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE u (id int PRIMARY KEY, v text)"
+
+
+@pytest.fixture
+def stand(shop: Shop, tmp_path: Path, spark: object) -> Stand:
+    return Stand(shop, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (b'{"before": null, "after": {"id": 9, "v": "hush"', "is not JSON, or is cut off"),
+        (b'{"op": "x", "source": {}, "after": {"id": "hush"}}', "has an op that Debezium does not have"),
+        (b'{"id": "hush"}', "is no Debezium event: it has no op"),
+    ],
+)
+def test_a_record_that_is_no_event_stops_the_run_or_is_skipped(
+    stand: Stand, caplog: pytest.LogCaptureFixture, value: bytes, says: str
+) -> None:
+    stand.begun()
+    stand.write(Record(stand.t, 0, 0, None, value))
+    stand.commit(2)
+
+    with pytest.raises(MalformedInputError, match=says) as refused:
+        stand.run()
+    assert f"topic {stand.t}, partition 0, offset 2" in str(refused.value)
+    assert "hush" not in str(refused.value)
+    assert stand.ids() == [0, 1]
+
+    stand.run(on_malformed="skip")
+    assert stand.ids() == stand.ids("u") == [0, 1, 2]
+    assert f"a record was skipped, number 1: the value of a record {says}" in caplog.text
+    assert "hush" not in caplog.text
+
+
+@pytest.mark.parametrize("topic", ["t", "transaction"])
+def test_what_retention_has_deleted_before_it_was_applied_is_told(stand: Stand, topic: str) -> None:
+    stand.begun()
+    for xid in (2, 3):
+        stand.commit(xid)
+    stand.broker.delete_records(stand.t if topic == "t" else stand.transactions, 3 if topic == "t" else 2)
+
+    with pytest.raises(OperatorError, match=r"records from offset \d on are gone.*resync --all"):
+        stand.run()
+
+    assert stand.ids() == stand.ids("u") == [0, 1]
+
+
+def test_a_topic_that_is_deleted_takes_no_part_of_a_transaction_along_unsaid(stand: Stand) -> None:
+    stand.begun()
+    stand.commit(2)
+    stand.broker.delete_topic(stand.u)
+
+    with pytest.raises(OperatorError, match=r"events of transaction 2: public\.u 0 of 1 have not come"):
+        stand.run(incomplete_after_s=1)
+
+    assert stand.ids() == [0, 1]
+
+
+def test_events_that_do_not_come_hold_later_transactions_back_until_the_time_is_up(
+    stand: Stand, caplog: pytest.LogCaptureFixture
+) -> None:
+    stand.begun()
+    stand.write(stand.event("c", "t", 2, 2, 1), stand.end(2, t=2))
+    stand.commit(3)
+
+    with pytest.raises(OperatorError, match=r"events of transaction 2: public\.t 1 of 2 have not come for 1 s"):
+        stand.run(incomplete_after_s=1)
+    assert stand.ids() == [0, 1]
+
+    with stand.start(incomplete_after_s=1, incomplete="wait"):
+        wait_until(lambda: "events of transaction 2: public.t 1 of 2 have not come for 1 s; they are" in caplog.text)
+        assert stand.ids() == [0, 1]
+        stand.write(stand.event("c", "t", 22, 2, 2))
+        wait_until(lambda: stand.ids() == [0, 1, 2, 3, 22])
+
+
+def test_a_transaction_is_put_aside_with_a_warning_when_that_was_asked_for(
+    stand: Stand, caplog: pytest.LogCaptureFixture
+) -> None:
+    stand.begun()
+    stand.write(stand.event("c", "t", 2, 2, 1), stand.end(2, t=2))
+    stand.commit(3)
+
+    stand.run(incomplete_after_s=1, incomplete="put_aside")
+
+    assert stand.ids() == [0, 1, 3]
+    [warning] = [one for one in caplog.records if "the transaction was left out" in one.getMessage()]
+    assert warning.levelno == logging.WARNING
+    # It stays left out, also for a run that reads it anew.
+    stand.write(stand.event("c", "t", 22, 2, 2))
+    stand.commit(4)
+    stand.run()
+    assert stand.ids() == [0, 1, 3, 4]
+
+
+@pytest.mark.parametrize("incomplete", ["stop", "wait", "put_aside"])
+def test_an_end_that_does_not_come_is_told_when_the_time_is_up(
+    stand: Stand, caplog: pytest.LogCaptureFixture, incomplete: str
+) -> None:
+    stand.begun()
+    stand.write(stand.begin(2), stand.event("c", "t", 2, 2, 1))
+    stand.commit(3)
+    says = "transaction 2 has begun, and its END has not come for 1 s"
+
+    if incomplete == "stop":
+        with pytest.raises(OperatorError, match=says):
+            stand.opened(incomplete_after_s=1).run(threading.Event())
+    else:
+        with stand.start(incomplete_after_s=1, incomplete=incomplete):
+            wait_until(lambda: says in caplog.text)
+    assert stand.ids() == [0, 1, 3]
+    # Its END comes late.
+    stand.write(stand.end(2, t=1))
+    stand.run()
+    assert stand.ids() == [0, 1, 2, 3]
+
+
+def test_what_a_restarted_connector_sends_again_is_applied_once(stand: Stand) -> None:
+    stand.begun()
+    stand.write(stand.begin(2), stand.event("c", "t", 2, 2, 1))
+    stand.write(stand.begin(2), stand.event("c", "t", 2, 2, 1), stand.event("c", "u", 2, 2, 2), stand.end(2, t=1, u=1))
+    assert stand.run().changes == 2
+    stand.write(stand.event("c", "u", 2, 2, 2), stand.end(2, t=1, u=1), stand.begin(2), stand.end(2, t=1, u=1))
+    stand.commit(3)
+
+    progress = stand.run()
+
+    assert (progress.transactions, progress.changes, progress.errors) == (1, 2, 0)
+    assert stand.ids() == stand.ids("u") == [0, 1, 2, 3]
+
+
+def test_without_total_order_the_places_in_the_sources_log_tell_events_apart(stand: Stand) -> None:
+    stand.begun()
+    first, second = (stand.event("c", "t", n, 2, n, transaction=None) for n in (2, 3))
+    stand.write(first, second, first, second, stand.end(2, t=2))
+
+    assert stand.run(incomplete_after_s=1).changes == 2
+    assert stand.ids() == [0, 1, 2, 3]
+
+
+def test_brokers_that_are_down_for_a_while_are_waited_for_and_told_once(
+    shop: Shop,
+    kafka_jars: Path,
+    tmp_path: Path,
+    spark: object,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock.kafka.ANSWER_S", 2)
+    with KafkaBroker(jars.broker_path(kafka_jars)) as broker:
+        stand = Stand(shop, tmp_path, broker=broker)
+        stand.begun()
+        with caplog.at_level(logging.INFO, "penstock"), stand.start():
+            stand.commit(2)
+            wait_until(lambda: stand.ids() == [0, 1, 2])
+            broker.stop()
+            wait_until(lambda: "Kafka cannot" in caplog.text)
+            time.sleep(5)
+            broker.start()
+            stand.commit(3)
+            wait_until(lambda: stand.ids() == [0, 1, 2, 3])
+            wait_until(lambda: "connected again" in caplog.text)
+    [lost] = [one for one in caplog.records if "Kafka cannot" in one.getMessage()]
+    assert f"(kafka {broker.address})" in lost.getMessage()
+
+
+def test_another_connector_in_the_same_topics_is_noticed(stand: Stand) -> None:
+    stand.begun()
+    stand.write(stand.event("c", "t", 2, 2, 1), stand.event("c", "t", 77, 2, 1), stand.end(2, t=1))
+
+    with pytest.raises(MalformedInputError, match=r"two different changes have the same place.*two connectors"):
+        stand.run()
+
+    assert stand.ids() == [0, 1]
