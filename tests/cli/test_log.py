@@ -56,7 +56,7 @@ def test_each_transaction_that_goes_to_the_error_queue_is_a_line(lab: Lab, progr
     (entry,) = program("errors", "list", "--json").json
     assert re.search(
         rf"WARNING transaction {entry['id']} \({entry['txn_id']} at the source, committed .*\) went to the error"
-        r" queue: change 2 of 2, update of public\.customer: 26786 ",
+        r" queue: change 2 of 2, update of public\.customer: error 26786, ",
         queued,
     ), queued
     assert queued.endswith(f"`penstock errors show {entry['id']}` shows it whole")

@@ -71,7 +71,7 @@ class Report:
         committed = f", committed {entry.committed_at.isoformat()}" if entry.committed_at else ""
         failed = f"change {entry.message_number} of {entry.message_count}" if entry.message_number else "its commit"
         of = f", {entry.op} of {entry.table}" if entry.table else ""
-        number = f"{entry.error_number} " if entry.error_number else ""
+        number = f"error {entry.error_number}, " if entry.error_number else ""
         text = (
             f"transaction {entry.id} ({entry.txn_id} at the source{committed}) went to the error queue:"
             f" {failed}{of}: {number}{entry.error_message}. `penstock errors show {entry.id}` shows it whole"

@@ -58,7 +58,8 @@ def read_version(connection: Connection) -> int | None:
     raise OperatorError(
         "nothing says of which version the ledger is: the comment on schema 'penstock' is gone",
         where=label(connection.info.dsn),
-        do="give the schema the comment that it had, for example the one in a dump that holds comments",
+        do=f"give the schema the comment that it had: COMMENT ON SCHEMA {SCHEMA} IS {literal(stamp(VERSION))} for"
+        f" version {VERSION}; a dump that holds comments has it",
     )
 
 
