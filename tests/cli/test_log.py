@@ -10,13 +10,14 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from penstock.apply.process import Progress
 from penstock.errors import OperatorError
 from penstock.events import Event, logger
 from penstock.pipeline.pipeline import Pipeline
-from penstock.pipeline.report import Report
+from penstock.pipeline.report import Report, describe
 from penstock.position import Scn
 from tests.lab import Lab
 from tests.program import Program, await_true
@@ -221,3 +222,10 @@ def test_what_was_not_said_yet_is_said_before_an_error_that_nobody_foresaw(
     assert log.records[1].facts["changes"] == 2
     assert "ended the run: ValueError" in log.records[2].getMessage()
     assert not any("secret" in record.getMessage() for record in log.records)
+
+
+@pytest.mark.parametrize(("lag_s", "said"), [(2, r"lag p50 2\.\d\d s p99 2\.\d\d s"), (8e7, "lag p50 9.. d .* h p99")])
+def test_a_lag_is_told_in_units_that_a_person_reads(lag_s: float, said: str) -> None:
+    progress = Progress(Scn(1), transactions=1)
+    progress.lag.add(np.array([lag_s * 1e6], np.int64))
+    assert re.search(said, describe(progress))
