@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from penstock.apply.process import Progress
+from penstock.cli.logs import LogFormat, logging_to_console
 from penstock.errors import OperatorError
-from penstock.events import Event, logger
+from penstock.events import Event, logger, tell
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.report import Report, describe
 from penstock.position import Scn
@@ -229,3 +230,12 @@ def test_a_lag_is_told_in_units_that_a_person_reads(lag_s: float, said: str) -> 
     progress = Progress(Scn(1), transactions=1)
     progress.lag.add(np.array([lag_s * 1e6], np.int64))
     assert re.search(said, describe(progress))
+
+
+def test_the_result_in_json_is_alone_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    with logging_to_console(LogFormat.JSON, quiet=True):
+        tell(Event.NOTE, "said on the way", level=logging.WARNING)
+        tell(Event.APPLY_STARTED, "not said")
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert [json.loads(line)["message"] for line in said.err.splitlines()] == ["said on the way"]
