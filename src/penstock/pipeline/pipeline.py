@@ -112,7 +112,7 @@ class Pipeline(Capturing):
         if installed is not None and installed.identity() == self._target.identity():
             what = "source and target are the same database"
             plan.target.faults.append(OperatorError(what, where=self._target.label, do="correct one of the urls"))
-        return plan if plan.target.faults else replace(plan, refused=self._parted())
+        return replace(plan, refused=self._parted()) if plan.is_possible else plan
 
     def setup(self, *, adopt: bool = False) -> Plan:
         """Install capture and ledger, and make the tables that are missing at the target.

@@ -43,7 +43,8 @@ def read_version(connection: Connection) -> int | None:
         OperatorError: There is a ledger, but nothing says of which version.
     """
     row = connection.execute(
-        "SELECT to_regclass('penstock.process') IS NOT NULL,"
+        # to_regclass refuses a schema that the user has no right on.
+        "SELECT EXISTS (SELECT FROM pg_class WHERE relname = 'process' AND relnamespace = to_regnamespace('penstock')),"
         " coalesce(obj_description(to_regnamespace('penstock'), 'pg_namespace'), '')"
     ).fetchone()
     assert row is not None

@@ -122,7 +122,7 @@ def _faults(connection: Connection, url: str) -> list[PenstockError]:
         ledger_version.read_version(connection)
     except OperatorError as exc:
         # A ledger whose schema has lost its comment looks like a schema of somebody else's, which may be renamed.
-        return [exc]
+        return [exc, *ownership.schema_faults(connection, "penstock")]
     return faults_of(connection, url, "penstock")
 
 
