@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -109,6 +109,29 @@ def test_the_pipeline_file_that_is_shown_is_one(name: str) -> None:
     environment = dict(word.split("=", 1) for word in shlex.split(exports))
     config = parse(example, name=name, environment=environment)
     assert [connection.url for connection in config.connections.values()] == list(environment.values())
+
+
+def options(schema: Mapping[str, Any], definitions: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Every option of a pipeline file, as its page names them."""
+    for named in re.findall(r"#/\$defs/(\w+)", json.dumps({k: v for k, v in schema.items() if k != "properties"})):
+        yield from options(definitions[named], definitions, prefix)
+    for name, option in schema.get("properties", {}).items():
+        path = prefix + name
+        below = list(options(option, definitions, f"{path}.{LISTED.get(path, '')}"))
+        yield from below or [path]
+
+
+LISTED = {"connections": "<c>.", "rules.tables": "<p>."}
+
+
+def test_every_option_of_a_pipeline_file_has_a_row() -> None:
+    schema = json.loads(text("docs/pipeline.schema.json"))
+    keys = [line.split("|")[1] for line in text("docs/pipeline-file.md").splitlines() if line.startswith("| `")]
+    named = {name for key in keys for name in re.findall(r"`([^`]+)`", key)}
+    named |= {f"capture.debezium{name}" for name in named if name.startswith(".")}
+    found = set(options({k: v for k, v in schema.items() if k != "$defs"}, schema["$defs"]))
+    assert {"connections.<c>.url", "rules.tables.<p>.step", "capture.debezium.prefix"} <= found
+    assert found - named == set()
 
 
 def test_the_source_that_is_shown_is_one(tmp_path: Path) -> None:
