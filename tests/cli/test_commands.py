@@ -52,7 +52,7 @@ def test_a_pipeline_from_plan_to_teardown(lab: Lab, program: Program) -> None:
     assert objects(lab.source) == before, "plan changed something"
     assert program("status", "--json").json["state"] == "not set up"
     assert program("status").out.splitlines() == [
-        "pipeline  shop, not set up: ledger or capture is missing; `penstock plan` shows what `penstock setup` would do"
+        "pipeline  lab, not set up: ledger or capture is missing; `penstock plan` shows what `penstock setup` would do"
     ]
     assert "Run `penstock setup`" in program("run").err
 
