@@ -188,7 +188,7 @@ def joined(history: History, facts: Facts, *, where: str) -> Joined:
     if history.newest is not None and not facts.has_newest and facts.first.scn <= history.newest.scn:
         raise older(history.newest, facts.last, where=where)
     if (history.anchor is not None and facts.base != history.anchor) or facts.base is None or not facts.is_readable:
-        raise freed(history.position, where=where)
+        raise freed(history.position, where=where, do=RESYNC)
     return Joined(facts.origin, history.position, facts.base)
 
 
@@ -212,8 +212,11 @@ def older(known: Anchor, last: Anchor, *, where: str) -> HistoryError:
     return HistoryError(what.format("target"), where=where, published=(what, None))
 
 
-def freed(position: Scn, *, where: str) -> HistoryError:
-    """The error for a log that does not hold what follows a position."""
+_ANY_READER = f"{RESYNC}; a Spark stream begins anew, with another checkpoint and an empty sink"
+
+
+def freed(position: Scn, *, where: str, do: str = _ANY_READER) -> HistoryError:
+    """The error for a log that does not hold what follows a position; `do` may speak to one kind of reader alone."""
     what = (
         f"the change log does not hold what follows position {position}: it was freed, which means that the {{}} was"
         " restored to an older state, or that its consumer was removed"
@@ -221,7 +224,7 @@ def freed(position: Scn, *, where: str) -> HistoryError:
     return HistoryError(
         what.format("target"),
         where=where,
-        do=f"{RESYNC}; a Spark stream begins anew, with another checkpoint and an empty sink",
+        do=do,
         published=(what, None),
     )
 

@@ -20,7 +20,7 @@ from penstock.dialects.postgres.connection import literal
 from penstock.dialects.postgres.resources import sql_text
 from penstock.dialects.postgres.source import capture
 from penstock.dialects.postgres.target.ledger import PostgresLedger
-from penstock.dialects.postgres.target.ledger_version import VERSION, stamp
+from penstock.dialects.postgres.target.ledger_version import VERSION, read_version, stamp
 from penstock.errors import FencedError, OperatorError
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.report import Report, VerifyReport
@@ -215,10 +215,22 @@ def test_a_ledger_that_does_not_say_its_version_is_not_used(lab: Lab) -> None:
     lab.pipeline().setup()
     name_as(lab, None)
 
-    with pytest.raises(OperatorError, match="the comment on schema 'penstock' is gone"):
-        lab.pipeline().status()
-    with pytest.raises(OperatorError, match="exists, and is not Penstock's"):
-        lab.pipeline().setup()
+    for use in (Pipeline.status, Pipeline.setup):
+        with pytest.raises(OperatorError, match="the comment on schema 'penstock' is gone") as caught:
+            use(lab.pipeline())
+        assert f"COMMENT ON SCHEMA penstock IS 'penstock: ledger {VERSION}'" in str(caught.value)
+
+
+def test_a_ledger_in_a_schema_that_a_user_has_no_right_on_is_seen_all_the_same(lab: Lab) -> None:
+    lab.source.execute(TABLE)
+    lab.pipeline().setup()
+    role = f"plain_{lab.name}"
+    lab.target.execute(f"CREATE ROLE {role}")
+    try:
+        lab.target.execute(f"SET ROLE {role}")
+        assert read_version(lab.target) == VERSION
+    finally:
+        lab.target.execute(f"RESET ROLE; DROP ROLE {role}")
 
 
 def test_nothing_is_upgraded_while_a_run_of_any_pipeline_is_alive(lab: Lab) -> None:

@@ -22,6 +22,7 @@ from penstock.config import PipelineConfig
 from penstock.dialects.base import DatabasePlan, Emptying, LackingPart, Step, Uncaptured
 from penstock.errors import OperatorError, PenstockError, RetryableError
 from penstock.events import Event
+from penstock.history import HistoryError
 from penstock.patterns import TablePattern
 from penstock.pipeline import resync
 from penstock.pipeline.capturing import Capturing, CopyWatch, RunListener, not_for_ever
@@ -111,7 +112,7 @@ class Pipeline(Capturing):
         if installed is not None and installed.identity() == self._target.identity():
             what = "source and target are the same database"
             plan.target.faults.append(OperatorError(what, where=self._target.label, do="correct one of the urls"))
-        return plan
+        return replace(plan, refused=self._parted()) if plan.is_possible else plan
 
     def setup(self, *, adopt: bool = False) -> Plan:
         """Install capture and ledger, and make the tables that are missing at the target.
@@ -132,7 +133,7 @@ class Pipeline(Capturing):
         plan = self.plan(adopt=adopt)
         plan.refuse_impossible()
         self._carry_out(plan, printer="plan")
-        return plan
+        return replace(plan, refused=self._parted())
 
     def status(self) -> Status:
         """Say where the pipeline stands."""
@@ -413,6 +414,21 @@ class Pipeline(Capturing):
             *self._not_captured(),
         ]
         return [str(one) for one in found]
+
+    def _parted(self) -> str | None:
+        """Why source and target are not of one history; None where they are, or where that cannot be told yet."""
+        if self._installed is None:
+            return None
+        # What else keeps the two from being asked is told as a fault, or put in order by setup.
+        with suppress(OperatorError):
+            if not (self._target.has_ledger() and self._source.has_capture()):
+                return None
+            with closing(self._target.ledger()) as ledger, closing(self._source.open_source()) as stream:
+                try:
+                    _held(ledger, stream)
+                except HistoryError as exc:
+                    return str(exc)
+        return None
 
     def _lacking_parts(self) -> Sequence[LackingPart]:
         installed = self._installed

@@ -68,8 +68,16 @@ def empty(connection: Connection, tables: Sequence[TableName]) -> None:
 
 
 def forget(connection: Connection, process: str) -> None:
-    """Forget what a process has followed, copied and put aside, inside an open transaction; its counters stay."""
-    for table in ("error", "dictionary", "emptied", "adoption", "instantiation", "applied"):
+    """Forget what a process has followed, copied and put aside, inside an open transaction; its counters stay.
+
+    Tables that were adopted and not copied yet stay adopted: they are not emptied, so the copy finds their rows.
+    """
+    connection.execute(
+        "DELETE FROM penstock.adoption a WHERE process = %s AND EXISTS (SELECT FROM penstock.instantiation i"
+        " WHERE (i.process, i.schema_name, i.table_name) = (a.process, a.schema_name, a.table_name))",
+        [process],
+    )
+    for table in ("error", "dictionary", "emptied", "instantiation", "applied"):
         connection.execute(f"DELETE FROM penstock.{table} WHERE process = %s", [process])
     connection.execute("UPDATE penstock.lane SET cut_scn = NULL, cut_mark = NULL WHERE process = %s", [process])
     connection.execute(
