@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import changes, consumers, demo, errors, plan, resync, run, setup, status, teardown, verify
+from penstock.cli import changes, consumers, demo, errors, plan, resync, run, setup, status, switch, teardown, verify
 from penstock.cli.console import defaults, err, show_traceback
 from penstock.errors import PenstockError
 
@@ -51,6 +51,7 @@ app.add_typer(consumers.app, name="consumers")
 app.command("changes")(changes.changes)
 app.command("resync")(resync.resync)
 app.command("verify")(verify.verify)
+app.command("switch")(switch.switch)
 app.command("teardown")(teardown.teardown)
 app.command("demo")(demo.demo)
 

@@ -117,8 +117,6 @@ class EventReader:
         for txn, of in groupby(placed, key=lambda one: one.txn):
             events = self._once(of, seen)
             for change in self._decoder.changes(events):
-                if change.table not in self._follows:
-                    continue
                 out.add(change, "+".join(part.groups[txn]), int(part.commit_scns[txn]), int(part.committed_at_us[txn]))
                 if len(out) == _BATCH_CHANGES:
                     yield out.take()
@@ -132,7 +130,10 @@ class EventReader:
             )
 
     def _once(self, placed: Iterable[_Placed], seen: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Iterator[DataEvent]:
-        """Yield the events of one transaction, of those with one place the first; count them."""
+        """Yield the events of one transaction that are of tables to follow, of those with one place the first.
+
+        Counts all of them.
+        """
         last: _Placed | None = None
         for one in placed:
             if last is not None and one.is_event and last.is_event and _same(one, last):
@@ -140,7 +141,8 @@ class EventReader:
                 continue
             seen[one.txn] += 1
             last = one
-            yield one.event
+            if one.event.glance.table in self._follows:
+                yield one.event
 
 
 def _place(one: _Placed) -> tuple[object, ...]:
