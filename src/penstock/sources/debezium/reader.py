@@ -126,8 +126,6 @@ class EventReader:
         for txn, of in groupby(placed, key=lambda one: one.txn):
             events = self._once(of, seen)
             for change in self._decoder.changes(events):
-                if change.table not in self._follows:
-                    continue
                 out.add(change, "+".join(part.groups[txn]), int(part.commit_scns[txn]), int(part.committed_at_us[txn]))
                 if len(out) == _BATCH_CHANGES:
                     yield out.take()
@@ -141,7 +139,10 @@ class EventReader:
             )
 
     def _once(self, placed: Iterable[_Placed], seen: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Iterator[DataEvent]:
-        """Yield the events of one transaction, of those with one place the first; count them."""
+        """Yield the events of one transaction that are of tables to follow, of those with one place the first.
+
+        Counts all of them.
+        """
         # What was passed on of one place; without numbers several events may have the same.
         here: dict[object, _Placed] = {}
         for one in placed:
@@ -152,7 +153,8 @@ class EventReader:
                 self._decoder.decoder.refuse_other(earlier.event.record, one.event.record)
                 continue
             seen[one.txn] += 1
-            yield one.event
+            if one.event.glance.table in self._follows:
+                yield one.event
 
 
 def _place(one: _Placed) -> tuple[object, ...]:

@@ -18,8 +18,16 @@ from penstock.dialects.postgres.source.history import DATABASE_PLACE
 from penstock.dialects.postgres.target import ledger_version, run_lock
 from penstock.dialects.postgres.target.error_queue import entries_behind
 from penstock.dialects.postgres.target.lane_ledger import lane_application_name
-from penstock.dialects.postgres.target.resync import copied_by_others, empty, forget, plan_emptying, tables_with_rows
+from penstock.dialects.postgres.target.resync import (
+    copied_by_others,
+    empty,
+    forget,
+    plan_emptying,
+    switch,
+    tables_with_rows,
+)
 from penstock.errors import FencedError, OperatorError
+from penstock.handover import TakenOver
 from penstock.history import Consumer, History, Joined, Origin
 from penstock.position import Anchor, Scn
 from penstock.snapshot.chunk import Chunk
@@ -318,6 +326,16 @@ class PostgresLedger:
             forget(connection, self._process)
             empty(connection, emptying.tables)
             return emptying
+
+    def switch(self, source: str, found: TakenOver) -> None:
+        """Follow another source of the same database from now on; see `pipeline.sides.TargetLedger.switch`.
+
+        Raises:
+            FencedError: Another run has taken over.
+        """
+        with speaking("write the ledger", self._url), self._sql().transaction():
+            self.confirm()
+            switch(self._sql(), self._process, source, found)
 
     def save_dictionary(self, versions: Iterable[TableVersion]) -> None:
         """Keep table versions, with the definitions they were read from, beside the rows they describe."""
