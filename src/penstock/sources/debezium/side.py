@@ -147,7 +147,8 @@ class DebeziumSide:
         transactions = self._layout.transactions
         point = find_point(self._log, self._tables, transactions, left, wait_s=wait_s)
         needed = first_needed(self._log, self._tables, transactions, left)
-        self._log.commit(self._tracker.consumer, needed, str(point.position))
+        with closing(self._log.offsets(self._tracker.consumer)) as offsets:
+            offsets.commit(needed, str(point.position))
         anchor = Anchor(point.position, self._log.topic_id(transactions))
         return TakenOver(Joined(self.place(), point.position, anchor), point.applied, self._copy_id)
 

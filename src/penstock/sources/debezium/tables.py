@@ -75,7 +75,7 @@ class EventDecoder:
 
     @classmethod
     def of(
-        cls, settings: Settings, versions: Iterable[TableVersion], *, skips: bool, only: Set[TableName]
+        cls, settings: Settings, versions: Iterable[TableVersion], *, skips: bool, only: Set[TableName] | None = None
     ) -> EventDecoder:
         """Decode rows of some tables, of these versions; of those without schemas the last one of a table counts."""
         versions = list(versions)
