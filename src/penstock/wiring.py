@@ -28,6 +28,9 @@ from penstock.spark.java import Java
 from penstock.spark.session import start_session
 from penstock.storage import Storage, open_storage
 
+TASK_MODULES = ("adbc_driver_postgresql.dbapi",)
+"""What tasks import late; the daemon of the tasks imports it beforehand."""
+
 _Side = TypeVar("_Side")
 
 _DATABASES: Mapping[tuple[str, str], Callable[[str, str], DatabaseSource]] = {

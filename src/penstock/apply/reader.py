@@ -24,6 +24,7 @@ from penstock.apply.hashing import hash_name, hash_rows, hash_text, normalise_nu
 from penstock.apply.keys import row_key
 from penstock.change import Op, TableName
 from penstock.images import is_present, parse_images
+from penstock.logical import Kind
 from penstock.schema import Column, TableSchema
 
 
@@ -376,7 +377,8 @@ def _kind(column: Column) -> str:
     """The way in which a column writes its values; two columns write equal values alike if it is the same."""
     if column.is_integer or column.is_decimal:
         return "number"
-    return "text" if column.base_type in ("text", "character varying") else column.base_type
+    is_text = column.logical.kind is Kind.STRING and not column.logical.is_padded
+    return "text" if is_text else column.base_type
 
 
 def _by_table(batch: pa.RecordBatch) -> Iterator[tuple[TableName, NDArray[np.int64]]]:

@@ -14,22 +14,14 @@ import orjson
 from penstock.change import Image, TableName
 from penstock.errors import MalformedInputError
 from penstock.formats.debezium import headers
+from penstock.formats.debezium.canonical import InexactError, Reader, UnfitError, as_it_stands, text_itself
+from penstock.formats.debezium.declared import Modes, declared_reader
 from penstock.formats.debezium.envelope import Boundary, Envelope, EnvelopeError, Glance, Passed, Topics, read_envelope
 from penstock.formats.debezium.parse import JsonParser, Message, NotJsonError
 from penstock.formats.debezium.placeholders import DEFAULT, Placeholder
 from penstock.formats.debezium.record import Record
 from penstock.formats.debezium.schema import ConnectSchema
-from penstock.formats.debezium.types import (
-    InexactError,
-    Modes,
-    Reader,
-    UnfitError,
-    as_it_stands,
-    declared_reader,
-    logical_of,
-    reader_of,
-    text_itself,
-)
+from penstock.formats.debezium.types import logical_of, reader_of
 from penstock.logical import LogicalType
 from penstock.text import printable
 

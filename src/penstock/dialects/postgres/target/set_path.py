@@ -16,8 +16,20 @@ import pyarrow.csv as pacsv
 from penstock.apply.conflicts import SpeculationError
 from penstock.apply.net import NetChange
 from penstock.apply.target import TargetTable
+from penstock.dialects.postgres.casts import (
+    equal_sql,
+    is_copied_as_text,
+    refers_sql,
+    same_text_sql,
+    staging_type,
+    text_sql,
+    value_sql,
+)
 from penstock.dialects.postgres.connection import Connection, quote
-from penstock.schema import ForeignKey, Unique, equal_sql
+from penstock.schema import ForeignKey, Unique
+
+MOST_STAGED_COLUMNS = 800
+"""A staging table holds each column twice, and a table has at most 1,600."""
 
 _CSV = pacsv.WriteOptions(include_header=False)
 
@@ -34,11 +46,11 @@ class Staged:
 
     def old_value(self, column: str) -> str:
         """SQL for the old value of a column, in rows `s` of the staging table."""
-        return self.table.schema.by_name[column].value_sql(f"s.{quote('o_' + column)}")
+        return value_sql(self.table.schema.by_name[column], f"s.{quote('o_' + column)}")
 
     def new_value(self, column: str) -> str:
         """SQL for the new value of a column, in rows `s` of the staging table."""
-        return self.table.schema.by_name[column].value_sql(f"s.{quote('n_' + column)}")
+        return value_sql(self.table.schema.by_name[column], f"s.{quote('n_' + column)}")
 
 
 class _CopyFile:
@@ -154,7 +166,7 @@ class SetPath:
         for name, operator in unique.equals.items():
             column, field, value = s.table.schema.by_name[name], f"t.{quote(name)}", s.new_value(name)
             yield equal_sql(field, operator, value)
-            yield column.same_text_sql(field, value)
+            yield same_text_sql(column, field, value)
 
     def _insert_with_kept(self, s: Staged, kept: str, key: Sequence[str], own: Sequence[str]) -> None:
         """Insert staged rows with what the deleted ones of the same key had in columns of the target's own."""
@@ -164,7 +176,7 @@ class SetPath:
         same = _all(
             equal_sql(s.new_value(c.name), equals[c.name], f"o.k{i}")
             if c.name in equals
-            else f'{c.text_sql(s.new_value(c.name))} COLLATE "C" = {c.text_sql(f"o.k{i}")} COLLATE "C"'
+            else f'{text_sql(c, s.new_value(c.name))} COLLATE "C" = {text_sql(c, f"o.k{i}")} COLLATE "C"'
             for i, c in enumerate(columns)
         )
         names, values = ", ".join(map(quote, s.new)), ", ".join(s.new_value(name) for name in s.new)
@@ -195,7 +207,7 @@ class SetPath:
 
     def stage(self, table: TargetTable, kind: str, old: pa.Table, new: pa.Table) -> Staged:
         """Copy rows into the staging table of a target table and kind of change."""
-        key = (kind, table.name, tuple((column.name, column.staging_type) for column in table.schema.columns))
+        key = (kind, table.name, tuple((column.name, staging_type(column)) for column in table.schema.columns))
         if key not in self._tables:
             self._made += 1
             self._tables[key] = f"pg_temp.penstock_{kind}_{self._made}"
@@ -240,7 +252,7 @@ class SetPath:
 
     def _create(self, quoted: str, table: TargetTable) -> None:
         columns = ", ".join(
-            f"{quote(side + column.name)} {column.staging_type}"
+            f"{quote(side + column.name)} {staging_type(column)}"
             for side in ("o_", "n_")
             for column in table.schema.columns
         )
@@ -400,7 +412,7 @@ class _NetStatements:
     def _expect_parents(self, s: Staged, foreign_key: ForeignKey) -> None:
         values = self._values(s, foreign_key.columns)
         given = [f"v.{quote(name)} IS NOT NULL" for name in foreign_key.columns]
-        same = foreign_key.equals_sql(_fields("p", foreign_key.parent_columns), _fields("v", foreign_key.columns))
+        same = refers_sql(foreign_key, _fields("p", foreign_key.parent_columns), _fields("v", foreign_key.columns))
         if foreign_key.is_match_full and len(given) > 1:
             self._path.expect_none(f"SELECT FROM {values} v WHERE ({' OR '.join(given)}) AND NOT ({_all(given)})")
         parent = quote(foreign_key.parent.schema, foreign_key.parent.name)
@@ -411,8 +423,8 @@ class _NetStatements:
 
     def _expect_no_children(self, s: Staged, foreign_key: ForeignKey) -> None:
         removed = [s.old_value(name) for name in foreign_key.parent_columns]
-        kept = foreign_key.equals_sql(_fields("t", foreign_key.parent_columns), removed)
-        refers = foreign_key.equals_sql(removed, _fields("c", foreign_key.columns))
+        kept = refers_sql(foreign_key, _fields("t", foreign_key.parent_columns), removed)
+        refers = refers_sql(foreign_key, removed, _fields("c", foreign_key.columns))
         child = quote(foreign_key.child.schema, foreign_key.child.name)
         self._path.expect_none(
             f"SELECT FROM {s.name} s WHERE NOT EXISTS (SELECT FROM {self._target} t WHERE {kept})"
@@ -464,7 +476,7 @@ class _NetStatements:
                 tests.append(f"{field} {'IS NOT DISTINCT FROM' if column.is_nullable else '='} {value}")
             # A cast that an enum's owner made may leave it open which `=` is meant; compare the text too.
             if not (column.is_exact and (column.is_builtin or is_key)):
-                tests.append(column.same_text_sql(field, value))
+                tests.append(same_text_sql(column, field, value))
         return _all(tests)
 
     def _writable(self, rows: pa.Table) -> list[str]:
@@ -491,13 +503,13 @@ def _has_key(table: TargetTable, s: Staged) -> str:
         if name in table.key.equals or column.is_builtin:
             tests.append(equal_sql(field, table.key.equals.get(name, "="), value))
         if not (column.is_exact and column.is_builtin):
-            tests.append(column.same_text_sql(field, value))
+            tests.append(same_text_sql(column, field, value))
     return _all(tests)
 
 
 def is_plain(table: TargetTable, rows: pa.Table) -> bool:
     """Whether canonical text of these columns is what the table's own columns read."""
-    return all(table.schema.by_name[name].from_text == "{}" for name in rows.column_names)
+    return all(is_copied_as_text(table.schema.by_name[name]) for name in rows.column_names)
 
 
 def _same(left: str, equals: str, right: str, *, may_be_null: bool) -> str:
