@@ -315,7 +315,7 @@ class _NetStatements:
             there = self._path.count(f"{self._target} t, {s.name} s WHERE {own}")
             if there and others:
                 settings = ", ".join(f"{quote(n)} = {s.new_value(n)}" for n in others)
-                same = _all(self._by_name[n].same_text_sql(f"t.{quote(n)}", s.new_value(n)) for n in others)
+                same = _all(same_text_sql(self._by_name[n], f"t.{quote(n)}", s.new_value(n)) for n in others)
                 self._path.execute(
                     f"UPDATE {self._target} t SET {settings} FROM {s.name} s WHERE {own} AND NOT ({same})"
                 )
