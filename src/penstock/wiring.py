@@ -88,7 +88,7 @@ def open_events(config: PipelineConfig) -> tuple[RecordLog, Settings]:
         ConfigError: The libraries that read them are not installed.
     """
     try:
-        from penstock.formats.debezium.decode import Settings
+        from penstock.formats.debezium.decode import BeforeImage, Settings
         from penstock.formats.debezium.envelope import Topics
         from penstock.formats.debezium.types import Modes
         from penstock.sources.debezium.files import FileLog
@@ -101,8 +101,9 @@ def open_events(config: PipelineConfig) -> tuple[RecordLog, Settings]:
     transactions = debezium.transactions
     settings = Settings(
         placeholder=debezium.placeholder,
+        before_image=BeforeImage(debezium.before_image),
         # Columns of arrays are made as such at the target, and PostgreSQL reads its own form of them alone.
-        modes=Modes(arrays="postgres"),
+        modes=Modes(debezium.decimals, debezium.times, debezium.binary, arrays="postgres"),
         topics=Topics(transaction=(transactions,)),
         schema_of=None if debezium.registry is None else _registry(debezium.registry).schema,
     )

@@ -58,6 +58,9 @@ _PADDED_SCALES = range(1001, 2048)
 """A negative scale, wrapped: PostgreSQL's numeric(5,-2) comes with scale 2046 and as many zeros."""
 
 
+_DECIMALS = "say the connector's decimal.handling.mode as capture.debezium.decimals"
+
+
 class UnfitError(ValueError):
     """A value that its type cannot hold."""
 
@@ -334,7 +337,7 @@ def _from_hex(value: Any) -> str:
     if isinstance(value, bytes):
         return base64_text(value)
     if type(value) is not str or not _HEX.fullmatch(value):
-        raise UnfitError("is not hexadecimal; see binary.handling.mode of the connector")
+        raise UnfitError("is not hexadecimal; say the connector's binary.handling.mode as capture.debezium.binary")
     return base64_text(bytes.fromhex(value))
 
 
@@ -398,14 +401,18 @@ def _declared_decimal(scale: int | None, modes: Modes) -> Reader:
             if value in _NOT_A_NUMBER:
                 return _NOT_A_NUMBER[value]
             if not _ANY_NUMBER.fullmatch(value):
-                raise UnfitError("is not a decimal; see decimal.handling.mode of the connector")
+                raise UnfitError(
+                    "is not a decimal; say the connector's decimal.handling.mode as capture.debezium.decimals"
+                )
             return value if _PLAIN_NUMBER.fullmatch(value) else f"{Decimal(value):f}"
         if scale is None:
             raise UnfitError("is a decimal of which neither the message nor the table's description has the scale")
         try:
             return decimal_text(_unscaled(value), scale)
         except ValueError:
-            raise UnfitError("is not a decimal in bytes; see decimal.handling.mode of the connector") from None
+            raise UnfitError(
+                "is not a decimal in bytes; say the connector's decimal.handling.mode as capture.debezium.decimals"
+            ) from None
 
     return read
 
