@@ -39,7 +39,7 @@ RULES: Mapping[str, Mapping[str, Any]] = {
 
 def table() -> TableSchema:
     """A table of eight columns."""
-    columns = (Column(name, kind, kind.partition("(")[0], staging_type=kind) for name, kind in TYPES.items())
+    columns = (Column(name, kind, kind.partition("(")[0]) for name, kind in TYPES.items())
     return TableSchema(NAME, tuple(columns), primary_key=Unique("orders_pkey", ("id",), ("id",)))
 
 

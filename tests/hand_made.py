@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -194,14 +194,15 @@ class Target:
         """(position, error number, failing change, number of changes) of each entry."""
         return [(e.commit_scn, e.error_number, e.message_number, e.message_count) for e in self.errors()]
 
-    def retry(self, *entry_ids: str) -> list[str]:
+    def retry(self, *entry_ids: str, tell: Callable[[str], None] = lambda _: None) -> list[str]:
         # A run keeps the versions that a retry reads.
         self.ledger.save_dictionary(
             TableVersion(0, table.schema, table.schema.to_definition(), table.name)
             for table in self.context().catalog.tables.values()
         )
         queue = PostgresErrorQueue(self.url, "A1")
-        return list(retry(queue, entry_ids or [e.id for e in self.errors()], allow_duplicate_rows=True))
+        ids = entry_ids or [e.id for e in self.errors()]
+        return list(retry(queue, ids, allow_duplicate_rows=True, tell=tell))
 
 
 def as_batch(transactions: Sequence[Txn], *, version: int = 1) -> pa.RecordBatch:

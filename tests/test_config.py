@@ -71,7 +71,7 @@ def test_a_pipeline_may_publish_instead_of_applying(tmp_path: Path) -> None:
 
     assert config.apply is None
     assert config.publish is not None
-    assert (config.publish.path, config.publish.format) == (str(tmp_path / "archive"), "changes")
+    assert (config.publish.path, config.publish.form) == (str(tmp_path / "archive"), "changes")
 
 
 @pytest.mark.parametrize("path", ["/var/archive", "s3://bucket/archive?region=eu"])
@@ -93,17 +93,76 @@ def test_a_path_that_says_where_it_is_stays_as_it_is(path: str, tmp_path: Path) 
         ("path: archive", "path: file://archive", "16: publish.path: the url of a folder must name it from the root"),
         ("path: archive", 'path: "a\\0b"', "16: publish.path: the path of a folder holds a zero byte"),
         ("path: archive", "path: ~nobody_here/a", "16: publish.path: the path of a folder begins with the home of"),
-        ("to: files", "to: kafka", "15: publish.to: must be 'files', not 'kafka'"),
+        ("to: files", "to: pulsar", "15: publish.to: must be 'files' or 'kafka', not 'pulsar'"),
+        ("  path: archive", "  path: a\n  connection: target", "17: publish.connection: files are written to"),
         (
             "  path: archive",
             "  path: a\n  format: csv",
-            "17: publish.format: must be 'changes' or 'parquet', not 'csv'",
+            "17: publish.format: must be 'changes', 'parquet' or 'debezium-json', not 'csv'",
         ),
         ("  path: archive\n", "", "14: publish.path: is missing"),
+        ("  path: archive", "  path: a\n  format: debezium-json", "14: publish.debezium: is missing"),
+        ("  path: archive", "  path: a\n  debezium: {prefix: a}", "17: publish.debezium: change files are no"),
     ],
 )
 def test_a_fault_of_publishing_is_told_with_its_line(old: str, new: str, fault: str) -> None:
     (found,) = faults(PUBLISHING.replace(old, new))
+
+    assert found.startswith(fault)
+
+
+TO_KAFKA = PUBLISHING[: PUBLISHING.index("publish:")].replace(
+    "capture:",
+    """\
+  cluster: {type: kafka, settings: {bootstrap.servers: "one:9092"}}
+capture:""",
+)
+TO_KAFKA += "publish:\n  to: kafka\n  connection: cluster\n  debezium:\n    prefix: shop\n"
+
+
+def test_a_pipeline_may_publish_events_to_kafka() -> None:
+    publish = read(TO_KAFKA).publish
+
+    assert publish is not None
+    assert publish.debezium is not None
+    assert (publish.form, publish.debezium.connector, publish.debezium.schemas) == ("debezium-json", "postgresql", True)
+    assert (publish.debezium.skipped_operations, publish.debezium.tombstones_on_delete) == ([], True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("connection: cluster", "connection: target", "17: publish.connection: target is a database, and must be a"),
+        ("connection: cluster", "connection: clustre", "17: publish.connection: no connection 'clustre'; did you mean"),
+        ("  connection: cluster\n", "", "15: publish.connection: is missing"),
+        ("  debezium:\n    prefix: shop\n", "", "15: publish.debezium: is missing"),
+        ("    prefix: shop", "    connector: oracle", "18: publish.debezium.prefix: is missing"),
+        ("prefix: shop", "prefix: a b", "19: publish.debezium.prefix: must be letters, digits, '.', '_' and '-'"),
+        ("prefix: shop", "prefix: a\n    connector: sybase", "20: publish.debezium.connector: must be 'postgresql',"),
+        (
+            "prefix: shop",
+            "prefix: a\n    skipped_operations: [x]",
+            "20: publish.debezium.skipped_operations.0: must be",
+        ),
+        ("prefix: shop", "prefix: a\n    partitions: 0", "20: publish.debezium.partitions: must be greater than"),
+        ("prefix: shop", "prefix: a\n    tombstones: no", "20: publish.debezium.tombstones: is not an option"),
+        (
+            "  debezium:",
+            "  format: parquet\n  debezium:",
+            "18: publish.format: must be 'debezium-json' or",
+        ),
+        ("  debezium:", "  format: debezium-avro\n  debezium:", "19: publish.debezium.registry: is missing; Avro has"),
+        (
+            "prefix: shop",
+            'prefix: a\n    registry: {url: "http://one:8081"}',
+            "20: publish.debezium.registry: goes",
+        ),
+        ("  debezium:", "  path: here\n  debezium:", "18: publish.path: events are published to a cluster"),
+        ("  debezium:", "  max_age_s: 1\n  debezium:", "18: publish.max_age_s: events do not wait for others"),
+    ],
+)
+def test_a_fault_of_publishing_events_is_told_with_its_line(old: str, new: str, fault: str) -> None:
+    (found,) = faults(TO_KAFKA.replace(old, new))
 
     assert found.startswith(fault)
 

@@ -7,7 +7,8 @@ import json
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -19,11 +20,12 @@ from markdown_it.token import Token
 from typer.testing import CliRunner
 
 from penstock.apply import conflicts
+from penstock.beside import load
 from penstock.change import ARROW_SCHEMA, Op
 from penstock.cli.main import app
 from penstock.formats.change_file import encode_lines
 from penstock.pipeline_file import parse
-from penstock.schema import TableSchema
+from penstock.position import START, Limit
 from penstock.spark.schemas import CHANGES
 from penstock.storage import LocalStorage
 from tests.archives import publish, read
@@ -109,13 +111,53 @@ def test_the_pipeline_file_that_is_shown_is_one(name: str) -> None:
     assert [connection.url for connection in config.connections.values()] == list(environment.values())
 
 
-def test_the_version_of_a_table_that_is_shown_is_one() -> None:
+def options(schema: Mapping[str, Any], definitions: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Every option of a pipeline file, as its page names them."""
+    for named in re.findall(r"#/\$defs/(\w+)", json.dumps({k: v for k, v in schema.items() if k != "properties"})):
+        yield from options(definitions[named], definitions, prefix)
+    for name, option in schema.get("properties", {}).items():
+        path = prefix + name
+        below = list(options(option, definitions, f"{path}.{LISTED.get(path, '')}"))
+        yield from below or [path]
+
+
+LISTED = {"connections": "<c>.", "rules.tables": "<p>."}
+
+
+def test_every_option_of_a_pipeline_file_has_a_row() -> None:
+    schema = json.loads(text("docs/pipeline.schema.json"))
+    keys = [line.split("|")[1] for line in text("docs/pipeline-file.md").splitlines() if line.startswith("| `")]
+    named = {name for key in keys for name in re.findall(r"`([^`]+)`", key)}
+    named |= {f"capture.debezium{name}" for name in named if name.startswith(".")}
+    found = set(options({k: v for k, v in schema.items() if k != "$defs"}, schema["$defs"]))
+    assert {"connections.<c>.url", "rules.tables.<p>.step", "capture.debezium.prefix"} <= found
+    assert found - named == set()
+
+
+def test_the_source_that_is_shown_is_one(tmp_path: Path) -> None:
     (shown,) = blocks(text("docs/extending.md"), "python")
-    names: dict[str, Any] = {}
-    exec(shown, names)
-    version = names["version"]
-    assert TableSchema.from_definition(version.definition) == version.table
-    assert not version.is_partition
+    (tmp_path / "json_changes.py").write_text(shown)
+    (said,) = re.findall(r"^ *# (\{.*\})$", shown, re.M)
+    later = '{"committed_at_us": 0, "changes": [{"op": "delete", "before": {"id": "1", "price": null}, "after": null}]}'
+    storage = LocalStorage(tmp_path / "changes")
+    for name, content in {"id.txt": "mine", "7.json": said, "9.json": later}.items():
+        storage.create(name, content.encode())
+
+    side = load("json_changes:open_json", tmp_path)(storage)
+
+    (table,) = side.match(["public.*"])
+    assert side.describe([table])[table].primary_key is not None
+    with closing(side.open_source()) as source:
+        part = source.next_slice(START, Limit())
+        assert part is not None
+        assert source.next_slice(part.end, Limit()) is None
+    reader = side.access.reader("shop", source.tables(), follows=[table])
+    rows = [row for batch in reader.read(part) for row in batch.to_pylist()]
+    images = [(row["commit_scn"], row["op"], row["key"], row["before"], row["after"]) for row in rows]
+    assert images == [
+        (7, "insert", '{"id":"1"}', None, '{"id":"1"}'),
+        (9, "delete", '{"id":"1"}', '{"id":"1","price":null}', None),
+    ]
 
 
 def commands(markdown: str) -> list[str]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.change import TableName
 from penstock.errors import ConfigError
-from penstock.patterns import TablePattern
+from penstock.patterns import TablePattern, nearest_table
 
 names = st.text(st.sampled_from('ab.*?"\\[ \n'), min_size=1, max_size=5)
 
@@ -85,3 +85,8 @@ def test_a_quoted_pattern_means_exactly_one_table(schema: str, name: str, other_
 
     assert pattern.matches(TableName(schema, name))
     assert pattern.matches(TableName(other_schema, other_name)) == ((schema, name) == (other_schema, other_name))
+
+
+@pytest.mark.parametrize(("pattern", "asked"), [("public.Order", "; did you mean 'public.orders'?"), ("publik.*", "")])
+def test_the_nearest_table_is_asked_for(pattern: str, asked: str) -> None:
+    assert nearest_table(pattern, [TableName("public", "orders"), TableName("public", "item")]) == asked

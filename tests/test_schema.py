@@ -57,7 +57,7 @@ def test_a_definition_is_read_whole() -> None:
         name=NAME,
         columns=(
             Column("id", "integer", "integer", is_nullable=False, is_integer=True),
-            Column("dept_id", "integer", "integer"),
+            Column("dept_id", "integer", "integer", native={"of_a_later_release": 1}),
         ),
         primary_key=Unique("emp_pkey", ("id",), ("id",)),
         uniques=(Unique("u", (), ("dept_id",), nulls_are_equal=True),),
@@ -108,24 +108,6 @@ def test_a_constraint_without_one_of_its_parts_is_refused(inside: str, part: str
 
     with pytest.raises(MalformedInputError, match=f"lacks '{part}'"):
         TableSchema.from_definition(definition)
-
-
-@pytest.mark.parametrize(
-    ("sql", "expected"),
-    [
-        (Column("c", "text", "text").text_sql("t.c"), "t.c::text"),
-        (Column("c", "bytea", "bytea", to_text="encode({}, 'base64')").text_sql("t.c"), "encode(t.c, 'base64')"),
-        (Column("c", "int", "int").value_sql("s.c"), "s.c"),
-        (Column("c", "bytea", "bytea", from_text="decode({}, 'base64')").value_sql("s.c"), "decode(s.c, 'base64')"),
-        (Column("c", "int", "int", cast_type="integer").cast_sql("%s"), "%s::integer"),
-        (
-            Column("c", "bytea", "bytea", from_text="decode({}, 'base64')").cast_sql("%s"),
-            "decode(%s::text, 'base64')",
-        ),
-    ],
-)
-def test_a_column_knows_the_sql_of_its_canonical_text(sql: str, expected: str) -> None:
-    assert sql == expected
 
 
 def test_a_change_is_read_with_the_version_it_was_written_under() -> None:

@@ -266,25 +266,98 @@ class ApplyConfig(_Part):
     retry_s: float = Field(default=60, ge=0, description="Seconds to go on trying while a server is out of reach")
 
 
+class PublishedEventsConfig(_Part):
+    """How changes are told as Debezium's change events."""
+
+    prefix: str = Field(
+        pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$",
+        max_length=200,
+        description="The connector's topic.prefix: topics and schemas begin with it and a dot",
+    )
+    connector: Literal["postgresql", "oracle", "mysql", "sqlserver", "db2"] = Field(
+        default="postgresql", description="Whose source block the events have, and whose types and names of topics"
+    )
+    database: str | None = Field(
+        default=None, min_length=1, description="What the source block calls the database; its own name if absent"
+    )
+    schemas: bool = Field(default=True, description="JSON: every key and value has its schema with it")
+    tombstones_on_delete: bool = Field(
+        default=True, description="A delete is followed by a record without a value, for compaction"
+    )
+    skipped_operations: list[Literal["c", "u", "d", "t"]] = Field(
+        default_factory=list, description="Operations that are not published: create, update, delete, truncate"
+    )
+    transaction_metadata: bool = Field(
+        default=True, description="Events say which transaction they are of, and a topic tells each BEGIN and END"
+    )
+    transaction_topic: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9._-]{1,249}$",
+        description="The topic of BEGIN and END; <prefix>.transaction if absent",
+    )
+    decimals: Literal["precise", "string", "double"] = Field(
+        default="precise", description="The connector's decimal.handling.mode"
+    )
+    intervals: Literal["numeric", "string"] = Field(
+        default="numeric", description="The connector's interval.handling.mode"
+    )
+    registry: SchemaRegistry | None = Field(
+        default=None, description="debezium-avro: where schemas are registered, as <topic>-key and <topic>-value"
+    )
+    partitions: int | None = Field(
+        default=None, strict=True, ge=1, description="Of topics of tables that are made; the brokers' default if absent"
+    )
+    replication: int | None = Field(
+        default=None, strict=True, ge=1, description="Replicas of topics that are made; the brokers' default if absent"
+    )
+
+
 class PublishConfig(_Part):
     """Where changes are published, instead of being applied."""
 
-    to: Literal["files"] = Field(description="files: an archive of change files, which any tool can read")
-    path: str = Field(
-        description="Folder of the archive, which may be below that of this file, or an url of an object store",
+    model_config = ConfigDict(
+        json_schema_extra={
+            "if": {"properties": {"to": {"const": "kafka"}}},
+            "then": {"required": ["connection", "debezium"]},
+            "else": {
+                "required": ["path"],
+                "if": {"properties": {"format": {"const": "debezium-json"}}, "required": ["format"]},
+                "then": {"required": ["debezium"]},
+            },
+        }
     )
-    format: Literal["changes", "parquet"] = Field(
-        default="changes", description="Of the data files: changes (JSON lines, compressed) or parquet"
+
+    to: Literal["files", "kafka"] = Field(
+        description="files: a folder of files, which any tool can read; kafka: topics, as change events"
     )
+    path: str | None = Field(
+        default=None,
+        description="files: the folder, which may be below that of this file, or an url of an object store",
+    )
+    connection: str | None = Field(default=None, description="kafka: name of the connection to the cluster")
+    format: Literal["changes", "parquet", "debezium-json", "debezium-avro"] | None = Field(
+        default=None,
+        description="files: changes (JSON lines, compressed), which is the default, parquet, or debezium-json; kafka:"
+        " debezium-json, which is the default, or debezium-avro",
+    )
+    debezium: PublishedEventsConfig | None = Field(default=None, description="How changes are told as change events")
     max_age_s: float = Field(
-        default=10, ge=0, le=3600, description="Seconds that changes may wait for others that go into the same file"
+        default=10,
+        ge=0,
+        le=3600,
+        description="files: seconds that changes may wait for others that go into the same file",
     )
     retry_s: float = Field(default=60, ge=0, description="Seconds to go on trying while a place is out of reach")
 
+    @property
+    def form(self) -> str:
+        """The format, where the file does not say it that of the place."""
+        return self.format or ("changes" if self.to == "files" else "debezium-json")
+
     @field_validator("path")
     @classmethod
-    def _is_a_place(cls, path: str) -> str:
-        return _place(path)
+    def _is_a_place(cls, path: str | None) -> str | None:
+        return None if path is None else _place(path)
 
 
 class TableRuleConfig(_Part):
@@ -382,8 +455,12 @@ class PipelineConfig(_Part):
             registry = capture.debezium.registry.below(folder)
             debezium = capture.debezium.model_copy(update={"registry": registry})
             capture = capture.model_copy(update={"debezium": debezium})
-        if publish is not None:
+        if publish is not None and publish.path is not None:
             publish = publish.model_copy(update={"path": _below(folder, publish.path)})
+        if publish is not None and publish.debezium is not None and publish.debezium.registry is not None:
+            registry = publish.debezium.registry.below(folder)
+            events = publish.debezium.model_copy(update={"registry": registry})
+            publish = publish.model_copy(update={"debezium": events})
         return self.model_copy(update={"capture": capture, "publish": publish})
 
     def with_master(self, master: str) -> PipelineConfig:

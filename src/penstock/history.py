@@ -14,25 +14,46 @@ from penstock.errors import OperatorError
 from penstock.position import Anchor, Scn
 
 RESYNC = "`penstock resync --all` prepares a new first copy"
-ELSEWHERE = "`penstock teardown`, then `penstock setup` with another publish.path, begins with a new first copy"
+
+
+@dataclass(frozen=True)
+class Words:
+    """How messages speak of what a pipeline publishes to.
+
+    Attributes:
+        noun: What it is called, behind `the`.
+        other: What begins another one of them.
+        anew: How to begin with a new first copy.
+        shown: What shows what was published.
+    """
+
+    noun: str
+    other: str
+    anew: str
+    shown: str
 
 
 class HistoryError(OperatorError):
     """Source and pipeline are of different histories; said for a pipeline that applies, and for one that publishes.
 
     Attributes:
-        published: What it is called, and what to do, where the pipeline publishes to an archive.
+        published: What it says, and what to do, where the pipeline publishes; `{}` stands for what it publishes to.
     """
 
-    def __init__(self, what: str, *, where: str, do: str = RESYNC, published: tuple[str, str] | None = None) -> None:
-        """Say it; where `published` is not given, only what to do is another thing for an archive."""
-        super().__init__(what, where=where, do=do)
-        self.published = published or (what, ELSEWHERE)
+    def __init__(
+        self, what: str, *, where: str, do: str = RESYNC, published: tuple[str, str | None] = ("", "")
+    ) -> None:
+        """Say it; where `published` is not given, only what to do is another thing for a pipeline that publishes.
 
-    def for_archive(self) -> OperatorError:
+        Without what to do it is what begins with a new first copy.
+        """
+        super().__init__(what, where=where, do=do)
+        self.published = (what, None) if published is None else published
+
+    def for_published(self, words: Words) -> OperatorError:
         """Return the same error in the words of a pipeline that publishes."""
         what, do = self.published
-        return OperatorError(what, where=self.where, do=do)
+        return OperatorError(what.format(words.noun), where=self.where, do=do.format(words.noun) if do else words.anew)
 
 
 @dataclass(frozen=True)
@@ -151,10 +172,9 @@ def joined(history: History, facts: Facts, *, where: str) -> Joined:
                 " ledger knows nothing: the ledger was removed, or the target restored to an older state",
                 where=where,
                 published=(
-                    f"the source keeps its log for an archive that pipeline {history.consumer.name!r} had at this path,"
-                    " and that is not there any more",
-                    "bring that archive back; or `penstock teardown`, then `penstock setup`, begins with a new first"
-                    " copy",
+                    f"the source keeps its log for the {{}} that pipeline {history.consumer.name!r} had here, and that"
+                    " is not there any more",
+                    "bring that {} back; or `penstock teardown`, then `penstock setup`, begins with a new first copy",
                 ),
             )
         return Joined(facts.origin, facts.last.scn, facts.last)
@@ -164,13 +184,11 @@ def joined(history: History, facts: Facts, *, where: str) -> Joined:
         what = "the capture set is not the one that the {} was filled from: {}"
         # A pipeline with another name has another ledger at a target, but may be given the same path.
         renamed = ", or the pipeline was renamed" if is_here else ""
-        raise HistoryError(
-            what.format("target", how), where=where, published=(what.format("archive", how + renamed), ELSEWHERE)
-        )
+        raise HistoryError(what.format("target", how), where=where, published=(what.format("{}", how + renamed), None))
     if history.newest is not None and not facts.has_newest and facts.first.scn <= history.newest.scn:
         raise older(history.newest, facts.last, where=where)
     if (history.anchor is not None and facts.base != history.anchor) or facts.base is None or not facts.is_readable:
-        raise freed(history.position, where=where)
+        raise freed(history.position, where=where, do=RESYNC)
     return Joined(facts.origin, history.position, facts.base)
 
 
@@ -191,11 +209,14 @@ def older(known: Anchor, last: Anchor, *, where: str) -> HistoryError:
         "the source is not the one that the {0} was filled from: it was restored to an older state, or a standby took"
         f" over that lacked its last transactions. The {{0}} is of position {known.scn}; the log {found}"
     )
-    return HistoryError(what.format("target"), where=where, published=(what.format("archive"), ELSEWHERE))
+    return HistoryError(what.format("target"), where=where, published=(what, None))
 
 
-def freed(position: Scn, *, where: str) -> HistoryError:
-    """The error for a log that does not hold what follows a position."""
+_ANY_READER = f"{RESYNC}; a Spark stream begins anew, with another checkpoint and an empty sink"
+
+
+def freed(position: Scn, *, where: str, do: str = _ANY_READER) -> HistoryError:
+    """The error for a log that does not hold what follows a position; `do` may speak to one kind of reader alone."""
     what = (
         f"the change log does not hold what follows position {position}: it was freed, which means that the {{}} was"
         " restored to an older state, or that its consumer was removed"
@@ -203,27 +224,27 @@ def freed(position: Scn, *, where: str) -> HistoryError:
     return HistoryError(
         what.format("target"),
         where=where,
-        do=f"{RESYNC}; a Spark stream begins anew, with another checkpoint and an empty sink",
-        published=(what.format("archive"), ELSEWHERE),
+        do=do,
+        published=(what, None),
     )
 
 
-def other_pipeline(name: str, *, where: str) -> OperatorError:
-    """The error for an archive that was filled from the capture set of another pipeline, called `name`."""
+def other_pipeline(name: str, words: Words, *, where: str) -> OperatorError:
+    """The error for what was filled from the capture set of another pipeline, called `name`."""
     return OperatorError(
-        f"the archive was filled by pipeline {name!r}, which has a capture set of its own",
+        f"the {words.noun} was filled by pipeline {name!r}, which has a capture set of its own",
         where=where,
-        do="give publish.path another folder; or, if it is this pipeline that was renamed, give it the former name",
+        do=f"{words.other}; or, if it is this pipeline that was renamed, give it the former name",
     )
 
 
-def no_set(*, where: str) -> OperatorError:
-    """The error for an archive whose capture set is not there, with which a new one cannot go on."""
+def no_set(words: Words, *, where: str) -> OperatorError:
+    """The error for what was filled from a capture set that is not there; a new one cannot go on with it."""
     return OperatorError(
-        "the archive was filled from a capture set that is not in this database, or not any more; a new one begins"
-        " another history",
+        f"the {words.noun} was filled from a capture set that is not in this database, or not any more; a new one"
+        " begins another history",
         where=where,
-        do="give publish.path another folder, in which a new archive begins with a new first copy",
+        do=f"{words.other}: a new {words.noun} begins with a new first copy",
     )
 
 

@@ -111,6 +111,16 @@ def failure(error: Any, *, where: str, doing: str) -> PenstockError:
         return OperatorError(what, where=where, do="correct security.protocol and ssl.*")
     if code in (E.TOPIC_AUTHORIZATION_FAILED, E.GROUP_AUTHORIZATION_FAILED, E.CLUSTER_AUTHORIZATION_FAILED):
         return OperatorError(what, where=where, do="allow this user to read and describe the topics and its group")
+    if code == E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        return OperatorError(what, where=where, do="allow this user the transactional id penstock.<pipeline>")
+    if code in (E._FENCED, E.PRODUCER_FENCED, E.INVALID_PRODUCER_EPOCH):
+        return RetryableError(f"Kafka cannot {doing}: another producer of the pipeline has begun", where=where)
+    if code == E.MSG_SIZE_TOO_LARGE:
+        return OperatorError(
+            f"Kafka cannot {doing}: an event is larger than it takes",
+            where=where,
+            do="raise message.max.bytes in the connection's settings, and max.message.bytes of the topic",
+        )
     if code in (E.OFFSET_OUT_OF_RANGE, E._AUTO_OFFSET_RESET):
         return OperatorError(
             "records that come next are gone: retention has deleted them, or the topic was made anew",

@@ -7,10 +7,12 @@ quote is written twice. Nothing is folded to lower case.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from penstock.change import TableName
 from penstock.errors import ConfigError
+from penstock.text import nearest
 
 _PART = re.compile(r'"(?P<quoted>(?:[^"]|"")+)"|(?P<plain>[^".]+)')
 
@@ -51,6 +53,11 @@ class TablePattern:
     def matches(self, table: TableName) -> bool:
         """Whether the table is meant."""
         return bool(self.schema.fullmatch(table.schema) and self.name.fullmatch(table.name))
+
+
+def nearest_table(pattern: str, tables: Iterable[TableName]) -> str:
+    """Ask whether the table was meant whose name is nearest to a pattern that means none; empty if none is near."""
+    return nearest(pattern, map(str, tables)) if TablePattern.parse(pattern).table is not None else ""
 
 
 @dataclass(frozen=True)

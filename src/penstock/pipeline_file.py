@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from penstock.config import (
     Path_,
     PipelineConfig,
     PublishConfig,
+    PublishedEventsConfig,
     RulesConfig,
     SchemaRegistry,
     TableRuleConfig,
@@ -62,6 +63,24 @@ _PASSWORD = re.compile(rf"://[^/@]*:(?!{_MARK}+@)[^/@]+@|password\s*=\s*+(?!'?{_
 
 _SECRET_SETTING = re.compile(r"password|secret|user\.info|\.pem$", re.IGNORECASE)
 """Settings of Kafka's clients that hold a secret."""
+
+
+_PLACES: Mapping[str, tuple[Sequence[str], Sequence[str], Mapping[str, str]]] = {
+    "files": (
+        ("changes", "parquet", "debezium-json"),
+        ("path",),
+        {"connection": "files are written to publish.path, through no connection"},
+    ),
+    "kafka": (
+        ("debezium-json", "debezium-avro"),
+        ("connection", "debezium"),
+        {
+            "path": "events are published to a cluster, by publish.connection",
+            "max_age_s": "events do not wait for others; linger.ms of the connection's settings does a little",
+        },
+    ),
+}
+"""By where changes are published: the formats that it may have, what it needs, and what does not go with it."""
 
 
 _MAY_BE_SECRET = re.compile(r"://|@|password", re.IGNORECASE)
@@ -109,12 +128,12 @@ def parse(text: str, *, name: str, environment: Mapping[str, str], folder: Path 
             name, [_Fault(1, "a pipeline file is a mapping: version, name, connections, capture, apply or publish")]
         )
     faults = document.faults + document.resolve(data, environment, folder) + document.unknown_connections(data)
-    faults += document.outputs(data) + document.place(data) + document.names_of_many(data)
+    faults += document.outputs(data) + document.place(data) + document.published(data) + document.names_of_many(data)
     config = None
     try:
         config = PipelineConfig.model_validate(data)
     except ValidationError as exc:
-        faults += [document.fault(error) for error in exc.errors()]
+        faults += [document.fault(error) for error in exc.errors() if error["loc"] not in document.told]
     if faults or config is None:
         raise _faults(name, faults)
     config.capture.read_from(name, document.line("capture", "source"), folder)
@@ -129,6 +148,8 @@ class _Document:
     def __init__(self) -> None:
         self._lines: dict[Path_, int] = {(): 1}
         self.faults: list[_Fault] = []
+        # What is wrong with these is said better here than by their types.
+        self.told: set[Path_] = set()
 
     def read(self, node: yaml.Node, path: Path_) -> Any:
         """Turn a node into plain data, noting lines and repeated keys."""
@@ -239,6 +260,8 @@ class _Document:
                 what = f"must be {error['ctx']['expected']}{shown}"
             case "value_error":
                 what = str(error["ctx"]["error"])
+            case "string_pattern_mismatch" if path[-1] in ("prefix", "transaction_topic"):
+                what = f"must be letters, digits, '.', '_' and '-'{shown}"
             case "string_pattern_mismatch" if path[-1] == "step":
                 what = f"must be module:function{shown}"
             case "string_pattern_mismatch" if path[-1] == "source":
@@ -253,15 +276,19 @@ class _Document:
         """Connections that are named but not given."""
         given = data.get("connections")
         faults = []
-        for part in ("capture", "apply"):
+        for part in ("capture", "apply", "publish"):
             section, path = data.get(part), (part, "connection")
-            name = section.get("connection") if isinstance(section, dict) else None
-            if isinstance(given, dict) and isinstance(name, str) and name not in given:
+            if not isinstance(section, dict) or not isinstance(given, dict):
+                continue
+            name = section.get("connection")
+            if isinstance(name, str) and name not in given:
                 shown = f" {name!r}" if _may_be_shown(name) else " of this name"
                 faults.append(_Fault(self._line(path), f"{dotted(path)}: no connection{shown}{nearest(name, given)}"))
-            elif isinstance(given, dict) and isinstance(name, str) and isinstance(given[name], dict):
+            elif isinstance(name, str) and isinstance(given[name], dict):
                 is_cluster = given[name].get("type") == "kafka"
-                is_meant = part == "capture" and isinstance(section, dict) and section.get("source") == "debezium"
+                if part == "publish" and section.get("to") != "kafka":
+                    continue
+                is_meant = part == "publish" or (part == "capture" and section.get("source") == "debezium")
                 if is_cluster != is_meant:
                     what = "a Kafka cluster" if is_cluster else "a database"
                     other = "a Kafka cluster" if is_meant else "a database"
@@ -326,6 +353,9 @@ class _Document:
                     what = "publish: what comes from change files is published already; it can be applied"
                     return [_Fault(self._line(("publish",)), what)]
             case "debezium":
+                if data.get("publish") is not None:
+                    what = "publish: what comes from change events is published already; it can be applied"
+                    return [_Fault(self._line(("publish",)), what)]
                 return self._events(capture)
             case str(own) if ":" in own:
                 needed = "path"
@@ -365,6 +395,49 @@ class _Document:
         elif capture.get("path") is None and named.get("prefix") is None and named.get("topics") is None:
             what = "capture.debezium.prefix: is missing; it is the connector's topic.prefix"
             faults.append(_Fault(self._line(("capture", "debezium")), what))
+        return faults
+
+    def published(self, data: Any) -> list[_Fault]:
+        """What does not go with the place to publish to, or is missing."""
+        publish = data.get("publish")
+        if not isinstance(publish, dict):
+            return []
+        to = str(publish.get("to"))
+        if to not in _PLACES:
+            return []
+        formats, needed, odd = _PLACES[to]
+        path: Path_
+        faults = [
+            _Fault(self._line(path := ("publish", name)), f"{dotted(path)}: {why}")
+            for name, why in odd.items()
+            if publish.get(name) is not None
+        ]
+        faults += [
+            _Fault(self._line(("publish",)), f"publish.{name}: is missing")
+            for name in needed
+            if publish.get(name) is None
+        ]
+        form = publish.get("format")
+        tells_events = str(form).startswith("debezium")
+        if to == "files" and tells_events and publish.get("debezium") is None:
+            faults.append(_Fault(self._line(("publish",)), "publish.debezium: is missing"))
+        if to == "files" and not tells_events and publish.get("debezium") is not None:
+            path = ("publish", "debezium")
+            what = f"{dotted(path)}: change files are no change events; publish.format debezium-json writes those"
+            faults.append(_Fault(self._line(path), what))
+        registry, is_avro = _at(publish, "debezium", "registry"), form == "debezium-avro"
+        if to == "kafka" and is_avro and registry is None and publish.get("debezium") is not None:
+            what = "publish.debezium.registry: is missing; Avro has its schemas there"
+            faults.append(_Fault(self._line(("publish", "debezium")), what))
+        if registry is not None and not is_avro:
+            path = ("publish", "debezium", "registry")
+            faults.append(_Fault(self._line(path), f"{dotted(path)}: goes with publish.format debezium-avro"))
+        if isinstance(form, str) and form not in formats:
+            path = ("publish", "format")
+            self.told.add(path)
+            named = " or ".join(filter(None, [", ".join(map(repr, formats[:-1])), repr(formats[-1])]))
+            what = f"must be {named}{f', not {form!r}' if _may_be_shown(form) else ''}"
+            faults.append(_Fault(self._line(path), f"{dotted(path)}: {what}"))
         return faults
 
     def _line(self, path: Path_) -> int:
@@ -450,6 +523,7 @@ def _suggestion(path: Path_) -> str:
         TableRuleConfig,
         ApplyConfig,
         PublishConfig,
+        PublishedEventsConfig,
     ):
         known += part.model_fields
     return nearest(str(path[-1]), known)

@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 from penstock.change import TableName
 from penstock.errors import MalformedInputError
 from penstock.logical import COMMON_TEXT, Kind, LogicalType, of_sql_name, other
 
-T = TypeVar("T")
-
 _UNSAID = other("")
-
-
-def equal_sql(left: str, equals: str, right: str) -> str:
-    """SQL for whether `equals` holds between two values, each as SQL.
-
-    `equals` is an operator; or, where a user's cast leaves it open which operator that is, the name of the operator's
-    function, and the cast that both values need. No index is used for a function.
-    """
-    if not equals.startswith("pg_catalog."):
-        return f"{left} {equals} {right}"
-    function, _, cast = equals.partition(" ")
-    return f"{function}({left}{cast}, {right}{cast})"
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column, with what its database needs to write and read its canonical text.
+    """One column: what it holds, and what its database says of it.
 
     A column of a database comes from its catalogue; one of no database is made by `of`.
 
@@ -51,10 +37,8 @@ class Column:
         is_key_usable: May be part of an all-columns key.
         is_integer, is_decimal: Canonical text is a plain number, so equal values can be told by normalising it.
         notation: Equal in columns that read each other's canonical text for what it says; None where that is not known.
-        to_text: SQL template, `{}` for the column, that yields canonical text.
-        from_text: SQL template, `{}` for canonical text read as one of the two types below, that yields the value.
-        staging_type: The type of a staging column that canonical text is copied into.
-        cast_type: The type canonical text is cast to in a statement; it has no length, so it cuts nothing.
+        native: What else its definition says, such as how its database casts its values. Only the column's own dialect
+            reads it; everybody else hands it on.
     """
 
     name: str
@@ -70,13 +54,10 @@ class Column:
     is_integer: bool = False
     is_decimal: bool = False
     notation: str | None = None
-    to_text: str = "{}::text"
-    from_text: str = "{}"
-    staging_type: str = "text"
-    cast_type: str = "text"
     logical: LogicalType = _UNSAID
     dialect: str | None = None
     is_domain: bool = False
+    native: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         """Tell what the column holds by the name of its type, where that was not said."""
@@ -113,22 +94,6 @@ class Column:
             return True
         return self.notation == other.notation or None in (self.notation, other.notation)
 
-    def text_sql(self, expression: str) -> str:
-        """SQL for the canonical text of `expression`, a value of this column."""
-        return self.to_text.replace("{}", expression)
-
-    def value_sql(self, staged: str) -> str:
-        """SQL for the column's value, from a column of the staging type."""
-        return self.from_text.replace("{}", staged)
-
-    def cast_sql(self, text: str) -> str:
-        """SQL for the column's value, from a parameter or expression that is canonical text."""
-        return self.from_text.replace("{}", f"{text}::{self.cast_type}")
-
-    def same_text_sql(self, left: str, right: str) -> str:
-        """SQL for whether two values of this column have the same text to the byte, or are both null."""
-        return f'{self.text_sql(left)} COLLATE "C" IS NOT DISTINCT FROM {self.text_sql(right)} COLLATE "C"'
-
 
 @dataclass(frozen=True)
 class Unique:
@@ -137,7 +102,7 @@ class Unique:
     Attributes:
         columns: Empty when the index has an expression or a predicate: which rows it keeps apart cannot be
             told from column values alone.
-        operators: For each column, what is equal to the index, as `equal_sql` takes it.
+        operators: For each column, what is equal to the index, as its own dialect spells it; none where that is `=`.
         mentions: Every column it looks at.
         is_deferrable: Checked at commit, or at the end of the statement, instead of row by row.
         nulls_are_equal: NULLS NOT DISTINCT.
@@ -161,8 +126,7 @@ class ForeignKey:
     """A foreign key that the database enforces.
 
     Attributes:
-        operators: For each pair of columns, what is equal, as `equal_sql` takes it; the parent's column stands left.
-        child_casts: For each pair, the cast after the child's column that the operator needs, as SQL.
+        native: What else its definition says, such as how its database compares the two sides; see `Column.native`.
     """
 
     name: str
@@ -172,22 +136,14 @@ class ForeignKey:
     parent_columns: tuple[str, ...]
     is_match_full: bool = False
     is_deferrable: bool = False
-    operators: tuple[str, ...] = ()
-    child_casts: tuple[str, ...] = ()
-
-    def equals_sql(self, parents: Iterable[str], children: Iterable[str]) -> str:
-        """SQL for whether the values of two rows refer to each other, each as SQL, in the order of the columns."""
-        operators = self.operators or ("=",) * len(self.columns)
-        casts = self.child_casts or ("",) * len(self.columns)
-        pairs = zip(parents, operators, children, casts, strict=True)
-        return " AND ".join(equal_sql(parent, equals, f"{child}{cast}") for parent, equals, child, cast in pairs)
+    native: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
 class Exclusion:
-    """An exclusion constraint: no two rows for which every operator holds between their columns, see `equal_sql`.
+    """An exclusion constraint: no two rows for which every operator holds between their columns.
 
-    `columns` is empty when it has an expression or a predicate.
+    Operators are as its own dialect spells them. `columns` is empty when it has an expression or a predicate.
     """
 
     name: str
@@ -246,13 +202,13 @@ class TableSchema:
         return (self.primary_key, *self.uniques) if self.primary_key else self.uniques
 
     def to_definition(self) -> dict[str, Any]:
-        """Return the JSON that `from_definition` reads."""
+        """Return the JSON that `from_definition` reads. What is native stands among the rest, as dialects write it."""
         own = {f.name: getattr(self, f.name) for f in fields(TableSchema)}
-        plain = asdict(TableSchema(**own))
+        plain = asdict(TableSchema(**{**own, "columns": ()}))
         del plain["version"]
-        for column, known in zip(plain["columns"], self.columns, strict=True):
-            column["logical"] = str(known.logical)
-        return {**plain.pop("name"), **plain}
+        for key in (*plain["foreign_keys"], *plain["referenced_by"]):
+            key.update(key.pop("native"))
+        return {**plain.pop("name"), **plain, "columns": [_column_definition(column) for column in self.columns]}
 
     @classmethod
     def from_definition(cls, definition: Mapping[str, Any], *, version: int = 1) -> TableSchema:
@@ -313,14 +269,24 @@ class Dictionary:
             ) from None
 
 
-def _pick(kind: type[T], values: Mapping[str, Any]) -> T:
-    names = {f.name for f in fields(kind)}  # type: ignore[arg-type]  # only ever called with dataclasses
-    return kind(**{name: value for name, value in values.items() if name in names})
+_COLUMN = dict.fromkeys(f.name for f in fields(Column) if f.name != "native")
+_FOREIGN_KEY = dict.fromkeys(f.name for f in fields(ForeignKey) if f.name != "native")
+
+
+def _column_definition(column: Column) -> dict[str, Any]:
+    said = {name: getattr(column, name) for name in _COLUMN}
+    return {**said, "logical": str(column.logical), **column.native}
 
 
 def _column(values: Mapping[str, Any]) -> Column:
-    logical = values.get("logical")
-    return _pick(Column, values if logical is None else {**values, "logical": LogicalType.parse(logical)})
+    known = {name: value for name, value in values.items() if name in _COLUMN}
+    if known.get("logical") is not None:
+        known["logical"] = LogicalType.parse(known["logical"])
+    return Column(**known, native=_native(values, _COLUMN))
+
+
+def _native(values: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in known}
 
 
 def _unique(values: Mapping[str, Any]) -> Unique:
@@ -344,6 +310,5 @@ def _foreign_key(values: Mapping[str, Any]) -> ForeignKey:
         tuple(values["parent_columns"]),
         values["is_match_full"],
         values["is_deferrable"],
-        tuple(values.get("operators", ())),
-        tuple(values.get("child_casts", ())),
+        _native(values, _FOREIGN_KEY),
     )

@@ -1,4 +1,4 @@
-"""A schema registry that speaks Confluent's HTTP API: schemas by their ids."""
+"""A schema registry that speaks Confluent's HTTP API: schemas by their ids, and ids of schemas."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
+from urllib.parse import quote
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Request, build_opener
 
 from penstock.errors import ConfigError, MalformedInputError, OperatorError, PenstockError, RetryableError
@@ -52,6 +53,15 @@ class Registry:
             MalformedInputError: The schema is none of Avro, or is spread over several.
         """
         return _schema(self, id_)
+
+    def register(self, subject: str, schema: str) -> int:
+        """Have the text of an Avro schema be a version of a subject, and return its id; asks once for each.
+
+        Raises:
+            RetryableError: The registry is out of reach.
+            OperatorError: It refuses the schema, as one that is not compatible with the versions before; or to answer.
+        """
+        return _registered(self, subject, schema)
 
     def ask(self, path: str, body: object = None) -> Any:
         """Send a request, with a body by POST, and return the answer, parsed.
@@ -98,12 +108,20 @@ class Registry:
             return OperatorError("the schema registry refuses the credentials", where=self.url, do=do)
         if status == HTTPStatus.FORBIDDEN:
             return OperatorError(
-                "the schema registry does not let this user ask for schemas", where=self.url, do="allow it to read them"
+                "the schema registry does not let this user do that",
+                where=self.url,
+                do="allow it to read schemas, and to write them where it publishes",
             )
         try:
             code = json.loads(error.read())["error_code"]
         except (ValueError, KeyError, TypeError, OSError):
             return self._none_of_its_kind()
+        if status == HTTPStatus.CONFLICT:
+            return OperatorError(
+                "the schema registry refuses a schema that is not compatible with the one before it",
+                where=self.url,
+                do="set the compatibility of the subject, or of the registry, to what such a change of a table needs",
+            )
         if code == _SCHEMA_NOT_FOUND:
             return NotRegisteredError("the schema registry does not know the schema", where=self.url)
         return OperatorError(f"the schema registry refuses a request, error {code}", where=self.url)
@@ -163,6 +181,18 @@ def _schema(registry: Registry, id_: int | str) -> str:
             do="have the connector's converter register each schema whole",
         )
     return text
+
+
+@lru_cache(_KNOWN)
+def _registered(registry: Registry, subject: str, schema: str) -> int:
+    try:
+        answer = registry.ask(f"/subjects/{quote(subject, safe='')}/versions", {"schema": schema})
+    except OperatorError as exc:
+        raise OperatorError(exc.what, where=f"{exc.where}, subject {subject}", do=exc.do) from None
+    id_ = answer.get("id") if isinstance(answer, dict) else None
+    if type(id_) is not int:
+        raise registry._none_of_its_kind()
+    return id_
 
 
 class _NoRedirect(HTTPRedirectHandler):

@@ -6,17 +6,30 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import SparkSession
 
 from penstock.beside import load, module_file
 from penstock.change import TableName
-from penstock.config import CaptureConfig, ConnectionConfig, DebeziumConfig, KafkaConfig, PipelineConfig, SchemaRegistry
+from penstock.config import (
+    CaptureConfig,
+    ConnectionConfig,
+    DebeziumConfig,
+    KafkaConfig,
+    PipelineConfig,
+    PublishConfig,
+    SchemaRegistry,
+)
 from penstock.dialects.postgres.source.access import PostgresSource
 from penstock.dialects.postgres.source.side import PostgresSourceSide
 from penstock.dialects.postgres.target.side import PostgresTargetSide
 from penstock.errors import ConfigError, PenstockError
+from penstock.formats.change_file import Encoding
 from penstock.patterns import TablePattern
+from penstock.pipeline.archive_place import ArchivePlace
 from penstock.pipeline.pipeline import Pipeline
+from penstock.pipeline.place import Place
 from penstock.pipeline.publication import Publication
 from penstock.pipeline.ruled import RuledDatabase, RuledStock
 from penstock.pipeline.sides import DatabaseSource, SourceSide, StockedSource, TargetSide
@@ -34,6 +47,9 @@ from penstock.storage import Storage, open_storage
 if TYPE_CHECKING:
     from penstock.formats.debezium.decode import Settings
     from penstock.sources.debezium.log import RecordLog
+
+TASK_MODULES = ("adbc_driver_postgresql.dbapi",)
+"""What tasks import late; the daemon of the tasks imports it beforehand."""
 
 _Side = TypeVar("_Side")
 
@@ -63,7 +79,7 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
         published = _database(config)
         if rules is not None:
             published = RuledDatabase(published, rules)
-        return Publication(config, published, _open_place(config.publish.path, "publish.path"), start_spark, rules)
+        return Publication(config, published, _published_to(config), start_spark, rules)
     assert config.apply is not None
     target = _open(_TARGETS[_kind(config, config.apply.connection)], config, config.apply.connection)
     place = config.capture.path
@@ -81,6 +97,72 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
     return Pipeline(config, source, target, start_spark, rules)
 
 
+def _published_to(config: PipelineConfig) -> Place:
+    """Where a pipeline publishes to."""
+    publish = config.publish
+    assert publish is not None
+    if publish.form.startswith("debezium"):
+        return _published_events(config, publish)
+    assert publish.path is not None
+    storage = _open_place(publish.path, "publish.path")
+    return ArchivePlace(config.name, storage, Encoding(publish.form), max_age_s=publish.max_age_s)
+
+
+def _published_events(config: PipelineConfig, publish: PublishConfig) -> Place:
+    """Topics of a cluster, or a folder of files, with change events.
+
+    Raises:
+        ConfigError: The libraries that write them are not installed.
+    """
+    try:
+        from penstock.formats.debezium.avro_writer import AvroPacking
+        from penstock.formats.debezium.columns import Connector, Modes
+        from penstock.formats.debezium.writer import EventSettings, JsonPacking
+        from penstock.outputs.events.files import Folder
+        from penstock.outputs.events.kafka import Cluster
+        from penstock.pipeline.event_files_place import EventFilesPlace
+        from penstock.pipeline.kafka_place import KafkaPlace
+    except ImportError as exc:
+        raise _not_installed(f"publish.format {publish.form}", exc) from exc
+    events = publish.debezium
+    assert events is not None
+    registry = events.registry
+    settings = EventSettings(
+        prefix=events.prefix,
+        database=events.database or _database_name(config) or events.prefix,
+        modes=Modes(Connector(events.connector), decimals=events.decimals, intervals=events.intervals),
+        tombstones=events.tombstones_on_delete,
+        skipped=frozenset(events.skipped_operations),
+        with_transactions=events.transaction_metadata,
+        transactions=events.transaction_topic,
+        packing=JsonPacking(events.schemas) if registry is None else AvroPacking(_registry(registry).register),
+    )
+    if publish.path is not None:
+        folder = Folder(_open_place(publish.path, "publish.path"), config.name)
+        return EventFilesPlace(folder, settings, max_age_s=publish.max_age_s)
+    assert publish.connection is not None
+    connection = config.connections[publish.connection]
+    assert isinstance(connection, KafkaConfig)
+    return KafkaPlace(Cluster(connection.client_settings, config.name, events.partitions, events.replication), settings)
+
+
+def _database_name(config: PipelineConfig) -> str | None:
+    """What the database that changes are captured from is called, as far as its url says it."""
+    assert config.capture.connection is not None
+    connection = config.connections[config.capture.connection]
+    assert isinstance(connection, ConnectionConfig)
+    try:
+        name = conninfo_to_dict(connection.url).get("dbname")
+    except psycopg.Error:
+        # Connecting says what is wrong with it.
+        return None
+    return None if name is None else str(name)
+
+
+def _not_installed(what: str, cause: ImportError) -> ConfigError:
+    return ConfigError(f"{what} needs {cause.name}, which is not installed", do="pip install 'penstock[kafka]'")
+
+
 def open_events(config: PipelineConfig) -> tuple[RecordLog, Settings]:
     """Where a connector's change events are, in Kafka or in files, and what they do not say of themselves.
 
@@ -88,14 +170,13 @@ def open_events(config: PipelineConfig) -> tuple[RecordLog, Settings]:
         ConfigError: The libraries that read them are not installed.
     """
     try:
+        from penstock.formats.debezium.declared import Modes
         from penstock.formats.debezium.decode import BeforeImage, Settings
         from penstock.formats.debezium.envelope import Topics
-        from penstock.formats.debezium.types import Modes
         from penstock.sources.debezium.files import FileLog
         from penstock.sources.debezium.kafka import KafkaLog
     except ImportError as exc:
-        what = f"capture.source debezium needs {exc.name}, which is not installed"
-        raise ConfigError(what, do="pip install 'penstock[kafka]'") from exc
+        raise _not_installed("capture.source debezium", exc) from exc
     capture = config.capture
     debezium = capture.debezium or DebeziumConfig()
     transactions = debezium.transactions

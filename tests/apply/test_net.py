@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -46,12 +47,14 @@ def parts(found: NetChange) -> dict[str, list[dict[str, Any]]]:
     """The parts of a net change that hold rows."""
     named = {
         "deletes": found.deletes,
-        "old": found.updates_old,
-        "new": found.updates_new,
+        "old": [part.old for part in found.updates],
+        "new": [part.new for part in found.updates],
         "inserts": found.inserts,
-        "probes": found.probes,
+        "puts": found.puts,
+        "probes": [found.probes],
     }
-    return {name: rows.to_pylist() for name, rows in named.items() if len(rows)}
+    rows = {name: [row for part in parts for row in part.to_pylist()] for name, parts in named.items()}
+    return {name: found for name, found in rows.items() if found}
 
 
 def row(id_: int, v: str | None = "a", w: str | None = None) -> dict[str, str | None]:
@@ -121,10 +124,116 @@ def test_the_net_change(changes: list[Lcr], expected: dict[str, list[Row]]) -> N
     }
 
 
+def key(id_: int) -> dict[str, str | None]:
+    return {"id": str(id_)}
+
+
+def snapshot(**values: str | None) -> Lcr:
+    return Lcr("snapshot", "t", None, values)
+
+
+@pytest.mark.rule("A-225")
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param(
+            [update("t", key(1), {"v": "b", "w": None})],
+            {"old": [key(1)], "new": [{"v": "b", "w": None}]},
+            id="an update by key sets what it names",
+        ),
+        pytest.param(
+            [update("t", key(1), {"v": "b"}), update("t", key(2), {"w": "c"})],
+            {"old": [key(1), key(2)], "new": [{"v": "b"}, {"w": "c"}]},
+            id="each row is set what is known of it",
+        ),
+        pytest.param(
+            [update("t", {**key(1), "w": "x"}, {"v": "b"})],
+            {"old": [{**key(1), "w": "x"}], "new": [{"v": "b"}]},
+            id="what is known of the old row is compared",
+        ),
+        pytest.param(
+            [insert("t", **row(1)), update("t", key(1), {"v": "b"})],
+            {"inserts": [row(1, "b")]},
+            id="insert, update by key",
+        ),
+        pytest.param(
+            [update("t", key(1), {"v": "b"}), delete("t", **key(1))],
+            {"deletes": [key(1)]},
+            id="update, delete by key",
+        ),
+        pytest.param(
+            [update("t", row(1), {"v": "b"}), delete("t", **key(1))],
+            {"deletes": [row(1)]},
+            id="a delete by key compares what the update before it knew",
+        ),
+        pytest.param(
+            [update("t", key(1), {"v": "b"}), delete("t", **row(1, "b", "x"))],
+            {"deletes": [{**key(1), "w": "x"}]},
+            id="a delete knows what the update before it did not",
+        ),
+        pytest.param(
+            [delete("t", **key(1)), insert("t", **row(1, "b"))],
+            {"old": [key(1)], "new": [{"v": "b", "w": None}]},
+            id="delete by key, insert",
+        ),
+        pytest.param([insert("t", **row(1)), delete("t", **key(1))], {"probes": [row(1)]}, id="insert, delete by key"),
+        pytest.param(
+            [update("t", key(1), row(2, "b"))],
+            {"deletes": [key(1)], "inserts": [row(2, "b")]},
+            id="a key change that tells the whole new row",
+        ),
+        pytest.param([insert("t", **key(1))], {"inserts": [key(1)]}, id="the target fills in what an insert lacks"),
+        pytest.param(
+            [insert("t", **key(1)), update("t", key(1), {"v": "b"})],
+            {"inserts": [{**key(1), "v": "b"}]},
+            id="an update sets what the insert lacked",
+        ),
+        pytest.param([snapshot(**row(1))], {"puts": [row(1)]}, id="a row as it stands"),
+        pytest.param(
+            [snapshot(**row(1)), snapshot(**row(1, "b")), update("t", row(1, "b"), {"w": "x"})],
+            {"puts": [row(1, "b", "x")]},
+            id="a row as it stands, and what becomes of it",
+        ),
+        pytest.param(
+            [insert("t", **row(1)), snapshot(**row(1, "b"))], {"inserts": [row(1, "b")]}, id="a row that came before"
+        ),
+        pytest.param(
+            [update("t", key(1), {"v": "b"}), snapshot(**row(1, "c"))],
+            {"old": [key(1)], "new": [{"v": "c", "w": None}]},
+            id="a row that was changed before",
+        ),
+        pytest.param(
+            [delete("t", **row(1)), snapshot(**row(1, "b"))],
+            {"old": [row(1)], "new": [{"v": "b"}]},
+            id="a row that was gone before",
+        ),
+    ],
+)
+def test_the_net_change_of_partial_images(changes: list[Lcr], expected: dict[str, list[Row]]) -> None:
+    found = parts(net(*changes))
+
+    assert {name: sorted(map(repr, rows)) for name, rows in found.items()} == {
+        name: sorted(map(repr, rows)) for name, rows in expected.items()
+    }
+
+
 @pytest.mark.rule("A-216")
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
+        ([delete("t", v="a")], "does not tell its key"),
+        ([update("t", key(1), {"v": "b"}), delete("t", **{**key(1), "v": "c"})], "a before image is not the after"),
+        ([update("t", row(1), {"v": "b"}), update("t", key(1), {}), delete("t", **row(1))], "a before image is not"),
+        ([update("t", key(1), {"id": "2", "v": "b"})], "not known whole"),
+        ([insert("t", **key(1)), delete("t", **row(1, None))], "the target has filled in"),
+        ([delete("t", **key(1)), insert("t", **key(1))], "the target has filled in"),
+        ([insert("t", **key(1)), insert("t", **key(1))], "a row appears or vanishes"),
+        ([snapshot(**row(1)), delete("t", **row(1))], "a row of a snapshot is gone again"),
+        ([delete("t", **key(1)), update("t", key(1), {"v": "b"})], "a row appears or vanishes"),
+        (
+            [update("t", key(n), {f"c{at}": "x" for at in range(6) if n >> at & 1}) for n in range(1, 40)],
+            "too many different columns",
+        ),
         ([update("t", row(1), {"v": "b"}), delete("t", **row(1, "c"))], "a before image is not the after image"),
         ([update("t", row(1), {"v": "b"}), update("t", row(1), {"v": "c"})], "a before image is not the after image"),
         ([update("t", row(1, None), {"w": "b"}), delete("t", **row(1, "", "b"))], "a before image is not the after"),
@@ -135,14 +244,14 @@ def test_the_net_change(changes: list[Lcr], expected: dict[str, list[Row]]) -> N
         ([update("t", row(1), {"id": "2"}), delete("t", **row(1))], "a row appears or vanishes"),
         ([update("t", row(1), {"v": "a"})], "a column was set to the value it had"),
         ([update("t", row(1), {"w": None})], "a column was set to the value it had"),
-        ([insert("t", id=1, v="a")], "an image is partial"),
-        ([delete("t", id=1)], "an image is partial"),
-        ([update("t", {"id": 1, "w": None}, {"w": "b"})], "an image is partial"),
     ],
 )
 def test_what_only_the_row_path_may_decide(changes: list[Lcr], why: str) -> None:
+    wide = replace(PLAIN, columns=(*PLAIN.columns, *(Column(f"c{n}", "text", "text") for n in range(6))))
+    by = netting(wide if "too many" in why else PLAIN)
+
     with pytest.raises(SpeculationError, match=why):
-        net(*changes)
+        net(*changes, by=by)
 
 
 def test_an_unknown_column_is_refused_without_its_value() -> None:
@@ -301,15 +410,52 @@ def test_the_net_change_leaves_the_rows_that_all_the_changes_leave(
 
     rows = dict(history.start)
     # Deletes, then updates, then inserts, each of them finding exactly what it expects.
-    for old in found.deletes.to_pylist():
+    told = parts(found)
+    for old in told.get("deletes", ()):
         assert rows.pop(old["id"]) == old
-    for old, new in zip(found.updates_old.to_pylist(), found.updates_new.to_pylist(), strict=True):
+    for old, new in zip(told.get("old", ()), told.get("new", ()), strict=True):
         assert rows[old["id"]] == old
         rows[old["id"]] = {**old, **new}
-    for image in found.inserts.to_pylist():
+    for image in told.get("inserts", ()):
         assert image["id"] not in rows
         rows[image["id"]] = image
     assert rows == history.rows
+
+
+@pytest.mark.rule("A-225")
+@settings(deadline=None, max_examples=200)
+@given(starts, steps, st.randoms(use_true_random=False))
+def test_the_net_change_of_partial_images_leaves_the_same_rows(
+    start: list[Row], steps: list[tuple[str, str, Row]], chance: random.Random
+) -> None:
+    history = play(start, steps)
+
+    found = parts(net(*[cut(change, chance) for change in history.changes]))
+
+    rows = dict(history.start)
+    for old in found.get("deletes", ()):
+        assert old.items() <= rows.pop(old["id"]).items()
+    for old, new in zip(found.get("old", ()), found.get("new", ()), strict=True):
+        assert old.items() <= rows[old["id"]].items()
+        rows[old["id"]] = {**rows[old["id"]], **new}
+    for image in found.get("puts", ()):
+        rows[image["id"]] = image
+    for image in found.get("inserts", ()):
+        assert image["id"] not in rows
+        rows[image["id"]] = {"v": None, "w": None, **image}
+    assert rows == history.rows
+
+
+def cut(change: Lcr, chance: random.Random) -> Lcr:
+    """Leave out, at random, old values but for the key; of an update tell all that may have changed, at times."""
+    if change.before is None or change.op == "insert":
+        return change
+    told = {name: value for name, value in change.before.items() if name == "id" or chance.random() < 0.4}
+    after = change.after
+    if after is not None and ("id" in after or chance.random() < 0.5):
+        now = {**change.before, **after}
+        after = {name: value for name, value in now.items() if name not in told or told[name] != value}
+    return Lcr(change.op, change.table, told, after)
 
 
 @settings(deadline=None, max_examples=60)

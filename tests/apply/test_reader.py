@@ -221,6 +221,151 @@ def test_who_meets_whom(tables: list[TableSchema], changes: list[Lcr], expected:
     assert found.barriers.tolist() == []
 
 
+def snapshot(table_name: str, **values: Any) -> Lcr:
+    return Lcr("snapshot", table_name, None, values)
+
+
+def together(found: Dependencies, count: int) -> list[set[int]]:
+    """Sets of transactions, of which there are `count`, that must be in one lane; those of one are left out."""
+    lane_of = list(range(count))
+    for low, high in sorted(meetings(found)):
+        lane_of = [lane_of[low] if lane == lane_of[high] else lane for lane in lane_of]
+    sets = [{n for n in range(count) if lane_of[n] == lane} for lane in sorted(set(lane_of))]
+    return [members for members in sets if len(members) > 1]
+
+
+MAIL = table("mail", integer("v"), integer("w"), uniques=(unique("v"),))
+MAILBOX = table("box", integer("v"), foreign_keys=references("box", ["v"], "mail", ["v"]))
+
+
+@pytest.mark.rule("A-224")
+@pytest.mark.parametrize(
+    ("tables", "changes", "expected"),
+    [
+        pytest.param(
+            [MAIL],
+            [insert("mail", id=1, v=1), delete("mail", id=2), delete("mail", id=3), insert("mail", id=4, v=2)],
+            [{0, 1, 2, 3}],
+            id="a deleted row may have had any unique value that others take, before and after",
+        ),
+        pytest.param([MAIL], [delete("mail", id=1), delete("mail", id=2)], [], id="deletes free values, and take none"),
+        pytest.param(
+            [MAIL],
+            [update("mail", {"id": 1}, {"v": 1}), update("mail", {"id": 2}, {"v": 2}), insert("mail", id=3, v=3)],
+            [{0, 1, 2}],
+            id="an update gives up a value that nobody knows",
+        ),
+        pytest.param(
+            [MAIL],
+            [update("mail", {"id": 1}, {"w": 1}), update("mail", {"id": 2}, {"w": 2}), insert("mail", id=3, v=3)],
+            [],
+            id="an update that does not name the column leaves it",
+        ),
+        pytest.param(
+            [MAIL],
+            [
+                update("mail", {"id": 1, "v": 1, "w": 1}, {"id": 1, "v": 1, "w": 2}),
+                update("mail", {"id": 2, "v": None, "w": 1}, {"id": 2, "v": None, "w": 2}),
+                insert("mail", id=3, v=1),
+            ],
+            [],
+            id="an update that names the value it had leaves it",
+        ),
+        pytest.param(
+            [MAIL],
+            [update("mail", {"id": 1, "w": 1}, {"v": None}), insert("mail", id=2, v=1)],
+            [{0, 1}],
+            id="null where nothing was known is a change",
+        ),
+        pytest.param(
+            [CODE],
+            [update("code", {"id": 1, "a": None}, {"a": 1, "b": 1}), insert("code", id=2, a=2, b=2)],
+            [],
+            id="half null meets no other, whatever the other half",
+        ),
+        pytest.param(
+            [CODE],
+            [update("code", {"id": 1}, {"a": 1}), insert("code", id=2, a=2, b=2), delete("code", id=3, a=1, b=3)],
+            [{0, 1, 2}],
+            id="a value half of which nobody knows is taken",
+        ),
+        pytest.param(
+            [PARENT, CHILD],
+            [delete("child", id=1), delete("parent", id=7), delete("child", id=2), insert("child", id=3, pid=8)],
+            [{0, 1, 2}],
+            id="children that are gone had any parent that is gone",
+        ),
+        pytest.param(
+            [PARENT, CHILD],
+            [
+                delete("child", id=1),
+                update("child", {"id": 2}, {"id": 2, "pid": 7}),
+                insert("parent", id=6),
+                update("parent", {"id": 5}, {"id": 5, "v": 1}),
+            ],
+            [],
+            id="a reference that is left meets no parent that stays",
+        ),
+        pytest.param(
+            [PARENT, CHILD],
+            [delete("child", id=1), update("parent", {"id": 5}, {"id": 6, "v": 1})],
+            [{0, 1}],
+            id="a parent whose key changes",
+        ),
+        pytest.param(
+            [MAIL, MAILBOX],
+            [insert("box", id=1, v=1), delete("box", id=2), delete("mail", id=3), delete("box", id=4, v=None)],
+            [{0, 1, 2}],
+            id="a parent of which its key alone is known, and what refers to it by another",
+        ),
+        pytest.param(
+            [PARENT, CHILD],
+            [insert("child", id=1), insert("parent", id=7), insert("child", id=2, pid=None)],
+            [{0, 1}],
+            id="a reference that the target fills in",
+        ),
+        pytest.param(
+            [MAIL],
+            [snapshot("mail", id=1, v=1), insert("mail", id=2, v=2), update("mail", {"id": 3}, {"w": 1})],
+            [{0, 1}],
+            id="a row as it is now had any value",
+        ),
+        pytest.param(
+            [MAIL],
+            [snapshot("mail", id=1, v=None), snapshot("mail", id=1, v=None), snapshot("mail", id=2, v=None)],
+            [{0, 1}],
+            id="rows as they are now meet by their keys",
+        ),
+        pytest.param(
+            [PARENT, CHILD],
+            [snapshot("child", id=1, pid=7), insert("parent", id=7), delete("parent", id=8), insert("parent", id=9)],
+            [{0, 1, 2}],
+            id="a child as it is now, and a parent that goes",
+        ),
+        pytest.param(
+            [KEYLESS],
+            [snapshot("nk", a=1, b=1), snapshot("nk", a=2, b=1), delete("nk", a=1, b=1)],
+            [{0, 2}],
+            id="without a key a row as it is now is one more",
+        ),
+        pytest.param([KEYLESS], [insert("nk", a=1), insert("nk", a=1)], [], id="without a key, and a column not told"),
+        pytest.param(
+            [EXPRESSION],
+            [update("expr", {"id": 1, "v": 1}, {"v": 1, "w": 1}), insert("expr", id=2, v=1), delete("expr", id=3)],
+            [{1, 2}],
+            id="an index on an expression, and an update that names what it had",
+        ),
+    ],
+)
+def test_what_nobody_knows_meets_all_that_it_may_be(
+    tables: list[TableSchema], changes: list[Lcr], expected: list[set[int]]
+) -> None:
+    found = find(tables, numbered(*changes), batches=2)
+
+    assert together(found, len(changes)) == expected
+    assert found.barriers.tolist() == []
+
+
 @pytest.mark.rule("A-54")
 @pytest.mark.parametrize(
     ("tables", "transactions", "barriers"),
@@ -234,7 +379,7 @@ def test_who_meets_whom(tables: list[TableSchema], changes: list[Lcr], expected:
             id="nothing to tell rows apart",
         ),
         pytest.param(
-            [T_], [T(0, Lcr("snapshot", "t", None, {"id": 1})), T(1, Lcr("ddl", "t", None, None))], [0, 1], id="others"
+            [T_], [T(0, Lcr("snapshot", "t", None, {"id": 1})), T(1, Lcr("ddl", "t", None, None))], [1], id="others"
         ),
         pytest.param([T_], [T(0, insert("t", id=1))], [], id="a row"),
     ],

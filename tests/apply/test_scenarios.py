@@ -501,6 +501,20 @@ def test_conflicts_leave_most_transactions_to_the_set_path(target: Target, wrong
     assert target.one("SELECT count(*) FROM acct WHERE bal = id") == 4000 - len(failed)
 
 
+@pytest.mark.parametrize(("columns", "takes_set_path"), [(800, True), (801, False)])
+def test_a_table_is_too_wide_to_be_staged(database: str, columns: int, takes_set_path: bool) -> None:
+    further = ", ".join(f"c{n} int" for n in range(1, columns))
+    target = Target(database, f"CREATE TABLE wide (id int PRIMARY KEY, {further}); INSERT INTO wide VALUES (1, 1)")
+    row = {"id": 1, "c1": 1, **{f"c{n}": None for n in range(2, columns)}}
+
+    (result,) = target.apply(T(100, update("wide", row, {"c1": 2})))
+
+    assert target.errors() == []
+    assert (result.set_changes, result.row_changes) == ((1, 0) if takes_set_path else (0, 1))
+    assert target.one("SELECT c1 FROM wide") == 2
+    target.close()
+
+
 @pytest.mark.rule("A-69")
 def test_a_change_without_its_key(target: Target, way: tuple[bool, int]) -> None:
     apply(target, way, T(100, update("acct", {"code": "X", "bal": 100}, {"bal": 1})))

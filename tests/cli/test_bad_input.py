@@ -111,7 +111,8 @@ def test_a_password_in_the_file(program: Program) -> None:
 def test_a_pattern_that_means_no_table(shop: Program, lab: Lab) -> None:
     text = (shop.folder / "pipeline.yaml").read_text()
     (shop.folder / "pipeline.yaml").write_text(text.replace("['public.*']", "['public.item', 'public.Custmer']"))
-    assert_refused(shop("setup"), 3, "no table matches 'public.Custmer'", "capture.tables", lab.source.info.dbname)
+    said = "no table matches 'public.Custmer'", "capture.tables", lab.source.info.dbname, "mean 'public.customer'?"
+    assert_refused(shop("setup"), 3, *said)
     assert is_untouched(lab.source)
     assert is_untouched(lab.target)
 

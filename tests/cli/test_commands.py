@@ -51,6 +51,9 @@ def test_a_pipeline_from_plan_to_teardown(lab: Lab, program: Program) -> None:
     assert plan.json["source"]["faults"] == plan.json["target"]["faults"] == []
     assert objects(lab.source) == before, "plan changed something"
     assert program("status", "--json").json["state"] == "not set up"
+    assert program("status").out.splitlines() == [
+        "pipeline  lab, not set up: ledger or capture is missing; `penstock plan` shows what `penstock setup` would do"
+    ]
     assert "Run `penstock setup`" in program("run").err
 
     assert program("setup").code == 0

@@ -10,13 +10,15 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from penstock.apply.process import Progress
+from penstock.cli.logs import LogFormat, logging_to_console
 from penstock.errors import OperatorError
-from penstock.events import Event, logger
+from penstock.events import Event, logger, tell
 from penstock.pipeline.pipeline import Pipeline
-from penstock.pipeline.report import Report
+from penstock.pipeline.report import Report, describe
 from penstock.position import Scn
 from tests.lab import Lab
 from tests.program import Program, await_true
@@ -56,7 +58,7 @@ def test_each_transaction_that_goes_to_the_error_queue_is_a_line(lab: Lab, progr
     (entry,) = program("errors", "list", "--json").json
     assert re.search(
         rf"WARNING transaction {entry['id']} \({entry['txn_id']} at the source, committed .*\) went to the error"
-        r" queue: change 2 of 2, update of public\.customer: 26786 ",
+        r" queue: change 2 of 2, update of public\.customer: error 26786, ",
         queued,
     ), queued
     assert queued.endswith(f"`penstock errors show {entry['id']}` shows it whole")
@@ -221,3 +223,19 @@ def test_what_was_not_said_yet_is_said_before_an_error_that_nobody_foresaw(
     assert log.records[1].facts["changes"] == 2
     assert "ended the run: ValueError" in log.records[2].getMessage()
     assert not any("secret" in record.getMessage() for record in log.records)
+
+
+@pytest.mark.parametrize(("lag_s", "said"), [(2, r"lag p50 2\.\d\d s p99 2\.\d\d s"), (8e7, "lag p50 9.. d .* h p99")])
+def test_a_lag_is_told_in_units_that_a_person_reads(lag_s: float, said: str) -> None:
+    progress = Progress(Scn(1), transactions=1)
+    progress.lag.add(np.array([lag_s * 1e6], np.int64))
+    assert re.search(said, describe(progress))
+
+
+def test_the_result_in_json_is_alone_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    with logging_to_console(LogFormat.JSON, quiet=True):
+        tell(Event.NOTE, "said on the way", level=logging.WARNING)
+        tell(Event.APPLY_STARTED, "not said")
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert [json.loads(line)["message"] for line in said.err.splitlines()] == ["said on the way"]

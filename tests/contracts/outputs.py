@@ -5,12 +5,16 @@ To have another one tested, add it there. What an output holds is told as the ro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import fastavro
+import numpy as np
 import pyarrow as pa
 
 from penstock import change as c
@@ -21,13 +25,29 @@ from penstock.change import TableName
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres.target.ledger import PostgresLedger
 from penstock.formats.change_file import Encoding
+from penstock.formats.debezium.avro_writer import AvroPacking
+from penstock.formats.debezium.writer import EventSettings, JsonPacking, Packing
+from penstock.outputs.events.events import Events as PublishedEvents
+from penstock.outputs.events.files import Folder
+from penstock.outputs.events.kafka import Cluster
+from penstock.outputs.events.publisher import EventLog
+from penstock.outputs.events.task import EventTask
 from penstock.outputs.publish.files import FileWriter, make_archive
 from penstock.pipeline.archive_ledger import ArchiveLedger
+from penstock.pipeline.event_files_place import EventFilesPlace
+from penstock.pipeline.event_ledger import EventLedger
+from penstock.pipeline.kafka_place import KafkaPlace
+from penstock.position import Anchor, Scn
+from penstock.schema import Column, Dictionary, TableSchema
+from penstock.schema_registry import Registry
 from penstock.storage import LocalStorage
+from penstock.stream import Slice
 from penstock.values import decode_image
 from tests.archives import read
 from tests.conftest import create_database, drop_database, numbers
 from tests.hand_made import Target
+from tests.kafka.broker import KafkaBroker
+from tests.kafka.registry import SchemaRegistry
 
 TABLE = TableName("public", "entry")
 
@@ -56,6 +76,7 @@ class Place:
 
     server: EmbeddedPostgres
     folder: Path
+    broker: Callable[[], KafkaBroker]
 
 
 class Applied:
@@ -114,6 +135,52 @@ class Published:
         return [(str(image["at"]), image["body"]) for image in images]
 
 
+class Events:
+    """Change events, in topics or in files."""
+
+    def __init__(self, log: EventLog, settings: EventSettings, read: Callable[[str], Iterable[Any]]) -> None:
+        self.log, self.settings = log, settings
+        self._read = read
+
+    def ledger(self) -> Ledger:
+        return EventLedger(self.log, "shop", NoLock)
+
+    def write(self, ledger: Any, epoch: int, batch: pa.RecordBatch) -> None:
+        columns = (Column("at", "integer", "integer"), Column("body", "text", "text"))
+        events = PublishedEvents(self.settings, Dictionary([TableSchema(TABLE, columns)]))
+        task = EventTask(self.log, epoch, events)
+        ledger.took(task.publish(slice_of_batch(ledger.standing.position, batch), Given(batch), ledger.token))
+
+    def lose(self, ledger: Any) -> None:
+        """Nothing keeps a second run out."""
+
+    def rows(self) -> list[Row]:
+        found = (event["after"] for event in self._read(self.settings.topic_of(TABLE)))
+        return [(str(row["at"]), row["body"]) for row in found]
+
+
+@dataclass(frozen=True)
+class Given:
+    """A reader of what it was given."""
+
+    batch: pa.RecordBatch
+    leaves_out: bool = False
+
+    def open(self) -> None:
+        """Nothing is opened."""
+
+    def read(self, part: Slice, *, with_key: bool = True) -> Iterator[pa.RecordBatch]:
+        yield self.batch
+
+
+def slice_of_batch(after: Scn, batch: pa.RecordBatch) -> Slice:
+    """A slice of the transactions of a batch, behind which the source's log was cut."""
+    scns, counts = np.unique(batch.column(c.COMMIT_SCN).to_numpy(), return_counts=True)
+    end = Scn(int(scns[-1]))
+    zeros = np.zeros(len(scns), np.int64)
+    return Slice(after, end, scns, counts, zeros, zeros, cut=Anchor(end, f"m{end}"))
+
+
 Made = Callable[[Place], AbstractContextManager[Output]]
 
 
@@ -135,8 +202,48 @@ def files(encoding: Encoding) -> Made:
     return made
 
 
+@contextmanager
+def kafka(place: Place) -> Iterator[Output]:
+    yield in_topics(place.broker(), JsonPacking(with_schemas=False), json.loads)
+
+
+@contextmanager
+def kafka_avro(place: Place) -> Iterator[Output]:
+    with SchemaRegistry() as registry:
+
+        def decode(value: bytes) -> Any:
+            schema = registry.schema(int.from_bytes(value[1:5], "big"))
+            return fastavro.schemaless_reader(io.BytesIO(value[5:]), schema, None)
+
+        yield in_topics(place.broker(), AvroPacking(Registry(registry.url).register), decode)
+
+
+def in_topics(broker: KafkaBroker, packing: Packing, decode: Callable[[bytes], Any]) -> Output:
+    cluster = Cluster({"bootstrap.servers": broker.address}, f"output{next(numbers)}")
+    settings = EventSettings(cluster.pipeline, "db", packing=packing)
+    KafkaPlace(cluster, settings).make("DBS1", [TABLE])
+    return Events(cluster, settings, lambda topic: (decode(record.value or b"") for record in broker.read(topic)))
+
+
+@contextmanager
+def event_files(place: Place) -> Iterator[Output]:
+    folder = Folder(LocalStorage(place.folder), "shop")
+
+    def read(topic: str) -> Iterator[Any]:
+        for file in sorted(place.folder.glob("*.jsonl")):
+            lines = map(json.loads, file.read_text().splitlines())
+            yield from (line["value"] for line in lines if line["topic"] == topic)
+
+    settings = EventSettings("shop", "db", packing=JsonPacking(with_schemas=False))
+    EventFilesPlace(folder, settings, max_age_s=0).make("DBS1", [TABLE])
+    yield Events(folder, settings, read)
+
+
 OUTPUTS: Mapping[str, Made] = {
     "apply postgres": postgres,
     "publish files changes": files(Encoding.CHANGES),
     "publish files parquet": files(Encoding.PARQUET),
+    "publish files debezium-json": event_files,
+    "publish kafka debezium-json": kafka,
+    "publish kafka debezium-avro": kafka_avro,
 }

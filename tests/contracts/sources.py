@@ -170,7 +170,7 @@ class Events:
         self._transactions = self._lines = self._files = 0
         # A table is known from its first event on: here, one of a transaction that never ends.
         block = {"id": "0", "total_order": 1, "data_collection_order": 1}
-        self._write([_record(table, "c", None, {"id": 0, "name": None}, block=block) for table in ("item", "book")])
+        self.write([event_record(table, "c", None, {"id": 0, "name": None}, block=block) for table in ("item", "book")])
 
     def commit(self, *transactions: Sequence[Lcr]) -> None:
         records: list[Mapping[str, Any]] = []
@@ -180,20 +180,17 @@ class Events:
             for order, change in enumerate(transaction, 1):
                 block = {"id": txn, "total_order": order, "data_collection_order": order}
                 new = None if change.after is None else {**(change.before or {}), **change.after}
-                records.append(_record(change.table, _OPS[change.op], change.before, new, block=block))
-            counts = Counter(f"public.{change.table}" for change in transaction)
-            collections = [{"data_collection": table, "event_count": count} for table, count in counts.items()]
-            end = {"status": "END", "id": txn, "event_count": len(transaction), "data_collections": collections}
-            value = {**end, "ts_ms": int(NOON.timestamp() * 1000)}
-            records.append({"topic": "shop.transaction", "key": {"id": txn}, "value": value})
-        self._write(records)
+                records.append(event_record(change.table, _OPS[change.op], change.before, new, block=block))
+            records.append(end_record(txn, [f"public.{change.table}" for change in transaction]))
+        self.write(records)
 
     def side(self) -> SourceSide:
         topics = Topics(transaction=("shop.transaction",))
         tables = Tables(Settings(before_image=BeforeImage.FULL, topics=topics), "shop", skips=False)
         return DebeziumSide(FileLog(LocalStorage(self.folder)), Layout("shop.transaction"), tables, "shop")
 
-    def _write(self, records: Sequence[Mapping[str, Any]]) -> None:
+    def write(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Add a file of records."""
         self._files += 1
         unnamed = self.folder / ".written"
         unnamed.write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -203,21 +200,31 @@ class Events:
 _OPS = {"insert": "c", "update": "u", "delete": "d", "truncate": "t"}
 
 
-def _record(
+def end_record(txn: str, tables: Sequence[str]) -> Mapping[str, Any]:
+    """The END of a transaction, with the table of each of its events."""
+    collections = [{"data_collection": table, "event_count": count} for table, count in Counter(tables).items()]
+    end = {"status": "END", "id": txn, "event_count": len(tables), "data_collections": collections}
+    value = {**end, "ts_ms": int(NOON.timestamp() * 1000)}
+    return {"topic": "shop.transaction", "key": {"id": txn}, "value": value}
+
+
+def event_record(
     table: str,
     op: str,
     before: Mapping[str, Any] | None,
     after: Mapping[str, Any] | None,
     *,
     block: Mapping[str, Any] | None = None,
+    snapshot: str = "false",
 ) -> Mapping[str, Any]:
+    """An event of a table of id and name, as a line of a file of events has it."""
     fields = [
         {"type": "int32", "optional": False, "field": "id"},
         {"type": "string", "optional": True, "field": "name"},
     ]
     rows = [{"type": "struct", "fields": fields, "optional": True, "field": name} for name in ("before", "after")]
     source = {"connector": "postgresql", "name": "shop", "db": "shop", "schema": "public", "table": table}
-    source |= {"snapshot": "false", "ts_ms": int(NOON.timestamp() * 1000), "lsn": 1, "txId": block and block["id"]}
+    source |= {"snapshot": snapshot, "ts_ms": int(NOON.timestamp() * 1000), "lsn": 1, "txId": block and block["id"]}
     payload = {"before": before, "after": after, "source": source, "transaction": block, "op": op}
     key = {"id": (before or after or {})["id"]} if op != "t" else None
     key_schema = {"type": "struct", "fields": fields[:1], "optional": False}

@@ -12,7 +12,8 @@ from penstock.apply.ledger import LaneClaim
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.task import apply_lane, in_commit_order
 from penstock.dialects.postgres.connection import connect
-from penstock.dialects.postgres.target.ledger import PostgresLedger, removal_steps
+from penstock.dialects.postgres.target.ledger import PostgresLedger
+from penstock.dialects.postgres.target.removal import removal_steps
 from penstock.errors import FencedError, OperatorError, RetryableError
 from penstock.position import Scn
 from tests.faults.proxy import Proxy

@@ -282,6 +282,7 @@ VALUES = [
     ("integer[]", "{1,NULL,-3}", [1, None, -3], "array"),
     ("point", "(1.5,-2)", {"x": 1.5, "y": -2.0, "wkb": "AQEAAAAAAAAAAAD4PwAAAAAAAADA", "srid": None}, "struct Point"),
     ("inet", "10.0.0.1", "10.0.0.1", "string"),
+    ("character(5)", "ab", "ab   ", "string"),
 ]
 
 

@@ -29,6 +29,7 @@ import psycopg
 from psycopg import sql
 
 from penstock.change import TableName
+from penstock.dialects.postgres.casts import text_sql
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.connection import connect
 from penstock.schema import TableSchema
@@ -174,7 +175,7 @@ class Witness:
             if name.name == "parted":
                 continue
             texts = [
-                sql.SQL("{} AS {}").format(sql.SQL(x.text_sql(f"r.{_ident(x.name)}")), sql.Identifier(x.name))
+                sql.SQL("{} AS {}").format(sql.SQL(text_sql(x, f"r.{_ident(x.name)}")), sql.Identifier(x.name))
                 for x in schema.columns
             ]
             order = sql.SQL(", ").join(sql.SQL(str(n + 1)) for n in range(len(texts)))

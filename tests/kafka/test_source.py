@@ -9,6 +9,7 @@ import pytest
 import penstock
 from penstock.errors import OperatorError
 from penstock.pipeline.pipeline import Pipeline
+from tests.kafka.broker import Record
 from tests.kafka.connect import DebeziumEngine
 from tests.kafka.shop import (
     FIRST_ROWS,
@@ -120,3 +121,58 @@ def test_a_table_that_is_made_while_changes_flow_is_followed_from_its_first_row(
         progress = again.run(threading.Event(), until_caught_up=True)
         assert (progress.errors, progress.transactions) == (0, 2)
         assert rows(target, "customers", "orders", "parts") == rows(url, "customers", "orders", "parts")
+
+
+SIGNALS = "CREATE SCHEMA ctl; CREATE TABLE ctl.signals (id text PRIMARY KEY, type text, data text);"
+
+DAMAGE = """
+UPDATE customers SET name = 'damaged', email = NULL WHERE id IN (50, 51);
+DELETE FROM orders WHERE id BETWEEN 171 AND 190;
+DELETE FROM customers WHERE id = 52;
+"""
+"""Rows that nothing at the source touches while the snapshot is made."""
+
+
+@pytest.mark.rule("A-226")
+@pytest.mark.parametrize("identity", ["FULL", "DEFAULT"])
+def test_an_incremental_snapshot_beside_changes_brings_back_what_the_target_has_lost(
+    shop: Shop, tmp_path: Path, spark: object, identity: str
+) -> None:
+    name = f"again_{identity.lower()}"
+    url = made(shop.source, name, TABLES + SIGNALS)
+    with psycopg.connect(url, autocommit=True) as connection:
+        for table in ("customers", "orders"):
+            connection.execute(f"ALTER TABLE {table} REPLICA IDENTITY {identity}")
+        connection.execute(FIRST_ROWS)
+    options = {"signal.data.collection": "ctl.signals", "incremental.snapshot.chunk.size": "40"}
+    with DebeziumEngine(shop.worker, shop.broker, url, name, **schemas(), **options) as engine:
+        wait_for_copy(shop, engine)
+        target = made(shop.target, name)
+        run = penstock.open(pipeline(tmp_path, shop, name, target))
+        assert isinstance(run, Pipeline)
+        run.setup()
+        run.run(threading.Event(), until_caught_up=True)
+        with psycopg.connect(target, autocommit=True) as connection:
+            connection.execute(DAMAGE)
+        write(url, 1000)
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(
+                "INSERT INTO ctl.signals VALUES ('again', 'execute-snapshot', %s)",
+                ['{"data-collections": ["public.customers", "public.orders"], "type": "incremental"}'],
+            )
+        for part in range(2, 6):
+            write(url, 1000 * part)
+        # The chunk with the last row of the table that comes last.
+        shop.broker.read(engine.topic("public.orders"), until=lambda records: any(map(is_last_of_snapshot, records)))
+        engine.wait_for(write(url, 6000))
+
+        progress = run.run(threading.Event(), until_caught_up=True)
+
+        assert (progress.errors, progress.conflicts) == (0, 0)
+        assert rows(target) == rows(url)
+        assert run.status().backlog_changes == 0
+
+
+def is_last_of_snapshot(record: Record) -> bool:
+    payload = record.payload
+    return bool(payload and payload["source"]["snapshot"] == "incremental" and payload["after"]["id"] > 100_000)

@@ -107,13 +107,13 @@ WAYS = [
 class Farm:
     """One source and a target for each way, all of them set up once."""
 
-    def __init__(self, source: EmbeddedPostgres, target: EmbeddedPostgres) -> None:
+    def __init__(self, source: EmbeddedPostgres, target: EmbeddedPostgres, lab_of: type[Lab] = Lab) -> None:
         self._servers = source, target
         create_database(source, "farm")
         self.labs = []
         for number, _ in enumerate(WAYS):
             create_database(target, f"farm{number}")
-            self.labs.append(Lab(source.url("farm"), target.url(f"farm{number}")))
+            self.labs.append(lab_of(source.url("farm"), target.url(f"farm{number}")))
         self.source = self.labs[0].source
         self.source.execute(SCHEMA)
         for lab in self.labs:
@@ -162,6 +162,15 @@ class Farm:
                 # A deferred check refused the whole transaction.
                 continue
 
+    def assert_equal_outcomes(self, seed: int, *, is_divergent: bool) -> None:
+        """Apply what was done at the source in every way, and compare what comes of it."""
+        outcomes = [_outcome(lab, way, seed) for lab, way in zip(self.labs, WAYS, strict=True)]
+        for way, outcome in zip(WAYS[1:], outcomes[1:], strict=True):
+            assert outcome == outcomes[0], way.name
+        if not is_divergent:
+            assert outcomes[0]["errors"] == []
+            self.labs[0].assert_identical(*TABLES)
+
 
 @pytest.fixture(scope="module")
 def farm(source_server: EmbeddedPostgres, target_server: EmbeddedPostgres) -> Iterator[Farm]:
@@ -179,13 +188,7 @@ def test_every_way_gives_the_same(farm: Farm, work: list[Any], divergence: list[
     farm.reset(divergence)
     farm.work(work)
 
-    outcomes = [_outcome(lab, way, seed) for lab, way in zip(farm.labs, WAYS, strict=True)]
-
-    for way, outcome in zip(WAYS[1:], outcomes[1:], strict=True):
-        assert outcome == outcomes[0], way.name
-    if not divergence:
-        assert outcomes[0]["errors"] == []
-        farm.labs[0].assert_identical(*TABLES)
+    farm.assert_equal_outcomes(seed, is_divergent=bool(divergence))
 
 
 def _outcome(lab: Lab, way: Way, seed: int) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def rule_set(rules: Mapping[str, Any], *, captured: Sequence[str] = ("*.*",), fo
 
 def schema(types: Mapping[str, str], name: TableName = CUSTOMERS, **more: Any) -> TableSchema:
     """A table with these columns, whose key is the first."""
-    columns = tuple(Column(n, kind, kind.partition("(")[0], staging_type=kind) for n, kind in types.items())
+    columns = tuple(Column(n, kind, kind.partition("(")[0]) for n, kind in types.items())
     key = (columns[0].name,)
     return TableSchema(name, columns, **{"primary_key": Unique(f"{name.name}_pkey", key, key), **more})
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.change import TableName
+from penstock.dialects.postgres.casts import text_sql
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.logical import in_postgres
 from penstock.errors import ConfigError, OperatorError
@@ -29,7 +30,7 @@ def columns_of(connection: psycopg.Connection, types: Mapping[str, str]) -> Mapp
 def texts_of(connection: psycopg.Connection, column: Column, values: list[str]) -> list[str]:
     """Canonical text of values that are given as SQL."""
     rows = " UNION ALL ".join(f"SELECT ({value})::{column.type} AS v" for value in values)
-    return [row[0] for row in connection.execute(f"SELECT {column.text_sql('v')} FROM ({rows}) t").fetchall()]
+    return [row[0] for row in connection.execute(f"SELECT {text_sql(column, 'v')} FROM ({rows}) t").fetchall()]
 
 
 def computed(column: Column, sql: str, *texts: str) -> list[str | None]:
@@ -119,7 +120,7 @@ def test_an_expression_says_what_the_database_would(
     rows = " UNION ALL ".join(f"SELECT ({value})::{kind} AS v" for value in values)
     connection.execute(f"CREATE TABLE made AS SELECT v, {expression} AS x FROM ({rows}) t")
     found = read_tables(connection, [TableName("public", "made")])[TableName("public", "made")].by_name
-    query = f"SELECT {found['v'].text_sql('v')}, {found['x'].text_sql('x')} FROM made"
+    query = f"SELECT {text_sql(found['v'], 'v')}, {text_sql(found['x'], 'x')} FROM made"
     texts, expected = zip(*connection.execute(query).fetchall(), strict=True)
 
     assert computed(column, ours, *texts) == list(expected)
@@ -159,5 +160,6 @@ def test_a_further_column_is_what_the_catalogue_would_say(connection: psycopg.Co
     assert made.type == kind
     for name in ("type", "base_type", "is_comparable", "is_exact", "is_key_usable", "is_integer", "is_decimal"):
         assert getattr(made, name) == getattr(described, name), name
-    for name in ("notation", "from_text", "staging_type", "cast_type"):
-        assert getattr(made, name) == getattr(described, name), name
+    assert made.notation == described.notation
+    for name in ("from_text", "staging_type", "cast_type"):
+        assert made.native[name] == described.native[name], name

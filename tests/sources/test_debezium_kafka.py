@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError
+from penstock.formats.debezium.declared import Modes
 from penstock.formats.debezium.decode import BeforeImage
-from penstock.formats.debezium.types import Modes
 from penstock.pipeline_file import parse
 from penstock.sources.debezium.kafka import KafkaLog
 from penstock.wiring import open_events

@@ -122,7 +122,8 @@ def test_a_set_that_was_made_anew_is_refused(lab: Lab, waits: bool) -> None:
     if waits:
         commit(lab, 41, 45)
     lab.source.execute(f"DROP SCHEMA {lab.set_name} CASCADE")
-    lab.pipeline().setup()
+    for plan in (lab.pipeline().setup(), lab.pipeline().plan()):
+        assert "it was made anew" in str(plan.refused)
     commit(lab, 101, 130)
 
     refused(lab, "it was made anew")
@@ -358,6 +359,24 @@ def test_a_target_whose_ledger_is_lost_is_refused(lab: Lab) -> None:
     lab.apply()
     assert [row[0] for row in lab.rows("keyless")] == list(range(21, 31))
     assert [state.consumer.id for state in lab.log.consumers()] == [lab.ledger.consumer().id]
+
+
+def test_a_target_whose_ledger_was_dropped_keeps_the_rows_that_it_has(lab: Lab) -> None:
+    lab.setup(SCHEMA)
+    follow(lab, 1, 20)
+    lab.ledger.close()
+    lab.target.execute("DROP SCHEMA penstock CASCADE; UPDATE t SET v = 'not the source''s' WHERE id = 7")
+
+    lab.pipeline().setup(adopt=True)
+    with pytest.raises(OperatorError, match="of which the target's ledger knows nothing"):
+        lab.pipeline().run(threading.Event(), Report(), until_caught_up=True)
+    assert lab.pipeline().resync().tables == []
+    assert len(lab.rows("t")) == 20
+    commit(lab, 21, 30)
+    lab.pipeline().run(threading.Event(), Report(), until_caught_up=True)
+
+    assert sorted(lab.rows("t")) == [(row, "x") for row in range(1, 31)]
+    assert lab.pipeline().verify().is_identical
 
 
 def test_a_page_of_another_history_is_not_read(lab: Lab) -> None:

@@ -25,6 +25,8 @@ from penstock.archive import Archive
 from penstock.cli.status import show
 from penstock.dialects.postgres.source.side import PostgresSourceSide
 from penstock.errors import OperatorError
+from penstock.formats.change_file import Encoding
+from penstock.pipeline.archive_place import ArchivePlace
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.plan import Plan
 from penstock.pipeline.publication import Publication
@@ -345,7 +347,14 @@ def publication(
         return spark
 
     source = PostgresSourceSide(lab.source_url, config.name)
-    return Publication(config, source, open_storage(config.publish.path), start_spark)
+    assert config.publish.path is not None
+    place = ArchivePlace(
+        config.name,
+        open_storage(config.publish.path),
+        Encoding(config.publish.form),
+        max_age_s=config.publish.max_age_s,
+    )
+    return Publication(config, source, place, start_spark)
 
 
 def catch_up(pipeline: Publication) -> Progress:

@@ -12,11 +12,11 @@ from penstock.apply.conflicts import ApplyError
 from penstock.apply.ledger import Failure
 from penstock.apply.row_path import RowPath, TransactionError
 from penstock.apply.target import RowWriter, TargetCatalog
-from penstock.change import Image, TableName, Transaction
+from penstock.change import Change, Image, Op, TableName, Transaction
 from penstock.errors import OperatorError
 from penstock.position import Scn
 from penstock.schema import Dictionary
-from penstock.text import were
+from penstock.text import count, were
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,8 @@ def retry(
     Changes of a table that was copied, or truncated, after them are left out: they would undo it.
 
     Args:
-        tell: Called with a sentence for each transaction of which changes were left out.
+        tell: Called with a sentence for each transaction of which changes were left out, or hold no old values to
+            compare.
 
     Yields:
         Each entry, once it is applied.
@@ -138,6 +139,12 @@ def retry(
                     f"{entry_id}: {number} of its changes {'is' if number == 1 else 'are'} left out: {names}"
                     f" {were(len(left_out))} copied, repaired or truncated later"
                 )
+            blind = sum(_is_blind(change, catalog) for change in changes)
+            if blind:
+                tell(
+                    f"{entry_id}: {count(blind, 'change')} of {len(changes)} told nothing of an old row but its key:"
+                    " what later transactions have set in these rows is overwritten"
+                )
             transaction = replace(whole, changes=changes)
             rows = RowPath(session, catalog, session.dictionary(whole), allow_duplicate_rows=allow_duplicate_rows)
             try:
@@ -151,13 +158,22 @@ def retry(
                     number = list(whole.changes).index(changes[failure.message_number - 1]) + 1
                     failure = replace(failure, message_number=number)
                 queue.update_failure(entry_id, failure)
-                number, count = failure.message_number, len(whole.changes)
+                number, most = failure.message_number, len(whole.changes)
                 raise OperatorError(
                     f"transaction {entry_id} still cannot be applied: {failure.error}",
-                    where=f"change {number} of {count}" if number else "at commit",
+                    where=f"change {number} of {most}" if number else "at commit",
                     do=f"`penstock errors show {entry_id}` shows it whole",
                 ) from exc
             yield entry_id
+
+
+def _is_blind(change: Change, catalog: TargetCatalog) -> bool:
+    """Whether a change holds nothing that would show that its row was changed since."""
+    table = catalog.tables.get(change.table)
+    if table is None or change.op not in (Op.UPDATE, Op.DELETE, Op.SNAPSHOT):
+        return False
+    others = set(table.schema.column_names) - set(table.key.columns)
+    return bool(others) and others.isdisjoint(change.before or ())
 
 
 def _emptied_since(found: Sequence[Emptied], entry_id: str, transaction: Transaction) -> set[TableName]:

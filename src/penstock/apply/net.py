@@ -2,12 +2,12 @@
 
 Netting hides what happened in between, so it is only done where nothing that apply would notice can be hidden:
 the images of each row must form a chain, and images that exist only in between and might have broken a constraint
-of the target are handed on as probes.
+of the target are handed on as probes. Images may be partial; what they tell has to fit together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,33 +20,57 @@ from penstock.apply.conflicts import SpeculationError
 from penstock.apply.hashing import hash_rows, hash_text, normalise_number
 from penstock.apply.netting import Netting
 from penstock.apply.target import TargetTable
+from penstock.apply.trail import Events, Trail, follow
 from penstock.change import Op
 from penstock.images import find_present, is_complete, parse_images
 
 Columns = Mapping[str, pa.Array]
+Masks = Mapping[str, NDArray[np.bool_]]
+
+Places = Mapping[str, NDArray[np.int64]]
+"""Column by column, for each of some rows, the change that tells its value; -1 where none does."""
+
+_NONE: Places = {}
 
 NETTED = (c.COMMIT_SCN, c.OP, c.BEFORE, c.AFTER)
 """The columns of the change stream that netting looks at."""
+
+_MOST_PARTS = 16
+"""Rows of one kind of change that tell of different columns need statements of their own: so many at most."""
+
+
+@dataclass(frozen=True)
+class NetUpdate:
+    """Rows to update, of which the same columns are known.
+
+    Attributes:
+        old: Old images, as far as they are known; the key is.
+        new: For the same rows, new values of the columns that changed in any of them, or may have.
+    """
+
+    old: pa.Table
+    new: pa.Table
 
 
 @dataclass(frozen=True)
 class NetChange:
     """Rows to delete, update and insert in one table, as columns of canonical text.
 
+    Rows of one kind are in several parts where different columns of them are known.
+
     Attributes:
-        deletes: Old images.
-        updates_old: Old images of the rows to update.
-        updates_new: For the same rows, new values of the columns that changed in any of them.
-        inserts: New images.
+        deletes: Old images, as far as they are known; the key is.
+        inserts: New images; the target fills in what they lack.
+        puts: New images of rows that are there already, or not.
         probes: Images that no row has in the end, but that had to be legal in between.
         are_probes_absent: For each probe, whether no row may be left with its key.
     """
 
     table: TargetTable
-    deletes: pa.Table
-    updates_old: pa.Table
-    updates_new: pa.Table
-    inserts: pa.Table
+    deletes: Sequence[pa.Table]
+    updates: Sequence[NetUpdate]
+    inserts: Sequence[pa.Table]
+    puts: Sequence[pa.Table]
     probes: pa.Table
     are_probes_absent: pa.Array
 
@@ -55,11 +79,11 @@ def net_change(rows: pa.Table, netting: Netting) -> NetChange:
     """Net the changes of one table version.
 
     Args:
-        rows: Inserts, updates and deletes of that table, in commit order; their columns `NETTED`.
+        rows: Inserts, updates, deletes and rows of snapshots of that table, in commit order; their columns `NETTED`.
         netting: A possible one; if insert-only, there are only inserts.
 
     Raises:
-        SpeculationError: The images do not chain, are partial, or hold a case only the row path decides.
+        SpeculationError: The images do not chain, or hold a case only the row path decides.
     """
     return _Net(rows, netting).result()
 
@@ -77,90 +101,118 @@ class _Net:
         self._count = len(rows)
         self._scn = rows[c.COMMIT_SCN].to_numpy()
         before, after = _array(rows[c.BEFORE]), _array(rows[c.AFTER])
-        self._is_insert = _mask(pc.equal(rows[c.OP], Op.INSERT))
-        self._is_delete = _mask(pc.equal(rows[c.OP], Op.DELETE))
-        self._is_update = ~self._is_insert & ~self._is_delete
+        self._is_insert, self._is_delete, self._is_update, self._is_put = (
+            _mask(pc.equal(rows[c.OP], op)) for op in (Op.INSERT, Op.DELETE, Op.UPDATE, Op.SNAPSHOT)
+        )
         # Column by column: the value before each change, and the value that the change sets; null where there is none.
         names = netting.source.column_names
         self._old = parse_images(before, names, are_all=True)
         changed = parse_images(after, names, are_all=True)
-        inserted = after.filter(pa.array(self._is_insert))
-        if not (
-            is_complete(before, self._old)
-            and is_complete(inserted, {name: changed[name].filter(pa.array(self._is_insert)) for name in names})
-        ):
-            raise SpeculationError("an image is partial")
-        # Column by column, which changes are updates that set it; then the whole new row of every change.
-        of_updates = {name: _where(self._is_update, values) for name, values in changed.items()}
-        is_set = find_present(_where(self._is_update, after), of_updates)
-        self._is_set = {name: _mask(values) for name, values in is_set.items()}
-        self._new = self._overlay(changed)
+        # Column by column, which changes tell the value before them, and which set one.
+        self._tells_old = _told(before, self._old)
+        given = self._given(after, changed)
+        key = set(netting.table.key.columns)
+        self._is_set = {
+            name: is_given & (self._is_update if name in key else self._is_update | self._is_put)
+            for name, is_given in given.items()
+        }
+        self._new, self._tells_new = self._overlay(changed, given)
 
     def result(self) -> NetChange:
-        everything = np.arange(self._count)
-        nothing = everything[:0]
         if self._netting.is_insert_only:
-            return self._build(
-                deletes=nothing,
-                updates_old=nothing,
-                updates_new=nothing,
-                inserts=everything,
-                probes=nothing,
-                are_absent=np.zeros(0, bool),
-            )
+            everything = np.arange(self._count)
+            inserts = {
+                name: everything if told.all() else np.where(told, everything, -1)
+                for name, told in self._tells_new.items()
+            }
+            return self._build(inserts=inserts)
+        self._check_keys()
         events = self._events()
-        first, last = events.is_first, events.is_last
-        self._check_chain(events)
         # Two arrays with one entry per key: did its row exist before all changes, does it exist after them?
-        existed, exists = events.has_before[first], events.has_after[last]
-        # For the same keys: which change came first, and which came last.
-        first_row, last_row = events.row[first], events.row[last]
-        probes, are_absent = self._probes(events, existed, exists)
-        # A row that existed and is gone is deleted by its first old image; one that still exists is updated.
-        deleted, updated = first_row[existed & ~exists], first_row[existed & exists]
-        in_key_order = self._key_order(updated)
+        existed, exists = events.has_before[events.is_first], events.has_after[events.is_last]
+        # The same: is the first change one that puts a row, be there one or not?
+        is_put = self._is_put[events.row[events.is_first]]
+        if (is_put & ~exists).any():
+            raise SpeculationError("a row of a snapshot is gone again")
+        self._check_existence(events)
+        trails = self._trails(events)
+        self._check_chain(trails)
+        probes, are_absent = self._probes(events, existed, exists, trails)
+        # A row that existed and is gone is deleted by its first old image; one that still exists is updated. Deletes
+        # and updates come in the order of their keys.
+        first_row, last_row = events.row[events.is_first], events.row[events.is_last]
+        deleted, updated = np.flatnonzero(existed & ~exists), np.flatnonzero(existed & exists)
+        deleted, updated = (keys[self._key_order(first_row[keys])] for keys in (deleted, updated))
+        # In commit order: rows that the source inserted one after the other become neighbours at the target too.
+        inserted, put = np.flatnonzero(~existed & exists & ~is_put), np.flatnonzero(is_put)
+        inserted, put = (keys[np.argsort(last_row[keys])] for keys in (inserted, put))
+        first = _by_column(trails, lambda trail: trail.first)
+        last = _by_column(trails, lambda trail: trail.after[events.is_last])
         return self._build(
-            deletes=deleted[self._key_order(deleted)],
-            updates_old=updated[in_key_order],
-            updates_new=last_row[existed & exists][in_key_order],
-            # In commit order: rows that the source inserted one after the other become neighbours at the target too.
-            inserts=np.sort(last_row[~existed & exists]),
+            deletes=_at(first, deleted),
+            updates=(_at(first, updated), _at(last, updated)),
+            inserts=_at(last, inserted),
+            puts=_at(last, put),
             probes=probes,
             are_absent=are_absent,
         )
 
-    def _overlay(self, changed: Columns) -> Columns:
-        """The whole new row: what the change set, and the old value of everything else."""
-        new = {}
-        for name, values in changed.items():
-            is_set = pa.array(self._is_set[name])
-            if pc.any(pc.and_(is_set, _same(values, self._old[name]))).as_py():
-                raise SpeculationError("a column was set to the value it had")
-            keeps = self._is_update & ~self._is_set[name]
-            new[name] = _where(keeps, self._old[name], values)
-        return new
+    def _given(self, after: pa.Array, changed: Columns) -> Masks:
+        """Column by column, which changes have it in their new image."""
+        is_new = self._is_insert | self._is_put
+        # New rows are mostly whole, which is told for all of them at once.
+        of_new = _told(_where(is_new, after), _each(changed, is_new)) if is_new.any() else None
+        if of_new is not None and not self._is_update.any():
+            return of_new
+        of_updates = find_present(_where(self._is_update, after), _each(changed, self._is_update))
+        given = {name: _mask(values) for name, values in of_updates.items()}
+        return given if of_new is None else {name: of_new[name] | values for name, values in given.items()}
 
-    def _events(self) -> _Events:
+    def _overlay(self, changed: Columns, given: Masks) -> tuple[Columns, Masks]:
+        """The new row, which is what the change set and the old value of everything else; and which changes tell it."""
+        new, tells = {}, {}
+        for name, values in changed.items():
+            both = self._is_update & given[name] & self._tells_old[name]
+            if both.any() and pc.any(pc.and_(pa.array(both), _same(values, self._old[name]))).as_py():
+                raise SpeculationError("a column was set to the value it had")
+            keeps = self._is_update & ~given[name]
+            new[name] = _where(keeps, self._old[name], values)
+            tells[name] = np.where(keeps, self._tells_old[name], given[name]) if keeps.any() else given[name]
+        return new, tells
+
+    def _check_keys(self) -> None:
+        """Each change must tell which row it is about."""
+        for name in self._netting.table.key.columns:
+            is_told = np.where(self._is_update | self._is_delete, self._tells_old[name], self._tells_new[name])
+            if not is_told.all():
+                raise SpeculationError("a change does not tell its key")
+
+    def _events(self) -> Events:
         """What happened under each key, in order; a key change is an end under one key and a start under another."""
         # One entry per change: does it change the key?
         key = self._netting.table.key.columns
         moves = np.zeros(self._count, bool)
         for name in key:
             moves |= self._is_set[name]
-        if moves.any() and not self._netting.can_move:
-            raise SpeculationError("a key changed in a table with columns of its own")
+        if moves.any():
+            if not self._netting.can_move:
+                raise SpeculationError("a key changed in a table with columns of its own")
+            if not all(told[moves].all() for told in self._tells_new.values()):
+                raise SpeculationError("a row whose key changed is not known whole")
         # Hashes of the key before and after each change, and the indexes of all changes and of those that move a row.
         old_key, new_key = self._key_hash(self._old, key), self._key_hash(self._new, key)
         rows, moved = np.arange(self._count), np.flatnonzero(moves)
-        # One event per change under its old key (an insert: under its new one), then one per move under the new key.
+        # One event per change under its old key (without one, under its new one), then one per move under the new key.
         # `order` keeps commit order: change n has 2n, and the arrival under a new key that it causes 2n + 1.
-        return _Events.sorted(
-            key=np.r_[np.where(self._is_insert, new_key, old_key), new_key[moved]],
+        is_new = self._is_insert | self._is_put
+        events = Events.sorted(
+            key=np.r_[np.where(is_new, new_key, old_key), new_key[moved]],
             order=np.r_[2 * rows, 2 * moved + 1],
             row=np.r_[rows, moved],
-            has_before=np.r_[~self._is_insert, np.zeros(len(moved), bool)],
+            has_before=np.r_[~is_new, np.zeros(len(moved), bool)],
             has_after=np.r_[~self._is_delete & ~moves, np.ones(len(moved), bool)],
         )
+        return events.putting(self._is_put)
 
     def _key_hash(self, image: Columns, key: tuple[str, ...]) -> NDArray[np.uint64]:
         by_name = self._netting.table.schema.by_name
@@ -185,24 +237,36 @@ class _Net:
             return np.argsort(rows)
         return np.lexsort(values)
 
-    def _check_chain(self, events: _Events) -> None:
-        """Each before image must equal the after image before it, or both be missing.
+    def _trails(self, events: Events) -> Sequence[tuple[Trail, Sequence[str]]]:
+        """What is known of each column; columns that the same changes tell share a trail."""
+        alike: dict[tuple[bytes, bytes], list[str]] = {}
+        for name, tells_old in self._tells_old.items():
+            alike.setdefault((tells_old.tobytes(), self._tells_new[name].tobytes()), []).append(name)
+        return [
+            (follow(events, tells_old=self._tells_old[names[0]], tells_new=self._tells_new[names[0]]), names)
+            for names in alike.values()
+        ]
 
-        This also catches two keys with one hash: their images differ.
-        """
+    def _check_existence(self, events: Events) -> None:
+        """A row must be there where the change before has left one, and only there."""
         # Events that have one before them under the same key; that one is their neighbour, at `follows - 1`.
         follows = np.flatnonzero(~events.is_first)
         if (events.has_after[follows - 1] != events.has_before[follows]).any():
             raise SpeculationError("a row appears or vanishes between two changes")
-        # The pairs of neighbours between which the row exists; then, for each pair, its two changes.
-        linked = follows[events.has_before[follows]]
-        earlier, later = pa.array(events.row[linked - 1]), pa.array(events.row[linked])
-        for name, old in self._old.items():
-            if not _are_all(_same(self._new[name].take(earlier), old.take(later))):
-                raise SpeculationError("a before image is not the after image before it")
         self._check_referred(events, follows)
 
-    def _check_referred(self, events: _Events, follows: NDArray[np.int64]) -> None:
+    def _check_chain(self, trails: Iterable[tuple[Trail, Sequence[str]]]) -> None:
+        """Each value before a change must be the one that the changes before it have left.
+
+        This also catches two keys with one hash: their images differ.
+        """
+        for trail, names in trails:
+            earlier, later = pa.array(trail.earlier), pa.array(trail.later)
+            for name in names:
+                if not _are_all(_same(self._new[name].take(earlier), self._old[name].take(later))):
+                    raise SpeculationError("a before image is not the after image before it")
+
+    def _check_referred(self, events: Events, follows: NDArray[np.int64]) -> None:
         """A value that others refer to must not be gone between two transactions: the target may have children."""
         columns = self._netting.referred_to
         if not columns or not len(follows):
@@ -216,88 +280,105 @@ class _Net:
             raise SpeculationError("a value that other rows may refer to was not there for a while")
 
     def _probes(
-        self, events: _Events, existed: NDArray[np.bool_], exists: NDArray[np.bool_]
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        self,
+        events: Events,
+        existed: NDArray[np.bool_],
+        exists: NDArray[np.bool_],
+        trails: Sequence[tuple[Trail, Sequence[str]]],
+    ) -> tuple[pa.Table, NDArray[np.bool_]]:
         """Images that are gone again in the end, where a constraint might have noticed them."""
         # One entry per event: does it leave an image that a later event of its key replaces or removes?
         is_hidden = events.has_after & ~events.is_last
-        if not is_hidden.any():
-            return events.row[:0], is_hidden[:0]
         # For each event the number of its key. Then one entry per key: rows that came and went, and rows for which a
         # constraint may have noticed what was there in between.
         key_of = np.cumsum(events.is_first) - 1
         is_transient = ~existed & ~exists
         matters = is_transient.copy()
-        if self._netting.sensitive:
+        if is_hidden.any() and self._netting.sensitive:
             # One entry per event: the row is gone for a while, or a column that a constraint looks at is set.
             vanishes = events.has_before & ~events.has_after & ~events.is_last
             is_set = np.logical_or.reduce([self._is_set[name] for name in self._netting.sensitive])
             np.logical_or.at(matters, key_of, vanishes | is_set[events.row])
-        probed = is_hidden & (matters[key_of] | self._netting.is_stricter)
-        return events.row[probed], is_transient[key_of][probed]
+        probed = np.flatnonzero(is_hidden & (matters[key_of] | self._netting.is_stricter))
+        found = {}
+        for name, rows in _at(_by_column(trails, lambda trail: trail.after), probed).items():
+            if (rows >= 0).all():
+                found[name] = rows
+            elif self._netting.is_stricter or name in self._netting.sensitive:
+                raise SpeculationError("an image in between is not known whole")
+        return _take(self._new, found), is_transient[key_of][probed]
 
     def _build(
         self,
         *,
-        deletes: NDArray[np.int64],
-        updates_old: NDArray[np.int64],
-        updates_new: NDArray[np.int64],
-        inserts: NDArray[np.int64],
-        probes: NDArray[np.int64],
-        are_absent: NDArray[np.bool_],
+        deletes: Places = _NONE,
+        updates: tuple[Places, Places] = (_NONE, _NONE),
+        inserts: Places = _NONE,
+        puts: Places = _NONE,
+        probes: pa.Table | None = None,
+        are_absent: NDArray[np.bool_] | None = None,
     ) -> NetChange:
-        new = _take(self._new, updates_new)
-        old = _take(self._old, updates_old)
-        changed = [name for name in new.column_names if not _are_all(_same(new[name], old[name]))]
         return NetChange(
             table=self._netting.table,
-            deletes=_take(self._old, deletes),
-            updates_old=old,
-            updates_new=new.select(changed),
-            inserts=_take(self._new, inserts),
-            probes=_take(self._new, probes),
-            are_probes_absent=pa.array(are_absent),
+            deletes=[_take(self._old, part) for (part,) in _parts(deletes)],
+            updates=[self._net_update(old, new) for old, new in _parts(*updates)],
+            inserts=[_take(self._new, part) for (part,) in _parts(inserts)],
+            puts=[_take(self._new, part) for (part,) in _parts(puts)],
+            probes=_take(self._new, dict.fromkeys(self._new, np.zeros(0, int))) if probes is None else probes,
+            are_probes_absent=pa.array(np.zeros(0, bool) if are_absent is None else are_absent),
         )
 
+    def _net_update(self, old_at: Places, new_at: Places) -> NetUpdate:
+        old, new = _take(self._old, old_at), _take(self._new, new_at)
+        names = set(old.column_names)
+        changed = [name for name in new.column_names if name not in names or not _are_all(_same(new[name], old[name]))]
+        return NetUpdate(old, new.select(changed))
 
-@dataclass(frozen=True)
-class _Events:
-    """Changes by key and, under each key, in order; one entry per event in each array.
 
-    Attributes:
-        row: Which change it is.
-        has_before, has_after: Whether a row has this key before it, and after it.
-        is_first, is_last: Whether it is the first, and the last, of its key.
-    """
+def _told(images: pa.Array, parsed: Columns) -> Masks:
+    """Column by column, which images have it."""
+    if is_complete(images, parsed):
+        return dict.fromkeys(parsed, _mask(images.is_valid()))
+    return {name: _mask(values) for name, values in find_present(images, parsed).items()}
 
-    row: NDArray[np.int64]
-    has_before: NDArray[np.bool_]
-    has_after: NDArray[np.bool_]
-    is_first: NDArray[np.bool_]
-    is_last: NDArray[np.bool_]
 
-    @classmethod
-    def sorted(
-        cls,
-        *,
-        key: NDArray[np.uint64],
-        order: NDArray[np.int64],
-        row: NDArray[np.int64],
-        has_before: NDArray[np.bool_],
-        has_after: NDArray[np.bool_],
-    ) -> _Events:
-        # Sorted by key, then by order; `differs` has one entry per pair of neighbours.
-        by_key = np.lexsort((order, key))
-        key = key[by_key]
-        differs = key[1:] != key[:-1]
-        is_any = np.ones(min(len(key), 1), bool)
-        return cls(
-            row=row[by_key],
-            has_before=has_before[by_key],
-            has_after=has_after[by_key],
-            is_first=np.r_[is_any, differs],
-            is_last=np.r_[differs, is_any],
-        )
+def _by_column(
+    trails: Iterable[tuple[Trail, Sequence[str]]], pick: Callable[[Trail], NDArray[np.int64]]
+) -> dict[str, NDArray[np.int64]]:
+    """What is picked of each column's trail; columns that share a trail share what is picked."""
+    return {name: rows for trail, names in trails for rows in [pick(trail)] for name in names}
+
+
+def _at(places: Places, keys: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+    """The places of some of the rows; what columns have shared they go on sharing."""
+    taken: dict[int, NDArray[np.int64]] = {}
+    return {name: taken.setdefault(id(rows), rows[keys]) for name, rows in places.items()}
+
+
+def _parts(*sides: Places) -> Iterator[tuple[Places, ...]]:
+    """Split rows where different columns of them are known, and yield, part by part, the known columns of each side."""
+    shared = {id(rows): rows for side in sides for rows in side.values()}
+    if not shared or not len(next(iter(shared.values()))):
+        return
+    known = {at: rows >= 0 for at, rows in shared.items()}
+    mixed = [mask for mask in known.values() if not mask.all() and mask.any()]
+    # For each row, which of the parts it is in.
+    part_of = np.zeros(len(next(iter(known.values()))), int)
+    if mixed:
+        patterns, part_of = np.unique(np.column_stack(mixed), axis=0, return_inverse=True)
+        if len(patterns) > _MOST_PARTS:
+            raise SpeculationError("rows tell of too many different columns")
+    for part in range(int(part_of.max()) + 1):
+        rows = np.flatnonzero(part_of == part)
+        here = [_at({name: at for name, at in side.items() if known[id(at)][rows[0]]}, rows) for side in sides]
+        if not all(here):
+            raise SpeculationError("nothing is known of a row")
+        yield tuple(here)
+
+
+def _each(columns: Columns, mask: NDArray[np.bool_]) -> Columns:
+    """Values where the mask holds, else null, column by column."""
+    return {name: _where(mask, values) for name, values in columns.items()}
 
 
 def _same(left: pa.Array, right: pa.Array) -> pa.Array:
@@ -319,12 +400,17 @@ def _are_all(values: pa.Array | pa.ChunkedArray) -> bool:
     return bool(pc.all(values, min_count=0).as_py())
 
 
-def _take(columns: Columns, rows: NDArray[np.int64]) -> pa.Table:
-    count = len(next(iter(columns.values()))) if columns else 0
-    if len(rows) == count and (rows == np.arange(count)).all():
-        return pa.table(dict(columns))
-    index = pa.array(rows)
-    return pa.table({name: values.take(index) for name, values in columns.items()})
+def _take(columns: Columns, places: Places) -> pa.Table:
+    """The values that stand at the places of each column."""
+    indexes: dict[int, pa.Array | None] = {}
+    taken = {}
+    for name, rows in places.items():
+        if id(rows) not in indexes:
+            is_all = len(rows) == len(columns[name]) and (rows == np.arange(len(rows))).all()
+            indexes[id(rows)] = None if is_all else pa.array(rows)
+        index = indexes[id(rows)]
+        taken[name] = columns[name] if index is None else columns[name].take(index)
+    return pa.table(taken)
 
 
 def _mask(values: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:

@@ -9,9 +9,6 @@ from functools import cached_property
 from penstock.apply.target import TargetTable
 from penstock.schema import ForeignKey, TableSchema
 
-_MOST_COLUMNS = 800
-"""A staging table holds each column twice, and a table of PostgreSQL at most 1,600."""
-
 
 @dataclass(frozen=True)
 class Netting:
@@ -38,7 +35,6 @@ class Netting:
             and not set(_keys(target)) - set(_keys(self.source))
             and not set(_keys(target, at_once=True)) - set(_keys(self.source, at_once=True))
             and not self._checks_generated
-            and len(target.columns) <= _MOST_COLUMNS
             # Two rows may have the same key text there, and netting could not tell them apart.
             and not (self.table.key.is_declared and not self.table.key.is_unique)
         )

@@ -1,12 +1,17 @@
 """The reader's part of apply: what each change depends on at the target.
 
 Works on whole batches of the change stream and yields arrays of hashes, never rows.
+
+An image may be partial: the log of a source may tell of a deleted row no more than its key. Then a change uses a
+value of a space that nobody knows, and it depends on every use of that space that could meet it, see `_Uses`.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +24,7 @@ from penstock.apply.hashing import hash_name, hash_rows, hash_text, normalise_nu
 from penstock.apply.keys import row_key
 from penstock.change import Op, TableName
 from penstock.images import is_present, parse_images
+from penstock.logical import Kind
 from penstock.schema import Column, TableSchema
 
 
@@ -32,6 +38,7 @@ class _Space:
         mentions: Columns whose change matters.
         is_written: Exclusive; a foreign key only refers.
         is_row_key: The space of the row key, which every update writes.
+        is_unique: Two rows cannot both have a value of it.
         skips_null: A value with a NULL in it meets no other.
     """
 
@@ -40,6 +47,7 @@ class _Space:
     mentions: tuple[str, ...]
     is_written: bool = True
     is_row_key: bool = False
+    is_unique: bool = True
     skips_null: bool = True
 
 
@@ -59,6 +67,7 @@ def find_dependencies(
     spaces = _spaces_by_table(tables.values())
     # Lists of arrays that line up, one per table, space and side: transaction, hash, and whether it is written.
     txns, values, written, barriers = [], [], [], [np.zeros(0, np.int64)]
+    uses: dict[str, _Uses] = {}
     offset = 0
     for batch in batches:
         for name, rows in _by_table(batch):
@@ -69,16 +78,22 @@ def find_dependencies(
                 barriers.append(txn)
                 continue
             changes = batch.take(pa.array(rows))
-            is_row = pc.is_in(changes[c.OP], pa.array([Op.INSERT, Op.UPDATE, Op.DELETE]))
+            is_row = pc.is_in(changes[c.OP], pa.array([Op.INSERT, Op.UPDATE, Op.DELETE, Op.SNAPSHOT]))
             is_row_change = is_row.to_numpy(zero_copy_only=False)
             # Changes of no single row, such as TRUNCATE, are barriers; only row changes are left in `txn`.
             barriers.append(txn[~is_row_change])
             txn = txn[is_row_change]
-            for at, value, is_written in _TableItems(table, spaces[table.name], changes.filter(is_row)).items():
-                txns.append(txn[at])
-                values.append(value)
-                written.append(np.full(len(at), is_written))
+            for use in _TableItems(table, spaces[table.name], changes.filter(is_row)).uses():
+                txns.append(txn[use.rows])
+                values.append(use.values)
+                written.append(np.full(len(use.rows), use.space.is_written))
+                uses.setdefault(use.space.name, _Uses(is_unique=use.space.is_unique)).add(use, txn)
         offset += batch.num_rows
+    for space, used in uses.items():
+        for kind, members in used.meetings():
+            txns.append(members)
+            values.append(np.full(len(members), hash_name(f"{space} {kind}")))
+            written.append(np.ones(len(members), bool))
     empty = np.zeros(0, np.int64)
     return Dependencies(
         txn=np.concatenate([empty, *txns]),
@@ -88,55 +103,182 @@ def find_dependencies(
     )
 
 
+@dataclass(frozen=True)
+class _Use:
+    """How the changes to one table use one space, with their old rows or with their new ones.
+
+    Attributes:
+        is_new: These are the values after the changes, else those before them.
+        rows: Indexes of changes whose value is known, ascending.
+        values: The hashes of these values.
+        is_unknown: For each change, whether it uses a value that its images do not hold.
+        is_moved: For each change, whether it takes or gives up its value; an update that leaves a row key as it is
+            only touches it.
+    """
+
+    space: _Space
+    is_new: bool
+    rows: NDArray[np.int64]
+    values: NDArray[np.uint64]
+    is_unknown: NDArray[np.bool_]
+    is_moved: NDArray[np.bool_]
+
+
+class _Uses:
+    """The transactions that use one space, by what they do there, with values that are known and others.
+
+    A value that nobody knows may be any. It meets whatever would have another outcome, or another effect on it, if
+    the two changed places, whatever the rows at the target are, see `_MEETS`.
+    """
+
+    def __init__(self, *, is_unique: bool) -> None:
+        self._is_unique = is_unique
+        # By role: the transactions that use a known value, and those that use another.
+        self._known: dict[_Role, list[NDArray[np.int64]]] = defaultdict(list)
+        self._unknown: dict[_Role, list[NDArray[np.int64]]] = defaultdict(list)
+
+    def add(self, use: _Use, txn: NDArray[np.int64]) -> None:
+        """Take in the uses by changes of which `txn` has the transactions."""
+        role = _ROLES[use.space.is_written, use.is_new]
+        is_moved = use.is_moved[use.rows]
+        for known, rows in ((role, use.rows[is_moved]), (_Role.TOUCH, use.rows[~is_moved])):
+            if len(rows):
+                self._known[known].append(txn[rows])
+        if use.is_unknown.any():
+            self._unknown[role].append(txn[use.is_unknown])
+
+    def meetings(self) -> Iterator[tuple[str, NDArray[np.int64]]]:
+        """Yield sets of transactions that must keep their order because of values that nobody knows, each by a name."""
+        for role, unknown in self._unknown.items():
+            others = _MEETS[role] if self._is_unique else _MEETS[role] - {role}
+            partners = [txns for other in others for txns in (*self._known[other], *self._unknown.get(other, ()))]
+            if partners:
+                yield f"unknown {role}", np.unique(np.concatenate([*unknown, *partners]))
+
+
+class _Role(StrEnum):
+    """What a row does with a value: it takes or gives up one of its own, or a reference to that of another row.
+
+    An update that leaves its row's key as it is only touches it.
+    """
+
+    TAKE = "take"
+    GIVE_UP = "give up"
+    TOUCH = "touch"
+    REFER = "refer"
+    LEAVE = "leave"
+
+
+# By whether the space is written, and whether it is the new row that uses it.
+_ROLES = {
+    (True, True): _Role.TAKE,
+    (True, False): _Role.GIVE_UP,
+    (False, True): _Role.REFER,
+    (False, False): _Role.LEAVE,
+}
+
+# Two rows that give up values, or that refer to them or leave them, do not notice each other.
+_MEETS = {
+    _Role.TAKE: {_Role.TAKE, _Role.GIVE_UP, _Role.TOUCH, _Role.REFER},
+    _Role.GIVE_UP: {_Role.TAKE, _Role.TOUCH, _Role.REFER, _Role.LEAVE},
+    _Role.REFER: {_Role.TAKE, _Role.GIVE_UP},
+    _Role.LEAVE: {_Role.GIVE_UP},
+}
+
+
 class _TableItems:
     """The dependency items of changes to one table."""
 
     def __init__(self, table: TableSchema, spaces: Sequence[_Space], batch: pa.RecordBatch) -> None:
         self._table = table
         self._spaces = spaces
-        self._before, self._after = batch[c.BEFORE], batch[c.AFTER]
+        # The images before the changes, and those after them.
+        self._images = (batch[c.BEFORE], batch[c.AFTER])
         # One entry per change in every array: what it is, then the values of the columns that spaces look at.
         op = batch[c.OP]
         self._is_insert = pc.equal(op, Op.INSERT).to_numpy(zero_copy_only=False)
         self._is_delete = pc.equal(op, Op.DELETE).to_numpy(zero_copy_only=False)
         self._is_update = pc.equal(op, Op.UPDATE).to_numpy(zero_copy_only=False)
+        self._is_snapshot = pc.equal(op, Op.SNAPSHOT).to_numpy(zero_copy_only=False)
         needed = sorted({name for space in self._spaces for name in space.columns})
-        self._old_values = parse_images(self._before, needed)
-        self._new_values = parse_images(self._after, needed)
+        self._parsed = tuple(dict(parse_images(images, needed)) for images in self._images)
         self._hashes: dict[tuple[str, bool], NDArray[np.uint64]] = {}
         self._changed: dict[str, NDArray[np.bool_]] = {}
+        self._held: dict[tuple[str, bool], NDArray[np.bool_]] = {}
 
-    def items(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64], bool]]:
-        """Yield (rows, values, is_written) per space and side of the change.
-
-        `rows` are indexes of changes, ascending; `values` are their hashes.
-        """
+    def uses(self) -> Iterator[_Use]:
+        """Yield the uses of each space, first those by old rows."""
         for space in self._spaces:
-            # Which changes touch the space with their old row, and which with their new one.
+            # Which changes touch the space with their old row, and which with their new one. A row that is told as it
+            # is now may have been there before, with the same row key and any other value.
             is_changed = self._is_update & self._any_changed(space.mentions)
             old = self._is_delete | (self._is_update if space.is_row_key else is_changed)
-            new = self._is_insert | is_changed
+            if not space.is_row_key:
+                old = old | self._is_snapshot
+            new = self._is_insert | self._is_snapshot | is_changed
             for side, is_new in ((old, False), (new, True)):
-                rows = np.flatnonzero(side & self._is_usable(space, is_new=is_new))
-                if len(rows):
-                    yield rows, self._values(space, is_new=is_new)[rows], space.is_written
+                if not side.any():
+                    continue
+                is_known, is_null = self._is_known(space, is_new=is_new)
+                rows = np.flatnonzero(side & is_known & ~is_null)
+                is_unknown = side & ~is_known & ~is_null
+                if len(rows) or is_unknown.any():
+                    values = self._values(space, is_new=is_new)[rows]
+                    yield _Use(space, is_new, rows, values, is_unknown, is_changed | ~self._is_update)
 
     def _any_changed(self, columns: tuple[str, ...]) -> NDArray[np.bool_]:
-        """Which changes set one of these columns."""
+        """Which changes set one of these columns to another value than they hold for the old one."""
         changed = np.zeros(len(self._is_update), bool)
         for name in columns:
             if name not in self._changed:
-                self._changed[name] = is_present(self._after, name).to_numpy(zero_copy_only=False)
+                self._changed[name] = self._is_changed(name)
             changed |= self._changed[name]
         return changed
 
-    def _is_usable(self, space: _Space, *, is_new: bool) -> NDArray[np.bool_]:
-        """Which changes have a value in the space: no NULL, where the space skips NULLs."""
-        usable = np.ones(len(self._is_update), bool)
-        if space.skips_null:
-            for name in space.columns:
-                usable &= self._column(name, is_new=is_new).is_valid().to_numpy(zero_copy_only=False)
-        return usable
+    def _is_changed(self, name: str) -> NDArray[np.bool_]:
+        is_set: NDArray[np.bool_] = np.array(is_present(self._images[1], name).to_numpy(zero_copy_only=False), bool)
+        at = np.flatnonzero(is_set & self._is_update)
+        if len(at):
+            # Of the updates that set it, those that name the value that it had.
+            index = pa.array(at)
+            old, new = (self._value(name, is_new=is_new).take(index) for is_new in (False, True))
+            both_null = pc.and_(pc.is_null(old), pc.is_null(new))
+            same = pc.or_(pc.fill_null(pc.equal(old, new), False), both_null)
+            is_same: NDArray[np.bool_] = same.to_numpy(zero_copy_only=False)
+            if is_same.any():
+                is_set[at[is_same & self._is_held(name, is_new=False)[at]]] = False
+        return is_set
+
+    def _is_known(self, space: _Space, *, is_new: bool) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Of which changes the images hold the whole value in the space, and of which it is one that meets no other.
+
+        The latter has a NULL in it, in a space that skips NULLs.
+        """
+        is_known, is_null = np.ones(len(self._is_update), bool), np.zeros(len(self._is_update), bool)
+        for name in space.columns:
+            is_held = self._is_held(name, is_new=is_new)
+            if is_new:
+                takes_old = self._takes_old(name)
+                is_held = (
+                    np.where(takes_old, self._is_held(name, is_new=False), is_held) if takes_old.any() else is_held
+                )
+            is_known &= is_held
+            if space.skips_null:
+                values = self._column(name, is_new=is_new)
+                if values.null_count:
+                    is_null |= is_held & values.is_null().to_numpy(zero_copy_only=False)
+        return is_known, is_null
+
+    def _is_held(self, name: str, *, is_new: bool) -> NDArray[np.bool_]:
+        """Which images hold a column at all, be it null."""
+        if (name, is_new) not in self._held:
+            values, images = self._value(name, is_new=is_new), self._images[is_new]
+            is_held = np.array(values.is_valid().to_numpy(zero_copy_only=False), bool)
+            if values.null_count > images.null_count:
+                at = np.flatnonzero(~is_held & images.is_valid().to_numpy(zero_copy_only=False))
+                is_held[at] = is_present(images.take(pa.array(at)), name).to_numpy(zero_copy_only=False)
+            self._held[name, is_new] = is_held
+        return self._held[name, is_new]
 
     def _values(self, space: _Space, *, is_new: bool) -> NDArray[np.uint64]:
         """The hash of each change's value in the space; one hash for all where the space has no columns."""
@@ -153,10 +295,23 @@ class _TableItems:
 
     def _column(self, name: str, *, is_new: bool) -> pa.Array:
         """A column as it was before, or as it is after the change: unchanged columns are absent from `after`."""
-        if not is_new:
-            return self._old_values[name]
-        takes_old = self._is_update & ~self._any_changed((name,))
-        return pc.if_else(pa.array(takes_old), self._old_values[name], self._new_values[name])
+        values = self._value(name, is_new=is_new)
+        takes_old = self._takes_old(name) if is_new else None
+        if takes_old is None or not takes_old.any():
+            return values
+        return pc.if_else(pa.array(takes_old), self._value(name, is_new=False), values)
+
+    def _takes_old(self, name: str) -> NDArray[np.bool_]:
+        """Of which changes the new row has a column as the old one had it."""
+        takes_old: NDArray[np.bool_] = self._is_update & ~self._any_changed((name,))
+        return takes_old
+
+    def _value(self, name: str, *, is_new: bool) -> pa.Array:
+        """A column as the images hold it; null where they do not."""
+        parsed = self._parsed[is_new]
+        if name not in parsed:
+            parsed |= parse_images(self._images[is_new], [name])
+        return parsed[name]
 
 
 def _spaces_by_table(tables: Iterable[TableSchema]) -> Mapping[TableName, Sequence[_Space]]:
@@ -182,7 +337,7 @@ def _spaces(table: TableSchema) -> Iterator[_Space]:
     if not key.columns:
         return
     if not key.is_declared:
-        yield _Space(f"{table.name}", key.columns, key.columns, is_row_key=True, skips_null=False)
+        yield _Space(f"{table.name}", key.columns, key.columns, is_row_key=True, is_unique=False, skips_null=False)
     for unique in table.all_uniques:
         if unique.columns:
             is_row_key = key.is_declared and unique.columns == key.columns
@@ -222,7 +377,8 @@ def _kind(column: Column) -> str:
     """The way in which a column writes its values; two columns write equal values alike if it is the same."""
     if column.is_integer or column.is_decimal:
         return "number"
-    return "text" if column.base_type in ("text", "character varying") else column.base_type
+    is_text = column.logical.kind is Kind.STRING and not column.logical.is_padded
+    return "text" if is_text else column.base_type
 
 
 def _by_table(batch: pa.RecordBatch) -> Iterator[tuple[TableName, NDArray[np.int64]]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from penstock.apply.conflicts import (
@@ -65,6 +65,8 @@ class RowPath:
             TransactionError: A change conflicts or fails; the caller must roll back.
         """
         message_number = 0
+        # By the number of a change that does not tell all that is checked in the end: its row before and after it.
+        whole: dict[int, _Images] = {}
         try:
             for run in _truncate_runs(transaction.changes):
                 message_number += 1
@@ -72,12 +74,14 @@ class RowPath:
                     self._writer.truncate([self._table(change) for change in run])
                     message_number += len(run) - 1
                 else:
-                    self._apply_row(run[0], self._table(run[0]))
+                    images = self._apply_row(run[0], self._table(run[0]))
+                    if images is not None:
+                        whole[message_number] = images
             with_references = transaction.commit_scn > self._catalog.references_from
             for number, change in enumerate(transaction.changes, start=1):
                 message_number = number
                 if change.op is not Op.TRUNCATE:
-                    self._check(change, with_references=with_references)
+                    self._check(change, whole.get(number) or _told(change), with_references=with_references)
         except ApplyError as exc:
             raise TransactionError(Failure(message_number, exc)) from exc
 
@@ -120,22 +124,31 @@ class RowPath:
             raise ApplyError(NOT_INSTANTIATED, f"table {change.table} was never copied to this target")
         return table
 
-    def _apply_row(self, change: Change, table: TargetTable) -> None:
+    def _apply_row(self, change: Change, table: TargetTable) -> _Images | None:
+        """Apply a change; return its row before and after it where the change does not tell all that is checked."""
         if change.op is Op.GAP:
             what = f"a change was not captured: {_present(change.before).get('reason')}"
             raise ApplyError(NOT_CAPTURED, what, where=_place(change))
         self._check_columns(change, table)
+        told = _told(change)
+        lacks_old = change.before is not None and not _referred(change, table) <= set(told.before)
+        lacks_new = change.op is not Op.DELETE and not _checked(change, table) <= set(told.after)
+        before = {**self._found(told.before, table), **told.before} if lacks_old else told.before
         match change.op:
             case Op.INSERT:
                 self._writer.insert(table, _writable(_present(change.after), table))
             case Op.UPDATE:
                 self._update(change, table)
             case Op.DELETE:
-                before = _present(change.before)
-                row = self._match(before, before, table, change)
+                row = self._match(told.before, told.before, table, change)
                 self._expect_one(self._writer.delete(table, row), row, table, change)
+            case Op.SNAPSHOT:
+                self._put(change, table)
             case _:
                 raise ApplyError(VALUE_MISSING, f"operation {change.op} has no row to apply", where=_place(change))
+        if not (lacks_old or lacks_new):
+            return None
+        return _Images(before, {**self._found(told.after, table), **told.after} if lacks_new else told.after)
 
     def _check_columns(self, change: Change, table: TargetTable) -> None:
         is_known = change.table_version != NO_VERSION
@@ -161,6 +174,32 @@ class RowPath:
         compared = {name: value for name, value in before.items() if name not in after or name in changed}
         row = self._match(before, compared, table, change)
         self._expect_one(self._writer.update(table, row, _writable(changed, table)), row, table, change)
+
+    def _put(self, change: Change, table: TargetTable) -> None:
+        """Make the row with the key of the change what the change says, whether there is one or not."""
+        after = _present(change.after)
+        if not table.key.is_declared:
+            what = "without a key it cannot be told whether a row of a snapshot is there already"
+            raise ApplyError(VALUE_MISSING, what, where=_place(change))
+        match = replace(self._match(after, {}, table, change), old={})
+        rows = self._writer.lock_rows(table, match)
+        if len(rows) > 1:
+            raise ApplyError(MORE_THAN_ONE_ROW, f"{change.op} matches several rows", where=_place(change))
+        values = _writable(after, table)
+        if not rows:
+            self._writer.insert(table, values)
+            return
+        # What is as it should be is not written again.
+        different = {name: value for name, value in values.items() if rows[0][name] != value}
+        if different:
+            self._writer.update(table, match, different)
+
+    def _found(self, image: Image, table: TargetTable) -> Image:
+        """The row with the key that an image has; empty where there is none, or no key in the image."""
+        if not table.key.is_declared or not set(table.key.columns) <= set(image):
+            return {}
+        rows = self._writer.lock_rows(table, RowMatch({name: image[name] for name in table.key.columns}, {}))
+        return rows[0] if rows else {}
 
     def _match(self, before: Image, compared: Image, table: TargetTable, change: Change) -> RowMatch:
         missing = [name for name in table.key.columns if name not in before]
@@ -193,25 +232,28 @@ class RowPath:
             ROW_DIFFERS, f"{change.op} finds other values in column {columns}", where=_place(change), found=current
         )
 
-    def _check(self, change: Change, *, with_references: bool) -> None:
+    def _check(self, change: Change, images: _Images, *, with_references: bool) -> None:
         table = self._catalog.tables[change.table]
-        after = None if change.op is Op.DELETE else {**(change.before or {}), **(change.after or {})}
-        if after is not None:
-            broken = self._writer.is_unique_broken(table, after)
+        if change.op is not Op.DELETE:
+            broken = self._writer.is_unique_broken(table, images.after)
             if broken is not None:
                 what = f"two rows break constraint {broken!r}"
                 raise ApplyError(UNIQUE_VIOLATED, what, where=_place(change), constraint=broken)
-        if not with_references:
+        # A row of a snapshot is put in place as a first copy does it: parents may come with later changes.
+        if not with_references or change.op is Op.SNAPSHOT:
             return
         for foreign_key in table.schema.foreign_keys:
-            if after is not None and _concerns(change, foreign_key.columns):
-                self._check_reference(foreign_key, after, change, is_child=True)
+            if change.op is not Op.DELETE and _concerns(change, foreign_key.columns):
+                self._check_reference(foreign_key, images.after, change, is_child=True)
         for foreign_key in table.schema.referenced_by:
             if change.before is not None and _concerns(change, foreign_key.parent_columns):
-                self._check_reference(foreign_key, change.before, change, is_child=False)
+                self._check_reference(foreign_key, images.before, change, is_child=False)
 
     def _check_reference(self, foreign_key: ForeignKey, image: Image, change: Change, *, is_child: bool) -> None:
         columns = foreign_key.columns if is_child else foreign_key.parent_columns
+        if not set(columns) <= set(image):
+            # The change does not tell its row's key, or the row was gone when it was looked for.
+            return
         values = [value for name in columns if (value := image.get(name)) is not None]
         if len(values) < len(columns):
             if is_child and foreign_key.is_match_full and values:
@@ -242,6 +284,20 @@ def _truncate_runs(changes: Iterable[Change]) -> Iterator[list[Change]]:
         yield run
 
 
+@dataclass(frozen=True)
+class _Images:
+    """A row before and after a change, as far as they are known; empty where there is none."""
+
+    before: Image
+    after: Image
+
+
+def _told(change: Change) -> _Images:
+    """The row before and after a change, as far as the change tells them."""
+    before = _present(change.before)
+    return _Images(before, {} if change.op is Op.DELETE else {**before, **_present(change.after)})
+
+
 def _present(image: Image | None) -> Image:
     return {} if image is None else image
 
@@ -257,14 +313,34 @@ def _known(image: Image | None, table: TargetTable) -> Image:
 
 
 def _is_own(row: Image, change: Change, table: TargetTable) -> bool:
-    """Whether a row is the one that an update changes."""
-    before = change.before
-    return before is not None and all(row[name] == before.get(name) for name in table.key.columns)
+    """Whether a row is the one that an update or a snapshot changes."""
+    old = change.after if change.op is Op.SNAPSHOT else change.before
+    return old is not None and all(row[name] == old.get(name) for name in table.key.columns)
 
 
 def _concerns(change: Change, columns: tuple[str, ...]) -> bool:
     """Whether a change may have given these columns other values."""
-    return change.op is not Op.UPDATE or any(name in (change.after or {}) for name in columns)
+    before, after = _present(change.before), _present(change.after)
+    return change.op is not Op.UPDATE or any(
+        name in after and (name not in before or before[name] != after[name]) for name in columns
+    )
+
+
+def _referred(change: Change, table: TargetTable) -> set[str]:
+    """Columns that rows of other tables refer to, and that a change takes other values from."""
+    keys = (fk.parent_columns for fk in table.schema.referenced_by if _concerns(change, fk.parent_columns))
+    return {name for columns in keys for name in columns}
+
+
+def _checked(change: Change, table: TargetTable) -> set[str]:
+    """Columns whose new values are checked once all changes are in."""
+    if change.op is Op.SNAPSHOT:
+        keys = []
+    else:
+        keys = [fk.columns for fk in table.schema.foreign_keys if _concerns(change, fk.columns)]
+    keys += [unique.columns for unique in table.schema.all_uniques if unique.is_deferrable]
+    keys += [rule.columns for rule in table.schema.exclusions if rule.is_deferrable]
+    return {name for columns in keys for name in columns}
 
 
 def _place(change: Change) -> str:

@@ -28,7 +28,7 @@ from penstock.apply.ledger import Failure, LaneLedger
 from penstock.apply.net import NETTED, NetChange, net_change
 from penstock.apply.netting import Netting
 from penstock.apply.row_path import RowPath, TransactionError
-from penstock.apply.target import TargetCatalog, TargetSession
+from penstock.apply.target import TargetCatalog, TargetSession, TargetTable
 from penstock.change import NO_VERSION, Op, TableName, Transaction
 from penstock.errors import MalformedInputError, PenstockError, from_json
 from penstock.schema import Dictionary
@@ -200,7 +200,7 @@ class ApplyServer:
 
     def _can_net(self, group: Group) -> NDArray[np.bool_]:
         rows = group.rows
-        is_row = _mask(pc.is_in(rows[c.OP], pa.array([Op.INSERT, Op.UPDATE, Op.DELETE])))
+        is_row = _mask(pc.is_in(rows[c.OP], pa.array([Op.INSERT, Op.UPDATE, Op.DELETE, Op.SNAPSHOT])))
         is_insert = _mask(pc.equal(rows[c.OP], Op.INSERT))
         can_net = np.zeros(len(rows), bool)
         for table, version, is_here in group.tables:
@@ -216,8 +216,13 @@ class ApplyServer:
             target = self._catalog.tables.get(table)
             is_known = target is not None and table in self._catalog.instantiated
             netting = Netting(self._dictionary.get(table, version), target) if is_known and target else None
-            self._nettings[table, version] = netting if netting is not None and netting.is_possible else None
+            is_possible = netting is not None and netting.is_possible and self._takes(netting.table)
+            self._nettings[table, version] = netting if is_possible else None
         return self._nettings[table, version]
+
+    def _takes(self, table: TargetTable) -> bool:
+        """Whether the set path takes changes of a table that wide."""
+        return len(table.schema.columns) <= self._session.most_net_columns
 
     def _apply_set(self, group: Group, nets: Sequence[NetChange] | None) -> None:
         if len(group.rows) > self._trusted and len(group) > 1:

@@ -108,6 +108,10 @@ class RowWriter(Protocol):
 class TargetSession(RowWriter, Protocol):
     """One connection to the target, kept for many transactions."""
 
+    @property
+    def most_net_columns(self) -> int:
+        """The most columns that a table may have whose changes `apply_net` takes; a wider one's go row by row."""
+
     def apply_net(self, nets: Sequence[NetChange], *, with_references: bool) -> None:
         """Write the net changes of a group by set statements, inside the open transaction.
 

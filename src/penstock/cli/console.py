@@ -100,11 +100,12 @@ def show_traceback(exc: BaseException) -> None:
         traceback.print_exception(exc)
 
 
-def print_json(value: Any, *, is_line: bool = False) -> None:
+def print_json(value: Any, *, is_line: bool = False, to_err: bool = False) -> None:
     """Print one JSON value; `is_line` has it on one line, at once."""
-    sys.stdout.write(json.dumps(value, indent=None if is_line else 2, default=as_text, ensure_ascii=False) + "\n")
+    stream = sys.stderr if to_err else sys.stdout
+    stream.write(json.dumps(value, indent=None if is_line else 2, default=as_text, ensure_ascii=False) + "\n")
     if is_line:
-        sys.stdout.flush()
+        stream.flush()
 
 
 def as_text(value: object) -> str:

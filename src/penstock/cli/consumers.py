@@ -25,7 +25,7 @@ def list_(context: typer.Context, file: FileOption = None, json: JsonOption = Fa
     if json:
         print_json([_plain(consumer) for consumer in found])
     elif not found:
-        say("the log is kept for nobody yet; the first `penstock run` registers its pipeline")
+        say("no log is kept for anybody: no `penstock run` has registered its pipeline yet, or the source has no log")
     else:
         print_rows(
             ["name", "id", "target", "position", "transactions", "MB", "last seen"],

@@ -27,12 +27,12 @@ class LogFormat(StrEnum):
 
 @contextmanager
 def logging_to_console(form: LogFormat, *, quiet: bool = False) -> Iterator[None]:
-    """Write the log inside the block; if `quiet`, only warnings and errors.
+    """Write the log inside the block; if `quiet`, only warnings and errors, and all to standard error.
 
     Text goes to standard output, warnings and errors to standard error; on a terminal progress is one line that
     changes. JSON goes to standard output, an object to a line.
     """
-    handler = _JsonLines() if form is LogFormat.JSON else _Lines(is_live=out.is_terminal and not quiet)
+    handler = _JsonLines(to_err=quiet) if form is LogFormat.JSON else _Lines(is_live=out.is_terminal and not quiet)
     handler.setLevel(logging.WARNING if quiet else logging.INFO)
     level, propagate = logger.level, logger.propagate
     logger.addHandler(handler)
@@ -48,6 +48,10 @@ def logging_to_console(form: LogFormat, *, quiet: bool = False) -> Iterator[None
 
 
 class _JsonLines(logging.Handler):
+    def __init__(self, *, to_err: bool) -> None:
+        super().__init__()
+        self._to_err = to_err
+
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record: time, level, event, message, then the event's own facts."""
         line = {
@@ -57,7 +61,7 @@ class _JsonLines(logging.Handler):
             "message": record.getMessage(),
             **getattr(record, "facts", {}),
         }
-        print_json(line, is_line=True)
+        print_json(line, is_line=True, to_err=self._to_err)
 
 
 class _Lines(logging.Handler):

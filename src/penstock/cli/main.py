@@ -14,7 +14,21 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import changes, consumers, decode, demo, errors, plan, resync, run, setup, status, teardown, verify
+from penstock.cli import (
+    changes,
+    consumers,
+    decode,
+    demo,
+    errors,
+    plan,
+    resync,
+    run,
+    setup,
+    status,
+    switch,
+    teardown,
+    verify,
+)
 from penstock.cli.console import defaults, err, show_traceback
 from penstock.errors import PenstockError
 
@@ -52,6 +66,7 @@ app.command("changes")(changes.changes)
 app.add_typer(decode.app, name="decode")
 app.command("resync")(resync.resync)
 app.command("verify")(verify.verify)
+app.command("switch")(switch.switch)
 app.command("teardown")(teardown.teardown)
 app.command("demo")(demo.demo)
 

@@ -64,6 +64,8 @@ def show(found: Plan) -> None:
             warn(f"  missing privilege; as a superuser: {printable(grant)};")
         for fault in database.faults:
             warn(f"  in the way: {fault}")
+    if found.refused:
+        warn(f"`penstock run` cannot go on: {found.refused}")
 
 
 def as_json(found: Plan) -> dict[str, object]:
@@ -73,6 +75,7 @@ def as_json(found: Plan) -> dict[str, object]:
         "rules": list(found.rules),
         "source": _database(found.source),
         "target": _database(found.target),
+        "refused": found.refused,
     }
 
 

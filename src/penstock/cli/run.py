@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Annotated
 
@@ -65,9 +67,28 @@ def run(
     if until is not None and until_caught_up:
         raise ConfigError("a run ends at --until, or at --until-caught-up, not at both")
     pipeline = context.with_resource(opened_while_java_starts(file, master=master))
-    stop = threading.Event()
+    with logging_to_console(log_format, quiet=json), stopped_by_signals() as stop:
+        every_s = _LIVE_EVERY_S if out.is_terminal else _LINE_EVERY_S
+        report = Report(every_s=every_s, publishes=pipeline.config.publish is not None)
+        try:
+            progress = pipeline.run(stop, report, until_caught_up=until_caught_up, until=until)
+            has_ended = (until_caught_up or until is not None) and not stop.is_set()
+        except PenstockError as exc:
+            # The log has it already.
+            if log_format is LogFormat.JSON:
+                raise
+            show_traceback(exc)
+            raise typer.Exit(exc.exit_code) from exc
+    if json:
+        print_json(facts(progress))
+    if has_ended and progress.in_queue:
+        raise typer.Exit(ERRORS_QUEUED)
 
-    is_over = threading.Event()
+
+@contextmanager
+def stopped_by_signals() -> Iterator[threading.Event]:
+    """Yield an event that SIGTERM and SIGINT set, and say so when they do."""
+    stop, is_over = threading.Event(), threading.Event()
 
     def end(_: int, __: FrameType | None) -> None:
         stop.set()
@@ -80,24 +101,10 @@ def run(
 
     threading.Thread(target=say_so, name="stopping", daemon=True).start()
     previous = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
-    with logging_to_console(log_format, quiet=json):
-        every_s = _LIVE_EVERY_S if out.is_terminal else _LINE_EVERY_S
-        report = Report(every_s=every_s, publishes=pipeline.config.publish is not None)
-        try:
-            progress = pipeline.run(stop, report, until_caught_up=until_caught_up, until=until)
-            has_ended = (until_caught_up or until is not None) and not stop.is_set()
-        except PenstockError as exc:
-            # The log has it already.
-            if log_format is LogFormat.JSON:
-                raise
-            show_traceback(exc)
-            raise typer.Exit(exc.exit_code) from exc
-        finally:
-            is_over.set()
-            stop.set()
-            for number, handler in previous.items():
-                signal.signal(number, handler)
-    if json:
-        print_json(facts(progress))
-    if has_ended and progress.in_queue:
-        raise typer.Exit(ERRORS_QUEUED)
+    try:
+        yield stop
+    finally:
+        is_over.set()
+        stop.set()
+        for number, handler in previous.items():
+            signal.signal(number, handler)

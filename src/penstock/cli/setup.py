@@ -17,7 +17,10 @@ def setup(adopt: AdoptOption = False, file: FileOption = None, json: JsonOption 
         warn(f"note: {note}")
     if done.is_done:
         say(f"everything is in place: {count(len(done.tables), 'table')} captured")
-        return
-    for side, database in (("source", done.source), ("target", done.target)):
-        say(f"{side}: {count(len(database.steps), 'step')} taken ({database.label})")
-    say(f"{count(len(done.tables), 'table')} in place; `penstock run` copies and follows")
+    else:
+        for side, database in (("source", done.source), ("target", done.target)):
+            say(f"{side}: {count(len(database.steps), 'step')} taken ({database.label})")
+        then = "" if done.refused else "; `penstock run` copies and follows"
+        say(f"{count(len(done.tables), 'table')} in place{then}")
+    if done.refused:
+        warn(f"`penstock run` cannot go on: {done.refused}")

@@ -57,14 +57,17 @@ def _show_again(found: Status, *, json: bool) -> None:
 
 def show(found: Status) -> None:
     """Print a status for a person."""
+    from penstock.pipeline.status import State
+
+    if found.state is State.NOT_SET_UP and found.publishes_to is None:
+        what = "ledger or capture is missing; `penstock plan` shows what `penstock setup` would do"
+        print_facts([("pipeline", f"{found.pipeline}, {found.state}: {what}")])
+        return
     facts: list[tuple[str, object]] = [
         ("pipeline", f"{found.pipeline}, {found.state}"),
         ("consistent up to", _consistent(found)),
         ("lag", "unknown" if found.lag_s is None else duration(found.lag_s)),
-        (
-            "waiting at the source",
-            f"{count(found.backlog_changes, 'change')}; the log's files take {found.backlog_bytes / 1e6:,.1f} MB",
-        ),
+        ("waiting at the source", _waiting(found)),
         *(_applied(found) if found.publishes_to is None else _published(found)),
         ("tables", f"{found.copied} copied, {found.to_copy} to copy"),
     ]
@@ -83,6 +86,12 @@ def _consistent(found: Status) -> str:
         return f"{found.consistent_at.isoformat(timespec='seconds')} (source commit time)"
     # Of a source with another history nobody can tell; otherwise tables are still to be copied.
     return "unknown" if found.refused else "not yet"
+
+
+def _waiting(found: Status) -> str:
+    changes = count(found.backlog_changes, "change")
+    # A log's files hold what others wait for, too, and what was freed and not vacuumed yet.
+    return f"{changes}; files of {found.backlog_bytes / 1e6:,.1f} MB" if found.backlog_bytes else changes
 
 
 def _applied(found: Status) -> list[tuple[str, object]]:

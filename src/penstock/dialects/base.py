@@ -158,6 +158,7 @@ class LockWait:
         table: What it wants to lock, or a row of; None where that cannot be told.
         where: The database, named without secrets.
         holder: The session in its way; None for a prepared transaction.
+        remedy: What a person can do about it.
         described: What is known of that session.
     """
 
@@ -166,6 +167,7 @@ class LockWait:
     table: TableName | None
     where: str
     holder: int | None
+    remedy: str
     described: str = ""
 
     def __str__(self) -> str:
@@ -176,13 +178,6 @@ class LockWait:
     def held_by(self) -> str:
         """Which session holds a lock, on what."""
         return f"{self._holder} holds a lock{self._of}"
-
-    @property
-    def remedy(self) -> str:
-        """What a person can do about it."""
-        if self.holder is None:
-            return "pg_prepared_xacts shows it; commit it, or roll it back"
-        return f"end its transaction, or SELECT pg_terminate_backend({self.holder})"
 
     @property
     def facts(self) -> Facts:

@@ -8,15 +8,15 @@ from datetime import datetime
 
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState, ProcessStatus
-from penstock.apply.process import Ledger
 from penstock.archive import Archive, Definitions
 from penstock.change import TableName
 from penstock.errors import FencedError, OperatorError
 from penstock.formats.archive_log import CopiedPart, DataFile, Record
 from penstock.history import Consumer, History, Joined
 from penstock.outputs.publish.files import ArchiveWriter, Written
+from penstock.pipeline.place import PlaceLedger
 from penstock.pipeline.sides import RunLock
-from penstock.position import START, Anchor, Scn
+from penstock.position import Anchor, Scn
 from penstock.storage import Storage
 from penstock.stream import TableVersion
 
@@ -40,7 +40,7 @@ class Copy:
 
 
 class ArchiveLedger:
-    """Implements `apply.process.Ledger`, and `pipeline.feed.Definitions`."""
+    """Implements `place.PlaceLedger`."""
 
     def __init__(self, name: str, storage: Storage, lock: Callable[[], RunLock]) -> None:
         """Keep the ledger of the pipeline `name` in an archive.
@@ -182,11 +182,6 @@ def state_of(name: str, archive: Archive, record: Record, definitions: Definitio
     )
 
 
-def new_history(name: str, archive_id: str, label: str) -> History:
-    """The history of a pipeline whose archive holds nothing yet; one without id is still to be made."""
-    return History(consumer_of(name, archive_id, label), None, START, None, None, is_new=True)
-
-
 def consumer_of(name: str, archive_id: str, label: str) -> Consumer:
     """The consumer as which the source knows a pipeline that publishes; one without an id is found by its place."""
     return Consumer(archive_id, name, label, f"change archive {label}")
@@ -197,4 +192,4 @@ def _is_merged(version: TableVersion) -> bool:
     return version.is_partition and version.table.name == version.root
 
 
-_: type[Ledger] = ArchiveLedger
+_: type[PlaceLedger] = ArchiveLedger

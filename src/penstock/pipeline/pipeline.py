@@ -22,6 +22,7 @@ from penstock.config import PipelineConfig
 from penstock.dialects.base import DatabasePlan, Emptying, LackingPart, Step, Uncaptured
 from penstock.errors import OperatorError, PenstockError, RetryableError
 from penstock.events import Event
+from penstock.history import HistoryError
 from penstock.patterns import TablePattern
 from penstock.pipeline import resync
 from penstock.pipeline.capturing import Capturing, CopyWatch, RunListener, not_for_ever
@@ -43,6 +44,7 @@ from penstock.pipeline.sides import (
 )
 from penstock.pipeline.status import Lacking, Status, lacking, not_set_up, status_of
 from penstock.pipeline.steps import carry_out, nothing_to_set_up
+from penstock.pipeline.switch import Switched, Way, switch
 from penstock.position import START, Scn
 from penstock.rules.ruleset import RuleSet
 from penstock.schema import TableSchema
@@ -111,7 +113,7 @@ class Pipeline(Capturing):
         if installed is not None and installed.identity() == self._target.identity():
             what = "source and target are the same database"
             plan.target.faults.append(OperatorError(what, where=self._target.label, do="correct one of the urls"))
-        return plan
+        return replace(plan, refused=self._parted()) if plan.is_possible else plan
 
     def setup(self, *, adopt: bool = False) -> Plan:
         """Install capture and ledger, and make the tables that are missing at the target.
@@ -132,7 +134,7 @@ class Pipeline(Capturing):
         plan = self.plan(adopt=adopt)
         plan.refuse_impossible()
         self._carry_out(plan, printer="plan")
-        return plan
+        return replace(plan, refused=self._parted())
 
     def status(self) -> Status:
         """Say where the pipeline stands."""
@@ -262,6 +264,44 @@ class Pipeline(Capturing):
         connection = self.config.capture.name
         with self._told_of_locks(lambda wait: tell(str(wait))):
             return resync.carry_out(self._source, self._target, connection=connection, take=take, setup=self.setup)
+
+    def switch(
+        self,
+        after: Pipeline,
+        stop: threading.Event,
+        listener: RunListener | None = None,
+        *,
+        wait_s: float = 60,
+        keep_capture: bool = False,
+    ) -> Switched:
+        """Go on from another source of the same database, which `after` says, without a new first copy.
+
+        Applies what is captured until now; then the next run of `after` goes on behind exactly that, and the capture
+        set is removed as `teardown` removes it. Called again, it does what is still missing.
+
+        Args:
+            stop: Set to give up before anything is changed.
+            listener: Hears how the last run from this source does.
+            wait_s: How long the other source may take to tell of a transaction.
+            keep_capture: Leave the capture set as it is. It goes on writing its log.
+
+        Raises:
+            ConfigError: More differs between the two files than where changes come from.
+            OperatorError: See `pipeline.switch`.
+        """
+        done = switch(
+            Way(self.config, self._source, self._target),
+            Way(after.config, after._source, after._target),
+            lambda: self.run(stop, listener, until_caught_up=True),
+            stop,
+            wait_s=wait_s,
+        )
+        if keep_capture:
+            return done
+        with closing(self._target.ledger()) as ledger:
+            removal = self._source_removal(ledger.consumer())
+        self._carry_out(Plan([], removal, DatabasePlan(self._target.label)), printer="teardown")
+        return replace(done, removed=[step.summary for step in removal.steps], notes=removal.notes)
 
     def removal(self) -> Plan:
         """Work out what `teardown` would remove. Changes nothing; raises as it does."""
@@ -413,6 +453,21 @@ class Pipeline(Capturing):
             *self._not_captured(),
         ]
         return [str(one) for one in found]
+
+    def _parted(self) -> str | None:
+        """Why source and target are not of one history; None where they are, or where that cannot be told yet."""
+        if self._installed is None:
+            return None
+        # What else keeps the two from being asked is told as a fault, or put in order by setup.
+        with suppress(OperatorError):
+            if not (self._target.has_ledger() and self._source.has_capture()):
+                return None
+            with closing(self._target.ledger()) as ledger, closing(self._source.open_source()) as stream:
+                try:
+                    _held(ledger, stream)
+                except HistoryError as exc:
+                    return str(exc)
+        return None
 
     def _lacking_parts(self) -> Sequence[LackingPart]:
         installed = self._installed

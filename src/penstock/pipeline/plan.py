@@ -17,12 +17,14 @@ class Plan:
     Attributes:
         tables: Those that are captured, by their names at the target.
         rules: What becomes of those that rules concern, a line each.
+        refused: Why the next run would be refused though all is set up: source or target have another history.
     """
 
     tables: Sequence[str]
     source: DatabasePlan
     target: DatabasePlan
     rules: Sequence[str] = ()
+    refused: str | None = None
 
     @property
     def is_done(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
@@ -11,23 +10,16 @@ from typing import NoReturn
 
 from pyspark.sql import SparkSession
 
-from penstock.apply.ledger import ProcessState
 from penstock.apply.patience import Patience
 from penstock.apply.process import ApplyProcess, ProcessConfig, Progress
-from penstock.archive import Archive
 from penstock.change import TableName
 from penstock.config import PipelineConfig
-from penstock.dialects.base import DatabasePlan, Step
-from penstock.errors import OperatorError, PenstockError, RetryableError
-from penstock.formats.archive_log import DataFile
-from penstock.formats.change_file import Encoding
-from penstock.history import ELSEWHERE, HistoryError, no_set, other_pipeline
-from penstock.outputs.publish.files import FileWriter, check_writable, make_archive, refuse_other
-from penstock.outputs.publish.task import CopyTask
-from penstock.pipeline.archive_feed import ArchiveFeed
-from penstock.pipeline.archive_ledger import ArchiveLedger, Copy, consumer_of, new_history, state_of
+from penstock.dialects.base import DatabasePlan
+from penstock.errors import OperatorError, RetryableError
+from penstock.history import History, HistoryError, no_set, other_pipeline
 from penstock.pipeline.capturing import Capturing, CopyWatch, RunListener, not_for_ever
 from penstock.pipeline.locks import Holders
+from penstock.pipeline.place import Copying, Following, Place, PlaceLedger
 from penstock.pipeline.plan import Plan
 from penstock.pipeline.sides import DatabaseSource, RunLock
 from penstock.pipeline.status import Status, not_set_up, status_of
@@ -35,10 +27,7 @@ from penstock.pipeline.steps import carry_out, nothing_to_set_up
 from penstock.position import START
 from penstock.rules.ruleset import RuleSet
 from penstock.schema import TableSchema
-from penstock.snapshot.chunk import CopySource, bundles
 from penstock.snapshot.instantiate import CopyListener
-from penstock.spark.publishing import PublishCopyJobs
-from penstock.storage import MissingFileError, Storage
 from penstock.stream import TableVersion, root_versions
 
 _LOCK_PATIENCE_S = 5.0
@@ -53,17 +42,16 @@ class Publication(Capturing):
         self,
         config: PipelineConfig,
         source: DatabaseSource,
-        storage: Storage,
+        place: Place,
         start_spark: Callable[[], SparkSession],
         rules: RuleSet | None = None,
     ) -> None:
-        """Use a source, and a place for files; neither is touched yet. Spark is started by what needs it."""
+        """Use a source, and a place to publish to; neither is touched yet. Spark is started by what needs it."""
         assert config.publish is not None
         super().__init__(config, source, start_spark, rules)
         self._database = source
         self._publish = config.publish
-        self._storage = storage
-        self._encoding = Encoding(config.publish.format)
+        self._place = place
 
     def plan(self, *, adopt: bool = False) -> Plan:
         """Work out what `setup` would do. Changes nothing."""
@@ -74,46 +62,45 @@ class Publication(Capturing):
             tables=[str(table) for table in tables],
             rules=self._source.explain(tables),
             source=self._source.plan(tables, self.config.capture.row_triggers),
-            target=DatabasePlan(self._storage.label),
+            target=DatabasePlan(self._place.label),
         )
-        plan.target.faults += self._archive_faults()
-        if not plan.target.faults and not self._has_archive():
-            plan.target.steps.append(Step("an archive of change files", "-- a folder, which `penstock setup` makes"))
+        plan.target.faults += self._place.faults(self.config.capture.name, tables)
+        if not plan.target.faults:
+            plan.target.steps += self._place.steps(tables)
         fault = self._set_fault()
         if fault is not None:
-            plan.source.faults = [fault.for_archive()]
+            plan.source.faults = [fault.for_published(self._place.words)]
         elif not plan.target.faults:
             parted = self._history_fault()
             plan.target.faults += [] if parted is None else [parted]
         return plan
 
     def setup(self, *, adopt: bool = False) -> Plan:
-        """Install capture, and make the archive. Doing it again does what is still missing.
+        """Install capture, and make the place ready. Doing it again does what is still missing.
 
         Raises:
             OperatorError: Something is in the way; the message names everything at once.
         """
         plan = self.plan(adopt=adopt)
         plan.refuse_impossible()
-        make_archive(self._storage, self.config.capture.name, self._encoding)
+        self._place.make(self.config.capture.name, self._source.match(self.config.capture.tables))
         self._carry_out(plan.source, printer="plan")
         return plan
 
     def status(self) -> Status:
         """Say where the pipeline stands."""
-        has_archive = self._has_archive()
-        if not has_archive or not self._source.has_capture():
+        is_made = self._place.is_made()
+        if not is_made or not self._source.has_capture():
             found = not_set_up(self.config.name)
-            return self._as_publishing(self._with_published(found) if has_archive else found)
-        archive = self._archive
-        process = self._process(archive)
+            return self._as_publishing(self._with_published(found) if is_made else found)
+        process = self._place.process()
         refused = self._history_fault()
-        definitions = archive.newest_definitions()
-        copied = definitions.copied
+        copies = self._place.copies()
+        copied = copies.copied
         with closing(self._source.open_source()) as stream:
             current = root_versions(stream.tables())
             followed = {name for name in self._followed(current.values(), copied) if name in current}
-            whole = {name for name in followed if definitions.is_copied(current[name].id, name)}
+            whole = {name for name in followed if copies.is_copied(current[name].id, name)}
             found = status_of(
                 self.config.name,
                 process,
@@ -128,8 +115,8 @@ class Publication(Capturing):
         return self._as_publishing(found)
 
     def _with_published(self, found: Status) -> Status:
-        """What an archive holds whose capture set is not there (any more), and why that cannot go on."""
-        process, refused = self._process(self._archive), self._history_fault()
+        """What was published from a capture set that is not there (any more), and why that cannot go on."""
+        process, refused = self._place.process(), self._history_fault()
         if process is None:
             return found
         return replace(
@@ -138,22 +125,20 @@ class Publication(Capturing):
             changes=process.changes,
             low_watermark=process.low_watermark,
             high_watermark=process.high_watermark,
-            copied=len(self._archive.newest_definitions().copied),
+            copied=len(self._place.copies().copied),
             refused=None if refused is None else str(refused),
         )
 
     def _as_publishing(self, found: Status) -> Status:
-        # An archive does not say why its runs stopped.
-        return replace(found, reason=None, stopped_at=None, publishes_to=self._storage.label)
+        # What was published does not say why runs stopped.
+        return replace(found, reason=None, stopped_at=None, publishes_to=self._place.label)
 
     def removal(self) -> Plan:
         """Work out what `teardown` would remove. Changes nothing."""
-        id_ = self._archive.header.id if self._has_archive() else ""
-        consumer = consumer_of(self.config.name, id_, self._storage.label)
-        return Plan([], self._source_removal(consumer), DatabasePlan(self._storage.label))
+        return Plan([], self._source_removal(self._place.consumer()), DatabasePlan(self._place.label))
 
     def teardown(self) -> Plan:
-        """Remove what setup made at the source; the archive stays.
+        """Remove what setup made at the source; what was published stays.
 
         Raises:
             OperatorError: The pipeline is running.
@@ -181,11 +166,11 @@ class Publication(Capturing):
 
     def resync(self, *_: object, **__: object) -> NoReturn:
         """Refuse: what was published stays."""
-        raise self._without_target("no target to copy to anew", do=ELSEWHERE)
+        raise self._without_target("no target to copy to anew", do=self._place.words.anew)
 
     def resync_plan(self, *_: object, **__: object) -> NoReturn:
         """Refuse, as `resync` does."""
-        raise self._without_target("no target to copy to anew", do=ELSEWHERE)
+        raise self._without_target("no target to copy to anew", do=self._place.words.anew)
 
     def _run(
         self, stop: threading.Event, listener: RunListener, *, until_caught_up: bool, until: str | None
@@ -195,76 +180,54 @@ class Publication(Capturing):
         patience = Patience(self._publish.retry_s, stop, listener)
         try:
             patience.insist(lambda: self._check_capture(listener))
-            patience.insist(self._check_archive)
+            patience.insist(self._check_place)
             if stop.is_set():
                 return Progress(START)
             return self._follow_on(stop, listener, patience, until_caught_up=until_caught_up)
         except HistoryError as exc:
-            raise exc.for_archive() from exc
+            raise exc.for_published(self._place.words) from exc
 
-    def _check_archive(self) -> None:
-        if not self._has_archive():
-            raise OperatorError("there is no archive", where=self._storage.label, do="run `penstock setup`")
-        for fault in (*self._archive_faults(), self._history_fault()):
+    def _check_place(self) -> None:
+        if not self._place.is_made():
+            raise OperatorError(
+                f"there is no {self._place.words.noun}", where=self._place.label, do="run `penstock setup`"
+            )
+        for fault in (*self._place.faults(self.config.capture.name, []), self._history_fault()):
             if fault is not None:
                 raise fault
 
-    def _archive_faults(self) -> list[PenstockError]:
-        """What keeps an archive from being made, or written to, at the path, whatever the source holds."""
-        try:
-            check_writable(self._storage)
-            if self._has_archive():
-                refuse_other(self._archive.header, self.config.capture.name, self._encoding, self._storage.label)
-                self._process(self._archive)
-        except RetryableError:
-            raise
-        except PenstockError as exc:
-            return [exc]
-        return []
-
     def _history_fault(self) -> OperatorError | None:
-        """Why the archive cannot go on with what the source holds; None if it can, or is still to be made."""
-        has_archive = self._has_archive()
+        """Why what was published cannot go on with what the source holds; None if it can, or nothing was."""
         while True:
-            process = self._process(self._archive) if has_archive else None
+            process = self._place.process() if self._place.is_made() else None
             origin = None if process is None else process.history.origin
             if origin is not None and (other := self._database.other_pipeline(origin)) is not None:
-                return other_pipeline(other, where=self._storage.label)
+                return other_pipeline(other, self._place.words, where=self._place.label)
             if not self._source.has_capture():
-                return None if origin is None else no_set(where=self._storage.label)
-            id_ = self._archive.header.id if has_archive else ""
-            history = process.history if process else new_history(self.config.name, id_, self._storage.label)
-            fault = self._database.history_fault(history)
+                return None if origin is None else no_set(self._place.words, where=self._place.label)
+            new = History(self._place.consumer(), None, START, None, None, is_new=True)
+            fault = self._database.history_fault(process.history if process else new)
             if fault is None:
                 return None
             # A run that is at work has the log freed up to where it stands, which is read a moment earlier.
-            if process == (self._process(self._archive) if has_archive else None):
-                return fault.for_archive()
-
-    def _process(self, archive: Archive) -> ProcessState | None:
-        """Where an archive stands; None where it has no record yet."""
-        number = archive.count_records()
-        if not number:
-            return None
-        return state_of(self.config.name, archive, archive.record(number), archive.newest_definitions())
+            if process == (self._place.process() if self._place.is_made() else None):
+                return fault.for_published(self._place.words)
 
     def _follow_on(
         self, stop: threading.Event, listener: RunListener, patience: Patience, *, until_caught_up: bool
     ) -> Progress:
         spark = self._start_spark()
-        ledger = ArchiveLedger(self.config.name, self._storage, self._lock_run)
-        feed = ArchiveFeed(
-            spark,
+        ledger = self._place.ledger(self._lock_run)
+        following = Following(
             source=self.config.capture.name,
             access=self._source.access,
             open_source=self._source.open_source,
             follow_source=lambda: self._follow(listener),
             is_meant=self._is_meant,
-            ledger=ledger,
             uncopied=lambda versions: self._uncopied(versions, ledger),
-            writer=self._writer,
-            max_age_s=0 if until_caught_up else self._publish.max_age_s,
+            until_caught_up=until_caught_up,
         )
+        feed = self._place.feed(spark, ledger, following)
         process = ApplyProcess(
             source=self.config.capture.name,
             feed=feed,
@@ -278,50 +241,32 @@ class Publication(Capturing):
             return process.run(stop, until_caught_up=until_caught_up)
 
     def _copy(
-        self, spark: SparkSession, ledger: ArchiveLedger, stop: threading.Event, listener: CopyListener
+        self, spark: SparkSession, ledger: PlaceLedger, stop: threading.Event, listener: CopyListener
     ) -> Collection[TableName]:
-        """Publish the rows of tables that the archive lacks; returns the tables that were captured when it began.
-
-        A copy that was cut short is of no account, and begun anew.
-        """
+        """Publish the rows of tables that were not yet; returns the tables that were captured when it began."""
         with closing(self._source.open_source()) as stream:
             versions = stream.tables()
         captured = self._captured(versions, ledger)
         fresh = self._uncopied(versions, ledger)
         tables = self._as_captured(captured, fresh)
-        if not tables:
-            return captured
-        ledger.save_dictionary(versions)
-        origin = self._database.origin()
-        with origin.hold_snapshot() as held:
-            copy = Copy(secrets.token_hex(8), held.anchor, {name: captured[name].id for name in tables})
-            # DDL from now on is captured, and its changes lie behind the snapshot.
-            self._as_captured(captured, fresh)
-            chunks = origin.cut_into_chunks(sorted(tables))
-            listener.copying(len(chunks), len(tables))
-            source = CopySource(held.text, held.exported)
-            work = [(bundle, source) for bundle in bundles(chunks)]
-            task = CopyTask(self.config.capture.name, self._source.access, tables, held.scn, self._writer(ledger.epoch))
-            jobs = PublishCopyJobs(spark, task)
-            for first in range(0, len(work), jobs.at_once):
-                if stop.is_set():
-                    return captured
-                step = work[first : first + jobs.at_once]
-                done = jobs.copy(step)
-                files: dict[TableName, list[DataFile]] = {}
-                for name, of_chunk in done:
-                    files.setdefault(name, []).extend(of_chunk)
-                ledger.add_copies(copy, files)
-                listener.copied(len(done), sum(file.changes for of in files.values() for file in of))
-            ledger.finish_copies(copy)
+        copying = Copying(
+            source=self.config.capture.name,
+            access=self._source.access,
+            versions=versions,
+            tables=tables,
+            ids={name: captured[name].id for name in tables},
+            origin=self._database.origin(),
+            confirm=lambda: self._as_captured(captured, fresh),
+        )
+        self._place.copy(spark, ledger, copying, stop, listener)
         return captured
 
-    def _captured(self, versions: Sequence[TableVersion], ledger: ArchiveLedger) -> dict[TableName, TableVersion]:
+    def _captured(self, versions: Sequence[TableVersion], ledger: PlaceLedger) -> dict[TableName, TableVersion]:
         followed = self._followed(versions, ledger.instantiated())
         return {name: version for name, version in root_versions(versions).items() if name in followed}
 
-    def _uncopied(self, versions: Sequence[TableVersion], ledger: ArchiveLedger) -> list[TableName]:
-        """The tables whose rows the archive lacks, also where it has those of another one that had the name."""
+    def _uncopied(self, versions: Sequence[TableVersion], ledger: PlaceLedger) -> list[TableName]:
+        """The tables whose rows were not published yet, also where there are those of another one that had the name."""
         captured = self._captured(versions, ledger)
         lacking = [name for name, version in captured.items() if not ledger.is_copied(version.id, name)]
         return sorted(self._source.describe(lacking)) if lacking else []
@@ -346,49 +291,32 @@ class Publication(Capturing):
             )
         return {name: replace(table, version=captured[name].table.version) for name, table in existing.items()}
 
-    def _writer(self, epoch: int) -> FileWriter:
-        return FileWriter(self._storage, self._encoding, epoch)
-
-    @property
-    def _archive(self) -> Archive:
-        return Archive(self._storage)
-
-    def _has_archive(self) -> bool:
-        try:
-            _ = self._archive.header
-        except OperatorError as exc:
-            if isinstance(exc.__cause__, MissingFileError):
-                return False
-            raise
-        return True
-
     def _lock_run(self) -> RunLock:
         """Become the one run of this pipeline; raises an `OperatorError` while another one is alive."""
-        lock = self._database.lock_run(self._storage.label, wait_s=_LOCK_PATIENCE_S)
+        lock = self._database.lock_run(self._place.label, wait_s=_LOCK_PATIENCE_S)
         if lock is None:
             raise OperatorError(
                 f"pipeline {self.config.name!r} is running already",
-                where=self._storage.label,
+                where=self._place.label,
                 do="stop that `penstock run` first",
             )
         return lock
 
     def _is_running(self) -> bool:
-        lock = self._database.lock_run(self._storage.label, wait_s=0)
+        lock = self._database.lock_run(self._place.label, wait_s=0)
         if lock is not None:
             lock.close()
         return lock is None
 
     def _carry_out(self, plan: DatabasePlan, *, printer: str) -> None:
         """Take the steps of a plan for the source; see `steps.carry_out`."""
-        both = Plan([], plan, DatabasePlan(self._storage.label))
+        both = Plan([], plan, DatabasePlan(self._place.label))
         with closing(Holders(self._lock_watches())) as holders:
             carry_out(both, nothing_to_set_up(), self._database.setup(printer=printer), holders)
 
     def _refused(self, why: str) -> OperatorError:
-        return OperatorError(f"pipeline {self.config.name!r} publishes: {why}", where=self._storage.label)
+        return OperatorError(f"pipeline {self.config.name!r} publishes: {why}", where=self._place.label)
 
     def _without_target(self, lacks: str, *, do: str = "") -> OperatorError:
         what = f"pipeline {self.config.name!r} publishes, and has {lacks}"
-        shows = f"`penstock changes {self._storage.label}` shows what it has published"
-        return OperatorError(what, where=self._storage.label, do=do or shows)
+        return OperatorError(what, where=self._place.label, do=do or self._place.words.shown)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError, RetryableError
 from penstock.events import Event, Facts, tell
-from penstock.text import count, printable
+from penstock.text import count, duration, printable
 
 if TYPE_CHECKING:
     from penstock.apply.error_queue import ErrorEntry
@@ -71,7 +71,7 @@ class Report:
         committed = f", committed {entry.committed_at.isoformat()}" if entry.committed_at else ""
         failed = f"change {entry.message_number} of {entry.message_count}" if entry.message_number else "its commit"
         of = f", {entry.op} of {entry.table}" if entry.table else ""
-        number = f"{entry.error_number} " if entry.error_number else ""
+        number = f"error {entry.error_number}, " if entry.error_number else ""
         text = (
             f"transaction {entry.id} ({entry.txn_id} at the source{committed}) went to the error queue:"
             f" {failed}{of}: {number}{entry.error_message}. `penstock errors show {entry.id}` shows it whole"
@@ -174,8 +174,12 @@ def describe(progress: Progress, *, rate: float | None = None, publishes: bool =
         parts.append(f"{rate:,.0f}/s")
     p50, p99 = progress.lag.quantile_s(0.5), progress.lag.quantile_s(0.99)
     if p50 is not None and p99 is not None:
-        parts.append(f"lag p50 {p50:.2f} s p99 {p99:.2f} s")
+        parts.append(f"lag p50 {_lag(p50)} p99 {_lag(p99)}")
     return ", ".join(parts)
+
+
+def _lag(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds < 60 else duration(seconds)
 
 
 def facts(progress: Progress) -> dict[str, object]:

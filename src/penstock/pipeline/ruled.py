@@ -46,6 +46,11 @@ class RuledSide:
         self._rules = rules
 
     @property
+    def unruled(self) -> SourceSide:
+        """The source itself."""
+        return self._inner
+
+    @property
     def label(self) -> str:
         """The database, named without secrets."""
         return self._inner.label

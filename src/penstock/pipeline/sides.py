@@ -16,6 +16,7 @@ from penstock.apply.task import Target
 from penstock.change import TableName
 from penstock.dialects.base import CaptureBehind, DatabasePlan, Emptying, LackingPart, NativeForm, Step, Uncaptured
 from penstock.errors import OperatorError
+from penstock.handover import Handover, TakenOver
 from penstock.history import Consumer, History, HistoryError, Origin
 from penstock.pipeline.feed import Definitions
 from penstock.pipeline.locks import LockWatch
@@ -85,6 +86,9 @@ class TargetLedger(Ledger, CopyLedger, CopyDestination, Definitions, Protocol):
 
     def empty_and_forget(self) -> Emptying:
         """Empty the tables that a new first copy has to find empty, and forget what was copied and applied."""
+
+    def switch(self, source: str, found: TakenOver) -> None:
+        """Follow another source of the same database, of this name, from now on; the rows stay, and are its copy."""
 
 
 class SourceSide(Protocol):
@@ -209,6 +213,32 @@ class Comparable(Copyable, Protocol):
 
     def compared(self) -> ComparedSource:
         """The source of a comparison."""
+
+
+@runtime_checkable
+class HandsOver(Protocol):
+    """A source of whose database another source may tell: it says what is applied in words that the other knows."""
+
+    def mark(self) -> str:
+        """Commit a transaction that changes no row; returns its name."""
+
+    def hand_over(self, position: Scn, first: str) -> Handover:
+        """Say which transactions lie at or before a position, `first`, a marked one, among them."""
+
+
+@runtime_checkable
+class TakesOver(Protocol):
+    """A source that goes on where another one was left."""
+
+    def place(self) -> Origin:
+        """What a process is said to follow that follows this source."""
+
+    def take_over(self, left: Handover, *, wait_s: float) -> TakenOver:
+        """Find the point where another source was left.
+
+        Raises:
+            OperatorError: It lies before what this source has, or a transaction of ours is not told of in time.
+        """
 
 
 class DatabaseSource(Installable, Comparable, Protocol):

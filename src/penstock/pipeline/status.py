@@ -72,7 +72,7 @@ class Status:
             says nothing of a table that `attention` calls not captured. Of an archive not later than its last record.
         lag_s: How long ago that was; 0 when nothing waits.
         backlog_changes: Changes in the source's log that are not applied yet.
-        backlog_bytes: Disk that the log takes at the source.
+        backlog_bytes: Disk that the source takes for what it keeps, or for what waits; 0 where nobody knows.
         state: See `State`; aborted means by an error.
         copied, to_copy: Tables whose first copy is complete, and those that wait for it.
         error: The error that made it abort.

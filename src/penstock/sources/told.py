@@ -8,7 +8,7 @@ from dataclasses import replace
 from penstock.change import TableName
 from penstock.dialects.base import DatabasePlan
 from penstock.errors import OperatorError
-from penstock.patterns import TablePattern
+from penstock.patterns import TablePattern, nearest_table
 from penstock.schema import Column, ForeignKey, TableSchema, Unique
 from penstock.stream import TableVersion
 
@@ -38,9 +38,10 @@ class Told:
             matched = {table for table in self._names if pattern.matches(table)}
             found |= matched
             if not matched:
-                unknown.append(repr(pattern.text))
+                unknown.append(pattern.text)
         if unknown:
-            what = f"no table of the {kind} matches {', '.join(unknown)}"
+            what = f"no table of the {kind} matches {', '.join(map(repr, unknown))}"
+            do += nearest_table(unknown[0], self._names)
             raise OperatorError(what, where=f"capture.tables, {where}", do=do)
         return sorted(found)
 

@@ -15,7 +15,7 @@ import socket
 
 from penstock.spark import workers
 
-_NEEDED = ("penstock.wiring", "adbc_driver_postgresql.dbapi", "pyspark.sql.pandas.serializers", "pyspark.worker")
+_NEEDED = ("pyspark.sql.pandas.serializers", "pyspark.worker")
 
 
 def main() -> None:
@@ -31,7 +31,9 @@ def run() -> None:
     """Import what is not imported yet, then be the daemon."""
     os.umask(0o077)
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    for name in _NEEDED:
+    # By name: the only module that knows every concrete class stands above this one.
+    wiring = importlib.import_module("penstock.wiring")
+    for name in (*wiring.TASK_MODULES, *_NEEDED):
         importlib.import_module(name)
     # Imported late: a program that only hands over needs nothing of Spark.
     import pyspark.daemon

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from penstock.change import TableName
+from penstock.dialects.postgres.casts import refers_sql, text_sql
 from penstock.dialects.postgres.catalog import read_tables, table_oids
 from penstock.dialects.postgres.resources import sql_text
 from penstock.schema import TableSchema
@@ -84,7 +85,7 @@ def test_text_is_what_the_type_itself_writes(database: str) -> None:
         columns = ", ".join(f"{name} {row[0]}" for name, row in zip(names, COLUMNS, strict=True))
         connection.execute(f"CREATE TABLE t ({columns}); INSERT INTO t VALUES ({', '.join(row[1] for row in COLUMNS)})")
         table = described(connection, "t")
-        texts = ", ".join(column.text_sql(f"t.{column.name}") for column in table.columns)
+        texts = ", ".join(text_sql(column, f"t.{column.name}") for column in table.columns)
         found = connection.execute(f"SELECT {texts} FROM t").fetchone()
         definition = (
             psycopg.RawCursor(connection)
@@ -114,7 +115,7 @@ def test_keys_name_their_operators(database: str, kind: str) -> None:
     assert parent.primary_key is not None
     assert parent.primary_key.equals == {"a": equals, "b": equals}
     assert child.uniques[0].equals == {"x": equals}
-    assert child.foreign_keys[0].equals_sql("ab", "xy") == f"a {equals} x AND b {equals} y"
+    assert refers_sql(child.foreign_keys[0], "ab", "xy") == f"a {equals} x AND b {equals} y"
     assert parent.referenced_by == child.foreign_keys
 
 
@@ -128,7 +129,7 @@ def test_keys_name_a_function_where_a_cast_leaves_the_operator_open(database: st
     assert parent.primary_key is not None
     assert parent.primary_key.equals == {"b": "OPERATOR(pg_catalog.=)", "a": equals}
     assert domain.uniques[0].equals == {"a": equals}
-    assert child.foreign_keys[0].equals_sql("ab", "xy") == (
+    assert refers_sql(child.foreign_keys[0], "ab", "xy") == (
         "pg_catalog.enum_eq(a::public.mood, x::public.mood) AND b OPERATOR(pg_catalog.=) y"
     )
     assert parent.referenced_by == child.foreign_keys

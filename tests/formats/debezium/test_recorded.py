@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 from penstock.change import Change, TableName
 from penstock.errors import MalformedInputError
+from penstock.formats.debezium.declared import Modes
 from penstock.formats.debezium.decode import DataEvent, Decoded, Decoder, Settings
 from penstock.formats.debezium.envelope import Boundary, Passed
 from penstock.formats.debezium.join import changes_of
 from penstock.formats.debezium.record import Record, read_line
-from penstock.formats.debezium.types import Modes
 from penstock.logical import Kind, LogicalType
 from tests.formats.debezium.events import DATA
 

@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 from penstock.change import TableName
 from penstock.errors import MalformedInputError
 from penstock.formats.debezium import temporal
+from penstock.formats.debezium.canonical import decimal_text, float32_text, float_text
+from penstock.formats.debezium.declared import Modes
 from penstock.formats.debezium.decode import DataEvent, Decoder, Settings
 from penstock.formats.debezium.schema import ConnectSchema
-from penstock.formats.debezium.types import Modes, decimal_text, float32_text, float_text, logical_of
+from penstock.formats.debezium.types import logical_of
 from penstock.logical import Kind, LogicalType
 from tests.formats.debezium.events import envelope, node, record, struct, text, with_schema
 

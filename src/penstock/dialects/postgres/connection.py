@@ -13,7 +13,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from penstock.dialects.postgres.errors import from_sqlstate, translate
-from penstock.errors import ConfigError, PenstockError
+from penstock.errors import ConfigError, OperatorError, PenstockError
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
@@ -65,12 +65,20 @@ RAW_FORM = "postgres copy text"
 """Rows as COPY writes and reads them under these settings."""
 
 _REFUSALS = {
+    # Before 'role', which one of these names.
+    "too many connections": "53300",
+    "too many clients": "53300",
+    "connection slots": "53300",
     "password": "28P01",
     "pg_hba.conf": "28000",
     'role "': "28000",
+    "certificate": "28000",
     "does not exist": "3D000",
 }
 """What libpq's text says of a server that answered and refused, and the SQLSTATE it stands for."""
+
+_NOT_TRUSTED = ("SSL was required", "certificate")
+"""What libpq's text says of a server that could not give what `sslmode` asks for."""
 
 
 def label(url: str) -> str:
@@ -208,6 +216,11 @@ def _connect_error(exc: psycopg.Error, url: str) -> PenstockError:
     refused = next((line.split("FATAL:", 1)[1].strip() for line in lines if "FATAL:" in line), "")
     # The rest of libpq's line repeats host and port.
     reason = refused or next((line.rpartition("failed: ")[2] for line in lines if "failed: " in line), "no answer")
+    if "failed to resolve host" in str(exc):
+        reason = "no host of this name is found"
+    if not refused and any(sign in str(exc) for sign in _NOT_TRUSTED):
+        do = "see what sslmode and sslrootcert in the url ask for, and what the server has"
+        return OperatorError(f"cannot connect: {reason}", where=label(url), do=do)
     for sign, sqlstate in _REFUSALS.items():
         if sign in str(exc):
             return from_sqlstate(sqlstate, doing="connect", where=label(url), reason=reason)

@@ -71,7 +71,7 @@ def from_sqlstate(sqlstate: str | None, *, doing: str, where: str, reason: str) 
         case "42501":
             return OperatorError(what, where=where, do="`penstock plan --print-sql` prints the grants that are needed")
         case "53300":
-            return RetryableError(what, where=where, do="raise max_connections, or close other sessions")
+            return RetryableError(what, where=where, do="close other sessions, or raise the limit")
         case "53100" | "53200" | "58030":
             return RetryableError(what, where=where, do="free space or memory on the database server")
         case "42P01" | "42703" | "42883" | "3F000":

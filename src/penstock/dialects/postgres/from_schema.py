@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from penstock.change import TableName
 from penstock.dialects.postgres.blueprint import Blueprint, Parts, Piece
+from penstock.dialects.postgres.casts import staging_type
 from penstock.dialects.postgres.connection import quote
 from penstock.dialects.postgres.logical import in_postgres, is_ours
 from penstock.logical import Kind
@@ -99,7 +100,7 @@ def _type_sql(column: Column) -> str:
     if not _is_domain(column):
         return column.type
     # The type that is staged has the domain's length, but for two that are staged as another type.
-    return column.base_type if column.base_type in ("bytea", "money") else column.staging_type
+    return column.base_type if column.base_type in ("bytea", "money") else staging_type(column)
 
 
 def _is_domain(column: Column) -> bool:

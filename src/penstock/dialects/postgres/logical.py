@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from penstock.dialects.postgres.casts import casts_of
 from penstock.logical import COMMON_TEXT, Kind, LogicalType, of_sql_name, other
 from penstock.schema import Column, TableSchema
 
@@ -89,7 +90,6 @@ def _with_logical(column: Mapping[str, Any]) -> dict[str, Any]:
 def _made(column: Column) -> Column:
     logical = column.logical
     type_ = spelling(logical)
-    is_bytes = logical.kind is Kind.BINARY
     base = "character" if logical.is_padded else re.sub(r"\(.*?\)", "", type_)
     is_common = logical.kind in COMMON_TEXT and not logical.is_padded
     return replace(
@@ -98,12 +98,7 @@ def _made(column: Column) -> Column:
         base_type=base,
         dialect=DIALECT,
         notation="" if is_common else "[]" if logical.kind is Kind.ARRAY else base,
-        to_text="pg_catalog.replace(pg_catalog.encode({}, 'base64'), pg_catalog.chr(10), '')"
-        if is_bytes
-        else "{}::text",
-        from_text="pg_catalog.decode({}, 'base64')" if is_bytes else "{}",
-        staging_type="text" if is_bytes else type_,
-        cast_type="text" if is_bytes else _UNCUT.get(base, base),
+        native=casts_of(type_, _UNCUT.get(base, base), is_binary=logical.kind is Kind.BINARY),
     )
 
 

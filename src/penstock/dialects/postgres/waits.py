@@ -9,6 +9,8 @@ from penstock.dialects.base import LockWait
 from penstock.dialects.postgres.connection import Connection, connect, label, speaking
 from penstock.dialects.postgres.resources import sql_text
 
+_PREPARED = "pg_prepared_xacts shows it; commit it, or roll it back"
+
 
 class LockWatch:
     """Looks, on a session of its own, for sessions of a pipeline that wait."""
@@ -58,6 +60,7 @@ class LockWatch:
                 table=TableName(schema, table) if table else None,
                 where=label(self._url),
                 holder=holder or None,
+                remedy=f"end its transaction, or SELECT pg_terminate_backend({holder})" if holder else _PREPARED,
                 described=describe_session(user, program, state, open_s) if holder else "",
             )
             for session, seconds, schema, table, holder, user, program, state, open_s in rows

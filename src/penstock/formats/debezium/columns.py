@@ -132,6 +132,9 @@ def _type_of(base: str, full: str, modes: Modes) -> FieldType:
             return _text("io.debezium.data.Xml", modes)
         case "tsvector":
             return _text("io.debezium.data.Tsvector", modes)
+        case "character" if numbers:
+            # Padded with blanks, which canonical text leaves out.
+            return replace(_plain("string", None, lambda text: text.ljust(numbers[0])), absent=modes.placeholder)
         case "point":
             return FieldType(_POINT, _point, lambda text: _jsonable(_point(text)))
         case _:
@@ -264,7 +267,7 @@ def _jsonable(value: dict[str, Any]) -> dict[str, Any]:
 def _unscaled(text: str) -> tuple[int, int]:
     """Digits without their point, and how many of them stand behind it."""
     if text in ("NaN", "Infinity", "-Infinity"):
-        raise UnfitError("is no number (NaN or an infinity); publish.decimals: string can write it")
+        raise UnfitError("is no number (NaN or an infinity); publish.debezium.decimals: string can write it")
     whole, _, fraction = text.partition(".")
     return int(whole + fraction), len(fraction)
 

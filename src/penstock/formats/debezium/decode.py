@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -14,22 +14,14 @@ import orjson
 from penstock.change import Image, TableName
 from penstock.errors import MalformedInputError
 from penstock.formats.debezium import headers
+from penstock.formats.debezium.canonical import InexactError, Reader, UnfitError, as_it_stands, text_itself
+from penstock.formats.debezium.declared import Modes, declared_reader
 from penstock.formats.debezium.envelope import Boundary, Envelope, EnvelopeError, Glance, Passed, Topics, read_envelope
 from penstock.formats.debezium.parse import JsonParser, Message, NotJsonError
 from penstock.formats.debezium.placeholders import DEFAULT, Placeholder
 from penstock.formats.debezium.record import Record
 from penstock.formats.debezium.schema import ConnectSchema
-from penstock.formats.debezium.types import (
-    InexactError,
-    Modes,
-    Reader,
-    UnfitError,
-    as_it_stands,
-    declared_reader,
-    logical_of,
-    reader_of,
-    text_itself,
-)
+from penstock.formats.debezium.types import logical_of, reader_of
 from penstock.logical import LogicalType
 from penstock.text import printable
 
@@ -66,6 +58,7 @@ class Settings:
         placeholder: `unavailable.value.placeholder` of the connector.
         modes: Further options of the connector.
         schema_of: Returns the text of a registered schema by its id, where messages are Avro; None where they are JSON.
+        only: Tables whose rows are decoded; of other events only the place is told. None for all.
     """
 
     declared: Mapping[TableName, Mapping[str, LogicalType]] = field(default_factory=dict)
@@ -75,6 +68,7 @@ class Settings:
     modes: Modes = field(default_factory=Modes)
     topics: Topics = field(default_factory=Topics)
     schema_of: Callable[[int | str], str] | None = None
+    only: Set[TableName] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +278,7 @@ class Decoder:
             return envelope  # type: ignore[return-value]
         glance, row_before, row_after, row_schema, ts_us = envelope
         op, table = glance.op, glance.table
-        if op == "t":
+        if op == "t" or (self._settings.only is not None and table not in self._settings.only):
             return DataEvent(record, glance, None, None, None, None, None, None, ts_us)
         key = old_key = new_key = None
         if record.key is not None:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from penstock.formats.debezium.canonical import InexactError, Number
 from penstock.formats.debezium.schema import ConnectSchema, parse_schema
-from penstock.formats.debezium.types import InexactError, Number
 
 _OPEN, _PAYLOAD = b'{"schema":', b',"payload":'
 

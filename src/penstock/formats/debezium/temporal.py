@@ -111,6 +111,16 @@ def iso_time_text(text: str, *, with_offset: bool) -> str:
     return plain + zone[0] + ":".join(parts if len(parts) > 1 else [*parts, "00"])
 
 
+def zoned_time_text(text: str) -> str:
+    """Write an ISO time of a column with offsets, see `iso_time_text`."""
+    return iso_time_text(text, with_offset=True)
+
+
+def local_time_text(text: str) -> str:
+    """Write an ISO time of a column without offsets, see `iso_time_text`."""
+    return iso_time_text(text, with_offset=False)
+
+
 def iso_timestamp_text(text: str, *, is_instant: bool) -> str:
     """Write an ISO date and time: in UTC where it is an instant, else as its clock shows.
 
@@ -141,6 +151,16 @@ def iso_timestamp_text(text: str, *, is_instant: bool) -> str:
     date, era = _split_era(date_text(days))
     clock = time_text(rest * 10**digits + int((fraction or "0").ljust(digits, "0")), digits)
     return f"{date}T{clock}{'+00:00' if is_instant else ''}{era}"
+
+
+def zoned_timestamp_text(text: str) -> str:
+    """Write an ISO timestamp of a column with offsets, see `iso_timestamp_text`."""
+    return iso_timestamp_text(text, is_instant=True)
+
+
+def local_timestamp_text(text: str) -> str:
+    """Write an ISO timestamp of a column without offsets, see `iso_timestamp_text`."""
+    return iso_timestamp_text(text, is_instant=False)
 
 
 def offset_s(zone: str) -> int:

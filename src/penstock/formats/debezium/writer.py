@@ -101,6 +101,7 @@ class EventSettings:
         tombstones: A delete is followed by a record without a value, for compaction.
         skipped: Operations that are left out: letters of `c`, `u`, `d`, `t`.
         with_transactions: Events say which transaction they are of, and the transaction topic tells its BEGIN and END.
+        transactions: What that topic is called; None is the connector's own name for it.
     """
 
     prefix: str
@@ -109,6 +110,7 @@ class EventSettings:
     tombstones: bool = True
     skipped: frozenset[str] = frozenset()
     with_transactions: bool = True
+    transactions: str | None = None
     version: str = FORMAT_VERSION
     packing: Packing = field(default_factory=JsonPacking)
 
@@ -133,14 +135,14 @@ class EventSettings:
             raise OperatorError(
                 f"the topic's name would have {len(topic)} characters, and Kafka allows {_LONGEST_TOPIC}",
                 where=f"table {table}",
-                do="give publish.prefix a shorter text, or the table another name by a rule",
+                do="give publish.debezium.prefix a shorter text, or the table another name by a rule",
             )
         return topic
 
     @property
     def transaction_topic(self) -> str:
         """The topic of BEGIN and END."""
-        return _ODD.sub("_", f"{self.prefix}.transaction")
+        return self.transactions or _ODD.sub("_", f"{self.prefix}.transaction")
 
 
 def refuse_shared_topics(settings: EventSettings, tables: Sequence[TableName]) -> None:
@@ -405,17 +407,20 @@ class EventWriter:
         settings: EventSettings,
         find_table: Callable[[TableName, int], TableSchema],
         clock_ns: Callable[[], int] = time.time_ns,
+        known: dict[tuple[TableName, int], TableWriter] | None = None,
     ) -> None:
         """Write as `settings` say.
 
         Args:
             find_table: Returns the version of a table that a change names.
             clock_ns: When an event is written, in nanoseconds since 1970.
+            known: Tables whose writers were made, and those that will be: for several that write as the same settings
+                say, one after the other.
         """
         self._settings = settings
         self._find_table = find_table
         self._clock_ns = clock_ns
-        self._tables: dict[tuple[TableName, int], TableWriter] = {}
+        self._tables = {} if known is None else known
         topic = settings.transaction_topic
         self._pack_id = settings.packing.packer(topic, "key", _TRANSACTION_KEY)
         self._pack_boundary = settings.packing.packer(topic, "value", _TRANSACTION_VALUE)

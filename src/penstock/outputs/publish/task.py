@@ -15,6 +15,7 @@ from penstock.change import Op, TableName
 from penstock.formats.archive_log import DataFile
 from penstock.images import build_images
 from penstock.outputs.publish.files import FileWriter, Written
+from penstock.outputs.reading import in_commit_order, read_rows
 from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, CopySource
@@ -31,14 +32,7 @@ def publish_slice(part: Slice, reader: Reader, writer: FileWriter) -> Written:
     if part.is_large:
         return writer.write_changes(reader.read(part))
     windows = part.windows(repeat(_WINDOW_CHANGES), _WINDOW_BYTES)
-    return writer.write_changes(chain.from_iterable(_in_commit_order(reader.read(window)) for window in windows))
-
-
-def _in_commit_order(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Put changes into commit order; those of one transaction come in order."""
-    rows = pa.Table.from_batches(batches, c.ARROW_SCHEMA).combine_chunks()
-    order = np.argsort(rows[c.COMMIT_SCN].to_numpy(), kind="stable")
-    yield from rows.take(pa.array(order)).to_batches()
+    return writer.write_changes(chain.from_iterable(in_commit_order(reader.read(window)) for window in windows))
 
 
 @dataclass(frozen=True)
@@ -64,10 +58,7 @@ class CopyTask:
             found = []
             for chunk in chunks:
                 table = self.tables[chunk.table]
-                if table.columns:
-                    rows = reader.read_chunk(table, table.column_names, chunk)
-                else:
-                    rows = _without_columns(reader.count_rows(table, chunk))
+                rows = read_rows(reader, table, chunk)
                 found.append((chunk.table, self.writer.write_copy(self._as_changes(table, rows))))
             return found
 
@@ -96,7 +87,3 @@ class CopyTask:
             [columns[f.name] if f.name in columns else pa.nulls(n, f.type) for f in c.ARROW_SCHEMA],
             schema=c.ARROW_SCHEMA,
         )
-
-
-def _without_columns(rows: int) -> Iterator[pa.RecordBatch]:
-    yield pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from penstock import change as c
 from penstock.change import TableName
-from penstock.errors import OperatorError
+from penstock.errors import MalformedInputError, OperatorError
 from penstock.formats.debezium.decode import DataEvent, image_text
 from penstock.sources.debezium.log import Records
 from penstock.sources.debezium.position import identity_of
@@ -25,11 +25,16 @@ _BATCH_CHANGES = 10_000
 
 
 class _Placed(NamedTuple):
-    """An event and its place in a slice; rows of snapshots come before the events of their transaction."""
+    """An event, or a row of a snapshot, and its place in a slice.
+
+    A row stands as it is until the next event of its partition. So it comes behind those events of its transaction that
+    lie before it there; and behind all of them, where none of them lies in its partition.
+    """
 
     txn: int
-    is_event: bool
+    is_behind: bool
     order: tuple[object, ...]
+    is_row: bool
     partition: int
     offset: int
     event: DataEvent
@@ -80,29 +85,32 @@ class EventReader:
         """Yield the events of the slice in a range of offsets, in the order of their offsets."""
         txn_of = {group: n for n, groups in enumerate(part.groups) for group in groups}
         rows = _Rows(part, partition)
+        # The place of the last event of each transaction so far.
+        last: dict[int, tuple[object, ...]] = {}
         for record in self._log.read(part.partitions[partition], first, end):
             event = self._decoder.event(record)
             if event is None:
                 continue
             assert record.offset is not None
             glance = event.glance
-            txn: int | None
             if glance.is_snapshot or glance.txn is None:
                 txn = rows.txn_at(record.offset)
-                if txn is not None:
-                    raise OperatorError(
-                        "a row of a snapshot came among changes: an incremental snapshot, or one that was made again,"
-                        " cannot be applied yet",
+                if txn is None:
+                    continue
+                if not glance.is_snapshot:
+                    raise MalformedInputError(
+                        "a change says nothing of its transaction",
                         where=record.where,
-                        do="begin with topics of a new connector, whose first snapshot has these rows",
+                        do="have the connector write its transaction topic (provide.transaction.metadata)",
                     )
-                order: tuple[object, ...] = ()
-            else:
-                txn = txn_of.get(glance.txn)
+                is_behind = not rows.has_events(txn)
+                yield _Placed(txn, is_behind, last.get(txn, ()), True, partition, record.offset, event)
+            elif glance.txn in txn_of:
+                txn = txn_of[glance.txn]
                 # What is missing of an order is made up by that of the records.
                 order = (glance.total_order,) if glance.total_order is not None else glance.source.position
-            if txn is not None:
-                yield _Placed(txn, not glance.is_snapshot, order, partition, record.offset, event)
+                last[txn] = max(last.get(txn, ()), order)
+                yield _Placed(txn, False, order, False, partition, record.offset, event)
 
     def _in_order(self, placed: Iterator[_Placed]) -> Iterator[_Placed]:
         """Leave out what a connector that was started again has repeated."""
@@ -118,8 +126,6 @@ class EventReader:
         for txn, of in groupby(placed, key=lambda one: one.txn):
             events = self._once(of, seen)
             for change in self._decoder.changes(events):
-                if change.table not in self._follows:
-                    continue
                 out.add(change, "+".join(part.groups[txn]), int(part.commit_scns[txn]), int(part.committed_at_us[txn]))
                 if len(out) == _BATCH_CHANGES:
                     yield out.take()
@@ -133,7 +139,10 @@ class EventReader:
             )
 
     def _once(self, placed: Iterable[_Placed], seen: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Iterator[DataEvent]:
-        """Yield the events of one transaction, of those with one place the first; count them."""
+        """Yield the events of one transaction that are of tables to follow, of those with one place the first.
+
+        Counts all of them.
+        """
         # What was passed on of one place; without numbers several events may have the same.
         here: dict[object, _Placed] = {}
         for one in placed:
@@ -144,37 +153,46 @@ class EventReader:
                 self._decoder.decoder.refuse_other(earlier.event.record, one.event.record)
                 continue
             seen[one.txn] += 1
-            yield one.event
+            if one.event.glance.table in self._follows:
+                yield one.event
 
 
 def _place(one: _Placed) -> tuple[object, ...]:
-    return one[:5]
+    return one[:6]
 
 
 def _are_at_one_place(one: _Placed, other: _Placed) -> bool:
-    return one.is_event == other.is_event and one.order == other.order
+    return one.is_row == other.is_row and one.order == other.order
 
 
 def _identity(one: _Placed) -> object:
     """Equal for two events of one place only if they are one, told twice."""
     glance = one.event.glance
-    if one.is_event and glance.total_order is not None:
-        return glance.total_order
-    return (one.is_event and identity_of(one.event.record, glance)) or (one.partition, one.offset)
+    if one.is_row:
+        return one.partition, one.offset
+    return glance.total_order or identity_of(one.event.record, glance) or (one.partition, one.offset)
 
 
 class _Rows:
     """Which transaction takes the rows of snapshots in a partition along."""
 
     def __init__(self, part: EventSlice, partition: int) -> None:
-        txns = np.repeat(np.arange(len(part)), part.row_counts)
+        txns = np.arange(len(part))
+        of_rows, of_runs = np.repeat(txns, part.row_counts), np.repeat(txns, part.run_counts)
         here = part.rows[:, 0] == partition
-        self._runs = sorted(
-            zip(part.rows[here, 1].tolist(), part.rows[here, 2].tolist(), txns[here].tolist(), strict=True)
-        )
+        # Three arrays that line up, one entry per run of rows, ascending.
+        order = np.argsort(part.rows[here, 1])
+        self._first, self._end = (part.rows[here, column][order] for column in (1, 2))
+        self._txn = of_rows[here][order]
+        self._with_events = frozenset(of_runs[part.runs[:, 0] == partition].tolist())
 
     def txn_at(self, offset: int) -> int | None:
-        return next((txn for first, end, txn in self._runs if first <= offset < end), None)
+        at = int(np.searchsorted(self._first, offset, side="right")) - 1
+        return int(self._txn[at]) if at >= 0 and offset < self._end[at] else None
+
+    def has_events(self, txn: int) -> bool:
+        """Whether events of a transaction lie in the partition, too."""
+        return txn in self._with_events
 
 
 def _ranges(part: EventSlice) -> Iterator[tuple[int, int, int]]:

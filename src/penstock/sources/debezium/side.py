@@ -8,12 +8,15 @@ from contextlib import closing
 from penstock.change import TableName
 from penstock.dialects.base import DatabasePlan
 from penstock.errors import ConfigError, OperatorError
+from penstock.handover import Handover, TakenOver
+from penstock.history import Joined, Origin
 from penstock.position import START, Anchor, Scn
 from penstock.schema import TableSchema
 from penstock.sources.debezium.copy import SnapshotRows
 from penstock.sources.debezium.log import RecordLog
 from penstock.sources.debezium.source import DebeziumAccess, DebeziumSource
 from penstock.sources.debezium.tables import Tables
+from penstock.sources.debezium.takeover import find_point, first_needed
 from penstock.sources.debezium.tracker import Layout, Tracker
 from penstock.sources.told import Told
 from penstock.stream import StoredCopy
@@ -133,6 +136,21 @@ class DebeziumSide:
         self._tracker.start(START, is_new=False)
         rows = self._tracker.copy(_SNAPSHOT_S)
         return SnapshotRows(copy, rows.runs, self._tracker.partitions)
+
+    def place(self) -> Origin:
+        """What a process is said to follow that follows these topics."""
+        with closing(self.open_source()) as source:
+            return source.origin
+
+    def take_over(self, left: Handover, *, wait_s: float) -> TakenOver:
+        """Find the point where another reader of the same database was left; see `pipeline.sides.TakesOver`."""
+        transactions = self._layout.transactions
+        point = find_point(self._log, self._tables, transactions, left, wait_s=wait_s)
+        needed = first_needed(self._log, self._tables, transactions, left)
+        with closing(self._log.offsets(self._tracker.consumer)) as offsets:
+            offsets.commit(needed, str(point.position))
+        anchor = Anchor(point.position, self._log.topic_id(transactions))
+        return TakenOver(Joined(self.place(), point.position, anchor), point.applied, self._copy_id)
 
     @property
     def _copy_id(self) -> str:

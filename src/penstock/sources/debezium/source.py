@@ -191,19 +191,24 @@ class DebeziumSource:
             self._id = self._log.identity()
         return self._id
 
+    @property
+    def origin(self) -> Origin:
+        """The cluster, and the topics of it."""
+        return Origin(self._identity, f"events/{self._identity}")
+
     def _joined(self, history: History) -> Joined:
-        id_, mark = self._identity, self._log.topic_id(self._transactions)
-        place, first = f"events/{id_}", Anchor(START, mark)
+        mark = self._log.topic_id(self._transactions)
+        origin, first = self.origin, Anchor(START, mark)
         if history.is_new and history.origin is None:
-            return Joined(Origin(id_, place), START, first)
+            return Joined(origin, START, first)
         known = history.anchor
         if known is not None and known.mark not in ("", mark):
             gone = "is not there any more" if not mark else "was made anew: its offsets mean something else"
             raise HistoryError(f"the transaction topic {self._transactions} {gone}", where=self._log.label)
         last = self._last(history.position)
         facts = Facts(
-            origin=Origin(id_, place),
-            place=place,
+            origin=origin,
+            place=origin.place,
             first=first,
             last=Anchor(last, mark),
             base=known or first,
@@ -228,7 +233,7 @@ class DebeziumAccess:
 
     def reader(self, source: str, tables: Sequence[TableVersion], *, follows: Collection[TableName]) -> EventReader:
         """Return a reader of what is of the tables that it follows."""
-        decoder = EventDecoder.of(self.settings, tables, skips=self.skips)
+        decoder = EventDecoder.of(self.settings, tables, skips=self.skips, only=frozenset(follows))
         return EventReader(self.log, decoder, source, frozenset(follows))
 
     def chunk_reader(self, source: CopySource) -> EventChunks:

@@ -7,7 +7,7 @@ import logging
 import threading
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -74,13 +74,15 @@ class EventDecoder:
         return EventDecoder, (self.settings, self.newest, self.plain, self.keys, self.skips)
 
     @classmethod
-    def of(cls, settings: Settings, versions: Iterable[TableVersion], *, skips: bool) -> EventDecoder:
-        """Decode events of these versions; of those without schemas the last one of a table counts."""
+    def of(
+        cls, settings: Settings, versions: Iterable[TableVersion], *, skips: bool, only: Set[TableName] | None = None
+    ) -> EventDecoder:
+        """Decode rows of some tables, of these versions; of those without schemas the last one of a table counts."""
         versions = list(versions)
         plain = {v.table.name: v.table for v in versions if _PLAIN in v.definition}
         declared = {name: {column.name: column.logical for column in table.columns} for name, table in plain.items()}
         return cls(
-            replace(settings, declared=declared),
+            replace(settings, declared=declared, only=only),
             {v.table.name: v.table.version for v in versions},
             {name: table.version for name, table in plain.items()},
             {

@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from penstock.change import TableName
+from penstock.dialects.postgres.casts import cast_sql, equal_sql, text_sql
 from penstock.dialects.postgres.connection import literal, quote
 from penstock.dialects.postgres.source.snapshots import Cut
-from penstock.schema import Column, TableSchema, equal_sql
+from penstock.schema import Column, TableSchema
 from penstock.snapshot.chunk import Chunk, KeyValues
 
 
 def rows_now(table: TableSchema, columns: Sequence[Column], chunk: Chunk) -> str:
     """A query for the rows of a chunk as they are; columns of canonical text."""
-    texts = ", ".join(f"{c.text_sql(f't.{quote(c.name)}')} AS {quote(c.name)}" for c in columns)
+    texts = ", ".join(f"{text_sql(c, f't.{quote(c.name)}')} AS {quote(c.name)}" for c in columns)
     return _rows(table, texts, chunk)
 
 
@@ -114,7 +115,7 @@ def digest(columns: Sequence[Column], row: str) -> str:
 
 def digest_of_row(columns: Sequence[Column]) -> str:
     """SQL for the same digest of row `t` of the table itself."""
-    return _digest(", ".join(c.text_sql(f"t.{quote(c.name)}") for c in columns))
+    return _digest(", ".join(text_sql(c, f"t.{quote(c.name)}") for c in columns))
 
 
 def _digest(texts: str) -> str:
@@ -171,7 +172,7 @@ def _key_values(table: TableSchema, values: KeyValues) -> str:
 def _key_texts(table: TableSchema, fields: Sequence[str]) -> str:
     assert table.primary_key is not None
     columns = (table.by_name[name] for name in table.primary_key.columns)
-    return ", ".join(f'{c.text_sql(field)} COLLATE "C"' for c, field in zip(columns, fields, strict=True))
+    return ", ".join(f'{text_sql(c, field)} COLLATE "C"' for c, field in zip(columns, fields, strict=True))
 
 
 def _text_values(_: TableSchema, values: KeyValues) -> str:
@@ -189,4 +190,4 @@ def _new_member(column: Column) -> str:
 
 
 def _value(column: Column, text: str) -> str:
-    return column.cast_sql(f"({text})")
+    return cast_sql(column, f"({text})")

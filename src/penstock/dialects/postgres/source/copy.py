@@ -13,6 +13,7 @@ from psycopg.pq.abc import PGresult
 
 from penstock.change import TableName
 from penstock.dialects.postgres.arrow import ArrowReader
+from penstock.dialects.postgres.casts import text_sql
 from penstock.dialects.postgres.catalog import read_tables, table_sizes
 from penstock.dialects.postgres.connection import (
     RAW_FORM,
@@ -119,7 +120,7 @@ class PostgresCopyOrigin:
         assert table.primary_key is not None
         key = [table.by_name[name] for name in table.primary_key.columns]
         names = ", ".join(quote(column.name) for column in key)
-        texts = ", ".join(column.text_sql(quote(column.name)) for column in key)
+        texts = ", ".join(text_sql(column, quote(column.name)) for column in key)
         rows = connection.execute(
             f"SELECT {texts} FROM (SELECT {names}, row_number() OVER (ORDER BY {names}) AS penstock_n,"
             f" count(*) OVER () AS penstock_count"

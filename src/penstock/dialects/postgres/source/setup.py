@@ -20,7 +20,7 @@ from penstock.dialects.postgres.privileges import missing_source_grants
 from penstock.dialects.postgres.source import capture
 from penstock.dialects.postgres.target import ledger_version
 from penstock.errors import OperatorError
-from penstock.patterns import TablePattern
+from penstock.patterns import TablePattern, nearest_table
 
 
 def match_tables(connection: Connection, url: str, patterns: Sequence[str]) -> list[TableName]:
@@ -33,9 +33,10 @@ def match_tables(connection: Connection, url: str, patterns: Sequence[str]) -> l
     found, unknown = _matching(roots, patterns)
     if unknown:
         raise OperatorError(
-            f"no table matches {', '.join(unknown)}",
+            f"no table matches {', '.join(map(repr, unknown))}",
             where=f"capture.tables, {label(url)}",
-            do="names are taken as they stand in the catalogue, upper and lower case included",
+            do="names are taken as they stand in the catalogue, upper and lower case included"
+            + nearest_table(unknown[0], roots),
         )
     return sorted(_topmost(found, roots))
 
@@ -63,7 +64,7 @@ def plan_source(
     if unknown:
         plan.faults.append(
             OperatorError(
-                f"no captured table matches {', '.join(unknown)}",
+                f"no captured table matches {', '.join(map(repr, unknown))}",
                 where=f"capture.row_triggers, {label(url)}",
                 do="name tables that capture.tables means, spelled as in the catalogue; partitions go with their root",
             )
@@ -111,7 +112,7 @@ def _matching(tables: Iterable[TableName], patterns: Sequence[str]) -> tuple[set
         matched = {table for table in tables if pattern.matches(table)}
         found |= matched
         if not matched:
-            unknown.append(repr(pattern.text))
+            unknown.append(pattern.text)
     return found, unknown
 
 

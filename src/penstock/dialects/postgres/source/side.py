@@ -19,6 +19,7 @@ from penstock.dialects.postgres.source.access import PostgresSource
 from penstock.dialects.postgres.source.change_log import ChangeLog
 from penstock.dialects.postgres.source.compared import PostgresComparedSource
 from penstock.dialects.postgres.source.copy import PostgresCopyOrigin
+from penstock.dialects.postgres.source.handover import PostgresHandover, mark
 from penstock.dialects.postgres.waits import LockWatch
 from penstock.errors import ConfigError, OperatorError
 from penstock.history import Consumer, History, HistoryError, Origin, copied_here
@@ -107,6 +108,17 @@ class PostgresSourceSide(PostgresSide):
             if not history.is_in_place(connection, self._set_name):
                 return self._uninstalling(connection)
             return [Step("keep the log for this process no more", history.removal(self._set_name, consumer))]
+
+    def mark(self) -> str:
+        """Commit a transaction that changes no row; returns the name that logical decoding tells it by."""
+        with self._connection("mark the write-ahead log") as connection:
+            return mark(connection)
+
+    def hand_over(self, position: Scn, first: str) -> PostgresHandover:
+        """Say which transactions lie at or before a position, once `first` does, and mark the log behind them."""
+        with closing(self.open_source()) as log:
+            cut = log.cut(position)
+        return PostgresHandover(cut, first, self.mark())
 
     def remove_consumer(self, id_: str) -> None:
         """Keep the log for a consumer no more."""

@@ -38,6 +38,11 @@ class Cut:
     snapshot: Snapshot
     also: Sequence[int] = ()
 
+    def has(self, xid: int) -> bool:
+        """Whether a transaction that is over lies at or before the cut."""
+        snapshot = self.snapshot
+        return xid < snapshot.xmin or (xid < snapshot.xmax and xid not in snapshot.running) or xid in self.also
+
     def since(self) -> str:
         """SQL for a log row whose transaction lies behind the cut."""
         test = (

@@ -12,21 +12,27 @@ from psycopg.rows import dict_row
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState, ProcessStatus
 from penstock.change import TableName
-from penstock.dialects.base import Emptying, Step
-from penstock.dialects.postgres.connection import Connection, connect, label, literal, speaking
+from penstock.dialects.base import Emptying
+from penstock.dialects.postgres.connection import Connection, connect, label, speaking
 from penstock.dialects.postgres.source.history import DATABASE_PLACE
-from penstock.dialects.postgres.target import ledger_version
+from penstock.dialects.postgres.target import ledger_version, run_lock
 from penstock.dialects.postgres.target.error_queue import entries_behind
 from penstock.dialects.postgres.target.lane_ledger import lane_application_name
-from penstock.dialects.postgres.target.resync import copied_by_others, empty, forget, plan_emptying, tables_with_rows
-from penstock.dialects.postgres.waits import describe_session
+from penstock.dialects.postgres.target.resync import (
+    copied_by_others,
+    empty,
+    forget,
+    plan_emptying,
+    switch,
+    tables_with_rows,
+)
 from penstock.errors import FencedError, OperatorError
+from penstock.handover import TakenOver
 from penstock.history import Consumer, History, Joined, Origin
 from penstock.position import Anchor, Scn
 from penstock.snapshot.chunk import Chunk
 from penstock.snapshot.instantiate import CopyState, HeldSnapshot, OpenCopy
 from penstock.stream import TableVersion
-from penstock.text import count
 
 _PAGE = 200
 
@@ -40,7 +46,7 @@ class PostgresLedger:
         self._process = process
         self._connection: Connection | None = None
         self._epoch = 0
-        self._holder: tuple[int, datetime] | None = None
+        self._holder: run_lock.Session | None = None
         self._told: int | None = None
         """The last entry of the error queue that was reported."""
 
@@ -59,7 +65,9 @@ class PostgresLedger:
         connection = self._sql()
         with speaking("start the apply process", self._url):
             ledger_version.refuse_other_version(connection)
-            self._end_lost_session(connection)
+            if self._holder is not None:
+                # The server may not have heard that this object has lost the session it held the lock in.
+                run_lock.end(connection, self._holder)
             self._lock(connection, wait_s)
             connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
@@ -184,15 +192,7 @@ class PostgresLedger:
     def is_running(self) -> bool:
         """Whether a run of the process is alive somewhere."""
         with speaking("read the ledger", self._url):
-            row = (
-                self._sql()
-                .execute(
-                    f"SELECT EXISTS (SELECT FROM pg_locks l WHERE {_PROCESS_LOCK})",
-                    [self._process],
-                )
-                .fetchone()
-            )
-            return bool(row and row[0])
+            return run_lock.is_taken(self._sql(), self._process)
 
     def confirm(self) -> None:
         """Make sure that this is still the one run of the process.
@@ -326,6 +326,16 @@ class PostgresLedger:
             forget(connection, self._process)
             empty(connection, emptying.tables)
             return emptying
+
+    def switch(self, source: str, found: TakenOver) -> None:
+        """Follow another source of the same database from now on; see `pipeline.sides.TargetLedger.switch`.
+
+        Raises:
+            FencedError: Another run has taken over.
+        """
+        with speaking("write the ledger", self._url), self._sql().transaction():
+            self.confirm()
+            switch(self._sql(), self._process, source, found)
 
     def save_dictionary(self, versions: Iterable[TableVersion]) -> None:
         """Keep table versions, with the definitions they were read from, beside the rows they describe."""
@@ -487,26 +497,12 @@ class PostgresLedger:
             is_new=is_new,
         )
 
-    def _end_lost_session(self, connection: Connection) -> None:
-        """End the session that this object held the lock in, of whose loss the server may not have heard."""
-        if self._holder is not None:
-            # A process id may be taken anew; with its start it is the one.
-            connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE pid = %s AND backend_start = %s AND pid <> pg_backend_pid()",
-                self._holder,
-            )
-
     def _lock(self, connection: Connection, wait_s: float) -> None:
         deadline = time.monotonic() + wait_s
         while True:
-            row = connection.execute(
-                "SELECT pg_try_advisory_lock(hashtext('penstock'), hashtext(%s)), pid, backend_start"
-                " FROM pg_stat_activity WHERE pid = pg_backend_pid()",
-                [self._process],
-            ).fetchone()
-            if row and row[0]:
-                self._holder = row[1], row[2]
+            session = run_lock.take(connection, self._process)
+            if session is not None:
+                self._holder = session
                 return
             if time.monotonic() > deadline:
                 raise self._running_already(connection)
@@ -517,7 +513,7 @@ class PostgresLedger:
 
     def _running_already(self, connection: Connection) -> OperatorError:
         return OperatorError(
-            f"apply process {self._process!r} is running already{_lock_holder(connection, self._process)}",
+            f"apply process {self._process!r} is running already{run_lock.holder(connection, self._process)}",
             where=label(self._url),
             do="stop the other `penstock run` first, or end that session if it is none of Penstock's; or give this"
             " pipeline another name",
@@ -527,84 +523,3 @@ class PostgresLedger:
         if self._connection is None or self._connection.closed:
             self._connection = connect(self._url, f"penstock {self._process} ledger")
         return self._connection
-
-
-_PROCESS_LOCK = (
-    "l.locktype = 'advisory' AND l.objsubid = 2 AND l.granted"
-    " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-    " AND l.classid::bigint = hashtext('penstock')::bigint & 4294967295"
-    " AND l.objid::bigint = hashtext(%s)::bigint & 4294967295"
-)
-
-
-def _lock_holder(connection: Connection, process: str) -> str:
-    """Describe the session that has a process's lock, to end a message: any user who may connect can take it."""
-    row = connection.execute(
-        "SELECT l.pid, a.usename, a.application_name, a.state,"
-        " extract(epoch FROM clock_timestamp() - a.xact_start)::float8"
-        f" FROM pg_locks l LEFT JOIN pg_stat_activity a USING (pid) WHERE {_PROCESS_LOCK}",
-        [process],
-    ).fetchone()
-    if row is None:
-        return ""
-    pid, *of_session = row
-    return f": session {pid} ({describe_session(*of_session) or 'it cannot be seen'}) has its lock"
-
-
-def removal_steps(connection: Connection, url: str, process: str) -> list[Step]:
-    """The steps that remove a process from the ledger, and the ledger with the last one.
-
-    Raises:
-        OperatorError: The process is running, its error queue holds transactions, or a later version of Penstock
-            made the ledger.
-    """
-    if not ledger_version.exists(connection):
-        return []
-    newer = ledger_version.newer_fault(connection)
-    if newer is not None:
-        raise newer
-    row = connection.execute(
-        "SELECT (SELECT count(*) FROM penstock.error WHERE process = %(name)s),"
-        " (SELECT count(*) FROM penstock.process WHERE name <> %(name)s),"
-        " (SELECT count(*) FROM penstock.process WHERE name = %(name)s),"
-        " pg_try_advisory_xact_lock(hashtext('penstock'), hashtext(%(name)s))",
-        {"name": process},
-    ).fetchone()
-    assert row is not None
-    errors, others, known, is_free = row
-    if not is_free:
-        raise OperatorError(
-            f"process {process!r} is running{_lock_holder(connection, process)}",
-            where=label(url),
-            do="stop `penstock run` first, or end that session if it is none of Penstock's",
-        )
-    if errors:
-        raise OperatorError(
-            f"the error queue of {process!r} holds {count(errors, 'transaction')}",
-            where=label(url),
-            do="`penstock errors retry --all` or `penstock errors delete --all` first",
-        )
-    if others:
-        name = literal(process)
-        forgotten = (
-            f"DELETE FROM penstock.adoption WHERE process = {name}; DELETE FROM penstock.process WHERE name = {name}"
-        )
-        return [Step(f"process {process}", forgotten)] if known else []
-    tables = (
-        *(
-            "error_change",
-            "held",
-            "error",
-            "dictionary",
-            "emptied",
-            "adoption",
-            "chunk",
-            "instantiation",
-            "applied",
-            "lane",
-        ),
-        "process",
-    )
-    # Ledgers of earlier versions have fewer tables.
-    drops = [Step(f"table penstock.{table}", f"DROP TABLE IF EXISTS penstock.{table}") for table in tables]
-    return [*drops, Step("schema penstock", "DROP SCHEMA penstock")]

@@ -15,6 +15,7 @@ SCHEMA = "penstock"
 _ADDED = {
     2: "whose history is followed; what was truncated, adopted or repaired",
     3: "operations are checked",
+    4: "rows of snapshots that came among changes",
 }
 """What each version adds to the one before it; its SQL is sql/ledger/upgrade_<version>.sql."""
 
@@ -43,7 +44,8 @@ def read_version(connection: Connection) -> int | None:
         OperatorError: There is a ledger, but nothing says of which version.
     """
     row = connection.execute(
-        "SELECT to_regclass('penstock.process') IS NOT NULL,"
+        # to_regclass refuses a schema that the user has no right on.
+        "SELECT EXISTS (SELECT FROM pg_class WHERE relname = 'process' AND relnamespace = to_regnamespace('penstock')),"
         " coalesce(obj_description(to_regnamespace('penstock'), 'pg_namespace'), '')"
     ).fetchone()
     assert row is not None
@@ -58,7 +60,8 @@ def read_version(connection: Connection) -> int | None:
     raise OperatorError(
         "nothing says of which version the ledger is: the comment on schema 'penstock' is gone",
         where=label(connection.info.dsn),
-        do="give the schema the comment that it had, for example the one in a dump that holds comments",
+        do=f"give the schema the comment that it had: COMMENT ON SCHEMA {SCHEMA} IS {literal(stamp(VERSION))} for"
+        f" version {VERSION}; a dump that holds comments has it",
     )
 
 

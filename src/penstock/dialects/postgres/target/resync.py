@@ -1,4 +1,4 @@
-"""Forgetting what a process has copied and applied, so that its next run begins with a new first copy."""
+"""What a process has copied and applied, forgotten for a new first copy, or told in positions of another source."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from penstock.change import TableName
 from penstock.dialects.base import Emptying
 from penstock.dialects.postgres.connection import Connection, quote
+from penstock.handover import TakenOver
 
 _COPIED = "SELECT schema_name, table_name FROM penstock.instantiation WHERE process"
 
@@ -68,14 +69,57 @@ def empty(connection: Connection, tables: Sequence[TableName]) -> None:
 
 
 def forget(connection: Connection, process: str) -> None:
-    """Forget what a process has followed, copied and put aside, inside an open transaction; its counters stay."""
-    for table in ("error", "dictionary", "emptied", "adoption", "instantiation", "applied"):
+    """Forget what a process has followed, copied and put aside, inside an open transaction; its counters stay.
+
+    Tables that were adopted and not copied yet stay adopted: they are not emptied, so the copy finds their rows.
+    """
+    connection.execute(
+        "DELETE FROM penstock.adoption a WHERE process = %s AND EXISTS (SELECT FROM penstock.instantiation i"
+        " WHERE (i.process, i.schema_name, i.table_name) = (a.process, a.schema_name, a.table_name))",
+        [process],
+    )
+    for table in ("error", "dictionary", "emptied", "instantiation", "applied"):
         connection.execute(f"DELETE FROM penstock.{table} WHERE process = %s", [process])
     connection.execute("UPDATE penstock.lane SET cut_scn = NULL, cut_mark = NULL WHERE process = %s", [process])
     connection.execute(
         "UPDATE penstock.process SET consumer = gen_random_uuid(), set_id = NULL, set_place = NULL, anchor_scn = NULL,"
         " anchor_mark = NULL, low_watermark = 0, high_watermark = 0, consistent_at = NULL WHERE name = %s",
         [process],
+    )
+
+
+def switch(connection: Connection, process: str, source: str, taken: TakenOver) -> None:
+    """Have a process follow another source, inside an open transaction: all positions are of that one from now on.
+
+    What was copied stands for the copy that the other source tells of. The error queue is empty: its entries would name
+    positions and versions of the former one.
+    """
+    for table in ("dictionary", "emptied", "applied"):
+        connection.execute(f"DELETE FROM penstock.{table} WHERE process = %s", [process])
+    connection.execute("UPDATE penstock.lane SET cut_scn = NULL, cut_mark = NULL WHERE process = %s", [process])
+    found = taken.joined
+    connection.execute(
+        "UPDATE penstock.instantiation SET scn = %s, mark = NULL, snapshot = %s WHERE process = %s",
+        [found.position, taken.copy, process],
+    )
+    if taken.applied:
+        connection.execute(
+            "INSERT INTO penstock.applied (process, highest_scn, commit_scns) VALUES (%s, %s, %s)",
+            [process, taken.applied[-1], list(taken.applied)],
+        )
+    connection.execute(
+        "UPDATE penstock.process SET source = %(source)s, set_id = %(set_id)s, set_place = %(place)s,"
+        " anchor_scn = %(anchor)s, anchor_mark = %(mark)s, low_watermark = %(position)s, high_watermark = %(position)s"
+        " WHERE name = %(process)s",
+        {
+            "source": source,
+            "set_id": found.origin.set_id,
+            "place": found.origin.place,
+            "anchor": found.anchor.scn,
+            "mark": found.anchor.mark,
+            "position": found.position,
+            "process": process,
+        },
     )
 
 

@@ -17,6 +17,7 @@ from penstock.apply.conflicts import OTHER, ApplyError, ContentionError
 from penstock.apply.net import NetChange
 from penstock.apply.target import RowMatch, TargetTable
 from penstock.change import Image, TableName
+from penstock.dialects.postgres.casts import cast_sql, equal_sql, refers_sql, same_text_sql, text_sql
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.connection import RAW_FORM, WITHOUT_VIEWS, Connection, connect, label, quote
 from penstock.dialects.postgres.errors import (
@@ -30,9 +31,9 @@ from penstock.dialects.postgres.errors import (
 from penstock.dialects.postgres.rows import PostgresRowsAside
 from penstock.dialects.postgres.source.as_of import digest_of_row
 from penstock.dialects.postgres.target.ledger_entries import CLOSE_CHUNK, OPEN_CHUNK
-from penstock.dialects.postgres.target.set_path import SetPath
+from penstock.dialects.postgres.target.set_path import MOST_STAGED_COLUMNS, SetPath
 from penstock.errors import OperatorError, PenstockError
-from penstock.schema import Column, Exclusion, ForeignKey, TableSchema, Unique, equal_sql
+from penstock.schema import Column, Exclusion, ForeignKey, TableSchema, Unique
 from penstock.snapshot.chunk import Chunk
 
 _APPLY_SETTINGS = (
@@ -58,6 +59,8 @@ _PARAMETER = "\0"
 
 class PostgresSession:
     """Implements `apply.target.TargetSession`."""
+
+    most_net_columns = MOST_STAGED_COLUMNS
 
     def __init__(self, url: str, application_name: str) -> None:
         """Connect, and switch ordinary triggers off for this session.
@@ -271,8 +274,8 @@ class PostgresSession:
         columns = self._columns(side)
         # The two may be of different types: a date refers to a timestamp.
         given = [_mark(columns[name]) for name in names]
-        on_parent = foreign_key.equals_sql(parents, given)
-        on_child = foreign_key.equals_sql(children, given) if is_child else foreign_key.equals_sql(given, children)
+        on_parent = refers_sql(foreign_key, parents, given)
+        on_child = refers_sql(foreign_key, children, given) if is_child else refers_sql(foreign_key, given, children)
         found = self._run(
             f"SELECT FROM {quote(foreign_key.parent.schema, foreign_key.parent.name)} WHERE {on_parent} FOR KEY SHARE",
             values,
@@ -319,7 +322,7 @@ class PostgresSession:
         """Whether a cast to the column's type cuts off more than blanks, which an assignment refuses."""
         given = _mark(column)
         whole, cut = (
-            f'pg_catalog.rtrim({column.text_sql(sql)}) COLLATE "C"' for sql in (given, f"({given})::{column.type}")
+            f'pg_catalog.rtrim({text_sql(column, sql)}) COLLATE "C"' for sql in (given, f"({given})::{column.type}")
         )
         test = f"{whole} IS DISTINCT FROM {cut}"
         row = self._run(f"SELECT {test}", [value] * test.count(_PARAMETER)).fetchone()
@@ -360,7 +363,7 @@ class PostgresSession:
     ) -> list[Image]:
         condition, wanted = _condition(table, match, equals)
         names = table.schema.column_names
-        texts = ", ".join(column.text_sql(f"t.{quote(column.name)}") for column in table.schema.columns)
+        texts = ", ".join(text_sql(column, f"t.{quote(column.name)}") for column in table.schema.columns)
         rows = self._run(
             f"SELECT {texts} FROM {_only(table)} t WHERE {condition} LIMIT 2{' FOR UPDATE' if lock else ''}", wanted
         )
@@ -423,7 +426,7 @@ def _condition(
             add(equal_sql(field, equals.get(name, "="), _mark(column)), value)
         elif column.is_exact:
             # A cast that an enum's owner made may leave it open which `=` is meant; compare the text too.
-            add(column.same_text_sql(field, _mark(column)), value)
+            add(same_text_sql(column, field, _mark(column)), value)
     for name, value in match.old.items():
         column, field = table.schema.by_name[name], f"t.{quote(name)}"
         if value is None:
@@ -431,12 +434,12 @@ def _condition(
         elif column.is_exact and column.is_builtin:
             add(f"{field} IS NOT DISTINCT FROM {_mark(column)}", value)
         else:
-            add(column.same_text_sql(field, _mark(column)), value)
+            add(same_text_sql(column, field, _mark(column)), value)
     return " AND ".join(tests) or "true", values
 
 
 def _mark(column: Column) -> str:
-    return column.cast_sql(_PARAMETER)
+    return cast_sql(column, _PARAMETER)
 
 
 def _quoted(table: TargetTable) -> str:

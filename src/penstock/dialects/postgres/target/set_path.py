@@ -16,8 +16,20 @@ import pyarrow.csv as pacsv
 from penstock.apply.conflicts import SpeculationError
 from penstock.apply.net import NetChange
 from penstock.apply.target import TargetTable
+from penstock.dialects.postgres.casts import (
+    equal_sql,
+    is_copied_as_text,
+    refers_sql,
+    same_text_sql,
+    staging_type,
+    text_sql,
+    value_sql,
+)
 from penstock.dialects.postgres.connection import Connection, quote
-from penstock.schema import ForeignKey, Unique, equal_sql
+from penstock.schema import ForeignKey, Unique
+
+MOST_STAGED_COLUMNS = 800
+"""A staging table holds each column twice, and a table has at most 1,600."""
 
 _CSV = pacsv.WriteOptions(include_header=False)
 
@@ -34,11 +46,11 @@ class Staged:
 
     def old_value(self, column: str) -> str:
         """SQL for the old value of a column, in rows `s` of the staging table."""
-        return self.table.schema.by_name[column].value_sql(f"s.{quote('o_' + column)}")
+        return value_sql(self.table.schema.by_name[column], f"s.{quote('o_' + column)}")
 
     def new_value(self, column: str) -> str:
         """SQL for the new value of a column, in rows `s` of the staging table."""
-        return self.table.schema.by_name[column].value_sql(f"s.{quote('n_' + column)}")
+        return value_sql(self.table.schema.by_name[column], f"s.{quote('n_' + column)}")
 
 
 class _CopyFile:
@@ -81,7 +93,7 @@ class SetPath:
         self._filled.clear()
 
     def apply(self, nets: Sequence[NetChange], *, with_references: bool) -> None:
-        """Write the net changes: all deletes, then all updates, then all inserts; then check.
+        """Write the net changes: all deletes, then all updates, then what is put in place, then inserts; then check.
 
         Raises:
             SpeculationError: Rows or references were not as expected.
@@ -96,6 +108,8 @@ class SetPath:
             statements.delete()
         for statements in staged:
             statements.update()
+        for statements in staged:
+            statements.put()
         for statements in staged:
             statements.insert()
         for statements in staged:
@@ -152,7 +166,7 @@ class SetPath:
         for name, operator in unique.equals.items():
             column, field, value = s.table.schema.by_name[name], f"t.{quote(name)}", s.new_value(name)
             yield equal_sql(field, operator, value)
-            yield column.same_text_sql(field, value)
+            yield same_text_sql(column, field, value)
 
     def _insert_with_kept(self, s: Staged, kept: str, key: Sequence[str], own: Sequence[str]) -> None:
         """Insert staged rows with what the deleted ones of the same key had in columns of the target's own."""
@@ -162,7 +176,7 @@ class SetPath:
         same = _all(
             equal_sql(s.new_value(c.name), equals[c.name], f"o.k{i}")
             if c.name in equals
-            else f'{c.text_sql(s.new_value(c.name))} COLLATE "C" = {c.text_sql(f"o.k{i}")} COLLATE "C"'
+            else f'{text_sql(c, s.new_value(c.name))} COLLATE "C" = {text_sql(c, f"o.k{i}")} COLLATE "C"'
             for i, c in enumerate(columns)
         )
         names, values = ", ".join(map(quote, s.new)), ", ".join(s.new_value(name) for name in s.new)
@@ -193,7 +207,7 @@ class SetPath:
 
     def stage(self, table: TargetTable, kind: str, old: pa.Table, new: pa.Table) -> Staged:
         """Copy rows into the staging table of a target table and kind of change."""
-        key = (kind, table.name, tuple((column.name, column.staging_type) for column in table.schema.columns))
+        key = (kind, table.name, tuple((column.name, staging_type(column)) for column in table.schema.columns))
         if key not in self._tables:
             self._made += 1
             self._tables[key] = f"pg_temp.penstock_{kind}_{self._made}"
@@ -215,6 +229,16 @@ class SetPath:
             if filled.num_rows:
                 pacsv.write_csv(filled, pa.PythonFile(_CopyFile(copy), "w"), _CSV)
 
+    def execute(self, statement: str) -> None:
+        """Run a statement that may concern any number of rows."""
+        self._connection.execute(statement)
+
+    def count(self, rows: str) -> int:
+        """Count what is found FROM this."""
+        row = self._connection.execute(f"SELECT count(*) FROM {rows}").fetchone()
+        assert row is not None
+        return int(row[0])
+
     def expect(self, statement: str, count: int) -> None:
         """Run a statement that must concern exactly `count` rows."""
         found = self._connection.execute(statement).rowcount
@@ -228,7 +252,7 @@ class SetPath:
 
     def _create(self, quoted: str, table: TargetTable) -> None:
         columns = ", ".join(
-            f"{quote(side + column.name)} {column.staging_type}"
+            f"{quote(side + column.name)} {staging_type(column)}"
             for side in ("o_", "n_")
             for column in table.schema.columns
         )
@@ -244,47 +268,72 @@ class _NetStatements:
         self._table = net.table
         self._by_name = net.table.schema.by_name
         self._target = _only(net.table)
-        self._deleted: Staged | None = None
-        self._updated: Staged | None = None
-        self._inserted: Staged | None = None
+        self._deleted: list[Staged] = []
+        self._updated: list[Staged] = []
+        self._inserted: list[Staged] = []
+        self._put: list[Staged] = []
         self._probed: list[Staged] = []
 
     def delete(self) -> None:
-        if len(self._net.deletes):
-            rows = self._net.deletes
-            self._deleted = s = self._path.stage(self._table, "d", rows, NO_COLUMNS)
-            statement = f"DELETE FROM {self._target} t USING {s.name} s WHERE {self._matches(s)}"
-            self._path.expect(statement, s.count)
+        for n, rows in enumerate(self._net.deletes):
+            s = self._path.stage(self._table, f"d{n}", rows, NO_COLUMNS)
+            self._path.expect(f"DELETE FROM {self._target} t USING {s.name} s WHERE {self._matches(s)}", s.count)
+            self._deleted.append(s)
 
     def update(self) -> None:
-        if not len(self._net.updates_old):
-            return
-        old = self._net.updates_old
-        new = self._net.updates_new.select(self._writable(self._net.updates_new))
-        self._updated = s = self._path.stage(self._table, "u", old, new)
-        if s.new:
-            settings = ", ".join(f"{quote(name)} = {s.new_value(name)}" for name in s.new)
-            statement = f"UPDATE {self._target} t SET {settings} FROM {s.name} s WHERE {self._matches(s)}"
-        else:
-            statement = f"SELECT FROM {self._target} t, {s.name} s WHERE {self._matches(s)}"
-        self._path.expect(statement, s.count)
+        for n, rows in enumerate(self._net.updates):
+            s = self._path.stage(self._table, f"u{n}", rows.old, rows.new.select(self._writable(rows.new)))
+            if s.new:
+                settings = ", ".join(f"{quote(name)} = {s.new_value(name)}" for name in s.new)
+                statement = f"UPDATE {self._target} t SET {settings} FROM {s.name} s WHERE {self._matches(s)}"
+            else:
+                statement = f"SELECT FROM {self._target} t, {s.name} s WHERE {self._matches(s)}"
+            self._path.expect(statement, s.count)
+            self._updated.append(s)
 
     def insert(self) -> None:
-        rows = self._net.inserts.select(self._writable(self._net.inserts))
-        if not len(rows):
-            return
-        if self._can_copy(rows):
-            self._path.copy(_quoted(self._table), rows.column_names, rows)
-            return
-        self._inserted = self._path.stage(self._table, "i", NO_COLUMNS, rows)
-        self._path.insert_staged(self._inserted)
+        for n, whole in enumerate(self._net.inserts):
+            rows = whole.select(self._writable(whole))
+            if self._can_copy(rows):
+                self._path.copy(_quoted(self._table), rows.column_names, rows)
+                continue
+            s = self._path.stage(self._table, f"i{n}", NO_COLUMNS, rows)
+            self._path.insert_staged(s)
+            self._inserted.append(s)
+
+    def put(self) -> None:
+        """Rows that may be there already: what differs of them is set, and those that are missing are inserted."""
+        for n, whole in enumerate(self._net.puts):
+            s = self._path.stage(self._table, f"s{n}", NO_COLUMNS, whole.select(self._writable(whole)))
+            key = self._table.key
+            own = _all(
+                _same(f"t.{quote(n)}", key.equals[n], s.new_value(n), may_be_null=self._by_name[n].is_nullable)
+                for n in key.columns
+            )
+            # A key that is equal may still be written in another way, as 1.0 and 1.00.
+            others = [n for n in s.new if n not in key.columns or not self._by_name[n].is_exact]
+            there = self._path.count(f"{self._target} t, {s.name} s WHERE {own}")
+            if there and others:
+                settings = ", ".join(f"{quote(n)} = {s.new_value(n)}" for n in others)
+                same = _all(same_text_sql(self._by_name[n], f"t.{quote(n)}", s.new_value(n)) for n in others)
+                self._path.execute(
+                    f"UPDATE {self._target} t SET {settings} FROM {s.name} s WHERE {own} AND NOT ({same})"
+                )
+            if there < s.count:
+                names, values = ", ".join(map(quote, s.new)), ", ".join(s.new_value(n) for n in s.new)
+                self._path.expect(
+                    f"INSERT INTO {_quoted(self._table)} ({names}) OVERRIDING SYSTEM VALUE SELECT {values}"
+                    f" FROM {s.name} s WHERE NOT EXISTS (SELECT FROM {self._target} t WHERE {own})",
+                    s.count - there,
+                )
+            self._put.append(s)
 
     def check_uniques(self) -> None:
         """Deferrable unique keys: no two rows may hold a value that was just written."""
         for unique in self._table.schema.all_uniques:
             if not unique.is_deferrable:
                 continue
-            for s in self._written(unique.columns):
+            for s in (*self._written(unique.columns), *self._put):
                 values = self._values(s, unique.columns)
                 is_given = (
                     "true" if unique.nulls_are_equal else _all(f"v.{quote(n)} IS NOT NULL" for n in unique.columns)
@@ -363,7 +412,7 @@ class _NetStatements:
     def _expect_parents(self, s: Staged, foreign_key: ForeignKey) -> None:
         values = self._values(s, foreign_key.columns)
         given = [f"v.{quote(name)} IS NOT NULL" for name in foreign_key.columns]
-        same = foreign_key.equals_sql(_fields("p", foreign_key.parent_columns), _fields("v", foreign_key.columns))
+        same = refers_sql(foreign_key, _fields("p", foreign_key.parent_columns), _fields("v", foreign_key.columns))
         if foreign_key.is_match_full and len(given) > 1:
             self._path.expect_none(f"SELECT FROM {values} v WHERE ({' OR '.join(given)}) AND NOT ({_all(given)})")
         parent = quote(foreign_key.parent.schema, foreign_key.parent.name)
@@ -374,8 +423,8 @@ class _NetStatements:
 
     def _expect_no_children(self, s: Staged, foreign_key: ForeignKey) -> None:
         removed = [s.old_value(name) for name in foreign_key.parent_columns]
-        kept = foreign_key.equals_sql(_fields("t", foreign_key.parent_columns), removed)
-        refers = foreign_key.equals_sql(removed, _fields("c", foreign_key.columns))
+        kept = refers_sql(foreign_key, _fields("t", foreign_key.parent_columns), removed)
+        refers = refers_sql(foreign_key, removed, _fields("c", foreign_key.columns))
         child = quote(foreign_key.child.schema, foreign_key.child.name)
         self._path.expect_none(
             f"SELECT FROM {s.name} s WHERE NOT EXISTS (SELECT FROM {self._target} t WHERE {kept})"
@@ -387,20 +436,31 @@ class _NetStatements:
 
     def _written(self, columns: tuple[str, ...]) -> Iterator[Staged]:
         """Staged rows that give any of these columns a new value."""
-        if self._inserted is not None:
-            yield self._inserted
-        if self._updated is not None and set(columns) & set(self._updated.new):
-            yield self._updated
+        yield from self._inserted
+        for s in self._updated:
+            if set(columns) & set(s.new):
+                yield s
 
     def _removed(self, columns: tuple[str, ...]) -> Iterator[Staged]:
-        """Staged rows that take the old value of any of these columns away."""
-        if self._deleted is not None:
-            yield self._deleted
-        if self._updated is not None and set(columns) & set(self._updated.new):
-            yield self._updated
+        """Staged rows that take the old value of any of these columns away.
+
+        Raises:
+            SpeculationError: Only the rows at the target know it.
+        """
+        updated = (s for s in self._updated if set(columns) & set(s.new))
+        for s in (*self._deleted, *updated):
+            if not set(columns) <= set(s.old):
+                raise SpeculationError("what others refer to is not known")
+            yield s
 
     def _values(self, s: Staged, columns: tuple[str, ...]) -> str:
-        """A subquery of the distinct values that the staged rows have in these columns now."""
+        """A subquery of the distinct values that the staged rows have in these columns now.
+
+        Raises:
+            SpeculationError: Only the rows at the target know them.
+        """
+        if not set(columns) <= {*s.new, *s.old}:
+            raise SpeculationError("what a key looks at is not known")
         values = (s.new_value(name) if name in s.new else s.old_value(name) for name in columns)
         named = ", ".join(f"{value} AS {quote(name)}" for value, name in zip(values, columns, strict=True))
         return f"(SELECT DISTINCT {named} FROM {s.name} s)"
@@ -416,7 +476,7 @@ class _NetStatements:
                 tests.append(f"{field} {'IS NOT DISTINCT FROM' if column.is_nullable else '='} {value}")
             # A cast that an enum's owner made may leave it open which `=` is meant; compare the text too.
             if not (column.is_exact and (column.is_builtin or is_key)):
-                tests.append(column.same_text_sql(field, value))
+                tests.append(same_text_sql(column, field, value))
         return _all(tests)
 
     def _writable(self, rows: pa.Table) -> list[str]:
@@ -443,13 +503,13 @@ def _has_key(table: TargetTable, s: Staged) -> str:
         if name in table.key.equals or column.is_builtin:
             tests.append(equal_sql(field, table.key.equals.get(name, "="), value))
         if not (column.is_exact and column.is_builtin):
-            tests.append(column.same_text_sql(field, value))
+            tests.append(same_text_sql(column, field, value))
     return _all(tests)
 
 
 def is_plain(table: TargetTable, rows: pa.Table) -> bool:
     """Whether canonical text of these columns is what the table's own columns read."""
-    return all(table.schema.by_name[name].from_text == "{}" for name in rows.column_names)
+    return all(is_copied_as_text(table.schema.by_name[name]) for name in rows.column_names)
 
 
 def _same(left: str, equals: str, right: str, *, may_be_null: bool) -> str:

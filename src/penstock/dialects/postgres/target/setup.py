@@ -54,7 +54,7 @@ def plan_target(
         replaced: Tables that were made anew at the source, whose copy is of the table before.
         adopt: Have rows that were not copied compared by the first copy, and kept, instead of refusing them.
     """
-    plan = DatabasePlan(label(url), faults=faults_of(connection, url, "penstock"))
+    plan = DatabasePlan(label(url), faults=_faults(connection, url))
     plan.preamble = ownership.preamble("penstock")
     if plan.faults:
         return plan
@@ -91,7 +91,10 @@ def plan_target(
         in_the_way = _rows_in_the_way(connection, url, name)
         if name in others:
             what = f"table {name} holds rows that process {others[name]!r} copied"
-            do = "leave it out of capture.tables in one of the two pipeline files"
+            do = (
+                "leave it out of capture.tables in one of the two pipeline files; or, if it is this pipeline that was"
+                " renamed, give it the former name"
+            )
             plan.faults.append(OperatorError(what, where=label(url), do=do))
         elif adopt and in_the_way and _has_rows(connection, name):
             plan.steps.append(ledger_entries.adoption(process, name))
@@ -112,6 +115,15 @@ def plan_target(
         plan.role = current_user(connection)
         plan.grants = list(missing_target_grants(connection, existing, missing, parents & there))
     return plan
+
+
+def _faults(connection: Connection, url: str) -> list[PenstockError]:
+    try:
+        ledger_version.read_version(connection)
+    except OperatorError as exc:
+        # A ledger whose schema has lost its comment looks like a schema of somebody else's, which may be renamed.
+        return [exc, *ownership.schema_faults(connection, "penstock")]
+    return faults_of(connection, url, "penstock")
 
 
 def _suspects(connection: Connection, names: Sequence[TableName]) -> list[TableName]:

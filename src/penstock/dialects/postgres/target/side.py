@@ -16,7 +16,8 @@ from penstock.dialects.postgres.target import ledger_version, setup
 from penstock.dialects.postgres.target.access import PostgresTarget
 from penstock.dialects.postgres.target.compared import PostgresComparedTarget
 from penstock.dialects.postgres.target.error_queue import PostgresErrorQueue
-from penstock.dialects.postgres.target.ledger import PostgresLedger, removal_steps
+from penstock.dialects.postgres.target.ledger import PostgresLedger
+from penstock.dialects.postgres.target.removal import removal_steps
 from penstock.dialects.postgres.target.session import PostgresSession
 from penstock.dialects.postgres.waits import LockWatch
 from penstock.errors import OperatorError

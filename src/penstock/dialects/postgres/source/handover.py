@@ -1,0 +1,41 @@
+"""Which transactions lie at or before a position of the change log, for another reader of the same database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.dialects.postgres.connection import Connection
+from penstock.dialects.postgres.source.snapshots import Cut
+
+_ROUND = 1 << 32
+"""The write-ahead log names transactions by the last 32 bits of their ids."""
+
+_FAR = 1 << 24
+"""No transaction that begins this much later is committed before one that is over at once."""
+
+
+@dataclass(frozen=True)
+class PostgresHandover:
+    """Implements `handover.Handover`."""
+
+    cut: Cut
+    first: str
+    last: str
+
+    def is_applied(self, txn: str) -> bool:
+        """Whether it is in the cut; ids of an earlier round, which look like later ones, are."""
+        near = self.cut.snapshot.xmax
+        ahead = (int(txn) - near) % _ROUND
+        xid = near + (ahead - _ROUND if ahead >= _ROUND // 2 else ahead)
+        return self.cut.has(xid) or xid >= near + _FAR
+
+
+def mark(connection: Connection) -> str:
+    """Commit a transaction that changes no row, and that logical decoding tells of; returns its name."""
+    with connection.transaction():
+        row = connection.execute(
+            "SELECT (pg_current_xact_id()::text::bigint % 4294967296)::text,"
+            " pg_logical_emit_message(true, 'penstock', 'switch')"
+        ).fetchone()
+    assert row is not None
+    return str(row[0])

@@ -1,0 +1,5 @@
+-- Version 4: the error queue takes rows of snapshots that came among changes.
+
+ALTER TABLE penstock.error_change DROP CONSTRAINT IF EXISTS error_change_op_check;
+ALTER TABLE penstock.error_change ADD CONSTRAINT error_change_op_check
+  CHECK (op IN ('insert', 'update', 'delete', 'truncate', 'gap', 'snapshot'));

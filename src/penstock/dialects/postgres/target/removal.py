@@ -1,0 +1,67 @@
+"""What teardown does in the ledger: which steps remove a process from it, and when it refuses."""
+
+from __future__ import annotations
+
+from penstock.dialects.base import Step
+from penstock.dialects.postgres.connection import Connection, label, literal
+from penstock.dialects.postgres.target import ledger_version, run_lock
+from penstock.errors import OperatorError
+from penstock.text import count
+
+
+def removal_steps(connection: Connection, url: str, process: str) -> list[Step]:
+    """The steps that remove a process from the ledger, and the ledger with the last one.
+
+    Raises:
+        OperatorError: The process is running, its error queue holds transactions, or a later version of Penstock
+            made the ledger.
+    """
+    if not ledger_version.exists(connection):
+        return []
+    newer = ledger_version.newer_fault(connection)
+    if newer is not None:
+        raise newer
+    if not run_lock.is_free(connection, process):
+        raise OperatorError(
+            f"process {process!r} is running{run_lock.holder(connection, process)}",
+            where=label(url),
+            do="stop `penstock run` first, or end that session if it is none of Penstock's",
+        )
+    row = connection.execute(
+        "SELECT (SELECT count(*) FROM penstock.error WHERE process = %(name)s),"
+        " (SELECT count(*) FROM penstock.process WHERE name <> %(name)s),"
+        " (SELECT count(*) FROM penstock.process WHERE name = %(name)s)",
+        {"name": process},
+    ).fetchone()
+    assert row is not None
+    errors, others, known = row
+    if errors:
+        raise OperatorError(
+            f"the error queue of {process!r} holds {count(errors, 'transaction')}",
+            where=label(url),
+            do="`penstock errors retry --all` or `penstock errors delete --all` first",
+        )
+    if others:
+        name = literal(process)
+        forgotten = (
+            f"DELETE FROM penstock.adoption WHERE process = {name}; DELETE FROM penstock.process WHERE name = {name}"
+        )
+        return [Step(f"process {process}", forgotten)] if known else []
+    tables = (
+        *(
+            "error_change",
+            "held",
+            "error",
+            "dictionary",
+            "emptied",
+            "adoption",
+            "chunk",
+            "instantiation",
+            "applied",
+            "lane",
+        ),
+        "process",
+    )
+    # Ledgers of earlier versions have fewer tables.
+    drops = [Step(f"table penstock.{table}", f"DROP TABLE IF EXISTS penstock.{table}") for table in tables]
+    return [*drops, Step("schema penstock", "DROP SCHEMA penstock")]

@@ -1,0 +1,191 @@
+"""The two tasks of publishing events: the changes of a slice, and chunks of a first copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import ClassVar
+
+import pyarrow as pa
+
+from penstock.change import TableName
+from penstock.errors import FencedError, RetryableError
+from penstock.formats.debezium.source_block import STREAMING, Place
+from penstock.outputs.events.events import Events
+from penstock.outputs.events.publisher import EventLog, Publisher, open_for_run
+from penstock.outputs.events.standing import OpenCopy, Standing
+from penstock.outputs.reading import in_commit_order, read_rows
+from penstock.position import Limit
+from penstock.schema import TableSchema
+from penstock.snapshot.chunk import CopySource
+from penstock.snapshot.task import ChunkReader, ReaderAccess
+from penstock.stream import Reader, Slice
+
+_AT_ONCE_CHANGES = 20_000
+_AT_ONCE_BYTES = 16 * 1024 * 1024
+"""What is published at once ends with the source transaction that reaches one of these."""
+
+_EVERYTHING = Limit(1 << 62, 1 << 62, 1 << 62, 1 << 62, 1 << 62)
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a task has done.
+
+    Attributes:
+        standing: Where the pipeline stands now.
+        token: Of the publisher that is the only one now.
+    """
+
+    standing: Standing
+    token: str
+
+
+@dataclass(frozen=True)
+class EventTask:
+    """Publishes for one run; travels to tasks. A worker keeps its publisher as long as no other one was opened."""
+
+    log: EventLog
+    epoch: int
+    events: Events
+
+    _kept: ClassVar[dict[str, Publisher]] = {}
+
+    def publish(self, part: Slice, reader: Reader, token: str) -> Published:
+        """Publish the transactions of a slice that were not published yet, some of them at once.
+
+        Args:
+            token: Of the publisher that is known to be the only one; another one is opened where it is not here.
+
+        Raises:
+            FencedError: Another run has begun.
+            RetryableError: Another task or run has taken over, or the place or the source is out of reach.
+            OperatorError: A change cannot be told as an event.
+        """
+        publisher = self._publisher(token, is_large=part.is_large)
+        rest = _behind(part, publisher.standing)
+        if rest is not None and len(rest) == 0:
+            with publisher.transaction() as transaction:
+                standing = publisher.standing.behind(rest, 0, 0)
+                transaction.stand(standing, standing.position_entry)
+        elif rest is not None:
+            is_large = part.is_large
+            windows = [rest] if is_large else rest.windows(repeat(_AT_ONCE_CHANGES), _AT_ONCE_BYTES)
+            for window in windows:
+                batches = reader.read(window)
+                with publisher.transaction() as transaction:
+                    transaction.send(self.events.of_changes(batches if is_large else in_commit_order(batches)))
+                    standing = publisher.standing.behind(window, len(window), window.total_changes)
+                    transaction.stand(standing, standing.position_entry)
+        return self._done(publisher, keep=not part.is_large)
+
+    def copy(self, work: Sequence[CopyWork], access: ReaderAccess, token: str) -> Published:
+        """Publish the rows of chunks that were not published yet, a Kafka transaction for each piece of work.
+
+        All pieces are of one copy, and as of one moment. Raises as `publish` does.
+        """
+        publisher = self._publisher(token)
+        with closing(access.chunk_reader(work[0].source)) as reader:
+            for piece in work:
+                self._copy(piece, publisher, reader)
+        return self._done(publisher, keep=True)
+
+    def _copy(self, piece: CopyWork, publisher: Publisher, reader: ChunkReader) -> None:
+        copy = publisher.standing.copies.get(piece.copy)
+        if copy is None:
+            raise FencedError("another run has finished the copy", where=self.log.where)
+        todo = {number: chunk for number, chunk in copy.todo.items() if number in piece.numbers}
+        if not todo:
+            return
+        marks = _Marks(copy, is_last=copy.todo.keys() == todo.keys())
+        place = Place("", copy.cut.scn, copy.taken_at_us, copy.cut.scn, 0, STREAMING, {})
+        rows = 0
+        with publisher.transaction() as transaction:
+            for number, chunk in todo.items():
+                table = piece.tables[chunk.table]
+                marks.is_last_chunk = number == next(reversed(todo))
+                batches = marks.watch(read_rows(reader, table, chunk))
+                rows += transaction.send(self.events.of_rows(table, batches, place, marks.next))
+            done = copy.without_chunks(todo, rows)
+            transaction.stand(publisher.standing.with_copy(done), *done.progress(todo))
+
+    def _publisher(self, token: str, *, is_large: bool = False) -> Publisher:
+        """The publisher with a token if this process has it; otherwise a new one."""
+        kept = self._kept.pop(self.log.where, None)
+        if kept is not None and kept.token == token and not is_large:
+            return kept
+        if kept is not None:
+            kept.close()
+        return open_for_run(self.log, self.epoch, is_large=is_large)
+
+    def _done(self, publisher: Publisher, *, keep: bool) -> Published:
+        # Kept only now: one that has failed is of no use.
+        if keep:
+            self._kept[self.log.where] = publisher
+        else:
+            publisher.close()
+        return Published(publisher.standing, publisher.token)
+
+
+@dataclass(frozen=True)
+class CopyWork:
+    """Some chunks of a copy.
+
+    Attributes:
+        copy: Its id.
+        numbers: Of the chunks.
+        tables: The tables as they are at the source.
+    """
+
+    copy: str
+    numbers: Sequence[int]
+    source: CopySource
+    tables: Mapping[TableName, TableSchema] = field(default_factory=dict)
+
+
+class _Marks:
+    """Says how each row of a copy is marked: the first and the last of all, and those in between."""
+
+    def __init__(self, copy: OpenCopy, *, is_last: bool) -> None:
+        self._copy = copy
+        self._has_begun = copy.rows > 0
+        self._is_last = is_last
+        self._left = 0
+        self.is_last_chunk = False
+
+    def watch(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pass on the batches of a chunk, and know where they end."""
+        held: pa.RecordBatch | None = None
+        for batch in batches:
+            if batch.num_rows == 0:
+                continue
+            if held is not None:
+                self._left = -1
+                yield held
+            held = batch
+        if held is not None:
+            self._left = held.num_rows
+            yield held
+
+    def next(self) -> str:
+        """The mark of the next row."""
+        self._left -= 1
+        if not self._copy.is_first:
+            return "incremental"
+        is_end = self._is_last and self.is_last_chunk and self._left == 0
+        mark = "last" if is_end else "true" if self._has_begun else "first"
+        self._has_begun = True
+        return mark
+
+
+def _behind(part: Slice, standing: Standing) -> Slice | None:
+    """What of a slice was not published yet; None where all of it was."""
+    if standing.position >= part.end:
+        return None
+    if standing.position < part.after:
+        raise RetryableError("the pipeline stands before what is to be published next", where="position topic")
+    if standing.position == part.after:
+        return part
+    return part if part.is_large else part.take(standing.position, _EVERYTHING, None)

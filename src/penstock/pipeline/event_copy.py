@@ -1,0 +1,130 @@
+"""The first copy of tables as events: rows as of one moment, chunk by chunk, each once whatever ends the run."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+
+from pyspark.sql import SparkSession
+
+from penstock.change import TableName
+from penstock.errors import OperatorError
+from penstock.formats.debezium.writer import EventSettings
+from penstock.outputs.events.events import Events
+from penstock.outputs.events.publisher import EventLog
+from penstock.outputs.events.standing import OpenCopy
+from penstock.outputs.events.task import CopyWork, EventTask
+from penstock.pipeline.event_ledger import EventLedger
+from penstock.pipeline.place import Copying
+from penstock.snapshot.chunk import Chunk, CopySource, bundles
+from penstock.snapshot.instantiate import CopyListener
+from penstock.spark.event_jobs import copy_chunks
+
+_AT_ONCE = 8
+"""So many pieces of a copy go into one job; between jobs a run can be stopped."""
+
+
+class EventCopy:
+    """Publishes the rows of tables. What was published cannot be taken back, so a copy that was cut short goes on."""
+
+    def __init__(
+        self, spark: SparkSession, ledger: EventLedger, log: EventLog, settings: EventSettings, copying: Copying
+    ) -> None:
+        """Publish as `settings` say."""
+        self._spark = spark
+        self._ledger = ledger
+        self._log = log
+        self._settings = settings
+        self._copying = copying
+
+    def run(self, stop: threading.Event, listener: CopyListener, *, begin_anew: str) -> None:
+        """Finish the copies that are open, then copy what is not copied yet; returns early when told to stop.
+
+        Args:
+            begin_anew: What a person does to begin anew.
+
+        Raises:
+            OperatorError: Some of a table's rows were published, and the others are not known any more as of then.
+        """
+        copying = self._copying
+        fresh = set(copying.tables)
+        for opened in list(self._ledger.standing.copies.values()):
+            copy = self._resumed(opened, begin_anew)
+            if copy is None:
+                continue
+            fresh -= copy.ids.keys()
+            if not self._copy(copy, CopySource(copy.snapshot, None), stop, listener):
+                return
+        if not fresh:
+            return
+        with copying.origin.hold_snapshot() as held:
+            # DDL from now on is captured, and its changes lie behind the snapshot.
+            copying.confirm()
+            chunks = _largest_last(copying.origin.cut_into_chunks(sorted(fresh)))
+            standing = self._ledger.standing
+            copy = OpenCopy(
+                id=secrets.token_hex(8),
+                cut=held.anchor,
+                snapshot=held.text,
+                taken_at_us=time.time_ns() // 1_000,
+                ids={name: copying.ids[name] for name in sorted(fresh)},
+                is_first=not standing.tables and not standing.copies,
+                chunks=len(chunks),
+                todo=dict(enumerate(chunks)),
+            )
+            self._ledger.write(standing.with_copy(copy), *copy.begun())
+            self._copy(copy, CopySource(held.text, held.exported), stop, listener)
+
+    def _resumed(self, copy: OpenCopy, begin_anew: str) -> OpenCopy | None:
+        """A copy that was cut short as far as it goes on: without tables that are gone, or are to be begun anew."""
+        left_out = set()
+        for name, id_ in copy.ids.items():
+            chunks = [chunk for chunk in copy.todo.values() if chunk.table == name]
+            is_there = self._copying.ids.get(name) == id_
+            if is_there and (not chunks or self._copying.origin.can_resume(name, copy.snapshot)):
+                continue
+            if is_there and chunks[0].number > 0:
+                raise OperatorError(
+                    f"the first copy of table {name} was cut short and cannot be finished: the table was altered or"
+                    " emptied since, and some of its rows were published",
+                    where=self._log.label,
+                    do=begin_anew,
+                )
+            left_out.add(name)
+        if not left_out:
+            return copy
+        copy, entries = copy.left_out(left_out)
+        self._ledger.write(self._ledger.standing.with_copy(copy), *entries)
+        return copy if copy.ids else None
+
+    def _copy(self, copy: OpenCopy, source: CopySource, stop: threading.Event, listener: CopyListener) -> bool:
+        """Publish what is left of a copy; returns False when told to stop before that was done."""
+        ledger = self._ledger
+        listener.copying(len(copy.todo), len(copy.ids))
+        numbers = {(chunk.table, chunk.number): number for number, chunk in copy.todo.items()}
+        work = [
+            CopyWork(copy.id, [numbers[c.table, c.number] for c in bundle], source, self._copying.tables)
+            for bundle in bundles(copy.todo.values())
+        ]
+        task = EventTask(self._log, ledger.epoch, Events(self._settings))
+        for first in range(0, len(work), _AT_ONCE):
+            if stop.is_set():
+                return False
+            step = work[first : first + _AT_ONCE]
+            before = ledger.standing.copies[copy.id]
+            ledger.took(copy_chunks(self._spark, task, self._copying.access, step, ledger.token))
+            after = ledger.standing.copies[copy.id]
+            listener.copied(len(before.todo) - len(after.todo), after.rows - before.rows)
+        whole = ledger.standing.copies[copy.id]
+        ledger.write(ledger.standing.with_copied(whole), *whole.ended())
+        return True
+
+
+def _largest_last(chunks: Sequence[Chunk]) -> list[Chunk]:
+    """Put the largest table last, its chunks in order: the last row of a copy is marked, so there should be one."""
+    sizes: dict[TableName, int] = {}
+    for chunk in chunks:
+        sizes[chunk.table] = sizes.get(chunk.table, 0) + (chunk.size_bytes or 0)
+    return sorted(chunks, key=lambda chunk: (sizes[chunk.table], chunk.table, chunk.number))

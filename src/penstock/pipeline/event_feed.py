@@ -1,0 +1,70 @@
+"""Feeding a log of events from a source, by Spark jobs of one task each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from pyspark.sql import SparkSession
+
+from penstock.apply.ledger import ProcessState
+from penstock.apply.server import LaneResult
+from penstock.change import TableName
+from penstock.formats.debezium.writer import EventSettings, refuse_shared_topics
+from penstock.outputs.events.events import Events
+from penstock.outputs.events.publisher import EventLog
+from penstock.outputs.events.task import EventTask
+from penstock.pipeline.event_ledger import EventLedger
+from penstock.pipeline.place import Following
+from penstock.pipeline.published_feed import PublishedFeed, published
+from penstock.schema import Dictionary
+from penstock.spark.event_jobs import EventJobs
+from penstock.stream import Slice
+
+
+class EventFeed(PublishedFeed):
+    """Has tasks publish slices, one after the other."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        following: Following,
+        *,
+        ledger: EventLedger,
+        log: EventLog,
+        settings: EventSettings,
+        max_age_s: float,
+    ) -> None:
+        """Prepare; nothing is opened yet. See `PublishedFeed` for the rest."""
+        super().__init__(following, definitions=ledger, max_age_s=max_age_s)
+        self._spark = spark
+        self._ledger = ledger
+        self._log = log
+        self._settings = settings
+        self._jobs = EventJobs(spark)
+
+    def start(self, state: ProcessState, known: Collection[TableName]) -> None:
+        """Get ready to deliver batches to this run, of `known` tables; their partitions may change."""
+        self._jobs = EventJobs(self._spark)
+        self._open(known)
+        self._jobs.warm_up()
+
+    def apply(self, part: Slice, lanes: int) -> Sequence[LaneResult]:
+        """Publish the changes of a slice, and with them where it ends."""
+        self._refresh()
+        self._ledger.took(self._jobs.run(part, self._ledger.token))
+        return [published(part)]
+
+    def _refresh(self) -> None:
+        if self._take_up():
+            reader = self._reader()
+            refuse_shared_topics(
+                self._settings, sorted({v.table.name for v in self._versions if v.root in self._known})
+            )
+            self._jobs.share(reader, EventTask(self._log, self._ledger.epoch, self._events()))
+
+    def _events(self) -> Events:
+        copied = self._ledger.instantiated()
+        # A partition was copied with its root.
+        of_parts = {v.table.name: copied[v.root] for v in self._versions if v.root in copied}
+        dictionary = Dictionary(version.table for version in self._versions)
+        return Events(self._settings, dictionary, dict(copied) | of_parts)

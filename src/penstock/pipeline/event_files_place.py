@@ -1,0 +1,51 @@
+"""A folder of files with Debezium's change events as the place that a pipeline publishes to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.change import TableName
+from penstock.dialects.base import Step
+from penstock.formats.debezium.writer import EventSettings
+from penstock.history import Words
+from penstock.outputs.events.files import Folder
+from penstock.outputs.events.publisher import make_position
+from penstock.pipeline.event_place import EventPlace
+from penstock.pipeline.place import Place
+
+
+class EventFilesPlace(EventPlace):
+    """Implements `place.Place`."""
+
+    def __init__(self, folder: Folder, settings: EventSettings, *, max_age_s: float) -> None:
+        """Publish the folder's pipeline; nothing is touched yet."""
+        super().__init__(folder, settings, max_age_s=max_age_s)
+        self._folder = folder
+
+    @property
+    def words(self) -> Words:
+        """How messages speak of the files."""
+        return Words(
+            noun="folder of events",
+            other="give publish.path another folder",
+            anew="`penstock teardown`, then `penstock setup` with another publish.path, begins with a new first copy",
+            shown=f"the lines of its files, in {self.label}, are what it has published",
+        )
+
+    def check(self) -> None:
+        """Refuse a folder that cannot be written to."""
+        self._folder.storage.check_writable(".")
+
+    def steps(self, tables: Sequence[TableName]) -> Sequence[Step]:
+        """A step where nothing was published yet."""
+        if self.is_made():
+            return []
+        return [Step("a folder of change events", "-- a folder, which `penstock setup` makes")]
+
+    def make(self, source: str, tables: Sequence[TableName]) -> None:
+        """Write the first file, which only says of which pipeline the folder is."""
+        if not self.is_made():
+            make_position(self._folder, source)
+
+
+_: type[Place] = EventFilesPlace

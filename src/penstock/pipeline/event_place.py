@@ -1,0 +1,102 @@
+"""A log of change events as the place that a pipeline publishes to: what is the same for topics and for files."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from pyspark.sql import SparkSession
+
+from penstock.apply.ledger import ProcessState
+from penstock.change import TableName
+from penstock.errors import PenstockError, RetryableError
+from penstock.formats.debezium.writer import EventSettings, refuse_shared_topics
+from penstock.history import Consumer, Words
+from penstock.outputs.events.publisher import EventLog, refuse_unmade
+from penstock.outputs.events.standing import Standing
+from penstock.pipeline.event_copy import EventCopy
+from penstock.pipeline.event_feed import EventFeed
+from penstock.pipeline.event_ledger import EventLedger, consumer_of, state_of
+from penstock.pipeline.place import Copying, Following, PlaceLedger
+from penstock.pipeline.sides import RunLock
+from penstock.snapshot.instantiate import CopyListener
+
+
+class EventPlace:
+    """Implements most of `place.Place`; a subclass says what it is called, and how it is made."""
+
+    def __init__(self, log: EventLog, settings: EventSettings, *, max_age_s: float = 0) -> None:
+        """Publish the log's pipeline; nothing is touched yet.
+
+        Args:
+            max_age_s: How long changes may wait for others that are published with them.
+        """
+        self._log = log
+        self._settings = settings
+        self._max_age_s = max_age_s
+
+    @property
+    def label(self) -> str:
+        """The place, named without secrets."""
+        return self._log.label
+
+    @property
+    def words(self) -> Words:
+        """How messages speak of the events."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Raise an `OperatorError` if the place cannot be used."""
+
+    def is_made(self) -> bool:
+        """Whether something says of which pipeline the events are."""
+        return bool(self._log.standing().id)
+
+    def faults(self, source: str, tables: Sequence[TableName]) -> list[PenstockError]:
+        """What keeps tables from being published here."""
+        try:
+            refuse_shared_topics(self._settings, tables)
+            self.check()
+            standing = self._log.standing()
+            if standing.id:
+                refuse_unmade(standing, source, self._log)
+        except RetryableError:
+            raise
+        except PenstockError as exc:
+            return [exc]
+        return []
+
+    def process(self) -> ProcessState | None:
+        """Return where the pipeline stands; None where it was never run."""
+        standing = self._log.standing()
+        return state_of(self._log, self.label, standing) if standing.epoch else None
+
+    def copies(self) -> Standing:
+        """Return which tables' rows were published."""
+        return self._log.standing()
+
+    def consumer(self) -> Consumer:
+        """What the source knows the pipeline by."""
+        return consumer_of(self._log, self.label, self._log.standing())
+
+    def ledger(self, lock: Callable[[], RunLock]) -> EventLedger:
+        """Open the ledger of a run."""
+        return EventLedger(self._log, self.label, lock)
+
+    def feed(self, spark: SparkSession, ledger: PlaceLedger, following: Following) -> EventFeed:
+        """What has tasks publish slices."""
+        assert isinstance(ledger, EventLedger)
+        max_age_s = 0 if following.until_caught_up else self._max_age_s
+        return EventFeed(spark, following, ledger=ledger, log=self._log, settings=self._settings, max_age_s=max_age_s)
+
+    def copy(
+        self,
+        spark: SparkSession,
+        ledger: PlaceLedger,
+        copying: Copying,
+        stop: threading.Event,
+        listener: CopyListener,
+    ) -> None:
+        """Publish the rows of tables; see `EventCopy`."""
+        assert isinstance(ledger, EventLedger)
+        EventCopy(spark, ledger, self._log, self._settings, copying).run(stop, listener, begin_anew=self.words.anew)

@@ -1,0 +1,71 @@
+"""Topics of a Kafka cluster as the place that a pipeline publishes to, as Debezium's change events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.change import TableName
+from penstock.dialects.base import Step
+from penstock.errors import OperatorError
+from penstock.formats.debezium.writer import EventSettings
+from penstock.history import Words
+from penstock.outputs.events.kafka import Cluster
+from penstock.outputs.events.publisher import make_position
+from penstock.pipeline.event_place import EventPlace
+from penstock.pipeline.place import Place
+
+
+class KafkaPlace(EventPlace):
+    """Implements `place.Place`."""
+
+    def __init__(self, cluster: Cluster, settings: EventSettings) -> None:
+        """Publish the cluster's pipeline; nothing is touched yet."""
+        super().__init__(cluster, settings)
+        self._cluster = cluster
+
+    @property
+    def label(self) -> str:
+        """The brokers, and the topics."""
+        return f"{self._cluster.label}, topics {self._settings.prefix}.*"
+
+    @property
+    def words(self) -> Words:
+        """How messages speak of the topics."""
+        return Words(
+            noun="stream of events",
+            other="give the pipeline another name, and publish.debezium.prefix another text",
+            anew=f"`penstock teardown`, then delete topic {self._cluster.position_topic} and the topics of the prefix,"
+            " or choose another prefix; `penstock setup` begins with a new first copy",
+            shown="any Kafka consumer reads what it has published, with isolation.level=read_committed",
+        )
+
+    def check(self) -> None:
+        """Refuse a position topic that forgets the position after a while."""
+        topic = self._cluster.position_topic
+        if self._cluster.missing([topic]):
+            return
+        policy = self._cluster.settings_of(topic).get("cleanup.policy") or ""
+        if policy.strip() != "compact":
+            raise OperatorError(
+                f"the topic that keeps the pipeline's position has cleanup.policy {policy!r}, which may delete it",
+                where=self._cluster.where,
+                do="set its cleanup.policy to compact",
+            )
+
+    def steps(self, tables: Sequence[TableName]) -> Sequence[Step]:
+        """A step for each topic that is missing."""
+        missing = self._cluster.missing(self._topics(tables))
+        return [Step(f"topic {topic}", "-- a topic, which `penstock setup` makes") for topic in missing]
+
+    def make(self, source: str, tables: Sequence[TableName]) -> None:
+        """Make the topics, and say in the position topic which pipeline it is of."""
+        self._cluster.make_topics(self._topics(tables), in_order=[self._settings.transaction_topic])
+        if not self.is_made():
+            make_position(self._cluster, source)
+
+    def _topics(self, tables: Sequence[TableName]) -> list[str]:
+        own = [self._settings.transaction_topic] if self._settings.with_transactions else []
+        return [self._cluster.position_topic, *own, *(self._settings.topic_of(table) for table in tables)]
+
+
+_: type[Place] = KafkaPlace

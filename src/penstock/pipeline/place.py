@@ -1,0 +1,146 @@
+"""Where a pipeline publishes to, as the pipeline sees it: what keeps the published position, and what publishes.
+
+An archive of change files and a Kafka cluster implement it; wiring picks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyspark.sql import SparkSession
+
+from penstock.apply.ledger import ProcessState
+from penstock.apply.process import Feed, Ledger
+from penstock.change import TableName
+from penstock.dialects.base import Step
+from penstock.errors import PenstockError
+from penstock.history import Consumer, Words
+from penstock.pipeline.feed import Definitions
+from penstock.pipeline.sides import RunLock, SourceAccess
+from penstock.position import Scn
+from penstock.schema import TableSchema
+from penstock.snapshot.instantiate import CopyListener, CopyOrigin
+from penstock.stream import Source, TableVersion
+
+
+class Copies(Protocol):
+    """Which tables' rows were published."""
+
+    @property
+    def copied(self) -> Mapping[TableName, Scn]:
+        """The tables whose copy is whole, and its position."""
+
+    def is_copied(self, id_: int, table: TableName) -> bool:
+        """Whether the rows of a table were published under the name that it has.
+
+        They were not where another table had the name since, or the table another name.
+        """
+
+
+class PlaceLedger(Ledger, Definitions, Protocol):
+    """What keeps the published position, for the one run that has acquired it."""
+
+    def is_copied(self, id_: int, table: TableName) -> bool:
+        """See `Copies`."""
+
+
+@dataclass(frozen=True)
+class Following:
+    """How a run follows its source; see `pipeline.feed.SourceFeed` for what is not said here.
+
+    Attributes:
+        source: Its name.
+        access: How tasks reach it; `open_source` is how this process does.
+        uncopied: The tables, of these versions, whose rows were not published yet.
+        until_caught_up: The run ends by itself, so nothing waits for more.
+    """
+
+    source: str
+    access: SourceAccess
+    open_source: Callable[[], Source]
+    follow_source: Callable[[], None]
+    is_meant: Callable[[TableName], bool]
+    uncopied: Callable[[Sequence[TableVersion]], Sequence[TableName]]
+    until_caught_up: bool
+
+
+@dataclass(frozen=True)
+class Copying:
+    """A first copy that is to be published.
+
+    Attributes:
+        source: The name of the source.
+        versions: Every version of every table that the source has.
+        tables: Those whose rows were not published yet, as they are at the source and by the version captured there.
+        ids: The source's own number of each.
+        origin: Where their rows are read from.
+        confirm: Raises where tables are not any more what `tables` says.
+    """
+
+    source: str
+    access: SourceAccess
+    versions: Sequence[TableVersion]
+    tables: Mapping[TableName, TableSchema]
+    ids: Mapping[TableName, int]
+    origin: CopyOrigin
+    confirm: Callable[[], object]
+
+
+class Place(Protocol):
+    """Where a pipeline publishes to."""
+
+    @property
+    def label(self) -> str:
+        """The place, named without secrets."""
+
+    @property
+    def words(self) -> Words:
+        """How messages speak of what is there."""
+
+    def is_made(self) -> bool:
+        """Whether `make` was called."""
+
+    def faults(self, source: str, tables: Sequence[TableName]) -> list[PenstockError]:
+        """What keeps tables of a source from being published here, whatever the source holds.
+
+        Raises:
+            RetryableError: The place is out of reach.
+        """
+
+    def steps(self, tables: Sequence[TableName]) -> Sequence[Step]:
+        """What `make` would do."""
+
+    def make(self, source: str, tables: Sequence[TableName]) -> None:
+        """Make the place ready; does only what is missing."""
+
+    def process(self) -> ProcessState | None:
+        """Return where the pipeline stands; None where it was never run."""
+
+    def copies(self) -> Copies:
+        """Return which tables' rows were published; only of a place that is made."""
+
+    def consumer(self) -> Consumer:
+        """What the source knows the pipeline by; without an id where the place is not made."""
+
+    def ledger(self, lock: Callable[[], RunLock]) -> PlaceLedger:
+        """Open the ledger of a run.
+
+        Args:
+            lock: Takes the lock of the pipeline's runs; raises an `OperatorError` while another run holds it.
+        """
+
+    def feed(self, spark: SparkSession, ledger: PlaceLedger, following: Following) -> Feed:
+        """What hands the source's changes to tasks that publish them; `ledger` is one of this place."""
+
+    def copy(
+        self,
+        spark: SparkSession,
+        ledger: PlaceLedger,
+        copying: Copying,
+        stop: threading.Event,
+        listener: CopyListener,
+    ) -> None:
+        """Publish the rows of tables, or go on with it; returns early when told to stop."""

@@ -1,0 +1,125 @@
+"""From one source of a database to another, without a new first copy: from triggers to the events of a connector."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from penstock.apply.ledger import ProcessStatus
+from penstock.apply.process import Progress
+from penstock.change import TableName
+from penstock.config import PipelineConfig
+from penstock.errors import ConfigError, OperatorError
+from penstock.pipeline.ruled import RuledSide
+from penstock.pipeline.sides import HandsOver, SourceSide, TakesOver, TargetLedger, TargetSide
+from penstock.position import Scn
+from penstock.text import count
+
+_WHICH = "switch from capture.source trigger_queue to debezium"
+
+
+@dataclass(frozen=True)
+class Way:
+    """What one pipeline file says, put to work."""
+
+    config: PipelineConfig
+    source: SourceSide
+    target: TargetSide
+
+
+@dataclass(frozen=True)
+class Switched:
+    """What was done.
+
+    Attributes:
+        progress: Of the last run from the former source; None where the process had been switched before.
+        position: Where the process goes on in the new source.
+        untold: Tables of the pipeline of which the new source has told nothing yet.
+        removed: What was removed at the former source, a line each.
+        notes: What was left there, and why.
+    """
+
+    progress: Progress | None
+    position: Scn
+    untold: Sequence[TableName]
+    removed: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+
+def switch(before: Way, after: Way, run: Callable[[], Progress], stop: threading.Event, *, wait_s: float) -> Switched:
+    """Apply what the former source has, and have the process go on in the other behind exactly that.
+
+    Both are read at a point that both know: an empty transaction, committed before the last run from the former
+    source begins, is the first that the other has to know; another one, behind that run, is the last.
+
+    Args:
+        run: Applies from the former source until it has caught up.
+        stop: Set to give up.
+        wait_s: How long the new source may take to tell of a transaction.
+
+    Raises:
+        OperatorError: One of the two cannot be switched, the error queue holds transactions, a run is alive, or the
+            new source does not have all that follows.
+    """
+    _refuse_other(before, after)
+    leaves, takes = _unruled(before.source), _unruled(after.source)
+    if not isinstance(leaves, HandsOver):
+        raise OperatorError("no other source can go on where this one is left", where=leaves.label, do=_WHICH)
+    if not isinstance(takes, TakesOver):
+        raise OperatorError("this source cannot go on where another one is left", where=takes.label, do=_WHICH)
+    with closing(before.target.ledger()) as ledger:
+        ledger.refuse_second()
+        state = ledger.state()
+        if state is None:
+            raise OperatorError("there is nothing to switch yet", do="run `penstock setup`, then `penstock run`")
+        if state.history.origin == takes.place():
+            return Switched(None, state.low_watermark, _untold(after, ledger))
+        _refuse_errors(ledger, before)
+    first = leaves.mark()
+    progress = run()
+    if stop.is_set():
+        raise OperatorError("told to stop before the switch; nothing was changed", do="switch again")
+    with closing(before.target.ledger()) as ledger:
+        state = ledger.acquire(before.config.capture.name, lanes=1)
+        _refuse_errors(ledger, before)
+        if state.high_watermark > state.low_watermark:
+            what = "another run has begun to apply meanwhile, and was broken off"
+            raise OperatorError(what, where=before.target.label, do="switch again, and let nothing else run")
+        taken = takes.take_over(leaves.hand_over(state.low_watermark, first), wait_s=wait_s)
+        ledger.switch(after.config.capture.name, taken)
+        ledger.set_status(ProcessStatus.DISABLED, "switched to another source")
+        return Switched(progress, taken.joined.position, _untold(after, ledger))
+
+
+def _refuse_other(before: Way, after: Way) -> None:
+    if before.config.name != after.config.name:
+        raise ConfigError(
+            f"the files are of two pipelines, {before.config.name!r} and {after.config.name!r}",
+            do="a switch changes `capture` only: give both files one name",
+        )
+    rules = [way.config.rules and way.config.rules.model_dump() for way in (before, after)]
+    if rules[0] != rules[1]:
+        raise ConfigError("the files have different rules", do="a switch changes `capture` only")
+    if before.target.identity() != after.target.identity():
+        raise ConfigError("the files have different targets", do="a switch changes `capture` only")
+
+
+def _refuse_errors(ledger: TargetLedger, before: Way) -> None:
+    errors = ledger.queue_length()
+    if errors:
+        raise OperatorError(
+            f"the error queue holds {count(errors, 'transaction')}, whose order is that of the former source",
+            where=before.target.label,
+            do="`penstock errors retry --all` or `penstock errors delete --all` first",
+        )
+
+
+def _unruled(source: SourceSide) -> SourceSide:
+    return source.unruled if isinstance(source, RuledSide) else source
+
+
+def _untold(after: Way, ledger: TargetLedger) -> Sequence[TableName]:
+    copied = ledger.instantiated()
+    return sorted(set(copied) - set(after.source.describe(copied)))
