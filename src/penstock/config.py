@@ -145,6 +145,20 @@ class DebeziumConfig(_Part):
         min_length=1,
         description="The connector's unavailable.value.placeholder",
     )
+    before_image: Literal["auto", "full", "key"] = Field(
+        default="auto",
+        description="What of a row before a change is true: full where every PostgreSQL table has REPLICA IDENTITY"
+        " FULL, and for other databases; key: no more than the key; auto: full, but for PostgreSQL's deletes",
+    )
+    decimals: Literal["precise", "double", "string"] = Field(
+        default="precise", description="Events without schemas: the connector's decimal.handling.mode"
+    )
+    times: Literal["adaptive", "adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds"] = (
+        Field(default="adaptive", description="Events without schemas: the connector's time.precision.mode")
+    )
+    binary: Literal["bytes", "base64", "base64-url-safe", "hex"] = Field(
+        default="bytes", description="Events without schemas: the connector's binary.handling.mode"
+    )
     registry: SchemaRegistry | None = Field(
         default=None, description="Where the schemas of events in Avro are; without it events are JSON"
     )

@@ -171,7 +171,7 @@ def open_events(config: PipelineConfig) -> tuple[RecordLog, Settings]:
     """
     try:
         from penstock.formats.debezium.declared import Modes
-        from penstock.formats.debezium.decode import Settings
+        from penstock.formats.debezium.decode import BeforeImage, Settings
         from penstock.formats.debezium.envelope import Topics
         from penstock.sources.debezium.files import FileLog
         from penstock.sources.debezium.kafka import KafkaLog
@@ -182,8 +182,9 @@ def open_events(config: PipelineConfig) -> tuple[RecordLog, Settings]:
     transactions = debezium.transactions
     settings = Settings(
         placeholder=debezium.placeholder,
+        before_image=BeforeImage(debezium.before_image),
         # Columns of arrays are made as such at the target, and PostgreSQL reads its own form of them alone.
-        modes=Modes(arrays="postgres"),
+        modes=Modes(debezium.decimals, debezium.times, debezium.binary, arrays="postgres"),
         topics=Topics(transaction=(transactions,)),
         schema_of=None if debezium.registry is None else _registry(debezium.registry).schema,
     )

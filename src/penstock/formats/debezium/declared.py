@@ -37,6 +37,8 @@ from penstock.logical import Kind, LogicalType
 _ANY_NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,6})?", re.ASCII)
 _HEX = re.compile(r"(?:[0-9a-fA-F]{2})*", re.ASCII)
 
+_DECIMALS = "say the connector's decimal.handling.mode as capture.debezium.decimals"
+
 _URL_SAFE = str.maketrans("-_", "+/")
 
 
@@ -130,14 +132,14 @@ def _declared_decimal(scale: int | None, modes: Modes) -> Reader:
             if value in NOT_A_NUMBER:
                 return NOT_A_NUMBER[value]
             if not _ANY_NUMBER.fullmatch(value):
-                raise UnfitError("is not a decimal; see decimal.handling.mode of the connector")
+                raise UnfitError(f"is not a decimal; {_DECIMALS}")
             return value if PLAIN_NUMBER.fullmatch(value) else f"{Decimal(value):f}"
         if scale is None:
             raise UnfitError("is a decimal of which neither the message nor the table's description has the scale")
         try:
             return decimal_text(unscaled_number(value), scale)
         except ValueError:
-            raise UnfitError("is not a decimal in bytes; see decimal.handling.mode of the connector") from None
+            raise UnfitError(f"is not a decimal in bytes; {_DECIMALS}") from None
 
     return read
 
@@ -146,7 +148,7 @@ def _from_hex(value: Any) -> str:
     if isinstance(value, bytes):
         return base64_text(value)
     if type(value) is not str or not _HEX.fullmatch(value):
-        raise UnfitError("is not hexadecimal; see binary.handling.mode of the connector")
+        raise UnfitError("is not hexadecimal; say the connector's binary.handling.mode as capture.debezium.binary")
     return base64_text(bytes.fromhex(value))
 
 
