@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from penstock import change as c
 from penstock.change import NO_VERSION, TableName
-from penstock.rules.table_rule import EDITED, LOOKED_AT, Changes, TableRule
+from penstock.rules.changes import EDITED, LOOKED_AT, Changes
+from penstock.rules.table_rule import TableRule
 
 
 class StreamRules:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -16,6 +16,7 @@ from penstock import change as c
 from penstock.change import NO_VERSION, Op
 from penstock.errors import PenstockError
 from penstock.images import build_images, find_present, is_present, parse_images
+from penstock.rules.changes import EDITED, Changes, Seen, op_number
 from penstock.rules.columns import Columns, append, lacking
 from penstock.rules.expressions import Expression, evaluate
 from penstock.rules.step import Step
@@ -26,72 +27,7 @@ ROW_OPS = (Op.INSERT, Op.UPDATE, Op.DELETE, Op.SNAPSHOT)
 
 _NULL = pa.scalar(None, pa.string())
 
-EDITED = (c.OP, c.SCHEMA_NAME, c.TABLE_NAME, c.TABLE_VERSION, c.KEY, c.BEFORE, c.AFTER)
-"""The columns of the change stream that a rule changes."""
-
-LOOKED_AT = (c.COMMIT_SCN, c.OP, c.KEY, c.BEFORE, c.AFTER)
-"""Those that it looks at."""
-
 _EDITED_SCHEMA = pa.schema([c.ARROW_SCHEMA.field(name) for name in EDITED])
-
-_OPS = tuple(Op)
-_OP_TEXTS = pa.array([op.value for op in _OPS], pa.string())
-
-
-@dataclass(frozen=True)
-class Changes:
-    """Changes of one table version, as the columns that a rule changes; the arrays line up.
-
-    Attributes:
-        row: Which change each of them was, counted from 0 in what was given; ascending.
-        scn: Position of its transaction.
-        op: What it is, as a number: its place in `Op`.
-    """
-
-    row: NDArray[np.int64]
-    scn: NDArray[np.int64]
-    op: NDArray[np.int32]
-    key: pa.Array
-    before: pa.Array
-    after: pa.Array
-
-    @classmethod
-    def of(cls, batch: pa.RecordBatch) -> Changes:
-        """The changes of a batch of the stream."""
-        return cls(
-            row=np.arange(batch.num_rows),
-            scn=batch[c.COMMIT_SCN].to_numpy(),
-            op=pc.index_in(batch[c.OP], _OP_TEXTS).to_numpy(zero_copy_only=False),
-            key=batch[c.KEY],
-            before=batch[c.BEFORE],
-            after=batch[c.AFTER],
-        )
-
-    def where(self, mask: NDArray[np.bool_]) -> Changes:
-        """Those for which the mask holds."""
-        if mask.all():
-            return self
-        kept = pa.array(mask)
-        return Changes(
-            self.row[mask],
-            self.scn[mask],
-            self.op[mask],
-            self.key.filter(kept),
-            self.before.filter(kept),
-            self.after.filter(kept),
-        )
-
-    def is_op(self, *ops: Op) -> NDArray[np.bool_]:
-        """Which changes are one of these."""
-        found = np.zeros(len(self.op), bool)
-        for op in ops:
-            found |= self.op == _OPS.index(op)
-        return found
-
-    @property
-    def op_texts(self) -> pa.Array:
-        """What each change is, as the stream says it."""
-        return _OP_TEXTS.take(pa.array(self.op))
 
 
 @dataclass(frozen=True)
@@ -182,7 +118,7 @@ class TableRule:
         reason = json.dumps({"reason": f"partition {self.source.name} was truncated"}, ensure_ascii=False)
         return replace(
             changes,
-            op=np.where(truncates, np.int32(_OPS.index(Op.GAP)), changes.op),
+            op=np.where(truncates, np.int32(op_number(Op.GAP)), changes.op),
             before=pc.if_else(pa.array(truncates), reason, changes.before),
         )
 
@@ -233,13 +169,13 @@ class TableRule:
             made = dict(self.step(made))
         return pa.record_batch(list(made.values()), names=list(made))
 
-    def _look(self, changes: Changes) -> _Seen:
+    def _look(self, changes: Changes) -> Seen:
         """Read the columns that the condition and the further columns look at; one entry per change in each array."""
         # For each column the place in the file to blame: that of the first expression that looks at it.
         expressions = [*([] if self.condition is None else [self.condition]), *self.added.values()]
         places = {name: _plain(expression.place) for expression in reversed(expressions) for name in expression.inputs}
         if not places:
-            return _Seen({}, {}, {})
+            return Seen({}, {}, {})
         is_update, is_new = pa.array(changes.is_op(Op.UPDATE)), pa.array(changes.is_op(Op.INSERT, Op.SNAPSHOT))
         old, given = parse_images(changes.before, list(places)), parse_images(changes.after, list(places))
         # Column by column, which changes have it in their new image, and which of these are updates.
@@ -253,9 +189,9 @@ class TableRule:
                 raise lacking(name, place, self._where(changes))
         is_kept = {name: pc.and_(is_update, pc.invert(is_given[name])) for name in places}
         new = {name: pc.if_else(is_kept[name], old[name], given[name]) for name in places}
-        return _Seen(old, new, {name: _mask(values) for name, values in is_set.items()})
+        return Seen(old, new, {name: _mask(values) for name, values in is_set.items()})
 
-    def _migrate(self, changes: Changes, seen: _Seen, condition: Expression) -> tuple[Changes, _Seen]:
+    def _migrate(self, changes: Changes, seen: Seen, condition: Expression) -> tuple[Changes, Seen]:
         """Keep what is about rows of the subset; what moves a row in becomes an insert, and out, a delete."""
         # One entry per change in `old` and `new`: does its old row, and its new row, meet the condition?
         rows = seen.rows(changes, condition.inputs)
@@ -273,7 +209,7 @@ class TableRule:
     def _move(self, changes: Changes, moves_in: NDArray[np.bool_], moves_out: NDArray[np.bool_], what: str) -> Changes:
         """Make inserts of the updates that move a row in, and deletes of those that move one out."""
         op, key = changes.op.copy(), changes.key
-        op[moves_in], op[moves_out] = _OPS.index(Op.INSERT), _OPS.index(Op.DELETE)
+        op[moves_in], op[moves_out] = op_number(Op.INSERT), op_number(Op.DELETE)
         before = pc.if_else(pa.array(moves_in), _NULL, changes.before)
         after = pc.if_else(pa.array(moves_out), _NULL, changes.after)
         if moves_in.any():
@@ -295,7 +231,7 @@ class TableRule:
         is_set = find_present(updates.after, new)
         return {name: pc.if_else(is_set[name], new[name], old[name]) for name in names}
 
-    def _computed(self, changes: Changes, seen: _Seen) -> dict[str, tuple[pa.Array, pa.Array, pa.Array | None]]:
+    def _computed(self, changes: Changes, seen: Seen) -> dict[str, tuple[pa.Array, pa.Array, pa.Array | None]]:
         """The text of each further column in old and new images, and for which new ones it is set; None for all."""
         if not self.added:
             return {}
@@ -380,84 +316,6 @@ class TableRule:
 
 _CHOICES = (Op.INSERT, Op.UPDATE, Op.DELETE, Op.TRUNCATE)
 """Operations that a rule may leave out."""
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """Columns of the rows before and after each change, as far as expressions look at them.
-
-    Attributes:
-        old: Null where there is no old row.
-        new: Of an update, what it set, and the old value of everything else.
-        is_set: Which changes are updates that set the column.
-    """
-
-    old: Mapping[str, pa.Array]
-    new: Mapping[str, pa.Array]
-    is_set: Mapping[str, NDArray[np.bool_]]
-
-    def where(self, mask: NDArray[np.bool_]) -> _Seen:
-        """Those of changes for which the mask holds."""
-        if mask.all():
-            return self
-        kept = pa.array(mask)
-        return _Seen(
-            {name: values.filter(kept) for name, values in self.old.items()},
-            {name: values.filter(kept) for name, values in self.new.items()},
-            {name: values[mask] for name, values in self.is_set.items()},
-        )
-
-    def rows(self, changes: Changes, names: Iterable[str]) -> _Rows:
-        """The rows to evaluate expressions over these columns for: all old rows, then new rows.
-
-        The new row of an update that sets none of these columns is left out: it shares the result of its old row.
-        """
-        names = list(names)
-        # One entry per change: has it an old row, and does its new row have to be evaluated?
-        has_old, is_update = changes.is_op(Op.UPDATE, Op.DELETE), changes.is_op(Op.UPDATE)
-        is_asked = changes.is_op(Op.INSERT, Op.SNAPSHOT)
-        for name in names:
-            # Only updates: the change that moved a row in counts as an insert by now.
-            is_asked |= self.is_set[name] & is_update
-        olds, news = int(has_old.sum()), int(is_asked.sum())
-        values = {
-            name: pa.concat_arrays(
-                [self.old[name].filter(pa.array(has_old)), self.new[name].filter(pa.array(is_asked))]
-            )
-            for name in names
-        }
-        # For each change, where its old and its new row stand among these rows; -1 for none.
-        old_at = np.where(has_old, np.cumsum(has_old) - 1, -1)
-        new_at = np.where(is_asked, olds + np.cumsum(is_asked) - 1, np.where(is_update, old_at, -1))
-        return _Rows(values, olds + news, old_at, new_at)
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Rows that expressions are evaluated for, old ones, then new ones; and which change each belongs to.
-
-    Attributes:
-        old_at, new_at: For each change, where its row stands; -1 where there is none.
-    """
-
-    values: Mapping[str, pa.Array]
-    count: int
-    old_at: NDArray[np.int64]
-    new_at: NDArray[np.int64]
-
-    def spread(self, met: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """For each change, what was found of its old row and its new one; False where there is none."""
-        # The False at the end is what an index of -1 finds.
-        found = np.r_[met, False]
-        return found[self.old_at], found[self.new_at]
-
-    def spread_texts(self, texts: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """The same with texts, and null where there is no row."""
-        return texts.take(_index(self.old_at)), texts.take(_index(self.new_at))
-
-
-def _index(at: NDArray[np.int64]) -> pa.Array:
-    return pa.array(at, mask=at < 0)
 
 
 def _put(images: pa.Array, mask: NDArray[np.bool_], others: pa.Array) -> pa.Array:
