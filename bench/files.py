@@ -35,7 +35,7 @@ def measure() -> Iterator[dict[str, Any]]:
     """Write and read archives of both formats; yields what was measured."""
     with ProcessPoolExecutor(_PROCESSES) as processes:
         # Let them import first.
-        list(processes.map(_changes, [1] * _PROCESSES))
+        list(processes.map(changes, [1] * _PROCESSES))
         for encoding in Encoding:
             with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
                 yield from _measure(LocalStorage(Path(folder)), encoding, processes.map)
@@ -67,7 +67,7 @@ def _result(did: str, encoding: Encoding, rate: float) -> dict[str, Any]:
 
 def _write(files: FileWriter, number: int) -> tuple[Written, float]:
     first = number * _CHANGES // _PER_TRANSACTION + 1
-    batches = [_changes(first + n * _BATCH // _PER_TRANSACTION) for n in range(_CHANGES // _BATCH)]
+    batches = [changes(first + n * _BATCH // _PER_TRANSACTION) for n in range(_CHANGES // _BATCH)]
     began = time.monotonic()
     return files.write_changes(batches), time.monotonic() - began
 
@@ -78,7 +78,7 @@ def _read(storage: LocalStorage, part: ArchiveSlice) -> tuple[int, float]:
     return count, time.monotonic() - began
 
 
-def _changes(first: int) -> pa.RecordBatch:
+def changes(first: int) -> pa.RecordBatch:
     """Updates as pgbench makes them: a filler that never changes, a balance that does."""
     drawn = np.random.default_rng(first)
     keys, old, new = (drawn.integers(0, 1_000_000, _BATCH).tolist() for _ in range(3))

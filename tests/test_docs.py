@@ -129,6 +129,9 @@ def test_every_option_of_a_pipeline_file_has_a_row() -> None:
     keys = [line.split("|")[1] for line in text("docs/pipeline-file.md").splitlines() if line.startswith("| `")]
     named = {name for key in keys for name in re.findall(r"`([^`]+)`", key)}
     named |= {f"capture.debezium{name}" for name in named if name.startswith(".")}
+    # These have a table on the page of what they are for.
+    rows = [line.split("|")[1] for line in text("docs/kafka.md").splitlines() if line.startswith("| `")]
+    named |= {f"publish.debezium.{name}" for row in rows for name in re.findall(r"`([^`]+)`", row)}
     found = set(options({k: v for k, v in schema.items() if k != "$defs"}, schema["$defs"]))
     assert {"connections.<c>.url", "rules.tables.<p>.step", "capture.debezium.prefix"} <= found
     assert found - named == set()

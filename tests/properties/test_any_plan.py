@@ -107,13 +107,16 @@ WAYS = [
 class Farm:
     """One source and a target for each way, all of them set up once."""
 
-    def __init__(self, source: EmbeddedPostgres, target: EmbeddedPostgres, lab_of: type[Lab] = Lab) -> None:
-        self._servers = source, target
-        create_database(source, "farm")
+    def __init__(
+        self, source: EmbeddedPostgres, target: EmbeddedPostgres, lab_of: type[Lab] = Lab, *, name: str = "farm"
+    ) -> None:
+        # A name of its own for each: a process keeps its session with a database that has gone.
+        self._servers, self._name = (source, target), name
+        create_database(source, name)
         self.labs = []
         for number, _ in enumerate(WAYS):
-            create_database(target, f"farm{number}")
-            self.labs.append(lab_of(source.url("farm"), target.url(f"farm{number}")))
+            create_database(target, f"{name}{number}")
+            self.labs.append(lab_of(source.url(name), target.url(f"{name}{number}")))
         self.source = self.labs[0].source
         self.source.execute(SCHEMA)
         for lab in self.labs:
@@ -123,10 +126,10 @@ class Farm:
     def close(self) -> None:
         for lab in self.labs:
             lab.close()
-        source, target = self._servers
-        drop_database(source, "farm")
+        (source, target), name = self._servers, self._name
+        drop_database(source, name)
         for number, _ in enumerate(WAYS):
-            drop_database(target, f"farm{number}")
+            drop_database(target, f"{name}{number}")
 
     def reset(self, divergence: list[tuple[Any, ...]]) -> None:
         """Put the same rows everywhere, but for the targets' divergence, and begin a new log interval."""

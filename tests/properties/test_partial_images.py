@@ -83,7 +83,7 @@ class PartialLab(Lab):
 
 @pytest.fixture(scope="module")
 def farm(source_server: EmbeddedPostgres, target_server: EmbeddedPostgres) -> Iterator[Farm]:
-    made = Farm(source_server, target_server, PartialLab)
+    made = Farm(source_server, target_server, PartialLab, name="partial")
     yield made
     made.close()
 

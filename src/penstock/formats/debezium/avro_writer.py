@@ -54,10 +54,18 @@ class AvroPacking:
         """Return what writes the values of one schema, which is registered by the first of them."""
         node = avro_schema(schema)
         parsed = fastavro.parse_schema(_without_logical(node))
+        # To be told which branch of a union is meant is quicker than to have every member of a record looked at.
+        branches = {
+            name: _ODD.sub("_", member.name)
+            for name, member in schema.fields.items()
+            if member.is_optional and member.type == "struct" and member.name is not None
+        }
         head = b""
 
         def pack(value: Any) -> bytes:
             nonlocal head
+            told = {name: (branch, value[name]) for name, branch in branches.items() if value[name] is not None}
+            value = {**value, **told} if told else value
             if not head:
                 id_ = self.register(f"{topic}-{part}", json.dumps(node, separators=(",", ":")))
                 head = b"\0" + id_.to_bytes(4, "big")
