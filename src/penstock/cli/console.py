@@ -68,7 +68,7 @@ def open_applying(file: Path | None, *, master: str | None = None) -> Pipeline:
         raise OperatorError(
             f"pipeline {pipeline.config.name!r} publishes, and has no target database",
             where=str(file or defaults.file),
-            do="`penstock changes PATH` shows what it has published",
+            do=pipeline.shown_by,
         )
     return pipeline
 

@@ -53,6 +53,11 @@ class Publication(Capturing):
         self._publish = config.publish
         self._place = place
 
+    @property
+    def shown_by(self) -> str:
+        """What shows what was published."""
+        return self._place.words.shown
+
     def plan(self, *, adopt: bool = False) -> Plan:
         """Work out what `setup` would do. Changes nothing."""
         if adopt:
@@ -319,4 +324,4 @@ class Publication(Capturing):
 
     def _without_target(self, lacks: str, *, do: str = "") -> OperatorError:
         what = f"pipeline {self.config.name!r} publishes, and has {lacks}"
-        return OperatorError(what, where=self._place.label, do=do or self._place.words.shown)
+        return OperatorError(what, where=self._place.label, do=do or self.shown_by)
