@@ -96,7 +96,7 @@ def test_what_cannot_be_switched_is_left_as_it_is(
         execute(url, "INSERT INTO t VALUES (3, 'c')")
         with pytest.raises(OperatorError, match="error queue holds 1 transaction"):
             before.switch(after, threading.Event(), wait_s=1)
-        before.errors().delete(["unswitched.1"])
+        before.errors().delete("unswitched.1")
         assert before.status().low_watermark > position
         execute(url, "DELETE FROM t WHERE id = 3")
         execute(target, "DELETE FROM t WHERE id = 3")
