@@ -29,6 +29,8 @@ ANSWER_S = 20.0
 
 _ATTEMPT_S = 2.0
 
+_STATE = re.compile(r" \(after \d+ms in state [^()]*(?:\(s\)[^()]*)?\)$")
+
 _Answer = TypeVar("_Answer")
 
 
@@ -104,7 +106,8 @@ def failure(error: Any, *, where: str, doing: str) -> PenstockError:
     from confluent_kafka import KafkaError as E
 
     code = error.code()
-    what = f"Kafka cannot {doing}: {error.str()}"
+    # Behind the reason stands how long the connection was in which state, and how often that was said.
+    what = f"Kafka cannot {doing}: {_STATE.sub('', error.str())}"
     if code in (E._AUTHENTICATION, E.SASL_AUTHENTICATION_FAILED):
         return OperatorError(f"Kafka cannot {doing}: it refuses the credentials", where=where, do="correct sasl.*")
     if code == E._SSL:
