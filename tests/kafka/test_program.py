@@ -11,7 +11,7 @@ from penstock.demo.servers import EmbeddedPostgres
 from tests.faults.pgbench import Load, load_tables
 from tests.kafka.broker import KafkaBroker
 from tests.kafka.published import Published, made
-from tests.program import COMMAND, Running, _plain_environment, await_true, prepared_start
+from tests.program import COMMAND, Running, _plain_environment, await_true
 
 
 def test_a_program_that_is_killed_under_load_publishes_each_transaction_once(
@@ -23,7 +23,7 @@ def test_a_program_that_is_killed_under_load_publishes_each_transaction_once(
     # What the load writes is all behind the first copy.
     bank.publish()
     command = [*COMMAND, "run", "-f", str(tmp_path / "killed_bank.yaml")]
-    environment = {"PENSTOCK_CACHE": prepared_start()}
+    environment = {"PENSTOCK_CACHE": ""}
     ends = f"{bank.name}.transaction"
     with Load(source_server, "killed_bank", rate=150):
         for _ in range(2):
