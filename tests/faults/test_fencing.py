@@ -12,10 +12,13 @@ from penstock.apply.ledger import LaneClaim
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.task import apply_lane, in_commit_order
 from penstock.dialects.postgres.connection import connect
+from penstock.dialects.postgres.target.lane_ledger import PostgresLaneLedger
 from penstock.dialects.postgres.target.ledger import PostgresLedger
 from penstock.dialects.postgres.target.removal import removal_steps
 from penstock.errors import FencedError, OperatorError, RetryableError
-from penstock.position import Scn
+from penstock.handover import TakenOver
+from penstock.history import Joined, Origin
+from penstock.position import Anchor, Scn
 from tests.faults.proxy import Proxy
 from tests.hand_made import T, Target, as_batch, insert, update
 
@@ -42,6 +45,22 @@ def state(target: Target) -> tuple[int, int, int]:
     row = target.connection.execute("SELECT count(*), max(a) FROM nk WHERE b = 'x'").fetchone()
     assert row is not None
     return row[0], target.one("SELECT bal FROM acct WHERE id = 1"), target.watermarks()[0]
+
+
+def test_another_source_goes_on_behind_what_is_applied(target: Target) -> None:
+    origin = Origin("another", "events/another")
+    taken = TakenOver(Joined(origin, Scn(20), Anchor(Scn(20), "m")), [Scn(22)], "its copy")
+    assert serve(target, epoch=target.ledger.state().epoch, attempt=1).transactions == 4  # type: ignore[union-attr]
+
+    target.ledger.switch("DBS2", taken)
+
+    found = target.ledger.state()
+    assert found is not None
+    assert (found.low_watermark, found.history.origin, found.history.anchor) == (20, origin, taken.joined.anchor)
+    claim = LaneClaim("A1", found.epoch, 0, 2, moves_watermark=False)
+    with connect(target.url, "test") as connection, connection.transaction():
+        assert PostgresLaneLedger(target.url, connection, claim).claim().tolist() == [20, 22]
+    assert set(target.ledger.copied_from().values()) <= {"its copy"}
 
 
 def test_a_second_run_of_the_same_name_is_refused(target: Target) -> None:
