@@ -25,7 +25,7 @@ from typing import Any
 
 import psycopg
 
-from bench import debezium, files, publish
+from bench import debezium, files, publish, sink
 from bench.systems import Meter, Native, Ours, System, execute
 from bench.workloads import HOT, MIXED, MIXED_RULES, TABLES, WORKLOADS, Workload
 from penstock.demo.servers import EmbeddedPostgres
@@ -329,6 +329,11 @@ class Bench:
         for result in debezium.measure():
             self._note(**result)
 
+    def sink(self) -> None:
+        """Apply a connector's topics, beside Debezium's JDBC sink."""
+        for result in sink.measure():
+            self._note(**result)
+
     def publish(self) -> None:
         """Publish change events."""
         for result in publish.measure():
@@ -371,6 +376,8 @@ def report(results: Sequence[dict[str, Any]]) -> None:
             print(f"{'change files':16} {r['system']:28} {r['rate']:>10,.0f} changes/s")
         if r["workload"] == "debezium":
             print(f"{'debezium':16} {r['system']:28} {r['rate']:>10,.0f} events/s")
+        if r["workload"] == "sink":
+            print(f"{'sink':16} {r['system']:36} {r['rate']:>10,.0f} changes/s")
         if r["workload"] == "publish":
             print(f"{'publish':16} {r['system']:28} {r['rate']:>10,.0f} events/s")
         if r["workload"] == TABLES.name:
@@ -400,7 +407,7 @@ def report(results: Sequence[dict[str, Any]]) -> None:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(prog="bench", description=__doc__.splitlines()[0])
-    names = [*WORKLOADS, "lag", "cold", "growth", TABLES.name, "files", "debezium", "publish", "rules"]
+    names = [*WORKLOADS, "lag", "cold", "growth", TABLES.name, "files", "debezium", "publish", "sink", "rules"]
     arguments.add_argument("workloads", nargs="*", default=names, metavar="WORKLOAD", help=", ".join(names))
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--share", type=float, default=1.0, help="part of each backlog to write")
@@ -429,6 +436,8 @@ def main() -> None:
             bench.debezium()
         if "publish" in given.workloads:
             bench.publish()
+        if "sink" in given.workloads:
+            bench.sink()
         report(bench.results)
         RESULTS.parent.mkdir(exist_ok=True)
         RESULTS.write_text(json.dumps(bench.results, indent=1) + "\n")

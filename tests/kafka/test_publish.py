@@ -160,12 +160,13 @@ def test_a_first_copy_that_is_cut_short_goes_on_as_of_the_same_moment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("penstock.dialects.postgres.source.copy._CHUNK_BYTES", 64 * 1024)
+    monkeypatch.setattr("penstock.dialects.postgres.source.copy._SAMPLED_PERCENT", 100)
     monkeypatch.setattr("penstock.pipeline.event_copy._AT_ONCE", 1)
     monkeypatch.setattr("penstock.snapshot.chunk._BUNDLE_CHUNKS", 1)
     rows = "INSERT INTO customers SELECT g, repeat('x', 100), 0, now() FROM generate_series(51, 4000) g;"
     shop = Published.of(kafka, source_server, tmp_path, "cut_short", SHOP + rows, schemas=False)
     stop = threading.Event()
-    shop.publication.run(stop, StopsAfter(stop, chunks=5))
+    shop.publication.run(stop, StopsAfter(stop, chunks=3))
     first = shop.ops("customers")
     assert 0 < first["r"] < 4000
     assert shop.publication.status().to_copy == 2
