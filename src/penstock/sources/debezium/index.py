@@ -143,6 +143,8 @@ class Index:
         self._where = where
         self._now = now
         self._open: OrderedDict[str, _Open] = OrderedDict()
+        # For each partition, where the first event of each of them lies, ascending.
+        self._firsts: dict[int, OrderedDict[str, int]] = {}
         self._ended: deque[tuple[Ended, float]] = deque()
         self._ending: set[str] = set()
         # The position of each that is complete, by its name.
@@ -180,6 +182,7 @@ class Index:
         run = found.runs.get(partition)
         if run is None:
             found.runs[partition] = Run(partition, offset, offset + 1)
+            self._firsts.setdefault(partition, OrderedDict())[group] = offset
         else:
             run.end = offset + 1
         if not found.add(identity):
@@ -287,7 +290,7 @@ class Index:
 
     def forget(self, group: str) -> None:
         """Give up a transaction that has begun and not ended: what comes of it later is passed over."""
-        del self._open[group]
+        self._take(group)
         self._complete[group] = self.end
 
     def put_aside(self) -> Whole:
@@ -315,13 +318,20 @@ class Index:
         if len(self._complete) > _REMEMBERED:
             forgotten, _ = self._complete.popitem(last=False)
             self._left_out.pop(forgotten, None)
-        found = self._open.pop(end.group, None)
+        found = self._take(end.group)
         there = found.counts if found is not None else {}
         left_out = frozenset(table for table, due in end.counts.items() if there.get(table, 0) < due)
         # What is applied already is not waited for: its END may be read before its events are.
         if left_out and end.scn > self._done:
             self._left_out[end.group] = left_out
         return end.group, found
+
+    def _take(self, group: str) -> _Open | None:
+        """Take what is there of a transaction."""
+        found = self._open.pop(group, None)
+        for partition in found.runs if found is not None else ():
+            del self._firsts[partition][group]
+        return found
 
     def _lacking(self, end: Ended, found: _Open | None) -> Mapping[str, tuple[int, int]]:
         there: Mapping[str, int] = found.counts if found is not None else {}
@@ -333,14 +343,12 @@ class Index:
 
     def _rows_before(self) -> Iterator[Run]:
         """Take the rows that no transaction of those that are still to come lies before."""
-        held: dict[int, int] = {}
-        for found in self._open.values():
-            for run in found.runs.values():
-                held[run.partition] = min(held.get(run.partition, run.first), run.first)
-        for partition, rows in self._rows.items():
-            while rows and rows[0].first < held.get(partition, rows[0].first + 1):
+        for partition, rows in list(self._rows.items()):
+            held = next(iter(self._firsts.get(partition, {}).values()), None)
+            while rows and (held is None or rows[0].first < held):
                 yield rows.popleft()
-        self._rows = {partition: rows for partition, rows in self._rows.items() if rows}
+            if not rows:
+                del self._rows[partition]
 
     def _forget_rows(self, runs: Iterable[Run]) -> None:
         """Drop rows that lie before events which are applied: they are, too."""

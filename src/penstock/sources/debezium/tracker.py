@@ -68,12 +68,16 @@ class CopyRows:
 
     Attributes:
         is_marked: Its first row was marked, so its last one is to be.
-        is_whole: The snapshot is over.
+        is_over: The connector is through with it.
+        upto: Once that was known, where each partition ended: rows may lie up to there. None before.
+        is_whole: All rows were seen.
         is_taken: The copy was begun.
     """
 
     runs: dict[TableName, list[Run]] = field(default_factory=dict)
     is_marked: bool = False
+    is_over: bool = False
+    upto: Mapping[int, int] | None = None
     is_whole: bool = False
     is_taken: bool = False
 
@@ -107,7 +111,7 @@ class Tracker:
         self._freed = position
         self._reached = position
         self._failure: Exception | None = None
-        self._copy = CopyRows()
+        self._copy = CopyRows(is_whole=position > START)
         self._heard_at = self._unended_since = time.monotonic()
         # Not known before the first event, or the topic: the connector makes it when it first writes to it.
         self._has_ends: bool | None = None
@@ -383,13 +387,16 @@ class Tracker:
                         self._look(record)
                     self._move_on(follower.positions(), bool(records))
                     self._changed.notify_all()
+                if self._copy.is_over and self._copy.upto is None:
+                    self._note_ends()
                 # The connector makes the transaction topic when the first transaction begins, and a table's topic
                 # before an END counts its events.
                 every_s = _LOOK_FOR_TOPICS_S if self.mark or self._log.ends else 0.3
                 if self._asked or time.monotonic() - looked_at > every_s:
                     looked_at = time.monotonic()
                     follower = self._with_new_topics(follower)
-                while self._ready_changes > _AHEAD_CHANGES and not stop.wait(0.05):
+                # Before they are asked for, the copy is, which lies before them.
+                while self._copy.is_whole and self._ready_changes > _AHEAD_CHANGES and not stop.wait(0.05):
                     pass
         except Exception as exc:  # whoever asks next raises it, whatever it is
             with self._changed:
@@ -397,6 +404,12 @@ class Tracker:
                 self._changed.notify_all()
         finally:
             follower.close()
+
+    def _note_ends(self) -> None:
+        """Note how far the rows of the snapshot may lie, which is over: partitions are not read at one pace."""
+        extents = self._log.extents()
+        with self._changed:
+            self._copy.upto = {self._numbers[p]: extent.end for p, extent in extents.items() if p in self._numbers}
 
     def _with_new_topics(self, follower: RecordFollower) -> RecordFollower:
         asked = set(self._asked)
@@ -453,7 +466,7 @@ class Tracker:
                 do="`penstock resync --all` prepares a new first copy, once the connector's snapshot is over",
             )
         self._copy.is_marked |= mark == "first"
-        self._copy.is_whole |= mark == "last"
+        self._copy.is_over |= mark == "last"
         runs = self._copy.runs.setdefault(found.table, [])
         if runs and runs[-1].partition == partition and runs[-1].end == offset:
             runs[-1].end = offset + 1
@@ -504,12 +517,14 @@ class Tracker:
         if self._has_ends is False:
             self._index.complete_before(self._complete_before(now, is_quiet=is_quiet))
         for txn in self._index.release():
-            self._copy.is_whole = True
+            self._copy.is_over = True
             self._ready.append(txn)
             self._ready_changes += txn.changes
         # A snapshot whose beginning was marked ends with a mark, too, unless its last row was lost.
         is_over = is_quiet and (not self._copy.is_marked or now - self._heard_at >= _MARKED_SNAPSHOT_S)
-        self._copy.is_whole |= is_over or self._index.end > self._begun_at
+        self._copy.is_over |= is_over or self._index.end > self._begun_at
+        upto = self._copy.upto
+        self._copy.is_whole |= upto is not None and all(self._next[number] >= end for number, end in upto.items())
         self._reached = max(self._reached, self._index.end)
         if self._has_ends and not self._index.has_ended:
             # Whatever has not ended by here lies behind.

@@ -1,0 +1,108 @@
+"""Records in memory as a log, and events of a connector that are put there."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from penstock.formats.debezium.decode import Settings
+from penstock.formats.debezium.record import Record
+from penstock.sources.debezium.files import NoOffsets
+from penstock.sources.debezium.log import Extent, Partition, RecordFollower, RecordLog
+from penstock.sources.debezium.tables import Tables
+
+ENDS = Partition("shop.transaction", 0)
+ORDERS = Partition("shop.public.orders", 0)
+
+
+class MemoryLog:
+    """Implements `log.RecordLog`."""
+
+    label = "memory"
+    ends = False
+
+    def __init__(self, records: Mapping[Partition, Sequence[Record]], *, at_once: int = 2) -> None:
+        """Hold records; whoever follows is given so many at once, one partition after the other."""
+        self.at_once = at_once
+        self.records = {
+            partition: [replace(record, offset=offset) for offset, record in enumerate(records_)]
+            for partition, records_ in records.items()
+        }
+
+    def partition_of(self, record: Record) -> Partition:
+        return Partition(record.topic, record.partition)
+
+    def identity(self) -> str:
+        return "memory"
+
+    def topic_id(self, topic: str) -> str:
+        return topic
+
+    def offsets(self, consumer: str) -> NoOffsets:
+        return NoOffsets()
+
+    def extents(self) -> Mapping[Partition, Extent]:
+        return {partition: Extent(0, len(records)) for partition, records in self.records.items()}
+
+    def follow(self, positions: Mapping[Partition, int]) -> "MemoryFollower":
+        return MemoryFollower(self, dict(positions))
+
+    def read(self, partition: Partition, first: int, end: int) -> Iterator[Record]:
+        yield from self.records[partition][first:end]
+
+
+class MemoryFollower:
+    """Implements `log.RecordFollower`."""
+
+    def __init__(self, log: MemoryLog, positions: dict[Partition, int]) -> None:
+        self._log = log
+        self._positions = positions
+
+    def take(self, most: int, timeout_s: float) -> Sequence[Record]:
+        for partition, at in self._positions.items():
+            found = self._log.records[partition][at : at + self._log.at_once]
+            if found:
+                self._positions[partition] = at + len(found)
+                return found
+        time.sleep(min(timeout_s, 0.01))
+        return []
+
+    def positions(self) -> Mapping[Partition, int]:
+        return self._positions
+
+    def close(self) -> None:
+        pass
+
+
+def boundary(status: str, txn: str) -> Record:
+    value = {"status": status, "id": f"{txn}:1", "event_count": 0, "data_collections": [], "ts_ms": 5}
+    return Record(ENDS.topic, None, json.dumps(value).encode(), (), 0, None)
+
+
+def ended(*txns: str) -> list[Record]:
+    return [boundary(status, txn) for txn in txns for status in ("BEGIN", "END")]
+
+
+def event(txn: int, snapshot: str = "false") -> Record:
+    source = {
+        "connector": "postgresql",
+        "name": "shop",
+        "db": "shop",
+        "schema": "public",
+        "table": "orders",
+        "txId": txn,
+        "lsn": txn,
+        "snapshot": snapshot,
+        "ts_ms": 5,
+    }
+    op = "c" if snapshot == "false" else "r"
+    value = {"op": op, "source": source, "before": None, "after": {"id": txn}, "ts_ms": 5}
+    return Record(ORDERS.topic, b'{"id": 1}', json.dumps(value).encode(), (), 0, None)
+
+
+def tables() -> Tables:
+    return Tables(Settings(), "shop", skips=False)
+
+
+_: type[RecordLog] = MemoryLog
+__: type[RecordFollower] = MemoryFollower
