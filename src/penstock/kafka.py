@@ -117,7 +117,11 @@ def failure(error: Any, *, where: str, doing: str) -> PenstockError:
     if code == E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
         return OperatorError(what, where=where, do="allow this user the transactional id penstock.<pipeline>")
     if code in (E._FENCED, E.PRODUCER_FENCED, E.INVALID_PRODUCER_EPOCH):
-        return RetryableError(f"Kafka cannot {doing}: another producer of the pipeline has begun", where=where)
+        return RetryableError(
+            f"Kafka cannot {doing}: another producer of the pipeline has begun",
+            where=where,
+            do="let one run at a time publish; the name of a pipeline is to be its own in the whole cluster",
+        )
     if code == E.MSG_SIZE_TOO_LARGE:
         return OperatorError(
             f"Kafka cannot {doing}: an event is larger than it takes",
@@ -141,7 +145,11 @@ def failure(error: Any, *, where: str, doing: str) -> PenstockError:
 
 def bad_settings(error: object) -> ConfigError:
     """The error for settings that the client does not take."""
-    return ConfigError("the settings for Kafka are not taken", where=_without_value(str(error)))
+    return ConfigError(
+        "the settings for Kafka are not taken",
+        where=_without_value(str(error)),
+        do="correct connections.<name>.settings, which are librdkafka's",
+    )
 
 
 def _without_value(text: str) -> str:

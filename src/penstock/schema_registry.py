@@ -124,7 +124,9 @@ class Registry:
             )
         if code == _SCHEMA_NOT_FOUND:
             return NotRegisteredError("the schema registry does not know the schema", where=self.url)
-        return OperatorError(f"the schema registry refuses a request, error {code}", where=self.url)
+        return OperatorError(
+            f"the schema registry refuses a request, error {code}", where=self.url, do="see what its log says of it"
+        )
 
     def _untrusted(self, error: ssl.SSLCertVerificationError) -> OperatorError:
         return OperatorError(
@@ -151,9 +153,11 @@ def read_authorities(path: Path) -> str:
         text = path.read_text(encoding="ascii")
         ssl.create_default_context(cadata=text)
     except (ssl.SSLError, ValueError) as exc:
-        raise ConfigError("ca_file holds no certificates in PEM form", where=str(path)) from exc
+        do = "name a file with the certificates of authorities"
+        raise ConfigError("ca_file holds no certificates in PEM form", where=str(path), do=do) from exc
     except OSError as exc:
-        raise ConfigError(f"cannot read ca_file: {(exc.strerror or '').lower()}", where=str(path)) from exc
+        do = "correct registry.ca_file, or let this user read it"
+        raise ConfigError(f"cannot read ca_file: {(exc.strerror or '').lower()}", where=str(path), do=do) from exc
     return text
 
 
@@ -173,7 +177,11 @@ def _schema(registry: Registry, id_: int | str) -> str:
         raise registry._none_of_its_kind()
     kind = answer.get("schemaType", "AVRO")
     if kind != "AVRO":
-        raise MalformedInputError(f"schema {id_} is none of Avro, but of {str(kind).lower()}", where=registry.url)
+        raise MalformedInputError(
+            f"schema {id_} is none of Avro, but of {str(kind).lower()}",
+            where=registry.url,
+            do="have the connector write Avro, or JSON and name no registry",
+        )
     if answer.get("references"):
         raise MalformedInputError(
             f"schema {id_} refers to others, which is not read",

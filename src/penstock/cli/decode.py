@@ -113,7 +113,11 @@ def _of_topics(topics: Sequence[str], bootstrap: str | None, file: Path | None, 
     extents = log.extents()
     for pattern in topics:
         if not any(fnmatchcase(partition.topic, pattern) for partition in extents):
-            raise OperatorError(f"there is no topic {pattern!r}, or this user may not see it", where=log.label)
+            raise OperatorError(
+                f"there is no topic {pattern!r}, or this user may not see it",
+                where=log.label,
+                do="correct the name, or allow this user to describe the topic",
+            )
     ranges = {partition: which.cut(extent.first, extent.end, str(partition)) for partition, extent in extents.items()}
     records = (record for partition, of in ranges.items() if of[0] < of[1] for record in log.read(partition, *of))
     return Sample(HeldRecords(records, log.label), settings, topics={partition.topic for partition in extents})

@@ -73,14 +73,16 @@ def switch(before: Way, after: Way, run: Callable[[], Progress], stop: threading
         ledger.refuse_second()
         state = ledger.state()
         if state is None:
-            raise OperatorError("there is nothing to switch yet", do="run `penstock setup`, then `penstock run`")
+            what = "there is nothing to switch yet"
+            raise OperatorError(what, where=before.target.label, do="run `penstock setup`, then `penstock run`")
         if state.history.origin == takes.place():
             return Switched(None, state.low_watermark, _untold(after, ledger))
         _refuse_errors(ledger, before)
     first = leaves.mark()
     progress = run()
     if stop.is_set():
-        raise OperatorError("told to stop before the switch; nothing was changed", do="switch again")
+        what = "told to stop before the switch; nothing was changed"
+        raise OperatorError(what, where=before.source.label, do="switch again")
     with closing(before.target.ledger()) as ledger:
         state = ledger.acquire(before.config.capture.name, lanes=1)
         _refuse_errors(ledger, before)
@@ -97,13 +99,15 @@ def _refuse_other(before: Way, after: Way) -> None:
     if before.config.name != after.config.name:
         raise ConfigError(
             f"the files are of two pipelines, {before.config.name!r} and {after.config.name!r}",
+            where="name",
             do="a switch changes `capture` only: give both files one name",
         )
     rules = [way.config.rules and way.config.rules.model_dump() for way in (before, after)]
     if rules[0] != rules[1]:
-        raise ConfigError("the files have different rules", do="a switch changes `capture` only")
+        raise ConfigError("the files have different rules", where="rules", do="a switch changes `capture` only")
     if before.target.identity() != after.target.identity():
-        raise ConfigError("the files have different targets", do="a switch changes `capture` only")
+        where = f"{before.target.label}; {after.target.label}"
+        raise ConfigError("the files have different targets", where=where, do="a switch changes `capture` only")
 
 
 def _refuse_errors(ledger: TargetLedger, before: Way) -> None:

@@ -112,7 +112,11 @@ class FilePublisher:
                     self._folder.storage.create(name, content.read_buffer())
             except NameTakenError as exc:
                 where = f"{self._folder.label}/{name}"
-                raise RetryableError("another publisher of the pipeline has written", where=where) from exc
+                raise RetryableError(
+                    "another publisher of the pipeline has written",
+                    where=where,
+                    do="let one run at a time publish here",
+                ) from exc
         self._number += 1
         self.standing = transaction.standing
 

@@ -199,7 +199,9 @@ def _records(client: Consumer, topic: str) -> Iterator[tuple[bytes | None, bytes
         (at,) = client.position([TopicPartition(topic, 0)])
         first = max(first, at.offset)
         if time.monotonic() > deadline:
-            raise RetryableError("the brokers do not go on answering", where=f"topic {topic}")
+            raise RetryableError(
+                "the brokers do not go on answering", where=f"topic {topic}", do="see whether they are up"
+            )
 
 
 def _extent(client: Consumer, topic: str) -> tuple[int, int]:

@@ -65,7 +65,7 @@ class EventTask:
             OperatorError: A change cannot be told as an event.
         """
         publisher = self._publisher(token, is_large=part.is_large)
-        rest = _behind(part, publisher.standing)
+        rest = _behind(part, publisher.standing, where=self.log.where)
         if rest is not None and len(rest) == 0:
             with publisher.transaction() as transaction:
                 standing = publisher.standing.behind(rest, 0, 0)
@@ -180,12 +180,16 @@ class _Marks:
         return mark
 
 
-def _behind(part: Slice, standing: Standing) -> Slice | None:
+def _behind(part: Slice, standing: Standing, *, where: str) -> Slice | None:
     """What of a slice was not published yet; None where all of it was."""
     if standing.position >= part.end:
         return None
     if standing.position < part.after:
-        raise RetryableError("the pipeline stands before what is to be published next", where="position topic")
+        raise RetryableError(
+            f"the pipeline stands at position {standing.position}, before what is to be published next",
+            where=where,
+            do="see whether records that said so were deleted there; the next run goes on from where it stands",
+        )
     if standing.position == part.after:
         return part
     return part if part.is_large else part.take(standing.position, _EVERYTHING, None)

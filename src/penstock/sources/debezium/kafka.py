@@ -269,7 +269,8 @@ class KafkaFollower:
                 self._heard.error = None
             elif self._heard.is_final:
                 # Whoever begins again is told so as well, if it is still true then.
-                raise RetryableError(self.silence().what, where=self._log.label)
+                silence = self.silence()
+                raise RetryableError(silence.what, where=silence.where, do=silence.do)
             if records or has_moved or time.monotonic() >= deadline:
                 return records
 
@@ -281,7 +282,11 @@ class KafkaFollower:
         """Why nothing comes, as far as it is known."""
         if self._heard.error is not None:
             return failure(self._heard.error, where=self._log.label, doing="read")
-        return RetryableError("Kafka cannot read: records that are there do not come", where=self._log.label)
+        return RetryableError(
+            "Kafka cannot read: records that are there do not come",
+            where=self._log.label,
+            do="see whether the brokers that lead their partitions are up",
+        )
 
     def close(self) -> None:
         """Read no more."""
