@@ -15,15 +15,35 @@ from penstock.history import Joined
 from penstock.position import Scn
 
 
+@dataclass(frozen=True)
+class Mark:
+    """An empty transaction of ours.
+
+    Names are taken again and again, and by every database: so it says where in the log it was committed, too.
+
+    Attributes:
+        txn: Its name, as the database's log has it.
+        after, upto: Positions of the log that its commit lies between.
+    """
+
+    txn: str
+    after: int
+    upto: int
+
+    def is_told(self, txn: str, place: int | None) -> bool:
+        """Whether it was committed under this name, at this place of the log; None where no place is told."""
+        return txn == self.txn and (place is None or self.after <= place <= self.upto)
+
+
 class Handover(Protocol):
     """What is left. Transactions are named as the database's own log names them."""
 
     @property
-    def first(self) -> str:
+    def first(self) -> Mark:
         """A transaction that is applied, and was committed when the switch began."""
 
     @property
-    def last(self) -> str:
+    def last(self) -> Mark:
         """A transaction that was committed behind every one that is applied."""
 
     def is_applied(self, txn: str) -> bool:

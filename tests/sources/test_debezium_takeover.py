@@ -6,15 +6,19 @@ from dataclasses import dataclass
 import pytest
 
 from penstock.errors import OperatorError
+from penstock.handover import Mark
 from penstock.sources.debezium.takeover import find_point, first_needed
 from tests.sources.memory_log import ENDS, ORDERS, MemoryLog, ended, event, tables
+
+
+FIRST, LAST = Mark("1", 1, 1), Mark("99", 1, 1)
 
 
 @dataclass(frozen=True)
 class Left:
     applied: Collection[str]
-    first: str = "1"
-    last: str = "99"
+    first: Mark = FIRST
+    last: Mark = LAST
 
     def is_applied(self, txn: str) -> bool:
         return int(txn) > 0 and txn in self.applied
@@ -41,6 +45,13 @@ def test_a_connector_that_began_behind_the_first_mark_is_refused() -> None:
 def test_a_connector_that_does_not_come_as_far_as_the_last_mark_is_refused() -> None:
     with pytest.raises(OperatorError, match="has not told of transaction 99"):
         point(["1", "2"], {"1", "2"})
+
+
+def test_transactions_of_another_database_that_have_our_names_are_not_taken_for_ours() -> None:
+    log = MemoryLog({ENDS: ended("1", "2", "99")})
+    left = Left({"1", "2"}, first=Mark("1", 5, 9), last=Mark("99", 5, 9))
+    with pytest.raises(OperatorError, match="has not told of transaction 99"):
+        find_point(log, tables(), ENDS.topic, left, wait_s=0)
 
 
 def test_topics_of_another_kind_of_database_are_refused() -> None:

@@ -16,7 +16,7 @@ from penstock.apply.task import Target
 from penstock.change import TableName
 from penstock.dialects.base import CaptureBehind, DatabasePlan, Emptying, LackingPart, NativeForm, Step, Uncaptured
 from penstock.errors import OperatorError
-from penstock.handover import Handover, TakenOver
+from penstock.handover import Handover, Mark, TakenOver
 from penstock.history import Consumer, History, HistoryError, Origin
 from penstock.pipeline.feed import Definitions
 from penstock.pipeline.locks import LockWatch
@@ -219,10 +219,10 @@ class Comparable(Copyable, Protocol):
 class HandsOver(Protocol):
     """A source of whose database another source may tell: it says what is applied in words that the other knows."""
 
-    def mark(self) -> str:
-        """Commit a transaction that changes no row; returns its name."""
+    def mark(self) -> Mark:
+        """Commit a transaction that changes no row."""
 
-    def hand_over(self, position: Scn, first: str) -> Handover:
+    def hand_over(self, position: Scn, first: Mark) -> Handover:
         """Say which transactions lie at or before a position, `first`, a marked one, among them."""
 
 

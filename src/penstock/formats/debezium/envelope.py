@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from penstock.change import TableName
 from penstock.formats.debezium.record import Record
 from penstock.formats.debezium.schema import ConnectSchema
-from penstock.formats.debezium.source import Source, SourceError, group_of, read_source, table_of
+from penstock.formats.debezium.source import Source, SourceError, group_of, place_of, read_source, table_of
 
 OPS = frozenset("cudrtm")
 
@@ -34,6 +34,7 @@ class Boundary(NamedTuple):
         events: How many the transaction has, on all topics; None for its beginning.
         collections: How many of each table, named as `Source.collection`. What is no table is counted, too.
         prefix: The prefix of the connector's topics, as far as the topic tells.
+        place: The record's position in the source's log, where its id says it.
     """
 
     is_end: bool
@@ -42,6 +43,7 @@ class Boundary(NamedTuple):
     collections: Mapping[str, int]
     ts_us: int | None
     prefix: str
+    place: int | None = None
 
 
 class Glance(NamedTuple):
@@ -219,4 +221,5 @@ def _boundary(record: Record, payload: Mapping[str, Any], topics: Topics) -> Bou
         collections=counts,
         ts_us=ts_ms * 1000 if type(ts_ms) is int else None,
         prefix=prefix,
+        place=place_of(id_),
     )

@@ -16,7 +16,7 @@ Key: TypeAlias = tuple[int | str, ...]
 
 _DIGITS = re.compile(r"-?\d{1,40}", re.ASCII)
 _LAST_NUMBER = re.compile(r"(\d+)\D*$", re.ASCII)
-_POSTGRES_BLOCK = re.compile(r"(\d+):\d+", re.ASCII)
+_POSTGRES_BLOCK = re.compile(r"(\d+):(\d+)", re.ASCII)
 
 _STREAMING = ("", "false")
 
@@ -101,6 +101,12 @@ def group_of(block_id: str) -> str:
     """
     found = _POSTGRES_BLOCK.fullmatch(block_id)
     return found[1] if found else block_id
+
+
+def place_of(block_id: str) -> int | None:
+    """Return a record's position in the source's log, which PostgreSQL's connector adds to the transaction's id."""
+    found = _POSTGRES_BLOCK.fullmatch(block_id)
+    return int(found[2]) if found else None
 
 
 def table_of(name: str, prefix: str) -> TableName | None:

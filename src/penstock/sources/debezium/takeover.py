@@ -56,8 +56,8 @@ def find_point(log: RecordLog, tables: Tables, transactions: str, left: Handover
                     continue
                 assert record.offset is not None
                 scn = Scn(record.offset + 1)
-                has_first |= found.txn == left.first
-                if found.txn == left.last:
+                has_first |= left.first.is_told(found.txn, found.place)
+                if left.last.is_told(found.txn, found.place):
                     if not has_first:
                         raise _began_late(log, transactions)
                     return point
@@ -69,7 +69,7 @@ def find_point(log: RecordLog, tables: Tables, transactions: str, left: Handover
                     point.position = scn
             if not records and time.monotonic() > deadline:
                 raise OperatorError(
-                    f"the connector has not told of transaction {left.last}, which was committed {wait_s:g} s ago",
+                    f"the connector has not told of transaction {left.last.txn}, which was committed {wait_s:g} s ago",
                     where=f"{log.label}, topic {transactions}",
                     do="see whether it is running, and reads this database; it is to tell of logical messages, too"
                     " (message.prefix.include.list, message.prefix.exclude.list)",

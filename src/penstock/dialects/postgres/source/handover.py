@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from penstock.dialects.postgres.connection import Connection
 from penstock.dialects.postgres.source.snapshots import Cut
+from penstock.handover import Mark
 
 _ROUND = 1 << 32
 """The write-ahead log names transactions by the last 32 bits of their ids."""
@@ -19,8 +20,8 @@ class PostgresHandover:
     """Implements `handover.Handover`."""
 
     cut: Cut
-    first: str
-    last: str
+    first: Mark
+    last: Mark
 
     def is_applied(self, txn: str) -> bool:
         """Whether it is in the cut; ids of an earlier round, which look like later ones, are."""
@@ -30,12 +31,19 @@ class PostgresHandover:
         return self.cut.has(xid) or xid >= near + _FAR
 
 
-def mark(connection: Connection) -> str:
-    """Commit a transaction that changes no row, and that logical decoding tells of; returns its name."""
+def mark(connection: Connection) -> Mark:
+    """Commit a transaction that changes no row, and that logical decoding tells of."""
+    after = _end_of_log(connection)
     with connection.transaction():
         row = connection.execute(
             "SELECT (pg_current_xact_id()::text::bigint % 4294967296)::text,"
             " pg_logical_emit_message(true, 'penstock', 'switch')"
         ).fetchone()
     assert row is not None
-    return str(row[0])
+    return Mark(row[0], after, _end_of_log(connection))
+
+
+def _end_of_log(connection: Connection) -> int:
+    row = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint").fetchone()
+    assert row is not None
+    return int(row[0])

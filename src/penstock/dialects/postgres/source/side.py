@@ -22,6 +22,7 @@ from penstock.dialects.postgres.source.copy import PostgresCopyOrigin
 from penstock.dialects.postgres.source.handover import PostgresHandover, mark
 from penstock.dialects.postgres.waits import LockWatch
 from penstock.errors import ConfigError, OperatorError
+from penstock.handover import Mark
 from penstock.history import Consumer, History, HistoryError, Origin, copied_here
 from penstock.position import Scn
 
@@ -109,12 +110,12 @@ class PostgresSourceSide(PostgresSide):
                 return self._uninstalling(connection)
             return [Step("keep the log for this process no more", history.removal(self._set_name, consumer))]
 
-    def mark(self) -> str:
-        """Commit a transaction that changes no row; returns the name that logical decoding tells it by."""
+    def mark(self) -> Mark:
+        """Commit a transaction that changes no row, and that logical decoding tells of."""
         with self._connection("mark the write-ahead log") as connection:
             return mark(connection)
 
-    def hand_over(self, position: Scn, first: str) -> PostgresHandover:
+    def hand_over(self, position: Scn, first: Mark) -> PostgresHandover:
         """Say which transactions lie at or before a position, once `first` does, and mark the log behind them."""
         with closing(self.open_source()) as log:
             cut = log.cut(position)
