@@ -10,7 +10,6 @@ from penstock.handover import Mark
 from penstock.sources.debezium.takeover import find_point, first_needed
 from tests.sources.memory_log import ENDS, ORDERS, MemoryLog, ended, event, tables
 
-
 FIRST, LAST = Mark("1", 1, 1), Mark("99", 1, 1)
 
 
