@@ -6,6 +6,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 MINUTES ?= 10
+# How many tests run side by side; each process has servers of its own.
+SIDE_BY_SIDE ?= auto
 STAMP := $(VENV)/.installed
 
 .PHONY: help demo test soak lint types wheel bench java postgresql kafka clean
@@ -17,7 +19,7 @@ demo: $(STAMP) java ## copy between two embedded PostgreSQL servers, with one fa
 	@$(BIN)/penstock demo
 
 test: $(STAMP) java postgresql kafka ## run the test suite
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(SIDE_BY_SIDE) --maxprocesses 4 --dist loadgroup $(PYTEST_ARGS)
 
 soak: $(STAMP) java postgresql kafka ## the long tests, random statements and values, then faults under load: make soak MINUTES=60
 	@$(BIN)/python -m pytest -m soak $(PYTEST_ARGS)

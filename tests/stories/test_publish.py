@@ -413,7 +413,7 @@ def test_an_archive_that_was_lost_is_missed_by_setup(lab: Lab, tmp_path: Path, s
     catch_up(pipeline)
     shutil.rmtree(tmp_path / "archive")
 
-    assert "an archive that pipeline" in faults(pipeline.plan())
+    assert "the archive that pipeline" in faults(pipeline.plan())
     with pytest.raises(OperatorError, match="not there any more"):
         pipeline.setup()
     pipeline.teardown()

@@ -177,6 +177,10 @@ class Publication(Capturing):
         """Refuse, as `resync` does."""
         raise self._without_target("no target to copy to anew", do=self._place.words.anew)
 
+    def switch(self, *_: object, **__: object) -> NoReturn:
+        """Refuse: what was published tells of the positions of its source."""
+        raise self._without_target("no target to go on with from another source")
+
     def _run(
         self, stop: threading.Event, listener: RunListener, *, until_caught_up: bool, until: str | None
     ) -> Progress:
