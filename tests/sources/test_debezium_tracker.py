@@ -43,10 +43,10 @@ def test_rows_of_the_first_snapshot_are_waited_for_in_every_partition(last_mark:
         )
 
 
-def in_tasks(do: Callable[[Stretch], Looked], items: Sequence[Stretch]) -> Sequence[Looked]:
+def in_tasks(stretches: Sequence[Stretch], look: Callable[[Stretch], Looked]) -> Sequence[Looked]:
     """Looks where nothing is known but what has travelled there."""
-    there = pickle.dumps((do, list(items)))
-    done = [pickle.loads(there)[0](item) for item in pickle.loads(there)[1]]
+    there = pickle.dumps((list(stretches), look))
+    done = [pickle.loads(there)[1](stretch) for stretch in pickle.loads(there)[0]]
     return cast(Sequence[Looked], pickle.loads(pickle.dumps(done)))
 
 

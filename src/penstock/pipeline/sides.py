@@ -241,8 +241,8 @@ class TakesOver(Protocol):
         """
 
 
-InTasks: TypeAlias = Callable[[Callable[[Any], Any], Sequence[Any]], Sequence[Any]]
-"""Does a piece of work for each of several items where tasks run; returns the results in the items' order."""
+InTasks: TypeAlias = Callable[[Sequence[Any], Callable[[Any], Any]], Sequence[Any]]
+"""Does something with each of several items where tasks run; returns the results in the order of the items."""
 
 
 @runtime_checkable

@@ -163,7 +163,7 @@ class Looker:
         return out
 
 
-InTasks: TypeAlias = Callable[[Callable[[Stretch], Looked], Sequence[Stretch]], Sequence[Looked]]
+InTasks: TypeAlias = Callable[[Sequence[Stretch], Callable[[Stretch], Looked]], Sequence[Looked]]
 """Looks at stretches side by side; returns what was found in the order in which they are given.
 
 Raises what `Looker.look` raises, or a RetryableError where a task was lost.

@@ -460,7 +460,8 @@ class Tracker:
     def _look_ahead(self, positions: Mapping[Partition, int], stretches: Sequence[Stretch]) -> Mapping[Partition, int]:
         """Have tasks look at stretches; those of a partition follow each other."""
         assert self._tasks is not None
-        for stretch, looked in zip(stretches, self._tasks(self._tables.looker(self._log).look, stretches), strict=True):
+        found = self._tasks(stretches, self._tables.looker(self._log).look)
+        for stretch, looked in zip(stretches, found, strict=True):
             self._tables.learn(looked)
             positions = {**positions, stretch.partition: stretch.end}
             with self._changed:
