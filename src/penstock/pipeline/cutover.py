@@ -157,7 +157,7 @@ def _cut_over(way: Way, work: _Work, stop: threading.Event, *, lock: bool, wait_
     else:
         _await_writers(work.still, stop, wait_s, where=way.source.label)
     position = work.stream.tick()
-    _apply(way, work.ledger, position, stop, wait_s)
+    _apply(way, work, position, stop, wait_s)
     applied = _applied(work.ledger)
     found = Cutover(position, is_locked=lock, queued=work.ledger.queue_length(), compared=way.verify())
     if not found.is_same:
@@ -191,10 +191,8 @@ def _applied(ledger: TargetLedger) -> int:
 
 def _refuse_hidden(reader: SequenceReader, where: str) -> None:
     if reader.hidden:
-        number = len(reader.hidden)
-        raise OperatorError(
-            f"{count(number, 'sequence')} of captured tables cannot be read", where=where, do="; ".join(reader.hidden)
-        )
+        what = "sequences that captured tables draw from cannot be read"
+        raise OperatorError(what, where=where, do="; ".join(reader.hidden))
 
 
 def _await_writers(still: Stillness, stop: threading.Event, wait_s: float, *, where: str) -> None:
@@ -211,11 +209,17 @@ def _await_writers(still: Stillness, stop: threading.Event, wait_s: float, *, wh
         stop.wait(_PAUSE_S)
 
 
-def _apply(way: Way, ledger: TargetLedger, position: Scn, stop: threading.Event, wait_s: float) -> None:
+def _apply(way: Way, work: _Work, position: Scn, stop: threading.Event, wait_s: float) -> None:
     """See to it that everything up to a position is applied: by the run that is alive, or by one of our own."""
+    ledger = work.ledger
+
+    def is_applied() -> bool:
+        # An idle run writes down that nothing has come only now and then.
+        return _reached(ledger) >= position or work.stream.backlog(_reached(ledger)).changes == 0
+
     deadline = time.monotonic() + wait_s
     while ledger.is_running():
-        if _reached(ledger) >= position:
+        if is_applied():
             return
         if stop.is_set() or time.monotonic() > deadline:
             raise RetryableError(
@@ -224,9 +228,9 @@ def _apply(way: Way, ledger: TargetLedger, position: Scn, stop: threading.Event,
                 do="give the run more time by --wait. Nothing was changed",
             )
         stop.wait(_PAUSE_S)
-    if _reached(ledger) < position:
+    if not is_applied():
         way.run()
-    if _reached(ledger) < position:
+    if not is_applied():
         what = f"the run ended before position {position} was applied"
         raise RetryableError(what, where=way.target.label, do="cut over again. Nothing else was changed")
 

@@ -96,6 +96,7 @@ class Pipeline(Capturing):
         installed = self._installed
         if adopt:
             comparable(self._source)
+        fittings = self._source.fittings(tables) if isinstance(self._source, Furnished) else None
         plan = Plan(
             tables=[str(table) for table in tables],
             rules=self._source.explain(tables),
@@ -105,12 +106,15 @@ class Pipeline(Capturing):
                 described,
                 installed.replaced_tables() if installed is not None else (),
                 adopt=adopt,
-                fittings=self._source.fittings(tables) if isinstance(self._source, Furnished) else None,
+                fittings=fittings,
             ),
         )
         if not isinstance(self._source, Comparable):
             what = "`verify`, `resync TABLE` and `setup --adopt` have nothing to compare with here"
             plan.source.notes.append(f"{what}: {COMPARE_ELSEWHERE}")
+        if isinstance(self._source, Furnished) and fittings is not None:
+            hidden = self._source.sequence_reader(fittings).hidden
+            plan.source.notes += [f"a sequence is not kept in step until it may be read: {grant}" for grant in hidden]
         fault = self._set_fault()
         if fault is not None:
             # This fault causes the others; name it alone.

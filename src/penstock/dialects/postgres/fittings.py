@@ -14,7 +14,7 @@ import psycopg
 
 from penstock.change import TableName
 from penstock.dialects.base import Lack, NativeForm, Renamed
-from penstock.dialects.postgres.catalog import catalog_names, table_oids
+from penstock.dialects.postgres.catalog import catalog_names, current_user, table_oids
 from penstock.dialects.postgres.connection import Connection, literal, quote
 from penstock.dialects.postgres.logical import DIALECT
 from penstock.dialects.postgres.resources import sql_text
@@ -103,6 +103,7 @@ class Fittings(NativeForm):
         pieces: In the order in which they are made.
         left_out: What cannot be, with the reason.
         links: Which sequence each column goes on with.
+        grants: SQL that a superuser of the source has to run before all of these may be read.
     """
 
     dialect = DIALECT
@@ -110,6 +111,7 @@ class Fittings(NativeForm):
     pieces: Sequence[Fitting]
     left_out: Sequence[Lack]
     links: Sequence[SequenceLink]
+    grants: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,13 @@ def read_fittings(connection: Connection, tables: Sequence[Renamed]) -> Fittings
         for (table, column), use in sorted(drawn_by(uses).items())
         if (target := _column(renamed[table], column)) is not None
     ]
-    return Fittings(pieces, left_out, links)
+    hidden = sorted({link.source for link in links if not link.may_read})
+    user = quote(current_user(connection))
+    grants = [
+        *(f"GRANT USAGE ON SCHEMA {quote(schema)} TO {user}" for schema in sorted({name.schema for name in hidden})),
+        *(f"GRANT SELECT ON SEQUENCE {quote(name.schema, name.name)} TO {user}" for name in hidden),
+    ]
+    return Fittings(pieces, left_out, links, grants)
 
 
 def _found(root: TableName, *row: Any) -> Found:

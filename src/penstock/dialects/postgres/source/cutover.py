@@ -41,15 +41,13 @@ class SequenceReader:
         self._url = url
         self._process = process
         self._names = sorted({link.source for link in links if link.may_read})
-        self._hidden = sorted({link.source for link in links if not link.may_read})
+        self._grants = fittings.grants if isinstance(fittings, Fittings) else ()
         self._session: Connection | None = None
 
     @property
     def hidden(self) -> Sequence[str]:
         """What a superuser has to run before all of them may be read."""
-        return [
-            f"GRANT SELECT ON SEQUENCE {quote(name.schema, name.name)} TO the pipeline's user" for name in self._hidden
-        ]
+        return self._grants
 
     def read(self) -> Mapping[TableName, SequenceValue]:
         """Return where the sequences stand that may be read."""

@@ -56,8 +56,8 @@ class State:
                     (use.table, use.column, use.how) == (fitting.table, fitting.name, "owned") for use in self.uses
                 )
             case Kind.INDEX:
-                if fitting.other is not None and (fitting.table, fitting.other) in self.parts:
-                    return True
+                if fitting.other is not None:
+                    return (fitting.table, fitting.other) in self.parts
                 there = self.found.get(fitting.key)
                 return there is not None and (there.is_valid or there.is_partitioned)
             case Kind.IDENTITY | Kind.DEFAULT:

@@ -10,6 +10,7 @@ import psycopg
 
 from penstock.change import TableName
 from penstock.dialects.base import Lack, SequenceMove, SequenceValue
+from penstock.dialects.postgres.catalog import current_user
 from penstock.dialects.postgres.connection import Connection, connect, label, quote, speaking
 from penstock.dialects.postgres.errors import translate
 from penstock.dialects.postgres.fittings import Fitting, Fittings, Kind, When
@@ -98,12 +99,11 @@ class PostgresFurnisher:
             needed = [(use, move) for use, move in moves if move.is_needed]
             forbidden = [quote(use.name.schema, use.name.name) for use, _ in needed if not use.may_set]
             if forbidden:
+                user = quote(current_user(self._sql()))
                 raise OperatorError(
                     f"no right to move sequence {forbidden[0]}",
                     where=label(self._url),
-                    do="; ".join(
-                        f"GRANT SELECT, UPDATE ON SEQUENCE {name} TO the pipeline's user" for name in forbidden
-                    ),
+                    do="; ".join(f"GRANT SELECT, UPDATE ON SEQUENCE {name} TO {user}" for name in forbidden),
                 )
             if needed:
                 calls = ", ".join(setting(move.name, move.after) for _, move in needed)
