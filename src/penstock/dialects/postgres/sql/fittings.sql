@@ -16,7 +16,7 @@ WITH rel AS (
   ) t
   JOIN pg_class c ON c.oid = t.relid JOIN pg_namespace n ON n.oid = c.relnamespace
   WHERE c.relkind IN ('r', 'p')
-), part (rel, kind, own_name, definition, is_valid, numbers, tree, classid, objid, parent) AS (
+), part (rel, kind, own_name, definition, is_valid, numbers, tree, classid, objid, parent) AS MATERIALIZED (
   SELECT rel.oid, 'default', a.attname::text, pg_get_expr(d.adbin, d.adrelid), true, ARRAY[a.attnum], d.adbin::text,
     'pg_attrdef'::regclass::oid, d.oid, 0::oid
   FROM rel JOIN pg_attribute a ON a.attrelid = rel.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
@@ -51,6 +51,11 @@ WITH rel AS (
   FROM rel JOIN pg_description c ON c.classoid = 'pg_class'::regclass AND c.objoid = rel.oid
   LEFT JOIN pg_attribute a ON a.attrelid = rel.oid AND a.attnum = c.objsubid AND c.objsubid > 0
   WHERE rel.level = 0
+), needed AS (
+  -- All at once: asked part by part, it takes a hundred times as long.
+  SELECT DISTINCT p.classid AS part_class, p.objid AS part, d.refclassid, d.refobjid
+  FROM part p JOIN pg_depend d ON d.classid = p.classid AND d.objid = p.objid
+  WHERE d.refobjid <> p.rel AND d.refobjid IS DISTINCT FROM p.parent
 ), thing (kind, classid, oid, namespace, name) AS (
   SELECT 'function', 'pg_proc'::regclass, oid, pronamespace, proname FROM pg_proc
   UNION ALL SELECT 'operator', 'pg_operator'::regclass, oid, oprnamespace, oprname FROM pg_operator
@@ -59,6 +64,32 @@ WITH rel AS (
   UNION ALL SELECT 'collation', 'pg_collation'::regclass, oid, collnamespace, collname FROM pg_collation
   UNION ALL SELECT 'text search configuration', 'pg_ts_config'::regclass, oid, cfgnamespace, cfgname FROM pg_ts_config
   UNION ALL SELECT 'relation', 'pg_class'::regclass, oid, relnamespace, relname FROM pg_class WHERE relkind <> 'S'
+), calls AS (
+  SELECT u.part_class, u.part, jsonb_agg(jsonb_build_array(t.kind, n.nspname, t.name) ORDER BY t.kind, n.nspname, t.name)
+    AS found
+  FROM needed u JOIN thing t ON t.classid = u.refclassid AND t.oid = u.refobjid
+  JOIN pg_namespace n ON n.oid = t.namespace AND n.nspname <> 'pg_catalog'
+  GROUP BY 1, 2
+), seq AS (
+  SELECT u.part_class, u.part, array_agg(ARRAY[n.nspname, s.relname] ORDER BY s.oid) AS names,
+    array_agg(s.oid::regclass::text ORDER BY s.oid) AS texts
+  FROM needed u JOIN pg_class s ON u.refclassid = 'pg_class'::regclass AND s.oid = u.refobjid AND s.relkind = 'S'
+  JOIN pg_namespace n ON n.oid = s.relnamespace
+  GROUP BY 1, 2
+), code AS (
+  SELECT DISTINCT p.classid AS part_class, p.objid AS part, id[1] = 'opno' AS is_operator, id[2]::oid AS oid
+  FROM part p, regexp_matches(p.tree, ':((?:op)?funcid|opno) (\d+)', 'g') id
+  WHERE p.kind IN ('default', 'check')
+), refused AS (
+  -- As in hosted.sql, of the server's own functions; of others those that are told a value, and are no mere computation.
+  SELECT c.part_class, c.part, array_agg(DISTINCT f.oid::regprocedure::text) AS found
+  FROM code c LEFT JOIN pg_operator o ON c.is_operator AND o.oid = c.oid
+  JOIN pg_proc f ON f.oid = CASE WHEN c.is_operator THEN o.oprcode::oid ELSE c.oid END
+  WHERE CASE WHEN f.pronamespace = 'pg_catalog'::regnamespace
+    THEN (f.proname ~ '_to_xml' OR f.provolatile = 'v') AND f.proname !~
+      '^(nextval|currval|clock_timestamp|timeofday|random|random_normal|gen_random_uuid|uuidv4|uuidv7)$'
+    ELSE f.provolatile = 'v' AND f.pronargs > 0 END
+  GROUP BY 1, 2
 )
 SELECT rel.root, rel.level, rel.nspname, rel.relname, p.kind, p.own_name, p.definition, p.is_valid,
   ARRAY(SELECT a.attname FROM pg_attribute a WHERE a.attrelid = rel.oid AND (a.attnum = ANY (p.numbers)
@@ -66,31 +97,11 @@ SELECT rel.root, rel.level, rel.nspname, rel.relname, p.kind, p.own_name, p.defi
   p.tree ~ ':varattno 0\y' AS has_row,
   seq.names, coalesce(p.kind = 'default' AND array_length(seq.names, 1) = 1
     AND p.definition = format('nextval(%L::regclass)', seq.texts[1]), false) AS is_nextval,
-  xn.nspname, x.relname,
-  (SELECT coalesce(jsonb_agg(DISTINCT jsonb_build_array(t.kind, n.nspname, t.name)), '[]')
-   FROM pg_depend d JOIN thing t ON t.classid = d.refclassid AND t.oid = d.refobjid
-   JOIN pg_namespace n ON n.oid = t.namespace
-   WHERE d.classid = p.classid AND d.objid = p.objid AND n.nspname <> 'pg_catalog' AND t.oid <> rel.oid
-     AND t.oid IS DISTINCT FROM p.parent),
-  ARRAY(
-    SELECT DISTINCT f.oid::regprocedure::text
-    FROM regexp_matches(p.tree, ':(?:(?:op)?funcid|opno) (\d+)', 'g') id
-    LEFT JOIN pg_operator o ON o.oid = id[1]::oid
-    JOIN pg_proc f ON f.oid = id[1]::oid OR f.oid = o.oprcode
-    -- As in hosted.sql, of the server's own functions; of others those that are told a value, and are no mere
-    -- computation.
-    WHERE p.kind IN ('default', 'check') AND CASE WHEN f.pronamespace = 'pg_catalog'::regnamespace
-      THEN (f.proname ~ '_to_xml' OR f.provolatile = 'v') AND f.proname !~
-        '^(nextval|currval|clock_timestamp|timeofday|random|random_normal|gen_random_uuid|uuidv4|uuidv7)$'
-      ELSE f.provolatile = 'v' AND f.pronargs > 0 END
-  ), rel.relkind = 'p'
+  xn.nspname, x.relname, coalesce(calls.found, '[]'), coalesce(refused.found, '{}'), rel.relkind = 'p'
 FROM part p JOIN rel ON rel.oid = p.rel
-CROSS JOIN LATERAL (
-  SELECT array_agg(ARRAY[sn.nspname, s.relname] ORDER BY s.oid) AS names, array_agg(s.oid::regclass::text) AS texts
-  FROM (SELECT DISTINCT d.refobjid FROM pg_depend d WHERE d.classid = p.classid AND d.objid = p.objid
-        AND d.refclassid = 'pg_class'::regclass) u
-  JOIN pg_class s ON s.oid = u.refobjid AND s.relkind = 'S' JOIN pg_namespace sn ON sn.oid = s.relnamespace
-) seq
+LEFT JOIN seq ON (seq.part_class, seq.part) = (p.classid, p.objid)
+LEFT JOIN calls ON (calls.part_class, calls.part) = (p.classid, p.objid)
+LEFT JOIN refused ON (refused.part_class, refused.part) = (p.classid, p.objid)
 LEFT JOIN pg_class x ON x.oid = p.parent AND p.parent <> 0 LEFT JOIN pg_namespace xn ON xn.oid = x.relnamespace
 ORDER BY rel.root, CASE p.kind WHEN 'comment' THEN 2 WHEN 'index' THEN 1 ELSE 0 END, rel.level, rel.nspname, rel.relname,
   p.kind, p.own_name
