@@ -160,7 +160,8 @@ def test_checks_indexes_and_defaults_follow_the_names_that_rules_give(lab: Lab, 
 
     made = dict(
         lab.target.execute(
-            "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint WHERE contype = 'c' AND conrelid = 'far.made'::regclass"
+            "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint"
+            " WHERE contype = 'c' AND conrelid = 'far.made'::regclass"
         ).fetchall()
     )
     assert made == {

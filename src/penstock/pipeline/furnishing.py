@@ -40,27 +40,33 @@ class Furnishing:
         self._warned: set[str] = set()
         self._building: threading.Thread | None = None
         self._moving: threading.Thread | None = None
-        self._is_wanted = threading.Event()
+        self._lock = threading.Lock()
+        self._is_wanted = False
+        self._is_ending = False
         self._copied: Collection[TableName] = ()
         self._stop_building: Callable[[], None] | None = None
 
     def begin(self, copied: Collection[TableName]) -> None:
         """Begin, or go on with more tables; called whenever a copy is whole."""
-        self._copied = set(copied)
-        self._is_wanted.set()
-        if self._building is None or not self._building.is_alive():
-            self._building = self._thread(self._build)
+        with self._lock:
+            self._copied = set(copied)
+            self._is_wanted = True
+            if self._building is None:
+                self._building = self._thread(self._build)
         if self._moving is None:
             self._moving = self._thread(self._move)
 
     def end(self, *, is_hurried: bool) -> None:
         """Finish: build to the end, unless the run is in a hurry; an index that is half-built is given up then."""
+        self._is_ending = True
+        with self._lock:
+            building = self._building
         if is_hurried:
             self._over.set()
             if self._stop_building is not None:
                 self._stop_building()
-        if self._building is not None:
-            self._building.join()
+        if building is not None:
+            building.join()
         self._over.set()
         if self._moving is not None:
             self._moving.join()
@@ -71,19 +77,29 @@ class Furnishing:
         return thread
 
     def _build(self) -> None:
-        while self._is_wanted.is_set() and not self._over.is_set():
-            self._is_wanted.clear()
+        while self._goes_on():
             try:
                 with closing(self._target.furnisher(self._fittings())) as furnisher:
                     self._stop_building = furnisher.stop
                     for made in furnisher.build(self._copied):
                         tell(Event.FITTING_MADE, f"made at the target: {made}", {"made": made})
-            except RetryableError as exc:
-                self._tell(exc)
-                self._is_wanted.set()
-                self._over.wait(_PAUSE_S)
             except PenstockError as exc:
+                if self._over.is_set():
+                    return  # The server was told to give up.
                 self._tell(exc)
+                # At the end of a run there is no time to wait for a server; the next run builds what is missing.
+                if isinstance(exc, RetryableError) and not self._is_ending:
+                    self._is_wanted = True
+                    self._over.wait(_PAUSE_S)
+
+    def _goes_on(self) -> bool:
+        """Whether there is something to be looked for; else the thread ends, and `begin` starts another one."""
+        with self._lock:
+            goes_on = self._is_wanted and not self._over.is_set()
+            self._is_wanted = False
+            if not goes_on:
+                self._building = None
+            return goes_on
 
     def _move(self) -> None:
         while not self._over.is_set():
@@ -100,11 +116,11 @@ class Furnishing:
 
     def _follow(self, reader: SequenceReader, move: Callable[[Mapping[TableName, SequenceValue]], object]) -> None:
         """Follow the sequences that there are now; returns when it is time to look for others."""
-        known: Mapping[TableName, SequenceValue] = {}
+        known: Mapping[TableName, SequenceValue] | None = None
         until = time.monotonic() + _ANEW_S
         while time.monotonic() < until:
             # After the last look at whether the run is over there is one more round: what was applied is behind it.
-            is_last = self._over.wait(_EVERY_S if known else 0)
+            is_last = self._over.wait(0 if known is None else _EVERY_S)
             values = reader.read()
             if values != known:
                 move(values)

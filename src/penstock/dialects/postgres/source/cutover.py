@@ -9,7 +9,7 @@ import psycopg
 
 from penstock.change import TableName
 from penstock.dialects.base import NativeForm, SequenceValue
-from penstock.dialects.postgres.connection import Connection, connect, label, quote, speaking
+from penstock.dialects.postgres.connection import WITHOUT_VIEWS, Connection, connect, label, quote, speaking
 from penstock.dialects.postgres.fittings import Fittings
 from penstock.dialects.postgres.sequences import read_values
 from penstock.dialects.postgres.waits import describe_session
@@ -56,6 +56,7 @@ class SequenceReader:
         with speaking("read where sequences stand", self._url):
             if self._session is None or self._session.closed:
                 self._session = connect(self._url, f"penstock {self._process} sequences")
+                self._session.execute(WITHOUT_VIEWS)
             return read_values(self._session, self._names)
 
     def close(self) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psycopg
 
 from penstock.change import TableName
 from penstock.dialects.base import Lack, SequenceMove, SequenceValue
 from penstock.dialects.postgres.catalog import current_user
-from penstock.dialects.postgres.connection import Connection, connect, label, quote, speaking
+from penstock.dialects.postgres.connection import WITHOUT_VIEWS, Connection, connect, label, quote, speaking
 from penstock.dialects.postgres.errors import translate
 from penstock.dialects.postgres.fittings import Fitting, Fittings, Kind, When
 from penstock.dialects.postgres.ownership import PINNED
@@ -113,8 +113,11 @@ class PostgresFurnisher:
     def stop(self) -> None:
         """Have `build` end soon: the server is told to give up what it is building."""
         self._is_stopped.set()
-        if self._session is not None:
-            self._session.cancel_safe(timeout=5)
+        session = self._session
+        if session is not None:
+            # It may have ended by itself by now, or be out of reach: then there is nothing to give up.
+            with suppress(psycopg.Error):
+                session.cancel_safe(timeout=5)
 
     def close(self) -> None:
         """Close the session; a later call opens another one."""
@@ -181,6 +184,7 @@ class PostgresFurnisher:
     def _sql(self) -> Connection:
         if self._session is None or self._session.closed:
             self._session = connect(self._url, f"penstock {self._process} fittings")
+            self._session.execute(WITHOUT_VIEWS)
         return self._session
 
 
