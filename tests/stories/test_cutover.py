@@ -407,6 +407,30 @@ def test_a_sequence_that_may_not_be_read_is_named_before_anything_is_done(lab: L
         lab.source.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
 
 
+def test_what_the_target_refuses_is_named_and_keeps_nothing_else_from_being_made(lab: Lab, spark: object) -> None:
+    lab.source.execute(
+        'CREATE SCHEMA "se q"; CREATE SEQUENCE "se q".a; CREATE SEQUENCE b;'
+        "CREATE TABLE t (id int PRIMARY KEY, a int DEFAULT nextval('\"se q\".a'), b int DEFAULT nextval('b'));"
+        "CREATE INDEX taken ON t (a); CREATE INDEX z ON t (b); INSERT INTO t VALUES (1)"
+    )
+    lab.target.execute("CREATE TABLE taken (); CREATE VIEW b AS SELECT 1")
+    pipeline = lab.pipeline()
+    assert "default of column 'b' of public.t is left out: sequence public.b is left out" in notes(pipeline)
+
+    pipeline.setup()
+    catch_up(pipeline)
+
+    assert lab.target.execute("SELECT indexname FROM pg_indexes WHERE tablename = 't' ORDER BY 1").fetchall() == [
+        ("t_pkey",),
+        ("z",),
+    ]
+    done = cut_over(pipeline)
+    assert done.is_ready
+    (refused,) = [lack for lack in done.lacks if lack.what == "index taken of public.t"]
+    assert "already exists" in refused.reason
+    assert lab.target.execute("INSERT INTO t (id) VALUES (2) RETURNING a, b").fetchone() == (2, None)
+
+
 @pytest.mark.parametrize(
     ("increment", "values", "expected"),
     [

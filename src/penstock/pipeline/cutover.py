@@ -164,7 +164,8 @@ def _cut_over(way: Way, work: _Work, stop: threading.Event, *, lock: bool, wait_
         return replace(found, lacks=work.furnisher.lacks())
     # Read once no writer is left: a value that is drawn, and not used, does no harm.
     moves = work.furnisher.move(work.reader.read())
-    made = list(work.furnisher.build(work.tables, is_last=True))
+    built = list(work.furnisher.build(work.tables, is_last=True))
+    refused = {lack.what: lack for lack in built if lack.reason}
     if lock and not work.still.is_locked:
         raise RetryableError(
             "the session that kept writers waiting was lost", where=way.source.label, do="cut over again"
@@ -172,8 +173,8 @@ def _cut_over(way: Way, work: _Work, stop: threading.Event, *, lock: bool, wait_
     return replace(
         found,
         sequences=moves,
-        made=made,
-        lacks=work.furnisher.lacks(),
+        made=[lack.what for lack in built if not lack.reason],
+        lacks=[refused.get(lack.what, lack) for lack in work.furnisher.lacks()],
         writers=[] if lock else work.still.writers(),
         is_written_after=_is_written_after(work, position, applied),
     )

@@ -82,7 +82,10 @@ class Furnishing:
                 with closing(self._target.furnisher(self._fittings())) as furnisher:
                     self._stop_building = furnisher.stop
                     for made in furnisher.build(self._copied):
-                        tell(Event.FITTING_MADE, f"made at the target: {made}", {"made": made})
+                        if made.reason:
+                            self._warn_once(str(made), {"table": str(made.table), "what": made.what})
+                        else:
+                            tell(Event.FITTING_MADE, f"made at the target: {made.what}", {"made": made.what})
             except PenstockError as exc:
                 if self._over.is_set():
                     return  # The server was told to give up.
@@ -132,7 +135,9 @@ class Furnishing:
         return self._source.fittings(sorted(self._copied))
 
     def _tell(self, error: PenstockError) -> None:
-        text = str(error)
+        self._warn_once(str(error), {"what": error.what, "where": error.where, "do": error.do})
+
+    def _warn_once(self, text: str, facts: Facts) -> None:
         if text not in self._warned:
             self._warned.add(text)
-            self._warn(text, Event.TARGET_LACKS, {"what": error.what, "where": error.where, "do": error.do})
+            self._warn(text, Event.NOTE, facts)

@@ -315,8 +315,8 @@ class Furnisher(Protocol):
     def lacks(self) -> Sequence[Lack]:
         """Return what the copy lacks; with a reason where it goes on to lack it."""
 
-    def build(self, copied: Collection[TableName], *, is_last: bool = False) -> Iterator[str]:
-        """Make what is made once rows are copied, at last also all else; yields what was made, one after another.
+    def build(self, copied: Collection[TableName], *, is_last: bool = False) -> Iterator[Lack]:
+        """Make what is made once rows are copied, at last also all else; with a reason yields what is refused.
 
         Nobody is kept from writing while an index is built.
         """

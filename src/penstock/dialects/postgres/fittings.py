@@ -51,7 +51,7 @@ class Fitting:
         definition: What two databases are compared by.
         sql: The statement that makes it.
         calls: Functions, types and the like that it needs, as (kind, name).
-        other: The index that this one becomes a part of; the sequence that is made, or that a column owns.
+        other: The index that this one becomes a part of; the sequence that is made, owned or drawn from.
     """
 
     root: TableName
@@ -400,7 +400,8 @@ def _fitting(one: Found, renamed: Renamed, placed: Mapping[TableName, TableName]
             sql = f"COMMENT ON {on} IS {literal(definition)}"
         case _:
             raise AssertionError(one.kind)
-    return Fitting(renamed.table, table, one.kind, name, definition, sql, when, one.calls, one.of)
+    other = placed.get(one.sequences[0], one.sequences[0]) if one.sequences else one.of
+    return Fitting(renamed.table, table, one.kind, name, definition, sql, when, one.calls, other)
 
 
 def added_identity(definition: str) -> str:

@@ -148,6 +148,8 @@ def plan_fittings(
     state = read_state(connection, fittings)
     lack = lacking(fittings, state)
     why_not = obstacles(connection, lack, types)
+    wanted = [piece for piece in lack if piece.root in missing or piece.root in made]
+    why_not |= _without_sequences(connection, plan, wanted, state)
     lost: dict[TableName, list[Fitting]] = {}
     later: list[Fitting] = []
     steps: dict[str, tuple[Fitting, list[str]]] = {}
@@ -157,14 +159,9 @@ def plan_fittings(
             lost.setdefault(fitting.root, []).append(fitting)
         elif fitting.when is not When.SETUP:
             later.append(fitting)
-        else:
-            taken = _taken(fitting, state)
-            if taken:
-                why_not[fitting] = taken
-                continue
-            if (sql := statement(fitting, is_new=is_new)) is not None:
-                summary = f"comments on {fitting.table}" if fitting.kind is Kind.COMMENT else fitting.summary
-                steps.setdefault(summary, (fitting, []))[1].append(sql)
+        elif (sql := statement(fitting, is_new=is_new)) is not None:
+            summary = f"comments on {fitting.table}" if fitting.kind is Kind.COMMENT else fitting.summary
+            steps.setdefault(summary, (fitting, []))[1].append(sql)
     for name in sorted(missing):
         plan.steps.append(Step(f"a note that table {name} is setup's own", ledger_entries.making(process, name)))
     for summary, (fitting, statements) in steps.items():
@@ -224,10 +221,32 @@ def _without_lost(lack: Sequence[Fitting], why_not: dict[Fitting, str]) -> Itera
             yield fitting
 
 
-def _taken(fitting: Fitting, state: State) -> str:
-    if fitting.kind is Kind.SEQUENCE and fitting.other in state.taken:
-        return f"the target has another {fitting.other}, which may not be moved"
-    return ""
+def _without_sequences(
+    connection: Connection, plan: DatabasePlan, wanted: Sequence[Fitting], state: State
+) -> dict[Fitting, str]:
+    """Say which sequences cannot be made, and what is left out with them; plan the schemas that the others need."""
+    rows = connection.execute("SELECT nspname, has_schema_privilege(oid, 'CREATE') FROM pg_namespace").fetchall()
+    may_create: dict[str, bool] = dict(rows)
+    planned = {step.summary for step in plan.steps}
+    why_not: dict[Fitting, str] = {}
+    lost: set[TableName] = set()
+    for fitting in wanted:
+        name = fitting.other
+        if name is None:
+            continue
+        if fitting.kind is not Kind.SEQUENCE:
+            if name in lost and fitting.kind in (Kind.DEFAULT, Kind.OWNER):
+                why_not[fitting] = f"sequence {name} is left out"
+        elif name in state.taken:
+            why_not[fitting] = f"the target has another {name}, which may not be moved"
+        elif not may_create.get(name.schema, True):
+            why_not[fitting] = f"no right to create anything in schema {name.schema!r}"
+        elif name.schema not in may_create and f"schema {name.schema}" not in planned:
+            planned.add(f"schema {name.schema}")
+            plan.steps.append(Step(f"schema {name.schema}", f"CREATE SCHEMA {quote(name.schema)}"))
+        if fitting in why_not and fitting.kind is Kind.SEQUENCE:
+            lost.add(name)
+    return why_not
 
 
 def _later(fittings: Sequence[Fitting]) -> Iterator[str]:

@@ -52,8 +52,8 @@ class PostgresFurnisher:
             why_not = obstacles(connection, [piece for piece in self._fittings.pieces if not state.has(piece)])
             return left(self._fittings, state, why_not, made)
 
-    def build(self, copied: Collection[TableName], *, is_last: bool = False) -> Iterator[str]:
-        """Make what tables lack, one after another; yields what was made.
+    def build(self, copied: Collection[TableName], *, is_last: bool = False) -> Iterator[Lack]:
+        """Make what tables lack, one after another; yields what was made, and with a reason what was refused.
 
         An index is built without keeping anybody from writing. What a run that was killed has left half-built is
         dropped, and built anew.
@@ -61,9 +61,6 @@ class PostgresFurnisher:
         Args:
             copied: The tables that hold their rows. Others get nothing.
             is_last: The application is about to come: also what `setup` would make, and what rows may break.
-
-        Raises:
-            OperatorError: The target refuses one; those that follow are not tried.
         """
         with speaking("make what the copy lacks", self._url):
             connection = self._sql()
@@ -76,8 +73,7 @@ class PostgresFurnisher:
                 if self._is_stopped.is_set():
                     return
                 if fitting not in why_not and fitting.other not in lost:
-                    self._make(connection, fitting)
-                    yield fitting.summary
+                    yield Lack(fitting.root, fitting.summary, self._make(connection, fitting))
 
     def moves(self, values: Mapping[TableName, SequenceValue]) -> list[SequenceMove]:
         """Say how sequences have to move to go on where those of the source stand; never backwards, unless they cycle.
@@ -145,23 +141,24 @@ class PostgresFurnisher:
             moves.append((use, SequenceMove(name, before, after)))
         return moves
 
-    def _make(self, connection: Connection, fitting: Fitting) -> None:
+    def _make(self, connection: Connection, fitting: Fitting) -> str:
+        """Make one; returns why the target refuses it, if it does."""
         try:
             if fitting.kind is not Kind.INDEX:
                 with connection.transaction():
                     connection.execute(PINNED)
                     psycopg.RawCursor(connection).execute(fitting.sql)
-                return
-            self._build(connection, fitting)
+            else:
+                self._build(connection, fitting)
         except psycopg.errors.QueryCanceled:
-            if not self._is_stopped.is_set():
-                raise
+            # The caller gives up; `speaking` says so.
+            raise
         except psycopg.Error as exc:
             error = translate(exc, doing=f"make {fitting.summary}", where=label(self._url))
-            if isinstance(error, OperatorError):
-                do = "mend that, or make it at the target yourself; nothing else keeps changes from being applied"
-                raise OperatorError(error.what, where=error.where, do=do) from exc
-            raise error from exc
+            if not isinstance(error, OperatorError):
+                raise error from exc
+            return error.what
+        return ""
 
     def _build(self, connection: Connection, fitting: Fitting) -> None:
         index = TableName(fitting.table.schema, fitting.name)
