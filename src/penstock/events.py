@@ -32,6 +32,7 @@ class Event(StrEnum):
     CAPTURE_BEHIND = "capture.behind"
     TABLE_NOT_CAPTURED = "table.not_captured"
     TARGET_LACKS = "target.lacks"
+    FITTING_MADE = "fitting.made"
     NOTE = "note"
     RUN_STOPPING = "run.stopping"
     RUN_CAUGHT_UP = "run.caught_up"

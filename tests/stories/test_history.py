@@ -485,7 +485,7 @@ def of_an_earlier_version(lab: Lab) -> None:
     lab.target.execute(
         "ALTER TABLE penstock.process DROP consumer, DROP set_id, DROP set_place, DROP anchor_scn, DROP anchor_mark,"
         " DROP reason; ALTER TABLE penstock.lane DROP cut_scn, DROP cut_mark;"
-        "DROP TABLE penstock.emptied, penstock.held, penstock.adoption;"
+        "DROP TABLE penstock.emptied, penstock.held, penstock.adoption, penstock.made;"
         "ALTER TABLE penstock.instantiation DROP mark; COMMENT ON SCHEMA penstock IS 'penstock: earlier'"
     )
 

@@ -1,6 +1,7 @@
 """`penstock`: its commands, and what its exit codes mean.
 
-0 done · 1 `verify` found differences · 2 wrong file or option · 3 a person must change something ·
+0 done · 1 `verify` found differences, or `cutover` left the copy unready · 2 wrong file or option ·
+3 a person must change something ·
 4 something was in the way that may pass · 5 `run` caught up, or arrived, and the error queue holds transactions
 """
 
@@ -17,6 +18,7 @@ from penstock import __version__
 from penstock.cli import (
     changes,
     consumers,
+    cutover,
     decode,
     demo,
     errors,
@@ -67,6 +69,7 @@ app.add_typer(decode.app, name="decode")
 app.command("resync")(resync.resync)
 app.command("verify")(verify.verify)
 app.command("switch")(switch.switch)
+app.command("cutover")(cutover.cutover)
 app.command("teardown")(teardown.teardown)
 app.command("demo")(demo.demo)
 

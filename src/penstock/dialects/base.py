@@ -89,6 +89,65 @@ class LackingPart:
 
 
 @dataclass(frozen=True)
+class Renamed:
+    """What becomes of a table of the source.
+
+    Attributes:
+        source: Its name there.
+        table: Its name at the target.
+        columns: The target's name of each column that is kept; None where all are as they are.
+        has_step: Python of the user may change its rows.
+    """
+
+    source: TableName
+    table: TableName
+    columns: Mapping[str, str] | None = None
+    has_step: bool = False
+
+
+@dataclass(frozen=True)
+class SequenceValue:
+    """Where a sequence stands: at the value that it has given last, or gives next if it is not called yet."""
+
+    last: int
+    is_called: bool
+
+    def __str__(self) -> str:
+        return str(self.last) if self.is_called else f"{self.last}, not given yet"
+
+
+@dataclass(frozen=True)
+class SequenceMove:
+    """A sequence of the target, where it stood, and where it is moved to; the same where it stays."""
+
+    name: TableName
+    before: SequenceValue
+    after: SequenceValue
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether it has to move at all."""
+        return self.before != self.after
+
+
+@dataclass(frozen=True)
+class Lack:
+    """Something that a table of the source has, and the copy has not, though applying changes does not need it.
+
+    Attributes:
+        what: It and its table, in a few words.
+        reason: Why it is not made; empty where it will be.
+    """
+
+    table: TableName
+    what: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return printable(f"{self.what} is left out: {self.reason}" if self.reason else f"{self.what} is missing")
+
+
+@dataclass(frozen=True)
 class CaptureBehind:
     """A table that was altered, and whose capture was not built anew: its changes are captured more slowly."""
 

@@ -27,7 +27,10 @@ from penstock.history import HistoryError
 from penstock.patterns import TablePattern
 from penstock.pipeline import resync
 from penstock.pipeline.capturing import Capturing, CopyWatch, RunListener, not_for_ever
+from penstock.pipeline.cutover import Cutover, cutover
+from penstock.pipeline.cutover import Way as CutoverWay
 from penstock.pipeline.feed import SparkFeed
+from penstock.pipeline.furnishing import Furnishing
 from penstock.pipeline.locks import Holders, LockWatch
 from penstock.pipeline.plan import Plan
 from penstock.pipeline.replay import Replay, check_columns, refuse_before_copies
@@ -38,6 +41,7 @@ from penstock.pipeline.sides import (
     COMPARE_ELSEWHERE,
     Comparable,
     Copyable,
+    Furnished,
     SourceSide,
     StockedSource,
     TargetLedger,
@@ -95,6 +99,7 @@ class Pipeline(Capturing):
         installed = self._installed
         if adopt:
             comparable(self._source)
+        fittings = self._source.fittings(tables) if isinstance(self._source, Furnished) else None
         plan = Plan(
             tables=[str(table) for table in tables],
             rules=self._source.explain(tables),
@@ -104,11 +109,15 @@ class Pipeline(Capturing):
                 described,
                 installed.replaced_tables() if installed is not None else (),
                 adopt=adopt,
+                fittings=fittings,
             ),
         )
         if not isinstance(self._source, Comparable):
             what = "`verify`, `resync TABLE` and `setup --adopt` have nothing to compare with here"
             plan.source.notes.append(f"{what}: {COMPARE_ELSEWHERE}")
+        if isinstance(self._source, Furnished) and fittings is not None:
+            hidden = self._source.sequence_reader(fittings).hidden
+            plan.source.notes += [f"a sequence is not kept in step until it may be read: {grant}" for grant in hidden]
         fault = self._set_fault()
         if fault is not None:
             # This fault causes the others; name it alone.
@@ -306,6 +315,51 @@ class Pipeline(Capturing):
         self._carry_out(Plan([], removal, DatabasePlan(self._target.label)), printer="teardown")
         return replace(done, removed=[step.summary for step in removal.steps], notes=removal.notes)
 
+    def cutover(
+        self,
+        stop: threading.Event,
+        listener: RunListener | None = None,
+        *,
+        lock: bool = False,
+        wait_s: float = 60,
+        is_dry: bool = False,
+    ) -> Cutover:
+        """Make the copy ready to be written to instead of the source; see `pipeline.cutover.cutover`.
+
+        What is not applied yet is applied by the run that is alive, or else by this call.
+
+        Raises:
+            OperatorError: Nothing is set up, or tables are not copied yet.
+        """
+        if not (self._target.has_ledger() and self._source.has_capture()):
+            raise OperatorError("there is no copy yet", do="run `penstock setup`, then `penstock run`")
+        with closing(self._target.ledger()) as ledger, closing(self._source.open_source()) as stream:
+            _held(ledger, stream)
+            copied = ledger.instantiated()
+            followed = sorted(self._followed(stream.tables(), copied))
+        waiting = [name for name in followed if name not in copied]
+        if waiting or not followed:
+            raise (
+                compare.not_copied(waiting)
+                if waiting
+                else OperatorError(
+                    "no table is copied yet", where=self._target.label, do="let `penstock run` copy them first"
+                )
+            )
+        return cutover(
+            CutoverWay(
+                self._source,
+                self._target,
+                [name for name in followed if name in self._source.describe(followed)],
+                run=lambda: self.run(stop, listener, until_caught_up=True),
+                verify=self.verify,
+            ),
+            stop,
+            lock=lock,
+            wait_s=wait_s,
+            is_dry=is_dry,
+        )
+
     def removal(self) -> Plan:
         """Work out what `teardown` would remove. Changes nothing; raises as it does."""
         # First what may be refused.
@@ -360,12 +414,20 @@ class Pipeline(Capturing):
                 ),
             )
             copy_listener = CopyWatch(listener, patience)
+            furnishing = None
+            if isinstance(self._source, Furnished):
+                furnishing = Furnishing(self._source, self._target, listener.warned)
 
             def prepare(state: ProcessState, stop: threading.Event) -> Collection[TableName]:
                 if replay is not None:
                     return replay.prepare(spark, ledger, state, stop, copy_listener)
                 assert isinstance(self._source, Copyable)
-                return self._copy(spark, ledger, state, stop, copy_listener, origin=self._source.origin(), until=end)
+                captured = self._copy(
+                    spark, ledger, state, stop, copy_listener, origin=self._source.origin(), until=end
+                )
+                if furnishing is not None:
+                    furnishing.begin(ledger.instantiated())
+                return captured
 
             process = ApplyProcess(
                 source=self.config.capture.name,
@@ -379,8 +441,15 @@ class Pipeline(Capturing):
                 patience=patience,
                 listener=listener,
             )
-            with closing(feed), not_for_ever(spark, stop):
-                return process.run(stop, until_caught_up=until_caught_up, until=end)
+            is_finished = False
+            try:
+                with closing(feed), not_for_ever(spark, stop):
+                    progress = process.run(stop, until_caught_up=until_caught_up, until=end)
+                is_finished = not stop.is_set()
+                return progress
+            finally:
+                if furnishing is not None:
+                    furnishing.end(is_hurried=not is_finished)
 
     def _note_stop(self, error: PenstockError) -> None:
         # The ledger may be out of reach, or another role's: then there is nowhere to note it. And whatever goes wrong

@@ -14,12 +14,20 @@ from dataclasses import replace
 from itertools import groupby
 
 from penstock.change import NO_VERSION, TableName
-from penstock.dialects.base import CaptureBehind, DatabasePlan, NativeForm, Step, Uncaptured
+from penstock.dialects.base import CaptureBehind, DatabasePlan, NativeForm, Renamed, Step, Uncaptured
 from penstock.errors import OperatorError
 from penstock.history import Consumer, ConsumerState, History, HistoryError, Joined, Origin
 from penstock.pipeline.locks import LockWatch
 from penstock.pipeline.ruled_access import RuledAccess, RuledCompared, RuledTable, RuledVersion
-from penstock.pipeline.sides import DatabaseSource, RunLock, SetupSession, SourceSide, StockedSource
+from penstock.pipeline.sides import (
+    PlainDatabase,
+    RunLock,
+    SequenceReader,
+    SetupSession,
+    SourceSide,
+    Stillness,
+    StockedSource,
+)
 from penstock.position import Anchor, Limit, Scn
 from penstock.rules.ruleset import RuleSet
 from penstock.rules.table_rule import TableRule
@@ -137,7 +145,7 @@ class RuledSide:
 class RuledDatabase(RuledSide):
     """Implements `sides.DatabaseSource`."""
 
-    _inner: DatabaseSource
+    _inner: PlainDatabase
 
     def lock_watch(self) -> LockWatch:
         """Return a watch that finds our sessions that wait for a lock here."""
@@ -146,6 +154,19 @@ class RuledDatabase(RuledSide):
     def parts(self, patterns: Sequence[str], leaves_out: Callable[[TableName], bool] = lambda _: False) -> NativeForm:
         """What the tables that patterns mean, and no rule concerns, have gained without their definition changing."""
         return self._inner.parts(patterns, lambda table: leaves_out(table) or not self._plain(table))
+
+    def fittings(self, tables: Sequence[TableName]) -> NativeForm:
+        """What becomes of what tables have that applying does not need."""
+        described = self._describe(tables)
+        return self._inner.fittings_as([_renamed(table) for table in described.values()])
+
+    def sequence_reader(self, fittings: NativeForm) -> SequenceReader:
+        """Return what reads where the sequences stand that `fittings` speaks of."""
+        return self._inner.sequence_reader(fittings)
+
+    def stillness(self, tables: Sequence[TableName]) -> Stillness:
+        """Return what watches that nothing writes to the tables that these become of."""
+        return self._inner.stillness([_captured(table).name for table in self._describe(tables).values()])
 
     def setup(self, *, printer: str = "plan") -> AbstractContextManager[SetupSession]:
         """Open a session for setup or teardown."""
@@ -377,6 +398,13 @@ def _number(version: int, shape: TableSchema) -> int:
 def _captured(table: RuledTable) -> TableSchema:
     assert table.captured is not None
     return table.captured
+
+
+def _renamed(table: RuledTable) -> Renamed:
+    if table.rule is None:
+        return Renamed(_captured(table).name, table.name)
+    has_step = table.rule.step is not None
+    return Renamed(_captured(table).name, table.name, table.rule.columns.names, has_step=has_step)
 
 
 def _explained(table: RuledTable, rule: TableRule) -> str:

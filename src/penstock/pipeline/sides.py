@@ -5,7 +5,7 @@ What only some sources can is a Protocol of its own, which a pipeline asks for w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -14,7 +14,19 @@ from penstock.apply.ledger import ProcessState
 from penstock.apply.process import Ledger
 from penstock.apply.task import Target
 from penstock.change import TableName
-from penstock.dialects.base import CaptureBehind, DatabasePlan, Emptying, LackingPart, NativeForm, Step, Uncaptured
+from penstock.dialects.base import (
+    CaptureBehind,
+    DatabasePlan,
+    Emptying,
+    Lack,
+    LackingPart,
+    NativeForm,
+    Renamed,
+    SequenceMove,
+    SequenceValue,
+    Step,
+    Uncaptured,
+)
 from penstock.errors import OperatorError
 from penstock.handover import Handover, Mark, TakenOver
 from penstock.history import Consumer, History, HistoryError, Origin
@@ -253,8 +265,85 @@ class LooksAhead(Protocol):
         """Have tasks do that from now on, where it is much."""
 
 
-class DatabaseSource(Installable, Comparable, Protocol):
+class SequenceReader(Protocol):
+    """Reads where sequences of the source stand."""
+
+    @property
+    def hidden(self) -> Sequence[str]:
+        """What a superuser has to run before all of them may be read."""
+
+    def read(self) -> Mapping[TableName, SequenceValue]:
+        """Return where the sequences stand that may be read, by their names at the source."""
+
+    def close(self) -> None:
+        """Close the session; a later call opens another one."""
+
+
+class Stillness(Protocol):
+    """Watches that nothing writes to tables of the source, or sees to it."""
+
+    def writers(self) -> Sequence[str]:
+        """Describe the transactions that have written to the tables, and are not over."""
+
+    def lock(self, wait_s: float) -> None:
+        """Have everything that would write wait until `close`; waits so long for transactions that are open."""
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether the lock is held."""
+
+    def close(self) -> None:
+        """Let writers go on."""
+
+
+@runtime_checkable
+class Furnished(Protocol):
+    """A source that says what its tables have besides what applying changes needs, for those that follow it."""
+
+    def fittings(self, tables: Sequence[TableName]) -> NativeForm:
+        """Say what becomes of defaults, checks, indexes, sequences and comments of what becomes these tables."""
+
+    def sequence_reader(self, fittings: NativeForm) -> SequenceReader:
+        """Return what reads where the sequences stand that `fittings` speaks of."""
+
+    def stillness(self, tables: Sequence[TableName]) -> Stillness:
+        """Return what watches that nothing writes to what becomes these tables."""
+
+
+class DatabaseSource(Installable, Comparable, Furnished, Protocol):
     """A database that changes are captured from: it can all of that."""
+
+
+class PlainDatabase(DatabaseSource, Protocol):
+    """A database as it is, which rules can make another of."""
+
+    def fittings_as(self, tables: Sequence[Renamed]) -> NativeForm:
+        """Say what `fittings` says, by the names that tables and columns get."""
+
+
+class Furnisher(Protocol):
+    """Makes what the target's tables lack, and keeps their sequences in step."""
+
+    def lacks(self) -> Sequence[Lack]:
+        """Return what the copy lacks; with a reason where it goes on to lack it."""
+
+    def build(self, copied: Collection[TableName], *, is_last: bool = False) -> Iterator[Lack]:
+        """Make what is made once rows are copied, at last also all else; with a reason yields what is refused.
+
+        Nobody is kept from writing while an index is built.
+        """
+
+    def moves(self, values: Mapping[TableName, SequenceValue]) -> Sequence[SequenceMove]:
+        """Say where sequences have to move to go on where those of the source stand; never backwards."""
+
+    def move(self, values: Mapping[TableName, SequenceValue]) -> Sequence[SequenceMove]:
+        """Move them; returns how each stood and stands."""
+
+    def stop(self) -> None:
+        """Have `build`, in another thread, end soon."""
+
+    def close(self) -> None:
+        """Close the session; a later call opens another one."""
 
 
 def look_ahead_in(tasks: InTasks, source: SourceSide) -> None:
@@ -308,6 +397,7 @@ class TargetSide(Protocol):
         replaced: Sequence[TableName],
         *,
         adopt: bool,
+        fittings: NativeForm | None = None,
     ) -> DatabasePlan:
         """Plan the ledger and the missing tables; check those that exist. Replaced tables have to be copied anew.
 
@@ -315,8 +405,12 @@ class TargetSide(Protocol):
         by its logical type. So are all of them where the blueprint is of another kind of database; and so is a foreign
         key whose parent has another name there.
 
-        `adopt` has rows that were not copied compared and kept, instead of refusing them.
+        `adopt` has rows that were not copied compared and kept, instead of refusing them. `fittings` are made for
+        tables that setup makes, or has made.
         """
+
+    def furnisher(self, fittings: NativeForm) -> Furnisher:
+        """Return what makes what tables lack of `fittings`; nothing if they are of another kind of database."""
 
     def describe(self, tables: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
         """Describe tables as they are now."""

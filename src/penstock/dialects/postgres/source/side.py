@@ -9,9 +9,10 @@ from contextlib import closing
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import CaptureBehind, DatabasePlan, Step, Uncaptured
+from penstock.dialects.base import CaptureBehind, DatabasePlan, NativeForm, Renamed, Step, Uncaptured
 from penstock.dialects.postgres.blueprint import Blueprint, Parts, read_blueprint, read_parts
 from penstock.dialects.postgres.connection import Connection, connect, speaking
+from penstock.dialects.postgres.fittings import Fittings, read_fittings
 from penstock.dialects.postgres.ownership import PINNED, dump_steps, refuse_foreign, schema_faults
 from penstock.dialects.postgres.side import LOCK_WAIT, PostgresSide
 from penstock.dialects.postgres.source import capture, history, setup
@@ -19,6 +20,7 @@ from penstock.dialects.postgres.source.access import PostgresSource
 from penstock.dialects.postgres.source.change_log import ChangeLog
 from penstock.dialects.postgres.source.compared import PostgresComparedSource
 from penstock.dialects.postgres.source.copy import PostgresCopyOrigin
+from penstock.dialects.postgres.source.cutover import PostgresStillness, SequenceReader
 from penstock.dialects.postgres.source.handover import PostgresHandover, mark
 from penstock.dialects.postgres.waits import LockWatch
 from penstock.errors import ConfigError, OperatorError
@@ -67,6 +69,23 @@ class PostgresSourceSide(PostgresSide):
         """Say how to make tables like these, and the types of `types_of`."""
         with self._connection("read the catalogue") as connection:
             return read_blueprint(connection, tables, types_of)
+
+    def fittings(self, tables: Sequence[TableName]) -> Fittings:
+        """What tables have that applying does not need."""
+        return self.fittings_as([Renamed(name, name) for name in tables])
+
+    def fittings_as(self, tables: Sequence[Renamed]) -> Fittings:
+        """The same by the names that tables and columns get."""
+        with self._connection("read the catalogue") as connection:
+            return read_fittings(connection, tables)
+
+    def sequence_reader(self, fittings: NativeForm) -> SequenceReader:
+        """Return what reads where the sequences stand that `fittings` speaks of."""
+        return SequenceReader(self._url, self._pipeline, fittings)
+
+    def stillness(self, tables: Sequence[TableName]) -> PostgresStillness:
+        """Return what watches that nothing writes to tables, or sees to it."""
+        return PostgresStillness(self._url, self._pipeline, tables)
 
     def parts(self, patterns: Sequence[str], leaves_out: Callable[[TableName], bool] = lambda _: False) -> Parts:
         """What the tables that patterns mean have gained without their definition changing."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from penstock.change import TableName
 from penstock.dialects.base import Step
-from penstock.dialects.postgres.connection import Connection, literal
+from penstock.dialects.postgres.connection import Connection, literal, quote
 from penstock.dialects.postgres.privileges import may
 from penstock.snapshot.instantiate import CopyState
 
@@ -60,6 +60,34 @@ def adoption(process: str, name: TableName) -> Step:
         f"adopt the rows that {name} holds: the first copy compares them, and writes those that differ",
         "INSERT INTO penstock.adoption (process, schema_name, table_name)"
         f" VALUES ({literal(process)}, {literal(name.schema)}, {literal(name.name)}) ON CONFLICT DO NOTHING",
+    )
+
+
+def made(connection: Connection, process: str) -> set[TableName]:
+    """Tables that setup has made, and that are still there."""
+    if not knows_made(connection):
+        return set()
+    rows = connection.execute(
+        "SELECT m.schema_name, m.table_name FROM penstock.made m JOIN pg_class c ON c.oid = m.relid"
+        " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE (n.nspname, c.relname) = (m.schema_name, m.table_name)"
+        " AND m.process = %s",
+        [process],
+    )
+    return {TableName(schema, name) for schema, name in rows}
+
+
+def knows_made(connection: Connection) -> bool:
+    """Whether the ledger is of a version that says which tables setup has made."""
+    return _may_read(connection, "made")
+
+
+def making(process: str, name: TableName) -> str:
+    """The statement that notes that setup has made a table."""
+    return (
+        "INSERT INTO penstock.made (process, schema_name, table_name, relid)"
+        f" VALUES ({literal(process)}, {literal(name.schema)}, {literal(name.name)},"
+        f" {literal(quote(name.schema, name.name))}::regclass)"
+        " ON CONFLICT (process, schema_name, table_name) DO UPDATE SET relid = EXCLUDED.relid"
     )
 
 

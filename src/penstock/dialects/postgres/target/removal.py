@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.dialects.base import Step
 from penstock.dialects.postgres.connection import Connection, label, literal
-from penstock.dialects.postgres.target import ledger_version, run_lock
+from penstock.dialects.postgres.target import ledger_entries, ledger_version, run_lock
 from penstock.errors import OperatorError
 from penstock.text import count
 
@@ -46,6 +46,8 @@ def removal_steps(connection: Connection, url: str, process: str) -> list[Step]:
         forgotten = (
             f"DELETE FROM penstock.adoption WHERE process = {name}; DELETE FROM penstock.process WHERE name = {name}"
         )
+        if ledger_entries.knows_made(connection):
+            forgotten += f"; DELETE FROM penstock.made WHERE process = {name}"
         return [Step(f"process {process}", forgotten)] if known else []
     tables = (
         *(
@@ -55,6 +57,7 @@ def removal_steps(connection: Connection, url: str, process: str) -> list[Step]:
             "dictionary",
             "emptied",
             "adoption",
+            "made",
             "chunk",
             "instantiation",
             "applied",

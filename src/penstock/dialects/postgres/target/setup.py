@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import psycopg
 
@@ -28,10 +28,12 @@ from penstock.dialects.postgres.catalog import (
 )
 from penstock.dialects.postgres.checks import faults_of
 from penstock.dialects.postgres.connection import WITHOUT_VIEWS, Connection, label, quote, speaking
+from penstock.dialects.postgres.fittings import Fittings
 from penstock.dialects.postgres.from_schema import completed
 from penstock.dialects.postgres.logical import in_postgres, is_ours
 from penstock.dialects.postgres.privileges import may, missing_target_grants
 from penstock.dialects.postgres.target import ledger_entries, ledger_version
+from penstock.dialects.postgres.target.fittings import plan_fittings
 from penstock.dialects.postgres.target.resync import copied_by_others, only, tables_with_rows
 from penstock.errors import OperatorError, PenstockError
 from penstock.logical import Kind
@@ -47,12 +49,14 @@ def plan_target(
     source: Mapping[TableName, TableSchema],
     replaced: Sequence[TableName],
     adopt: bool,
+    fittings: Fittings | None = None,
 ) -> DatabasePlan:
     """Plan the ledger and the missing tables; check the tables that exist, without altering them.
 
     Args:
         replaced: Tables that were made anew at the source, whose copy is of the table before.
         adopt: Have rows that were not copied compared by the first copy, and kept, instead of refusing them.
+        fittings: What the tables have at the source that applying does not need; None where that is not known.
     """
     plan = DatabasePlan(label(url), faults=_faults(connection, url))
     plan.preamble = ownership.preamble("penstock")
@@ -76,6 +80,8 @@ def plan_target(
     plan.notes += [note for name in missing for note in blueprint.notes.get(name, ())]
     there = set(list_tables(connection))
     parents = _plan_pieces(plan, [piece for piece in blueprint.pieces if piece.root in missing], there | set(missing))
+    types = [name for name, statement, _ in blueprint.types if statement]
+    plan_fittings(connection, plan, fittings, process=process, missing=missing, existing=existing, types=types)
     has_parts = _plan_parts(connection, plan, blueprint, existing, there)
     copied = ledger_entries.copied_or_begun(connection, process)
     adopted = ledger_entries.adopted(connection, process)
@@ -100,13 +106,7 @@ def plan_target(
             plan.steps.append(ledger_entries.adoption(process, name))
         else:
             plan.faults += in_the_way
-    computed = computed_columns(connection, existing)
-    for (name, column), expression in computed.items():
-        if expression != (at_source := blueprint.computed.get((name, column), expression)):
-            plan.notes.append(
-                f"column {column!r} of table {name} is computed as {expression}, at the source as {at_source}:"
-                " apply leaves it to the target, and `verify` will find other values"
-            )
+    plan.notes += _computed_otherwise(computed_columns(connection, existing), blueprint)
     plan.notes += ownership.hosted_code(connection, list(existing))
     if missing or has_parts:
         calls = [*blueprint.calls, *(("type", name) for name, _, _ in blueprint.types)]
@@ -115,6 +115,15 @@ def plan_target(
         plan.role = current_user(connection)
         plan.grants = list(missing_target_grants(connection, existing, missing, parents & there))
     return plan
+
+
+def _computed_otherwise(computed: Mapping[tuple[TableName, str], str], blueprint: Blueprint) -> Iterator[str]:
+    for (name, column), expression in computed.items():
+        if expression != (at_source := blueprint.computed.get((name, column), expression)):
+            yield (
+                f"column {column!r} of table {name} is computed as {expression}, at the source as {at_source}:"
+                " apply leaves it to the target, and `verify` will find other values"
+            )
 
 
 def _faults(connection: Connection, url: str) -> list[PenstockError]:

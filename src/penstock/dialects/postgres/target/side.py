@@ -9,6 +9,7 @@ import psycopg
 from penstock.change import TableName
 from penstock.dialects.base import DatabasePlan, LackingPart, NativeForm
 from penstock.dialects.postgres.blueprint import Blueprint, Parts, lacking_parts, read_parts
+from penstock.dialects.postgres.fittings import Fittings
 from penstock.dialects.postgres.from_schema import blueprint_of
 from penstock.dialects.postgres.ownership import preamble, refuse_foreign
 from penstock.dialects.postgres.side import LOCK_WAIT, PostgresSide
@@ -16,6 +17,7 @@ from penstock.dialects.postgres.target import ledger_version, setup
 from penstock.dialects.postgres.target.access import PostgresTarget
 from penstock.dialects.postgres.target.compared import PostgresComparedTarget
 from penstock.dialects.postgres.target.error_queue import PostgresErrorQueue
+from penstock.dialects.postgres.target.furnisher import PostgresFurnisher
 from penstock.dialects.postgres.target.ledger import PostgresLedger
 from penstock.dialects.postgres.target.removal import removal_steps
 from penstock.dialects.postgres.target.session import PostgresSession
@@ -47,6 +49,7 @@ class PostgresTargetSide(PostgresSide):
         replaced: Sequence[TableName],
         *,
         adopt: bool,
+        fittings: NativeForm | None = None,
     ) -> DatabasePlan:
         """Plan the ledger and the missing tables; check those that exist."""
         exact = blueprint if isinstance(blueprint, Blueprint) else blueprint_of(source.values())
@@ -59,7 +62,12 @@ class PostgresTargetSide(PostgresSide):
                 source=source,
                 replaced=replaced,
                 adopt=adopt,
+                fittings=fittings if isinstance(fittings, Fittings) else None,
             )
+
+    def furnisher(self, fittings: NativeForm) -> PostgresFurnisher:
+        """Return what makes what tables lack of `fittings`, and keeps their sequences in step."""
+        return PostgresFurnisher(self._url, self._pipeline, fittings if isinstance(fittings, Fittings) else None)
 
     def lacking(self, parts: NativeForm) -> Sequence[LackingPart]:
         """Return what is missing here of the source's partitions and enum labels."""

@@ -95,6 +95,15 @@ CREATE TABLE penstock.adoption (
 );
 COMMENT ON TABLE penstock.adoption IS 'tables that held rows at setup; the first copy compares them, and brings those that differ';
 
+CREATE TABLE penstock.made (
+  process text NOT NULL,
+  schema_name text NOT NULL,
+  table_name text NOT NULL,
+  relid oid NOT NULL,
+  PRIMARY KEY (process, schema_name, table_name)
+);
+COMMENT ON TABLE penstock.made IS 'tables that setup has made, and so gives what the source''s have besides; others are left as they are';
+
 CREATE TABLE penstock.dictionary (
   process text NOT NULL REFERENCES penstock.process ON DELETE CASCADE,
   schema_name text NOT NULL,

@@ -1,0 +1,128 @@
+"""`penstock cutover`: make the copy ready to be written to instead of the source."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli import verify
+from penstock.cli.console import FileOption, JsonOption, MasterOption, open_applying, print_json, say, warn
+from penstock.cli.logs import LogFormat, logging_to_console
+from penstock.cli.run import LogFormatOption, stopped_by_signals
+from penstock.pipeline.report import Report
+from penstock.text import are, count, printable
+
+if TYPE_CHECKING:
+    from penstock.pipeline.cutover import Cutover
+
+
+def cutover(
+    file: FileOption = None,
+    lock: Annotated[
+        bool,
+        typer.Option(
+            "--lock",
+            help="Keep whatever would write to the captured tables waiting until the end, by a lock at the source.",
+        ),
+    ] = False,
+    wait: Annotated[
+        float,
+        typer.Option(
+            "--wait",
+            metavar="SECONDS",
+            min=0,
+            help="How long to wait for transactions that are open at the source, and for a run to apply what is there.",
+        ),
+    ] = 60,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what is missing; wait for, and change, nothing.")
+    ] = False,
+    master: MasterOption = None,
+    json: JsonOption = False,
+    log_format: LogFormatOption = LogFormat.TEXT,
+) -> None:
+    """Make the copy ready to be written to: apply the last change, compare, move sequences, make what it lacks.
+
+    Stop the application first, or keep it waiting by --lock. Where anything differs, nothing is changed, and the exit
+    code is 1. Cutting over again does what is still missing.
+    """
+    pipeline = open_applying(file, master=master)
+    with logging_to_console(log_format, quiet=json), stopped_by_signals() as stop:
+        done = pipeline.cutover(stop, Report(), lock=lock, wait_s=wait, is_dry=dry_run)
+    if json:
+        print_json(as_json(done))
+    else:
+        show(done)
+    if not done.is_ready:
+        raise typer.Exit(1)
+
+
+def show(done: Cutover) -> None:
+    """Print a report for a person."""
+    if done.compared is not None:
+        verify.show(done.compared)
+    if done.queued:
+        say(f"the error queue holds {count(done.queued, 'transaction')}: `penstock errors list`")
+    would = "would be " if done.is_dry else ""
+    for move in done.sequences:
+        if not move.is_needed:
+            continue
+        say(f"sequence {move.name} {would}moved from {move.before} to {move.after}")
+    if done.sequences and not done.is_dry:
+        say(f"{count(len(done.sequences), 'sequence')} {are(len(done.sequences))} where the source left off")
+    for made in done.made:
+        say(f"{would}made: {made}")
+    for lack in done.lacks:
+        warn(f"note: {lack}")
+    if done.is_behind:
+        say("not everything is applied yet")
+    for writer in done.writers:
+        warn(f"writes at the source: {printable(writer)}")
+    if done.is_written_after:
+        warn("the source was written to after the last change was awaited: stop the application, and cut over again")
+    for line in _end(done):
+        say(line)
+
+
+def _end(done: Cutover) -> list[str]:
+    if done.is_dry:
+        missing = sum(move.is_needed for move in done.sequences) + len(done.made)
+        what = (
+            f"{count(missing, 'thing')} {are(missing)} to be done"
+            if missing
+            else "nothing is to be done but to compare"
+        )
+        return [f"{what}; nothing was changed"]
+    if not done.is_same:
+        return ["the copy is not what the source is; nothing was changed"]
+    if not done.is_ready:
+        return ["the copy is not ready"]
+    first = (
+        "the lock at the source is gone: see that nothing writes there" if done.is_locked else "keep the source still"
+    )
+    return [
+        f"the copy is ready: everything up to position {done.position} is in it",
+        f"next: {first}; point the application to the target; then stop `penstock run`, and `penstock teardown`",
+    ]
+
+
+def as_json(done: Cutover) -> dict[str, object]:
+    """A report as plain data."""
+    return {
+        "ready": done.is_ready,
+        "dry_run": done.is_dry,
+        "position": done.position,
+        "locked": done.is_locked,
+        "writers": list(done.writers),
+        "behind": done.is_behind,
+        "written_after": done.is_written_after,
+        "queued": done.queued,
+        "verify": None if done.compared is None else verify.as_json(done.compared),
+        "sequences": [
+            {"sequence": str(move.name), "before": move.before.last, "after": move.after.last}
+            for move in done.sequences
+        ],
+        "made": list(done.made),
+        "lacks": [{"table": str(lack.table), "what": lack.what, "reason": lack.reason or None} for lack in done.lacks],
+    }

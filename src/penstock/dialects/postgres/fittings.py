@@ -1,0 +1,419 @@
+"""Fittings: what a table has besides what applying changes needs, and a copy needs once an application writes to it.
+
+These are defaults, identities, checks, indexes that are not unique, comments, and the sequences behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+import psycopg
+
+from penstock.change import TableName
+from penstock.dialects.base import Lack, NativeForm, Renamed
+from penstock.dialects.postgres.catalog import catalog_names, current_user, table_oids
+from penstock.dialects.postgres.connection import Connection, literal, quote
+from penstock.dialects.postgres.logical import DIALECT
+from penstock.dialects.postgres.resources import sql_text
+from penstock.dialects.postgres.sequences import SequenceUse, drawn_by, read_uses
+
+
+class Kind(StrEnum):
+    """What a fitting is, as `plan` names it."""
+
+    SEQUENCE = "sequence"
+    OWNER = "owner"
+    DEFAULT = "default"
+    IDENTITY = "identity"
+    CHECK = "check"
+    INDEX = "index"
+    COMMENT = "comment"
+
+
+class When(StrEnum):
+    """When a fitting is made: before the rows are there, beside changes once they are, or when an application comes."""
+
+    SETUP = "setup"
+    COPIED = "copied"
+    CUTOVER = "cutover"
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """One of them, by the names of the target.
+
+    Attributes:
+        root: The table that is captured; `table` may be a partition of it.
+        name: Of the column, constraint, index or sequence; empty for a table's comment.
+        definition: What two databases are compared by.
+        sql: The statement that makes it.
+        calls: Functions, types and the like that it needs, as (kind, name).
+        other: The index that this one becomes a part of; the sequence that is made, owned or drawn from.
+    """
+
+    root: TableName
+    table: TableName
+    kind: Kind
+    name: str
+    definition: str
+    sql: str
+    when: When = When.SETUP
+    calls: tuple[tuple[str, TableName], ...] = ()
+    other: TableName | None = None
+
+    @property
+    def key(self) -> tuple[TableName, Kind, str]:
+        """What it is found by."""
+        return self.table, self.kind, self.name
+
+    @property
+    def summary(self) -> str:
+        """What it is, in a few words."""
+        match self.kind:
+            case Kind.SEQUENCE:
+                return f"sequence {self.other}"
+            case Kind.OWNER:
+                return f"sequence {self.other} as column {self.name!r} of {self.table} owns it"
+            case Kind.DEFAULT | Kind.IDENTITY:
+                return f"{self.kind} of column {self.name!r} of {self.table}"
+            case Kind.COMMENT:
+                return f"comment on {f'column {self.name!r} of ' if self.name else ''}{self.table}"
+            case _:
+                return f"{self.kind} {self.name} of {self.table}"
+
+
+@dataclass(frozen=True)
+class SequenceLink:
+    """A sequence of the source, and a column of the target that is to go on where it stands."""
+
+    source: TableName
+    table: TableName
+    column: str
+    may_read: bool
+
+
+@dataclass(frozen=True)
+class Fittings(NativeForm):
+    """What tables have, by the names of the target, and what cannot be brought there.
+
+    Attributes:
+        pieces: In the order in which they are made.
+        left_out: What cannot be, with the reason.
+        links: Which sequence each column goes on with.
+        grants: SQL that a superuser of the source has to run before all of these may be read.
+    """
+
+    dialect = DIALECT
+
+    pieces: Sequence[Fitting]
+    left_out: Sequence[Lack]
+    links: Sequence[SequenceLink]
+    grants: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Found:
+    """A fitting as the catalogue has it; see sql/fittings.sql."""
+
+    root: TableName
+    level: int
+    table: TableName
+    kind: Kind
+    name: str
+    definition: str
+    is_valid: bool
+    columns: Sequence[str]
+    has_row: bool
+    sequences: Sequence[TableName]
+    is_nextval: bool
+    of: TableName | None
+    calls: tuple[tuple[str, TableName], ...]
+    refused: Sequence[str]
+    is_partitioned: bool
+
+    @property
+    def shown(self) -> str:
+        """What it is, by the names of its own database."""
+        return Fitting(self.root, self.table, self.kind, self.name, "", "").summary
+
+
+def read_found(connection: Connection, tables: Sequence[TableName]) -> list[Found]:
+    """Read what tables have, as it is."""
+    with catalog_names(connection):
+        by_oid = {oid: name for name, oid in table_oids(connection, tables).items()}
+        rows = psycopg.RawCursor(connection).execute(sql_text("fittings"), [list(by_oid)]).fetchall()
+    return [_found(by_oid[root], *row) for root, *row in rows]
+
+
+def read_fittings(connection: Connection, tables: Sequence[Renamed]) -> Fittings:
+    """Read what tables of the source have, and say how to make it for what becomes of them."""
+    renamed = {one.source: one for one in tables}
+    found = read_found(connection, list(renamed))
+    uses = read_uses(connection, list(renamed))
+    placed = _placed(uses, renamed)
+    left_out: list[Lack] = []
+    kept: list[Found] = []
+    for one in found:
+        if one.level and renamed[one.root].columns is not None:
+            continue  # One table becomes of all partitions.
+        reason = _reason(one, renamed[one.root], placed)
+        if reason is None:
+            kept.append(one)
+        elif reason:
+            left_out.append(Lack(renamed[one.root].table, one.shown, reason))
+    worded, lost = _worded(connection, kept, renamed)
+    left_out += lost
+    pieces = [
+        *_sequences(uses, renamed, placed, {name for one in worded for name in one.sequences}),
+        *(_fitting(one, renamed[one.root], placed) for one in worded),
+        *_owners(uses, renamed, placed),
+    ]
+    links = [
+        SequenceLink(use.name, renamed[table].table, target, use.may_read)
+        for (table, column), use in sorted(drawn_by(uses).items())
+        if (target := _column(renamed[table], column)) is not None
+    ]
+    hidden = sorted({link.source for link in links if not link.may_read})
+    user = quote(current_user(connection))
+    grants = [
+        *(f"GRANT USAGE ON SCHEMA {quote(schema)} TO {user}" for schema in sorted({name.schema for name in hidden})),
+        *(f"GRANT SELECT ON SEQUENCE {quote(name.schema, name.name)} TO {user}" for name in hidden),
+    ]
+    return Fittings(pieces, left_out, links, grants)
+
+
+def _found(root: TableName, *row: Any) -> Found:
+    (
+        level,
+        schema,
+        name,
+        kind,
+        own_name,
+        definition,
+        is_valid,
+        columns,
+        has_row,
+        sequences,
+        is_nextval,
+        of_schema,
+        of_name,
+        calls,
+        refused,
+        is_partitioned,
+    ) = row
+    return Found(
+        root,
+        level,
+        TableName(schema, name),
+        Kind(kind),
+        own_name,
+        definition,
+        is_valid,
+        columns,
+        has_row,
+        [TableName(*pair) for pair in sequences or ()],
+        is_nextval,
+        TableName(of_schema, of_name) if of_name else None,
+        tuple((kind, TableName(schema, name)) for kind, schema, name in calls),
+        refused,
+        is_partitioned,
+    )
+
+
+def _column(renamed: Renamed, column: str) -> str | None:
+    return column if renamed.columns is None else renamed.columns.get(column)
+
+
+def _placed(uses: Sequence[SequenceUse], renamed: Mapping[TableName, Renamed]) -> dict[TableName, TableName]:
+    """Return what sequences are called at the target: one beside its table stays beside it."""
+    placed: dict[TableName, TableName] = {}
+    for use in sorted(uses, key=lambda use: (renamed[use.table].table, use.column)):
+        beside = use.table.schema == use.name.schema
+        schema = renamed[use.table].table.schema if beside else use.name.schema
+        placed.setdefault(use.name, TableName(schema, use.name.name))
+    return placed
+
+
+def _reason(one: Found, renamed: Renamed, placed: Mapping[TableName, TableName]) -> str | None:
+    """Say why a fitting is not brought; an empty text where nobody asks, None where it is brought."""
+    dropped = [column for column in one.columns if _column(renamed, column) is None]
+    if dropped:
+        return f"the rules drop {', '.join(map(repr, dropped))}" if one.kind in (Kind.CHECK, Kind.INDEX) else ""
+    if one.kind is Kind.INDEX and not one.is_valid:
+        return ""
+    if one.refused:
+        return f"it calls {', '.join(one.refused)}, which would run with the rights of whoever applies"
+    if one.kind is Kind.CHECK and renamed.has_step:
+        return "a step of the rules may change the rows"
+    if one.has_row and renamed.columns is not None:
+        return "it names the row as a whole, which the rules change"
+    moved = [name for name in one.sequences if placed.get(name, name) != name]
+    if moved and not one.is_nextval:
+        return f"it does more than draw from {moved[0]}, which has another name at the target"
+    return None
+
+
+def _worded(
+    connection: Connection, found: Sequence[Found], renamed: Mapping[TableName, Renamed]
+) -> tuple[list[Found], list[Lack]]:
+    """Have the server put checks and indexes into the names that their columns have at the target.
+
+    It does so for a temporary table whose columns are renamed, and which is gone afterwards: what stands in an
+    expression is never taken for a name that it is not.
+    """
+
+    def needs_it(one: Found) -> bool:
+        columns = renamed[one.root].columns
+        named = one.kind in (Kind.CHECK, Kind.INDEX)
+        return named and columns is not None and any(columns[column] != column for column in one.columns)
+
+    wanted = [one for one in found if needs_it(one)]
+    if not wanted:
+        return list(found), []
+    row = connection.execute("SELECT has_database_privilege(current_database(), 'TEMPORARY')").fetchone()
+    if not (row and row[0]):
+        reason = "its columns have other names at the target, and to have it reworded takes the right TEMPORARY here"
+        lacks = [Lack(renamed[one.root].table, one.shown, reason) for one in wanted]
+        return [one for one in found if one not in wanted], lacks
+    worded: dict[tuple[TableName, Kind, str], str] = {}
+    for root in dict.fromkeys(one.root for one in wanted):
+        parts = [one for one in wanted if one.root == root]
+        worded |= {
+            (one.table, one.kind, one.name): definition
+            for one, definition in zip(parts, _reworded(connection, renamed[root], parts), strict=True)
+        }
+    return [replace(one, definition=worded.get((one.table, one.kind, one.name), one.definition)) for one in found], []
+
+
+def _reworded(connection: Connection, renamed: Renamed, parts: Sequence[Found]) -> list[str]:
+    assert renamed.columns is not None
+    clone = "pg_temp.penstock_clone"
+    like = quote(renamed.source.schema, renamed.source.name)
+    definitions = []
+    with connection.transaction(force_rollback=True):
+        connection.execute(f"SET LOCAL search_path = pg_catalog; CREATE TEMP TABLE penstock_clone (LIKE {like})")
+        for number, part in enumerate(parts):
+            what = f"ALTER TABLE {clone} ADD CONSTRAINT c{number}" if part.kind is Kind.CHECK else ""
+            psycopg.RawCursor(connection).execute(f"{what or f'CREATE INDEX i{number} ON {clone}'} {part.definition}")
+        columns = [
+            name
+            for (name,) in connection.execute(
+                f"SELECT attname FROM pg_attribute WHERE attrelid = '{clone}'::regclass AND attnum > 0 ORDER BY attnum"
+            )
+        ]
+        # In two rounds: a name may pass from one column to another.
+        for number, column in enumerate(columns):
+            psycopg.RawCursor(connection).execute(
+                f"ALTER TABLE {clone} RENAME COLUMN {quote(column)} TO {quote(f'penstock.{number}')}"
+            )
+        for number, column in enumerate(columns):
+            if column in renamed.columns:
+                psycopg.RawCursor(connection).execute(
+                    f"ALTER TABLE {clone} RENAME COLUMN {quote(f'penstock.{number}')} TO"
+                    f" {quote(renamed.columns[column])}"
+                )
+        for number, part in enumerate(parts):
+            row = (
+                psycopg.RawCursor(connection)
+                .execute(
+                    "SELECT pg_get_constraintdef(oid) FROM pg_constraint"
+                    f" WHERE conrelid = '{clone}'::regclass AND conname = 'c{number}'"
+                    if part.kind is Kind.CHECK
+                    else "SELECT substr(pg_get_indexdef(c.oid), length(format('CREATE INDEX %I ON %I.penstock_clone ',"
+                    f" c.relname, n.nspname)) + 1) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+                    f" WHERE c.oid = 'pg_temp.i{number}'::regclass"
+                )
+                .fetchone()
+            )
+            assert row is not None
+            definitions.append(str(row[0]))
+    return definitions
+
+
+def _sequences(
+    uses: Sequence[SequenceUse],
+    renamed: Mapping[TableName, Renamed],
+    placed: Mapping[TableName, TableName],
+    needed: set[TableName],
+) -> list[Fitting]:
+    made: dict[TableName, Fitting] = {}
+    for use in sorted(uses, key=lambda use: (renamed[use.table].table, use.column)):
+        target = renamed[use.table]
+        wanted = use.how == "default" or (use.how == "owned" and _column(target, use.column) is not None)
+        if wanted and use.name not in made and (use.how == "owned" or use.name in needed):
+            name = placed[use.name]
+            sql = f"CREATE SEQUENCE {quote(name.schema, name.name)} {use.options}"
+            made[use.name] = Fitting(target.table, target.table, Kind.SEQUENCE, str(name), use.options, sql, other=name)
+    return list(made.values())
+
+
+def _owners(
+    uses: Sequence[SequenceUse], renamed: Mapping[TableName, Renamed], placed: Mapping[TableName, TableName]
+) -> list[Fitting]:
+    """The statements by which sequences go with the columns that own them."""
+    found = []
+    for use in uses:
+        target = renamed[use.table]
+        column = _column(target, use.column)
+        # A sequence can be owned by a table of its own schema only.
+        if use.how == "owned" and column is not None and placed[use.name].schema == target.table.schema:
+            name, table = placed[use.name], target.table
+            sql = f"ALTER SEQUENCE {quote(name.schema, name.name)} OWNED BY {quote(table.schema, table.name, column)}"
+            found.append(Fitting(table, table, Kind.OWNER, column, str(name), sql, other=name))
+    return found
+
+
+def _fitting(one: Found, renamed: Renamed, placed: Mapping[TableName, TableName]) -> Fitting:
+    table = renamed.table if one.level == 0 else one.table
+    quoted = quote(table.schema, table.name)
+    name, definition, when = one.name, one.definition, When.SETUP
+    if one.kind in (Kind.DEFAULT, Kind.IDENTITY, Kind.COMMENT) and name:
+        name = _column(renamed, name) or name
+    column = f"ALTER TABLE {quoted} ALTER COLUMN {quote(name)}"
+    match one.kind:
+        case Kind.DEFAULT:
+            if one.is_nextval:
+                sequence = placed.get(one.sequences[0], one.sequences[0])
+                # Where it has another name, the server's own wording of it is not known.
+                same = sequence == one.sequences[0]
+                definition = (
+                    definition if same else f"nextval({literal(quote(sequence.schema, sequence.name))}::regclass)"
+                )
+            sql = f"{column} SET DEFAULT {definition}"
+        case Kind.IDENTITY:
+            sql = f"{column} {added_identity(definition)}"
+        case Kind.CHECK:
+            # Rows from before a check that is not valid may break it, and have to be copied.
+            when = When.SETUP if one.is_valid else When.CUTOVER
+            sql = f"ALTER TABLE {quoted} ADD CONSTRAINT {quote(name)} {definition}"
+            sql += "" if one.is_valid else " NOT VALID"
+        case Kind.INDEX:
+            when = When.COPIED
+            has_parts = one.is_partitioned and renamed.columns is None
+            how = f"INDEX {quote(name)} ON ONLY" if has_parts else f"INDEX CONCURRENTLY {quote(name)} ON"
+            sql = f"CREATE {how} {quoted} {definition}"
+        case Kind.COMMENT:
+            on = f"COLUMN {quoted}.{quote(name)}" if name else f"TABLE {quoted}"
+            sql = f"COMMENT ON {on} IS {literal(definition)}"
+        case _:
+            raise AssertionError(one.kind)
+    other = placed.get(one.sequences[0], one.sequences[0]) if one.sequences else one.of
+    return Fitting(renamed.table, table, one.kind, name, definition, sql, when, one.calls, other)
+
+
+def added_identity(definition: str) -> str:
+    """The end of the statement that makes a column an identity; `definition` is as sql/fittings.sql words it."""
+    how, _, options = definition.partition(" INCREMENT")
+    return f"ADD GENERATED {how} AS IDENTITY (INCREMENT{options})"
+
+
+def altered_identity(definition: str) -> str:
+    """The end of the statement that gives an identity that was just made other options."""
+    how, _, options = definition.partition(" INCREMENT")
+    for word in ("MINVALUE", "MAXVALUE", "START", "CACHE", "NO CYCLE" if options.endswith("NO CYCLE") else "CYCLE"):
+        options = options.replace(f" {word}", f" SET {word}", 1)
+    start = definition.partition("START WITH ")[2].split()[0]
+    return f"SET GENERATED {how} SET INCREMENT{options} RESTART WITH {start}"

@@ -1,0 +1,124 @@
+"""Sequences that columns draw their values from: which there are, where they stand, and moving others to there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import psycopg
+
+from penstock.change import TableName
+from penstock.dialects.base import SequenceValue
+from penstock.dialects.postgres.catalog import catalog_names, table_oids
+from penstock.dialects.postgres.connection import Connection, literal, quote
+from penstock.dialects.postgres.resources import sql_text
+
+_AT_ONCE = 500
+"""How many sequences one query looks at."""
+
+
+@dataclass(frozen=True)
+class SequenceUse:
+    """A sequence, and a column that draws its values from it or owns it.
+
+    Attributes:
+        name: The sequence's own name.
+        how: `identity`, `owned` or `default`.
+        options: `AS bigint INCREMENT BY 1 ...`, as `CREATE SEQUENCE` takes them.
+        increment: What it is moved by; below 0 it descends.
+        does_cycle: After its last value it begins again.
+        may_read: Whether the user may see where it stands.
+        may_set: Whether the user may move it.
+    """
+
+    name: TableName
+    table: TableName
+    column: str
+    how: str
+    options: str
+    increment: int
+    does_cycle: bool
+    may_read: bool
+    may_set: bool
+
+
+def read_uses(connection: Connection, tables: Iterable[TableName]) -> list[SequenceUse]:
+    """Return the sequences of tables, once for each column and way in which they are used."""
+    with catalog_names(connection):
+        by_oid = {oid: name for name, oid in table_oids(connection, tables).items()}
+        rows = psycopg.RawCursor(connection).execute(sql_text("sequences"), [list(by_oid)]).fetchall()
+    return [
+        SequenceUse(
+            TableName(schema, name),
+            by_oid[root],
+            column,
+            how,
+            f"AS {type_} INCREMENT BY {increment} MINVALUE {least} MAXVALUE {most} START WITH {start} CACHE {cache}"
+            f" {'CYCLE' if does_cycle else 'NO CYCLE'}",
+            increment,
+            does_cycle,
+            may_read,
+            may_set,
+        )
+        for (
+            schema,
+            name,
+            root,
+            column,
+            how,
+            type_,
+            increment,
+            least,
+            most,
+            start,
+            cache,
+            does_cycle,
+            may_read,
+            may_set,
+        ) in rows
+    ]
+
+
+def read_values(connection: Connection, names: Sequence[TableName]) -> dict[TableName, SequenceValue]:
+    """Return where sequences stand, by a session that refuses views. All of them exist, and may be read."""
+    values: dict[TableName, SequenceValue] = {}
+    for first in range(0, len(names), _AT_ONCE):
+        part = names[first : first + _AT_ONCE]
+        # pg_sequences would tell nothing of one that was set, and not drawn from yet.
+        query = " UNION ALL ".join(
+            f"SELECT {number}, last_value, is_called FROM {quote(name.schema, name.name)}"
+            for number, name in enumerate(part)
+        )
+        for number, last, is_called in psycopg.RawCursor(connection).execute(query).fetchall():
+            values[part[number]] = SequenceValue(last, is_called)
+    return values
+
+
+def is_ahead(one: SequenceValue, other: SequenceValue, increment: int) -> bool:
+    """Whether a sequence that stands at `one` gives values that it would not have given before it came to `other`."""
+    sign = 1 if increment > 0 else -1
+    return (sign * one.last, one.is_called) > (sign * other.last, other.is_called)
+
+
+def setting(name: TableName, value: SequenceValue) -> str:
+    """The expression that moves a sequence."""
+    sequence = literal(quote(name.schema, name.name))
+    return f"setval({sequence}::regclass, {value.last}, {'true' if value.is_called else 'false'})"
+
+
+def furthest(values: Iterable[SequenceValue], increment: int) -> SequenceValue:
+    """Return the value that is ahead of all others; there is at least one."""
+    found: SequenceValue | None = None
+    for value in values:
+        if found is None or is_ahead(value, found, increment):
+            found = value
+    assert found is not None
+    return found
+
+
+def drawn_by(uses: Sequence[SequenceUse]) -> Mapping[tuple[TableName, str], SequenceUse]:
+    """Return the one sequence of each column: that which it draws from, or else the one that it owns."""
+    found: dict[tuple[TableName, str], SequenceUse] = {}
+    for use in sorted(uses, key=lambda use: use.how == "default"):
+        found[use.table, use.column] = use
+    return found

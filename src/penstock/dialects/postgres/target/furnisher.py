@@ -1,0 +1,199 @@
+"""Makes what a copy lacks of fittings while changes are applied beside it, and keeps its sequences in step."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+import psycopg
+
+from penstock.change import TableName
+from penstock.dialects.base import Lack, SequenceMove, SequenceValue
+from penstock.dialects.postgres.catalog import current_user
+from penstock.dialects.postgres.connection import WITHOUT_VIEWS, Connection, connect, label, quote, speaking
+from penstock.dialects.postgres.errors import translate
+from penstock.dialects.postgres.fittings import Fitting, Fittings, Kind, When
+from penstock.dialects.postgres.ownership import PINNED
+from penstock.dialects.postgres.sequences import (
+    SequenceUse,
+    drawn_by,
+    furthest,
+    is_ahead,
+    read_uses,
+    read_values,
+    setting,
+)
+from penstock.dialects.postgres.target import ledger_entries
+from penstock.dialects.postgres.target.fittings import left, obstacles, read_state, to_build
+from penstock.errors import OperatorError
+
+_LATE = (When.COPIED,)
+_LAST = (When.SETUP, When.COPIED, When.CUTOVER)
+
+
+class PostgresFurnisher:
+    """Implements `pipeline.sides.Furnisher`. `stop` may be called by another thread, and nothing else."""
+
+    def __init__(self, url: str, process: str, fittings: Fittings | None) -> None:
+        """Work in the database at `url`; without `fittings` there is nothing to be done."""
+        self._url = url
+        self._process = process
+        self._fittings = fittings or Fittings((), (), ())
+        self._session: Connection | None = None
+        self._is_stopped = threading.Event()
+
+    def lacks(self) -> list[Lack]:
+        """Return what the copy lacks, and why it goes on to lack what is not made."""
+        with speaking("look for what the copy lacks", self._url):
+            connection = self._sql()
+            state = read_state(connection, self._fittings)
+            made = ledger_entries.made(connection, self._process)
+            why_not = obstacles(connection, [piece for piece in self._fittings.pieces if not state.has(piece)])
+            return left(self._fittings, state, why_not, made)
+
+    def build(self, copied: Collection[TableName], *, is_last: bool = False) -> Iterator[Lack]:
+        """Make what tables lack, one after another; yields what was made, and with a reason what was refused.
+
+        An index is built without keeping anybody from writing. What a run that was killed has left half-built is
+        dropped, and built anew.
+
+        Args:
+            copied: The tables that hold their rows. Others get nothing.
+            is_last: The application is about to come: also what `setup` would make, and what rows may break.
+        """
+        with speaking("make what the copy lacks", self._url):
+            connection = self._sql()
+            state = read_state(connection, self._fittings)
+            made = ledger_entries.made(connection, self._process) & set(copied)
+            wanted = to_build(self._fittings, state, made, _LAST if is_last else _LATE)
+            why_not = obstacles(connection, wanted)
+            lost = {TableName(f.table.schema, f.name) for f in why_not if f.kind is Kind.INDEX}
+            for fitting in wanted:
+                if self._is_stopped.is_set():
+                    return
+                if fitting not in why_not and fitting.other not in lost:
+                    yield Lack(fitting.root, fitting.summary, self._make(connection, fitting))
+
+    def moves(self, values: Mapping[TableName, SequenceValue]) -> list[SequenceMove]:
+        """Say how sequences have to move to go on where those of the source stand; never backwards, unless they cycle.
+
+        Args:
+            values: By the names of the source's sequences.
+        """
+        with speaking("look at sequences", self._url):
+            return [move for _, move in self._moves(values)]
+
+    def move(self, values: Mapping[TableName, SequenceValue]) -> list[SequenceMove]:
+        """Move sequences so; returns how each of them stood and stands.
+
+        Raises:
+            OperatorError: The user may not move one.
+        """
+        with speaking("move sequences", self._url):
+            moves = self._moves(values)
+            needed = [(use, move) for use, move in moves if move.is_needed]
+            forbidden = [quote(use.name.schema, use.name.name) for use, _ in needed if not use.may_set]
+            if forbidden:
+                user = quote(current_user(self._sql()))
+                raise OperatorError(
+                    f"no right to move sequence {forbidden[0]}",
+                    where=label(self._url),
+                    do="; ".join(f"GRANT SELECT, UPDATE ON SEQUENCE {name} TO {user}" for name in forbidden),
+                )
+            if needed:
+                calls = ", ".join(setting(move.name, move.after) for _, move in needed)
+                self._sql().execute(f"SELECT {calls}")
+            return [move for _, move in moves]
+
+    def stop(self) -> None:
+        """Have `build` end soon: the server is told to give up what it is building."""
+        self._is_stopped.set()
+        session = self._session
+        if session is not None:
+            # It may have ended by itself by now, or be out of reach: then there is nothing to give up.
+            with suppress(psycopg.Error):
+                session.cancel_safe(timeout=5)
+
+    def close(self) -> None:
+        """Close the session; a later call opens another one."""
+        if self._session is not None:
+            self._session.close()
+        self._session = None
+
+    def _moves(self, values: Mapping[TableName, SequenceValue]) -> list[tuple[SequenceUse, SequenceMove]]:
+        connection = self._sql()
+        reached = {
+            (link.table, link.column): values[link.source] for link in self._fittings.links if link.source in values
+        }
+        uses: dict[TableName, SequenceUse] = {}
+        wanted: dict[TableName, list[SequenceValue]] = {}
+        for column, use in drawn_by(read_uses(connection, {table for table, _ in reached})).items():
+            if column in reached:
+                uses[use.name] = use
+                wanted.setdefault(use.name, []).append(reached[column])
+        now = read_values(connection, [name for name, use in uses.items() if use.may_read])
+        moves = []
+        for name, before in now.items():
+            use, after = uses[name], furthest(wanted[name], uses[name].increment)
+            if not (use.does_cycle or is_ahead(after, before, use.increment)):
+                after = before
+            moves.append((use, SequenceMove(name, before, after)))
+        return moves
+
+    def _make(self, connection: Connection, fitting: Fitting) -> str:
+        """Make one; returns why the target refuses it, if it does."""
+        try:
+            if fitting.kind is not Kind.INDEX:
+                with connection.transaction():
+                    connection.execute(PINNED)
+                    psycopg.RawCursor(connection).execute(fitting.sql)
+            else:
+                self._build(connection, fitting)
+        except psycopg.errors.QueryCanceled:
+            # The caller gives up; `speaking` says so.
+            raise
+        except psycopg.Error as exc:
+            error = translate(exc, doing=f"make {fitting.summary}", where=label(self._url))
+            if not isinstance(error, OperatorError):
+                raise error from exc
+            return error.what
+        return ""
+
+    def _build(self, connection: Connection, fitting: Fitting) -> None:
+        index = TableName(fitting.table.schema, fitting.name)
+        name, table = quote(index.schema, index.name), quote(fitting.table.schema, fitting.table.name)
+        cursor = psycopg.RawCursor(connection)
+        with _alone(connection, index):
+            row = cursor.execute(
+                "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass($1) AND indrelid = $2::regclass",
+                [name, table],
+            ).fetchone()
+            if row is not None and not row[0] and "CONCURRENTLY" in fitting.sql:
+                cursor.execute(f"DROP INDEX CONCURRENTLY {name}")
+                row = None
+            if row is None:
+                cursor.execute(fitting.sql)
+            if fitting.other is not None:
+                of = quote(fitting.other.schema, fitting.other.name)
+                cursor.execute(f"ALTER INDEX {of} ATTACH PARTITION {name}")
+
+    def _sql(self) -> Connection:
+        if self._session is None or self._session.closed:
+            self._session = connect(self._url, f"penstock {self._process} fittings")
+            self._session.execute(WITHOUT_VIEWS)
+        return self._session
+
+
+@contextmanager
+def _alone(connection: Connection, index: TableName) -> Iterator[None]:
+    """Keep other sessions of ours from building the same index beside."""
+    key = f"penstock fitting {index}"
+    psycopg.RawCursor(connection).execute("SELECT pg_advisory_lock(hashtext('penstock'), hashtext($1))", [key])
+    try:
+        yield
+    finally:
+        if not connection.closed:
+            psycopg.RawCursor(connection).execute(
+                "SELECT pg_advisory_unlock(hashtext('penstock'), hashtext($1))", [key]
+            )

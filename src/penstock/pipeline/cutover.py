@@ -1,0 +1,241 @@
+"""Switching over to the copy: waits until it has everything, compares, and makes it ready to be written to."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+from penstock.apply.process import Progress
+from penstock.change import TableName
+from penstock.dialects.base import Lack, SequenceMove
+from penstock.errors import OperatorError, RetryableError
+from penstock.pipeline.sides import (
+    Furnished,
+    Furnisher,
+    SequenceReader,
+    SourceSide,
+    Stillness,
+    TargetLedger,
+    TargetSide,
+)
+from penstock.position import Scn
+from penstock.stream import Source
+from penstock.text import are, count
+from penstock.verify.compare import VerifyResult
+
+_PAUSE_S = 0.2
+
+
+@dataclass(frozen=True)
+class Cutover:
+    """How a cutover went, or would go.
+
+    Attributes:
+        position: Everything up to here is applied, and nothing else was there when it was taken; None in a dry run.
+        is_locked: Whether writers were kept waiting at the source.
+        writers: Transactions that are open at the source.
+        is_behind: Whether something was not applied yet; told by a dry run only.
+        queued: Transactions in the error queue.
+        compared: How both sides compare; None where that was not asked.
+        sequences: Where they stood, and where they stand now, or would.
+        made: What the copy lacked, and was made; or would be.
+        lacks: What the copy goes on to lack, each with the reason.
+        is_written_after: Whether the source was written to after the position was taken.
+        is_dry: Whether nothing was changed because nothing was to be.
+    """
+
+    position: Scn | None
+    is_locked: bool = False
+    writers: Sequence[str] = ()
+    is_behind: bool = False
+    queued: int = 0
+    compared: VerifyResult | None = None
+    sequences: Sequence[SequenceMove] = ()
+    made: Sequence[str] = ()
+    lacks: Sequence[Lack] = ()
+    is_written_after: bool = False
+    is_dry: bool = False
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the copy has what the source has."""
+        return not self.queued and (self.compared is None or self.compared.is_identical)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the application may write to the copy."""
+        return self.is_same and not (self.writers or self.is_behind or self.is_written_after)
+
+
+@dataclass(frozen=True)
+class Way:
+    """A pipeline, as far as a cutover works with it.
+
+    Attributes:
+        tables: Those that are followed, by their names at the target.
+        run: Applies until it has caught up.
+        verify: Compares all tables.
+    """
+
+    source: SourceSide
+    target: TargetSide
+    tables: Sequence[TableName]
+    run: Callable[[], Progress]
+    verify: Callable[[], VerifyResult]
+
+
+@dataclass
+class _Work:
+    """What is open during a cutover."""
+
+    ledger: TargetLedger
+    stream: Source
+    still: Stillness
+    reader: SequenceReader
+    furnisher: Furnisher
+    tables: Sequence[TableName] = field(default_factory=list)
+
+
+def cutover(way: Way, stop: threading.Event, *, lock: bool, wait_s: float, is_dry: bool) -> Cutover:
+    """Make the copy ready for the application, once it has all that the source has.
+
+    Nothing is changed at the target but by applying until both sides are found to be identical. Called again, it does
+    what is still missing.
+
+    Args:
+        stop: Set to give up.
+        lock: Keep writers waiting at the source until the end.
+        wait_s: How long to wait for transactions that are open at the source, and for a run of another process to
+            apply what was committed.
+        is_dry: Look only: neither wait, nor lock, apply, compare or change anything.
+
+    Raises:
+        OperatorError: Tables are not copied yet, a sequence cannot be read, or a writer is still at work.
+        RetryableError: What was committed was not applied in time.
+    """
+    source = way.source
+    if not isinstance(source, Furnished):
+        raise OperatorError(
+            "only changes come from this source: it has no tables to compare with, and no sequences",
+            where=source.label,
+            do="cut over by a pipeline that captures from the database itself",
+        )
+    form = source.fittings(way.tables)
+    with (
+        closing(way.target.ledger()) as ledger,
+        closing(source.open_source()) as stream,
+        closing(source.stillness(way.tables)) as still,
+        closing(source.sequence_reader(form)) as reader,
+        closing(way.target.furnisher(form)) as furnisher,
+    ):
+        work = _Work(ledger, stream, still, reader, furnisher, way.tables)
+        _refuse_hidden(reader, source.label)
+        return _look(work) if is_dry else _cut_over(way, work, stop, lock=lock, wait_s=wait_s)
+
+
+def _look(work: _Work) -> Cutover:
+    state = work.ledger.state()
+    lacks = work.furnisher.lacks()
+    return Cutover(
+        None,
+        writers=work.still.writers(),
+        is_behind=state is None or work.stream.backlog(state.low_watermark).changes > 0,
+        queued=work.ledger.queue_length(),
+        sequences=work.furnisher.moves(work.reader.read()),
+        made=[lack.what for lack in lacks if not lack.reason],
+        lacks=[lack for lack in lacks if lack.reason],
+        is_dry=True,
+    )
+
+
+def _cut_over(way: Way, work: _Work, stop: threading.Event, *, lock: bool, wait_s: float) -> Cutover:
+    if lock:
+        work.still.lock(wait_s)
+    else:
+        _await_writers(work.still, stop, wait_s, where=way.source.label)
+    position = work.stream.tick()
+    _apply(way, work, position, stop, wait_s)
+    applied = _applied(work.ledger)
+    found = Cutover(position, is_locked=lock, queued=work.ledger.queue_length(), compared=way.verify())
+    if not found.is_same:
+        return replace(found, lacks=work.furnisher.lacks())
+    # Read once no writer is left: a value that is drawn, and not used, does no harm.
+    moves = work.furnisher.move(work.reader.read())
+    built = list(work.furnisher.build(work.tables, is_last=True))
+    refused = {lack.what: lack for lack in built if lack.reason}
+    if lock and not work.still.is_locked:
+        raise RetryableError(
+            "the session that kept writers waiting was lost", where=way.source.label, do="cut over again"
+        )
+    return replace(
+        found,
+        sequences=moves,
+        made=[lack.what for lack in built if not lack.reason],
+        lacks=[refused.get(lack.what, lack) for lack in work.furnisher.lacks()],
+        writers=[] if lock else work.still.writers(),
+        is_written_after=_is_written_after(work, position, applied),
+    )
+
+
+def _is_written_after(work: _Work, position: Scn, applied: int) -> bool:
+    """Whether changes came after a position: they wait, or a run that is alive has applied them meanwhile."""
+    return work.stream.backlog(position).changes > 0 or _applied(work.ledger) > applied
+
+
+def _applied(ledger: TargetLedger) -> int:
+    state = ledger.state()
+    return state.transactions if state is not None else 0
+
+
+def _refuse_hidden(reader: SequenceReader, where: str) -> None:
+    if reader.hidden:
+        what = "sequences that captured tables draw from cannot be read"
+        raise OperatorError(what, where=where, do="; ".join(reader.hidden))
+
+
+def _await_writers(still: Stillness, stop: threading.Event, wait_s: float, *, where: str) -> None:
+    deadline = time.monotonic() + wait_s
+    while writers := still.writers():
+        if stop.is_set() or time.monotonic() > deadline:
+            number = len(writers)
+            raise RetryableError(
+                f"{count(number, 'transaction')} {are(number)} writing at the source: {'; '.join(writers)}",
+                where=where,
+                do="stop the application, and end what it has left open; --lock keeps writers waiting instead."
+                " Nothing was changed",
+            )
+        stop.wait(_PAUSE_S)
+
+
+def _apply(way: Way, work: _Work, position: Scn, stop: threading.Event, wait_s: float) -> None:
+    """See to it that everything up to a position is applied: by the run that is alive, or by one of our own."""
+    ledger = work.ledger
+
+    def is_applied() -> bool:
+        # An idle run writes down that nothing has come only now and then.
+        return _reached(ledger) >= position or work.stream.backlog(_reached(ledger)).changes == 0
+
+    deadline = time.monotonic() + wait_s
+    while ledger.is_running():
+        if is_applied():
+            return
+        if stop.is_set() or time.monotonic() > deadline:
+            raise RetryableError(
+                f"position {position} is not applied yet: the target is at {_reached(ledger)}",
+                where=way.target.label,
+                do="give the run more time by --wait. Nothing was changed",
+            )
+        stop.wait(_PAUSE_S)
+    if not is_applied():
+        way.run()
+    if not is_applied():
+        what = f"the run ended before position {position} was applied"
+        raise RetryableError(what, where=way.target.label, do="cut over again. Nothing else was changed")
+
+
+def _reached(ledger: TargetLedger) -> Scn:
+    state = ledger.state()
+    return state.low_watermark if state is not None else Scn(0)
