@@ -240,6 +240,8 @@ class _Document:
         if path[:1] == ("connections",) and len(path) > 2:
             # Behind the name of a connection stands its kind, by which it is checked.
             path = path[:2] + path[3:]
+        elif path[:2] == ("capture", "changes_of"):
+            path = path[:2] + path[3:]
         given = error["input"]
         is_secret = "url" in path or "registry" in path or (path[:1] == ("connections",) and len(path) > 3)
         is_plain = isinstance(given, str | int | float | bool) and not is_secret and _may_be_shown(given)
@@ -262,6 +264,8 @@ class _Document:
                 what = str(error["ctx"]["error"])
             case "string_pattern_mismatch" if path[-1] in ("prefix", "transaction_topic"):
                 what = f"must be letters, digits, '.', '_' and '-'{shown}"
+            case "string_pattern_mismatch" if path[-1] == "tag" or path[:2] == ("capture", "changes_of"):
+                what = f"must be letters, digits, '.', '_', ':' and '-'{shown}"
             case "string_pattern_mismatch" if path[-1] == "step":
                 what = f"must be module:function{shown}"
             case "string_pattern_mismatch" if path[-1] == "source":
@@ -348,6 +352,7 @@ class _Document:
                 odd = {
                     "connection": "change files are read from capture.path, through no connection",
                     "row_triggers": "an archive has no triggers",
+                    "changes_of": "an archive holds what its pipeline has captured",
                 }
                 if data.get("publish") is not None:
                     what = "publish: what comes from change files is published already; it can be applied"
@@ -362,6 +367,7 @@ class _Document:
                 odd = {
                     "connection": "a source of your own reads capture.path, through no connection",
                     "row_triggers": "a source of your own has no triggers",
+                    "changes_of": "only trigger_queue knows who wrote a change",
                 }
                 if data.get("publish") is not None:
                     what = "publish: what comes from a source of your own can be applied, but not published"
@@ -380,9 +386,14 @@ class _Document:
     def _events(self, capture: Mapping[str, Any]) -> list[_Fault]:
         """What does not go with change events, or is missing."""
         faults = []
-        if capture.get("row_triggers") is not None:
-            path: Path_ = ("capture", "row_triggers")
-            faults.append(_Fault(self._line(path), f"{dotted(path)}: a connector has no triggers"))
+        path: Path_
+        for name, why in (
+            ("row_triggers", "a connector has no triggers"),
+            ("changes_of", "only trigger_queue knows who wrote a change"),
+        ):
+            if capture.get(name) is not None:
+                path = ("capture", name)
+                faults.append(_Fault(self._line(path), f"{dotted(path)}: {why}"))
         settings = capture.get("debezium")
         named = settings if isinstance(settings, dict) else {}
         if named.get("registry") is not None and capture.get("path") is not None:

@@ -26,6 +26,7 @@ class PostgresComparedTarget:
 
     url: str = field(repr=False)
     process: str
+    tag: str | None
 
     @property
     def label(self) -> str:
@@ -45,7 +46,7 @@ class PostgresComparedTarget:
         name = f"penstock {self.process} repair"
         settings = {**_SETTINGS, "lock_timeout": f"{patience_ms}ms"}
         with (
-            closing(PostgresSession(self.url, name)) as session,
+            closing(PostgresSession(self.url, name, self.tag)) as session,
             closing(ArrowReader(self.url, name, settings)) as reader,
             session.transaction(),
             speaking("write the ledger", self.url),

@@ -29,6 +29,7 @@ from penstock.dialects.postgres.target.resync import (
 from penstock.errors import FencedError, OperatorError
 from penstock.handover import TakenOver
 from penstock.history import Consumer, History, Joined, Origin
+from penstock.origins import DEFAULT_TAG
 from penstock.position import Anchor, Scn
 from penstock.snapshot.chunk import Chunk
 from penstock.snapshot.instantiate import CopyState, HeldSnapshot, OpenCopy
@@ -40,9 +41,10 @@ _PAGE = 200
 class PostgresLedger:
     """The entries of one apply process, as its driver reads and writes them."""
 
-    def __init__(self, url: str, process: str) -> None:
-        """Use the ledger in the database at `url`."""
+    def __init__(self, url: str, process: str, tag: str | None = DEFAULT_TAG) -> None:
+        """Use the ledger in the database at `url`; tables that are emptied are so under the origin mark `tag`."""
         self._url = url
+        self._tag = tag
         self._process = process
         self._connection: Connection | None = None
         self._epoch = 0
@@ -324,7 +326,7 @@ class PostgresLedger:
             emptying = plan_emptying(connection, self._process)
             # Before the ledger's own foreign keys rest, too.
             forget(connection, self._process)
-            empty(connection, emptying.tables)
+            empty(connection, emptying.tables, self._tag)
             return emptying
 
     def switch(self, source: str, found: TakenOver) -> None:
@@ -447,7 +449,7 @@ class PostgresLedger:
         """Forget an unfinished copy, and delete what it has left in the table unless the rows are to be kept."""
         with speaking(f"clear table {table}", self._url), self._sql().transaction():
             if not keep_rows:
-                empty(self._sql(), [table])
+                empty(self._sql(), [table], self._tag)
             self._sql().execute(
                 "DELETE FROM penstock.chunk WHERE process = %s AND (schema_name, table_name) = (%s, %s)",
                 [self._process, table.schema, table.name],
