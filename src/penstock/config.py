@@ -317,6 +317,12 @@ class ApplyConfig(_Part):
     allow_duplicate_rows: bool = Field(
         default=True, description="Where several rows are equal in every column, change one of them"
     )
+    first_copy: bool = Field(
+        default=True,
+        strict=True,
+        description="false: what tables hold at the target is taken for their copy as of the first run; for databases"
+        " that are equal already, and tables that several pipelines fill",
+    )
     tag: Tag | None = Field(
         default=DEFAULT_TAG,
         description="The origin mark that a capture at the target sees on what is applied; null: none, as users write",

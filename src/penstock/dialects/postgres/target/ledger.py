@@ -418,6 +418,18 @@ class PostgresLedger:
                 [[self._process, c.table.schema, c.table.name, c.number, json.dumps(c.bounds)] for c in chunks],
             )
 
+    def take_as_they_are(self, tables: Sequence[TableName], held: HeldSnapshot) -> None:
+        """Note that what tables hold is their copy as of a snapshot."""
+        with speaking("write the ledger", self._url):
+            self._sql().cursor().executemany(
+                "INSERT INTO penstock.instantiation (process, schema_name, table_name, scn, mark, snapshot, state)"
+                " VALUES (%s, %s, %s, %s, nullif(%s, ''), %s, %s)",
+                [
+                    [self._process, t.schema, t.name, held.anchor.scn, held.anchor.mark, held.text, CopyState.READY]
+                    for t in tables
+                ],
+            )
+
     def finish_copies(self) -> None:
         """Mark every copy as complete whose chunks are all done."""
         with speaking("write the ledger", self._url), self._sql().transaction():

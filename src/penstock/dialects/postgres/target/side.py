@@ -57,6 +57,7 @@ class PostgresTargetSide(PostgresSide):
         replaced: Sequence[TableName],
         *,
         adopt: bool,
+        keeps: bool,
     ) -> DatabasePlan:
         """Plan the ledger and the missing tables; check those that exist."""
         exact = blueprint if isinstance(blueprint, Blueprint) else blueprint_of(source.values())
@@ -69,6 +70,7 @@ class PostgresTargetSide(PostgresSide):
                 source=source,
                 replaced=replaced,
                 adopt=adopt,
+                keeps=keeps,
             )
 
     def lacking(self, parts: NativeForm) -> Sequence[LackingPart]:
