@@ -9,11 +9,22 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+import pydantic
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    field_validator,
+    model_validator,
+)
 
 from penstock.apply.process import CommitSerialization
 from penstock.beside import NAME
 from penstock.errors import ConfigError
+from penstock.origins import DEFAULT_TAG, EVERYTHING, USERS, Origins
 from penstock.patterns import TablePattern, TableTemplate
 from penstock.storage import check_place
 
@@ -39,6 +50,10 @@ Pattern = Annotated[str, AfterValidator(partial(_checked, TablePattern))]
 
 
 Template = Annotated[str, AfterValidator(partial(_checked, TableTemplate))]
+
+
+Tag = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]+$", max_length=200)]
+"""An origin mark."""
 
 
 class ConnectionConfig(_Part):
@@ -169,6 +184,30 @@ class DebeziumConfig(_Part):
         return self.transaction_topic or f"{self.prefix}.transaction"
 
 
+class TagList(_Part):
+    """Whose changes are captured, by the origin marks of the apply processes that wrote them."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
+
+    only: list[Tag | None] | None = Field(
+        default=None, min_length=1, description="The marks that are captured; null: changes without one, as users write"
+    )
+    without: list[Tag | None] | None = Field(
+        default=None, min_length=1, description="The marks that are left out; null: changes without one"
+    )
+
+    @model_validator(mode="after")
+    def _is_one(self) -> TagList:
+        if (self.only is None) == (self.without is None):
+            raise ValueError("is users, everything, or one list of marks: only or without")
+        return self
+
+    @property
+    def origins(self) -> Origins:
+        """The same as a value."""
+        return Origins.without(self.without) if self.without is not None else Origins.only(self.only or [])
+
+
 class CaptureConfig(_Part):
     """Where changes come from."""
 
@@ -209,6 +248,14 @@ class CaptureConfig(_Part):
         description="Patterns of those tables that are mostly written one row at a time: row triggers cost such a"
         " statement less, and one that writes many rows more",
     )
+    changes_of: Annotated[
+        Annotated[Literal["users", "everything"], pydantic.Tag("")] | Annotated[TagList, pydantic.Tag("marks")],
+        Discriminator(lambda given: "marks" if isinstance(given, dict | TagList) else ""),
+    ] = Field(
+        default="users",
+        description="trigger_queue: whose changes are captured: users, who are no apply process; everything; or what"
+        " carries one of the origin marks in `only`, or none of those in `without`; null stands for no mark",
+    )
     _named_at: str = PrivateAttr(default="capture.source: ")
     _folder: Path = PrivateAttr(default=Path())
 
@@ -230,6 +277,13 @@ class CaptureConfig(_Part):
     def read_from(self, file: str, line: int, folder: Path) -> None:
         """Remember where the source is named; for `place`."""
         self._named_at, self._folder = f"{file}:{line}: {self._named_at}", folder
+
+    @property
+    def origins(self) -> Origins:
+        """Whose changes are captured."""
+        if isinstance(self.changes_of, TagList):
+            return self.changes_of.origins
+        return USERS if self.changes_of == "users" else EVERYTHING
 
     @property
     def name(self) -> str:
@@ -262,6 +316,16 @@ class ApplyConfig(_Part):
     )
     allow_duplicate_rows: bool = Field(
         default=True, description="Where several rows are equal in every column, change one of them"
+    )
+    first_copy: bool = Field(
+        default=True,
+        strict=True,
+        description="false: what tables hold at the target is taken for their copy as of the first run; for databases"
+        " that are equal already, and tables that several pipelines fill",
+    )
+    tag: Tag | None = Field(
+        default=DEFAULT_TAG,
+        description="The origin mark that a capture at the target sees on what is applied; null: none, as users write",
     )
     retry_s: float = Field(default=60, ge=0, description="Seconds to go on trying while a server is out of reach")
 

@@ -128,7 +128,8 @@ def parse(text: str, *, name: str, environment: Mapping[str, str], folder: Path 
             name, [_Fault(1, "a pipeline file is a mapping: version, name, connections, capture, apply or publish")]
         )
     faults = document.faults + document.resolve(data, environment, folder) + document.unknown_connections(data)
-    faults += document.outputs(data) + document.place(data) + document.published(data) + document.names_of_many(data)
+    faults += document.outputs(data) + document.place(data) + document.first_copy(data) + document.published(data)
+    faults += document.names_of_many(data)
     config = None
     try:
         config = PipelineConfig.model_validate(data)
@@ -240,6 +241,8 @@ class _Document:
         if path[:1] == ("connections",) and len(path) > 2:
             # Behind the name of a connection stands its kind, by which it is checked.
             path = path[:2] + path[3:]
+        elif path[:2] == ("capture", "changes_of"):
+            path = path[:2] + path[3:]
         given = error["input"]
         is_secret = "url" in path or "registry" in path or (path[:1] == ("connections",) and len(path) > 3)
         is_plain = isinstance(given, str | int | float | bool) and not is_secret and _may_be_shown(given)
@@ -262,6 +265,8 @@ class _Document:
                 what = str(error["ctx"]["error"])
             case "string_pattern_mismatch" if path[-1] in ("prefix", "transaction_topic"):
                 what = f"must be letters, digits, '.', '_' and '-'{shown}"
+            case "string_pattern_mismatch" if path[-1] == "tag" or path[:2] == ("capture", "changes_of"):
+                what = f"must be letters, digits, '.', '_', ':' and '-'{shown}"
             case "string_pattern_mismatch" if path[-1] == "step":
                 what = f"must be module:function{shown}"
             case "string_pattern_mismatch" if path[-1] == "source":
@@ -348,6 +353,7 @@ class _Document:
                 odd = {
                     "connection": "change files are read from capture.path, through no connection",
                     "row_triggers": "an archive has no triggers",
+                    "changes_of": "an archive holds what its pipeline has captured",
                 }
                 if data.get("publish") is not None:
                     what = "publish: what comes from change files is published already; it can be applied"
@@ -362,6 +368,7 @@ class _Document:
                 odd = {
                     "connection": "a source of your own reads capture.path, through no connection",
                     "row_triggers": "a source of your own has no triggers",
+                    "changes_of": "only trigger_queue knows who wrote a change",
                 }
                 if data.get("publish") is not None:
                     what = "publish: what comes from a source of your own can be applied, but not published"
@@ -380,9 +387,14 @@ class _Document:
     def _events(self, capture: Mapping[str, Any]) -> list[_Fault]:
         """What does not go with change events, or is missing."""
         faults = []
-        if capture.get("row_triggers") is not None:
-            path: Path_ = ("capture", "row_triggers")
-            faults.append(_Fault(self._line(path), f"{dotted(path)}: a connector has no triggers"))
+        path: Path_
+        for name, why in (
+            ("row_triggers", "a connector has no triggers"),
+            ("changes_of", "only trigger_queue knows who wrote a change"),
+        ):
+            if capture.get(name) is not None:
+                path = ("capture", name)
+                faults.append(_Fault(self._line(path), f"{dotted(path)}: {why}"))
         settings = capture.get("debezium")
         named = settings if isinstance(settings, dict) else {}
         if named.get("registry") is not None and capture.get("path") is not None:
@@ -396,6 +408,15 @@ class _Document:
             what = "capture.debezium.prefix: is missing; it is the connector's topic.prefix"
             faults.append(_Fault(self._line(("capture", "debezium")), what))
         return faults
+
+    def first_copy(self, data: Any) -> list[_Fault]:
+        """Say so where a first copy is to be left out that the source itself decides on."""
+        path: Path_ = ("apply", "first_copy")
+        capture, apply = _at(data, "capture") or {}, _at(data, "apply") or {}
+        if capture.get("source") == "trigger_queue" or apply.get("first_copy") is not False:
+            return []
+        what = "only a pipeline from trigger_queue can begin with what the target holds"
+        return [_Fault(self._line(path), f"{dotted(path)}: {what}")]
 
     def published(self, data: Any) -> list[_Fault]:
         """What does not go with the place to publish to, or is missing."""

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from penstock.beside import load, module_file
 from penstock.change import TableName
 from penstock.config import (
+    ApplyConfig,
     CaptureConfig,
     ConnectionConfig,
     DebeziumConfig,
@@ -26,6 +27,7 @@ from penstock.dialects.postgres.source.side import PostgresSourceSide
 from penstock.dialects.postgres.target.side import PostgresTargetSide
 from penstock.errors import ConfigError, PenstockError
 from penstock.formats.change_file import Encoding
+from penstock.origins import Origins
 from penstock.patterns import TablePattern
 from penstock.pipeline.archive_place import ArchivePlace
 from penstock.pipeline.pipeline import Pipeline
@@ -53,12 +55,12 @@ TASK_MODULES = ("adbc_driver_postgresql.dbapi",)
 
 _Side = TypeVar("_Side")
 
-_DATABASES: Mapping[tuple[str, str], Callable[[str, str], DatabaseSource]] = {
+_DATABASES: Mapping[tuple[str, str], Callable[[str, str, Origins], DatabaseSource]] = {
     ("trigger_queue", "postgres"): PostgresSourceSide,
 }
 _PLACES: Mapping[str, Callable[[Storage], StockedSource]] = {"change_files": ChangeFilesSide}
 _LOGS: Mapping[str, Callable[[str, str], LogAccess]] = {"postgres": PostgresSource}
-_TARGETS: Mapping[str, Callable[[str, str], TargetSide]] = {"postgres": PostgresTargetSide}
+_TARGETS: Mapping[str, Callable[[str, str, str | None], TargetSide]] = {"postgres": PostgresTargetSide}
 
 
 def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline | Publication:
@@ -81,7 +83,7 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
             published = RuledDatabase(published, rules)
         return Publication(config, published, _published_to(config), start_spark, rules)
     assert config.apply is not None
-    target = _open(_TARGETS[_kind(config, config.apply.connection)], config, config.apply.connection)
+    target = _target(config, config.apply)
     place = config.capture.path
     source: SourceSide
     if config.capture.source == "debezium":
@@ -278,7 +280,13 @@ def _send_own(session: SparkSession, capture: CaptureConfig) -> None:
 def _database(config: PipelineConfig) -> DatabaseSource:
     connection = config.capture.connection
     assert connection is not None
-    return _open(_DATABASES[config.capture.source, _kind(config, connection)], config, connection)
+    side = _DATABASES[config.capture.source, _kind(config, connection)]
+    return _open(lambda url, pipeline: side(url, pipeline, config.capture.origins), config, connection)
+
+
+def _target(config: PipelineConfig, apply: ApplyConfig) -> TargetSide:
+    side = _TARGETS[_kind(config, apply.connection)]
+    return _open(lambda url, pipeline: side(url, pipeline, apply.tag), config, apply.connection)
 
 
 def _kind(config: PipelineConfig, connection: str) -> str:

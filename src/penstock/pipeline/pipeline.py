@@ -109,6 +109,7 @@ class Pipeline(Capturing):
                 described,
                 installed.replaced_tables() if installed is not None else (),
                 adopt=adopt,
+                keeps=not self._apply.first_copy,
                 fittings=fittings,
             ),
         )
@@ -625,7 +626,9 @@ class Pipeline(Capturing):
             adopted=frozenset(ledger.with_rows([name for name in ledger.adopted() if name in at_target])),
         )
         jobs = ChunkJobs(spark, context)
-        Instantiator(origin, ledger, ledger, jobs, listener, confirm=confirm).run(copyable, stop)
+        Instantiator(origin, ledger, ledger, jobs, listener, confirm=confirm, copies=self._apply.first_copy).run(
+            copyable, stop
+        )
         return captured
 
 

@@ -397,6 +397,7 @@ class TargetSide(Protocol):
         replaced: Sequence[TableName],
         *,
         adopt: bool,
+        keeps: bool,
         fittings: NativeForm | None = None,
     ) -> DatabasePlan:
         """Plan the ledger and the missing tables; check those that exist. Replaced tables have to be copied anew.
@@ -405,8 +406,8 @@ class TargetSide(Protocol):
         by its logical type. So are all of them where the blueprint is of another kind of database; and so is a foreign
         key whose parent has another name there.
 
-        `adopt` has rows that were not copied compared and kept, instead of refusing them. `fittings` are made for
-        tables that setup makes, or has made.
+        `adopt` has rows that were not copied compared and kept, instead of refusing them; `keeps` has them kept as they
+        are. `fittings` are made for tables that setup makes, or has made.
         """
 
     def furnisher(self, fittings: NativeForm) -> Furnisher:

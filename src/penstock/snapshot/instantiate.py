@@ -70,6 +70,9 @@ class CopyLedger(Protocol):
     def begin_copies(self, chunks: Iterable[Chunk], held: HeldSnapshot) -> None:
         """Note copies of tables as of a snapshot, and all their chunks."""
 
+    def take_as_they_are(self, tables: Sequence[TableName], held: HeldSnapshot) -> None:
+        """Note that what tables hold at the target is their copy as of a snapshot."""
+
     def finish_copies(self) -> None:
         """Mark every copy as complete whose chunks are all done."""
 
@@ -134,10 +137,12 @@ class Instantiator:
         listener: CopyListener,
         *,
         confirm: Callable[[], None],
+        copies: bool = True,
     ) -> None:
         """Copy from `origin` to `destination`.
 
         Args:
+            copies: Otherwise nothing is copied: what tables hold at the target is taken for their copy as of now.
             confirm: Called once a snapshot is held; raises if tables are not what `jobs` takes them for any more.
                 What is altered later is captured after the snapshot.
         """
@@ -147,6 +152,7 @@ class Instantiator:
         self._jobs = jobs
         self._listener = listener
         self._confirm = confirm
+        self._copies = copies
 
     def run(self, tables: Sequence[TableName], stop: threading.Event) -> bool:
         """Copy what is not copied yet; a partition comes with its root.
@@ -161,7 +167,8 @@ class Instantiator:
         resumed = [copy for copy in self._ledger.open_copies() if copy.table in tables and self._resumes(copy, adopted)]
         going_on = {copy.table for copy in resumed}
         fresh = [table for table in tables if table not in done and table not in going_on]
-        self._refuse_full([table for table in fresh if table not in adopted])
+        if self._copies:
+            self._refuse_full([table for table in fresh if table not in adopted])
         for snapshot in sorted({copy.snapshot for copy in resumed}):
             todo = [chunk for copy in resumed if copy.snapshot == snapshot for chunk in copy.todo]
             if not self._copy(todo, CopySource(snapshot, None), stop):
@@ -169,6 +176,9 @@ class Instantiator:
         if fresh:
             with self._origin.hold_snapshot() as held:
                 self._confirm()
+                if not self._copies:
+                    self._ledger.take_as_they_are(fresh, held)
+                    return True
                 chunks = self._origin.cut_into_chunks(fresh)
                 self._ledger.begin_copies(chunks, held)
                 if not self._copy(chunks, CopySource(held.text, held.exported), stop):

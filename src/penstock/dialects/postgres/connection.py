@@ -200,6 +200,11 @@ def at_once(connection: Connection, *statements: str) -> list[int]:
     return counts
 
 
+def set_tag(connection: Connection, tag: str | None) -> None:
+    """Have what a session writes while `session_replication_role` is `replica` carry an origin mark."""
+    connection.execute("SELECT set_config('penstock.tag', %s, false)", [tag or ""])
+
+
 def quote(*names: str) -> str:
     """Quote and join the parts of a name: `quote("public", "Order")` is `"public"."Order"`."""
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)

@@ -10,14 +10,30 @@ from penstock.dialects.postgres.connection import Connection, quote
 from penstock.schema import TableSchema
 
 
-def missing_source_grants(connection: Connection, name: str, tables: Sequence[TableName]) -> Iterator[str]:
-    """Statements that a superuser must run before the user may install capture set `name` for `tables`."""
+def missing_source_grants(
+    connection: Connection, name: str, tables: Sequence[TableName], *, of_apply: bool
+) -> Iterator[str]:
+    """Statements that a superuser must run before the user may install capture set `name` for `tables`.
+
+    Args:
+        of_apply: Their triggers are to fire for apply processes, too, which only a table's owner may say.
+    """
     user = quote(current_user(connection))
     if not may(connection, "SELECT has_database_privilege(current_database(), 'CREATE')") and not may(
         connection, "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = %s)", name
     ):
         yield f"GRANT CREATE ON DATABASE {quote(connection.info.dbname)} TO {user}"
-    yield from _missing_table_grants(connection, _with_partitions(connection, tables), ("SELECT", "TRIGGER"))
+    everything = _with_partitions(connection, tables)
+    yield from _missing_table_grants(connection, everything, ("SELECT", "TRIGGER"))
+    if of_apply:
+        owners = connection.execute(
+            "SELECT DISTINCT r.rolname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " JOIN pg_roles r ON r.oid = c.relowner WHERE NOT pg_has_role(r.oid, 'USAGE')"
+            " AND (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[])) ORDER BY 1",
+            [[table.schema for table in everything], [table.name for table in everything]],
+        )
+        for (owner,) in owners.fetchall():
+            yield f"GRANT {quote(owner)} TO {user}"
 
 
 def missing_target_grants(

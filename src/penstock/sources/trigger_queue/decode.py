@@ -137,10 +137,18 @@ class Decoder:
             c.BEFORE: batch["before"],
             c.AFTER: batch["after"],
             c.DDL: pa.nulls(n, pa.string()),
-            c.TAG: pa.nulls(n, pa.string()),
+            c.TAG: self._tags(rank),
             c.META: pa.nulls(n, pa.string()),
         }
         return pa.record_batch(list(columns.values()), schema=c.ARROW_SCHEMA)
+
+    def _tags(self, rank: NDArray[np.int64]) -> pa.Array:
+        """The origin mark of each row, by the place of its transaction in the slice."""
+        if not self._slice.tags:
+            return pa.nulls(len(rank), pa.string())
+        # The code -1 finds the last entry. An apply process that sets no mark writes as users do.
+        tags = pa.array([*(tag or None for tag in self._slice.tags), None], pa.string())
+        return tags.take(pa.array(self._slice.tag_codes[rank] % len(tags)))
 
     def _change_seq(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Number the rows of each transaction from 0, going on where the last batch ended."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import MalformedInputError
+from penstock.origins import Origins
 from penstock.position import Anchor, Scn
 from penstock.stream import Slice
 
@@ -19,11 +20,24 @@ class QueueSlice(Slice):
 
     Attributes:
         txn_ids: Those ids, one for each transaction.
+        tag_codes: The place of each transaction's origin mark in `tags`; below 0 for those that no apply process wrote.
+        tags: The marks; empty for an apply process that sets none.
     """
 
-    PER_TRANSACTION: ClassVar[tuple[str, ...]] = (*Slice.PER_TRANSACTION, "txn_ids")
+    PER_TRANSACTION: ClassVar[tuple[str, ...]] = (*Slice.PER_TRANSACTION, "txn_ids", "tag_codes")
 
     txn_ids: NDArray[np.int64] = field(kw_only=True)
+    tag_codes: NDArray[np.int32] = field(kw_only=True)
+    tags: tuple[str, ...] = ()
+
+    def of(self, origins: Origins) -> Self:
+        """Leave out the transactions that are not of `origins`. Positions stay: they do not depend on who reads."""
+        taken = [*(origins.takes(tag or None, by_apply=True) for tag in self.tags), origins.takes(None, by_apply=False)]
+        if all(taken):
+            return self
+        # The code -1 finds the last entry.
+        is_taken = np.array(taken)[self.tag_codes]
+        return replace(self, **{name: getattr(self, name)[is_taken] for name in self.PER_TRANSACTION})
 
 
 def offset_json(position: Scn, anchor: Anchor) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from penstock.dialects.postgres.source.history import history_removal, history_s
 from penstock.dialects.postgres.source.wake import wake_key
 from penstock.errors import OperatorError
 
-VERSION = 2
+VERSION = 3
 """The version of capture sets that this program makes and reads. Sets from before there were numbers count as 1.
 
 It grows when a set is not what it was: an earlier program must leave it alone then. Setup runs the scripts again for
@@ -68,13 +68,15 @@ def log_steps(name: str, *, is_upgrade: bool = False) -> list[Step]:
     ]
 
 
-def table_steps(name: str, tables: Iterable[TableName], by_row: Collection[TableName]) -> list[Step]:
+def table_steps(name: str, tables: Iterable[TableName], by_row: Collection[TableName], *, of_apply: bool) -> list[Step]:
     """The steps that have the log of a set filled from tables, each by itself. Taking them twice changes nothing.
 
     Args:
         name: The set, see `set_name`.
         tables: Roots and ordinary tables; partitions come with their root.
         by_row: Those of them that row triggers are wanted on.
+        of_apply: What apply processes write to them is captured, too. Where it is already it stays so: others may read
+            the set.
     """
     quoted = quote(name)
     steps = []
@@ -84,6 +86,9 @@ def table_steps(name: str, tables: Iterable[TableName], by_row: Collection[Table
             how, wanted = " by row triggers", f"INSERT INTO {quoted}.by_row VALUES ({regclass}) ON CONFLICT DO NOTHING"
         else:
             how, wanted = "", f"DELETE FROM {quoted}.by_row WHERE relid = {regclass}"
+        if of_apply:
+            how += ", also what apply processes write to it"
+            wanted += f";\nINSERT INTO {quoted}.applied VALUES ({regclass}) ON CONFLICT DO NOTHING"
         one_at_a_time = f"SELECT pg_advisory_xact_lock({_changing_key(name)}, {regclass}::oid::int)"
         sql = f"{wanted};\n{one_at_a_time};\nSELECT {quoted}.capture_all({regclass})"
         steps.append(Step(f"capture table {table}{how}", sql, is_apart=True))
@@ -119,7 +124,7 @@ def has_current_log(connection: Connection, name: str) -> bool:
 
 
 def tables_not_current(
-    connection: Connection, name: str, tables: Iterable[TableName], by_row: Collection[TableName]
+    connection: Connection, name: str, tables: Iterable[TableName], by_row: Collection[TableName], *, of_apply: bool
 ) -> list[TableName]:
     """The tables that `table_steps` would change something for, where the log is current."""
     quoted, wanted = quote(name), sorted(tables)
@@ -128,8 +133,9 @@ def tables_not_current(
         " SELECT w.place FROM unnest(%s::regclass[], %s::bool[]) WITH ORDINALITY w (relid, by_row, place)"
         " WHERE w.relid IN (SELECT relid FROM behind)"
         f" OR NOT EXISTS (SELECT FROM {quoted}.captured_now c WHERE c.relid = w.relid AND c.mode <> 'detached')"
-        f" OR w.by_row <> EXISTS (SELECT FROM {quoted}.by_row r WHERE r.relid = w.relid) ORDER BY w.place",
-        [[quote(table.schema, table.name) for table in wanted], [table in by_row for table in wanted]],
+        f" OR w.by_row <> EXISTS (SELECT FROM {quoted}.by_row r WHERE r.relid = w.relid)"
+        f" OR %s AND NOT EXISTS (SELECT FROM {quoted}.applied a WHERE a.relid = w.relid) ORDER BY w.place",
+        [[quote(table.schema, table.name) for table in wanted], [table in by_row for table in wanted], of_apply],
     )
     return [wanted[place - 1] for (place,) in rows]
 
@@ -145,6 +151,12 @@ def replaced_tables(connection: Connection, name: str) -> list[TableName]:
         f" AND NOT EXISTS (SELECT FROM {captured} c WHERE c.relid = k.oid AND c.mode <> 'detached') ORDER BY 1, 2"
     )
     return [TableName(schema, table) for schema, table in rows]
+
+
+def captures_apply(connection: Connection, name: str) -> bool:
+    """Whether what apply processes write is captured of any table of a set that is current."""
+    row = connection.execute(f"SELECT EXISTS (SELECT FROM {quote(name)}.applied)").fetchone()
+    return bool(row and row[0])
 
 
 def tables(connection: Connection, name: str) -> list[TableName]:
@@ -263,7 +275,7 @@ def uninstall_statements(connection: Connection, name: str) -> list[str]:
         *(f"DROP FUNCTION {function}{with_triggers}" for (function,) in functions),
         f"DROP TABLE {quoted}.captured",
         # Sets that were installed before there were these.
-        *(f"DROP TABLE IF EXISTS {quoted}.{table}" for table in ("by_row", "installed")),
+        *(f"DROP TABLE IF EXISTS {quoted}.{table}" for table in ("by_row", "applied", "installed")),
         *(f"DROP SEQUENCE IF EXISTS {quoted}.{sequence}" for sequence in ("change_seq", "version_seq")),
         f"DROP SCHEMA {quoted}",
     ]
@@ -301,6 +313,7 @@ def _filled(script: str, name: str) -> str:
         seq=literal(f"{name}.change_seq"),
         version_seq=literal(f"{name}.version_seq"),
         wake=wake_key(name),
+        noted=f"penstock.noted_{wake_key(name) & 0xFFFFFFFF:08x}",
         changing=_changing_key(name),
         describe=sql_text("describe").rstrip(),
     )

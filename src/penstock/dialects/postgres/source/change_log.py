@@ -36,6 +36,7 @@ from penstock.dialects.postgres.source.ticks import Tick, Ticks
 from penstock.dialects.postgres.source.wake import Sleeper
 from penstock.errors import OperatorError, PenstockError, RetryableError
 from penstock.history import Consumer, ConsumerState, History, Joined, freed, joined, older
+from penstock.origins import EVERYTHING, Origins
 from penstock.position import Anchor, Limit, Scn
 from penstock.schema import TableSchema
 from penstock.sources.trigger_queue.decode import change_by_change
@@ -58,9 +59,10 @@ class ChangeLog:
     Not for use by two threads at once.
     """
 
-    def __init__(self, url: str, set_name: str) -> None:
-        """Read the set named `set_name` in the database at `url`."""
+    def __init__(self, url: str, set_name: str, origins: Origins = EVERYTHING) -> None:
+        """Read the set named `set_name` in the database at `url`, as far as its changes are of `origins`."""
         self._url = url
+        self._origins = origins
         self._set_name = set_name
         self._set = quote(set_name)
         self._ticks = Ticks(self._sql, url, set_name)
@@ -127,9 +129,10 @@ class ChangeLog:
         page = self._page
         if page is None or not page.has_next(after):
             with speaking("read the change log", self._url):
-                page = self._page = self._find_page(after, anchor, may_cut=until is None)
+                page = self._find_page(after, anchor, may_cut=until is None)
                 if page is None:
                     return None
+                page = self._page = page.of(self._origins)
                 if self._sleeper is not None:
                     self._sleeper.rise()
         return page.take(after, limit, until)
@@ -365,7 +368,7 @@ class ChangeLog:
         # What fits into a page is put in order here, in a tenth of the time.
         by_place = f" ORDER BY place LIMIT {_PAGE} OFFSET {skip}" if most > _PAGE else ""
         found = self._arrow().table(
-            "SELECT xid::text::bigint AS txn_id, changes, size_bytes, at, greatest(last_seq, commit_seq) AS place"
+            "SELECT xid::text::bigint AS txn_id, changes, size_bytes, at, greatest(last_seq, commit_seq) AS place, tag"
             " FROM ("
             f"{ranked} WHERE xid >= '{start.snapshot.xmax}'::xid8 AND {is_seen} GROUP BY xid"
             f" UNION ALL {ranked} WHERE xid = ANY ('{{{running}}}'::xid8[]) AND {is_seen} GROUP BY xid"
@@ -375,11 +378,14 @@ class ChangeLog:
         )
         order = np.argsort(found["place"].to_numpy(), kind="stable")[0 if by_place else skip :]
         after = Scn(start.scn + skip)
+        tags = found["tag"].combine_chunks().dictionary_encode()
         return QueueSlice(
             after=after,
             end=end if len(order) < _PAGE else Scn(after + len(order)),
             commit_scns=np.arange(after + 1, after + 1 + len(order)),
             txn_ids=found["txn_id"].to_numpy()[order],
+            tag_codes=tags.indices.fill_null(-1).to_numpy()[order],
+            tags=tuple(tags.dictionary.to_pylist()),
             changes=found["changes"].to_numpy()[order],
             size_bytes=found["size_bytes"].to_numpy()[order],
             committed_at_us=found["at"].cast(pa.int64()).to_numpy()[order],

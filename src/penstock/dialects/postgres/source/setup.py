@@ -49,9 +49,19 @@ def meant_tables(connection: Connection, patterns: Sequence[str]) -> set[TableNa
 
 
 def plan_source(
-    connection: Connection, url: str, pipeline: str, tables: Sequence[TableName], row_triggers: Sequence[str]
+    connection: Connection,
+    url: str,
+    pipeline: str,
+    tables: Sequence[TableName],
+    row_triggers: Sequence[str],
+    *,
+    of_apply: bool,
 ) -> DatabasePlan:
-    """Plan the capture of `tables`; those that a pattern of `row_triggers` means by row triggers."""
+    """Plan the capture of `tables`; those that a pattern of `row_triggers` means by row triggers.
+
+    Args:
+        of_apply: Also of what apply processes write to them.
+    """
     name = capture.set_name(pipeline)
     plan = DatabasePlan(label(url), faults=faults_of(connection, url, name), preamble=ownership.preamble(name))
     newer = capture.newer_fault(connection, name)
@@ -79,18 +89,23 @@ def plan_source(
         plan.steps.append(ownership.seal_step(name))
     if superuser and not (has_log and capture.has_event_triggers(connection, name)):
         plan.steps.append(capture.event_trigger_step(name))
-    to_capture = capture.tables_not_current(connection, name, tables, by_row) if has_log else tables
-    plan.steps += capture.table_steps(name, to_capture, by_row)
+    to_capture = capture.tables_not_current(connection, name, tables, by_row, of_apply=of_apply) if has_log else tables
+    plan.steps += capture.table_steps(name, to_capture, by_row, of_apply=of_apply)
     plan.steps += ownership.dump_steps(connection, name, tables, is_new=not has_log)
-    if ledger_version.exists(connection):
+    if ledger_version.exists(connection) and not of_apply:
         plan.notes.append(
-            "changes that penstock applies to this database are not captured again: their triggers are off"
+            "changes that penstock applies to this database are not captured again; capture.changes_of says otherwise"
+        )
+    if of_apply and has_log and to_capture and not capture.captures_apply(connection, name):
+        plan.notes.append(
+            "what apply processes have written to this database until now was not captured; where it is wanted,"
+            " `penstock resync TABLE` brings it"
         )
     if not superuser:
         plan.role = current_user(connection)
         if len(transactions(plan.steps)) > 1:
             plan.preamble.append(ownership.refuse_superuser(plan.role))
-        plan.grants = list(missing_source_grants(connection, name, tables))
+        plan.grants = list(missing_source_grants(connection, name, tables, of_apply=of_apply))
         plan.notes.append(
             "without a superuser's event trigger, new partitions are watched for TRUNCATE, and capture is quick again"
             " after an ALTER TABLE, only from when a run notices it, within half a minute"
@@ -116,8 +131,14 @@ def _matching(tables: Iterable[TableName], patterns: Sequence[str]) -> tuple[set
     return found, unknown
 
 
-def uncaptured_tables(connection: Connection, set_name: str, patterns: Sequence[str]) -> list[Uncaptured]:
-    """Tables that patterns mean, and whose changes are not captured, with the reason."""
+def uncaptured_tables(
+    connection: Connection, set_name: str, patterns: Sequence[str], *, of_apply: bool
+) -> list[Uncaptured]:
+    """Tables that patterns mean, and whose changes are not captured, with the reason.
+
+    Args:
+        of_apply: What apply processes write is wanted, too.
+    """
     roots = list_tables(connection)
     matched, _ = _matching(roots, patterns)
     matched = _topmost(matched, roots)
@@ -136,6 +157,7 @@ def uncaptured_tables(connection: Connection, set_name: str, patterns: Sequence[
     ).fetchall()
     known = {TableName(schema, name) for schema, name, _, _ in names}
     before = {TableName(schema, name): TableName(now, called) for schema, name, now, called in names if called}
+    applied = {relid for (relid,) in connection.execute(f"SELECT relid::bigint FROM {captured}.applied")}
     found = []
     for table in sorted(matched):
         mode = modes.get(oids.get(table, 0))
@@ -147,6 +169,8 @@ def uncaptured_tables(connection: Connection, set_name: str, patterns: Sequence[
             found.append(Uncaptured(table, "it was made after setup; run `penstock setup`"))
         elif mode == "detached" or (mode.startswith("partition") and roots[table] == table):
             found.append(Uncaptured(table, "it was a partition, and was detached; run `penstock setup`"))
+        elif of_apply and oids.get(table) not in applied:
+            found.append(Uncaptured(table, "as far as apply processes write to it; run `penstock setup`"))
     for table, now in sorted(before.items()):
         is_meant = any(TablePattern.parse(pattern).matches(table) for pattern in patterns)
         if is_meant and table not in roots and now not in matched:

@@ -26,6 +26,7 @@ from penstock.dialects.postgres.waits import LockWatch
 from penstock.errors import ConfigError, OperatorError
 from penstock.handover import Mark
 from penstock.history import Consumer, History, HistoryError, Origin, copied_here
+from penstock.origins import USERS, Origins
 from penstock.position import Scn
 
 _LOCK_PAUSE_S = 0.2
@@ -37,6 +38,15 @@ _DIGITS = 18
 
 class PostgresSourceSide(PostgresSide):
     """Implements `pipeline.sides.SourceSide`."""
+
+    def __init__(self, url: str, pipeline: str, origins: Origins = USERS) -> None:
+        """Stand for the database at `url`, as far as its changes are of `origins`; nothing is opened yet.
+
+        Raises:
+            ConfigError: The url cannot be read.
+        """
+        super().__init__(url, pipeline)
+        self._origins = origins
 
     @property
     def _set_name(self) -> str:
@@ -63,7 +73,9 @@ class PostgresSourceSide(PostgresSide):
     def plan(self, tables: Sequence[TableName], row_triggers: Sequence[str]) -> DatabasePlan:
         """Plan the capture of tables; those that a pattern of `row_triggers` means by row triggers."""
         with self._connection("read the catalogue") as connection:
-            return setup.plan_source(connection, self._url, self._pipeline, tables, row_triggers)
+            return setup.plan_source(
+                connection, self._url, self._pipeline, tables, row_triggers, of_apply=self._origins.of_apply
+            )
 
     def blueprint(self, tables: Sequence[TableName], *, types_of: Sequence[TableName] = ()) -> Blueprint:
         """Say how to make tables like these, and the types of `types_of`."""
@@ -180,7 +192,7 @@ class PostgresSourceSide(PostgresSide):
 
     def open_source(self) -> ChangeLog:
         """Open the change log."""
-        return ChangeLog(self._url, self._set_name)
+        return ChangeLog(self._url, self._set_name, self._origins)
 
     def position_of(self, text: str, *, option: str) -> Scn:
         """Read the position that a person gave for an option, and make sure that the log has been so far."""
@@ -243,6 +255,12 @@ class PostgresSourceSide(PostgresSide):
                     where=self.label,
                     do="run `penstock setup`, which upgrades it",
                 )
+            if self._origins.of_apply and not capture.captures_apply(connection, self._set_name):
+                raise OperatorError(
+                    "capture.changes_of wants what apply processes write, which the capture set leaves out",
+                    where=self.label,
+                    do="run `penstock setup`; what they have written until then has to be copied, see `penstock plan`",
+                )
             captured = capture.tables(connection, self._set_name)
             for step in dump_steps(connection, self._set_name, captured, is_new=False):
                 # Take back what the database's owner must not read any more; setup grants what it may read now.
@@ -254,7 +272,7 @@ class PostgresSourceSide(PostgresSide):
         """Tables that patterns mean, and whose changes are not captured, with the reason."""
         with self._connection("read the captured tables") as connection:
             refuse_foreign(connection, self._set_name)
-            return setup.uncaptured_tables(connection, self._set_name, patterns)
+            return setup.uncaptured_tables(connection, self._set_name, patterns, of_apply=self._origins.of_apply)
 
     def origin(self) -> PostgresCopyOrigin:
         """The source of a first copy."""

@@ -253,6 +253,8 @@ SELECT rel.oid AS relid, jsonb_build_object(
   'referenced_by', coalesce((SELECT jsonb_agg(fk.definition ORDER BY fk.conrelid, fk.conname)
     FROM fk WHERE fk.confrelid = rel.oid), '[]'),
   'fires_triggers', EXISTS (SELECT FROM pg_catalog.pg_trigger t
-    WHERE t.tgrelid = rel.oid AND t.tgenabled IN ('A', 'R') AND NOT t.tgisinternal)
+    WHERE t.tgrelid = rel.oid AND t.tgenabled IN ('A', 'R') AND NOT t.tgisinternal
+    -- Capture changes nothing, and sees what a statement does whatever else the statement does.
+    AND NOT pg_catalog.starts_with(t.tgname::text, 'R_penstock_'))
 ) AS definition
 FROM rel

@@ -8,6 +8,7 @@ from penstock.apply.ledger import LaneClaim, LaneLedger
 from penstock.apply.target import TargetSession
 from penstock.dialects.postgres.target.lane_ledger import PostgresLaneLedger, lane_application_name
 from penstock.dialects.postgres.target.session import PostgresSession
+from penstock.origins import DEFAULT_TAG
 
 _sessions: dict[PostgresTarget, tuple[int, PostgresSession]] = {}
 
@@ -18,6 +19,7 @@ class PostgresTarget:
 
     url: str = field(repr=False)
     process: str
+    tag: str | None = DEFAULT_TAG
 
     def session(self, epoch: int) -> PostgresSession:
         """Return this worker's session for a run of the process; a new one where the last one broke.
@@ -28,7 +30,7 @@ class PostgresTarget:
         if session is None or of_run != epoch or not session.is_usable:
             if session is not None:
                 session.close()
-            session = PostgresSession(self.url, lane_application_name(self.process))
+            session = PostgresSession(self.url, lane_application_name(self.process), self.tag)
             _sessions[self] = epoch, session
         return session
 

@@ -16,6 +16,7 @@ from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.connection import Connection, connect, label, speaking
 from penstock.dialects.postgres.target.session import PostgresSession
 from penstock.errors import OperatorError
+from penstock.origins import DEFAULT_TAG
 from penstock.position import START, Scn
 from penstock.schema import Dictionary, TableSchema
 from penstock.snapshot.instantiate import CopyState
@@ -103,9 +104,10 @@ def note_held(connection: Connection, process: str, table: TableName) -> None:
 class PostgresErrorQueue:
     """Implements `apply.error_queue.ErrorQueue`."""
 
-    def __init__(self, url: str, process: str) -> None:
-        """Open the entries of a process in the database at `url`."""
+    def __init__(self, url: str, process: str, tag: str | None = DEFAULT_TAG) -> None:
+        """Open the entries of a process in the database at `url`; what is tried again carries the origin mark `tag`."""
         self._url = url
+        self._tag = tag
         self._process = process
         self._connection: Connection | None = None
 
@@ -178,7 +180,7 @@ class PostgresErrorQueue:
     @contextmanager
     def retry_session(self) -> Iterator[PostgresRetrySession]:
         """Open a session to apply entries through."""
-        session = PostgresRetrySession(self._url, self._process)
+        session = PostgresRetrySession(self._url, self._process, self._tag)
         try:
             yield session
         finally:
@@ -209,9 +211,9 @@ class PostgresErrorQueue:
 class PostgresRetrySession(PostgresSession):
     """Implements `apply.error_queue.RetrySession`."""
 
-    def __init__(self, url: str, process: str) -> None:
+    def __init__(self, url: str, process: str, tag: str | None) -> None:
         """Open a session that writes like an apply server: ordinary triggers do not fire."""
-        super().__init__(url, f"penstock {process} retry")
+        super().__init__(url, f"penstock {process} retry", tag)
         # Wait for the disk at commit: the user is about to be told "applied", and no later batch would wait for us.
         self._execute(
             "SELECT set_config('synchronous_commit', CASE reset_val WHEN 'off' THEN 'on' ELSE reset_val END, false)"

@@ -29,6 +29,7 @@ from penstock.dialects.postgres.target.resync import (
 from penstock.errors import FencedError, OperatorError
 from penstock.handover import TakenOver
 from penstock.history import Consumer, History, Joined, Origin
+from penstock.origins import DEFAULT_TAG
 from penstock.position import Anchor, Scn
 from penstock.snapshot.chunk import Chunk
 from penstock.snapshot.instantiate import CopyState, HeldSnapshot, OpenCopy
@@ -40,9 +41,10 @@ _PAGE = 200
 class PostgresLedger:
     """The entries of one apply process, as its driver reads and writes them."""
 
-    def __init__(self, url: str, process: str) -> None:
-        """Use the ledger in the database at `url`."""
+    def __init__(self, url: str, process: str, tag: str | None = DEFAULT_TAG) -> None:
+        """Use the ledger in the database at `url`; tables that are emptied are so under the origin mark `tag`."""
         self._url = url
+        self._tag = tag
         self._process = process
         self._connection: Connection | None = None
         self._epoch = 0
@@ -324,7 +326,7 @@ class PostgresLedger:
             emptying = plan_emptying(connection, self._process)
             # Before the ledger's own foreign keys rest, too.
             forget(connection, self._process)
-            empty(connection, emptying.tables)
+            empty(connection, emptying.tables, self._tag)
             return emptying
 
     def switch(self, source: str, found: TakenOver) -> None:
@@ -416,6 +418,18 @@ class PostgresLedger:
                 [[self._process, c.table.schema, c.table.name, c.number, json.dumps(c.bounds)] for c in chunks],
             )
 
+    def take_as_they_are(self, tables: Sequence[TableName], held: HeldSnapshot) -> None:
+        """Note that what tables hold is their copy as of a snapshot."""
+        with speaking("write the ledger", self._url):
+            self._sql().cursor().executemany(
+                "INSERT INTO penstock.instantiation (process, schema_name, table_name, scn, mark, snapshot, state)"
+                " VALUES (%s, %s, %s, %s, nullif(%s, ''), %s, %s)",
+                [
+                    [self._process, t.schema, t.name, held.anchor.scn, held.anchor.mark, held.text, CopyState.READY]
+                    for t in tables
+                ],
+            )
+
     def finish_copies(self) -> None:
         """Mark every copy as complete whose chunks are all done."""
         with speaking("write the ledger", self._url), self._sql().transaction():
@@ -447,7 +461,7 @@ class PostgresLedger:
         """Forget an unfinished copy, and delete what it has left in the table unless the rows are to be kept."""
         with speaking(f"clear table {table}", self._url), self._sql().transaction():
             if not keep_rows:
-                empty(self._sql(), [table])
+                empty(self._sql(), [table], self._tag)
             self._sql().execute(
                 "DELETE FROM penstock.chunk WHERE process = %s AND (schema_name, table_name) = (%s, %s)",
                 [self._process, table.schema, table.name],

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from penstock.change import TableName
 from penstock.dialects.base import Emptying
-from penstock.dialects.postgres.connection import Connection, quote
+from penstock.dialects.postgres.connection import Connection, quote, set_tag
 from penstock.handover import TakenOver
 
 _COPIED = "SELECT schema_name, table_name FROM penstock.instantiation WHERE process"
@@ -45,12 +45,16 @@ def copied_by_others(connection: Connection, process: str, tables: Sequence[Tabl
     return {by_text[names[root]]: other for root, other in rows}
 
 
-def empty(connection: Connection, tables: Sequence[TableName]) -> None:
+def empty(connection: Connection, tables: Sequence[TableName], tag: str | None) -> None:
     """Delete every row of tables, inside an open transaction; of no other table, whatever refers to them.
 
     TRUNCATE is quick, but refuses where a table that stays refers to one that goes: those are emptied by DELETE.
+
+    Args:
+        tag: The origin mark that this carries.
     """
     connection.execute("SET LOCAL session_replication_role = replica")
+    set_tag(connection, tag)
     texts = {quote(name.schema, name.name): name for name in tables}
     names = _names(connection, list(texts))
     references = connection.execute(

@@ -19,7 +19,7 @@ from penstock.apply.target import RowMatch, TargetTable
 from penstock.change import Image, TableName
 from penstock.dialects.postgres.casts import cast_sql, equal_sql, refers_sql, same_text_sql, text_sql
 from penstock.dialects.postgres.catalog import read_tables
-from penstock.dialects.postgres.connection import RAW_FORM, WITHOUT_VIEWS, Connection, connect, label, quote
+from penstock.dialects.postgres.connection import RAW_FORM, WITHOUT_VIEWS, Connection, connect, label, quote, set_tag
 from penstock.dialects.postgres.errors import (
     LOGICAL_ERRORS,
     copied_column,
@@ -62,8 +62,8 @@ class PostgresSession:
 
     most_net_columns = MOST_STAGED_COLUMNS
 
-    def __init__(self, url: str, application_name: str) -> None:
-        """Connect, and switch ordinary triggers off for this session.
+    def __init__(self, url: str, application_name: str, tag: str | None) -> None:
+        """Connect, and switch ordinary triggers off for this session; what it writes carries the origin mark `tag`.
 
         Raises:
             OperatorError: The user may not do that.
@@ -81,6 +81,7 @@ class PostgresSession:
                     where=label(url),
                     do=f"as a superuser: GRANT SET ON PARAMETER session_replication_role TO {quote(user)}",
                 ) from exc
+        set_tag(self.connection, tag)
         self._set_path = SetPath(self.connection)
         self._described: dict[TableName, TableSchema] = {}
 

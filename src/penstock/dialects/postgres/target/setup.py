@@ -49,6 +49,7 @@ def plan_target(
     source: Mapping[TableName, TableSchema],
     replaced: Sequence[TableName],
     adopt: bool,
+    keeps: bool,
     fittings: Fittings | None = None,
 ) -> DatabasePlan:
     """Plan the ledger and the missing tables; check the tables that exist, without altering them.
@@ -56,6 +57,7 @@ def plan_target(
     Args:
         replaced: Tables that were made anew at the source, whose copy is of the table before.
         adopt: Have rows that were not copied compared by the first copy, and kept, instead of refusing them.
+        keeps: There is no first copy, so rows that were not copied are in nobody's way.
         fittings: What the tables have at the source that applying does not need; None where that is not known.
     """
     plan = DatabasePlan(label(url), faults=_faults(connection, url))
@@ -90,7 +92,7 @@ def plan_target(
         if name in replaced and name in copied:
             plan.steps.append(ledger_entries.forgetting(process, name))
     to_copy = [name for name in existing if name in replaced or name not in copied]
-    suspects = _suspects(connection, [name for name in to_copy if name not in adopted])
+    suspects = [] if keeps else _suspects(connection, [name for name in to_copy if name not in adopted])
     is_known = ledger_entries.may_read_copies(connection)
     others = copied_by_others(connection, process, suspects) if is_known else {}
     for name in suspects:

@@ -23,20 +23,30 @@ from penstock.dialects.postgres.target.removal import removal_steps
 from penstock.dialects.postgres.target.session import PostgresSession
 from penstock.dialects.postgres.waits import LockWatch
 from penstock.errors import OperatorError
+from penstock.origins import DEFAULT_TAG
 from penstock.schema import TableSchema
 
 
 class PostgresTargetSide(PostgresSide):
     """Implements `pipeline.sides.TargetSide`."""
 
+    def __init__(self, url: str, pipeline: str, tag: str | None = DEFAULT_TAG) -> None:
+        """Stand for the database at `url`; what is written there carries the origin mark `tag`. Nothing is opened yet.
+
+        Raises:
+            ConfigError: The url cannot be read.
+        """
+        super().__init__(url, pipeline)
+        self._tag = tag
+
     @property
     def access(self) -> PostgresTarget:
         """How tasks reach it."""
-        return PostgresTarget(self._url, self._pipeline)
+        return PostgresTarget(self._url, self._pipeline, self._tag)
 
     def compared(self) -> PostgresComparedTarget:
         """This database as the target of a comparison."""
-        return PostgresComparedTarget(self._url, self._pipeline)
+        return PostgresComparedTarget(self._url, self._pipeline, self._tag)
 
     def lock_watch(self) -> LockWatch:
         """Return a watch that finds our sessions that wait for a lock here."""
@@ -49,6 +59,7 @@ class PostgresTargetSide(PostgresSide):
         replaced: Sequence[TableName],
         *,
         adopt: bool,
+        keeps: bool,
         fittings: NativeForm | None = None,
     ) -> DatabasePlan:
         """Plan the ledger and the missing tables; check those that exist."""
@@ -62,6 +73,7 @@ class PostgresTargetSide(PostgresSide):
                 source=source,
                 replaced=replaced,
                 adopt=adopt,
+                keeps=keeps,
                 fittings=fittings if isinstance(fittings, Fittings) else None,
             )
 
@@ -96,14 +108,14 @@ class PostgresTargetSide(PostgresSide):
 
     def ledger(self) -> PostgresLedger:
         """Open the ledger."""
-        return PostgresLedger(self._url, self._pipeline)
+        return PostgresLedger(self._url, self._pipeline, self._tag)
 
     def error_queue(self) -> PostgresErrorQueue:
         """Open the error queue."""
-        return PostgresErrorQueue(self._url, self._pipeline)
+        return PostgresErrorQueue(self._url, self._pipeline, self._tag)
 
     def check(self) -> None:
         """Make sure that changes can be applied here at all."""
         if not self.has_ledger():
             raise OperatorError("there is no ledger", where=self.label, do="run `penstock setup`")
-        PostgresSession(self._url, f"penstock {self._pipeline} check").close()
+        PostgresSession(self._url, f"penstock {self._pipeline} check", self._tag).close()

@@ -85,7 +85,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 -- How a table must be captured: by 'row', by 'statement', or as a 'partition' that goes with its root; '+marker' where
--- a constraint may be checked at commit. A row trigger costs a statement of one row less, and one of many rows more, so
+-- a constraint may be checked at commit, '+applied' where changes of apply processes are wanted. A row trigger costs a statement of one row less, and one of many rows more, so
 -- it can be asked for; and sometimes it must be. A statement trigger fires after all row triggers, so another trigger's
 -- writes would be logged before the change that caused them; it also sees the rows of tables that inherit; and that of
 -- a partition does not fire for what is written through the root.
@@ -106,9 +106,11 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   END
   || CASE WHEN EXISTS (
       SELECT FROM pg_constraint c WHERE c.condeferrable AND rel IN (c.conrelid, c.confrelid)) THEN '+marker' ELSE '' END
+  || CASE WHEN {set}.captured_root(rel) IN (SELECT relid FROM {set}.applied) THEN '+applied' ELSE '' END
 $$;
 
 -- The triggers that a mode needs, by the ends of their names: by row or by statement; insert, update, delete, truncate.
+-- And 'a', which notes that an apply process writes.
 CREATE OR REPLACE FUNCTION {set}.kinds(mode text) RETURNS text[]
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT CASE
@@ -116,6 +118,13 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
     WHEN mode LIKE 'row%' THEN '{{ri,ru,rd,t}}'::text[]
     WHEN mode LIKE 'statement%' THEN '{{si,su,sd,t}}'::text[]
     ELSE '{{}}'::text[] END
+  || CASE WHEN mode LIKE '%+applied' THEN '{{a}}'::text[] ELSE '{{}}'::text[] END
+$$;
+
+-- When a trigger fires, as pg_trigger says it: (O) not for apply processes, (A) for them, too, (R) for them alone.
+CREATE OR REPLACE FUNCTION {set}.firing(mode text, kind text) RETURNS "char"
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT CASE WHEN mode NOT LIKE '%+applied' THEN 'O' WHEN kind = 'a' THEN 'R' ELSE 'A' END::"char"
 $$;
 
 -- Their names hold the table's oid: a partition may have some of its own beside those it has from its root, and no
@@ -145,7 +154,9 @@ CREATE OR REPLACE FUNCTION {set}.has_triggers(rel oid, mode text) RETURNS bool
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT count(*) FILTER (WHERE t.tgname IN (SELECT {set}.trigger_name(rel, kind) FROM unnest({set}.kinds(mode)) kind))
       = cardinality({set}.kinds(mode))
-    AND coalesce(bool_and(t.tgenabled = 'O'), true) AND NOT EXISTS (SELECT FROM {set}.renamed_triggers(rel))
+    -- A partition's triggers that are its root's fire when the root's do.
+    AND coalesce(bool_and(CASE WHEN t.tgparentid <> 0 THEN t.tgenabled IN ('O', 'A')
+      ELSE t.tgenabled = {set}.firing(mode, substring(t.tgname FROM '[a-z]+$')) END), true) AND NOT EXISTS (SELECT FROM {set}.renamed_triggers(rel))
     AND {set}.stamp(rel) = (SELECT i.stamp FROM {set}.installed i WHERE i.relid = rel ORDER BY i.at DESC LIMIT 1)
   FROM pg_trigger t WHERE t.tgrelid = rel AND t.tgname ~ format('^R_%s_\d+_[a-z]+$', {name})
 $$;
@@ -350,7 +361,7 @@ DECLARE
     ELSE 'true' END;
   small_new text := CASE WHEN has_large THEN format('NOT EXISTS (SELECT FROM n WHERE %s)', {set}.is_large(cols, 'n'))
     ELSE 'true' END;
-  marker text := CASE WHEN c.mode LIKE '%+marker' THEN {set}.mark() ELSE '' END;
+  marker text := CASE WHEN c.mode LIKE '%+marker%' THEN {set}.mark() ELSE '' END;
   statement text;
 BEGIN
   statement := CASE kind

@@ -33,7 +33,7 @@ BEGIN
     EXECUTE {set}.gap(rel, 'capture triggers were altered or switched off');
   END IF;
   FOREACH kind IN ARRAY wanted LOOP
-    IF kind <> 't' AND NOT EXISTS (SELECT FROM pg_proc WHERE pronamespace = '{set}'::regnamespace
+    IF kind NOT IN ('t', 'a') AND NOT EXISTS (SELECT FROM pg_proc WHERE pronamespace = '{set}'::regnamespace
         AND proname = format('capture_%s_%s', rel::oid, kind)) THEN
       EXECUTE format('CREATE FUNCTION {set}.%I() RETURNS trigger LANGUAGE plpgsql AS %L',
         format('capture_%s_%s', rel::oid, kind), 'BEGIN RETURN NULL; END');
@@ -41,15 +41,15 @@ BEGIN
   END LOOP;
   IF NOT has_triggers THEN
     PERFORM {set}.drop_trigger(rel, r) FROM {set}.renamed_triggers(rel) r;
-    PERFORM {set}.make_trigger(rel, k) FROM unnest(wanted) k;
+    PERFORM {set}.make_trigger(rel, k, {set}.firing(new_mode, k)) FROM unnest(wanted) k;
     -- Somebody switched off what a partition has from its root. Its owner may switch it on; others make the root's anew.
     FOR clone IN SELECT t.tgname, t.tgrelid FROM {set}.partitions(rel) p JOIN pg_trigger t ON t.tgrelid = p.relid
-      WHERE t.tgparentid <> 0 AND t.tgenabled <> 'O' AND t.tgname ~ format('^R_%s_\d+_[a-z]+$', {name})
+      WHERE t.tgparentid <> 0 AND t.tgenabled <> {set}.firing(new_mode, '') AND t.tgname ~ format('^R_%s_\d+_[a-z]+$', {name})
     LOOP
       IF pg_has_role((SELECT relowner FROM pg_class WHERE oid = clone.tgrelid), 'USAGE') THEN
-        EXECUTE format('ALTER TABLE %s ENABLE TRIGGER %I', clone.tgrelid::regclass, clone.tgname);
+        PERFORM {set}.enable_trigger(clone.tgrelid, clone.tgname, {set}.firing(new_mode, ''));
       ELSE
-        PERFORM {set}.make_trigger({set}.captured_root(rel), k) FROM unnest('{{ri,ru,rd}}'::text[]) k;
+        PERFORM {set}.make_trigger({set}.captured_root(rel), k, {set}.firing(new_mode, k)) FROM unnest('{{ri,ru,rd}}'::text[]) k;
       END IF;
     END LOOP;
     INSERT INTO {set}.installed (relid, stamp) SELECT p.relid, {set}.stamp(p.relid)
@@ -69,7 +69,7 @@ BEGIN
     INTO settings
   FROM {set}.canonical() c WHERE c.name IN (
     SELECT s FROM jsonb_array_elements(now.definition -> 'columns') d (col), jsonb_array_elements_text(d.col -> 'settings') s);
-  FOREACH kind IN ARRAY array_remove({set}.kinds(now.mode), 't') LOOP
+  FOREACH kind IN ARRAY array_remove(array_remove({set}.kinds(now.mode), 't'), 'a') LOOP
     EXECUTE format('CREATE OR REPLACE FUNCTION {set}.%I() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER%s AS %L',
       format('capture_%s_%s', rel::oid, kind), settings, {set}.capture_body(kind, now));
   END LOOP;
@@ -78,19 +78,32 @@ BEGIN
   END IF;
 END $capture$;
 
-CREATE OR REPLACE FUNCTION {set}.make_trigger(rel regclass, kind text) RETURNS void
+DROP FUNCTION IF EXISTS {set}.make_trigger(regclass, text);
+CREATE OR REPLACE FUNCTION {set}.make_trigger(rel regclass, kind text, firing "char") RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  EXECUTE format('CREATE OR REPLACE TRIGGER %I AFTER %s EXECUTE FUNCTION {set}.%I()', {set}.trigger_name(rel, kind),
+  EXECUTE format('CREATE OR REPLACE TRIGGER %I %s EXECUTE FUNCTION {set}.%I()', {set}.trigger_name(rel, kind),
     format(CASE kind
-      WHEN 'ri' THEN 'INSERT ON %s FOR EACH ROW'
-      WHEN 'ru' THEN 'UPDATE ON %s FOR EACH ROW'
-      WHEN 'rd' THEN 'DELETE ON %s FOR EACH ROW'
-      WHEN 'si' THEN 'INSERT ON %s REFERENCING NEW TABLE AS n FOR EACH STATEMENT'
-      WHEN 'sd' THEN 'DELETE ON %s REFERENCING OLD TABLE AS o FOR EACH STATEMENT'
-      WHEN 'su' THEN 'UPDATE ON %s REFERENCING OLD TABLE AS o NEW TABLE AS n FOR EACH STATEMENT'
-      WHEN 't' THEN 'TRUNCATE ON %s FOR EACH STATEMENT' END, rel),
-    CASE kind WHEN 't' THEN 'on_truncate' ELSE format('capture_%s_%s', rel::oid, kind) END);
+      WHEN 'ri' THEN 'AFTER INSERT ON %s FOR EACH ROW'
+      WHEN 'ru' THEN 'AFTER UPDATE ON %s FOR EACH ROW'
+      WHEN 'rd' THEN 'AFTER DELETE ON %s FOR EACH ROW'
+      WHEN 'si' THEN 'AFTER INSERT ON %s REFERENCING NEW TABLE AS n FOR EACH STATEMENT'
+      WHEN 'sd' THEN 'AFTER DELETE ON %s REFERENCING OLD TABLE AS o FOR EACH STATEMENT'
+      WHEN 'su' THEN 'AFTER UPDATE ON %s REFERENCING OLD TABLE AS o NEW TABLE AS n FOR EACH STATEMENT'
+      WHEN 't' THEN 'AFTER TRUNCATE ON %s FOR EACH STATEMENT'
+      WHEN 'a' THEN 'BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s FOR EACH STATEMENT' END, rel),
+    CASE kind WHEN 't' THEN 'on_truncate' WHEN 'a' THEN 'on_apply' ELSE format('capture_%s_%s', rel::oid, kind) END);
+  -- As it is made it fires for all but apply processes, and only the table's owner may say otherwise.
+  IF firing <> 'O' THEN
+    PERFORM {set}.enable_trigger(rel, {set}.trigger_name(rel, kind), firing);
+  END IF;
+END $$;
+
+CREATE OR REPLACE FUNCTION {set}.enable_trigger(rel regclass, trigger_name name, firing "char") RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  EXECUTE format('ALTER TABLE %s ENABLE %s TRIGGER %I', rel,
+    CASE firing WHEN 'A' THEN 'ALWAYS' WHEN 'R' THEN 'REPLICA' ELSE '' END, trigger_name);
 END $$;
 
 -- Only a table's owner may drop a trigger. What another one leaves there does nothing.
@@ -101,9 +114,26 @@ DECLARE
 BEGIN
   IF pg_has_role((SELECT relowner FROM pg_class WHERE oid = rel), 'USAGE') THEN
     EXECUTE format('DROP TRIGGER %I ON %s', trigger_name, rel);
-  ELSIF function <> '{set}.on_truncate'::regproc THEN
+  ELSIF function NOT IN ('{set}.on_truncate'::regproc, '{set}.on_apply'::regproc) THEN
     EXECUTE format('CREATE OR REPLACE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql AS %L', function, 'BEGIN RETURN NULL; END');
   END IF;
+END $$;
+
+-- An apply process writes to a captured table, which fires this before the capture; nobody else pays for it. Its mark is
+-- noted once for the transaction. It counts, since only who may set session_replication_role has this fire. Such a session
+-- makes its own checks, after the change is logged, and so its transaction gets its place when it commits.
+CREATE OR REPLACE FUNCTION {set}.on_apply() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  own text := concat('{wake} ', pg_current_xact_id());
+BEGIN
+  -- In a setting of this set's own: others may have triggers on the table.
+  IF coalesce(current_setting('{noted}', true), '') <> own THEN
+    INSERT INTO {set}.marker (xid, tag) VALUES (pg_current_xact_id(), coalesce(current_setting('penstock.tag', true), ''))
+    ON CONFLICT (xid) DO UPDATE SET commit_seq = NULL, tag = coalesce({set}.marker.tag, EXCLUDED.tag);
+    PERFORM set_config('{noted}', own, true), set_config('penstock.marked', own, true);
+  END IF;
+  RETURN NULL;
 END $$;
 
 -- TRUNCATE of any captured table. A partition that goes with its root needs no row of its own.
@@ -180,7 +210,8 @@ BEGIN
   PERFORM {set}.capture(t.relid) FROM {set}.partitions(rel) t JOIN pg_class k ON k.oid = t.relid
   LEFT JOIN {set}.captured_now c ON c.relid = t.relid
   WHERE t.level > 0 AND k.relkind <> 'f' AND (c.is_built AND c.mode LIKE 'partition%' AND c.root = rel
-    AND c.fingerprint = {set}.fingerprint(t.relid) AND {set}.has_triggers(t.relid, c.mode)) IS NOT TRUE
+    AND c.fingerprint = {set}.fingerprint(t.relid) AND {set}.has_triggers(t.relid, c.mode)
+    AND (c.mode LIKE '%+applied') = EXISTS (SELECT FROM {set}.applied a WHERE a.relid = rel)) IS NOT TRUE
   ORDER BY t.level, t.relid;
   FOR part IN
     SELECT c.*, k.oid FROM {set}.captured_now c LEFT JOIN pg_class k ON k.oid = c.relid

@@ -100,21 +100,33 @@ COMMENT ON TABLE {set}.installed IS 'what the triggers of a table looked like wh
 
 CREATE TABLE IF NOT EXISTS {set}.by_row (relid oid PRIMARY KEY);
 COMMENT ON TABLE {set}.by_row IS 'captured tables that row triggers were asked for';
+CREATE TABLE IF NOT EXISTS {set}.applied (relid oid PRIMARY KEY);
+COMMENT ON TABLE {set}.applied IS 'captured tables of which the changes that apply processes write are captured, too';
 -- The functions are their first owner's, whoever brings them up to date.
 DO $$
 DECLARE
   owner oid := (SELECT relowner FROM pg_class WHERE oid = '{set}.captured'::regclass);
+  made regclass;
 BEGIN
-  IF owner <> (SELECT relowner FROM pg_class WHERE oid = '{set}.by_row'::regclass) THEN
-    EXECUTE format('ALTER TABLE {set}.by_row OWNER TO %s', owner::regrole);
-  END IF;
+  FOR made IN SELECT oid FROM pg_class WHERE oid IN ('{set}.by_row'::regclass, '{set}.applied'::regclass) AND relowner <> owner
+  LOOP
+    EXECUTE format('ALTER TABLE %s OWNER TO %s', made, owner::regrole);
+  END LOOP;
 END $$;
 
 CREATE TABLE IF NOT EXISTS {set}.marker (
   xid xid8 PRIMARY KEY,
-  commit_seq bigint
+  commit_seq bigint,
+  tag text
 );
-COMMENT ON TABLE {set}.marker IS 'a last sequence number for transactions on tables with deferrable constraints';
+-- Sets that were installed before there were origin marks.
+DO $$ BEGIN
+  IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = '{set}.marker'::regclass AND attname = 'tag') THEN
+    ALTER TABLE {set}.marker ADD COLUMN tag text;
+  END IF;
+END $$;
+COMMENT ON TABLE {set}.marker IS 'a last sequence number for transactions of apply processes, and those on tables with deferrable constraints';
+COMMENT ON COLUMN {set}.marker.tag IS 'the origin mark of an apply process; empty: it sets none; null: no apply process wrote this';
 
 DROP FUNCTION IF EXISTS {set}.describe(oid[]);
 -- In PL/pgSQL, which keeps the plan for the session: to make it takes twice as long as to run it for one table.
@@ -135,7 +147,7 @@ BEGIN
   WHERE xid = NEW.xid;
   IF NEW.commit_seq IS NOT NULL THEN
     -- What comes after that has to draw another one.
-    PERFORM set_config('penstock.marked', '', true);
+    PERFORM set_config('penstock.marked', '', true), set_config('{noted}', '', true);
   END IF;
   RETURN NULL;
 END $$;
@@ -144,6 +156,10 @@ DO $$ BEGIN
     CREATE CONSTRAINT TRIGGER draw_commit_seq AFTER INSERT OR UPDATE ON {set}.marker
       DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.commit_seq IS NULL OR NEW.commit_seq = 0)
       EXECUTE FUNCTION {set}.draw_commit_seq();
+  END IF;
+  -- Sessions of apply processes run with session_replication_role = replica, and draw a number, too.
+  IF EXISTS (SELECT FROM pg_trigger WHERE tgrelid = '{set}.marker'::regclass AND tgname = 'draw_commit_seq' AND tgenabled <> 'A') THEN
+    ALTER TABLE {set}.marker ENABLE ALWAYS TRIGGER draw_commit_seq;
   END IF;
 END $$;
 
