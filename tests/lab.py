@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from penstock import change as c
 from penstock.apply.error_queue import ErrorEntry, retry
 from penstock.apply.ledger import LaneClaim, ProcessState
+from penstock.apply.resolve import ConflictRules
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.apply.task import (
@@ -230,7 +231,7 @@ class Lab:
 
     def retry(self, *entry_ids: str) -> list[str]:
         queue = PostgresErrorQueue(self.target_url, self.name)
-        return list(retry(queue, entry_ids, allow_duplicate_rows=True))
+        return list(retry(queue, entry_ids, allow_duplicate_rows=True, conflicts=ConflictRules()))
 
     @contextmanager
     def session(self) -> Iterator[psycopg.Connection]:

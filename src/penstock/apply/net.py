@@ -62,6 +62,7 @@ class NetChange:
         deletes: Old images, as far as they are known; the key is.
         inserts: New images; the target fills in what they lack.
         puts: New images of rows that are there already, or not.
+        compares_key_text: Values that the key's index calls equal, as 1.0 and 1.00, must be written alike, too.
         probes: Images that no row has in the end, but that had to be legal in between.
         are_probes_absent: For each probe, whether no row may be left with its key.
     """
@@ -73,6 +74,7 @@ class NetChange:
     puts: Sequence[pa.Table]
     probes: pa.Table
     are_probes_absent: pa.Array
+    compares_key_text: bool = True
 
 
 def net_change(rows: pa.Table, netting: Netting) -> NetChange:
@@ -109,13 +111,15 @@ class _Net:
         self._old = parse_images(before, names, are_all=True)
         changed = parse_images(after, names, are_all=True)
         # Column by column, which changes tell the value before them, and which set one.
-        self._tells_old = _told(before, self._old)
+        self._tells_old = dict(_told(before, self._old))
         given = self._given(after, changed)
         key = set(netting.table.key.columns)
         self._is_set = {
             name: is_given & (self._is_update if name in key else self._is_update | self._is_put)
             for name, is_given in given.items()
         }
+        self._refuse_self_updates(changed, given)
+        self._forget_uncompared()
         self._new, self._tells_new = self._overlay(changed, given)
 
     def result(self) -> NetChange:
@@ -168,13 +172,22 @@ class _Net:
         given = {name: _mask(values) for name, values in of_updates.items()}
         return given if of_new is None else {name: of_new[name] | values for name, values in given.items()}
 
-    def _overlay(self, changed: Columns, given: Masks) -> tuple[Columns, Masks]:
-        """The new row, which is what the change set and the old value of everything else; and which changes tell it."""
-        new, tells = {}, {}
+    def _refuse_self_updates(self, changed: Columns, given: Masks) -> None:
         for name, values in changed.items():
             both = self._is_update & given[name] & self._tells_old[name]
             if both.any() and pc.any(pc.and_(pa.array(both), _same(values, self._old[name]))).as_py():
                 raise SpeculationError("a column was set to the value it had")
+
+    def _forget_uncompared(self) -> None:
+        """Old values that are not compared may not be those at the target: take them as not told."""
+        for op, is_here in ((Op.UPDATE, self._is_update), (Op.DELETE, self._is_delete)):
+            for name in self._netting.uncompared(op) if is_here.any() else ():
+                self._tells_old[name] = self._tells_old[name] & ~is_here
+
+    def _overlay(self, changed: Columns, given: Masks) -> tuple[Columns, Masks]:
+        """The new row, which is what the change set and the old value of everything else; and which changes tell it."""
+        new, tells = {}, {}
+        for name, values in changed.items():
             keeps = self._is_update & ~given[name]
             new[name] = _where(keeps, self._old[name], values)
             tells[name] = np.where(keeps, self._tells_old[name], given[name]) if keeps.any() else given[name]
@@ -326,6 +339,7 @@ class _Net:
             puts=[_take(self._new, part) for (part,) in _parts(puts)],
             probes=_take(self._new, dict.fromkeys(self._new, np.zeros(0, int))) if probes is None else probes,
             are_probes_absent=pa.array(np.zeros(0, bool) if are_absent is None else are_absent),
+            compares_key_text=not self._netting.conflicts.compare_key_only,
         )
 
     def _net_update(self, old_at: Places, new_at: Places) -> NetUpdate:

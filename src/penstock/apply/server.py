@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -27,10 +27,11 @@ from penstock.apply.large import LargeTransaction
 from penstock.apply.ledger import Failure, LaneLedger
 from penstock.apply.net import NETTED, NetChange, net_change
 from penstock.apply.netting import Netting
-from penstock.apply.row_path import RowPath, TransactionError
+from penstock.apply.resolve import ConflictRules, Then
+from penstock.apply.row_path import Handled, RowPath, TransactionError
 from penstock.apply.target import TargetCatalog, TargetSession, TargetTable
 from penstock.change import NO_VERSION, Op, TableName, Transaction
-from penstock.errors import MalformedInputError, PenstockError, from_json
+from penstock.errors import MalformedInputError, OperatorError, PenstockError, from_json
 from penstock.schema import Dictionary
 
 _SMALLEST_SPLIT = 50
@@ -55,12 +56,14 @@ class ServerConfig:
         disable_on_error: Stop after the first transaction that goes to the error queue.
         allow_duplicate_rows: See `RowPath`.
         use_set_path: Off, every transaction goes by the row path; the outcome is the same.
+        conflicts: How conflicts are found and resolved, and what is done about errors.
     """
 
     group_changes: int = 100_000
     disable_on_error: bool = False
     allow_duplicate_rows: bool = True
     use_set_path: bool = True
+    conflicts: ConflictRules = field(default_factory=ConflictRules)
 
 
 @dataclass
@@ -75,6 +78,7 @@ class LaneResult:
     target_transactions: int = 0
     errors: int = 0
     conflicts: int = 0
+    resolved: int = 0
     already_applied: int = 0
     lag: LagHistogram = field(default_factory=LagHistogram)
     aborted_by: str | None = None
@@ -127,7 +131,13 @@ class ApplyServer:
         self._catalog = catalog
         self._dictionary = dictionary
         self._config = config
-        self._rows = RowPath(session, catalog, dictionary, allow_duplicate_rows=config.allow_duplicate_rows)
+        self._rows = RowPath(
+            session,
+            catalog,
+            dictionary,
+            allow_duplicate_rows=config.allow_duplicate_rows,
+            conflicts=config.conflicts,
+        )
         self._nettings: dict[tuple[TableName, int], Netting | None] = {}
         self._result = LaneResult()
         self._trusted = sys.maxsize
@@ -215,7 +225,9 @@ class ApplyServer:
         if (table, version) not in self._nettings:
             target = self._catalog.tables.get(table)
             is_known = target is not None and table in self._catalog.instantiated
-            netting = Netting(self._dictionary.get(table, version), target) if is_known and target else None
+            netting = None
+            if is_known and target:
+                netting = Netting(self._dictionary.get(table, version), target, self._config.conflicts)
             is_possible = netting is not None and netting.is_possible and self._takes(netting.table)
             self._nettings[table, version] = netting if is_possible else None
         return self._nettings[table, version]
@@ -321,19 +333,43 @@ class ApplyServer:
     def _apply_transaction(self, transaction: Transaction) -> bool:
         """Apply a transaction, or put it into the error queue; whether it was applied."""
         scns = np.array([transaction.commit_scn])
-        failure = self._try_rows(transaction, scns)
+        failure = self._try_patiently(transaction, scns)
         if failure is None:
             return True
         failure = self._rows.explain(transaction, failure)
         with self._session.transaction():
-            self._ledger.record(scns, changes=len(transaction.changes), failure=failure)
+            self._ledger.record(scns, changes=len(transaction.changes))
             self._ledger.put_error(transaction, failure)
+        self._count_error(transaction, failure)
+        return False
+
+    def _try_patiently(self, transaction: Transaction, scns: NDArray[np.int64]) -> Failure | None:
+        """Apply a transaction by the row path, and again as often as the rules for its error say.
+
+        Raises:
+            OperatorError: They say that the process is to stop.
+        """
+        tries = 0
+        while (failure := self._try_rows(transaction, scns)) is not None:
+            rule = self._rows.error_rule(transaction, failure)
+            if rule is not None and rule.then is Then.ABEND:
+                raise OperatorError(
+                    f"transaction {transaction.txn_id} cannot be applied: {failure.error}",
+                    where=f"change {failure.message_number} of {len(transaction.changes)}",
+                    do="mend the cause and run again; the rule `abend` of `on_error` stops the run here",
+                )
+            if rule is None or rule.then is not Then.RETRY_TRANSACTION or tries == rule.times:
+                return failure
+            tries += 1
+            time.sleep(rule.delay_s)
+        return None
+
+    def _count_error(self, transaction: Transaction, failure: Failure) -> None:
         self._result.errors += 1
         self._result.failed_tables |= {change.table for change in transaction.changes}
         self._result.conflicts += failure.error.number in CONFLICTS
         if self._config.disable_on_error:
             self._result.aborted_by = f"transaction {transaction.txn_id}: {failure.error}"
-        return False
 
     def _try_rows(self, transaction: Transaction, scns: NDArray[np.int64]) -> Failure | None:
         """Apply a transaction by the row path and commit it; return why it could not be."""
@@ -341,10 +377,7 @@ class ApplyServer:
             try:
                 with self._session.transaction():
                     self._ledger.record(scns, changes=len(transaction.changes))
-                    self._rows.apply(transaction)
-                    emptied = {change.table for change in transaction.changes if change.op is Op.TRUNCATE}
-                    if emptied:
-                        self._ledger.note_emptied(emptied, transaction.commit_scn)
+                    handled = self._write_rows(transaction)
             except TransactionError as exc:
                 return exc.failure
             except ApplyError as exc:
@@ -354,8 +387,26 @@ class ApplyServer:
                 contention = Failure(0, ApplyError(CONTENTION, exc.what, where=exc.where))
                 time.sleep(0.01 * 2**attempt)
             else:
+                self._count_handled(transaction, handled)
                 return None
         return contention
+
+    def _write_rows(self, transaction: Transaction) -> Handled:
+        """Apply a transaction by the row path, inside the open transaction, and write down all that belongs to it."""
+        handled = self._rows.apply(transaction)
+        for change, failure in handled.recorded:
+            self._ledger.put_error(replace(transaction, changes=(change,)), failure, is_whole=False)
+        if handled.resolutions:
+            self._ledger.note_resolutions(transaction, handled.resolutions)
+        emptied = {change.table for change in transaction.changes if change.op is Op.TRUNCATE}
+        if emptied:
+            self._ledger.note_emptied(emptied, transaction.commit_scn)
+        return handled
+
+    def _count_handled(self, transaction: Transaction, handled: Handled) -> None:
+        self._result.resolved += len(handled.resolutions)
+        for change, failure in handled.recorded:
+            self._count_error(replace(transaction, changes=(change,)), failure)
 
     def _count(self, transactions: int, changes: int, committed_at_us: NDArray[np.int64]) -> None:
         result = self._result

@@ -475,7 +475,9 @@ class _NetStatements:
             elif column.is_exact and column.is_builtin:
                 tests.append(f"{field} {'IS NOT DISTINCT FROM' if column.is_nullable else '='} {value}")
             # A cast that an enum's owner made may leave it open which `=` is meant; compare the text too.
-            if not (column.is_exact and (column.is_builtin or is_key)):
+            if not (is_key and (column.is_exact or not self._net.compares_key_text)) and not (
+                column.is_exact and column.is_builtin
+            ):
                 tests.append(same_text_sql(column, field, value))
         return _all(tests)
 
