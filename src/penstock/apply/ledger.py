@@ -84,8 +84,8 @@ class LaneLedger(Protocol):
             is_whole: Otherwise these are some of its changes, and the others are applied.
         """
 
-    def note_resolutions(self, transaction: Transaction, resolutions: Sequence[Resolution]) -> None:
-        """Write down how conflicts of a transaction were resolved."""
+    def note_resolutions(self, resolved: Sequence[tuple[Transaction, Sequence[Resolution]]]) -> None:
+        """Write down how conflicts of transactions were resolved."""
 
     def note_emptied(self, tables: Collection[TableName], commit_scn: int) -> None:
         """Write down that a transaction truncates tables: a retry of an earlier one must not undo that."""

@@ -165,6 +165,11 @@ class ConflictRules:
         return self.tables.get(table, _NOTHING_SAID)
 
     @property
+    def waits(self) -> bool:
+        """Whether an error of a change may be waited for, with its transaction open."""
+        return any(rule.then is Then.RETRY for said in self.tables.values() for rule in said.on_error)
+
+    @property
     def without_recording(self) -> ConflictRules:
         """The same for a retry: what is to be recorded is in the error queue already, and nothing is waited for."""
         tables = {}

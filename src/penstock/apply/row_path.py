@@ -7,7 +7,7 @@ so a constraint that is broken half-way does not matter (ADR 4).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -69,14 +69,12 @@ class RowPath:
         *,
         allow_duplicate_rows: bool,
         conflicts: ConflictRules,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Write to the catalog's tables changes of the tables in the dictionary.
 
         Args:
             allow_duplicate_rows: Where several rows are equal in every column, change one of them.
             conflicts: How conflicts are found and resolved, and what is done about errors.
-            sleep: Waits so many seconds before a change is tried again.
         """
         self._writer = writer
         self._catalog = catalog
@@ -84,7 +82,6 @@ class RowPath:
         self._allow_duplicate_rows = allow_duplicate_rows
         self._conflicts = conflicts
         self._mender = Mender(writer, dictionary, conflicts)
-        self._sleep = sleep
 
     def apply(self, transaction: Transaction) -> Handled:
         """Apply every change of a transaction, then make the checks that the database leaves to us.
@@ -123,11 +120,14 @@ class RowPath:
         change = _nth(transaction, failure.message_number)
         return error_rule(self._conflicts.of(change.table), failure.error)
 
-    def explain(self, transaction: Transaction, failure: Failure) -> Failure:
+    def explain(self, transaction: Transaction, failure: Failure, *, is_open: bool = False) -> Failure:
         """Add to a failure the column that does not take its value, or the row that stands in the way.
 
-        To be called once the transaction is rolled back, so a row is told as it was before it. Opens a transaction of
-        its own; a fact that cannot be found out is left out.
+        To be called once the transaction is rolled back, so a row is told as it was before it. A fact that cannot be
+        found out is left out.
+
+        Args:
+            is_open: A transaction of the session is open, and is not to be broken; otherwise opens one.
         """
         if failure.message_number == 0:
             return failure
@@ -136,7 +136,8 @@ class RowPath:
         if table is None:
             return failure
         # Another session may have altered the table, or hold a lock on it; report the first failure.
-        with suppress(ApplyError, ContentionError), self._writer.transaction():
+        scope = self._writer.savepoint if is_open else self._writer.transaction
+        with suppress(ApplyError, ContentionError), scope():
             return replace(failure, error=self._explained(failure.error, change, table))
         return failure
 
@@ -185,7 +186,7 @@ class RowPath:
                     if tries == rule.times:
                         raise
                     tries += 1
-                    self._sleep(rule.delay_s)
+                    time.sleep(rule.delay_s)
                     continue
                 return self._leave_out(number, change, exc, rule.then, handled)
             if any(one.outcome is Outcome.RECORDED for one in resolutions):

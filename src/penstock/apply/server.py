@@ -1,6 +1,7 @@
 """An apply server: one lane, one connection, transactions in commit order, several to a target transaction.
 
-The set path is tried first. Whatever it cannot decide is cut in halves and tried again, and what is left after
+The set path is tried first. Where rows are not as it expects, the transactions that conflict go by the row path, and
+all others by the set path. Whatever it cannot decide otherwise is cut in halves and tried again, and what is left after
 that goes by the row path; the outcome is the same as if every transaction had gone by the row path.
 """
 
@@ -21,12 +22,14 @@ from numpy.typing import NDArray
 from penstock import change as c
 from penstock.apply.ahead import ahead
 from penstock.apply.conflicts import CONFLICTS, CONTENTION, ApplyError, ContentionError, SpeculationError
+from penstock.apply.coordinator import with_followers
 from penstock.apply.group import Group
 from penstock.apply.lag import LagHistogram
 from penstock.apply.large import LargeTransaction
 from penstock.apply.ledger import Failure, LaneLedger
 from penstock.apply.net import NETTED, NetChange, net_change
 from penstock.apply.netting import Netting
+from penstock.apply.reader import find_dependencies
 from penstock.apply.resolve import ConflictRules, Then
 from penstock.apply.row_path import Handled, RowPath, TransactionError
 from penstock.apply.target import TargetCatalog, TargetSession, TargetTable
@@ -36,6 +39,9 @@ from penstock.schema import Dictionary
 
 _SMALLEST_SPLIT = 50
 """A group of fewer changes is not halved any more when the set path fails: the row path is as quick."""
+
+_WARY_GROUPS = 8
+"""After a group with conflicts, so many are searched for conflicts before they are applied."""
 
 GROUP_BYTES = 32 * 1024 * 1024
 """A group, or a piece of a large transaction, ends where it reaches so many bytes of images."""
@@ -141,6 +147,7 @@ class ApplyServer:
         self._nettings: dict[tuple[TableName, int], Netting | None] = {}
         self._result = LaneResult()
         self._trusted = sys.maxsize
+        self._wary = 0
 
     def serve(self, groups: Iterable[Group]) -> LaneResult:
         """Apply groups, in commit order.
@@ -236,7 +243,7 @@ class ApplyServer:
         """Whether the set path takes changes of a table that wide."""
         return len(table.schema.columns) <= self._session.most_net_columns
 
-    def _apply_set(self, group: Group, nets: Sequence[NetChange] | None) -> None:
+    def _apply_set(self, group: Group, nets: Sequence[NetChange] | None, *, is_part: bool = False) -> None:
         if len(group.rows) > self._trusted and len(group) > 1:
             self._apply_parts(group)
             return
@@ -247,21 +254,102 @@ class ApplyServer:
                 if self._result.aborted_by is None:
                     self._apply_set(part, self._nets(part))
             return
-        try:
-            if nets is None:
-                raise SpeculationError("the changes cannot be netted")
-            with_references = bool(group.commit_scns[0] > self._catalog.references_from)
-            with self._session.transaction():
-                self._ledger.record(group.commit_scns, changes=len(group.rows))
-                self._session.apply_net(nets, with_references=with_references)
-        except (SpeculationError, ApplyError, ContentionError):
+        is_wary = self._wary > 0
+        if not (is_wary and self._try_around(group, nets)) and not self._try_set(group, nets):
+            # Of a part of a group that was searched already it is known that this does not help.
+            if not (is_wary or is_part) and self._try_around(group, nets):
+                return
             # Where one fails others will: larger ones are not tried again until smaller ones go well.
             self._trusted = max(len(group.rows) // 2, _SMALLEST_SPLIT)
             self._apply_parts(group)
             return
         self._trusted = max(self._trusted, 2 * len(group.rows))
+
+    def _try_set(self, group: Group, nets: Sequence[NetChange] | None) -> bool:
+        """Apply a group by the set path; False, and nothing is done, where that cannot decide it."""
+        if nets is None:
+            return False
+        try:
+            with self._session.transaction():
+                self._ledger.record(group.commit_scns, changes=len(group.rows))
+                self._session.apply_net(nets, with_references=self._with_references(group))
+        except (SpeculationError, ApplyError, ContentionError):
+            return False
         self._result.set_changes += len(group.rows)
         self._count(len(group), len(group.rows), group.committed_at_us)
+        return True
+
+    def _with_references(self, group: Group) -> bool:
+        return bool(group.commit_scns[0] > self._catalog.references_from)
+
+    def _try_around(self, group: Group, nets: Sequence[NetChange] | None) -> bool:
+        """Apply a group in one target transaction: by the set path, but for what conflicts, and by the row path that.
+
+        Transactions that conflict, and later ones that depend on them, come last; the others share nothing with them,
+        so the outcome is that of commit order.
+
+        Returns:
+            False, and nothing is done, where nothing conflicts, too much does, or others must decide.
+        """
+        is_stoppable = self._config.disable_on_error or self._config.conflicts.waits
+        if nets is None or len(group) == 1 or is_stoppable:
+            return False
+        try:
+            with self._session.transaction():
+                self._ledger.record(group.commit_scns, changes=len(group.rows))
+                is_apart = self._in_conflict(group, nets)
+                around = group.only(~is_apart)
+                if not is_apart.any() or 2 * len(around.rows) < len(group.rows):
+                    raise SpeculationError("no conflict was found, or one in every second change")
+                nets = self._nets(around)
+                if nets is None:
+                    raise SpeculationError("the changes cannot be netted")
+                self._session.apply_net(nets, with_references=self._with_references(group))
+                apart = [(one, *self._write_apart(one)) for one in group.only(is_apart).transactions()]
+                self._note_resolutions((transaction, handled) for transaction, handled, _ in apart)
+        except (SpeculationError, ApplyError, ContentionError):
+            self._wary = max(0, self._wary - 1)
+            return False
+        self._wary = _WARY_GROUPS
+        self._result.set_changes += len(around.rows)
+        applied = len(group)
+        changes = len(group.rows)
+        for transaction, handled, failure in apart:
+            if failure is None:
+                self._result.row_changes += len(transaction.changes)
+                self._count_handled(transaction, handled)
+            else:
+                applied, changes = applied - 1, changes - len(transaction.changes)
+                self._count_error(transaction, failure)
+        self._count(applied, changes, group.committed_at_us)
+        return True
+
+    def _in_conflict(self, group: Group, nets: Sequence[NetChange]) -> NDArray[np.bool_]:
+        """Which transactions of a group the target's rows conflict with, or depend on one of those."""
+        found = np.zeros(len(group), bool)
+        is_here_of = {table: is_here for table, _, is_here in group.tables}
+        for net, changes in zip(nets, self._session.find_conflicts(nets), strict=True):
+            # Indexes among the changes of the table, then among all.
+            rows = np.flatnonzero(is_here_of[net.table.name])[changes]
+            found[np.searchsorted(group.starts, rows, side="right") - 1] = True
+        if not found.any():
+            return found
+        txn_of = np.repeat(np.arange(len(group)), np.diff(group.starts))
+        tables = {name: table.schema for name, table in self._catalog.tables.items()}
+        return with_followers(find_dependencies(group.rows.to_batches(), txn_of, tables), found)
+
+    def _write_apart(self, transaction: Transaction) -> tuple[Handled, Failure | None]:
+        """Apply a transaction by the row path, or put it into the error queue, inside the open transaction."""
+        try:
+            with self._session.savepoint():
+                return self._write_rows(transaction), None
+        except TransactionError as exc:
+            rule = self._rows.error_rule(transaction, exc.failure)
+            if rule is not None and rule.then in (Then.ABEND, Then.RETRY_TRANSACTION):
+                raise SpeculationError("a transaction is to be tried again, or to stop the run") from exc
+            failure = self._rows.explain(transaction, exc.failure, is_open=True)
+            self._ledger.put_error(transaction, failure)
+            return Handled(), failure
 
     def _apply_parts(self, group: Group) -> None:
         """Narrow down to the transactions that the set path cannot apply; those go by the row path."""
@@ -272,7 +360,7 @@ class ApplyServer:
         middle = min(max(1, middle), len(group) - 1)
         for part in (group.part(0, middle), group.part(middle, len(group))):
             if self._result.aborted_by is None:
-                self._apply_set(part, self._nets(part))
+                self._apply_set(part, self._nets(part), is_part=True)
 
     def _nets(self, group: Group) -> Sequence[NetChange] | None:
         """The net changes of a group, table by table; None where they cannot be told."""
@@ -378,6 +466,7 @@ class ApplyServer:
                 with self._session.transaction():
                     self._ledger.record(scns, changes=len(transaction.changes))
                     handled = self._write_rows(transaction)
+                    self._note_resolutions([(transaction, handled)])
             except TransactionError as exc:
                 return exc.failure
             except ApplyError as exc:
@@ -396,12 +485,15 @@ class ApplyServer:
         handled = self._rows.apply(transaction)
         for change, failure in handled.recorded:
             self._ledger.put_error(replace(transaction, changes=(change,)), failure, is_whole=False)
-        if handled.resolutions:
-            self._ledger.note_resolutions(transaction, handled.resolutions)
         emptied = {change.table for change in transaction.changes if change.op is Op.TRUNCATE}
         if emptied:
             self._ledger.note_emptied(emptied, transaction.commit_scn)
         return handled
+
+    def _note_resolutions(self, written: Iterable[tuple[Transaction, Handled]]) -> None:
+        resolved = [(transaction, handled.resolutions) for transaction, handled in written if handled.resolutions]
+        if resolved:
+            self._ledger.note_resolutions(resolved)
 
     def _count_handled(self, transaction: Transaction, handled: Handled) -> None:
         self._result.resolved += len(handled.resolutions)

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from penstock.apply.keys import RowKey, row_key
 from penstock.change import Image, TableName
 from penstock.position import Scn
@@ -127,6 +130,14 @@ class TargetSession(RowWriter, Protocol):
     @property
     def most_net_columns(self) -> int:
         """The most columns that a table may have whose changes `apply_net` takes; a wider one's go row by row."""
+
+    def find_conflicts(self, nets: Sequence[NetChange]) -> list[NDArray[np.int64]]:
+        """Look, inside the open transaction, for rows that are not as net changes expect them.
+
+        Returns:
+            For each net change, the indexes of the first changes of these rows, as `net_change` was given them. There
+            may be conflicts of other kinds.
+        """
 
     def apply_net(self, nets: Sequence[NetChange], *, with_references: bool) -> None:
         """Write the net changes of a group by set statements, inside the open transaction.

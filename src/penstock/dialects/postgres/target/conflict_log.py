@@ -10,9 +10,9 @@ from penstock.dialects.postgres.connection import Connection
 
 
 def log_resolutions(
-    connection: Connection, process: str, transaction: Transaction, resolutions: Sequence[Resolution]
+    connection: Connection, process: str, resolved: Sequence[tuple[Transaction, Sequence[Resolution]]]
 ) -> None:
-    """Insert what was resolved in a transaction, inside the open transaction that applies it."""
+    """Insert what was resolved in transactions, inside the open transaction that applies them."""
     with connection.cursor() as cursor:
         cursor.executemany(
             "INSERT INTO penstock.conflict (process, txn_id, commit_scn, message_number, op, schema_name, table_name,"
@@ -32,6 +32,7 @@ def log_resolutions(
                     one.outcome.value,
                     list(one.columns),
                 ]
+                for transaction, resolutions in resolved
                 for one in resolutions
             ],
         )

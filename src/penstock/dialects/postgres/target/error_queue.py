@@ -224,7 +224,7 @@ class PostgresRetrySession(PostgresSession):
     def note_resolutions(self, transaction: Transaction, resolutions: Sequence[Resolution]) -> None:
         """Write down how conflicts of an entry were resolved."""
         if resolutions:
-            log_resolutions(self.connection, self._process, transaction, resolutions)
+            log_resolutions(self.connection, self._process, [(transaction, resolutions)])
 
     def remove_entry(self, entry_id: str) -> bool:
         """Delete an entry inside the open transaction; False when another session has."""

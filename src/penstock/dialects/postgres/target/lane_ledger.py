@@ -68,13 +68,13 @@ class PostgresLaneLedger:
             )
             put_error(self._connection, self._claim.process, transaction, failure)
 
-    def note_resolutions(self, transaction: Transaction, resolutions: Sequence[Resolution]) -> None:
+    def note_resolutions(self, resolved: Sequence[tuple[Transaction, Sequence[Resolution]]]) -> None:
         """See `LaneLedger.note_resolutions`."""
         with speaking("write the conflict log", self._url):
-            log_resolutions(self._connection, self._claim.process, transaction, resolutions)
+            log_resolutions(self._connection, self._claim.process, resolved)
             self._connection.execute(
                 "UPDATE penstock.lane SET resolved = resolved + %s WHERE process = %s AND lane = %s",
-                [len(resolutions), self._claim.process, self._claim.lane],
+                [sum(len(one) for _, one in resolved), self._claim.process, self._claim.lane],
             )
 
     def note_emptied(self, tables: Collection[TableName], commit_scn: int) -> None:

@@ -10,8 +10,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import psycopg
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from penstock.apply.conflicts import OTHER, ApplyError, ContentionError
 from penstock.apply.net import NetChange
@@ -117,6 +119,13 @@ class PostgresSession:
         """Undo what the block did if it raises, and nothing else."""
         with self.connection.transaction():
             yield
+
+    def find_conflicts(self, nets: Sequence[NetChange]) -> list[NDArray[np.int64]]:
+        """See `apply.target.TargetSession.find_conflicts`."""
+        try:
+            return self._set_path.find_conflicts(nets)
+        except psycopg.Error as exc:
+            raise self._translate(exc) from exc
 
     def apply_net(self, nets: Sequence[NetChange], *, with_references: bool) -> None:
         """See `apply.target.TargetSession.apply_net`."""
