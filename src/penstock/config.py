@@ -274,8 +274,8 @@ class ConflictConfig(_Part):
         description="exists: the row has other values, or, for an insert, a row has one of its unique keys; missing:"
         " there is no row with the key",
     )
-    columns: list[str] | Literal["*"] = Field(
-        default="*", min_length=1, description="The list of columns that is decided about; * means all of them"
+    columns: list[str] | None = Field(
+        default=None, min_length=1, description="The list of columns that is decided about; all of them if absent"
     )
     method: Literal[
         "overwrite",
@@ -298,7 +298,7 @@ class ConflictConfig(_Part):
     def resolver(self) -> Resolver:
         """The same for apply."""
         method = Method.DISCARD if self.method == "ignore" else Method(self.method)
-        columns = None if self.columns == "*" else tuple(self.columns)
+        columns = None if self.columns is None else tuple(self.columns)
         return Resolver(Op(self.on), self.row, method, columns, self.by)
 
     @model_validator(mode="after")
@@ -312,7 +312,7 @@ class ConflictConfig(_Part):
         if resolver.columns is not None and (
             resolver.op is Op.DELETE or resolver.row is RowIs.MISSING or resolver.method is Method.RECORD
         ):
-            raise ValueError("this conflict is one of the whole row, so columns must be *")
+            raise ValueError("this is decided about the whole row, so columns must not be given")
         if resolver.method.compares and self.by is None:
             raise ValueError(f"by is missing: the column whose values {self.method} compares")
         if not resolver.method.compares and self.by is not None:
@@ -384,18 +384,18 @@ class ApplyTableConfig(_Part):
     @model_validator(mode="after")
     def _lists_are_apart(self) -> ApplyTableConfig:
         """A column is in one list at most of each kind of conflict."""
-        seen: dict[tuple[str, str], list[list[str] | Literal["*"]]] = {}
+        seen: dict[tuple[str, str], list[list[str] | None]] = {}
         for one in self.conflicts:
             others = seen.setdefault((one.on, one.row), [])
             for columns in others:
-                if "*" in (columns, one.columns):
+                if columns is None or one.columns is None:
                     raise ValueError(
                         f"conflicts: two lists of {one.on}, row {one.row}, and one of them has all columns"
                     )
                 shared = sorted(set(columns) & set(one.columns))
                 if shared:
                     raise ValueError(f"conflicts: column {shared[0]!r} is in two lists of {one.on}, row {one.row}")
-            if one.columns != "*" and len(set(one.columns)) < len(one.columns):
+            if one.columns is not None and len(set(one.columns)) < len(one.columns):
                 raise ValueError(f"conflicts: a list of {one.on} names a column twice")
             others.append(one.columns)
         return self
