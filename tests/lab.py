@@ -73,6 +73,8 @@ class Lab:
         self.target_url = target_url
         self.name = name
         self.row_triggers: list[str] = []
+        # More of the section `apply`, as YAML that is indented by two.
+        self.apply_settings = ""
         self.set_name = f"penstock_{name}"
         self.source = psycopg.connect(source_url, autocommit=True)
         self.target = psycopg.connect(target_url, autocommit=True)
@@ -93,6 +95,7 @@ class Lab:
 
     def pipeline(self, tables: Sequence[str] = ("public.*",)) -> Pipeline:
         text = FILE.format(name=self.name, tables=list(tables), row_triggers=self.row_triggers)
+        text += self.apply_settings
         environment = {"SHOP_URL": self.source_url, "COPY_URL": self.target_url}
         return open_pipeline(parse(text, name="pipeline.yaml", environment=environment))
 
