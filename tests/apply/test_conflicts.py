@@ -68,37 +68,10 @@ def emp(target: Target, columns: str, key: int = 1) -> tuple[Any, ...]:
 SAL = update("emp", {"id": 1, "sal": "4400.00"}, {"sal": "4900.00"})
 
 
-@pytest.mark.rule("A-94", "A-95")
-@pytest.mark.parametrize(
-    ("method", "there", "incoming", "expected"),
-    [
-        # s38
-        (Method.OVERWRITE, 5000, 4900, 4900),
-        (Method.DISCARD, 5000, 4900, 5000),
-        (Method.MAXIMUM, 5000, 4900, 5000),
-        (Method.MINIMUM, 5000, 4900, 4900),
-        (None, 5000, 4900, None),
-        (Method.MAXIMUM, 4500, 4900, 4900),
-        (Method.MINIMUM, 4500, 4900, 4500),
-        # Numbers, not texts: 900 is below 4900.
-        (Method.MAXIMUM, 900, 4900, 4900),
-        (Method.DELTA, 5000, 4900, 5500),
-        (Method.DELTA, None, 4900, None),
-        # s39
-        (Method.MAXIMUM, 5000, 5000, None),
-        (Method.MINIMUM, 5000, 5000, None),
-        (Method.MAXIMUM, None, 5000, None),
-        (Method.MINIMUM, None, 5000, None),
-        (Method.MAXIMUM, 5000, None, None),
-        (Method.MAXIMUM_AND_EQUAL, 5000, 5000, 5000),
-        (Method.MINIMUM_AND_EQUAL, 5000, 5000, 5000),
-        (Method.MAXIMUM_AND_EQUAL, None, 5000, None),
-        (Method.MINIMUM_AND_EQUAL, 5000, 4900, 4900),
-    ],
-)
-def test_s38_s39_methods(
+def check_method(
     target: Target, method: Method | None, there: int | None, incoming: int | None, expected: int | None
 ) -> None:
+    """Have an update of a salary meet another one; `expected` is what is left, None where it is not resolved."""
     target.connection.execute("UPDATE emp SET sal = %s WHERE id = 1", [there])
     resolvers = () if method is None else (on_update(method, "sal", by="sal"),)
     new = None if incoming is None else f"{incoming}.00"
@@ -114,6 +87,53 @@ def test_s38_s39_methods(
         assert target.failed() == []
         assert emp(target, "sal") == (expected,)
         assert result.resolved == 1
+
+
+METHOD = ("method", "there", "incoming", "expected")
+
+
+@pytest.mark.rule("A-94", "A-95")
+@pytest.mark.parametrize(
+    METHOD,
+    [
+        (Method.OVERWRITE, 5000, 4900, 4900),
+        (Method.DISCARD, 5000, 4900, 5000),
+        (Method.MAXIMUM, 5000, 4900, 5000),
+        (Method.MINIMUM, 5000, 4900, 4900),
+        (None, 5000, 4900, None),
+        (Method.MAXIMUM, 4500, 4900, 4900),
+        (Method.MINIMUM, 4500, 4900, 4500),
+        # Numbers, not texts: 900 is below 4900.
+        (Method.MAXIMUM, 900, 4900, 4900),
+        (Method.MINIMUM_AND_EQUAL, 5000, 4900, 4900),
+        (Method.DELTA, 5000, 4900, 5500),
+        (Method.DELTA, None, 4900, None),
+    ],
+)
+def test_s38_methods(
+    target: Target, method: Method | None, there: int | None, incoming: int | None, expected: int | None
+) -> None:
+    check_method(target, method, there, incoming, expected)
+
+
+@pytest.mark.rule("A-94")
+@pytest.mark.parametrize(
+    METHOD,
+    [
+        (Method.MAXIMUM, 5000, 5000, None),
+        (Method.MINIMUM, 5000, 5000, None),
+        (Method.MAXIMUM, None, 5000, None),
+        (Method.MINIMUM, None, 5000, None),
+        (Method.MAXIMUM, 5000, None, None),
+        (Method.MAXIMUM_AND_EQUAL, 5000, 5000, 5000),
+        (Method.MINIMUM_AND_EQUAL, 5000, 5000, 5000),
+        (Method.MAXIMUM_AND_EQUAL, None, 5000, None),
+    ],
+)
+def test_s39_ties_and_nulls(
+    target: Target, method: Method, there: int | None, incoming: int | None, expected: int | None
+) -> None:
+    check_method(target, method, there, incoming, expected)
 
 
 @pytest.mark.rule("A-94")
