@@ -17,6 +17,7 @@ from penstock.apply.coordinator import Dependencies, plan_lanes
 from penstock.apply.error_queue import ErrorEntry, retry
 from penstock.apply.ledger import LaneClaim
 from penstock.apply.reader import find_dependencies
+from penstock.apply.resolve import ConflictRules
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.apply.task import LANE, TaskContext, apply_lane, in_commit_order, plan_batch
@@ -194,7 +195,12 @@ class Target:
         """(position, error number, failing change, number of changes) of each entry."""
         return [(e.commit_scn, e.error_number, e.message_number, e.message_count) for e in self.errors()]
 
-    def retry(self, *entry_ids: str, tell: Callable[[str], None] = lambda _: None) -> list[str]:
+    def retry(
+        self,
+        *entry_ids: str,
+        tell: Callable[[str], None] = lambda _: None,
+        conflicts: ConflictRules = ConflictRules(),
+    ) -> list[str]:
         # A run keeps the versions that a retry reads.
         self.ledger.save_dictionary(
             TableVersion(0, table.schema, table.schema.to_definition(), table.name)
@@ -202,7 +208,7 @@ class Target:
         )
         queue = PostgresErrorQueue(self.url, "A1")
         ids = entry_ids or [e.id for e in self.errors()]
-        return list(retry(queue, ids, allow_duplicate_rows=True, tell=tell))
+        return list(retry(queue, ids, allow_duplicate_rows=True, conflicts=conflicts, tell=tell))
 
 
 def as_batch(transactions: Sequence[Txn], *, version: int = 1) -> pa.RecordBatch:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from penstock import change as c
 from penstock.apply.error_queue import ErrorEntry, retry
 from penstock.apply.ledger import LaneClaim, ProcessState
+from penstock.apply.resolve import ConflictRules
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.apply.task import (
@@ -72,6 +73,8 @@ class Lab:
         self.target_url = target_url
         self.name = name
         self.row_triggers: list[str] = []
+        # More of the section `apply`, as YAML that is indented by two.
+        self.apply_settings = ""
         self.set_name = f"penstock_{name}"
         self.source = psycopg.connect(source_url, autocommit=True)
         self.target = psycopg.connect(target_url, autocommit=True)
@@ -92,6 +95,7 @@ class Lab:
 
     def pipeline(self, tables: Sequence[str] = ("public.*",)) -> Pipeline:
         text = FILE.format(name=self.name, tables=list(tables), row_triggers=self.row_triggers)
+        text += self.apply_settings
         environment = {"SHOP_URL": self.source_url, "COPY_URL": self.target_url}
         return open_pipeline(parse(text, name="pipeline.yaml", environment=environment))
 
@@ -230,7 +234,7 @@ class Lab:
 
     def retry(self, *entry_ids: str) -> list[str]:
         queue = PostgresErrorQueue(self.target_url, self.name)
-        return list(retry(queue, entry_ids, allow_duplicate_rows=True))
+        return list(retry(queue, entry_ids, allow_duplicate_rows=True, conflicts=ConflictRules()))
 
     @contextmanager
     def session(self) -> Iterator[psycopg.Connection]:

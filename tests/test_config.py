@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from psycopg.conninfo import conninfo_to_dict
 
 from penstock.apply.process import CommitSerialization
+from penstock.apply.resolve import ConflictRules, ErrorRule, Method, Resolver, RowIs, TableRules, Then
+from penstock.change import Op, TableName
 from penstock.config import KafkaConfig, PipelineConfig, RulesConfig, json_schema
 from penstock.dialects.postgres.connection import conninfo, label
 from penstock.errors import ConfigError
@@ -793,3 +795,89 @@ def test_files_of_events_have_no_schema_registry() -> None:
     text = (REGISTRY % "{url: 'http://r'}").replace("connection: events", "path: events")
     with pytest.raises(ConfigError, match=r"13: capture\.debezium\.registry: files hold JSON"):
         parse(text, name="p.yaml", environment={"WORD": "quiet"})
+
+
+CONFLICTS = """\
+  tables:
+    public.emp:
+      compare_old_values: {name: [delete], "*": [update]}
+      conflicts:
+        - {on: update, columns: [sal, comm], method: maximum, by: sal}
+        - {on: update, columns: [bal], method: delta}
+        - {on: insert, method: overwrite}
+        - {on: update, row: missing, method: overwrite}
+        - {on: delete, row: missing, method: ignore}
+      on_error: [{error: 23505, then: ignore}, {error: any, then: retry_transaction, times: 5, delay_s: 1.5}]
+"""
+
+
+@pytest.mark.rule("A-86", "A-99", "A-102")
+def test_what_is_said_of_conflicts() -> None:
+    config = read(GOOD + "  compare_key_only: true\n  conflict_granularity: row\n" + CONFLICTS)
+
+    assert config.apply is not None
+    assert config.apply.conflict_rules == ConflictRules(
+        compare_key_only=True,
+        resolves_rows=True,
+        tables={
+            TableName("public", "emp"): TableRules(
+                compared={"name": frozenset({Op.DELETE}), "*": frozenset({Op.UPDATE})},
+                resolvers=(
+                    Resolver(Op.UPDATE, RowIs.EXISTS, Method.MAXIMUM, ("sal", "comm"), "sal"),
+                    Resolver(Op.UPDATE, RowIs.EXISTS, Method.DELTA, ("bal",)),
+                    Resolver(Op.INSERT, RowIs.EXISTS, Method.OVERWRITE),
+                    Resolver(Op.UPDATE, RowIs.MISSING, Method.OVERWRITE),
+                    Resolver(Op.DELETE, RowIs.MISSING, Method.DISCARD),
+                ),
+                on_error=(
+                    ErrorRule("23505", Then.IGNORE),
+                    ErrorRule(None, Then.RETRY_TRANSACTION, 5, 1.5),
+                ),
+            )
+        },
+    )
+    assert read(GOOD).apply.conflict_rules == ConflictRules()  # type: ignore[union-attr]
+
+
+@pytest.mark.rule("A-89", "A-90", "A-99", "A-102")
+@pytest.mark.parametrize(
+    ("said", "fault"),
+    [
+        ("conflicts: [{on: update, columns: [a], method: maximum}]", "by is missing"),
+        ("conflicts: [{on: update, columns: [a], method: maximum, by: b}]", "by names 'b', which must be one of"),
+        ("conflicts: [{on: update, columns: [a], method: overwrite, by: a}]", "by is for maximum and minimum"),
+        ("conflicts: [{on: insert, row: missing, method: overwrite}]", "an insert looks for no row"),
+        ("conflicts: [{on: insert, method: delta, columns: [a]}]", "method must be one of overwrite, discard, record"),
+        ("conflicts: [{on: delete, row: missing, method: overwrite}]", "method must be one of discard, record"),
+        ("conflicts: [{on: delete, method: overwrite, columns: [a]}]", "columns must not be given"),
+        ("conflicts: [{on: update, method: record, columns: [a]}]", "columns must not be given"),
+        ("conflicts: [{on: update, method: newest}]", "must be 'overwrite', 'discard', 'ignore'"),
+        ("conflicts: [{on: update, columns: [], method: discard}]", "columns"),
+        (
+            "conflicts: [{on: update, columns: [a, b], method: discard}, {on: update, columns: [b], method: delta}]",
+            "column 'b' is in two lists of update, row exists",
+        ),
+        (
+            "conflicts: [{on: update, columns: [a], method: discard}, {on: update, method: overwrite}]",
+            "two lists of update, row exists, and one of them has all columns",
+        ),
+        ("conflicts: [{on: update, columns: [a, a], method: discard}]", "names a column twice"),
+        ("compare_old_values: {name: [insert]}", "must be 'update' or 'delete'"),
+        ("on_error: [{error: often, then: ignore}]", "must be a number of the error queue, an SQLSTATE"),
+        ("on_error: [{error: any, then: ignore, times: 2}]", "times and delay_s are for retry"),
+        ("on_error: [{error: any, then: give_up}]", "must be 'abend', 'record'"),
+        ("conflict: []", "apply.tables.public.emp.conflict: is not an option; did you mean 'conflicts'"),
+    ],
+)
+def test_what_cannot_be_said_of_conflicts(said: str, fault: str) -> None:
+    (found,) = faults(f"{GOOD}  tables:\n    public.emp:\n      {said}\n")
+
+    assert fault in found
+    assert found.startswith(("17: apply.tables.public.emp", "18: apply.tables.public.emp"))
+
+
+@pytest.mark.parametrize("name", ["emp", "public.*", "a.b.c"])
+def test_apply_tables_names_one_table(name: str) -> None:
+    (found,) = faults(f'{GOOD}  tables:\n    "{name}": {{}}\n')
+
+    assert found.startswith(f"17: apply.tables.{name}: ")

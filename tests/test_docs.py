@@ -102,7 +102,7 @@ def test_a_link_that_leads_nowhere_is_seen() -> None:
     assert anchors("# One `two` <three>, four: five\n\n```\n# no\n```") == {"one-two-three-four-five"}
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/pipeline-file.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/pipeline-file.md", "docs/conflicts.md"])
 def test_the_pipeline_file_that_is_shown_is_one(name: str) -> None:
     (example,) = [block for block in blocks(text(name), "yaml") if "version:" in block]
     (exports,) = re.findall(r"^export (SHOP_URL=.*)$", text("README.md"), re.M)
@@ -121,7 +121,7 @@ def options(schema: Mapping[str, Any], definitions: Mapping[str, Any], prefix: s
         yield from below or [path]
 
 
-LISTED = {"connections": "<c>.", "rules.tables": "<p>."}
+LISTED = {"connections": "<c>.", "rules.tables": "<p>.", "apply.tables": "<t>."}
 
 
 def test_every_option_of_a_pipeline_file_has_a_row() -> None:

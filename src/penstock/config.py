@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -22,7 +23,9 @@ from pydantic import (
 )
 
 from penstock.apply.process import CommitSerialization
+from penstock.apply.resolve import ConflictRules, ErrorRule, Method, Resolver, RowIs, TableRules, Then
 from penstock.beside import NAME
+from penstock.change import Op, TableName
 from penstock.errors import ConfigError
 from penstock.origins import DEFAULT_TAG, EVERYTHING, USERS, Origins
 from penstock.patterns import TablePattern, TableTemplate
@@ -54,6 +57,26 @@ Template = Annotated[str, AfterValidator(partial(_checked, TableTemplate))]
 
 Tag = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]+$", max_length=200)]
 """An origin mark."""
+
+
+def table_named(text: str) -> TableName:
+    """The table that a name in the file means.
+
+    Raises:
+        ValueError: It is no name of one table.
+    """
+    table = TablePattern.parse(_checked(TablePattern, text)).table
+    if table is None:
+        raise ValueError(f"{text!r} must name one table, schema.table, without * and ?")
+    return table
+
+
+def _names_a_table(text: str) -> str:
+    table_named(text)
+    return text
+
+
+Table = Annotated[str, AfterValidator(_names_a_table)]
 
 
 class ConnectionConfig(_Part):
@@ -296,6 +319,151 @@ class CaptureConfig(_Part):
         return None if path is None else _place(path)
 
 
+class ConflictConfig(_Part):
+    """How one kind of conflict of a table is resolved, for a list of columns."""
+
+    on: Literal["insert", "update", "delete"] = Field(description="The operation that meets the conflict")
+    row: RowIs = Field(
+        default=RowIs.EXISTS,
+        description="exists: the row has other values, or, for an insert, a row has one of its unique keys; missing:"
+        " there is no row with the key",
+    )
+    columns: list[str] | None = Field(
+        default=None, min_length=1, description="The list of columns that is decided about; all of them if absent"
+    )
+    method: Literal[
+        "overwrite",
+        "discard",
+        "ignore",
+        "maximum",
+        "minimum",
+        "maximum_and_equal",
+        "minimum_and_equal",
+        "delta",
+        "record",
+    ] = Field(
+        description="overwrite: the incoming values win; discard, or ignore: those at the target stay; maximum, minimum"
+        " (_and_equal): whichever has the higher, or lower, value in `by`; delta: the difference is added; record: the"
+        " change goes to the error queue by itself"
+    )
+    by: str | None = Field(default=None, min_length=1, description="maximum, minimum: the column that decides")
+
+    @property
+    def resolver(self) -> Resolver:
+        """The same for apply."""
+        method = Method.DISCARD if self.method == "ignore" else Method(self.method)
+        columns = None if self.columns is None else tuple(self.columns)
+        return Resolver(Op(self.on), self.row, method, columns, self.by)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> ConflictConfig:
+        resolver = self.resolver
+        methods = _METHODS.get((resolver.op, resolver.row))
+        if methods is None:
+            raise ValueError("an insert looks for no row that could be missing")
+        if resolver.method not in methods:
+            raise ValueError(f"of {self.on}, row {self.row}, method must be one of {', '.join(methods)}")
+        if resolver.columns is not None and (
+            resolver.op is Op.DELETE or resolver.row is RowIs.MISSING or resolver.method is Method.RECORD
+        ):
+            raise ValueError("this is decided about the whole row, so columns must not be given")
+        if resolver.method.compares and self.by is None:
+            raise ValueError(f"by is missing: the column whose values {self.method} compares")
+        if not resolver.method.compares and self.by is not None:
+            raise ValueError(f"by is for maximum and minimum; {self.method} compares nothing")
+        if self.by is not None and not resolver.has(self.by):
+            raise ValueError(f"by names {self.by!r}, which must be one of its columns")
+        return self
+
+
+_VALUES_WIN = (Method.OVERWRITE, Method.DISCARD, Method.RECORD)
+_COMPARED = (Method.MAXIMUM, Method.MINIMUM, Method.MAXIMUM_AND_EQUAL, Method.MINIMUM_AND_EQUAL)
+
+_METHODS: Mapping[tuple[Op, RowIs], Sequence[Method]] = {
+    (Op.INSERT, RowIs.EXISTS): (*_VALUES_WIN, *_COMPARED),
+    (Op.UPDATE, RowIs.EXISTS): (*_VALUES_WIN, *_COMPARED, Method.DELTA),
+    (Op.UPDATE, RowIs.MISSING): _VALUES_WIN,
+    (Op.DELETE, RowIs.EXISTS): _VALUES_WIN,
+    (Op.DELETE, RowIs.MISSING): (Method.DISCARD, Method.RECORD),
+}
+"""The methods that each kind of conflict may have."""
+
+
+class ErrorRuleConfig(_Part):
+    """What is done about an error that no resolver helps."""
+
+    error: int | str = Field(
+        description="A number of the error queue (26787), an SQLSTATE (23505), or any; the first rule that fits counts"
+    )
+    then: Then = Field(
+        description="ignore: leave the change out; record: the change goes to the error queue by itself; retry: try"
+        " the change again; retry_transaction: roll back, wait and try the transaction again; record_transaction: it"
+        " goes to the error queue, as without a rule; abend: stop the run"
+    )
+    times: int = Field(default=3, strict=True, ge=1, description="retry, retry_transaction: how often")
+    delay_s: float = Field(default=60, ge=0, le=86_400, description="How many seconds before each time")
+
+    @field_validator("error")
+    @classmethod
+    def _is_an_error(cls, error: int | str) -> int | str:
+        if not re.fullmatch(r"any|\d{1,5}|[0-9A-Z]{5}", str(error)):
+            raise ValueError("must be a number of the error queue, an SQLSTATE of five characters, or any")
+        return error
+
+    @model_validator(mode="after")
+    def _counts_what_is_tried(self) -> ErrorRuleConfig:
+        if self.model_fields_set & {"times", "delay_s"} and self.then not in (Then.RETRY, Then.RETRY_TRANSACTION):
+            raise ValueError("times and delay_s are for retry and retry_transaction")
+        return self
+
+    @property
+    def rule(self) -> ErrorRule:
+        """The same for apply."""
+        return ErrorRule(None if self.error == "any" else str(self.error), self.then, self.times, self.delay_s)
+
+
+class ApplyTableConfig(_Part):
+    """How changes of one table are applied; columns by their names at the target."""
+
+    compare_old_values: dict[str, list[Literal["update", "delete"]]] = Field(
+        default_factory=dict,
+        description="By column, the operations that compare its old value with the row; * stands for all that are no"
+        " part of the key and not named. Both operations compare a column that is not mentioned",
+    )
+    conflicts: list[ConflictConfig] = Field(default_factory=list, description="How conflicts are resolved")
+    on_error: list[ErrorRuleConfig] = Field(
+        default_factory=list, description="What is done about errors that no entry of `conflicts` resolves"
+    )
+
+    @model_validator(mode="after")
+    def _lists_are_apart(self) -> ApplyTableConfig:
+        """A column is in one list at most of each kind of conflict."""
+        seen: dict[tuple[str, str], list[list[str] | None]] = {}
+        for one in self.conflicts:
+            others = seen.setdefault((one.on, one.row), [])
+            for columns in others:
+                if columns is None or one.columns is None:
+                    raise ValueError(
+                        f"conflicts: two lists of {one.on}, row {one.row}, and one of them has all columns"
+                    )
+                shared = sorted(set(columns) & set(one.columns))
+                if shared:
+                    raise ValueError(f"conflicts: column {shared[0]!r} is in two lists of {one.on}, row {one.row}")
+            if one.columns is not None and len(set(one.columns)) < len(one.columns):
+                raise ValueError(f"conflicts: a list of {one.on} names a column twice")
+            others.append(one.columns)
+        return self
+
+    @property
+    def rules(self) -> TableRules:
+        """The same for apply."""
+        return TableRules(
+            compared={name: frozenset(map(Op, ops)) for name, ops in self.compare_old_values.items()},
+            resolvers=tuple(one.resolver for one in self.conflicts),
+            on_error=tuple(one.rule for one in self.on_error),
+        )
+
+
 class ApplyConfig(_Part):
     """Where changes go."""
 
@@ -328,6 +496,36 @@ class ApplyConfig(_Part):
         description="The origin mark that a capture at the target sees on what is applied; null: none, as users write",
     )
     retry_s: float = Field(default=60, ge=0, description="Seconds to go on trying while a server is out of reach")
+    compare_key_only: bool = Field(
+        default=False, description="Compare no old values: rows are found by their key, whatever else they hold"
+    )
+    optimize_self_updates: bool = Field(
+        default=True, description="Do not compare the old value of a column that an update sets to the value it had"
+    )
+    handle_collisions: bool = Field(
+        default=False,
+        description="While a copy catches up: an insert of a row that is there updates it, and an update or delete of a"
+        " row that is missing does nothing",
+    )
+    conflict_granularity: Literal["column_list", "row"] = Field(
+        default="column_list",
+        description="Which lists a conflict resolves: column_list: those with a column in conflict; row: all of the"
+        " table",
+    )
+    tables: dict[Table, ApplyTableConfig] = Field(
+        default_factory=dict, description="By table, as it is called at the target: how its changes are applied"
+    )
+
+    @property
+    def conflict_rules(self) -> ConflictRules:
+        """What it says of conflicts, for apply."""
+        return ConflictRules(
+            compare_key_only=self.compare_key_only,
+            optimize_self_updates=self.optimize_self_updates,
+            handle_collisions=self.handle_collisions,
+            resolves_rows=self.conflict_granularity == "row",
+            tables={table_named(text): table.rules for text, table in self.tables.items()},
+        )
 
 
 class PublishedEventsConfig(_Part):

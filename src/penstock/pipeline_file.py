@@ -21,9 +21,12 @@ from pydantic import ValidationError
 
 from penstock.config import (
     ApplyConfig,
+    ApplyTableConfig,
     CaptureConfig,
+    ConflictConfig,
     ConnectionConfig,
     DebeziumConfig,
+    ErrorRuleConfig,
     KafkaConfig,
     Path_,
     PipelineConfig,
@@ -543,6 +546,9 @@ def _suggestion(path: Path_) -> str:
         RulesConfig,
         TableRuleConfig,
         ApplyConfig,
+        ApplyTableConfig,
+        ConflictConfig,
+        ErrorRuleConfig,
         PublishConfig,
         PublishedEventsConfig,
     ):

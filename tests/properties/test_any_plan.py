@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psycopg
@@ -16,7 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock.apply.resolve import ConflictRules, ErrorRule, Method, Resolver, RowIs, TableRules, Then
 from penstock.apply.server import ServerConfig
+from penstock.change import Op, TableName
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.position import Limit, Scn
 from tests.conftest import create_database, drop_database
@@ -143,9 +145,11 @@ class Farm:
                 lab.target.execute("SET session_replication_role = replica")
                 lab.target.execute(statement, values)
             lab.target.execute("RESET session_replication_role")
-            lab.target.execute("DELETE FROM penstock.error; DELETE FROM penstock.applied")
             lab.target.execute(
-                "UPDATE penstock.lane SET transactions = 0, changes = 0, errors = 0, conflicts = 0,"
+                "DELETE FROM penstock.error; DELETE FROM penstock.applied; DELETE FROM penstock.conflict"
+            )
+            lab.target.execute(
+                "UPDATE penstock.lane SET transactions = 0, changes = 0, errors = 0, conflicts = 0, resolved = 0,"
                 " cut_scn = NULL, cut_mark = NULL"
             )
             lab.target.execute(
@@ -165,9 +169,12 @@ class Farm:
                 # A deferred check refused the whole transaction.
                 continue
 
-    def assert_equal_outcomes(self, seed: int, *, is_divergent: bool) -> None:
+    def assert_equal_outcomes(
+        self, seed: int, *, is_divergent: bool, conflicts: ConflictRules = ConflictRules()
+    ) -> None:
         """Apply what was done at the source in every way, and compare what comes of it."""
-        outcomes = [_outcome(lab, way, seed) for lab, way in zip(self.labs, WAYS, strict=True)]
+        ways = [replace(way, config=replace(way.config, conflicts=conflicts)) for way in WAYS]
+        outcomes = [_outcome(lab, way, seed) for lab, way in zip(self.labs, ways, strict=True)]
         for way, outcome in zip(WAYS[1:], outcomes[1:], strict=True):
             assert outcome == outcomes[0], way.name
         if not is_divergent:
@@ -194,6 +201,63 @@ def test_every_way_gives_the_same(farm: Farm, work: list[Any], divergence: list[
     farm.assert_equal_outcomes(seed, is_divergent=bool(divergence))
 
 
+def _rules(*resolvers: Resolver, **said: Any) -> TableRules:
+    return TableRules(resolvers=resolvers, **said)
+
+
+def _on_update(method: Method, *columns: str, by: str | None = None) -> Resolver:
+    return Resolver(Op.UPDATE, RowIs.EXISTS, method, columns, by)
+
+
+NEITHER: frozenset[Op] = frozenset()
+
+MISSING = [Resolver(op, RowIs.MISSING, Method.DISCARD) for op in (Op.UPDATE, Op.DELETE)]
+
+RULES = [
+    {
+        "p": _rules(_on_update(Method.MAXIMUM, "v", by="v"), *MISSING),
+        "c": _rules(
+            _on_update(Method.MINIMUM_AND_EQUAL, "w", by="w"), Resolver(Op.INSERT, RowIs.EXISTS, Method.DISCARD)
+        ),
+        "d": _rules(_on_update(Method.DISCARD, "u")),
+    },
+    {
+        "p": _rules(_on_update(Method.DELTA, "v"), Resolver(Op.DELETE, RowIs.EXISTS, Method.OVERWRITE)),
+        "c": _rules(_on_update(Method.OVERWRITE, "w"), *MISSING),
+        "s": _rules(_on_update(Method.OVERWRITE, "parent"), *MISSING),
+    },
+    {
+        "p": _rules(compared={"v": NEITHER}),
+        "s": _rules(compared={"parent": frozenset({Op.DELETE})}),
+        "c": _rules(on_error=(ErrorRule("26787", Then.IGNORE), ErrorRule("23505", Then.RECORD))),
+    },
+]
+"""What is said of conflicts: nothing whose outcome rows that are in the way of no change decide."""
+
+
+@pytest.mark.rule("A-95", "A-101", "A-102", "A-216")
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(
+    work=transactions,
+    divergence=divergences,
+    seed=st.integers(0, 9),
+    said=st.sampled_from(RULES),
+    resolves_rows=st.booleans(),
+)
+def test_every_way_resolves_the_same(
+    farm: Farm, work: list[Any], divergence: list[Any], seed: int, said: dict[str, TableRules], resolves_rows: bool
+) -> None:
+    farm.reset(divergence)
+    farm.work(work)
+    tables = {TableName("public", name): rules for name, rules in said.items()}
+
+    farm.assert_equal_outcomes(
+        seed, is_divergent=True, conflicts=ConflictRules(resolves_rows=resolves_rows, tables=tables)
+    )
+
+
 def _outcome(lab: Lab, way: Way, seed: int) -> dict[str, Any]:
     lab.apply(lanes=way.lanes, config=way.config, limit=way.limit, shuffle=random.Random(seed))
     state = lab.ledger.state()
@@ -205,7 +269,11 @@ def _outcome(lab: Lab, way: Way, seed: int) -> dict[str, Any]:
             for e in lab.errors()
         ],
         "watermarks": (state.low_watermark, state.high_watermark),
-        "counts": (state.transactions, state.changes, state.errors, state.conflicts),
+        "counts": (state.transactions, state.changes, state.errors, state.conflicts, state.resolved),
+        "resolved": lab.target.execute(
+            "SELECT commit_scn, message_number, error_number, row_is, method, outcome, columns FROM penstock.conflict"
+            " ORDER BY 1, 2, 5"
+        ).fetchall(),
         "applied above": lab.target.execute("SELECT count(*) FROM penstock.applied").fetchone(),
     }
 

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from penstock.apply.error_queue import retry
+from penstock.apply.resolve import ConflictRules
 from penstock.change import TableName
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres.connection import Connection
@@ -443,7 +444,9 @@ def test_a_retry_does_not_bring_back_what_was_truncated_since(lab: Lab) -> None:
 
     (entry,) = lab.errors()
     queue = PostgresErrorQueue(lab.target_url, lab.name)
-    assert list(retry(queue, [entry.id], allow_duplicate_rows=True, tell=told.append)) == [entry.id]
+    assert list(retry(queue, [entry.id], allow_duplicate_rows=True, conflicts=ConflictRules(), tell=told.append)) == [
+        entry.id
+    ]
 
     lab.assert_identical("t", "other")
     assert [text.partition(": ")[2] for text in told] == [

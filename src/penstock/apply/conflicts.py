@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from penstock.change import Image
 from penstock.errors import PenstockError, RetryableError
 
@@ -37,6 +39,7 @@ class ApplyError(PenstockError):
         found: The row as the target holds it, where one was found. For the error queue only, never for a log.
         column: The column whose value the target does not take, where the database named it.
         constraint: What the change breaks, where that has a name.
+        differing: The columns of the row that was found that do not have the values they should.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class ApplyError(PenstockError):
         found: Image | None = None,
         column: str | None = None,
         constraint: str | None = None,
+        differing: Collection[str] = (),
     ) -> None:
         super().__init__(what, where=where)
         self.number = number
@@ -56,6 +60,7 @@ class ApplyError(PenstockError):
         self.found = found
         self.column = column
         self.constraint = constraint
+        self.differing = tuple(differing)
 
     @property
     def is_of_value(self) -> bool:
@@ -81,6 +86,7 @@ class ApplyError(PenstockError):
             found=found,
             column=column,
             constraint=self.constraint,
+            differing=self.differing,
         )
 
 

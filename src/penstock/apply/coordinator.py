@@ -47,6 +47,35 @@ def plan_lanes(dependencies: Dependencies, sizes: NDArray[np.int64], lanes: int)
     return _balance(group, sizes, lanes)
 
 
+def with_followers(dependencies: Dependencies, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Add to the chosen transactions all later ones that depend on them, directly or through others.
+
+    All others may be applied before them, in commit order, with the same outcome.
+
+    Args:
+        chosen: For each transaction, in commit order, whether it is one.
+    """
+    found = chosen.copy()
+    if len(dependencies.barriers):
+        # Nothing may overtake a barrier, so nothing is told apart behind the first one that is chosen.
+        return np.logical_or.accumulate(chosen)
+    # One entry per use of a value that some use writes: the uses of one value stand together, in commit order.
+    order = np.lexsort((dependencies.txn, dependencies.value))
+    value, txn = dependencies.value[order], dependencies.txn[order]
+    starts = np.flatnonzero(np.r_[True, value[1:] != value[:-1]]) if len(value) else np.zeros(0, np.int64)
+    lengths = np.diff(np.r_[starts, len(value)])
+    written = np.logical_or.reduceat(dependencies.is_written[order], starts) if len(starts) else np.zeros(0, bool)
+    is_written = np.repeat(written, lengths)
+    while True:
+        # For each use, how many of the uses of its value up to it are of a transaction that was found.
+        count = np.cumsum(found[txn])
+        before: NDArray[np.int64] = np.repeat(count[starts] - found[txn[starts]], lengths)
+        more = txn[(count > before) & is_written & ~found[txn]]
+        if not len(more):
+            return found
+        found[more] = True
+
+
 def connected_components(count: int, left: NDArray[np.int64], right: NDArray[np.int64]) -> NDArray[np.int64]:
     """Label `count` nodes so that two nodes have the same label exactly if a path of edges joins them.
 

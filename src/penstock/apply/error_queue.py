@@ -10,6 +10,7 @@ from typing import Protocol
 
 from penstock.apply.conflicts import ApplyError
 from penstock.apply.ledger import Failure
+from penstock.apply.resolve import ConflictRules, Resolution
 from penstock.apply.row_path import RowPath, TransactionError
 from penstock.apply.target import RowWriter, TargetCatalog
 from penstock.change import Change, Image, Op, TableName, Transaction
@@ -83,6 +84,9 @@ class ErrorQueue(Protocol):
 class RetrySession(RowWriter, Protocol):
     """A target session that applies entries, each in a transaction of its own."""
 
+    def note_resolutions(self, transaction: Transaction, resolutions: Sequence[Resolution]) -> None:
+        """Write down, inside the open transaction, how conflicts of an entry were resolved."""
+
     def remove_entry(self, entry_id: str) -> bool:
         """Delete an entry inside the open transaction; False when another session has."""
 
@@ -104,6 +108,7 @@ def retry(
     entry_ids: Sequence[str],
     *,
     allow_duplicate_rows: bool,
+    conflicts: ConflictRules,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Iterator[str]:
     """Apply entries, in the order given, each in a target transaction that also removes it.
@@ -111,6 +116,7 @@ def retry(
     Changes of a table that was copied, or truncated, after them are left out: they would undo it.
 
     Args:
+        conflicts: As they stand in the pipeline file now; what they would record stays in the queue.
         tell: Called with a sentence for each transaction of which changes were left out, or hold no old values to
             compare.
 
@@ -146,11 +152,18 @@ def retry(
                     " what later transactions have set in these rows is overwritten"
                 )
             transaction = replace(whole, changes=changes)
-            rows = RowPath(session, catalog, session.dictionary(whole), allow_duplicate_rows=allow_duplicate_rows)
+            rows = RowPath(
+                session,
+                catalog,
+                session.dictionary(whole),
+                allow_duplicate_rows=allow_duplicate_rows,
+                conflicts=conflicts.without_recording,
+            )
             try:
                 with session.transaction():
                     if session.remove_entry(entry_id):
-                        rows.apply(transaction)
+                        handled = rows.apply(transaction)
+                        session.note_resolutions(transaction, handled.resolutions)
             except (TransactionError, ApplyError) as exc:
                 failure = exc.failure if isinstance(exc, TransactionError) else Failure(0, exc)
                 failure = rows.explain(transaction, failure)

@@ -6,7 +6,7 @@ high watermark is. A transaction that went to the error queue counts as applied.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.apply.conflicts import ApplyError
+from penstock.apply.resolve import Resolution
 from penstock.change import TableName, Transaction
 from penstock.history import History
 from penstock.position import Anchor, Scn
@@ -69,17 +70,22 @@ class LaneLedger(Protocol):
             FencedError: A later attempt or another process holds it.
         """
 
-    def record(self, commit_scns: NDArray[np.int64], *, changes: int, failure: Failure | None = None) -> None:
+    def record(self, commit_scns: NDArray[np.int64], *, changes: int) -> None:
         """Write down that these transactions are applied; the first statement of a transaction.
-
-        `failure` is why the only one of them goes to the error queue instead.
 
         Raises:
             FencedError: The claim does not hold any more.
         """
 
-    def put_error(self, transaction: Transaction, failure: Failure) -> None:
-        """Put a whole transaction into the error queue."""
+    def put_error(self, transaction: Transaction, failure: Failure, *, is_whole: bool = True) -> None:
+        """Put a transaction, which was recorded before, into the error queue, and do not count it as applied.
+
+        Args:
+            is_whole: Otherwise these are some of its changes, and the others are applied.
+        """
+
+    def note_resolutions(self, resolved: Sequence[tuple[Transaction, Sequence[Resolution]]]) -> None:
+        """Write down how conflicts of transactions were resolved."""
 
     def note_emptied(self, tables: Collection[TableName], commit_scn: int) -> None:
         """Write down that a transaction truncates tables: a retry of an earlier one must not undo that."""
@@ -105,6 +111,8 @@ class ProcessState:
         error: The error that it stopped at.
         reason: Why it stopped.
         consistent_at: Source commit time up to which everything is applied.
+        conflicts: Those that sent a transaction to the error queue.
+        resolved: Entries of the conflict log that were ever written.
         history: The history of the source that it has followed.
     """
 
@@ -121,4 +129,5 @@ class ProcessState:
     changes: int
     errors: int
     conflicts: int
+    resolved: int
     history: History

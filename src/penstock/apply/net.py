@@ -32,6 +32,9 @@ Places = Mapping[str, NDArray[np.int64]]
 
 _NONE: Places = {}
 
+_FIRST = ""
+"""Stands among the columns of places for the first change of each row; no column has this name."""
+
 NETTED = (c.COMMIT_SCN, c.OP, c.BEFORE, c.AFTER)
 """The columns of the change stream that netting looks at."""
 
@@ -62,6 +65,8 @@ class NetChange:
         deletes: Old images, as far as they are known; the key is.
         inserts: New images; the target fills in what they lack.
         puts: New images of rows that are there already, or not.
+        deleted_by, updated_by, inserted_by: For each part, and each row of it, the index of the row's first change.
+        compares_key_text: Values that the key's index calls equal, as 1.0 and 1.00, must be written alike, too.
         probes: Images that no row has in the end, but that had to be legal in between.
         are_probes_absent: For each probe, whether no row may be left with its key.
     """
@@ -73,6 +78,10 @@ class NetChange:
     puts: Sequence[pa.Table]
     probes: pa.Table
     are_probes_absent: pa.Array
+    deleted_by: Sequence[NDArray[np.int64]] = ()
+    updated_by: Sequence[NDArray[np.int64]] = ()
+    inserted_by: Sequence[NDArray[np.int64]] = ()
+    compares_key_text: bool = True
 
 
 def net_change(rows: pa.Table, netting: Netting) -> NetChange:
@@ -95,7 +104,10 @@ class _Net:
         op = rows[c.OP]
         # An update that changed nothing is no change to apply.
         is_idle = pc.and_(pc.equal(op, Op.UPDATE), pc.fill_null(pc.equal(rows[c.AFTER], "{}"), False))
+        # For each change that is left, its index among all.
+        self._index = np.arange(len(rows))
         if pc.any(is_idle).as_py():
+            self._index = np.flatnonzero(~_mask(is_idle))
             rows = rows.filter(pc.invert(is_idle)).combine_chunks()
         # From here on every array has one entry per change that is left, in commit order.
         self._count = len(rows)
@@ -109,13 +121,15 @@ class _Net:
         self._old = parse_images(before, names, are_all=True)
         changed = parse_images(after, names, are_all=True)
         # Column by column, which changes tell the value before them, and which set one.
-        self._tells_old = _told(before, self._old)
+        self._tells_old = dict(_told(before, self._old))
         given = self._given(after, changed)
         key = set(netting.table.key.columns)
         self._is_set = {
             name: is_given & (self._is_update if name in key else self._is_update | self._is_put)
             for name, is_given in given.items()
         }
+        self._refuse_self_updates(changed, given)
+        self._forget_uncompared()
         self._new, self._tells_new = self._overlay(changed, given)
 
     def result(self) -> NetChange:
@@ -125,7 +139,7 @@ class _Net:
                 name: everything if told.all() else np.where(told, everything, -1)
                 for name, told in self._tells_new.items()
             }
-            return self._build(inserts=inserts)
+            return self._build(inserts={**inserts, _FIRST: everything})
         self._check_keys()
         events = self._events()
         # Two arrays with one entry per key: did its row exist before all changes, does it exist after them?
@@ -146,12 +160,13 @@ class _Net:
         # In commit order: rows that the source inserted one after the other become neighbours at the target too.
         inserted, put = np.flatnonzero(~existed & exists & ~is_put), np.flatnonzero(is_put)
         inserted, put = (keys[np.argsort(last_row[keys])] for keys in (inserted, put))
-        first = _by_column(trails, lambda trail: trail.first)
+        first = _by_column(trails, lambda trail: trail.first) | {_FIRST: first_row}
         last = _by_column(trails, lambda trail: trail.after[events.is_last])
+        inserts = _at(last | {_FIRST: first_row}, inserted)
         return self._build(
             deletes=_at(first, deleted),
             updates=(_at(first, updated), _at(last, updated)),
-            inserts=_at(last, inserted),
+            inserts=inserts,
             puts=_at(last, put),
             probes=probes,
             are_absent=are_absent,
@@ -168,13 +183,22 @@ class _Net:
         given = {name: _mask(values) for name, values in of_updates.items()}
         return given if of_new is None else {name: of_new[name] | values for name, values in given.items()}
 
-    def _overlay(self, changed: Columns, given: Masks) -> tuple[Columns, Masks]:
-        """The new row, which is what the change set and the old value of everything else; and which changes tell it."""
-        new, tells = {}, {}
+    def _refuse_self_updates(self, changed: Columns, given: Masks) -> None:
         for name, values in changed.items():
             both = self._is_update & given[name] & self._tells_old[name]
             if both.any() and pc.any(pc.and_(pa.array(both), _same(values, self._old[name]))).as_py():
                 raise SpeculationError("a column was set to the value it had")
+
+    def _forget_uncompared(self) -> None:
+        """Old values that are not compared may not be those at the target: take them as not told."""
+        for op, is_here in ((Op.UPDATE, self._is_update), (Op.DELETE, self._is_delete)):
+            for name in self._netting.uncompared(op) if is_here.any() else ():
+                self._tells_old[name] = self._tells_old[name] & ~is_here
+
+    def _overlay(self, changed: Columns, given: Masks) -> tuple[Columns, Masks]:
+        """The new row, which is what the change set and the old value of everything else; and which changes tell it."""
+        new, tells = {}, {}
+        for name, values in changed.items():
             keeps = self._is_update & ~given[name]
             new[name] = _where(keeps, self._old[name], values)
             tells[name] = np.where(keeps, self._tells_old[name], given[name]) if keeps.any() else given[name]
@@ -318,14 +342,19 @@ class _Net:
         probes: pa.Table | None = None,
         are_absent: NDArray[np.bool_] | None = None,
     ) -> NetChange:
+        deleted, updated, inserted = list(_parts(deletes)), list(_parts(*updates)), list(_parts(inserts))
         return NetChange(
             table=self._netting.table,
-            deletes=[_take(self._old, part) for (part,) in _parts(deletes)],
-            updates=[self._net_update(old, new) for old, new in _parts(*updates)],
-            inserts=[_take(self._new, part) for (part,) in _parts(inserts)],
+            deletes=[_take(self._old, part) for (part,) in deleted],
+            updates=[self._net_update(old, new) for old, new in updated],
+            inserts=[_take(self._new, part) for (part,) in inserted],
+            deleted_by=[self._index[part[_FIRST]] for (part,) in deleted],
+            updated_by=[self._index[part[_FIRST]] for part, _ in updated],
+            inserted_by=[self._index[part[_FIRST]] for (part,) in inserted],
             puts=[_take(self._new, part) for (part,) in _parts(puts)],
             probes=_take(self._new, dict.fromkeys(self._new, np.zeros(0, int))) if probes is None else probes,
             are_probes_absent=pa.array(np.zeros(0, bool) if are_absent is None else are_absent),
+            compares_key_text=not self._netting.conflicts.compare_key_only,
         )
 
     def _net_update(self, old_at: Places, new_at: Places) -> NetUpdate:
@@ -371,7 +400,7 @@ def _parts(*sides: Places) -> Iterator[tuple[Places, ...]]:
     for part in range(int(part_of.max()) + 1):
         rows = np.flatnonzero(part_of == part)
         here = [_at({name: at for name, at in side.items() if known[id(at)][rows[0]]}, rows) for side in sides]
-        if not all(here):
+        if not all(side.keys() - {_FIRST} for side in here):
             raise SpeculationError("nothing is known of a row")
         yield tuple(here)
 
@@ -405,6 +434,8 @@ def _take(columns: Columns, places: Places) -> pa.Table:
     indexes: dict[int, pa.Array | None] = {}
     taken = {}
     for name, rows in places.items():
+        if name == _FIRST:
+            continue
         if id(rows) not in indexes:
             is_all = len(rows) == len(columns[name]) and (rows == np.arange(len(rows))).all()
             indexes[id(rows)] = None if is_all else pa.array(rows)

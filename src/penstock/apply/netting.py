@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
+from penstock.apply.resolve import ConflictRules
 from penstock.apply.target import TargetTable
+from penstock.change import Op
 from penstock.schema import ForeignKey, TableSchema
 
 
@@ -16,6 +18,7 @@ class Netting:
 
     source: TableSchema
     table: TargetTable
+    conflicts: ConflictRules = field(default_factory=ConflictRules)
 
     @cached_property
     def is_possible(self) -> bool:
@@ -38,6 +41,11 @@ class Netting:
             # Two rows may have the same key text there, and netting could not tell them apart.
             and not (self.table.key.is_declared and not self.table.key.is_unique)
         )
+
+    def uncompared(self, op: Op) -> frozenset[str]:
+        """Columns whose old values an operation does not compare: netting takes them as not told."""
+        key = self.table.key.columns
+        return self.conflicts.uncompared(self.table.name, [n for n in self.source.column_names if n not in key], op)
 
     @cached_property
     def is_insert_only(self) -> bool:

@@ -62,6 +62,7 @@ class Progress:
     row_changes: int = 0
     errors: int = 0
     conflicts: int = 0
+    resolved: int = 0
     in_queue: int = 0
     lag: LagHistogram = field(default_factory=LagHistogram)
 
@@ -74,6 +75,7 @@ class Progress:
             self.row_changes += result.row_changes
             self.errors += result.errors
             self.conflicts += result.conflicts
+            self.resolved += result.resolved
             self.lag.merge(result.lag.buckets)
 
 

@@ -6,9 +6,10 @@ so a constraint that is broken half-way does not matter (ADR 4).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from penstock.apply.conflicts import (
@@ -28,6 +29,8 @@ from penstock.apply.conflicts import (
     ContentionError,
 )
 from penstock.apply.ledger import Failure
+from penstock.apply.mender import NOTHING_DONE, Done, Images, Mender, changed_columns, writable
+from penstock.apply.resolve import ConflictRules, ErrorRule, Outcome, Resolution, Then, error_rule
 from penstock.apply.target import RowMatch, RowWriter, TargetCatalog, TargetTable
 from penstock.change import NO_VERSION, Change, Image, Op, Transaction
 from penstock.errors import PenstockError
@@ -42,31 +45,54 @@ class TransactionError(PenstockError):
         self.failure = failure
 
 
+@dataclass
+class Handled:
+    """What the row path did about conflicts and errors of a transaction that it has applied.
+
+    Attributes:
+        resolutions: In the order of the changes.
+        recorded: Changes that are to go to the error queue by themselves, each with why; their transaction goes on.
+    """
+
+    resolutions: list[Resolution] = field(default_factory=list)
+    recorded: list[tuple[Change, Failure]] = field(default_factory=list)
+
+
 class RowPath:
     """Applies transactions through a session whose transaction the caller opens and closes, but for `explain`."""
 
     def __init__(
-        self, writer: RowWriter, catalog: TargetCatalog, dictionary: Dictionary, *, allow_duplicate_rows: bool
+        self,
+        writer: RowWriter,
+        catalog: TargetCatalog,
+        dictionary: Dictionary,
+        *,
+        allow_duplicate_rows: bool,
+        conflicts: ConflictRules,
     ) -> None:
         """Write to the catalog's tables changes of the tables in the dictionary.
 
         Args:
             allow_duplicate_rows: Where several rows are equal in every column, change one of them.
+            conflicts: How conflicts are found and resolved, and what is done about errors.
         """
         self._writer = writer
         self._catalog = catalog
         self._dictionary = dictionary
         self._allow_duplicate_rows = allow_duplicate_rows
+        self._conflicts = conflicts
+        self._mender = Mender(writer, dictionary, conflicts)
 
-    def apply(self, transaction: Transaction) -> None:
+    def apply(self, transaction: Transaction) -> Handled:
         """Apply every change of a transaction, then make the checks that the database leaves to us.
 
         Raises:
             TransactionError: A change conflicts or fails; the caller must roll back.
         """
         message_number = 0
-        # By the number of a change that does not tell all that is checked in the end: its row before and after it.
-        whole: dict[int, _Images] = {}
+        handled = Handled()
+        # By the number of a change that does not tell all that is checked in the end: what it came to.
+        special: dict[int, Done] = {}
         try:
             for run in _truncate_runs(transaction.changes):
                 message_number += 1
@@ -74,31 +100,44 @@ class RowPath:
                     self._writer.truncate([self._table(change) for change in run])
                     message_number += len(run) - 1
                 else:
-                    images = self._apply_row(run[0], self._table(run[0]))
-                    if images is not None:
-                        whole[message_number] = images
+                    done = self._process(message_number, run[0], handled)
+                    if done is not None:
+                        special[message_number] = done
             with_references = transaction.commit_scn > self._catalog.references_from
             for number, change in enumerate(transaction.changes, start=1):
                 message_number = number
-                if change.op is not Op.TRUNCATE:
-                    self._check(change, whole.get(number) or _told(change), with_references=with_references)
+                done = special.get(number) or Done(change, _told(change))
+                if done.change is not None and done.change.op is not Op.TRUNCATE:
+                    self._check(done.change, done.images, with_references=with_references)
         except ApplyError as exc:
             raise TransactionError(Failure(message_number, exc)) from exc
+        return handled
 
-    def explain(self, transaction: Transaction, failure: Failure) -> Failure:
+    def error_rule(self, transaction: Transaction, failure: Failure) -> ErrorRule | None:
+        """What is to be done about a transaction that failed, where the pipeline file says it."""
+        if failure.message_number == 0:
+            return None
+        change = _nth(transaction, failure.message_number)
+        return error_rule(self._conflicts.of(change.table), failure.error)
+
+    def explain(self, transaction: Transaction, failure: Failure, *, is_open: bool = False) -> Failure:
         """Add to a failure the column that does not take its value, or the row that stands in the way.
 
-        To be called once the transaction is rolled back, so a row is told as it was before it. Opens a transaction of
-        its own; a fact that cannot be found out is left out.
+        To be called once the transaction is rolled back, so a row is told as it was before it. A fact that cannot be
+        found out is left out.
+
+        Args:
+            is_open: A transaction of the session is open, and is not to be broken; otherwise opens one.
         """
         if failure.message_number == 0:
             return failure
-        change = next(islice(transaction.changes, failure.message_number - 1, None))
+        change = _nth(transaction, failure.message_number)
         table = self._catalog.tables.get(change.table)
         if table is None:
             return failure
         # Another session may have altered the table, or hold a lock on it; report the first failure.
-        with suppress(ApplyError, ContentionError), self._writer.transaction():
+        scope = self._writer.savepoint if is_open else self._writer.transaction
+        with suppress(ApplyError, ContentionError), scope():
             return replace(failure, error=self._explained(failure.error, change, table))
         return failure
 
@@ -124,23 +163,77 @@ class RowPath:
             raise ApplyError(NOT_INSTANTIATED, f"table {change.table} was never copied to this target")
         return table
 
-    def _apply_row(self, change: Change, table: TargetTable) -> _Images | None:
+    def _process(self, number: int, change: Change, handled: Handled) -> Done | None:
+        """Process one change: apply it, or resolve its conflict, or do what is to be done about its error.
+
+        Returns:
+            What it came to, where the change itself does not tell all that is checked in the end.
+        """
+        table = self._table(change)
+        rules = self._conflicts.of(change.table)
+        tries = 0
+        while True:
+            try:
+                # What fails is undone alone only where something may be done about it: savepoints cost.
+                is_apart = any(rule.then.is_of_change for rule in rules.on_error)
+                with self._writer.savepoint() if is_apart else nullcontext():
+                    done, resolutions = self._apply_or_mend(number, change, table)
+            except ApplyError as exc:
+                rule = error_rule(rules, exc)
+                if rule is None or not rule.then.is_of_change:
+                    raise
+                if rule.then is Then.RETRY:
+                    if tries == rule.times:
+                        raise
+                    tries += 1
+                    time.sleep(rule.delay_s)
+                    continue
+                return self._leave_out(number, change, exc, rule.then, handled)
+            if any(one.outcome is Outcome.RECORDED for one in resolutions):
+                (recorded,) = resolutions
+                error = ApplyError(recorded.error_number, "recorded by a resolver", where=_place(change))
+                handled.recorded.append((change, Failure(1, error)))
+            handled.resolutions += resolutions
+            return done
+
+    def _leave_out(self, number: int, change: Change, error: ApplyError, then: Then, handled: Handled) -> Done:
+        """Leave a change out, whose transaction goes on."""
+        outcome = Outcome.DISCARDED
+        if then is Then.RECORD:
+            outcome = Outcome.RECORDED
+            handled.recorded.append((change, Failure(1, error)))
+        handled.resolutions.append(Resolution(number, change, error.number, None, then.value, outcome, ()))
+        return NOTHING_DONE
+
+    def _apply_or_mend(
+        self, number: int, change: Change, table: TargetTable
+    ) -> tuple[Done | None, Sequence[Resolution]]:
+        try:
+            with self._writer.savepoint() if self._mender.mends_refusals(change, table) else nullcontext():
+                return self._apply_row(change, table), ()
+        except ApplyError as exc:
+            mended = self._mender.mend(number, change, table, exc)
+            if mended is None:
+                raise
+            return mended
+
+    def _apply_row(self, change: Change, table: TargetTable) -> Done | None:
         """Apply a change; return its row before and after it where the change does not tell all that is checked."""
         if change.op is Op.GAP:
             what = f"a change was not captured: {_present(change.before).get('reason')}"
             raise ApplyError(NOT_CAPTURED, what, where=_place(change))
         self._check_columns(change, table)
-        told = _told(change)
+        told = self._told(change, table)
         lacks_old = change.before is not None and not _referred(change, table) <= set(told.before)
         lacks_new = change.op is not Op.DELETE and not _checked(change, table) <= set(told.after)
         before = {**self._found(told.before, table), **told.before} if lacks_old else told.before
         match change.op:
             case Op.INSERT:
-                self._writer.insert(table, _writable(_present(change.after), table))
+                self._writer.insert(table, writable(_present(change.after), table))
             case Op.UPDATE:
                 self._update(change, table)
             case Op.DELETE:
-                row = self._match(told.before, told.before, table, change)
+                row = self._match(_present(change.before), self._compared(change, table), table, change)
                 self._expect_one(self._writer.delete(table, row), row, table, change)
             case Op.SNAPSHOT:
                 self._put(change, table)
@@ -148,7 +241,26 @@ class RowPath:
                 raise ApplyError(VALUE_MISSING, f"operation {change.op} has no row to apply", where=_place(change))
         if not (lacks_old or lacks_new):
             return None
-        return _Images(before, {**self._found(told.after, table), **told.after} if lacks_new else told.after)
+        after = {**self._found(told.after, table), **told.after} if lacks_new else told.after
+        return Done(change, Images(before, after))
+
+    def _told(self, change: Change, table: TargetTable) -> Images:
+        """The row before and after a change, as far as it is sure to be so at the target, too."""
+        told = _told(change)
+        compared = self._compared(change, table)
+        if len(compared) == len(told.before):
+            return told
+        before = {n: v for n, v in told.before.items() if n in compared or n in table.key.columns}
+        return Images(before, {} if change.op is Op.DELETE else {**before, **_present(change.after)})
+
+    def _compared(self, change: Change, table: TargetTable) -> Image:
+        """The old values of a change that the row at the target must have."""
+        before = _present(change.before)
+        if change.op not in (Op.UPDATE, Op.DELETE):
+            return before
+        others = before if self._conflicts.compare_key_only else [n for n in before if n not in table.key.columns]
+        uncompared = self._conflicts.uncompared(table.name, others, change.op)
+        return {n: v for n, v in before.items() if n not in uncompared} if uncompared else before
 
     def _check_columns(self, change: Change, table: TargetTable) -> None:
         is_known = change.table_version != NO_VERSION
@@ -167,13 +279,15 @@ class RowPath:
 
     def _update(self, change: Change, table: TargetTable) -> None:
         before, after = _present(change.before), _present(change.after)
-        # A column set to the value it had is neither compared nor written.
-        changed = {name: value for name, value in after.items() if name not in before or before[name] != value}
-        if not changed:
+        # A column set to the value it had is not written, and compared only where that is asked for.
+        changed = changed_columns(change)
+        if not changed and (self._conflicts.optimize_self_updates or not after):
             return
-        compared = {name: value for name, value in before.items() if name not in after or name in changed}
+        compared = self._compared(change, table)
+        if self._conflicts.optimize_self_updates:
+            compared = {name: value for name, value in compared.items() if name not in after or name in changed}
         row = self._match(before, compared, table, change)
-        self._expect_one(self._writer.update(table, row, _writable(changed, table)), row, table, change)
+        self._expect_one(self._writer.update(table, row, writable(changed, table)), row, table, change)
 
     def _put(self, change: Change, table: TargetTable) -> None:
         """Make the row with the key of the change what the change says, whether there is one or not."""
@@ -185,7 +299,7 @@ class RowPath:
         rows = self._writer.lock_rows(table, match)
         if len(rows) > 1:
             raise ApplyError(MORE_THAN_ONE_ROW, f"{change.op} matches several rows", where=_place(change))
-        values = _writable(after, table)
+        values = writable(after, table)
         if not rows:
             self._writer.insert(table, values)
             return
@@ -226,13 +340,17 @@ class RowPath:
         if not found:
             raise ApplyError(ROW_MISSING, f"{change.op} finds no row with its key", where=_place(change))
         current = found[0]
-        differing = [name for name, value in row.old.items() if current[name] != value]
+        differing = self._writer.differing(table, row)
         columns = ", ".join(repr(name) for name in differing)
         raise ApplyError(
-            ROW_DIFFERS, f"{change.op} finds other values in column {columns}", where=_place(change), found=current
+            ROW_DIFFERS,
+            f"{change.op} finds other values in column {columns}",
+            where=_place(change),
+            found=current,
+            differing=differing,
         )
 
-    def _check(self, change: Change, images: _Images, *, with_references: bool) -> None:
+    def _check(self, change: Change, images: Images, *, with_references: bool) -> None:
         table = self._catalog.tables[change.table]
         if change.op is not Op.DELETE:
             broken = self._writer.is_unique_broken(table, images.after)
@@ -284,27 +402,14 @@ def _truncate_runs(changes: Iterable[Change]) -> Iterator[list[Change]]:
         yield run
 
 
-@dataclass(frozen=True)
-class _Images:
-    """A row before and after a change, as far as they are known; empty where there is none."""
-
-    before: Image
-    after: Image
-
-
-def _told(change: Change) -> _Images:
+def _told(change: Change) -> Images:
     """The row before and after a change, as far as the change tells them."""
     before = _present(change.before)
-    return _Images(before, {} if change.op is Op.DELETE else {**before, **_present(change.after)})
+    return Images(before, {} if change.op is Op.DELETE else {**before, **_present(change.after)})
 
 
 def _present(image: Image | None) -> Image:
     return {} if image is None else image
-
-
-def _writable(image: Image, table: TargetTable) -> Image:
-    """Leave out what the target computes by itself."""
-    return {name: value for name, value in image.items() if not table.schema.by_name[name].is_generated}
 
 
 def _known(image: Image | None, table: TargetTable) -> Image:
@@ -341,6 +446,10 @@ def _checked(change: Change, table: TargetTable) -> set[str]:
     keys += [unique.columns for unique in table.schema.all_uniques if unique.is_deferrable]
     keys += [rule.columns for rule in table.schema.exclusions if rule.is_deferrable]
     return {name for columns in keys for name in columns}
+
+
+def _nth(transaction: Transaction, number: int) -> Change:
+    return next(islice(transaction.changes, number - 1, None))
 
 
 def _place(change: Change) -> str:

@@ -1,6 +1,7 @@
 """An apply server: one lane, one connection, transactions in commit order, several to a target transaction.
 
-The set path is tried first. Whatever it cannot decide is cut in halves and tried again, and what is left after
+The set path is tried first. Where rows are not as it expects, the transactions that conflict go by the row path, and
+all others by the set path. Whatever it cannot decide otherwise is cut in halves and tried again, and what is left after
 that goes by the row path; the outcome is the same as if every transaction had gone by the row path.
 """
 
@@ -11,7 +12,7 @@ import sys
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -21,20 +22,26 @@ from numpy.typing import NDArray
 from penstock import change as c
 from penstock.apply.ahead import ahead
 from penstock.apply.conflicts import CONFLICTS, CONTENTION, ApplyError, ContentionError, SpeculationError
+from penstock.apply.coordinator import with_followers
 from penstock.apply.group import Group
 from penstock.apply.lag import LagHistogram
 from penstock.apply.large import LargeTransaction
 from penstock.apply.ledger import Failure, LaneLedger
 from penstock.apply.net import NETTED, NetChange, net_change
 from penstock.apply.netting import Netting
-from penstock.apply.row_path import RowPath, TransactionError
+from penstock.apply.reader import find_dependencies
+from penstock.apply.resolve import ConflictRules, Then
+from penstock.apply.row_path import Handled, RowPath, TransactionError
 from penstock.apply.target import TargetCatalog, TargetSession, TargetTable
 from penstock.change import NO_VERSION, Op, TableName, Transaction
-from penstock.errors import MalformedInputError, PenstockError, from_json
+from penstock.errors import MalformedInputError, OperatorError, PenstockError, from_json
 from penstock.schema import Dictionary
 
 _SMALLEST_SPLIT = 50
 """A group of fewer changes is not halved any more when the set path fails: the row path is as quick."""
+
+_WARY_GROUPS = 8
+"""After a group with conflicts, so many are searched for conflicts before they are applied."""
 
 GROUP_BYTES = 32 * 1024 * 1024
 """A group, or a piece of a large transaction, ends where it reaches so many bytes of images."""
@@ -55,12 +62,14 @@ class ServerConfig:
         disable_on_error: Stop after the first transaction that goes to the error queue.
         allow_duplicate_rows: See `RowPath`.
         use_set_path: Off, every transaction goes by the row path; the outcome is the same.
+        conflicts: How conflicts are found and resolved, and what is done about errors.
     """
 
     group_changes: int = 100_000
     disable_on_error: bool = False
     allow_duplicate_rows: bool = True
     use_set_path: bool = True
+    conflicts: ConflictRules = field(default_factory=ConflictRules)
 
 
 @dataclass
@@ -75,6 +84,7 @@ class LaneResult:
     target_transactions: int = 0
     errors: int = 0
     conflicts: int = 0
+    resolved: int = 0
     already_applied: int = 0
     lag: LagHistogram = field(default_factory=LagHistogram)
     aborted_by: str | None = None
@@ -127,10 +137,17 @@ class ApplyServer:
         self._catalog = catalog
         self._dictionary = dictionary
         self._config = config
-        self._rows = RowPath(session, catalog, dictionary, allow_duplicate_rows=config.allow_duplicate_rows)
+        self._rows = RowPath(
+            session,
+            catalog,
+            dictionary,
+            allow_duplicate_rows=config.allow_duplicate_rows,
+            conflicts=config.conflicts,
+        )
         self._nettings: dict[tuple[TableName, int], Netting | None] = {}
         self._result = LaneResult()
         self._trusted = sys.maxsize
+        self._wary = 0
 
     def serve(self, groups: Iterable[Group]) -> LaneResult:
         """Apply groups, in commit order.
@@ -215,7 +232,9 @@ class ApplyServer:
         if (table, version) not in self._nettings:
             target = self._catalog.tables.get(table)
             is_known = target is not None and table in self._catalog.instantiated
-            netting = Netting(self._dictionary.get(table, version), target) if is_known and target else None
+            netting = None
+            if is_known and target:
+                netting = Netting(self._dictionary.get(table, version), target, self._config.conflicts)
             is_possible = netting is not None and netting.is_possible and self._takes(netting.table)
             self._nettings[table, version] = netting if is_possible else None
         return self._nettings[table, version]
@@ -224,7 +243,7 @@ class ApplyServer:
         """Whether the set path takes changes of a table that wide."""
         return len(table.schema.columns) <= self._session.most_net_columns
 
-    def _apply_set(self, group: Group, nets: Sequence[NetChange] | None) -> None:
+    def _apply_set(self, group: Group, nets: Sequence[NetChange] | None, *, is_part: bool = False) -> None:
         if len(group.rows) > self._trusted and len(group) > 1:
             self._apply_parts(group)
             return
@@ -235,21 +254,102 @@ class ApplyServer:
                 if self._result.aborted_by is None:
                     self._apply_set(part, self._nets(part))
             return
-        try:
-            if nets is None:
-                raise SpeculationError("the changes cannot be netted")
-            with_references = bool(group.commit_scns[0] > self._catalog.references_from)
-            with self._session.transaction():
-                self._ledger.record(group.commit_scns, changes=len(group.rows))
-                self._session.apply_net(nets, with_references=with_references)
-        except (SpeculationError, ApplyError, ContentionError):
+        is_wary = self._wary > 0
+        if not (is_wary and self._try_around(group, nets)) and not self._try_set(group, nets):
+            # Of a part of a group that was searched already it is known that this does not help.
+            if not (is_wary or is_part) and self._try_around(group, nets):
+                return
             # Where one fails others will: larger ones are not tried again until smaller ones go well.
             self._trusted = max(len(group.rows) // 2, _SMALLEST_SPLIT)
             self._apply_parts(group)
             return
         self._trusted = max(self._trusted, 2 * len(group.rows))
+
+    def _try_set(self, group: Group, nets: Sequence[NetChange] | None) -> bool:
+        """Apply a group by the set path; False, and nothing is done, where that cannot decide it."""
+        if nets is None:
+            return False
+        try:
+            with self._session.transaction():
+                self._ledger.record(group.commit_scns, changes=len(group.rows))
+                self._session.apply_net(nets, with_references=self._with_references(group))
+        except (SpeculationError, ApplyError, ContentionError):
+            return False
         self._result.set_changes += len(group.rows)
         self._count(len(group), len(group.rows), group.committed_at_us)
+        return True
+
+    def _with_references(self, group: Group) -> bool:
+        return bool(group.commit_scns[0] > self._catalog.references_from)
+
+    def _try_around(self, group: Group, nets: Sequence[NetChange] | None) -> bool:
+        """Apply a group in one target transaction: by the set path, but for what conflicts, and by the row path that.
+
+        Transactions that conflict, and later ones that depend on them, come last; the others share nothing with them,
+        so the outcome is that of commit order.
+
+        Returns:
+            False, and nothing is done, where nothing conflicts, too much does, or others must decide.
+        """
+        is_stoppable = self._config.disable_on_error or self._config.conflicts.waits
+        if nets is None or len(group) == 1 or is_stoppable:
+            return False
+        try:
+            with self._session.transaction():
+                self._ledger.record(group.commit_scns, changes=len(group.rows))
+                is_apart = self._in_conflict(group, nets)
+                around = group.only(~is_apart)
+                if not is_apart.any() or 2 * len(around.rows) < len(group.rows):
+                    raise SpeculationError("no conflict was found, or one in every second change")
+                nets = self._nets(around)
+                if nets is None:
+                    raise SpeculationError("the changes cannot be netted")
+                self._session.apply_net(nets, with_references=self._with_references(group))
+                apart = [(one, *self._write_apart(one)) for one in group.only(is_apart).transactions()]
+                self._note_resolutions((transaction, handled) for transaction, handled, _ in apart)
+        except (SpeculationError, ApplyError, ContentionError):
+            self._wary = max(0, self._wary - 1)
+            return False
+        self._wary = _WARY_GROUPS
+        self._result.set_changes += len(around.rows)
+        applied = len(group)
+        changes = len(group.rows)
+        for transaction, handled, failure in apart:
+            if failure is None:
+                self._result.row_changes += len(transaction.changes)
+                self._count_handled(transaction, handled)
+            else:
+                applied, changes = applied - 1, changes - len(transaction.changes)
+                self._count_error(transaction, failure)
+        self._count(applied, changes, group.committed_at_us)
+        return True
+
+    def _in_conflict(self, group: Group, nets: Sequence[NetChange]) -> NDArray[np.bool_]:
+        """Which transactions of a group the target's rows conflict with, or depend on one of those."""
+        found = np.zeros(len(group), bool)
+        is_here_of = {table: is_here for table, _, is_here in group.tables}
+        for net, changes in zip(nets, self._session.find_conflicts(nets), strict=True):
+            # Indexes among the changes of the table, then among all.
+            rows = np.flatnonzero(is_here_of[net.table.name])[changes]
+            found[np.searchsorted(group.starts, rows, side="right") - 1] = True
+        if not found.any():
+            return found
+        txn_of = np.repeat(np.arange(len(group)), np.diff(group.starts))
+        tables = {name: table.schema for name, table in self._catalog.tables.items()}
+        return with_followers(find_dependencies(group.rows.to_batches(), txn_of, tables), found)
+
+    def _write_apart(self, transaction: Transaction) -> tuple[Handled, Failure | None]:
+        """Apply a transaction by the row path, or put it into the error queue, inside the open transaction."""
+        try:
+            with self._session.savepoint():
+                return self._write_rows(transaction), None
+        except TransactionError as exc:
+            rule = self._rows.error_rule(transaction, exc.failure)
+            if rule is not None and rule.then in (Then.ABEND, Then.RETRY_TRANSACTION):
+                raise SpeculationError("a transaction is to be tried again, or to stop the run") from exc
+            failure = self._rows.explain(transaction, exc.failure, is_open=True)
+            self._ledger.put_error(transaction, failure)
+            return Handled(), failure
 
     def _apply_parts(self, group: Group) -> None:
         """Narrow down to the transactions that the set path cannot apply; those go by the row path."""
@@ -260,7 +360,7 @@ class ApplyServer:
         middle = min(max(1, middle), len(group) - 1)
         for part in (group.part(0, middle), group.part(middle, len(group))):
             if self._result.aborted_by is None:
-                self._apply_set(part, self._nets(part))
+                self._apply_set(part, self._nets(part), is_part=True)
 
     def _nets(self, group: Group) -> Sequence[NetChange] | None:
         """The net changes of a group, table by table; None where they cannot be told."""
@@ -321,19 +421,43 @@ class ApplyServer:
     def _apply_transaction(self, transaction: Transaction) -> bool:
         """Apply a transaction, or put it into the error queue; whether it was applied."""
         scns = np.array([transaction.commit_scn])
-        failure = self._try_rows(transaction, scns)
+        failure = self._try_patiently(transaction, scns)
         if failure is None:
             return True
         failure = self._rows.explain(transaction, failure)
         with self._session.transaction():
-            self._ledger.record(scns, changes=len(transaction.changes), failure=failure)
+            self._ledger.record(scns, changes=len(transaction.changes))
             self._ledger.put_error(transaction, failure)
+        self._count_error(transaction, failure)
+        return False
+
+    def _try_patiently(self, transaction: Transaction, scns: NDArray[np.int64]) -> Failure | None:
+        """Apply a transaction by the row path, and again as often as the rules for its error say.
+
+        Raises:
+            OperatorError: They say that the process is to stop.
+        """
+        tries = 0
+        while (failure := self._try_rows(transaction, scns)) is not None:
+            rule = self._rows.error_rule(transaction, failure)
+            if rule is not None and rule.then is Then.ABEND:
+                raise OperatorError(
+                    f"transaction {transaction.txn_id} cannot be applied: {failure.error}",
+                    where=f"change {failure.message_number} of {len(transaction.changes)}",
+                    do="mend the cause and run again; the rule `abend` of `on_error` stops the run here",
+                )
+            if rule is None or rule.then is not Then.RETRY_TRANSACTION or tries == rule.times:
+                return failure
+            tries += 1
+            time.sleep(rule.delay_s)
+        return None
+
+    def _count_error(self, transaction: Transaction, failure: Failure) -> None:
         self._result.errors += 1
         self._result.failed_tables |= {change.table for change in transaction.changes}
         self._result.conflicts += failure.error.number in CONFLICTS
         if self._config.disable_on_error:
             self._result.aborted_by = f"transaction {transaction.txn_id}: {failure.error}"
-        return False
 
     def _try_rows(self, transaction: Transaction, scns: NDArray[np.int64]) -> Failure | None:
         """Apply a transaction by the row path and commit it; return why it could not be."""
@@ -341,10 +465,8 @@ class ApplyServer:
             try:
                 with self._session.transaction():
                     self._ledger.record(scns, changes=len(transaction.changes))
-                    self._rows.apply(transaction)
-                    emptied = {change.table for change in transaction.changes if change.op is Op.TRUNCATE}
-                    if emptied:
-                        self._ledger.note_emptied(emptied, transaction.commit_scn)
+                    handled = self._write_rows(transaction)
+                    self._note_resolutions([(transaction, handled)])
             except TransactionError as exc:
                 return exc.failure
             except ApplyError as exc:
@@ -354,8 +476,29 @@ class ApplyServer:
                 contention = Failure(0, ApplyError(CONTENTION, exc.what, where=exc.where))
                 time.sleep(0.01 * 2**attempt)
             else:
+                self._count_handled(transaction, handled)
                 return None
         return contention
+
+    def _write_rows(self, transaction: Transaction) -> Handled:
+        """Apply a transaction by the row path, inside the open transaction, and write down all that belongs to it."""
+        handled = self._rows.apply(transaction)
+        for change, failure in handled.recorded:
+            self._ledger.put_error(replace(transaction, changes=(change,)), failure, is_whole=False)
+        emptied = {change.table for change in transaction.changes if change.op is Op.TRUNCATE}
+        if emptied:
+            self._ledger.note_emptied(emptied, transaction.commit_scn)
+        return handled
+
+    def _note_resolutions(self, written: Iterable[tuple[Transaction, Handled]]) -> None:
+        resolved = [(transaction, handled.resolutions) for transaction, handled in written if handled.resolutions]
+        if resolved:
+            self._ledger.note_resolutions(resolved)
+
+    def _count_handled(self, transaction: Transaction, handled: Handled) -> None:
+        self._result.resolved += len(handled.resolutions)
+        for change, failure in handled.recorded:
+            self._count_error(replace(transaction, changes=(change,)), failure)
 
     def _count(self, transactions: int, changes: int, committed_at_us: NDArray[np.int64]) -> None:
         result = self._result

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from penstock.apply.keys import RowKey, row_key
 from penstock.change import Image, TableName
 from penstock.position import Scn
@@ -71,6 +74,9 @@ class RowWriter(Protocol):
     def transaction(self) -> AbstractContextManager[None]:
         """Begin; commit at the end of the block, or roll back if it raises."""
 
+    def savepoint(self) -> AbstractContextManager[None]:
+        """Inside a transaction: undo what the block did if it raises, and nothing else."""
+
     def insert(self, table: TargetTable, values: Image) -> None:
         """Insert a row; columns left out take their defaults."""
 
@@ -86,6 +92,19 @@ class RowWriter(Protocol):
     def lock_rows(self, table: TargetTable, match: RowMatch) -> list[Image]:
         """Return up to two rows that have the key, whatever their other columns hold, and lock them."""
 
+    def differing(self, table: TargetTable, match: RowMatch) -> list[str]:
+        """Name the columns of `match.old` that have other values in the row with the key; none if there is no row."""
+
+    def order(self, table: TargetTable, match: RowMatch, column: str, value: str | None) -> int | None:
+        """Compare a value with a column of the row with the key, by the column's type and collation.
+
+        Returns:
+            1 if the value is above the row's, 0 if they are equal, -1 if it is below; None if one of them is null.
+        """
+
+    def shifted(self, table: TargetTable, match: RowMatch, column: str, old: str | None, new: str | None) -> str | None:
+        """Return what a number of the row with the key is after it moved by `new` - `old`; None if one is null."""
+
     def is_reference_broken(self, foreign_key: ForeignKey, values: Sequence[str], *, is_child: bool) -> bool:
         """Whether a child holds these values and no parent does. The parent found is locked against removal.
 
@@ -98,7 +117,7 @@ class RowWriter(Protocol):
     def unfit_column(self, table: TargetTable, image: Image) -> str | None:
         """Name the first column that does not take its value of `image`; None where each one does."""
 
-    def rows_in_the_way(self, table: TargetTable, constraint: str, image: Image) -> list[Image]:
+    def rows_in_the_way(self, table: TargetTable, constraint: str, image: Image, *, lock: bool = False) -> list[Image]:
         """Return up to two rows that a constraint lets no row with the values of `image` stand beside.
 
         Whether a row of an expression index stands in the way cannot be told: there are none then.
@@ -111,6 +130,14 @@ class TargetSession(RowWriter, Protocol):
     @property
     def most_net_columns(self) -> int:
         """The most columns that a table may have whose changes `apply_net` takes; a wider one's go row by row."""
+
+    def find_conflicts(self, nets: Sequence[NetChange]) -> list[NDArray[np.int64]]:
+        """Look, inside the open transaction, for rows that are not as net changes expect them.
+
+        Returns:
+            For each net change, the indexes of the first changes of these rows, as `net_change` was given them. There
+            may be conflicts of other kinds.
+        """
 
     def apply_net(self, nets: Sequence[NetChange], *, with_references: bool) -> None:
         """Write the net changes of a group by set statements, inside the open transaction.

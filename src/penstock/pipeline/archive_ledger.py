@@ -171,6 +171,7 @@ def state_of(name: str, archive: Archive, record: Record, definitions: Definitio
         changes=changes,
         errors=0,
         conflicts=0,
+        resolved=0,
         history=History(
             consumer=consumer_of(name, archive.header.id, archive.label),
             origin=record.origin,

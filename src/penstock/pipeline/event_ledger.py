@@ -157,6 +157,7 @@ def state_of(log: EventLog, label: str, standing: Standing) -> ProcessState:
         changes=standing.changes,
         errors=0,
         conflicts=0,
+        resolved=0,
         history=History(
             consumer=consumer_of(log, label, standing),
             origin=standing.origin,

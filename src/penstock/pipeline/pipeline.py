@@ -29,6 +29,7 @@ from penstock.pipeline import resync
 from penstock.pipeline.capturing import Capturing, CopyWatch, RunListener, not_for_ever
 from penstock.pipeline.cutover import Cutover, cutover
 from penstock.pipeline.cutover import Way as CutoverWay
+from penstock.pipeline.conflicts import conflict_faults
 from penstock.pipeline.feed import SparkFeed
 from penstock.pipeline.furnishing import Furnishing
 from penstock.pipeline.locks import Holders, LockWatch
@@ -119,6 +120,7 @@ class Pipeline(Capturing):
         if isinstance(self._source, Furnished) and fittings is not None:
             hidden = self._source.sequence_reader(fittings).hidden
             plan.source.notes += [f"a sequence is not kept in step until it may be read: {grant}" for grant in hidden]
+        plan.target.faults.extend(self._conflict_faults(described))
         fault = self._set_fault()
         if fault is not None:
             # This fault causes the others; name it alone.
@@ -252,9 +254,14 @@ class Pipeline(Capturing):
 
     def retry(self, entry_ids: Sequence[str], tell: Callable[[str], None] = lambda _: None) -> Iterator[str]:
         """Apply entries of the error queue again, one by one as they are asked for; see `apply.error_queue.retry`."""
-        allow = self._apply.allow_duplicate_rows
         with self._told_of_locks(lambda wait: tell(str(wait))):
-            yield from error_queue.retry(self.errors(), entry_ids, allow_duplicate_rows=allow, tell=tell)
+            yield from error_queue.retry(
+                self.errors(),
+                entry_ids,
+                allow_duplicate_rows=self._apply.allow_duplicate_rows,
+                conflicts=self._apply.conflict_rules,
+                tell=tell,
+            )
 
     def resync_plan(self) -> Resync:
         """Work out what `resync` would do away with. Changes nothing; raises as it does."""
@@ -411,7 +418,9 @@ class Pipeline(Capturing):
                 reached=replay.check if replay is not None else lambda _: None,
                 until=end,
                 config=ServerConfig(
-                    disable_on_error=apply.disable_on_error, allow_duplicate_rows=apply.allow_duplicate_rows
+                    disable_on_error=apply.disable_on_error,
+                    allow_duplicate_rows=apply.allow_duplicate_rows,
+                    conflicts=apply.conflict_rules,
                 ),
             )
             copy_listener = CopyWatch(listener, patience)
@@ -490,8 +499,21 @@ class Pipeline(Capturing):
             refuse_before_copies(self._source.first_copies(tables), tables, end, listener, where=self._source.label)
         return end
 
+    def _conflict_faults(self, tables: Mapping[TableName, TableSchema]) -> list[OperatorError]:
+        """What is wrong with what the file says of conflicts in these tables, by their names at the target."""
+        conflicts = self._apply.conflict_rules
+        if not conflicts.tables:
+            return []
+        there = self._target.describe([name for name in conflicts.tables if name in tables])
+        return conflict_faults(conflicts, {**tables, **there}, where=self._target.label)
+
     def _check_target(self, listener: RunListener) -> None:
         self._target.check()
+        if self._apply.tables:
+            tables = self._source.match(self.config.capture.tables)
+            faults = self._conflict_faults(self._source.describe(tables))
+            if faults:
+                raise OperatorError("\n".join(map(str, faults)))
         with closing(self._target.ledger()) as ledger:
             ledger.refuse_second()
             state = ledger.state()

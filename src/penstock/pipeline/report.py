@@ -166,6 +166,8 @@ def describe(progress: Progress, *, rate: float | None = None, publishes: bool =
     """A run's progress in one line; without errors and conflicts, which are of a target, where it `publishes`."""
     queue = f" ({progress.in_queue:,} in the error queue)" if progress.errors or progress.in_queue else ""
     parts = [] if publishes else [count(progress.errors, "error") + queue, count(progress.conflicts, "conflict")]
+    if progress.resolved:
+        parts.append(f"{progress.resolved:,} resolved")
     parts += [
         count(progress.transactions, "transaction"),
         count(progress.changes, "change"),
@@ -191,6 +193,7 @@ def facts(progress: Progress) -> dict[str, object]:
         "set_changes": progress.set_changes,
         "row_changes": progress.row_changes,
         "conflicts": progress.conflicts,
+        "resolved": progress.resolved,
         "errors": progress.errors,
         "in_queue": progress.in_queue,
         "lag_p50_s": progress.lag.quantile_s(0.5),

@@ -91,6 +91,7 @@ class Status:
     backlog_bytes: int
     errors: int
     conflicts: int
+    resolved: int
     transactions: int
     changes: int
     low_watermark: int
@@ -152,7 +153,9 @@ def lacking(source: Mapping[TableName, TableSchema], target: Mapping[TableName, 
 
 def not_set_up(pipeline: str) -> Status:
     """The status of a pipeline that lacks its ledger or its capture set."""
-    return Status(pipeline, State.NOT_SET_UP, None, None, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, None, None, None, [], [])
+    return Status(
+        pipeline, State.NOT_SET_UP, None, None, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, None, None, None, [], []
+    )
 
 
 def status_of(
@@ -201,6 +204,7 @@ def status_of(
         backlog_bytes=backlog.size_bytes,
         errors=process.errors if process else 0,
         conflicts=process.conflicts if process else 0,
+        resolved=process.resolved if process else 0,
         transactions=process.transactions if process else 0,
         changes=process.changes if process else 0,
         low_watermark=process.low_watermark if process else 0,

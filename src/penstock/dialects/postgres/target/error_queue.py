@@ -10,10 +10,12 @@ from psycopg.rows import DictRow, dict_row
 
 from penstock.apply.error_queue import Emptied, ErrorEntry
 from penstock.apply.ledger import Failure
+from penstock.apply.resolve import Resolution
 from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.change import Change, Op, TableName, Transaction
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.connection import Connection, connect, label, speaking
+from penstock.dialects.postgres.target.conflict_log import log_resolutions
 from penstock.dialects.postgres.target.session import PostgresSession
 from penstock.errors import OperatorError
 from penstock.origins import DEFAULT_TAG
@@ -220,6 +222,11 @@ class PostgresRetrySession(PostgresSession):
             " FROM pg_settings WHERE name = 'synchronous_commit'"
         )
         self._process = process
+
+    def note_resolutions(self, transaction: Transaction, resolutions: Sequence[Resolution]) -> None:
+        """Write down how conflicts of an entry were resolved."""
+        if resolutions:
+            log_resolutions(self.connection, self._process, [(transaction, resolutions)])
 
     def remove_entry(self, entry_id: str) -> bool:
         """Delete an entry inside the open transaction; False when another session has."""

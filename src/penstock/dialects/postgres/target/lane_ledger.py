@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import psycopg
@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from penstock.apply.conflicts import CONFLICTS
 from penstock.apply.ledger import Failure, LaneClaim
+from penstock.apply.resolve import Resolution
 from penstock.change import TableName, Transaction
 from penstock.dialects.postgres.connection import Connection, speaking
+from penstock.dialects.postgres.target.conflict_log import log_resolutions
 from penstock.dialects.postgres.target.error_queue import put_error
 from penstock.errors import FencedError
 
@@ -45,15 +47,35 @@ class PostgresLaneLedger:
                 self._connection.execute("BEGIN")
                 return self._take(self._claim, patience_ms=0)
 
-    def record(self, commit_scns: NDArray[np.int64], *, changes: int, failure: Failure | None = None) -> None:
+    def record(self, commit_scns: NDArray[np.int64], *, changes: int) -> None:
         """See `LaneLedger.record`."""
         with speaking("write the ledger", self._url):
-            self._write(self._claim, commit_scns.tolist(), changes, failure)
+            self._write(self._claim, commit_scns.tolist(), changes)
 
-    def put_error(self, transaction: Transaction, failure: Failure) -> None:
+    def put_error(self, transaction: Transaction, failure: Failure, *, is_whole: bool = True) -> None:
         """See `LaneLedger.put_error`."""
         with speaking("write the error queue", self._url):
+            self._connection.execute(
+                "UPDATE penstock.lane SET transactions = transactions - %s, changes = changes - %s,"
+                " errors = errors + 1, conflicts = conflicts + %s WHERE process = %s AND lane = %s",
+                [
+                    int(is_whole),
+                    len(transaction.changes),
+                    int(failure.error.number in CONFLICTS),
+                    self._claim.process,
+                    self._claim.lane,
+                ],
+            )
             put_error(self._connection, self._claim.process, transaction, failure)
+
+    def note_resolutions(self, resolved: Sequence[tuple[Transaction, Sequence[Resolution]]]) -> None:
+        """See `LaneLedger.note_resolutions`."""
+        with speaking("write the conflict log", self._url):
+            log_resolutions(self._connection, self._claim.process, resolved)
+            self._connection.execute(
+                "UPDATE penstock.lane SET resolved = resolved + %s WHERE process = %s AND lane = %s",
+                [sum(len(one) for _, one in resolved), self._claim.process, self._claim.lane],
+            )
 
     def note_emptied(self, tables: Collection[TableName], commit_scn: int) -> None:
         """See `LaneLedger.note_emptied`."""
@@ -99,7 +121,7 @@ class PostgresLaneLedger:
         ).fetchall()
         return np.array([row[0] for row in rows], np.int64)
 
-    def _write(self, claim: LaneClaim, scns: list[int], changes: int, failure: Failure | None) -> None:
+    def _write(self, claim: LaneClaim, scns: list[int], changes: int) -> None:
         if claim.moves_watermark:
             entry = (
                 "UPDATE penstock.process SET low_watermark = %(last)s, high_watermark = %(last)s, applied_at = now()"
@@ -110,10 +132,9 @@ class PostgresLaneLedger:
                 "INSERT INTO penstock.applied (process, highest_scn, commit_scns)"
                 " SELECT %(process)s, %(last)s, %(scns)s FROM lane RETURNING 1"
             )
-        is_conflict = failure is not None and failure.error.number in CONFLICTS
         row = self._connection.execute(
             "WITH lane AS (UPDATE penstock.lane SET transactions = transactions + %(transactions)s,"
-            " changes = changes + %(changes)s, errors = errors + %(errors)s, conflicts = conflicts + %(conflicts)s"
+            " changes = changes + %(changes)s"
             " WHERE process = %(process)s AND lane = %(lane)s AND epoch = %(epoch)s AND attempt = %(attempt)s"
             f" RETURNING 1), entry AS ({entry}) SELECT count(*) FROM entry",
             {
@@ -121,10 +142,8 @@ class PostgresLaneLedger:
                 "lane": claim.lane,
                 "epoch": claim.epoch,
                 "attempt": claim.attempt,
-                "transactions": len(scns) if failure is None else 0,
-                "changes": changes if failure is None else 0,
-                "errors": int(failure is not None),
-                "conflicts": int(is_conflict),
+                "transactions": len(scns),
+                "changes": changes,
                 "last": scns[-1],
                 "scns": scns,
             },

@@ -130,7 +130,8 @@ class PostgresLedger:
                 " coalesce(sum(l.transactions), 0)::bigint AS transactions,"
                 " coalesce(sum(l.changes), 0)::bigint AS changes,"
                 " (SELECT count(*) FROM penstock.error e WHERE e.process = p.name) AS errors,"
-                " coalesce(sum(l.conflicts), 0)::bigint AS conflicts"
+                " coalesce(sum(l.conflicts), 0)::bigint AS conflicts,"
+                " coalesce(sum(l.resolved), 0)::bigint AS resolved"
                 " FROM penstock.process p LEFT JOIN penstock.lane l ON l.process = p.name"
                 " WHERE p.name = %s GROUP BY p.name",
                 [self._process],

@@ -17,6 +17,7 @@ _ADDED = {
     3: "operations are checked",
     4: "rows of snapshots that came among changes",
     5: "which tables setup has made",
+    6: "a log of conflicts that were resolved",
 }
 """What each version adds to the one before it; its SQL is sql/ledger/upgrade_<version>.sql."""
 

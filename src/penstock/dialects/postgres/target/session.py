@@ -10,8 +10,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import psycopg
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from penstock.apply.conflicts import OTHER, ApplyError, ContentionError
 from penstock.apply.net import NetChange
@@ -112,6 +114,19 @@ class PostgresSession:
                     self.connection.close()
             raise
         self._set_path.keep_new_tables()
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Undo what the block did if it raises, and nothing else."""
+        with self.connection.transaction():
+            yield
+
+    def find_conflicts(self, nets: Sequence[NetChange]) -> list[NDArray[np.int64]]:
+        """See `apply.target.TargetSession.find_conflicts`."""
+        try:
+            return self._set_path.find_conflicts(nets)
+        except psycopg.Error as exc:
+            raise self._translate(exc) from exc
 
     def apply_net(self, nets: Sequence[NetChange], *, with_references: bool) -> None:
         """See `apply.target.TargetSession.apply_net`."""
@@ -266,6 +281,43 @@ class PostgresSession:
         """Return and lock up to two rows that have the key."""
         return self._find(table, RowMatch(match.key, {}))
 
+    def differing(self, table: TargetTable, match: RowMatch) -> list[str]:
+        """Name the columns of `match.old` that have other values in the row with the key."""
+        condition, wanted = _condition(table, RowMatch(match.key, {}))
+        tests, values = [], []
+        for name, value in match.old.items():
+            test, used = _condition(table, RowMatch({}, {name: value}))
+            tests.append(test)
+            values += used
+        if not tests:
+            return []
+        rows = self._run(
+            f"SELECT {', '.join(tests)} FROM {_only(table)} t WHERE {condition} LIMIT 1", [*values, *wanted]
+        )
+        return [name for row in rows for name, is_same in zip(match.old, row, strict=True) if not is_same]
+
+    def order(self, table: TargetTable, match: RowMatch, column: str, value: str | None) -> int | None:
+        """Compare a value with a column of the row with the key; the column's own collation applies."""
+        condition, wanted = _condition(table, RowMatch(match.key, {}))
+        field, given = f"t.{quote(column)}", _mark(table.schema.by_name[column])
+        row = self._run(
+            f"SELECT CASE WHEN {given} > {field} THEN 1 WHEN {given} = {field} THEN 0 WHEN {given} < {field} THEN -1"
+            f" END FROM {_only(table)} t WHERE {condition} LIMIT 1",
+            [*[value] * (3 * given.count(_PARAMETER)), *wanted],
+        ).fetchone()
+        return None if row is None else row[0]
+
+    def shifted(self, table: TargetTable, match: RowMatch, column: str, old: str | None, new: str | None) -> str | None:
+        """Return what a number of the row with the key is after it moved by `new` - `old`."""
+        condition, wanted = _condition(table, RowMatch(match.key, {}))
+        described = table.schema.by_name[column]
+        mark = _mark(described)
+        moved = text_sql(described, f"(t.{quote(column)} + ({mark} - {mark}))")
+        row = self._run(
+            f"SELECT {moved} FROM {_only(table)} t WHERE {condition} LIMIT 1", [new, old, *wanted]
+        ).fetchone()
+        return None if row is None else row[0]
+
     def is_reference_broken(self, foreign_key: ForeignKey, values: Sequence[str], *, is_child: bool) -> bool:
         """Whether a child holds these values and no parent does; locks the parent against removal."""
         parents, children = map(quote, foreign_key.parent_columns), [quote(name) for name in foreign_key.columns]
@@ -329,7 +381,7 @@ class PostgresSession:
         row = self._run(f"SELECT {test}", [value] * test.count(_PARAMETER)).fetchone()
         return bool(row and row[0]) and column.base_type.removesuffix("[]") in _CUT_TYPES
 
-    def rows_in_the_way(self, table: TargetTable, constraint: str, image: Image) -> list[Image]:
+    def rows_in_the_way(self, table: TargetTable, constraint: str, image: Image, *, lock: bool = False) -> list[Image]:
         """See `RowWriter.rows_in_the_way`."""
         rules: list[Unique | Exclusion] = [*table.schema.all_uniques, *table.schema.exclusions]
         # A partition's constraint has a name of its own.
@@ -340,7 +392,7 @@ class PostgresSession:
             key = {name: image[name] for name in rule.columns}
             nulls_are_equal = isinstance(rule, Unique) and rule.nulls_are_equal
             if None not in key.values() or nulls_are_equal:
-                found = self._find(table, RowMatch(key, {}), rule.equals, lock=False)
+                found = self._find(table, RowMatch(key, {}), rule.equals, lock=lock)
                 if found:
                     return found
         return []

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import psycopg
 import pyarrow as pa
 import pyarrow.csv as pacsv
+from numpy.typing import NDArray
 
 from penstock.apply.conflicts import SpeculationError
 from penstock.apply.net import NetChange
@@ -99,10 +101,7 @@ class SetPath:
             SpeculationError: Rows or references were not as expected.
             psycopg.Error: A statement failed.
         """
-        if self._filled:
-            # They empty themselves at the end of a transaction, and this is a later piece of the same one.
-            self._connection.execute(f"TRUNCATE {', '.join(sorted(self._filled))}")
-            self._filled.clear()
+        self._empty()
         staged = [_NetStatements(net, self) for net in nets]
         for statements in staged:
             statements.delete()
@@ -117,6 +116,22 @@ class SetPath:
             statements.check_probes()
             if with_references:
                 statements.check_references()
+
+    def find_conflicts(self, nets: Sequence[NetChange]) -> list[NDArray[np.int64]]:
+        """Look for rows that are not as the net changes expect; see `TargetSession.find_conflicts`."""
+        self._empty()
+        found = []
+        for net in nets:
+            statements = _NetStatements(net, self)
+            found.append(np.concatenate([np.zeros(0, np.int64), *statements.conflicts()]))
+        return found
+
+    def numbers(self, s: Staged, condition: str) -> NDArray[np.int64]:
+        """Count the staged rows from 0, in the order in which they came, and return those for which a test holds."""
+        rows = self._connection.execute(
+            f"SELECT s.number FROM (SELECT *, row_number() OVER () - 1 AS number FROM {s.name}) s WHERE {condition}"
+        ).fetchall()
+        return np.array([number for (number,) in rows], np.int64)
 
     def load(self, table: TargetTable, rows: pa.Table) -> None:
         """Insert rows that need no check beyond the table's own."""
@@ -250,6 +265,12 @@ class SetPath:
         if self._connection.execute(f"{query} LIMIT 1").fetchone() is not None:
             raise SpeculationError("a constraint may be broken")
 
+    def _empty(self) -> None:
+        """Staging tables empty themselves at the end of a transaction; this may be a later piece of the same one."""
+        if self._filled:
+            self._connection.execute(f"TRUNCATE {', '.join(sorted(self._filled))}")
+            self._filled.clear()
+
     def _create(self, quoted: str, table: TargetTable) -> None:
         columns = ", ".join(
             f"{quote(side + column.name)} {staging_type(column)}"
@@ -273,6 +294,29 @@ class _NetStatements:
         self._inserted: list[Staged] = []
         self._put: list[Staged] = []
         self._probed: list[Staged] = []
+
+    def conflicts(self) -> Iterator[NDArray[np.int64]]:
+        """Yield the changes whose rows are missing, have other values, or have a unique key that is taken."""
+        net, missing = self._net, f"NOT EXISTS (SELECT FROM {self._target} t WHERE "
+        for n, (rows, by) in enumerate(zip(net.deletes, net.deleted_by, strict=True)):
+            s = self._path.stage(self._table, f"d{n}", rows, NO_COLUMNS)
+            yield by[self._path.numbers(s, f"{missing}{self._matches(s)})")]
+        for n, (update, by) in enumerate(zip(net.updates, net.updated_by, strict=True)):
+            s = self._path.stage(self._table, f"u{n}", update.old, NO_COLUMNS)
+            yield by[self._path.numbers(s, f"{missing}{self._matches(s)})")]
+        uniques = [u for u in self._table.schema.all_uniques if u.columns and not u.is_deferrable]
+        for n, (rows, by) in enumerate(zip(net.inserts, net.inserted_by, strict=True)):
+            told = [unique for unique in uniques if set(unique.columns) <= set(rows.column_names)]
+            if not told:
+                continue
+            names = sorted({name for unique in told for name in unique.columns})
+            s = self._path.stage(self._table, f"i{n}", NO_COLUMNS, rows.select(names))
+            tests = (
+                _all(equal_sql(f"t.{quote(c)}", equals, s.new_value(c)) for c, equals in unique.equals.items())
+                for unique in told
+            )
+            taken = " OR ".join(f"EXISTS (SELECT FROM {self._target} t WHERE {test})" for test in tests)
+            yield by[self._path.numbers(s, taken)]
 
     def delete(self) -> None:
         for n, rows in enumerate(self._net.deletes):
@@ -475,7 +519,9 @@ class _NetStatements:
             elif column.is_exact and column.is_builtin:
                 tests.append(f"{field} {'IS NOT DISTINCT FROM' if column.is_nullable else '='} {value}")
             # A cast that an enum's owner made may leave it open which `=` is meant; compare the text too.
-            if not (column.is_exact and (column.is_builtin or is_key)):
+            if not (is_key and (column.is_exact or not self._net.compares_key_text)) and not (
+                column.is_exact and column.is_builtin
+            ):
                 tests.append(same_text_sql(column, field, value))
         return _all(tests)
 
