@@ -202,13 +202,16 @@ class Target:
 
     def retried(self, *entry_ids: str, tell: Callable[[str], None] = lambda _: None, **config: Any) -> list[Retried]:
         """The same, with what came of each."""
-        # A run keeps the versions that a retry reads.
+        self.remember_versions()
+        ids = entry_ids or [e.id for e in self.errors()]
+        return list(retry(self.queue, ids, RetryConfig(allow_duplicate_rows=True, **config), tell=tell))
+
+    def remember_versions(self) -> None:
+        """Keep the versions of tables that a retry reads, as a run does."""
         self.ledger.save_dictionary(
             TableVersion(0, table.schema, table.schema.to_definition(), table.name)
             for table in self.context().catalog.tables.values()
         )
-        ids = entry_ids or [e.id for e in self.errors()]
-        return list(retry(self.queue, ids, RetryConfig(allow_duplicate_rows=True, **config), tell=tell))
 
     @property
     def queue(self) -> PostgresErrorQueue:

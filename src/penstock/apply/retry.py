@@ -21,7 +21,7 @@ from penstock.apply.mend import Mend, Mended, Numbered, as_committed
 from penstock.apply.row_path import RowPath, TransactionError
 from penstock.apply.target import TargetCatalog
 from penstock.change import Change, Op, TableName, Transaction
-from penstock.errors import OperatorError
+from penstock.errors import MalformedInputError, OperatorError, PenstockError
 from penstock.text import count, were
 
 
@@ -59,7 +59,7 @@ class Retried:
 
     entry_id: str
     outcome: Outcome
-    error: OperatorError | None = None
+    error: PenstockError | None = None
     failure: Failure | None = None
     edits: Sequence[str] = ()
 
@@ -138,7 +138,8 @@ class _Attempts:
         deed = Deed.DRY_RUN if self._config.dry_run else Deed.EDIT if is_edit else Deed.RETRY
         role = None if self._config.as_me else self._config.role or entry.recipient
         note = Note(entry, deed, Outcome.WOULD_APPLY if self._config.dry_run else Outcome.APPLIED, role)
-        failure = None
+        failure: Failure | None = None
+        error: PenstockError
         try:
             catalog = self._session.catalog(whole)
             mended = (self._config.mend or as_committed)(entry, whole, catalog)
@@ -148,7 +149,7 @@ class _Attempts:
         except _RefusedError as exc:
             failure, error = exc.failure, exc.error
             note = replace(note, error=str(failure.error), error_number=failure.error.number)
-        except OperatorError as exc:
+        except (OperatorError, MalformedInputError) as exc:
             error = exc
             note = replace(note, error=str(exc))
         else:
