@@ -12,14 +12,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.apply.conflicts import COLUMN_MISSING, FOREIGN_KEY_VIOLATED, ROW_DIFFERS, UNIQUE_VIOLATED
+from penstock.apply.conflicts import COLUMN_MISSING, FOREIGN_KEY_VIOLATED, NOT_CAPTURED, ROW_DIFFERS, UNIQUE_VIOLATED
 from penstock.apply.error_queue import Deed, ErrorEntry, ErrorType, NoEntryError, Outcome
 from penstock.apply.mend import Absent, Setting, by_form, by_function, by_settings, read_setting
 from penstock.apply.retry import RetryConfig, in_commit_order, retry
 from penstock.apply.standing import stand
 from penstock.change import Change
 from penstock.errors import ConfigError, OperatorError, RetryableError
-from tests.hand_made import Lcr, T, Target, delete, insert, update
+from tests.hand_made import Lcr, T, Target, delete, insert, truncate, update
 from tests.program import await_true
 
 
@@ -543,3 +543,64 @@ def test_the_history_holds_no_row_value(target: Target) -> None:
 
     assert "1.after.code" in held
     assert not [value for value in ("31337", "s3cret", "t00long") if value in held]
+
+
+@pytest.mark.rule("A-143")
+def test_what_was_not_captured_cannot_be_applied_only_left_out(target: Target) -> None:
+    target.apply(T(100, insert("dept", id=30, name="N"), Lcr("gap", "acct", {"reason": "too wide"}, None)))
+    (entry,) = target.errors()
+    assert (entry.error_number, entry.error_type, entry.message_number) == (NOT_CAPTURED, ErrorType.GAP, 2)
+
+    with pytest.raises(OperatorError, match="was not captured"):
+        target.retry()
+    with pytest.raises(ConfigError, match="of operation gap, which can only be left out"):
+        target.retry(mend=by_settings([Setting(2, "before", "reason", "none")], []))
+    target.retry(mend=by_settings([], [2]))
+
+    assert target.one("SELECT name FROM dept WHERE id = 30") == "N"
+    assert target.errors() == []
+
+
+@pytest.mark.rule("A-144")
+def test_an_entry_is_retried_while_the_process_runs_and_waits_for_locks_like_any_other(target: Target) -> None:
+    entry_id = s37(target)
+    target.remember_versions()
+    target.connection.execute("UPDATE acct SET bal = 999 WHERE id = 1")
+    done: list[Outcome] = []
+
+    def second() -> None:
+        done.extend(one.outcome for one in retry(target.queue, [entry_id], RetryConfig(allow_duplicate_rows=True)))
+
+    with psycopg.connect(target.url) as server:
+        server.execute("SELECT FROM acct WHERE id = 1 FOR UPDATE")
+        retrying = threading.Thread(target=second)
+        retrying.start()
+        await_true(lambda: target.one("SELECT count(*) FROM pg_locks WHERE NOT granted") > 0, seconds=30)
+        # The process goes on meanwhile, and puts another transaction into the queue.
+        target.apply(T(110, insert("emp", id=1, dept_id=10)), T(120, update("emp", {"id": 2}, {"job": "Z"})))
+    retrying.join()
+
+    assert done == [Outcome.APPLIED]
+    assert rows(target) == MENDED
+    assert target.one("SELECT job FROM emp WHERE id = 2") == "Z"
+    assert [entry.commit_scn for entry in target.errors()] == [110]
+
+
+def test_a_dry_run_waits_for_no_commit_and_leaves_no_lock(target: Target) -> None:
+    entry_id = s37(target)
+
+    target.retried(entry_id, dry_run=True)
+
+    assert target.one("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'penstock A1 retry'") == 0
+    with psycopg.connect(target.url) as other:
+        other.execute("SET lock_timeout = 1; SELECT FROM acct FOR UPDATE; SELECT FROM penstock.error FOR UPDATE")
+
+
+def test_a_truncated_table_is_tried_and_rolled_back(target: Target) -> None:
+    target.apply(T(100, truncate("hist"), insert("emp", id=3, dept_id=70)))
+    target.connection.execute("INSERT INTO hist VALUES (1, 'A', 'x'); INSERT INTO dept VALUES (70, 'L')")
+
+    (tried,) = target.retried(dry_run=True)
+
+    assert tried.outcome == Outcome.WOULD_APPLY
+    assert target.one("SELECT count(*) FROM hist") == 1
