@@ -604,3 +604,39 @@ def test_a_truncated_table_is_tried_and_rolled_back(target: Target) -> None:
 
     assert tried.outcome == Outcome.WOULD_APPLY
     assert target.one("SELECT count(*) FROM hist") == 1
+
+
+@pytest.mark.rule("A-147")
+def test_a_lost_connection_stops_the_process_and_puts_nothing_into_the_queue(target: Target) -> None:
+    failed: list[Exception] = []
+
+    def server() -> None:
+        try:
+            target.apply(T(100, acct(1, 100, 50)))
+        except RetryableError as exc:
+            failed.append(exc)
+
+    with psycopg.connect(target.url, autocommit=True) as watch, psycopg.connect(target.url) as other:
+        other.execute("SELECT FROM acct WHERE id = 1 FOR UPDATE")
+        applying = threading.Thread(target=server)
+        applying.start()
+        await_true(lambda: watch.execute("SELECT FROM pg_locks WHERE NOT granted").rowcount > 0, seconds=30)
+        session = "SELECT pid FROM pg_stat_activity WHERE application_name = 'penstock A1 apply'"
+        watch.execute(f"SELECT pg_terminate_backend(pid) FROM ({session}) s")
+        applying.join()
+
+    assert len(failed) == 1
+    assert target.errors() == []
+    target.apply(T(100, acct(1, 100, 50)))
+    assert rows(target) == (50, 200, 0)
+
+
+def test_a_function_that_finds_nothing_to_mend_makes_it_a_retry(target: Target) -> None:
+    entry_id = s37(target)
+    target.connection.execute("UPDATE acct SET bal = 998 WHERE id = 1")
+
+    with pytest.raises(OperatorError):
+        target.retry(entry_id, mend=by_function(lambda change, *_: change))
+
+    assert deeds(target) == [(Deed.RETRY, Outcome.FAILED, entry_id)]
+    assert target.errors()[0].found == {"id": "1", "code": "X", "bal": "998.00"}

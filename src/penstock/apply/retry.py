@@ -113,9 +113,9 @@ def in_commit_order(queue: ErrorQueue, entry_ids: Collection[str]) -> list[str]:
     Raises:
         NoEntryError: There is no entry of one of these names.
     """
-    given = {queue.find(entry_id) for entry_id in entry_ids}
     place = {entry.id: number for number, entry in enumerate(queue.entries())}
-    # One that another session has applied meanwhile has no place; it is told of when its turn comes.
+    given = {entry_id if entry_id in place else queue.find(entry_id) for entry_id in entry_ids}
+    # One that has come meanwhile has no place yet.
     return sorted(given, key=lambda one: place.get(one, len(place)))
 
 
@@ -134,16 +134,19 @@ class _Attempts:
             entry, whole = self._queue.load(entry_id)
         except NoEntryError:
             return Retried(entry_id, Outcome.GONE), None
-        is_edit = self._config.mend is not None
-        deed = Deed.DRY_RUN if self._config.dry_run else Deed.EDIT if is_edit else Deed.RETRY
+        is_dry = self._config.dry_run
+        deed = Deed.DRY_RUN if is_dry else Deed.RETRY if self._config.mend is None else Deed.EDIT
         role = None if self._config.as_me else self._config.role or entry.recipient
-        note = Note(entry, deed, Outcome.WOULD_APPLY if self._config.dry_run else Outcome.APPLIED, role)
+        note = Note(entry, deed, Outcome.WOULD_APPLY if is_dry else Outcome.APPLIED, role)
         failure: Failure | None = None
         error: PenstockError
         try:
             catalog = self._session.catalog(whole)
             mended = (self._config.mend or as_committed)(entry, whole, catalog)
             note = replace(note, edits=mended.edits)
+            if not (is_dry or mended.edits):
+                # A function has looked at it, and found nothing to mend.
+                note = replace(note, deed=Deed.RETRY)
             if not self._apply(note, whole, mended, catalog):
                 return Retried(entry_id, Outcome.GONE), None
         except _RefusedError as exc:
@@ -154,13 +157,12 @@ class _Attempts:
             note = replace(note, error=str(exc))
         else:
             return Retried(entry_id, note.outcome, edits=note.edits), note
-        note = replace(note, outcome=Outcome.WOULD_FAIL if self._config.dry_run else Outcome.FAILED)
-        if not self._config.dry_run:
-            if failure is None or is_edit:
-                # An edit's failure is about values that the entry does not hold, so it is not written into the entry.
-                self._queue.note(note)
-            else:
-                self._queue.note_failure(note, failure)
+        note = replace(note, outcome=Outcome.WOULD_FAIL if is_dry else Outcome.FAILED)
+        if failure is not None and note.deed is Deed.RETRY:
+            self._queue.note_failure(note, failure)
+        elif not is_dry:
+            # An edit's failure is about values that the entry does not hold, so it is not written into the entry.
+            self._queue.note(note)
         return Retried(entry_id, note.outcome, error, failure, note.edits), note
 
     def _apply(self, note: Note, whole: Transaction, mended: Mended, catalog: TargetCatalog) -> bool:

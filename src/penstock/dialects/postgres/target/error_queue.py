@@ -191,9 +191,10 @@ class PostgresErrorQueue:
 
     def note(self, *notes: Note) -> None:
         """Write down deeds that changed nothing."""
-        with speaking("write the error queue", self._url):
+        connection = self._sql()
+        with speaking("write the error queue", self._url), connection.transaction():
             for note in notes:
-                write_action(self._sql(), self._process, self._actor, note)
+                write_action(connection, self._process, self._actor, note)
 
     def note_failure(self, note: Note, failure: Failure) -> None:
         """Write down that an entry failed again, and in the entry, why."""
