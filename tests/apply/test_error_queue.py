@@ -474,6 +474,27 @@ def test_two_people_who_retry_one_entry_apply_it_once(target: Target) -> None:
     assert deeds(target) == []
 
 
+def test_who_gives_up_an_entry_that_is_being_applied_waits_and_is_told_that_it_is_gone(target: Target) -> None:
+    entry_id = s37(target)
+    told: list[str] = []
+
+    def second() -> None:
+        try:
+            target.queue.delete("1", entry_id)
+        except NoEntryError as exc:
+            told.append(exc.what)
+
+    with target.queue.retry_session() as first, first.transaction():
+        assert first.remove_entry(entry_id)
+        waiting = threading.Thread(target=second)
+        waiting.start()
+        await_true(lambda: target.one("SELECT count(*) FROM pg_locks WHERE NOT granted") > 0, seconds=30)
+    waiting.join()
+
+    assert told == ["no transaction 'A1.1' in the error queue"]
+    assert deeds(target) == []
+
+
 def test_an_entry_that_is_given_up_by_another_meanwhile_is_passed_by(target: Target) -> None:
     target.apply(T(100, insert("emp", id=3, dept_id=70)), T(110, insert("emp", id=4, dept_id=70)))
     target.connection.execute("INSERT INTO dept VALUES (70, 'L')")

@@ -164,23 +164,28 @@ class PostgresErrorQueue:
         """Return an entry and its changes."""
         number = self._number(entry_id)
         with speaking("read the error queue", self._url):
+            # The changes first: as long as the entry is there afterwards, another session has not removed any of them.
+            changes = (
+                self._rows()
+                .execute(
+                    "SELECT * FROM penstock.error_change WHERE process = %s AND error_id = %s ORDER BY message_number",
+                    [self._process, number],
+                )
+                .fetchall()
+            )
             row = self._rows().execute(_ENTRY + " AND e.id = %s", [self._process, number]).fetchone()
             if row is None:
                 raise self._unknown(entry_id)
-            changes = self._rows().execute(
-                "SELECT * FROM penstock.error_change WHERE process = %s AND error_id = %s ORDER BY message_number",
-                [self._process, number],
-            )
             entry = _entry(self._process, row)
             committed = None if entry.committed_at is None else round(entry.committed_at.timestamp() * 1_000_000)
             return entry, Transaction(entry.commit_scn, entry.txn_id, committed, [_change(c) for c in changes])
 
     def delete(self, *entry_ids: str) -> None:
         """Remove entries, all of them or none; nothing is applied."""
-        numbers = [self._number(entry_id) for entry_id in entry_ids]
+        named = {self._number(entry_id): entry_id for entry_id in entry_ids}
         connection = self._sql()
         with speaking("write the error queue", self._url), connection.transaction():
-            for entry_id, number in zip(entry_ids, numbers, strict=True):
+            for number, entry_id in named.items():
                 # Another session may be applying it: wait for what comes of that.
                 row = self._rows().execute(_ENTRY + " AND e.id = %s FOR UPDATE OF e", [self._process, number])
                 found = row.fetchone()

@@ -121,10 +121,11 @@ class PostgresRetrySession(PostgresSession):
     def remove_entry(self, entry_id: str) -> bool:
         """Delete an entry inside the open transaction; False when another session has."""
         number = int(entry_id.rpartition(".")[2])
+        # The entry first, as `PostgresErrorQueue.delete` does: two sessions that remove it wait for each other here.
+        deleted = self._execute("DELETE FROM penstock.error WHERE process = %s AND id = %s", [self._process, number])
         # By hand: this session's settings keep the foreign key, whose trigger would do it, from acting.
         for table in ("error_change", "held"):
             self._execute(f"DELETE FROM penstock.{table} WHERE process = %s AND error_id = %s", [self._process, number])
-        deleted = self._execute("DELETE FROM penstock.error WHERE process = %s AND id = %s", [self._process, number])
         return deleted.rowcount == 1
 
     def held(self, entry_id: str, tables: Collection[TableName]) -> Collection[TableName]:
