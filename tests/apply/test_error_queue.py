@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from penstock.apply.conflicts import COLUMN_MISSING, FOREIGN_KEY_VIOLATED, NOT_CAPTURED, ROW_DIFFERS, UNIQUE_VIOLATED
-from penstock.apply.error_queue import Deed, ErrorEntry, ErrorType, NoEntryError, Outcome
+from penstock.apply.error_queue import Actor, Deed, ErrorEntry, ErrorType, NoEntryError, Outcome
 from penstock.apply.mend import Absent, Setting, by_form, by_function, by_settings, read_setting
 from penstock.apply.retry import RetryConfig, in_commit_order, retry
 from penstock.apply.standing import stand
@@ -661,3 +661,13 @@ def test_a_function_that_finds_nothing_to_mend_makes_it_a_retry(target: Target) 
 
     assert deeds(target) == [(Deed.RETRY, Outcome.FAILED, entry_id)]
     assert target.errors()[0].found == {"id": "1", "code": "X", "bal": "998.00"}
+
+
+def test_a_user_who_has_no_name_acts_by_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown() -> str:
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    monkeypatch.setattr("getpass.getuser", unknown)
+    monkeypatch.setattr("os.getuid", lambda: 12345)
+
+    assert Actor.here().os_user == "12345"

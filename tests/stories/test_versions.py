@@ -175,6 +175,8 @@ def test_an_upgraded_queue_is_listed_as_before(lab: Lab) -> None:
 
     (entry,) = lab.errors()
     assert (entry.id, entry.txn_id, entry.error_number, entry.op) == ("lab.1", "4711", 26786, Op.UPDATE)
+    # Who put it there was not noted; a retry uses the rights of its connection.
+    assert (entry.source, entry.recipient) == ("shop", None)
     state = lab.ledger.state()
     assert state is not None
     assert (state.status, state.low_watermark, state.transactions) == (ProcessStatus.ABORTED, 100, 21)

@@ -22,7 +22,7 @@ from penstock.apply.row_path import RowPath, TransactionError
 from penstock.apply.target import TargetCatalog
 from penstock.change import Change, Op, TableName, Transaction
 from penstock.errors import MalformedInputError, OperatorError, PenstockError
-from penstock.text import count, were
+from penstock.text import count, printable, were
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,8 @@ class _RefusedError(Exception):
 def _still_failing(entry_id: str, failure: Failure, most: int) -> OperatorError:
     number = failure.message_number
     return OperatorError(
-        f"transaction {entry_id} still cannot be applied: {failure.error}",
+        # The target's words may hold a name as it is.
+        f"transaction {entry_id} still cannot be applied: {printable(str(failure.error))}",
         where=f"change {number} of {most}" if number else "at commit",
         do=f"`penstock errors show {entry_id}` shows it whole",
     )
