@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 
 from penstock import change as c
 from penstock.apply.coordinator import Dependencies, plan_lanes
-from penstock.apply.error_queue import ErrorEntry, retry
+from penstock.apply.error_queue import Actor, ErrorEntry
 from penstock.apply.ledger import LaneClaim
 from penstock.apply.reader import find_dependencies
-from penstock.apply.resolve import ConflictRules
+from penstock.apply.retry import Retried, RetryConfig, retry
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.apply.task import LANE, TaskContext, apply_lane, in_commit_order, plan_batch
@@ -195,20 +195,27 @@ class Target:
         """(position, error number, failing change, number of changes) of each entry."""
         return [(e.commit_scn, e.error_number, e.message_number, e.message_count) for e in self.errors()]
 
-    def retry(
-        self,
-        *entry_ids: str,
-        tell: Callable[[str], None] = lambda _: None,
-        conflicts: ConflictRules = ConflictRules(),
-    ) -> list[str]:
-        # A run keeps the versions that a retry reads.
+    def retry(self, *entry_ids: str, tell: Callable[[str], None] = lambda _: None, **config: Any) -> list[str]:
+        """Apply entries again, all if none is named; returns those that left the queue."""
+        retried = self.retried(*entry_ids, tell=tell, **config)
+        return [one.entry_id for one in retried if not one.is_failed]
+
+    def retried(self, *entry_ids: str, tell: Callable[[str], None] = lambda _: None, **config: Any) -> list[Retried]:
+        """The same, with what came of each."""
+        self.remember_versions()
+        ids = entry_ids or [e.id for e in self.errors()]
+        return list(retry(self.queue, ids, RetryConfig(allow_duplicate_rows=True, **config), tell=tell))
+
+    def remember_versions(self) -> None:
+        """Keep the versions of tables that a retry reads, as a run does."""
         self.ledger.save_dictionary(
             TableVersion(0, table.schema, table.schema.to_definition(), table.name)
             for table in self.context().catalog.tables.values()
         )
-        queue = PostgresErrorQueue(self.url, "A1")
-        ids = entry_ids or [e.id for e in self.errors()]
-        return list(retry(queue, ids, allow_duplicate_rows=True, conflicts=conflicts, tell=tell))
+
+    @property
+    def queue(self) -> PostgresErrorQueue:
+        return PostgresErrorQueue(self.url, "A1", actor=Actor("ann", "desk"))
 
 
 def as_batch(transactions: Sequence[Txn], *, version: int = 1) -> pa.RecordBatch:

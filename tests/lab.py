@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock import change as c
-from penstock.apply.error_queue import ErrorEntry, retry
+from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import LaneClaim, ProcessState
-from penstock.apply.resolve import ConflictRules
+from penstock.apply.retry import RetryConfig, retry
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.apply.task import (
@@ -234,7 +234,8 @@ class Lab:
 
     def retry(self, *entry_ids: str) -> list[str]:
         queue = PostgresErrorQueue(self.target_url, self.name)
-        return list(retry(queue, entry_ids, allow_duplicate_rows=True, conflicts=ConflictRules()))
+        config = RetryConfig(allow_duplicate_rows=True)
+        return [retried.entry_id for retried in retry(queue, entry_ids, config)]
 
     @contextmanager
     def session(self) -> Iterator[psycopg.Connection]:

@@ -345,7 +345,7 @@ def test_a_parent_that_still_has_children(target: Target, way: tuple[bool, int])
     assert target.one("SELECT count(*) FROM dept WHERE id = 10") == 1
 
 
-@pytest.mark.rule("A-14", "A-139")
+@pytest.mark.rule("A-14", "A-136", "A-139")
 def test_s49_dependents_fail_in_turn_and_are_all_retried(target: Target, way: tuple[bool, int]) -> None:
     apply(
         target,

@@ -105,16 +105,22 @@ def test_tables_are_renamed_cut_and_computed_from_the_first_row_to_the_last_chan
     assert "identical" in ruled.do("verify")
 
 
+@pytest.mark.rule("A-132", "S-70")
 def test_what_fails_is_named_on_both_sides_and_what_differs_is_found_and_brought(ruled: Ruled, lab: Lab) -> None:
     lab.source.execute(TABLES)
     ruled.do("setup")
     ruled.do("run", "--until-caught-up")
     lab.target.execute("ALTER TABLE sales.client ADD CHECK (net <> 5)")
-    lab.source.execute("UPDATE customer SET net = 5, ssn = 'secret' WHERE id = 6")
+    with lab.source.transaction():
+        lab.source.execute("INSERT INTO audit_log VALUES (2)")
+        lab.source.execute("UPDATE customer SET net = 5, ssn = 'secret' WHERE id = 6")
     ruled.do("run", "--until-caught-up", code=5)
 
     (entry,) = ruled("errors", "list", "--json").json
     assert (entry["table"], entry["source_table"]) == ("sales.client", "public.customer")
+    # The excluded table's change is none of its changes.
+    assert (entry["message_number"], entry["message_count"]) == (1, 1)
+    assert [one["id"] for one in ruled("errors", "list", "--json", "--table", "public.cust*").json] == [entry["id"]]
     shown = ruled.do("errors", "show", entry["id"])
     assert "sales.client (public.customer at the source)" in shown
     assert "full_name" in shown

@@ -154,6 +154,8 @@ def test_an_upgraded_ledger_is_what_a_new_one_is_and_has_lost_nothing(lab: Lab, 
         "upgrade the ledger to version 3: operations are checked",
         "upgrade the ledger to version 4: rows of snapshots that came among changes",
         "upgrade the ledger to version 5: which tables setup has made",
+        "upgrade the ledger to version 6: a log of conflicts that were resolved",
+        "upgrade the ledger to version 7: who could not apply an entry of the error queue, and what was done with it",
     ]
     assert rows(lab, known) == before
     assert lab.target.execute("SELECT name, epoch FROM penstock.process ORDER BY 1").fetchall() == [
@@ -175,6 +177,8 @@ def test_an_upgraded_queue_is_listed_as_before(lab: Lab) -> None:
 
     (entry,) = lab.errors()
     assert (entry.id, entry.txn_id, entry.error_number, entry.op) == ("lab.1", "4711", 26786, Op.UPDATE)
+    # Who put it there was not noted; a retry uses the rights of its connection.
+    assert (entry.source, entry.recipient) == ("shop", None)
     state = lab.ledger.state()
     assert state is not None
     assert (state.status, state.low_watermark, state.transactions) == (ProcessStatus.ABORTED, 100, 21)
@@ -242,7 +246,7 @@ def test_nothing_is_upgraded_while_a_run_of_any_pipeline_is_alive(lab: Lab) -> N
     with psycopg.connect(lab.target_url, autocommit=True) as other:
         other.execute("SELECT pg_advisory_lock(hashtext('penstock'), hashtext('other'))")
 
-        with pytest.raises(OperatorError, match="from version 1 to 5, and runs use it: 'other'"):
+        with pytest.raises(OperatorError, match=f"from version 1 to {VERSION}, and runs use it: 'other'"):
             lab.pipeline().setup()
         # It has begun since the upgrade was planned.
         with pytest.raises(OperatorError, match="these processes are running: other"):
@@ -442,4 +446,7 @@ def test_tables_of_the_ledger_are_named_where_the_ledger_is_kept() -> None:
 
     found = {path.stem for path in package.rglob("*.py") if statement.search(path.read_text(encoding="utf-8"))}
 
-    assert found == {"ledger", "ledger_entries", "lane_ledger", "error_queue", "removal", "resync"}
+    assert found == {"ledger", "ledger_entries", "lane_ledger", "error_queue", "error_history", "retry_session"} | {
+        "removal",
+        "resync",
+    }

@@ -1,23 +1,66 @@
-"""The error queue, for people: see what could not be applied, mend the cause, retry."""
+"""The error queue, for people: which transactions could not be applied, and what was done with them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import getpass
+import os
+import socket
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Protocol
 
-from penstock.apply.conflicts import ApplyError
+from penstock.apply.conflicts import (
+    CHECK_VIOLATED,
+    COLUMN_MISSING,
+    CONFLICTS,
+    MORE_THAN_ONE_ROW,
+    NOT_CAPTURED,
+    NOT_INSTANTIATED,
+    NULL_REFUSED,
+    TABLE_MISSING,
+    VALUE_MALFORMED,
+    VALUE_MISSING,
+    VALUE_TOO_LONG,
+)
 from penstock.apply.ledger import Failure
-from penstock.apply.resolve import ConflictRules, Resolution
-from penstock.apply.row_path import RowPath, TransactionError
-from penstock.apply.target import RowWriter, TargetCatalog
-from penstock.change import Change, Image, Op, TableName, Transaction
+from penstock.apply.resolve import Resolution
+from penstock.apply.target import RowWriter, TargetCatalog, TargetTable
+from penstock.change import Image, TableName, Transaction
 from penstock.errors import OperatorError
 from penstock.position import Scn
 from penstock.schema import Dictionary
-from penstock.text import count, were
+from penstock.text import printable
+
+
+class ErrorType(StrEnum):
+    """What kind of thing has to be mended before a transaction can be applied."""
+
+    CONFLICT = "conflict"
+    """The target's rows are not what the source's were."""
+    VALUE = "value"
+    """A column or a check of the target does not take a value."""
+    DEFINITION = "definition"
+    """A table or a column is missing, was never copied, or is of another type."""
+    GAP = "gap"
+    """A change was not captured: it cannot be applied, only left out."""
+    OTHER = "other"
+    """Anything else that the target refuses."""
+
+    @classmethod
+    def of(cls, error_number: int) -> ErrorType:
+        """The type of an error by its number; see `apply.conflicts`."""
+        return _TYPES.get(error_number, cls.OTHER)
+
+
+_TYPES = {
+    **dict.fromkeys(CONFLICTS | {MORE_THAN_ONE_ROW}, ErrorType.CONFLICT),
+    **dict.fromkeys((NULL_REFUSED, CHECK_VIOLATED, VALUE_TOO_LONG, VALUE_MALFORMED, VALUE_MISSING), ErrorType.VALUE),
+    **dict.fromkeys((TABLE_MISSING, COLUMN_MISSING, NOT_INSTANTIATED), ErrorType.DEFINITION),
+    NOT_CAPTURED: ErrorType.GAP,
+}
 
 
 @dataclass(frozen=True)
@@ -26,12 +69,16 @@ class ErrorEntry:
 
     Attributes:
         id: Names the entry within its target, `<process>.<number>`.
+        source: The source that committed it, as the process knows it.
         message_number: The change that failed, counted from 1; 0 when it was none of them.
         table, op: Table and operation of that change.
         found: The row that the target held instead, or that stood in the way.
+        created_at: When it failed first.
+        recipient: The role that could not apply it; None where that is not known.
     """
 
     id: str
+    source: str
     txn_id: str
     commit_scn: Scn
     committed_at: datetime | None
@@ -44,6 +91,16 @@ class ErrorEntry:
     table: TableName | None
     op: str | None
     created_at: datetime
+    recipient: str | None
+
+    @property
+    def error_type(self) -> ErrorType:
+        """What kind of thing has to be mended."""
+        return ErrorType.of(self.error_number)
+
+
+class NoEntryError(OperatorError):
+    """The error queue has no such entry, or has it no more."""
 
 
 @dataclass(frozen=True)
@@ -55,27 +112,122 @@ class Emptied:
     scn: Scn
 
 
+@dataclass(frozen=True)
+class Actor:
+    """The person who acts, as this program knows them; the target notes its own user beside it."""
+
+    os_user: str
+    host: str
+
+    @classmethod
+    def here(cls) -> Actor:
+        """The user of this process."""
+        try:
+            user = getpass.getuser()
+        except (KeyError, OSError):
+            # A container may run under a number that has no name.
+            user = str(os.getuid())
+        return cls(printable(user), printable(socket.gethostname()))
+
+
+class Deed(StrEnum):
+    """What a person did with an entry."""
+
+    RETRY = "retry"
+    EDIT = "edit"
+    """A retry with other values, or with changes left out."""
+    DELETE = "delete"
+    DRY_RUN = "dry run"
+
+
+class Outcome(StrEnum):
+    """What came of it."""
+
+    APPLIED = "applied"
+    FAILED = "failed"
+    DELETED = "deleted"
+    WOULD_APPLY = "would apply"
+    WOULD_FAIL = "would fail"
+    GONE = "gone"
+    """Another session had applied or deleted the entry meanwhile. Nothing was done, so it is in no history."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """What is written down of a deed. Holds no row values.
+
+    Attributes:
+        role: Whose rights the changes were applied with; None for those of the connection.
+        edits: Which values were edited, as `2.before.price`, and which changes were left out, as `2`.
+        error: Why it failed.
+    """
+
+    entry: ErrorEntry
+    deed: Deed
+    outcome: Outcome
+    role: str | None = None
+    edits: Sequence[str] = ()
+    error: str | None = None
+    error_number: int | None = None
+
+
+@dataclass(frozen=True)
+class Action:
+    """A deed of the past; the entry may be gone.
+
+    Attributes:
+        db_user: Who it was to the server.
+        os_user, host: Who it was on which machine, as the client said.
+    """
+
+    at: datetime
+    db_user: str
+    os_user: str
+    host: str
+    action: Deed
+    outcome: Outcome
+    entry_id: str
+    txn_id: str
+    commit_scn: Scn
+    role: str | None
+    edits: Sequence[str]
+    error_number: int | None
+    error_message: str | None
+
+
 class ErrorQueue(Protocol):
     """The entries of one process."""
 
     def entries(self) -> Sequence[ErrorEntry]:
         """Return all entries, in commit order."""
 
+    def tables(self) -> Mapping[str, Collection[TableName]]:
+        """Return which tables each entry changes."""
+
     def count_by_table(self, root_of: Mapping[TableName, TableName]) -> Mapping[TableName, int]:
         """Return how many transactions hold changes of each table, or of a partition that `root_of` finds it for."""
+
+    def find(self, entry_id: str) -> str:
+        """Return an entry's id in full, which may be given without the name of the process. Raises as `load` does."""
 
     def load(self, entry_id: str) -> tuple[ErrorEntry, Transaction]:
         """Return an entry and its changes.
 
         Raises:
-            OperatorError: There is no such entry.
+            NoEntryError: There is no such entry.
         """
 
-    def delete(self, entry_id: str) -> None:
-        """Remove an entry; nothing is applied. Raises as `load` does."""
+    def delete(self, *entry_ids: str) -> None:
+        """Remove entries, all of them or none; nothing is applied, and no watermark moves. Raises as `load` does."""
 
-    def update_failure(self, entry_id: str, failure: Failure) -> None:
-        """Note why an entry failed again."""
+    def note(self, *notes: Note) -> None:
+        """Write down deeds that changed nothing."""
+
+    def note_failure(self, note: Note, failure: Failure) -> None:
+        """Write down that an entry failed again, and in the entry, why."""
+
+    def history(self, *, entry_id: str | None = None, most: int) -> Sequence[Action]:
+        """Return the last deeds, of one entry or of all, the oldest of them first."""
 
     def retry_session(self) -> AbstractContextManager[RetrySession]:
         """Open a session to apply entries through."""
@@ -87,8 +239,24 @@ class RetrySession(RowWriter, Protocol):
     def note_resolutions(self, transaction: Transaction, resolutions: Sequence[Resolution]) -> None:
         """Write down, inside the open transaction, how conflicts of an entry were resolved."""
 
+    def rehearsal(self) -> AbstractContextManager[None]:
+        """Have all transactions in the block see what those before them did, and none of them stay."""
+
+    def acting_as(self, role: str | None) -> AbstractContextManager[None]:
+        """Use the rights of a role, inside the open transaction; None for those of the connection.
+
+        Raises:
+            OperatorError: There is no such role, or the connection's user may not be it.
+        """
+
+    def check_now(self) -> None:
+        """Have the target check what it would check at commit."""
+
     def remove_entry(self, entry_id: str) -> bool:
         """Delete an entry inside the open transaction; False when another session has."""
+
+    def note(self, note: Note) -> None:
+        """Write down a deed inside the open transaction."""
 
     def held(self, entry_id: str, tables: Collection[TableName]) -> Collection[TableName]:
         """Return those of the tables that hold already what an entry did to them: they were repaired since."""
@@ -102,106 +270,5 @@ class RetrySession(RowWriter, Protocol):
     def catalog(self, transaction: Transaction) -> TargetCatalog:
         """Describe the tables that a transaction changes; one that was never copied counts as copied."""
 
-
-def retry(
-    queue: ErrorQueue,
-    entry_ids: Sequence[str],
-    *,
-    allow_duplicate_rows: bool,
-    conflicts: ConflictRules,
-    tell: Callable[[str], None] = lambda _: None,
-) -> Iterator[str]:
-    """Apply entries, in the order given, each in a target transaction that also removes it.
-
-    Changes of a table that was copied, or truncated, after them are left out: they would undo it.
-
-    Args:
-        conflicts: As they stand in the pipeline file now; what they would record stays in the queue.
-        tell: Called with a sentence for each transaction of which changes were left out, or hold no old values to
-            compare.
-
-    Yields:
-        Each entry, once it is applied.
-
-    Raises:
-        OperatorError: One failed again; it stays, with the new reason, and so do those after it.
-    """
-    with queue.retry_session() as session:
-        for entry_id in entry_ids:
-            _, whole = queue.load(entry_id)
-            catalog = session.catalog(whole)
-            # A table may have been copied since, with what the change did.
-            held = session.held(entry_id, {change.table for change in whole.changes})
-            late = [
-                c for c in whole.changes if catalog.instantiated[c.table] < whole.commit_scn and c.table not in held
-            ]
-            emptied = _emptied_since(session.emptied({change.table for change in late}), entry_id, whole)
-            changes = tuple(c for c in late if c.table not in emptied)
-            if len(changes) < len(whole.changes):
-                number = len(whole.changes) - len(changes)
-                left_out = {c.table for c in whole.changes} - {c.table for c in changes}
-                names = ", ".join(sorted(map(str, left_out)))
-                tell(
-                    f"{entry_id}: {number} of its changes {'is' if number == 1 else 'are'} left out: {names}"
-                    f" {were(len(left_out))} copied, repaired or truncated later"
-                )
-            blind = sum(_is_blind(change, catalog) for change in changes)
-            if blind:
-                tell(
-                    f"{entry_id}: {count(blind, 'change')} of {len(changes)} told nothing of an old row but its key:"
-                    " what later transactions have set in these rows is overwritten"
-                )
-            transaction = replace(whole, changes=changes)
-            rows = RowPath(
-                session,
-                catalog,
-                session.dictionary(whole),
-                allow_duplicate_rows=allow_duplicate_rows,
-                conflicts=conflicts.without_recording,
-            )
-            try:
-                with session.transaction():
-                    if session.remove_entry(entry_id):
-                        handled = rows.apply(transaction)
-                        session.note_resolutions(transaction, handled.resolutions)
-            except (TransactionError, ApplyError) as exc:
-                failure = exc.failure if isinstance(exc, TransactionError) else Failure(0, exc)
-                failure = rows.explain(transaction, failure)
-                if failure.message_number:
-                    number = list(whole.changes).index(changes[failure.message_number - 1]) + 1
-                    failure = replace(failure, message_number=number)
-                queue.update_failure(entry_id, failure)
-                number, most = failure.message_number, len(whole.changes)
-                raise OperatorError(
-                    f"transaction {entry_id} still cannot be applied: {failure.error}",
-                    where=f"change {number} of {most}" if number else "at commit",
-                    do=f"`penstock errors show {entry_id}` shows it whole",
-                ) from exc
-            yield entry_id
-
-
-def _is_blind(change: Change, catalog: TargetCatalog) -> bool:
-    """Whether a change holds nothing that would show that its row was changed since."""
-    table = catalog.tables.get(change.table)
-    if table is None or change.op not in (Op.UPDATE, Op.DELETE, Op.SNAPSHOT):
-        return False
-    others = set(table.schema.column_names) - set(table.key.columns)
-    return bool(others) and others.isdisjoint(change.before or ())
-
-
-def _emptied_since(found: Sequence[Emptied], entry_id: str, transaction: Transaction) -> set[TableName]:
-    """Tables that were truncated after a transaction.
-
-    Raises:
-        OperatorError: Only a partition was, and it cannot be told whether a row of the transaction was in it.
-    """
-    since = [one for one in found if one.scn > transaction.commit_scn]
-    whole = {one.table for one in since if one.part == one.table}
-    partly = [one for one in since if one.table not in whole]
-    if partly:
-        raise OperatorError(
-            f"partition {partly[0].part} of {partly[0].table} was truncated after transaction {entry_id}, whose rows"
-            " may have been in it",
-            do=f"see `penstock errors show {entry_id}`, put right by hand what is missing, and delete the entry",
-        )
-    return whole
+    def rows_now(self, table: TargetTable, key: Image) -> Sequence[Image]:
+        """Return up to two rows that have a key, without a lock."""

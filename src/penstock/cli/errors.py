@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,50 +16,85 @@ from penstock.cli.console import (
     JsonOption,
     as_text,
     open_applying,
-    print_facts,
     print_json,
     print_rows,
     say,
-    shown,
     warn,
 )
 from penstock.errors import ConfigError
 from penstock.text import count, printable
 
 if TYPE_CHECKING:
-    from penstock.apply.error_queue import ErrorEntry
-    from penstock.change import Change, TableName, Transaction
+    from penstock.apply.mend import Mend, Setting
+    from penstock.apply.retry import Retried
+    from penstock.pipeline.errors import ErrorFilter, Errors
     from penstock.pipeline.pipeline import Pipeline
 
-app = typer.Typer(help="See, retry and delete the transactions that could not be applied.", no_args_is_help=True)
+app = typer.Typer(help="See, mend, retry and delete the transactions that could not be applied.", no_args_is_help=True)
 
 _ID = "As `penstock errors list` names it: shop.12, or just 12."
+_TIME = "2024-01-02T03:04:05, UTC if not said."
 
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help=_ID)]
 IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="ID", help=_ID)]
 AllOption = Annotated[bool, typer.Option("--all", help="All entries, in commit order.")]
+TableOption = Annotated[
+    list[str] | None,
+    typer.Option("--table", metavar="PATTERN", help="Entries that change such a table, as schema.table; repeatable."),
+]
+ErrorOption = Annotated[
+    list[str] | None,
+    typer.Option("--error", metavar="NUMBER", help="Entries with this error number or SQLSTATE; repeatable."),
+]
+SinceOption = Annotated[
+    str | None, typer.Option("--since", metavar="TIME", help=f"Failed first then or later: {_TIME}")
+]
+UntilOption = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Failed first then or earlier.")]
+TextOption = Annotated[str, typer.Option("--text", help="Entries whose error message holds this text.")]
+AsMeOption = Annotated[
+    bool, typer.Option("--as-me", help="Use the rights of the connection's user, not of who could not apply it.")
+]
+RoleOption = Annotated[str | None, typer.Option("--role", help="Use the rights of this role at the target.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Try it, roll it back, and say what came of it.")]
+WithOption = Annotated[
+    str | None,
+    typer.Option("--with", metavar="MODULE:FUNCTION", help="Have your own function mend each change; see docs/cli.md."),
+]
 
 
 @app.command("list")
-def list_(file: FileOption = None, json: JsonOption = False) -> None:
+def list_(
+    table: TableOption = None,
+    error: ErrorOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    text: TextOption = "",
+    file: FileOption = None,
+    json: JsonOption = False,
+) -> None:
     """List the error queue, in commit order."""
+    from penstock.cli.error_view import entry_as_json, named
+    from penstock.pipeline.errors import ErrorFilter
+
+    wanted = _filter(table, error, since, until, text)
     pipeline = open_applying(file)
-    entries = pipeline.errors().entries()
+    entries = pipeline.errors().entries(wanted)
     if json:
-        print_json([_entry(entry, pipeline) for entry in entries])
+        print_json([entry_as_json(entry, pipeline) for entry in entries])
     elif not entries:
-        say("the error queue is empty")
+        say("the error queue is empty" if wanted == ErrorFilter() else "no entry of the error queue fits")
     else:
-        headings = ["id", "committed at", "failed change", "operation", "error", "message"]
         print_rows(
-            headings,
+            ["id", "committed at", "failed change", "operation", "error", "type", "message"],
             [
                 [
                     e.id,
                     as_text(e.committed_at) if e.committed_at else "",
                     f"{e.message_number}/{e.message_count}",
-                    f"{e.op} {_named(e.table, pipeline)}" if e.table else "",
+                    f"{e.op} {named(e.table, pipeline)}" if e.table else "",
                     e.error_number or e.error_code or "",
-                    e.error_message,
+                    e.error_type,
+                    printable(e.error_message),
                 ]
                 for e in entries
             ],
@@ -63,113 +102,299 @@ def list_(file: FileOption = None, json: JsonOption = False) -> None:
 
 
 @app.command()
-def show(
-    entry_id: Annotated[str, typer.Argument(metavar="ID", help=_ID)], file: FileOption = None, json: JsonOption = False
-) -> None:
-    """Show one transaction whole: its changes, which one failed and why, and what the target held instead."""
+def show(entry_id: IdArgument, file: FileOption = None, json: JsonOption = False) -> None:
+    """Show one transaction whole: which change failed and why, and each change beside the row at the target now."""
+    from penstock.cli.error_view import print_entry, shown_as_json
+
     pipeline = open_applying(file)
-    entry, transaction = pipeline.errors().load(entry_id)
-    if json:
-        changes = [_change(change, pipeline) for change in transaction.changes]
-        print_json({**_entry(entry, pipeline), "changes": changes})
-        return
-    print_facts(
-        [
-            ("id", entry.id),
-            ("transaction", f"{entry.txn_id}, position {entry.commit_scn}"),
-            ("committed at", as_text(entry.committed_at) if entry.committed_at else "unknown"),
-            ("error", f"{entry.error_number or ''} {f'({entry.error_code})' if entry.error_code else ''}".strip()),
-            ("message", entry.error_message),
-        ]
-    )
-    _show_changes(entry, transaction, pipeline)
+    found = pipeline.errors().show(entry_id)
+    print_json(shown_as_json(found, pipeline)) if json else print_entry(found, pipeline)
 
 
 @app.command()
 def retry(
     entry_id: IdsArgument = None,
     every: AllOption = False,
+    table: TableOption = None,
+    error: ErrorOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    text: TextOption = "",
+    go_on: Annotated[bool, typer.Option("--go-on", help="Go on behind one that fails again.")] = False,
+    mending: WithOption = None,
+    as_me: AsMeOption = False,
+    role: RoleOption = None,
+    dry_run: DryRunOption = False,
     file: FileOption = None,
     json: JsonOption = False,
 ) -> None:
     """Apply transactions again, in commit order; stops at the first that fails again."""
-    _refuse_unclear(entry_id, every=every)
+    wanted = _filter(table, error, since, until, text)
+    _refuse_unclear(entry_id, wanted, every=every)
     pipeline = open_applying(file)
-    in_order = {entry.id: number for number, entry in enumerate(pipeline.errors().entries())}
-    chosen = sorted(entry_id or in_order, key=lambda one: in_order.get(one, -1))
-    done = []
-    try:
-        for applied in pipeline.retry(chosen, tell=lambda text: warn(f"note: {printable(text)}")):
-            done.append(applied)
-    finally:
-        # Also when one fails: what was applied before it has left the queue.
-        print_json({"applied": done}) if json else say(
-            f"applied {count(len(done), 'transaction')} from the error queue"
-        )
+    mend = _function(mending, pipeline)
+    chosen = _chosen(pipeline.errors(), entry_id, wanted)
+    _apply(pipeline, chosen, mend, as_me=as_me, role=role, go_on=go_on, dry_run=dry_run, json=json)
+
+
+@app.command()
+def edit(
+    entry_id: IdArgument,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="N.IMAGE.COLUMN=TEXT", help="A value, as 2.before.price=10; repeatable."),
+    ] = None,
+    null: Annotated[
+        list[str] | None, typer.Option("--null", metavar="N.IMAGE.COLUMN", help="SQL NULL for a value; repeatable.")
+    ] = None,
+    unset: Annotated[
+        list[str] | None,
+        typer.Option("--unset", metavar="N.IMAGE.COLUMN", help="Take a column out of the change; repeatable."),
+    ] = None,
+    skip: Annotated[
+        list[int] | None, typer.Option("--skip", metavar="N", help="Leave a change out; repeatable.")
+    ] = None,
+    form: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="JSON as `show --json` prints it, edited; - reads it.")
+    ] = None,
+    mending: WithOption = None,
+    as_me: AsMeOption = False,
+    role: RoleOption = None,
+    dry_run: DryRunOption = False,
+    file: FileOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Apply one transaction with other values, or without some of its changes.
+
+    Without options it opens $VISUAL or $EDITOR. What is edited holds for this one try: if it fails, the entry stays as
+    the source committed it.
+    """
+    from penstock.apply.mend import by_form, by_settings
+
+    settings = _settings(setting, null, unset)
+    ways = [bool(settings or skip), form is not None, mending is not None]
+    if sum(ways) > 1:
+        raise ConfigError("say it in one way: by --set, --null, --unset and --skip, or by --from, or by --with")
+    pipeline = open_applying(file)
+
+    def apply(mend: Mend) -> None:
+        _apply(pipeline, [entry_id], mend, as_me=as_me, role=role, go_on=False, dry_run=dry_run, json=json)
+
+    if form is not None:
+        apply(by_form(_read(form)))
+    elif any(ways):
+        apply(_function(mending, pipeline) or by_settings(settings, skip or ()))
+    else:
+        from penstock.cli.editor import edited
+
+        with edited(pipeline, entry_id, keep=dry_run) as text:
+            if text is None:
+                say("nothing was edited, and nothing applied") if not json else print_json(_result([]))
+            else:
+                apply(by_form(text))
 
 
 @app.command()
 def delete(
     entry_id: IdsArgument = None,
     every: AllOption = False,
+    table: TableOption = None,
+    error: ErrorOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    text: TextOption = "",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     file: FileOption = None,
     json: JsonOption = False,
 ) -> None:
     """Give transactions up: remove them from the queue without applying them."""
-    _refuse_unclear(entry_id, every=every)
+    wanted = _filter(table, error, since, until, text)
+    _refuse_unclear(entry_id, wanted, every=every)
     queue = open_applying(file).errors()
-    chosen = entry_id or [entry.id for entry in queue.entries()]
-    for one in chosen:
-        queue.delete(one)
+    chosen = _chosen(queue, entry_id, wanted)
+    if not entry_id and chosen and not yes:
+        if json or not sys.stdin.isatty():
+            raise ConfigError("nobody is there to be asked whether to give transactions up", do="say --yes")
+        typer.confirm(f"give up {count(len(chosen), 'transaction')}: {', '.join(chosen)}?", abort=True)
+    queue.delete(*chosen)
     print_json({"deleted": chosen}) if json else say(
         f"deleted {count(len(chosen), 'transaction')}, never to be applied"
     )
 
 
-def _refuse_unclear(given: list[str] | None, *, every: bool) -> None:
-    if every == bool(given):
-        raise ConfigError("say which: either ids, or --all")
+@app.command()
+def history(
+    entry_id: Annotated[str | None, typer.Argument(metavar="ID", help=f"Only of one entry. {_ID}")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="How many at most, the last ones.")] = 100,
+    file: FileOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List what people did with the error queue: who, when, what, and what came of it."""
+    actions = open_applying(file).errors().history(entry_id, most=limit)
+    if json:
+        print_json([asdict(action) for action in actions])
+    elif not actions:
+        say("nothing was done yet")
+    else:
+        print_rows(
+            ["at", "who", "did", "entry", "outcome", "edited or left out", "error"],
+            [
+                [
+                    as_text(a.at),
+                    printable(f"{a.db_user}{f' as {a.role}' if a.role not in (None, a.db_user) else ''}")
+                    + printable(f" ({a.os_user} on {a.host})"),
+                    a.action,
+                    a.entry_id,
+                    a.outcome,
+                    printable(" ".join(a.edits)),
+                    printable(a.error_message or ""),
+                ]
+                for a in actions
+            ],
+        )
 
 
-def _show_changes(entry: ErrorEntry, transaction: Transaction, pipeline: Pipeline) -> None:
-    for number, change in enumerate(transaction.changes, start=1):
-        mark = "->" if number == entry.message_number else "  "
-        say(f"{mark} {number} {change.op} {_named(change.table, pipeline)}")
-        for name, value in (change.before or {}).items():
-            after = change.after or {}
-            new = f" => {shown(after[name])}" if name in after else ""
-            say(f"       {name}: {shown(value)}{new}")
-        if change.before is None:
-            for name, value in (change.after or {}).items():
-                say(f"       {name}: {shown(value)}")
-        if number == entry.message_number and entry.found is not None:
-            say("       the target holds")
-            for name, value in entry.found.items():
-                say(f"         {name}: {shown(value)}")
+def _apply(
+    pipeline: Pipeline,
+    chosen: Sequence[str],
+    mend: Mend | None,
+    *,
+    as_me: bool,
+    role: str | None,
+    go_on: bool,
+    dry_run: bool,
+    json: bool,
+) -> None:
+    """Apply entries, and say what came of them: also when one fails, since those before it have left the queue."""
+    if as_me and role is not None:
+        raise ConfigError("say either --as-me, or --role")
+    done: list[Retried] = []
+    try:
+        for retried in pipeline.retry(
+            chosen,
+            lambda text: warn(f"note: {printable(text)}"),
+            mend=mend,
+            as_me=as_me,
+            role=role,
+            go_on=go_on,
+            dry_run=dry_run,
+        ):
+            done.append(retried)
+            if not json:
+                _tell(retried, is_last_word=go_on or dry_run)
+    finally:
+        if json:
+            print_json(_result(done, dry_run=dry_run))
+        else:
+            applied = [one for one in done if not one.is_failed and one.outcome in _GOOD]
+            would = "would apply" if dry_run else "applied"
+            say(f"{would} {count(len(applied), 'transaction')} from the error queue")
+    failed = [one for one in done if one.is_failed]
+    if failed:
+        raise typer.Exit(3)
 
 
-def _named(table: TableName, pipeline: Pipeline) -> str:
-    """A table at the target; where rules have renamed it, with its name at the source."""
-    origins = ", ".join(map(str, pipeline.origins(table)))
-    return f"{table} ({origins} at the source)" if origins else str(table)
+_GOOD = ("applied", "would apply")
 
 
-def _source_table(table: TableName | None, pipeline: Pipeline) -> str | None:
-    return None if table is None else ", ".join(map(str, pipeline.origins(table))) or str(table)
+def _tell(retried: Retried, *, is_last_word: bool) -> None:
+    """Say of an entry what the sum at the end does not say."""
+    if retried.outcome == "gone":
+        warn(f"note: {retried.entry_id}: another session has applied or deleted it meanwhile")
+    elif retried.error is None and retried.edits:
+        places = ", ".join(map(printable, retried.edits))
+        say(f"{retried.entry_id}: {retried.outcome}; edited, or left out: {places}")
+    elif is_last_word:
+        reason = f": {printable(str(retried.error))}" if retried.error is not None else ""
+        say(f"{retried.entry_id}: {retried.outcome}{reason}")
 
 
-def _entry(entry: ErrorEntry, pipeline: Pipeline) -> dict[str, object]:
-    plain = asdict(entry)
-    plain["table"] = str(entry.table) if entry.table else None
-    plain["source_table"] = _source_table(entry.table, pipeline)
-    return plain
-
-
-def _change(change: Change, pipeline: Pipeline) -> dict[str, object]:
+def _result(done: Sequence[Retried], *, dry_run: bool = False) -> dict[str, Any]:
+    good, bad = ("would_apply", "would_fail") if dry_run else ("applied", "failed")
     return {
-        "op": change.op.value,
-        "table": str(change.table),
-        "source_table": _source_table(change.table, pipeline),
-        "before": None if change.before is None else dict(change.before),
-        "after": None if change.after is None else dict(change.after),
+        good: [one.entry_id for one in done if one.outcome in _GOOD],
+        bad: [_failure(one) for one in done if one.is_failed],
+        "gone": [one.entry_id for one in done if one.outcome == "gone"],
+        "edits": {one.entry_id: list(one.edits) for one in done if one.edits},
     }
+
+
+def _failure(retried: Retried) -> dict[str, object]:
+    failure = retried.failure
+    return {
+        "id": retried.entry_id,
+        "message_number": failure.message_number if failure is not None else 0,
+        "error_number": failure.error.number if failure is not None else None,
+        "error_code": failure.error.code if failure is not None else None,
+        "error_message": str(failure.error if failure is not None else retried.error),
+    }
+
+
+def _chosen(queue: Errors, entry_ids: list[str] | None, wanted: ErrorFilter) -> list[str]:
+    return entry_ids or [entry.id for entry in queue.entries(wanted)]
+
+
+def _refuse_unclear(given: list[str] | None, wanted: ErrorFilter, *, every: bool) -> None:
+    from penstock.pipeline.errors import ErrorFilter
+
+    if sum([bool(given), every, wanted != ErrorFilter()]) != 1:
+        raise ConfigError("say which: ids, or --all, or what they have in common (--table, --error, --since ...)")
+
+
+def _filter(
+    table: list[str] | None, error: list[str] | None, since: str | None, until: str | None, text: str
+) -> ErrorFilter:
+    from penstock.patterns import TablePattern
+    from penstock.pipeline.errors import ErrorFilter
+
+    return ErrorFilter(
+        tables=tuple(TablePattern.parse(pattern) for pattern in table or ()),
+        errors=tuple(error or ()),
+        since=_time(since, option="--since"),
+        until=_time(until, option="--until"),
+        text=text,
+    )
+
+
+def _time(text: str | None, *, option: str) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as exc:
+        raise ConfigError(f"{option} must be a time, not {text!r}", do=f"write {_TIME.rstrip('.')}") from exc
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def _settings(setting: list[str] | None, null: list[str] | None, unset: list[str] | None) -> list[Setting]:
+    from penstock.apply.mend import Absent, read_place, read_setting
+
+    return [
+        *(read_setting(text, option="--set") for text in setting or ()),
+        *(read_place(text, None, option="--null") for text in null or ()),
+        *(read_place(text, Absent.ABSENT, option="--unset") for text in unset or ()),
+    ]
+
+
+def _function(name: str | None, pipeline: Pipeline) -> Mend | None:
+    from penstock.apply.mend import by_function
+    from penstock.beside import load
+
+    if name is None:
+        return None
+    try:
+        return by_function(load(name, pipeline.config.capture.folder), name)
+    except Exception as exc:
+        what = f"{type(exc).__name__}: {exc}"
+        raise ConfigError(
+            f"--with: cannot load {name!r}: {what}",
+            do="name a function as module:function, in a module beside the pipeline file or one that is installed",
+        ) from exc
+
+
+def _read(form: Path) -> str:
+    try:
+        return sys.stdin.read() if str(form) == "-" else form.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        what = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8"
+        raise ConfigError(f"cannot read --from {str(form)!r}: {what}") from exc

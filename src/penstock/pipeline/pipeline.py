@@ -11,11 +11,12 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
-from penstock.apply import error_queue
 from penstock.apply.error_queue import ErrorQueue
 from penstock.apply.ledger import ProcessState, ProcessStatus
+from penstock.apply.mend import Mend
 from penstock.apply.patience import Patience
 from penstock.apply.process import ApplyProcess, ProcessConfig, Progress
+from penstock.apply.retry import Retried, RetryConfig, in_commit_order, retry
 from penstock.apply.server import ServerConfig
 from penstock.apply.target import TargetTable
 from penstock.change import TableName
@@ -27,9 +28,10 @@ from penstock.history import HistoryError
 from penstock.patterns import TablePattern
 from penstock.pipeline import resync
 from penstock.pipeline.capturing import Capturing, CopyWatch, RunListener, not_for_ever
+from penstock.pipeline.conflicts import conflict_faults
 from penstock.pipeline.cutover import Cutover, cutover
 from penstock.pipeline.cutover import Way as CutoverWay
-from penstock.pipeline.conflicts import conflict_faults
+from penstock.pipeline.errors import Errors
 from penstock.pipeline.feed import SparkFeed
 from penstock.pipeline.furnishing import Furnishing
 from penstock.pipeline.locks import Holders, LockWatch
@@ -238,7 +240,7 @@ class Pipeline(Capturing):
             if repair:
                 ledger.note_brought([table.table for table in result.tables if not table.differing], began_at)
             root_of = {version.table.name: version.root for version in stream.tables()}
-            result = compare.with_queued(result, self.errors().count_by_table(root_of))
+            result = compare.with_queued(result, self._error_queue().count_by_table(root_of))
             return replace(result, unchecked=[str(found) for found in uncaptured])
 
     def origins(self, table: TableName) -> Sequence[TableName]:
@@ -246,22 +248,45 @@ class Pipeline(Capturing):
         names = self._rules.likely_sources(table) if self._rules is not None else [table]
         return [name for name in names if name != table]
 
-    def errors(self) -> ErrorQueue:
+    def errors(self) -> Errors:
         """Open the error queue."""
+        return Errors(self._error_queue(), self.origins)
+
+    def _error_queue(self) -> ErrorQueue:
         if not self._target.has_ledger():
             raise OperatorError("there is no error queue yet", where=self._target.label, do="run `penstock setup`")
         return self._target.error_queue()
 
-    def retry(self, entry_ids: Sequence[str], tell: Callable[[str], None] = lambda _: None) -> Iterator[str]:
-        """Apply entries of the error queue again, one by one as they are asked for; see `apply.error_queue.retry`."""
+    def retry(
+        self,
+        entry_ids: Sequence[str],
+        tell: Callable[[str], None] = lambda _: None,
+        *,
+        mend: Mend | None = None,
+        as_me: bool = False,
+        role: str | None = None,
+        go_on: bool = False,
+        dry_run: bool = False,
+    ) -> Iterator[Retried]:
+        """Apply entries of the error queue again, in commit order, one by one as they are asked for.
+
+        See `apply.retry.retry`, and `apply.retry.RetryConfig` for the options.
+
+        Raises:
+            NoEntryError: There is no entry of one of these names; then nothing is applied.
+        """
+        config = RetryConfig(
+            allow_duplicate_rows=self._apply.allow_duplicate_rows,
+            conflicts=self._apply.conflict_rules,
+            mend=mend,
+            as_me=as_me,
+            role=role,
+            go_on=go_on,
+            dry_run=dry_run,
+        )
+        queue = self._error_queue()
         with self._told_of_locks(lambda wait: tell(str(wait))):
-            yield from error_queue.retry(
-                self.errors(),
-                entry_ids,
-                allow_duplicate_rows=self._apply.allow_duplicate_rows,
-                conflicts=self._apply.conflict_rules,
-                tell=tell,
-            )
+            yield from retry(queue, in_commit_order(queue, entry_ids), config, tell=tell)
 
     def resync_plan(self) -> Resync:
         """Work out what `resync` would do away with. Changes nothing; raises as it does."""

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from psycopg.rows import DictRow, dict_row
 
-from penstock.apply.error_queue import Emptied, ErrorEntry
+from penstock.apply.error_queue import Action, Actor, Deed, ErrorEntry, NoEntryError, Note, Outcome
 from penstock.apply.ledger import Failure
-from penstock.apply.resolve import Resolution
-from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.change import Change, Op, TableName, Transaction
-from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.connection import Connection, connect, label, speaking
-from penstock.dialects.postgres.target.conflict_log import log_resolutions
-from penstock.dialects.postgres.target.session import PostgresSession
-from penstock.errors import OperatorError
+from penstock.dialects.postgres.target.error_history import read_actions, write_action
+from penstock.dialects.postgres.target.retry_session import PostgresRetrySession
 from penstock.origins import DEFAULT_TAG
-from penstock.position import START, Scn
-from penstock.schema import Dictionary, TableSchema
-from penstock.snapshot.instantiate import CopyState
 from penstock.values import encode_image
 
 _ENTRY = """
-SELECT e.id, e.txn_id, e.commit_scn, e.committed_at, e.message_number, e.message_count, e.error_number, e.error_code,
-  e.error_message, e.found, c.schema_name, c.table_name, c.op, e.created_at
-FROM penstock.error e LEFT JOIN penstock.error_change c
+SELECT e.id, p.source, e.txn_id, e.commit_scn, e.committed_at, e.message_number, e.message_count, e.error_number,
+  e.error_code, e.error_message, e.found, c.schema_name, c.table_name, c.op, e.created_at, e.recipient
+FROM penstock.error e JOIN penstock.process p ON p.name = e.process LEFT JOIN penstock.error_change c
   ON c.process = e.process AND c.error_id = e.id AND c.message_number = e.message_number
 WHERE e.process = %s
 """
@@ -106,11 +101,17 @@ def note_held(connection: Connection, process: str, table: TableName) -> None:
 class PostgresErrorQueue:
     """Implements `apply.error_queue.ErrorQueue`."""
 
-    def __init__(self, url: str, process: str, tag: str | None = DEFAULT_TAG) -> None:
-        """Open the entries of a process in the database at `url`; what is tried again carries the origin mark `tag`."""
+    def __init__(self, url: str, process: str, tag: str | None = DEFAULT_TAG, *, actor: Actor | None = None) -> None:
+        """Open the entries of a process in the database at `url`.
+
+        Args:
+            tag: The origin mark that what is tried again carries.
+            actor: Who is written down for what is done; the user of this program if it is not said.
+        """
         self._url = url
         self._tag = tag
         self._process = process
+        self._actor = actor or Actor.here()
         self._connection: Connection | None = None
 
     def entries(self) -> Sequence[ErrorEntry]:
@@ -118,6 +119,18 @@ class PostgresErrorQueue:
         with speaking("read the error queue", self._url):
             rows = self._rows().execute(_ENTRY + " ORDER BY e.commit_scn, e.id", [self._process])
             return [_entry(self._process, row) for row in rows]
+
+    def tables(self) -> Mapping[str, Collection[TableName]]:
+        """Return which tables each entry changes."""
+        found: dict[str, set[TableName]] = defaultdict(set)
+        with speaking("read the error queue", self._url):
+            rows = self._sql().execute(
+                "SELECT DISTINCT error_id, schema_name, table_name FROM penstock.error_change WHERE process = %s",
+                [self._process],
+            )
+            for number, schema, name in rows:
+                found[f"{self._process}.{number}"].add(TableName(schema, name))
+        return found
 
     def count_by_table(self, root_of: Mapping[TableName, TableName]) -> Mapping[TableName, int]:
         """Return how many transactions hold changes of each table, or of its partitions."""
@@ -139,33 +152,64 @@ class PostgresErrorQueue:
             )
             return {TableName(schema, name): number for schema, name, number in rows}
 
+    def find(self, entry_id: str) -> str:
+        """Return an entry's id in full."""
+        number = self._number(entry_id)
+        with speaking("read the error queue", self._url):
+            found = self._sql().execute(
+                "SELECT FROM penstock.error WHERE process = %s AND id = %s", [self._process, number]
+            )
+        if found.rowcount == 0:
+            raise self._unknown(entry_id)
+        return f"{self._process}.{number}"
+
     def load(self, entry_id: str) -> tuple[ErrorEntry, Transaction]:
         """Return an entry and its changes."""
         number = self._number(entry_id)
         with speaking("read the error queue", self._url):
+            # The changes first: as long as the entry is there afterwards, another session has not removed any of them.
+            changes = (
+                self._rows()
+                .execute(
+                    "SELECT * FROM penstock.error_change WHERE process = %s AND error_id = %s ORDER BY message_number",
+                    [self._process, number],
+                )
+                .fetchall()
+            )
             row = self._rows().execute(_ENTRY + " AND e.id = %s", [self._process, number]).fetchone()
             if row is None:
                 raise self._unknown(entry_id)
-            changes = self._rows().execute(
-                "SELECT * FROM penstock.error_change WHERE process = %s AND error_id = %s ORDER BY message_number",
-                [self._process, number],
-            )
             entry = _entry(self._process, row)
             committed = None if entry.committed_at is None else round(entry.committed_at.timestamp() * 1_000_000)
             return entry, Transaction(entry.commit_scn, entry.txn_id, committed, [_change(c) for c in changes])
 
-    def delete(self, entry_id: str) -> None:
-        """Remove an entry; nothing is applied."""
-        with speaking("write the error queue", self._url):
-            deleted = self._sql().execute(_DELETE, [self._process, self._number(entry_id)])
-        if deleted.rowcount == 0:
-            raise self._unknown(entry_id)
+    def delete(self, *entry_ids: str) -> None:
+        """Remove entries, all of them or none; nothing is applied."""
+        named = {self._number(entry_id): entry_id for entry_id in entry_ids}
+        connection = self._sql()
+        with speaking("write the error queue", self._url), connection.transaction():
+            for number, entry_id in named.items():
+                # Another session may be applying it: wait for what comes of that.
+                row = self._rows().execute(_ENTRY + " AND e.id = %s FOR UPDATE OF e", [self._process, number])
+                found = row.fetchone()
+                if found is None or connection.execute(_DELETE, [self._process, number]).rowcount == 0:
+                    raise self._unknown(entry_id)
+                note = Note(_entry(self._process, found), Deed.DELETE, Outcome.DELETED)
+                write_action(connection, self._process, self._actor, note)
 
-    def update_failure(self, entry_id: str, failure: Failure) -> None:
-        """Note why an entry failed again."""
+    def note(self, *notes: Note) -> None:
+        """Write down deeds that changed nothing."""
+        connection = self._sql()
+        with speaking("write the error queue", self._url), connection.transaction():
+            for note in notes:
+                write_action(connection, self._process, self._actor, note)
+
+    def note_failure(self, note: Note, failure: Failure) -> None:
+        """Write down that an entry failed again, and in the entry, why."""
         error = failure.error
-        with speaking("write the error queue", self._url):
-            self._sql().execute(
+        connection = self._sql()
+        with speaking("write the error queue", self._url), connection.transaction():
+            connection.execute(
                 "UPDATE penstock.error SET message_number = %s, error_number = %s, error_code = %s,"
                 " error_message = %s, found = %s WHERE process = %s AND id = %s",
                 [
@@ -175,14 +219,21 @@ class PostgresErrorQueue:
                     str(error),
                     None if error.found is None else encode_image(error.found, is_ascii=True),
                     self._process,
-                    self._number(entry_id),
+                    self._number(note.entry.id),
                 ],
             )
+            write_action(connection, self._process, self._actor, note)
+
+    def history(self, *, entry_id: str | None = None, most: int) -> Sequence[Action]:
+        """Return the last deeds, of one entry or of all, the oldest of them first."""
+        number = None if entry_id is None else self._number(entry_id)
+        with speaking("read what was done with the error queue", self._url):
+            return read_actions(self._sql(), self._process, number, most)
 
     @contextmanager
     def retry_session(self) -> Iterator[PostgresRetrySession]:
         """Open a session to apply entries through."""
-        session = PostgresRetrySession(self._url, self._process, self._tag)
+        session = PostgresRetrySession(self._url, self._process, self._tag, self._actor)
         try:
             yield session
         finally:
@@ -190,12 +241,12 @@ class PostgresErrorQueue:
 
     def _number(self, entry_id: str) -> int:
         process, _, number = entry_id.rpartition(".")
-        if process not in ("", self._process) or not number.isdecimal():
+        if process not in ("", self._process) or not _NUMBER.fullmatch(number):
             raise self._unknown(entry_id)
         return int(number)
 
-    def _unknown(self, entry_id: str) -> OperatorError:
-        return OperatorError(
+    def _unknown(self, entry_id: str) -> NoEntryError:
+        return NoEntryError(
             f"no transaction {entry_id!r} in the error queue",
             where=label(self._url),
             do="`penstock errors list` names those that are there",
@@ -210,100 +261,7 @@ class PostgresErrorQueue:
         return self._connection
 
 
-class PostgresRetrySession(PostgresSession):
-    """Implements `apply.error_queue.RetrySession`."""
-
-    def __init__(self, url: str, process: str, tag: str | None) -> None:
-        """Open a session that writes like an apply server: ordinary triggers do not fire."""
-        super().__init__(url, f"penstock {process} retry", tag)
-        # Wait for the disk at commit: the user is about to be told "applied", and no later batch would wait for us.
-        self._execute(
-            "SELECT set_config('synchronous_commit', CASE reset_val WHEN 'off' THEN 'on' ELSE reset_val END, false)"
-            " FROM pg_settings WHERE name = 'synchronous_commit'"
-        )
-        self._process = process
-
-    def note_resolutions(self, transaction: Transaction, resolutions: Sequence[Resolution]) -> None:
-        """Write down how conflicts of an entry were resolved."""
-        if resolutions:
-            log_resolutions(self.connection, self._process, [(transaction, resolutions)])
-
-    def remove_entry(self, entry_id: str) -> bool:
-        """Delete an entry inside the open transaction; False when another session has."""
-        number = int(entry_id.rpartition(".")[2])
-        # By hand: this session's settings keep the foreign key, whose trigger would do it, from acting.
-        for table in ("error_change", "held"):
-            self._execute(f"DELETE FROM penstock.{table} WHERE process = %s AND error_id = %s", [self._process, number])
-        return self._execute(_DELETE, [self._process, number]).rowcount == 1
-
-    def held(self, entry_id: str, tables: Collection[TableName]) -> Collection[TableName]:
-        """Return those of the tables that hold already what an entry did to them."""
-        rows = self._execute(
-            "SELECT schema_name, table_name FROM penstock.held WHERE process = %s AND error_id = %s",
-            [self._process, int(entry_id.rpartition(".")[2])],
-        )
-        held = {TableName(schema, name) for schema, name in rows}
-        return {table for table in tables if table in held} | {p for p, root in self._ancestors(tables) if root in held}
-
-    def emptied(self, tables: Collection[TableName]) -> Sequence[Emptied]:
-        """Return where each of these tables, or a partition of it, was truncated last."""
-        rows = self._execute(
-            "SELECT schema_name, table_name, scn FROM penstock.emptied WHERE process = %s", [self._process]
-        )
-        at = {TableName(schema, name): Scn(scn) for schema, name, scn in rows}
-        own = [Emptied(table, table, at[table]) for table in tables if table in at]
-        parts = [Emptied(root, part, at[part]) for part, root in self._ancestors(at) if root in tables and root != part]
-        # What holds for a root holds for its partitions.
-        roots = [Emptied(part, part, at[root]) for part, root in self._ancestors(tables) if root in at]
-        return [*own, *roots, *parts]
-
-    def dictionary(self, transaction: Transaction) -> Dictionary:
-        """Return the versions that the changes of a transaction were captured under."""
-        versions = {(change.table, change.table_version) for change in transaction.changes}
-        rows = self._execute(
-            "SELECT version, definition FROM penstock.dictionary WHERE process = %s"
-            " AND (schema_name, table_name, version) IN (SELECT * FROM unnest(%s::text[], %s::text[], %s::bigint[]))",
-            [
-                self._process,
-                [table.schema for table, _ in versions],
-                [table.name for table, _ in versions],
-                [version for _, version in versions],
-            ],
-        )
-        return Dictionary(TableSchema.from_definition(definition, version=version) for version, definition in rows)
-
-    def catalog(self, transaction: Transaction) -> TargetCatalog:
-        """Describe the tables that a transaction changes."""
-        names = {change.table for change in transaction.changes}
-        tables = read_tables(self.connection, names)
-        copied = self._copied()
-        # A partition was copied with its root.
-        parts = {part: copied[root] for part, root in self._ancestors(names) if root in copied}
-        return TargetCatalog(
-            tables={name: TargetTable(table) for name, table in tables.items()},
-            instantiated=dict.fromkeys(names, START) | parts | copied,
-            references_from=START,
-        )
-
-    def _ancestors(self, names: Collection[TableName]) -> Iterator[tuple[TableName, TableName]]:
-        """Yield (partition, ancestor) for each of the tables that is a partition."""
-        rows = self._execute(
-            "SELECT n.nspname, c.relname, pn.nspname, p.relname FROM pg_class c"
-            " JOIN pg_namespace n ON n.oid = c.relnamespace, pg_partition_ancestors(c.oid) a"
-            " JOIN pg_class p ON p.oid = a.relid JOIN pg_namespace pn ON pn.oid = p.relnamespace"
-            " WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[]))",
-            [[name.schema for name in names], [name.name for name in names]],
-        )
-        for schema, name, root_schema, root_name in rows:
-            yield TableName(schema, name), TableName(root_schema, root_name)
-
-    def _copied(self) -> dict[TableName, Scn]:
-        rows = self._execute(
-            "SELECT schema_name, table_name, scn FROM penstock.instantiation WHERE process = %s AND state = %s",
-            [self._process, CopyState.READY],
-        )
-        return {TableName(schema, name): Scn(scn) for schema, name, scn in rows}
-
+_NUMBER = re.compile("[0-9]{1,18}")
 
 _DELETE = "DELETE FROM penstock.error WHERE process = %s AND id = %s"
 

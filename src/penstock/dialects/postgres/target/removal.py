@@ -51,6 +51,7 @@ def removal_steps(connection: Connection, url: str, process: str) -> list[Step]:
         return [Step(f"process {process}", forgotten)] if known else []
     tables = (
         *(
+            "error_action",
             "error_change",
             "held",
             "error",

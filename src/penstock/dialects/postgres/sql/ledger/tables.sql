@@ -128,11 +128,13 @@ CREATE TABLE penstock.error (
   error_message text NOT NULL,
   found json,
   created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  recipient text DEFAULT current_user,
   PRIMARY KEY (process, id)
 );
 COMMENT ON TABLE penstock.error IS 'the error queue: transactions that could not be applied';
 COMMENT ON COLUMN penstock.error.message_number IS 'the change that failed, counted from 1; 0 when it was none of them';
 COMMENT ON COLUMN penstock.error.found IS 'the row the target held instead';
+COMMENT ON COLUMN penstock.error.recipient IS 'the role that could not apply it, which a retry applies it as; null where that is not known';
 
 CREATE TABLE penstock.held (
   process text NOT NULL,
@@ -179,3 +181,26 @@ CREATE TABLE penstock.conflict (
 COMMENT ON TABLE penstock.conflict IS 'the conflict log: conflicts and errors that were resolved; nobody reads it, so old rows may be deleted';
 COMMENT ON COLUMN penstock.conflict.row_is IS 'the row that the change looked for, or the row in its place; null for an error';
 COMMENT ON COLUMN penstock.conflict.columns IS 'the list that was decided about';
+
+CREATE TABLE penstock.error_action (
+  process text NOT NULL REFERENCES penstock.process ON DELETE CASCADE,
+  id bigint GENERATED ALWAYS AS IDENTITY,
+  at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  db_user text NOT NULL DEFAULT session_user,
+  os_user text NOT NULL,
+  host text NOT NULL,
+  action text NOT NULL CHECK (action IN ('retry', 'edit', 'delete', 'dry run')),
+  outcome text NOT NULL CHECK (outcome IN ('applied', 'failed', 'deleted', 'would apply', 'would fail')),
+  error_id bigint NOT NULL,
+  txn_id text NOT NULL,
+  commit_scn bigint NOT NULL,
+  role text,
+  edits text[] NOT NULL,
+  error_number int,
+  error_message text,
+  PRIMARY KEY (process, id)
+);
+COMMENT ON TABLE penstock.error_action IS 'what people did with entries of the error queue; holds no row values';
+COMMENT ON COLUMN penstock.error_action.os_user IS 'as the client says; db_user is who it was to the server';
+COMMENT ON COLUMN penstock.error_action.role IS 'whose rights the changes were applied with, where these are not db_user''s';
+COMMENT ON COLUMN penstock.error_action.edits IS 'which values were edited, as 2.before.price, and which changes left out, as 2';

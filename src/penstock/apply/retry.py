@@ -1,0 +1,274 @@
+"""Entries of the error queue applied again, as the source committed them or as a person mended them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from penstock.apply.conflicts import ApplyError
+from penstock.apply.error_queue import (
+    Deed,
+    Emptied,
+    ErrorEntry,
+    ErrorQueue,
+    NoEntryError,
+    Note,
+    Outcome,
+    RetrySession,
+)
+from penstock.apply.ledger import Failure
+from penstock.apply.mend import Mend, Mended, Numbered, as_committed
+from penstock.apply.resolve import ConflictRules
+from penstock.apply.row_path import RowPath, TransactionError
+from penstock.apply.target import TargetCatalog
+from penstock.change import Change, Op, TableName, Transaction
+from penstock.errors import MalformedInputError, OperatorError, PenstockError
+from penstock.text import count, printable, were
+
+
+@dataclass(frozen=True)
+class RetryConfig:
+    """How entries are applied again.
+
+    Attributes:
+        allow_duplicate_rows: See `RowPath`.
+        conflicts: As they stand in the pipeline file now; what they would record stays in the queue.
+        mend: Gives the changes to apply in place of those that the source committed.
+        as_me: Use the rights of the connection, not those of the role that could not apply the entry.
+        role: Use the rights of this role instead.
+        go_on: Go on behind one that fails again.
+        dry_run: Roll everything back. Each entry is tried with what those before it would do.
+    """
+
+    allow_duplicate_rows: bool
+    conflicts: ConflictRules = field(default_factory=ConflictRules)
+    mend: Mend | None = None
+    as_me: bool = False
+    role: str | None = None
+    go_on: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class Retried:
+    """What came of one entry.
+
+    Attributes:
+        outcome: Applied, failed or gone; in a dry run what would have come of it.
+        error: Why it failed.
+        failure: Which change failed, and why, where it was one that the target refused.
+        edits: See `Note`.
+    """
+
+    entry_id: str
+    outcome: Outcome
+    error: PenstockError | None = None
+    failure: Failure | None = None
+    edits: Sequence[str] = ()
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether the entry failed, or would."""
+        return self.error is not None
+
+
+def retry(
+    queue: ErrorQueue,
+    entry_ids: Sequence[str],
+    config: RetryConfig,
+    *,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Iterator[Retried]:
+    """Apply entries, in the order given, each in a target transaction that also removes it.
+
+    Changes of a table that was copied, or truncated, after them are left out: they would undo it. An entry that another
+    session has applied or deleted is passed by.
+
+    Args:
+        tell: Called with a sentence for each transaction of which changes were left out, or hold no old values to
+            compare.
+
+    Yields:
+        What came of each entry; in a dry run of all of them once all are tried.
+
+    Raises:
+        OperatorError: One failed again, and `go_on` and `dry_run` are off; it stays, with the new reason, and so do
+            those after it.
+    """
+    with queue.retry_session() as session:
+        attempt = _Attempts(queue, session, config, tell).attempt
+        if config.dry_run:
+            with session.rehearsal():
+                tried = [attempt(entry_id) for entry_id in entry_ids]
+            queue.note(*(note for _, note in tried if note is not None))
+            yield from (retried for retried, _ in tried)
+            return
+        for entry_id in entry_ids:
+            retried, _ = attempt(entry_id)
+            yield retried
+            if retried.error is not None and not config.go_on:
+                raise retried.error
+
+
+def in_commit_order(queue: ErrorQueue, entry_ids: Collection[str]) -> list[str]:
+    """Put entries into the order in which the source committed them, each once, however its name was written.
+
+    Raises:
+        NoEntryError: There is no entry of one of these names.
+    """
+    place = {entry.id: number for number, entry in enumerate(queue.entries())}
+    given = {entry_id if entry_id in place else queue.find(entry_id) for entry_id in entry_ids}
+    # One that has come meanwhile has no place yet.
+    return sorted(given, key=lambda one: place.get(one, len(place)))
+
+
+class _Attempts:
+    def __init__(
+        self, queue: ErrorQueue, session: RetrySession, config: RetryConfig, tell: Callable[[str], None]
+    ) -> None:
+        self._queue = queue
+        self._session = session
+        self._config = config
+        self._tell = tell
+
+    def attempt(self, entry_id: str) -> tuple[Retried, Note | None]:
+        """Try one entry; whatever comes of it is written down, but for what comes of it in a dry run."""
+        try:
+            entry, whole = self._queue.load(entry_id)
+        except NoEntryError:
+            return Retried(entry_id, Outcome.GONE), None
+        is_dry = self._config.dry_run
+        deed = Deed.DRY_RUN if is_dry else Deed.RETRY if self._config.mend is None else Deed.EDIT
+        role = None if self._config.as_me else self._config.role or entry.recipient
+        note = Note(entry, deed, Outcome.WOULD_APPLY if is_dry else Outcome.APPLIED, role)
+        failure: Failure | None = None
+        error: PenstockError
+        try:
+            catalog = self._session.catalog(whole)
+            mended = (self._config.mend or as_committed)(entry, whole, catalog)
+            note = replace(note, edits=mended.edits)
+            if not (is_dry or mended.edits):
+                # A function has looked at it, and found nothing to mend.
+                note = replace(note, deed=Deed.RETRY)
+            if not self._apply(note, whole, mended, catalog):
+                return Retried(entry_id, Outcome.GONE), None
+        except _RefusedError as exc:
+            failure, error = exc.failure, exc.error
+            note = replace(note, error=str(failure.error), error_number=failure.error.number)
+        except (OperatorError, MalformedInputError) as exc:
+            error = exc
+            note = replace(note, error=str(exc))
+        else:
+            return Retried(entry_id, note.outcome, edits=note.edits), note
+        note = replace(note, outcome=Outcome.WOULD_FAIL if is_dry else Outcome.FAILED)
+        if failure is not None and note.deed is Deed.RETRY:
+            self._queue.note_failure(note, failure)
+        elif not is_dry:
+            # An edit's failure is about values that the entry does not hold, so it is not written into the entry.
+            self._queue.note(note)
+        return Retried(entry_id, note.outcome, error, failure, note.edits), note
+
+    def _apply(self, note: Note, whole: Transaction, mended: Mended, catalog: TargetCatalog) -> bool:
+        """Apply the changes and remove the entry in one transaction; False when the entry is gone."""
+        entry_id = note.entry.id
+        numbered = self._wanted(note.entry, whole, mended.changes, catalog)
+        transaction = replace(whole, changes=[change for _, change in numbered])
+        rows = RowPath(
+            self._session,
+            catalog,
+            self._session.dictionary(transaction),
+            allow_duplicate_rows=self._config.allow_duplicate_rows,
+            conflicts=self._config.conflicts.without_recording,
+        )
+        try:
+            with self._session.transaction():
+                if not self._session.remove_entry(entry_id):
+                    return False
+                if not self._config.dry_run:
+                    self._session.note(note)
+                with self._session.acting_as(note.role):
+                    handled = rows.apply(transaction)
+                if not self._config.dry_run:
+                    self._session.note_resolutions(transaction, handled.resolutions)
+                if self._config.dry_run:
+                    self._session.check_now()
+        except (TransactionError, ApplyError) as exc:
+            failure = exc.failure if isinstance(exc, TransactionError) else Failure(0, exc)
+            failure = rows.explain(transaction, failure)
+            if failure.message_number:
+                failure = replace(failure, message_number=numbered[failure.message_number - 1][0])
+            raise _RefusedError(failure, _still_failing(entry_id, failure, len(whole.changes))) from exc
+        return True
+
+    def _wanted(
+        self, entry: ErrorEntry, whole: Transaction, changes: Sequence[Numbered], catalog: TargetCatalog
+    ) -> Sequence[Numbered]:
+        """Leave out what the target holds already, or what was truncated since."""
+        # A table may have been copied since, with what the change did.
+        held = self._session.held(entry.id, {change.table for _, change in changes})
+        late = [
+            (number, change)
+            for number, change in changes
+            if catalog.instantiated[change.table] < whole.commit_scn and change.table not in held
+        ]
+        emptied = _emptied_since(self._session.emptied({change.table for _, change in late}), entry.id, whole)
+        wanted = [(number, change) for number, change in late if change.table not in emptied]
+        if len(wanted) < len(changes):
+            number = len(changes) - len(wanted)
+            left_out = {c.table for _, c in changes} - {c.table for _, c in wanted}
+            names = ", ".join(sorted(map(str, left_out)))
+            self._tell(
+                f"{entry.id}: {number} of its changes {'is' if number == 1 else 'are'} left out: {names}"
+                f" {were(len(left_out))} copied, repaired or truncated later"
+            )
+        blind = sum(_is_blind(change, catalog) for _, change in wanted)
+        if blind:
+            self._tell(
+                f"{entry.id}: {count(blind, 'change')} of {len(wanted)} told nothing of an old row but its key:"
+                " what later transactions have set in these rows is overwritten"
+            )
+        return wanted
+
+
+class _RefusedError(Exception):
+    def __init__(self, failure: Failure, error: OperatorError) -> None:
+        super().__init__(error)
+        self.failure = failure
+        self.error = error
+
+
+def _still_failing(entry_id: str, failure: Failure, most: int) -> OperatorError:
+    number = failure.message_number
+    return OperatorError(
+        # The target's words may hold a name as it is.
+        f"transaction {entry_id} still cannot be applied: {printable(str(failure.error))}",
+        where=f"change {number} of {most}" if number else "at commit",
+        do=f"`penstock errors show {entry_id}` shows it whole",
+    )
+
+
+def _is_blind(change: Change, catalog: TargetCatalog) -> bool:
+    """Whether a change holds nothing that would show that its row was changed since."""
+    table = catalog.tables.get(change.table)
+    if table is None or change.op not in (Op.UPDATE, Op.DELETE, Op.SNAPSHOT):
+        return False
+    others = set(table.schema.column_names) - set(table.key.columns)
+    return bool(others) and others.isdisjoint(change.before or ())
+
+
+def _emptied_since(found: Sequence[Emptied], entry_id: str, transaction: Transaction) -> set[TableName]:
+    """Tables that were truncated after a transaction.
+
+    Raises:
+        OperatorError: Only a partition was, and it cannot be told whether a row of the transaction was in it.
+    """
+    since = [one for one in found if one.scn > transaction.commit_scn]
+    whole = {one.table for one in since if one.part == one.table}
+    partly = [one for one in since if one.table not in whole]
+    if partly:
+        raise OperatorError(
+            f"partition {partly[0].part} of {partly[0].table} was truncated after transaction {entry_id}, whose rows"
+            " may have been in it",
+            do=f"see `penstock errors show {entry_id}`, put right by hand what is missing, and delete the entry",
+        )
+    return whole

@@ -1,0 +1,131 @@
+"""How an entry of the error queue is shown: to people as tables, to programs as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from penstock.cli.console import as_text, print_facts, say, shown
+from penstock.text import count, printable
+
+if TYPE_CHECKING:
+    from penstock.apply.error_queue import ErrorEntry
+    from penstock.apply.standing import Standing
+    from penstock.change import Image, TableName
+    from penstock.pipeline.errors import ShownEntry
+    from penstock.pipeline.pipeline import Pipeline
+
+_WIDEST = 60
+"""The most characters of a value that a table shows; JSON has all of them."""
+
+
+def named(table: TableName, pipeline: Pipeline) -> str:
+    """A table at the target; where rules have renamed it, with its name at the source."""
+    origins = ", ".join(map(str, pipeline.origins(table)))
+    return f"{table} ({origins} at the source)" if origins else str(table)
+
+
+def entry_as_json(entry: ErrorEntry, pipeline: Pipeline) -> dict[str, Any]:
+    """An entry without its changes."""
+    plain = asdict(entry)
+    plain["error_type"] = entry.error_type
+    plain["table"] = str(entry.table) if entry.table else None
+    plain["source_table"] = _source_table(entry.table, pipeline)
+    return plain
+
+
+def shown_as_json(found: ShownEntry, pipeline: Pipeline) -> dict[str, Any]:
+    """An entry whole; `mend.by_form` reads it again."""
+    changes = [_change(number, standing, pipeline) for number, standing in enumerate(found.standings, start=1)]
+    return {**entry_as_json(found.entry, pipeline), "changes": changes}
+
+
+def _change(number: int, standing: Standing, pipeline: Pipeline) -> dict[str, Any]:
+    change = standing.change
+    return {
+        "number": number,
+        "op": change.op.value,
+        "table": str(change.table),
+        "source_table": _source_table(change.table, pipeline),
+        "before": None if change.before is None else dict(change.before),
+        "after": None if change.after is None else dict(change.after),
+        "now": None if standing.now is None else dict(standing.now),
+        "differing": list(standing.differing),
+        "in_the_way": {name: dict(row) for name, row in standing.in_the_way.items()},
+    }
+
+
+def _source_table(table: TableName | None, pipeline: Pipeline) -> str | None:
+    return None if table is None else ", ".join(map(str, pipeline.origins(table))) or str(table)
+
+
+def print_entry(found: ShownEntry, pipeline: Pipeline) -> None:
+    """Print an entry and, change by change, old and new values beside the row at the target now."""
+    entry = found.entry
+    codes = f"{entry.error_number or ''} {f'({entry.error_code})' if entry.error_code else ''}".strip()
+    print_facts(
+        [
+            ("id", entry.id),
+            ("transaction", f"{entry.txn_id}, position {entry.commit_scn}, of {printable(entry.source)}"),
+            ("committed at", as_text(entry.committed_at) if entry.committed_at else "unknown"),
+            ("failed at", as_text(entry.created_at)),
+            ("as", printable(entry.recipient or "unknown")),
+            ("error", f"{codes} {entry.error_type}".strip()),
+            ("message", printable(entry.error_message)),
+        ]
+    )
+    for number, standing in enumerate(found.standings, start=1):
+        is_failed = number == entry.message_number
+        say(f"{'->' if is_failed else '  '} {number} {standing.change.op} {named(standing.change.table, pipeline)}")
+        _print_values(standing)
+        if is_failed and entry.found is not None:
+            say("       when it failed, the target held")
+            _print_row(entry.found)
+        for name, row in standing.in_the_way.items():
+            say(f"       in the way now, by {printable(name)}")
+            _print_row(row)
+
+
+def _print_values(standing: Standing) -> None:
+    change, now = standing.change, standing.now
+    if not standing.has_table:
+        say("       the target has no such table")
+    columns = list({**(change.before or {}), **(change.after or {})})
+    if not columns:
+        return
+    images = {name: image for name, image in (("old", change.before), ("new", change.after)) if image is not None}
+    if now is not None:
+        images["now"] = now
+        columns += [name for name in now if name not in columns]
+    cells = [
+        ["", "column", *images],
+        *([_mark(name, standing), printable(name), *_cells(name, images)] for name in columns),
+    ]
+    widths = [max(len(row[n]) for row in cells) for n in range(len(cells[0]))]
+    for row in cells:
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        say(f"     {line}".rstrip())
+    if now is None and standing.has_table:
+        say("       the target holds no row with its key now")
+    elif standing.differing:
+        say(f"     ! {count(len(standing.differing), 'column')} not as the change expects")
+
+
+def _mark(name: str, standing: Standing) -> str:
+    return "!" if name in standing.differing else ""
+
+
+def _cells(name: str, images: Mapping[str, Image]) -> list[str]:
+    return [_short(image[name]) if name in image else "" for image in images.values()]
+
+
+def _print_row(row: Image) -> None:
+    for name, value in row.items():
+        say(f"         {printable(name)}: {_short(value)}")
+
+
+def _short(value: str | None) -> str:
+    if value is None or len(value) <= _WIDEST:
+        return shown(value)
+    return f"{shown(value[:_WIDEST])}... ({count(len(value), 'character')})"

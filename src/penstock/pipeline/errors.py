@@ -1,0 +1,92 @@
+"""The error queue of a pipeline, for the command line and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from penstock.apply.error_queue import Action, ErrorEntry, ErrorQueue
+from penstock.apply.standing import Standing, stand
+from penstock.change import TableName, Transaction
+from penstock.patterns import TablePattern
+
+
+@dataclass(frozen=True)
+class ErrorFilter:
+    """Which entries are meant: those that fit everything that is said.
+
+    Attributes:
+        tables: Patterns; the entry changes a table that one of them means, by its name at the target or at the source.
+        errors: Error numbers, or codes of the database; the entry has one of them.
+        since, until: The transaction failed first at this time, or later; at this time, or earlier.
+        text: The error message holds it, in large or in small letters.
+    """
+
+    tables: Sequence[TablePattern] = ()
+    errors: Collection[str] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+    text: str = ""
+
+    def fits(self, entry: ErrorEntry, tables: Collection[TableName]) -> bool:
+        """Whether an entry is meant, which changes these tables."""
+        return (
+            (not self.tables or any(pattern.matches(table) for pattern in self.tables for table in tables))
+            and (not self.errors or str(entry.error_number) in self.errors or entry.error_code in self.errors)
+            and (self.since is None or entry.created_at >= self.since)
+            and (self.until is None or entry.created_at <= self.until)
+            and self.text.casefold() in entry.error_message.casefold()
+        )
+
+
+@dataclass(frozen=True)
+class ShownEntry:
+    """An entry whole, with what each of its changes would find at the target now."""
+
+    entry: ErrorEntry
+    transaction: Transaction
+    standings: Sequence[Standing]
+
+
+class Errors:
+    """The entries of a pipeline's process. What applies them again is `Pipeline.retry`."""
+
+    def __init__(self, queue: ErrorQueue, origins: Callable[[TableName], Sequence[TableName]]) -> None:
+        """Use a queue; `origins` says what a table at the target may be called at the source."""
+        self._queue = queue
+        self._origins = origins
+
+    def entries(self, wanted: ErrorFilter = ErrorFilter()) -> Sequence[ErrorEntry]:
+        """Return the entries that are meant, in commit order."""
+        tables = self._tables() if wanted.tables else {}
+        return [entry for entry in self._queue.entries() if wanted.fits(entry, tables.get(entry.id, ()))]
+
+    def load(self, entry_id: str) -> tuple[ErrorEntry, Transaction]:
+        """Return an entry and its changes.
+
+        Raises:
+            NoEntryError: There is no such entry.
+        """
+        return self._queue.load(entry_id)
+
+    def show(self, entry_id: str) -> ShownEntry:
+        """Return an entry with the rows that its changes would find at the target now. Raises as `load` does."""
+        entry, transaction = self._queue.load(entry_id)
+        with self._queue.retry_session() as session:
+            return ShownEntry(entry, transaction, stand(session, transaction))
+
+    def delete(self, *entry_ids: str) -> None:
+        """Give transactions up, all of these or none; nothing is applied. Raises as `load` does."""
+        self._queue.delete(*entry_ids)
+
+    def history(self, entry_id: str | None = None, *, most: int = 1000) -> Sequence[Action]:
+        """Return the last things that people did with entries, or with one, the oldest of them first."""
+        return self._queue.history(entry_id=entry_id, most=most)
+
+    def _tables(self) -> Mapping[str, set[TableName]]:
+        """What each entry changes, by names at the target and at the source."""
+        return {
+            entry_id: {name for table in tables for name in (table, *self._origins(table))}
+            for entry_id, tables in self._queue.tables().items()
+        }
