@@ -336,11 +336,10 @@ class RowPath:
             return
         if count > 1:
             raise ApplyError(MORE_THAN_ONE_ROW, f"{change.op} matches {count} rows", where=_place(change))
-        found = self._writer.lock_rows(table, row) if table.key.is_declared else []
+        found = self._writer.compare_rows(table, row) if table.key.is_declared else []
         if not found:
             raise ApplyError(ROW_MISSING, f"{change.op} finds no row with its key", where=_place(change))
-        current = found[0]
-        differing = self._writer.differing(table, row)
+        current, differing = found[0]
         columns = ", ".join(repr(name) for name in differing)
         raise ApplyError(
             ROW_DIFFERS,
