@@ -442,4 +442,4 @@ def test_tables_of_the_ledger_are_named_where_the_ledger_is_kept() -> None:
 
     found = {path.stem for path in package.rglob("*.py") if statement.search(path.read_text(encoding="utf-8"))}
 
-    assert found == {"ledger", "ledger_entries", "lane_ledger", "error_queue", "removal", "resync"}
+    assert found == {"ledger", "ledger_entries", "lane_ledger", "error_queue", "conflict_log", "removal", "resync"}
