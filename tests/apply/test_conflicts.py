@@ -407,6 +407,7 @@ def test_conflicts_of_whole_rows(
     assert [entry[3:5] for entry in log(target)] == [(method.value, outcome)]
     # Only the change is recorded; its transaction goes on.
     assert [entry[0::3] for entry in target.failed()] == ([(100, 1)] if outcome == "recorded" else [])
+    assert all(entry.error_number == log(target)[0][1] for entry in target.errors())
 
 
 @pytest.mark.rule("A-99")

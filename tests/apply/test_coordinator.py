@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.apply.coordinator import Dependencies, connected_components, plan_lanes
+from penstock.apply.coordinator import Dependencies, connected_components, plan_lanes, with_followers
 
 
 @dataclass(frozen=True)
@@ -139,3 +139,38 @@ def test_components_are_what_paths_join(edges: list[tuple[int, int]]) -> None:
         for node in joined:
             reached[node] = joined
     assert label.tolist() == [min(reached[node]) for node in range(20)]
+
+
+def after(first: set[int], count: int, found: Dependencies) -> set[int]:
+    return set(np.flatnonzero(with_followers(found, np.isin(np.arange(count), list(first)))).tolist())
+
+
+def test_what_depends_on_a_chosen_transaction_follows_it_and_nothing_else() -> None:
+    found = dependencies(w(0, 1), w(1, 2), w(2, 1), r(3, 3), w(3, 1), r(4, 3), w(5, 3), r(6, 4), r(7, 4))
+
+    # 2 and 3 write what 1 has not touched; 5 writes what 3 refers to, which 4 refers to as well.
+    assert after({0}, 8, found) == {0, 2, 3, 4, 5}
+    assert after({1}, 8, found) == {1}
+    # Two that only refer to a value that nobody writes do not follow each other.
+    assert after({6}, 8, found) == {6}
+    assert after(set(), 8, found) == set()
+
+
+def test_everything_follows_a_chosen_transaction_where_there_is_a_barrier() -> None:
+    assert after({1}, 4, dependencies(w(0, 1), barriers=(3,))) == {1, 2, 3}
+
+
+@given(
+    uses=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 6), st.booleans()), max_size=40),
+    first=st.sets(st.integers(0, 9), max_size=3),
+)
+def test_no_other_transaction_conflicts_with_one_that_is_put_behind_it(
+    uses: list[tuple[int, int, bool]], first: set[int]
+) -> None:
+    behind = after(first, 10, dependencies(*(Use(*use) for use in uses)))
+
+    assert first <= behind
+    for txn, value, writes in uses:
+        for other, other_value, other_writes in uses:
+            if value == other_value and (writes or other_writes) and txn in behind and other > txn:
+                assert other in behind

@@ -156,7 +156,7 @@ class Mender:
         if len(found) != 1:
             return None
         key = RowMatch({name: found[0][name] for name in table.key.columns}, {})
-        differing = self._writer.differing(table, RowMatch(key.key, writable(change.after, table)))
+        ((_, differing),) = self._writer.compare_rows(table, RowMatch(key.key, writable(change.after, table)))
         # What is equal need not be set again.
         changed = {name: change.after[name] for name in differing}
         decision = self._decide(resolvers, _Conflict(table, key, differing, changed, {}, change.after))

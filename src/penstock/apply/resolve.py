@@ -179,6 +179,10 @@ class ConflictRules:
             tables[name] = replace(said, resolvers=resolvers, on_error=on_error)
         return replace(self, tables=tables)
 
+    def resolves(self, table: TableName) -> bool:
+        """Whether there are resolvers for conflicts of a table."""
+        return self.handle_collisions or bool(self.of(table).resolvers)
+
     def resolvers_for(self, table: TableName, op: Op, row: RowIs) -> list[Resolver]:
         """The resolvers for a kind of conflict of a table."""
         found = self.of(table).resolvers_for(op, row)

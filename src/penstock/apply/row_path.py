@@ -58,6 +58,15 @@ class Handled:
     recorded: list[tuple[Change, Failure]] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _Mended:
+    """What a change came to, and how the conflict was resolved that it met, if it met one."""
+
+    done: Done | None
+    resolutions: Sequence[Resolution] = ()
+    error: ApplyError | None = None
+
+
 class RowPath:
     """Applies transactions through a session whose transaction the caller opens and closes, but for `explain`."""
 
@@ -177,7 +186,7 @@ class RowPath:
                 # What fails is undone alone only where something may be done about it: savepoints cost.
                 is_apart = any(rule.then.is_of_change for rule in rules.on_error)
                 with self._writer.savepoint() if is_apart else nullcontext():
-                    done, resolutions = self._apply_or_mend(number, change, table)
+                    mended = self._apply_or_mend(number, change, table)
             except ApplyError as exc:
                 rule = error_rule(rules, exc)
                 if rule is None or not rule.then.is_of_change:
@@ -189,12 +198,10 @@ class RowPath:
                     time.sleep(rule.delay_s)
                     continue
                 return self._leave_out(number, change, exc, rule.then, handled)
-            if any(one.outcome is Outcome.RECORDED for one in resolutions):
-                (recorded,) = resolutions
-                error = ApplyError(recorded.error_number, "recorded by a resolver", where=_place(change))
-                handled.recorded.append((change, Failure(1, error)))
-            handled.resolutions += resolutions
-            return done
+            if mended.error is not None and any(one.outcome is Outcome.RECORDED for one in mended.resolutions):
+                handled.recorded.append((change, Failure(1, mended.error)))
+            handled.resolutions += mended.resolutions
+            return mended.done
 
     def _leave_out(self, number: int, change: Change, error: ApplyError, then: Then, handled: Handled) -> Done:
         """Leave a change out, whose transaction goes on."""
@@ -205,17 +212,15 @@ class RowPath:
         handled.resolutions.append(Resolution(number, change, error.number, None, then.value, outcome, ()))
         return NOTHING_DONE
 
-    def _apply_or_mend(
-        self, number: int, change: Change, table: TargetTable
-    ) -> tuple[Done | None, Sequence[Resolution]]:
+    def _apply_or_mend(self, number: int, change: Change, table: TargetTable) -> _Mended:
         try:
             with self._writer.savepoint() if self._mender.mends_refusals(change, table) else nullcontext():
-                return self._apply_row(change, table), ()
+                return _Mended(self._apply_row(change, table))
         except ApplyError as exc:
             mended = self._mender.mend(number, change, table, exc)
             if mended is None:
                 raise
-            return mended
+            return _Mended(*mended, exc)
 
     def _apply_row(self, change: Change, table: TargetTable) -> Done | None:
         """Apply a change; return its row before and after it where the change does not tell all that is checked."""
@@ -336,11 +341,10 @@ class RowPath:
             return
         if count > 1:
             raise ApplyError(MORE_THAN_ONE_ROW, f"{change.op} matches {count} rows", where=_place(change))
-        found = self._writer.lock_rows(table, row) if table.key.is_declared else []
+        found = self._writer.compare_rows(table, row) if table.key.is_declared else []
         if not found:
             raise ApplyError(ROW_MISSING, f"{change.op} finds no row with its key", where=_place(change))
-        current = found[0]
-        differing = self._writer.differing(table, row)
+        current, differing = found[0]
         columns = ", ".join(repr(name) for name in differing)
         raise ApplyError(
             ROW_DIFFERS,

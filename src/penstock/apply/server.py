@@ -11,7 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -118,6 +118,15 @@ class _Work:
     group: Group
     can_net: bool
     nets: Sequence[NetChange] | None
+
+
+@dataclass(frozen=True)
+class _Apart:
+    """A transaction that was applied by the row path, or put into the error queue because of a failure."""
+
+    transaction: Transaction
+    handled: Handled
+    failure: Failure | None
 
 
 class ApplyServer:
@@ -305,8 +314,8 @@ class ApplyServer:
                 if nets is None:
                     raise SpeculationError("the changes cannot be netted")
                 self._session.apply_net(nets, with_references=self._with_references(group))
-                apart = [(one, *self._write_apart(one)) for one in group.only(is_apart).transactions()]
-                self._note_resolutions((transaction, handled) for transaction, handled, _ in apart)
+                apart = self._write_apart(list(group.only(is_apart).transactions()))
+                self._note_resolutions((one.transaction, one.handled) for one in apart)
         except (SpeculationError, ApplyError, ContentionError):
             self._wary = max(0, self._wary - 1)
             return False
@@ -314,13 +323,14 @@ class ApplyServer:
         self._result.set_changes += len(around.rows)
         applied = len(group)
         changes = len(group.rows)
-        for transaction, handled, failure in apart:
-            if failure is None:
-                self._result.row_changes += len(transaction.changes)
-                self._count_handled(transaction, handled)
+        for one in apart:
+            size = len(one.transaction.changes)
+            if one.failure is None:
+                self._result.row_changes += size
+                self._count_handled(one.transaction, one.handled)
             else:
-                applied, changes = applied - 1, changes - len(transaction.changes)
-                self._count_error(transaction, failure)
+                applied, changes = applied - 1, changes - size
+                self._count_error(one.transaction, one.failure)
         self._count(applied, changes, group.committed_at_us)
         return True
 
@@ -338,8 +348,16 @@ class ApplyServer:
         tables = {name: table.schema for name, table in self._catalog.tables.items()}
         return with_followers(find_dependencies(group.rows.to_batches(), txn_of, tables), found)
 
-    def _write_apart(self, transaction: Transaction) -> tuple[Handled, Failure | None]:
-        """Apply a transaction by the row path, or put it into the error queue, inside the open transaction."""
+    def _write_apart(self, transactions: Sequence[Transaction]) -> list[_Apart]:
+        """Apply transactions by the row path, or put them into the error queue, inside the open transaction."""
+        tables = {change.table for transaction in transactions for change in transaction.changes}
+        if any(self._config.conflicts.resolves(table) for table in tables):
+            # A savepoint for each costs two round trips, and each of them may well be resolved.
+            with suppress(TransactionError), self._session.savepoint():
+                return [_Apart(one, self._write_rows(one), None) for one in transactions]
+        return [_Apart(one, *self._write_or_queue(one)) for one in transactions]
+
+    def _write_or_queue(self, transaction: Transaction) -> tuple[Handled, Failure | None]:
         try:
             with self._session.savepoint():
                 return self._write_rows(transaction), None

@@ -92,8 +92,8 @@ class RowWriter(Protocol):
     def lock_rows(self, table: TargetTable, match: RowMatch) -> list[Image]:
         """Return up to two rows that have the key, whatever their other columns hold, and lock them."""
 
-    def differing(self, table: TargetTable, match: RowMatch) -> list[str]:
-        """Name the columns of `match.old` that have other values in the row with the key; none if there is no row."""
+    def compare_rows(self, table: TargetTable, match: RowMatch) -> list[tuple[Image, list[str]]]:
+        """Return up to two rows that have the key, and lock them; each with the columns of `match.old` that differ."""
 
     def order(self, table: TargetTable, match: RowMatch, column: str, value: str | None) -> int | None:
         """Compare a value with a column of the row with the key, by the column's type and collation.

@@ -1,6 +1,7 @@
 """What others than the process's driver, its lanes and the error queue read and write in the ledger.
 
-With `ledger`, `lane_ledger`, `error_queue`, `resync` and `ledger_version` this is all SQL that names its tables.
+With `ledger`, `lane_ledger`, `error_queue`, `conflict_log`, `resync` and `ledger_version` this is all SQL that names
+its tables.
 """
 
 from __future__ import annotations

@@ -56,6 +56,7 @@ def removal_steps(connection: Connection, url: str, process: str) -> list[Step]:
             "held",
             "error",
             "dictionary",
+            "conflict",
             "emptied",
             "adoption",
             "made",

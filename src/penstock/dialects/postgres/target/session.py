@@ -281,20 +281,27 @@ class PostgresSession:
         """Return and lock up to two rows that have the key."""
         return self._find(table, RowMatch(match.key, {}))
 
-    def differing(self, table: TargetTable, match: RowMatch) -> list[str]:
-        """Name the columns of `match.old` that have other values in the row with the key."""
+    def compare_rows(self, table: TargetTable, match: RowMatch) -> list[tuple[Image, list[str]]]:
+        """Return and lock up to two rows that have the key, each with the columns of `match.old` that differ."""
         condition, wanted = _condition(table, RowMatch(match.key, {}))
         tests, values = [], []
         for name, value in match.old.items():
             test, used = _condition(table, RowMatch({}, {name: value}))
             tests.append(test)
             values += used
-        if not tests:
-            return []
+        names = table.schema.column_names
+        texts = [text_sql(column, f"t.{quote(column.name)}") for column in table.schema.columns]
         rows = self._run(
-            f"SELECT {', '.join(tests)} FROM {_only(table)} t WHERE {condition} LIMIT 1", [*values, *wanted]
+            f"SELECT {', '.join(texts + tests)} FROM {_only(table)} t WHERE {condition} LIMIT 2 FOR UPDATE",
+            [*values, *wanted],
         )
-        return [name for row in rows for name, is_same in zip(match.old, row, strict=True) if not is_same]
+        return [
+            (
+                dict(zip(names, row, strict=False)),
+                [name for name, is_same in zip(match.old, row[len(names) :], strict=True) if not is_same],
+            )
+            for row in rows
+        ]
 
     def order(self, table: TargetTable, match: RowMatch, column: str, value: str | None) -> int | None:
         """Compare a value with a column of the row with the key; the column's own collation applies."""

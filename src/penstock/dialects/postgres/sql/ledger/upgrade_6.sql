@@ -1,8 +1,8 @@
 -- Version 6: a log of the conflicts that were resolved.
 
-ALTER TABLE penstock.lane ADD COLUMN resolved bigint NOT NULL DEFAULT 0;
+ALTER TABLE penstock.lane ADD COLUMN IF NOT EXISTS resolved bigint NOT NULL DEFAULT 0;
 
-CREATE TABLE penstock.conflict (
+CREATE TABLE IF NOT EXISTS penstock.conflict (
   process text NOT NULL REFERENCES penstock.process ON DELETE CASCADE,
   id bigint GENERATED ALWAYS AS IDENTITY,
   txn_id text NOT NULL,
