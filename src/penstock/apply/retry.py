@@ -184,7 +184,7 @@ class _Attempts:
                     self._session.note(note)
                 with self._session.acting_as(note.role):
                     rows.apply(transaction)
-                if self._config.dry_run:
+                    # Not left to the commit: that would run deferred triggers with the connection's rights.
                     self._session.check_now()
         except (TransactionError, ApplyError) as exc:
             failure = exc.failure if isinstance(exc, TransactionError) else Failure(0, exc)
