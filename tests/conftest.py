@@ -39,6 +39,7 @@ numbers = count(1)
 HEAVY = {"kafka", "connect_worker", "sink_worker", "shop"}
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not HEAVY.isdisjoint(getattr(item, "fixturenames", ())):

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tests import forking
 from tests.lab import FILE
 
 COMMAND = [sys.executable, "-c", "from penstock.cli.main import main; main()"]
@@ -30,12 +31,12 @@ def prepared_start() -> str:
     """
     folder = tempfile.mkdtemp(prefix="penstock-prepared-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    environment = _plain_environment() | {"PENSTOCK_CACHE": folder}
+    environment = plain_environment() | {"PENSTOCK_CACHE": folder}
     subprocess.run([sys.executable, "-m", "penstock.spark.prepare", "--now"], env=environment, check=True)
     return folder
 
 
-def _plain_environment() -> dict[str, str]:
+def plain_environment() -> dict[str, str]:
     """The environment without what Spark has left in it in this process."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
 
@@ -73,10 +74,13 @@ class Program:
     def __call__(
         self, *arguments: str, env: Mapping[str, str] = {}, timeout: float = 400, command: Sequence[str] = COMMAND
     ) -> Done:
+        environment = plain_environment() | self.environment | env
+        if command is COMMAND:
+            return Done(*forking.run(arguments, folder=self.folder, environment=environment, timeout=timeout))
         done = subprocess.run(
             [*command, *arguments],
             cwd=self.folder,
-            env=_plain_environment() | self.environment | env,
+            env=environment,
             capture_output=True,
             text=True,
             timeout=timeout,
@@ -85,7 +89,7 @@ class Program:
         return Done(done.returncode, done.stdout, done.stderr)
 
     def start(self, *arguments: str, command: Sequence[str] = COMMAND) -> Running:
-        return Running([*command, *arguments], self.folder, _plain_environment() | self.environment)
+        return Running([*command, *arguments], self.folder, plain_environment() | self.environment)
 
 
 class Running:

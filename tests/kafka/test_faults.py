@@ -18,7 +18,7 @@ from tests.kafka import jars
 from tests.kafka.broker import KafkaBroker
 from tests.kafka.connect import ConnectWorker, DebeziumEngine
 from tests.kafka.shop import Shop, made, pipeline, rows, schemas
-from tests.program import COMMAND, Running, _plain_environment, await_true, prepared_start
+from tests.program import COMMAND, Running, await_true, plain_environment, prepared_start
 
 TABLES = """
 CREATE TABLE debits (id int PRIMARY KEY, v int NOT NULL, n int NOT NULL);
@@ -88,7 +88,7 @@ class Scene:
         self.shop, self.chance = shop, chance
         self._folder = folder
         self._file = pipeline(folder, shop, "faults", target)
-        self._environment = _plain_environment() | {"PENSTOCK_CACHE": prepared_start()}
+        self._environment = plain_environment() | {"PENSTOCK_CACHE": prepared_start()}
 
     def __enter__(self) -> "Scene":
         setup = self._begin("setup")

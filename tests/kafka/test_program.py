@@ -11,7 +11,7 @@ from penstock.demo.servers import EmbeddedPostgres
 from tests.faults.pgbench import Load, load_tables
 from tests.kafka.broker import KafkaBroker
 from tests.kafka.published import Published, made
-from tests.program import COMMAND, Running, _plain_environment, await_true
+from tests.program import COMMAND, Running, await_true, plain_environment
 
 
 def test_a_program_that_is_killed_under_load_publishes_each_transaction_once(
@@ -27,7 +27,7 @@ def test_a_program_that_is_killed_under_load_publishes_each_transaction_once(
     ends = f"{bank.name}.transaction"
     with Load(source_server, "killed_bank", rate=150):
         for _ in range(2):
-            kill_while_it_publishes(kafka, ends, Running(command, tmp_path, _plain_environment() | environment))
+            kill_while_it_publishes(kafka, ends, Running(command, tmp_path, plain_environment() | environment))
     bank.publish()
 
     told = [record.payload["after"] for record in bank.events("pgbench_history") if record.payload["op"] == "c"]

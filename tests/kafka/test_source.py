@@ -1,6 +1,7 @@
 """PostgreSQL -> Debezium -> Kafka -> Penstock -> PostgreSQL: what a connector sends is applied by transactions."""
 
 import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psycopg
@@ -9,6 +10,10 @@ import pytest
 import penstock
 from penstock.errors import OperatorError
 from penstock.pipeline.pipeline import Pipeline
+from penstock.sources.debezium import tracker
+from penstock.sources.debezium.log import Partition
+from penstock.sources.debezium.look import Stretch
+from penstock.sources.debezium.tracker import Tracker
 from tests.kafka.broker import Record
 from tests.kafka.connect import DebeziumEngine
 from tests.kafka.shop import (
@@ -26,10 +31,23 @@ from tests.kafka.shop import (
 )
 
 
-@pytest.mark.parametrize("identity", ["FULL", "DEFAULT"])
+@pytest.mark.parametrize(("identity", "looks_in_tasks"), [("FULL", False), ("DEFAULT", True)])
 def test_what_a_connector_sends_makes_the_target_the_same(
-    shop: Shop, tmp_path: Path, spark: object, identity: str
+    shop: Shop, tmp_path: Path, spark: object, monkeypatch: pytest.MonkeyPatch, identity: str, looks_in_tasks: bool
 ) -> None:
+    looked_at: list[Stretch] = []
+    look_ahead = Tracker._look_ahead
+
+    def noted(
+        self: Tracker, positions: Mapping[Partition, int], stretches: Sequence[Stretch]
+    ) -> Mapping[Partition, int]:
+        looked_at.extend(stretches)
+        return look_ahead(self, positions, stretches)
+
+    monkeypatch.setattr(Tracker, "_look_ahead", noted)
+    if looks_in_tasks:
+        monkeypatch.setattr(tracker, "_FAR", 1)
+        monkeypatch.setattr(tracker, "_STRETCH", 50)
     name = f"shop_{identity.lower()}"
     url = made(shop.source, name, TABLES)
     with psycopg.connect(url, autocommit=True) as connection:
@@ -52,6 +70,7 @@ def test_what_a_connector_sends_makes_the_target_the_same(
             assert (progress.errors, progress.conflicts, progress.transactions) == (0, 0, 20)
             assert rows(target) == rows(url)
         assert run.status().backlog_changes == 0
+        assert bool(looked_at) == looks_in_tasks
         shop.broker.delete_topic(engine.transactions)
         with pytest.raises(OperatorError, match="transaction"):
             run.run(threading.Event(), until_caught_up=True)

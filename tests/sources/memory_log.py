@@ -1,6 +1,7 @@
 """Records in memory as a log, and events of a connector that are put there."""
 
 import json
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -28,6 +29,11 @@ class MemoryLog:
             partition: [replace(record, offset=offset) for offset, record in enumerate(records_)]
             for partition, records_ in records.items()
         }
+        self.held: dict[Partition, threading.Event] = {}
+
+    def hold(self, partition: Partition, until: threading.Event) -> None:
+        """Have nothing come of a partition by itself before something is set."""
+        self.held[partition] = until
 
     def partition_of(self, record: Record) -> Partition:
         return Partition(record.topic, record.partition)
@@ -60,6 +66,8 @@ class MemoryFollower:
 
     def take(self, most: int, timeout_s: float) -> Sequence[Record]:
         for partition, at in self._positions.items():
+            if partition in self._log.held and not self._log.held[partition].is_set():
+                continue
             found = self._log.records[partition][at : at + self._log.at_once]
             if found:
                 self._positions[partition] = at + len(found)
@@ -74,34 +82,49 @@ class MemoryFollower:
         pass
 
 
-def boundary(status: str, txn: str) -> Record:
-    value = {"status": status, "id": f"{txn}:1", "event_count": 0, "data_collections": [], "ts_ms": 5}
+def boundary(status: str, txn: str, counts: Mapping[str, int] = {}) -> Record:
+    collections = [{"data_collection": name, "event_count": number} for name, number in counts.items()]
+    value = {
+        "status": status,
+        "id": f"{txn}:1",
+        "event_count": sum(counts.values()),
+        "data_collections": collections,
+        "ts_ms": 5,
+    }
     return Record(ENDS.topic, None, json.dumps(value).encode(), (), 0, None)
 
 
-def ended(*txns: str) -> list[Record]:
-    return [boundary(status, txn) for txn in txns for status in ("BEGIN", "END")]
+def ended(*txns: str, counts: Mapping[str, int] = {}) -> list[Record]:
+    return [boundary(status, txn, counts if status == "END" else {}) for txn in txns for status in ("BEGIN", "END")]
 
 
-def event(txn: int, snapshot: str = "false") -> Record:
+def event(
+    txn: int, snapshot: str = "false", *, table: str = "orders", order: int | None = None, lsn: int | None = None
+) -> Record:
+    """A change of a transaction, or a row of a snapshot; with a number in its transaction where it is to have one."""
+    lsn = txn if lsn is None else lsn
     source = {
         "connector": "postgresql",
         "name": "shop",
         "db": "shop",
         "schema": "public",
-        "table": "orders",
+        "table": table,
         "txId": txn,
-        "lsn": txn,
+        "lsn": lsn,
+        "sequence": json.dumps([str(txn - 1), str(lsn)]),
         "snapshot": snapshot,
         "ts_ms": 5,
     }
     op = "c" if snapshot == "false" else "r"
-    value = {"op": op, "source": source, "before": None, "after": {"id": txn}, "ts_ms": 5}
-    return Record(ORDERS.topic, b'{"id": 1}', json.dumps(value).encode(), (), 0, None)
+    value: dict[str, object] = {"op": op, "source": source, "before": None, "after": {"id": txn}, "ts_ms": 5}
+    if order is not None:
+        block = {"id": f"{txn}:{order}", "total_order": order, "data_collection_order": order}
+        value["transaction"] = block
+    return Record(f"shop.public.{table}", b'{"id": 1}', json.dumps(value).encode(), (), 0, None)
 
 
-def tables() -> Tables:
-    return Tables(Settings(), "shop", skips=False)
+def tables(*, skips: bool = False) -> Tables:
+    return Tables(Settings(), "shop", skips=skips)
 
 
 _: type[RecordLog] = MemoryLog

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from pyspark.sql import SparkSession
@@ -34,6 +35,7 @@ from penstock.pipeline.plan import Plan
 from penstock.pipeline.replay import Replay, check_columns, refuse_before_copies
 from penstock.pipeline.report import VerifyReport
 from penstock.pipeline.resync import Resync
+from penstock.pipeline.ruled import unruled
 from penstock.pipeline.sides import (
     COMPARE_ELSEWHERE,
     Comparable,
@@ -43,6 +45,7 @@ from penstock.pipeline.sides import (
     TargetLedger,
     TargetSide,
     comparable,
+    look_ahead_in,
 )
 from penstock.pipeline.status import Lacking, Status, lacking, not_set_up, status_of
 from penstock.pipeline.steps import carry_out, nothing_to_set_up
@@ -52,7 +55,7 @@ from penstock.rules.ruleset import RuleSet
 from penstock.schema import TableSchema
 from penstock.snapshot.instantiate import CopyListener, CopyOrigin, Instantiator
 from penstock.snapshot.task import CopyContext
-from penstock.spark.job import ChunkJobs, CompareJobs
+from penstock.spark.job import ChunkJobs, CompareJobs, for_each
 from penstock.stream import Source, roots
 from penstock.text import are, count
 from penstock.verify import compare
@@ -363,6 +366,7 @@ class Pipeline(Capturing):
         if stop.is_set():
             return Progress(START)
         spark = self._start_spark()
+        look_ahead_in(partial(for_each, spark), unruled(self._source))
         with closing(self._target.ledger()) as ledger:
             replay = (
                 Replay(self._source, self._target, self._is_meant) if isinstance(self._source, StockedSource) else None

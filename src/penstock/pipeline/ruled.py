@@ -392,3 +392,8 @@ def _explained(table: RuledTable, rule: TableRule) -> str:
     ]
     said = "; ".join([*renamed, *filter(None, parts)])
     return printable(f"{source.name} -> {table.name}{f': {said}' if said else ''}")
+
+
+def unruled(source: SourceSide) -> SourceSide:
+    """Return what a source is without the rules that it may be seen through."""
+    return source.unruled if isinstance(source, RuledSide) else source

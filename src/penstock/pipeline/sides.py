@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from penstock.apply.error_queue import ErrorQueue
 from penstock.apply.ledger import ProcessState
@@ -241,8 +241,26 @@ class TakesOver(Protocol):
         """
 
 
+InTasks: TypeAlias = Callable[[Sequence[Any], Callable[[Any], Any]], Sequence[Any]]
+"""Does something with each of several items where tasks run; returns the results in the order of the items."""
+
+
+@runtime_checkable
+class LooksAhead(Protocol):
+    """A source that has to look through all that lies ahead to find its transactions."""
+
+    def look_in(self, tasks: InTasks) -> None:
+        """Have tasks do that from now on, where it is much."""
+
+
 class DatabaseSource(Installable, Comparable, Protocol):
     """A database that changes are captured from: it can all of that."""
+
+
+def look_ahead_in(tasks: InTasks, source: SourceSide) -> None:
+    """Have tasks look through what lies ahead, if the source is one that has to."""
+    if isinstance(source, LooksAhead):
+        source.look_in(tasks)
 
 
 def comparable(source: SourceSide) -> Comparable:

@@ -12,7 +12,7 @@ from penstock.apply.process import Progress
 from penstock.change import TableName
 from penstock.config import PipelineConfig
 from penstock.errors import ConfigError, OperatorError
-from penstock.pipeline.ruled import RuledSide
+from penstock.pipeline.ruled import unruled
 from penstock.pipeline.sides import HandsOver, SourceSide, TakesOver, TargetLedger, TargetSide
 from penstock.position import Scn
 from penstock.text import count
@@ -64,7 +64,7 @@ def switch(before: Way, after: Way, run: Callable[[], Progress], stop: threading
             new source does not have all that follows.
     """
     _refuse_other(before, after)
-    leaves, takes = _unruled(before.source), _unruled(after.source)
+    leaves, takes = unruled(before.source), unruled(after.source)
     if not isinstance(leaves, HandsOver):
         raise OperatorError("no other source can go on where this one is left", where=leaves.label, do=_WHICH)
     if not isinstance(takes, TakesOver):
@@ -118,10 +118,6 @@ def _refuse_errors(ledger: TargetLedger, before: Way) -> None:
             where=before.target.label,
             do="`penstock errors retry --all` or `penstock errors delete --all` first",
         )
-
-
-def _unruled(source: SourceSide) -> SourceSide:
-    return source.unruled if isinstance(source, RuledSide) else source
 
 
 def _untold(after: Way, ledger: TargetLedger) -> Sequence[TableName]:

@@ -10,39 +10,42 @@ from hashlib import blake2b
 from penstock.errors import MalformedInputError
 from penstock.formats.debezium.envelope import Glance
 from penstock.formats.debezium.record import Record
-from penstock.formats.debezium.source import Source
+from penstock.formats.debezium.source import Key
 from penstock.position import Scn
 
 _MOST = 2**63
 
 
-def scn_of(source: Source, *, where: str) -> Scn:
+def scn_of(connector: str, position: Key, *, where: str) -> Scn:
     """Return the position of the transaction that an event is of; it grows from each transaction to the next.
 
     Oracle: the commit SCN. PostgreSQL: the LSN behind the commit before it. MySQL and MariaDB: number and place in the
     binary log, 32 bits each. SQL Server: the three parts of the commit LSN, 25, 26 and 12 bits. Db2: the commit LSN.
 
+    Args:
+        position: As `Source.position`.
+
     Raises:
         MalformedInputError: The event does not say, or the number is too large.
     """
-    match source.connector, source.position:
-        case "oracle", (int(scn), *_):
-            position = scn
+    match connector, position:
+        case "oracle", (int(number), *_):
+            scn = number
         case "postgresql", (int(committed), *_):
-            position = committed + 1
+            scn = committed + 1
         case (("mysql" | "mariadb"), (int(file), int(pos), *_)) if pos < 2**32:
-            position = file << 32 | pos
+            scn = file << 32 | pos
         case (("sqlserver" | "db2"), (str(lsn), *_)):
-            position = _of_lsn(lsn)
+            scn = _of_lsn(lsn)
         case _:
-            position = _MOST
-    if not 0 <= position < _MOST:
+            scn = _MOST
+    if not 0 <= scn < _MOST:
         raise MalformedInputError(
             "nothing says where in the source's log this change was committed",
             where=where,
             do="have the connector write its transaction topic (provide.transaction.metadata)",
         )
-    return Scn(position)
+    return Scn(scn)
 
 
 def identity_of(record: Record, glance: Glance) -> bytes:

@@ -191,7 +191,7 @@ class Sample:
             size_bytes=event.glance.size_bytes,
         )
         try:
-            scn = scn_of(source, where=event.record.where)
+            scn = scn_of(source.connector, source.position, where=event.record.where)
         except MalformedInputError:
             self._unplaced += 1
             scn = Scn(self._unplaced)

@@ -14,6 +14,7 @@ from penstock.position import START, Anchor, Scn
 from penstock.schema import TableSchema
 from penstock.sources.debezium.copy import SnapshotRows
 from penstock.sources.debezium.log import RecordLog
+from penstock.sources.debezium.look import InTasks
 from penstock.sources.debezium.source import DebeziumAccess, DebeziumSource
 from penstock.sources.debezium.tables import Tables
 from penstock.sources.debezium.takeover import find_point, first_needed
@@ -94,6 +95,10 @@ class DebeziumSide:
     def open_source(self) -> DebeziumSource:
         """Open what the driver follows changes by."""
         return DebeziumSource(self._log, self._tracker, self._tables, self._layout.transactions)
+
+    def look_in(self, tasks: InTasks) -> None:
+        """Have tasks look for transactions where much lies ahead; see `pipeline.sides.LooksAhead`."""
+        self._tracker.look_in(tasks)
 
     def position_of(self, text: str, *, option: str) -> Scn:
         """Read a position.

@@ -21,6 +21,7 @@ from penstock.formats.debezium.record import Record
 from penstock.logical import Kind, LogicalType
 from penstock.schema import Column, TableSchema, Unique
 from penstock.sources.debezium.log import RecordLog
+from penstock.sources.debezium.look import Looked, Looker
 from penstock.stream import TableVersion
 
 _SAMPLE = 20
@@ -185,15 +186,36 @@ class Tables:
         except MalformedInputError as exc:
             if not self._skips:
                 raise
-            self.skipped += 1
-            if self.skipped <= _TOLD_ALONE or self.skipped % _TOLD_ALONE == 0:
-                tell(Event.NOTE, f"a record was skipped, number {self.skipped}: {exc}", level=logging.WARNING)
+            self._skip(str(exc))
             return None
         if isinstance(found, Passed):
             self.passed[found] += 1
         elif not isinstance(found, Glance):
             self.has_ends = True
         return found
+
+    def looker(self, log: RecordLog) -> Looker:
+        """Return what looks at records of a log elsewhere; `learn` takes what it has found."""
+        return Looker(log, self._settings, self._skips)
+
+    def learn(self, found: Looked) -> None:
+        """Learn what records that were looked at elsewhere tell of their tables.
+
+        Raises:
+            MalformedInputError: As `look`.
+        """
+        for record in found.samples:
+            self.look(record)
+        self.passed += found.passed
+        self.has_ends |= found.has_boundaries
+        for reason in found.reasons:
+            self._skip(reason)
+        self.skipped += found.skipped - len(found.reasons)
+
+    def _skip(self, reason: str) -> None:
+        self.skipped += 1
+        if self.skipped <= _TOLD_ALONE or self.skipped % _TOLD_ALONE == 0:
+            tell(Event.NOTE, f"a record was skipped, number {self.skipped}: {reason}", level=logging.WARNING)
 
     def committed_at_us(self, record: Record) -> int | None:
         """Return when the change or the transaction that a record tells of was committed; None where it does not say.

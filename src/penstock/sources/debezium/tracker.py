@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -15,13 +16,13 @@ from itertools import takewhile
 from penstock.change import TableName
 from penstock.errors import MalformedInputError, OperatorError, RetryableError
 from penstock.events import Event, tell
-from penstock.formats.debezium.envelope import Boundary, Glance
 from penstock.formats.debezium.record import Record
 from penstock.formats.debezium.source import Key
 from penstock.position import START, Limit, Scn
 from penstock.sources.debezium.index import Ended, Index, Run, Whole
 from penstock.sources.debezium.log import Extent, Partition, RecordFollower, RecordLog
-from penstock.sources.debezium.position import identity_of, scn_of
+from penstock.sources.debezium.look import InTasks, Placed, PlacedEnd, PlacedEvent, PlacedRow, Stretch, placed
+from penstock.sources.debezium.position import scn_of
 from penstock.sources.debezium.slice import EventSlice, slice_of
 from penstock.sources.debezium.tables import Tables
 from penstock.stream import Backlog
@@ -30,6 +31,13 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _TAKE = 5_000
 _TAKE_S = 0.5
+
+_FAR = 40_000
+"""So many records ahead are looked at by tasks: fewer are read sooner than a task begins."""
+
+_STRETCH = 20_000
+_STRETCHES = 16
+"""Most records that a task looks at in one go, and most of these at a time: a run is stopped between two times."""
 
 _AHEAD_CHANGES = 2_000_000
 """So many changes are known to be ready before those that come behind them are looked at."""
@@ -98,12 +106,15 @@ class Tracker:
         self._changed = threading.Condition()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._tasks: InTasks | None = None
         self._reset(START)
 
     def _reset(self, position: Scn) -> None:
         self._begun_at = position
         self._partitions: list[Partition] = []
         self._numbers: dict[Partition, int] = {}
+        # By partition, where it ended when that was last asked for.
+        self._ends: Mapping[Partition, int] = {}
         self._index = Index(done=position, is_read=self._is_read, where=self._log.label)
         self._ready: deque[Whole] = deque()
         self._ready_changes = 0
@@ -143,6 +154,10 @@ class Tracker:
     def another(self) -> Tracker:
         """A tracker of the same log, which follows nothing yet."""
         return Tracker(self._log, self._layout, self._tables, self.consumer)
+
+    def look_in(self, tasks: InTasks) -> None:
+        """Have tasks look at the records, from now on, where many lie ahead."""
+        self._tasks = tasks
 
     def start(self, position: Scn, *, is_new: bool) -> None:
         """Follow from a position on; does nothing where that is being done.
@@ -302,6 +317,7 @@ class Tracker:
                 where=self._log.label,
                 do="correct capture.debezium.prefix, or start the connector",
             )
+        self._note_extents(extents)
         ends = [partition for partition in extents if partition.topic == self._layout.transactions]
         self._has_ends = True if ends else None
         self.mark = self._log.topic_id(self._layout.transactions)
@@ -377,16 +393,21 @@ class Tracker:
             self._came_at[len(self._partitions)] = time.monotonic()
             self._partitions.append(partition)
 
-    def _follow(self, follower: RecordFollower, stop: threading.Event) -> None:
+    def _follow(self, begun: RecordFollower, stop: threading.Event) -> None:
+        follower: RecordFollower | None = begun
+        positions = begun.positions()
         looked_at = time.monotonic()
         try:
             while not stop.is_set():
-                records = follower.take(_TAKE, _TAKE_S)
-                with self._changed:
-                    for record in records:
-                        self._look(record)
-                    self._move_on(follower.positions(), bool(records))
-                    self._changed.notify_all()
+                if stretches := self._far_ahead(positions):
+                    if follower is not None:
+                        follower.close()
+                    follower = None
+                    positions = self._look_ahead(positions, stretches)
+                    looked_at = -math.inf
+                else:
+                    follower = follower or self._log.follow(positions)
+                    positions = self._look_at_next(follower)
                 if self._copy.is_over and self._copy.upto is None:
                     self._note_ends()
                 # The connector makes the transaction topic when the first transaction begins, and a table's topic
@@ -394,7 +415,10 @@ class Tracker:
                 every_s = _LOOK_FOR_TOPICS_S if self.mark or self._log.ends else 0.3
                 if self._asked or time.monotonic() - looked_at > every_s:
                     looked_at = time.monotonic()
-                    follower = self._with_new_topics(follower)
+                    if new := self._new_topics():
+                        if follower is not None:
+                            follower.close()
+                        follower, positions = None, {**positions, **new}
                 # Before they are asked for, the copy is, which lies before them.
                 while self._copy.is_whole and self._ready_changes > _AHEAD_CHANGES and not stop.wait(0.05):
                     pass
@@ -403,7 +427,49 @@ class Tracker:
                 self._failure = exc
                 self._changed.notify_all()
         finally:
-            follower.close()
+            if follower is not None:
+                follower.close()
+
+    def _look_at_next(self, follower: RecordFollower) -> Mapping[Partition, int]:
+        """Look at what comes next, here."""
+        records = follower.take(_TAKE, _TAKE_S)
+        with self._changed:
+            for record in records:
+                self._look(record)
+            self._move_on(follower.positions(), bool(records))
+            self._changed.notify_all()
+        return follower.positions()
+
+    def _far_ahead(self, positions: Mapping[Partition, int]) -> Sequence[Stretch]:
+        """The next stretches of all partitions, each in proportion to what it has; none where little lies ahead."""
+        if self._tasks is None or self._log.ends:
+            return ()
+        left = {partition: self._ends.get(partition, 0) - at for partition, at in positions.items()}
+        if sum(count for count in left.values() if count > 0) < _FAR:
+            return ()
+        cut = [
+            (
+                (first + _STRETCH) / left[partition],
+                Stretch(partition, at + first, at + min(first + _STRETCH, left[partition])),
+            )
+            for partition, at in positions.items()
+            for first in range(0, left[partition], _STRETCH)
+        ]
+        return [stretch for _, stretch in sorted(cut)[:_STRETCHES]]
+
+    def _look_ahead(self, positions: Mapping[Partition, int], stretches: Sequence[Stretch]) -> Mapping[Partition, int]:
+        """Have tasks look at stretches; those of a partition follow each other."""
+        assert self._tasks is not None
+        found = self._tasks(stretches, self._tables.looker(self._log).look)
+        for stretch, looked in zip(stretches, found, strict=True):
+            self._tables.learn(looked)
+            positions = {**positions, stretch.partition: stretch.end}
+            with self._changed:
+                for one in looked.placed:
+                    self._place(self._numbers[stretch.partition], one)
+                self._move_on(positions, True)
+                self._changed.notify_all()
+        return positions
 
     def _note_ends(self) -> None:
         """Note how far the rows of the snapshot may lie, which is over: partitions are not read at one pace."""
@@ -411,11 +477,13 @@ class Tracker:
         with self._changed:
             self._copy.upto = {self._numbers[p]: extent.end for p, extent in extents.items() if p in self._numbers}
 
-    def _with_new_topics(self, follower: RecordFollower) -> RecordFollower:
+    def _new_topics(self) -> Mapping[Partition, int]:
+        """Look for topics that were made since; returns where their partitions are to be read from."""
         asked = set(self._asked)
         listed_at, extents = time.monotonic(), self._log.extents()
         new = {partition: extent for partition, extent in extents.items() if partition not in self._numbers}
         with self._changed:
+            self._note_extents(extents)
             self._listed_at = listed_at
             self._listed = {
                 number: extents[partition].end
@@ -426,83 +494,78 @@ class Tracker:
             self._add(begin)
             self._unread = {name for name in self._unread | asked if not self._has_topic(name)}
             self._asked -= asked
-            if not new:
-                return follower
             if any(partition.topic == self._layout.transactions for partition in new):
                 self._has_ends = True
                 self.mark = self._log.topic_id(self._layout.transactions)
             self._fresh |= {self._numbers[partition]: self._reached for partition in new}
-        positions = {**follower.positions(), **begin}
-        follower.close()
-        return self._log.follow(positions)
+        return begin
+
+    def _note_extents(self, extents: Mapping[Partition, Extent]) -> None:
+        self._ends = {partition: extent.end for partition, extent in extents.items()}
 
     def _look(self, record: Record) -> None:
-        partition = self._numbers[self._log.partition_of(record)]
-        assert record.offset is not None
-        found = self._tables.look(record)
-        match found:
-            case Boundary():
-                if found.is_end:
-                    scn = Scn(record.offset + 1)
-                    self._index.ended(Ended(found.txn, scn, found.collections, found.ts_us or 0))
-            case Glance():
-                if found.is_snapshot or found.txn is None:
-                    self._look_at_row(partition, record.offset, found)
-                else:
-                    self._look_at_event(partition, record, found)
-            case _:
-                pass
+        found = placed(record, self._tables.look(record))
+        if found is not None:
+            self._place(self._numbers[self._log.partition_of(record)], found)
 
-    def _look_at_row(self, partition: int, offset: int, found: Glance) -> None:
-        mark = found.source.snapshot
-        is_later = mark == "incremental" or partition in self._streamed
+    def _place(self, partition: int, found: Placed) -> None:
+        match found:
+            case PlacedEvent():
+                self._place_event(partition, found)
+            case PlacedRow():
+                self._place_row(partition, found)
+            case PlacedEnd():
+                self._index.ended(Ended(found.txn, Scn(found.offset + 1), found.counts, found.ts_us or 0))
+
+    def _place_row(self, partition: int, row: PlacedRow) -> None:
+        offset = row.offset
+        is_later = row.mark == "incremental" or partition in self._streamed
         if self._begun_at > START or is_later:
             self._index.row(partition, offset)
             return
         if self._copy.is_taken or offset >= self._copied_upto.get(partition, offset + 1):
             raise OperatorError(
                 "rows of the connector's first snapshot came after it was taken to be over: the copy lacks them",
-                where=f"{self._log.label}, {self._partitions[partition]}, offset {offset}",
+                where=self._at(partition, offset),
                 do="`penstock resync --all` prepares a new first copy, once the connector's snapshot is over",
             )
-        self._copy.is_marked |= mark == "first"
-        self._copy.is_over |= mark == "last"
-        runs = self._copy.runs.setdefault(found.table, [])
+        self._copy.is_marked |= row.mark == "first"
+        self._copy.is_over |= row.mark == "last"
+        runs = self._copy.runs.setdefault(row.table, [])
         if runs and runs[-1].partition == partition and runs[-1].end == offset:
             runs[-1].end = offset + 1
         else:
             runs.append(Run(partition, offset, offset + 1))
 
-    def _look_at_event(self, partition: int, record: Record, found: Glance) -> None:
-        offset = record.offset
-        assert offset is not None
-        assert found.txn is not None
+    def _place_event(self, partition: int, event: PlacedEvent) -> None:
         self._streamed.add(partition)
-        source = found.source
-        if self._has_ends is False and self._index.is_complete(found.txn):
+        if self._has_ends is False and self._index.is_complete(event.txn):
             # Events of a partition come in the order of the source's log: only what was there before is a repetition.
-            if source.position > self._last.get(partition, ()):
-                raise self._late(found.txn, partition, offset)
+            if event.position > self._last.get(partition, ()):
+                raise self._late(event.txn, partition, event.offset)
             self._index.repeated += 1
             return
-        self._last[partition] = max(self._last.get(partition, ()), source.position)
+        self._last[partition] = max(self._last.get(partition, ()), event.position)
         self._index.event(
             partition,
-            offset,
-            group=found.txn,
-            identity=found.total_order or identity_of(record, found) or (partition, offset),
-            table=source.collection,
-            size_bytes=found.size_bytes,
+            event.offset,
+            group=event.txn,
+            identity=event.identity,
+            table=event.collection,
+            size_bytes=event.size_bytes,
         )
         if self._has_ends is None:
-            self._has_ends = found.total_order is not None
+            self._has_ends = event.has_order
             self._unended_since = time.monotonic()
         if not self._has_ends:
             if self._cut:
                 raise self._gone(str(self._cut[0][0]), 0, self._cut[0][1])
-            scn = scn_of(source, where=f"{self._log.label}, {self._partitions[partition]}, offset {offset}")
-            self._index.placed(found.txn, scn, source.ts_us or 0)
+            scn = scn_of(event.connector, event.position, where=self._at(partition, event.offset))
+            self._index.placed(event.txn, scn, event.ts_us or 0)
             self._placed[partition] = max(self._placed.get(partition, 0), scn)
+
+    def _at(self, partition: int, offset: int) -> str:
+        return f"{self._log.label}, {self._partitions[partition]}, offset {offset}"
 
     def _move_on(self, positions: Mapping[Partition, int], has_heard: bool) -> None:
         """Note how far everything was read, and take up what is whole now."""
@@ -513,9 +576,11 @@ class Tracker:
                 self._next[number], self._came_at[number] = offset, now
         self._heard_at = now if has_heard else self._heard_at
         self._quiet_looks += not has_heard
-        is_quiet = not has_heard and (self._log.ends or now - self._heard_at >= self._layout.settle_s)
+        # What is known to lie in a partition may be of any transaction, however long nothing has come of it.
+        behind = {n for p, n in self._numbers.items() if self._next[n] < self._ends.get(p, 0)}
+        is_quiet = not has_heard and (self._log.ends or (not behind and now - self._heard_at >= self._layout.settle_s))
         if self._has_ends is False:
-            self._index.complete_before(self._complete_before(now, is_quiet=is_quiet))
+            self._index.complete_before(self._complete_before(now, behind, is_quiet=is_quiet))
         for txn in self._index.release():
             self._copy.is_over = True
             self._ready.append(txn)
@@ -532,11 +597,13 @@ class Tracker:
             self._reached = Scn(max([self._reached, *(self._next[number] for number in ends)]))
         self._look_at_waiting(now)
 
-    def _complete_before(self, now: float, *, is_quiet: bool) -> int:
+    def _complete_before(self, now: float, behind: Set[int], *, is_quiet: bool) -> int:
         """Up to which position every partition has gone, but for those in which nothing has come for a while."""
         if is_quiet:
             return max(self._placed.values(), default=0) + 1
-        last_ones = (self._placed.get(n, 0) for n, at in self._came_at.items() if now - at < self._layout.settle_s)
+        last_ones = (
+            self._placed.get(n, 0) for n, at in self._came_at.items() if n in behind or now - at < self._layout.settle_s
+        )
         return min(last_ones, default=0)
 
     def _look_at_waiting(self, now: float) -> None:
@@ -620,7 +687,7 @@ class Tracker:
     def _late(self, txn: str, partition: int, offset: int) -> MalformedInputError:
         return MalformedInputError(
             f"an event came of transaction {txn}, which was taken to be complete",
-            where=f"{self._log.label}, {self._partitions[partition]}, offset {offset}",
+            where=self._at(partition, offset),
             do="`penstock resync --all` prepares a new first copy; have the connector write its transaction topic"
             " (provide.transaction.metadata), or give capture.debezium.settle_s more time",
         )

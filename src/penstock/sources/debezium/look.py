@@ -1,0 +1,170 @@
+"""What is to be known of a record to place it, and how tasks find it out where many records lie ahead."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from penstock.change import TableName
+from penstock.errors import MalformedInputError
+from penstock.formats.debezium.decode import Decoder, Seen, Settings
+from penstock.formats.debezium.envelope import Boundary, Glance, Passed
+from penstock.formats.debezium.record import Record
+from penstock.formats.debezium.source import Key
+from penstock.sources.debezium.log import Partition, RecordLog
+from penstock.sources.debezium.position import identity_of
+
+_TOLD_ALONE = 100
+"""So many skipped records of a stretch are told of one by one."""
+
+
+class PlacedEvent(NamedTuple):
+    """A change of rows.
+
+    Attributes:
+        has_order: The transaction's events have numbers.
+        identity: Equal for an event and its repetition, and for no two events of a transaction: its number, best.
+        collection: How END counts events of the table.
+        connector, position: Its place in the order of all changes of the connector.
+        ts_us: When it was made.
+        size_bytes: Of key and value.
+    """
+
+    offset: int
+    txn: str
+    has_order: bool
+    identity: object
+    collection: str
+    connector: str
+    position: Key
+    ts_us: int | None
+    size_bytes: int
+
+
+class PlacedRow(NamedTuple):
+    """A row of a snapshot; the mark is as `Source.snapshot` has it."""
+
+    offset: int
+    table: TableName
+    mark: str
+
+
+class PlacedEnd(NamedTuple):
+    """The END of a transaction, with the number of its events in each table."""
+
+    offset: int
+    txn: str
+    counts: Mapping[str, int]
+    ts_us: int | None
+
+
+Placed: TypeAlias = PlacedEvent | PlacedRow | PlacedEnd
+
+
+def placed(record: Record, seen: Seen | None) -> Placed | None:
+    """Keep of what a record is whatever placing it takes; None for one that has no place."""
+    offset = record.offset
+    assert offset is not None
+    if isinstance(seen, Boundary):
+        return PlacedEnd(offset, seen.txn, seen.collections, seen.ts_us) if seen.is_end else None
+    if not isinstance(seen, Glance):
+        return None
+    source = seen.source
+    if seen.is_snapshot or seen.txn is None:
+        return PlacedRow(offset, seen.table, source.snapshot)
+    order = seen.total_order
+    identity = order or identity_of(record, seen) or (record.topic, record.partition, offset)
+    return PlacedEvent(
+        offset,
+        seen.txn,
+        order is not None,
+        identity,
+        source.collection,
+        source.connector,
+        source.position,
+        source.ts_us,
+        seen.size_bytes,
+    )
+
+
+class Stretch(NamedTuple):
+    """Offsets of one partition, from `first` up to, but without, `end`."""
+
+    partition: Partition
+    first: int
+    end: int
+
+
+@dataclass
+class Looked:
+    """What was found in a stretch.
+
+    Attributes:
+        placed: In the order of their offsets.
+        samples: The first record of each shape of each table: what it tells of its table is still to be learned.
+        passed: How many records say nothing of rows, and why.
+        skipped: How many records were skipped; `reasons` has the first ones'.
+        has_boundaries: There were records of a transaction topic.
+    """
+
+    placed: list[Placed] = field(default_factory=list)
+    samples: list[Record] = field(default_factory=list)
+    passed: Counter[Passed] = field(default_factory=Counter)
+    skipped: int = 0
+    reasons: list[str] = field(default_factory=list)
+    has_boundaries: bool = False
+
+
+@dataclass(frozen=True)
+class Looker:
+    """Looks at stretches of a log, in whichever process it has travelled to.
+
+    Attributes:
+        skips: Records that are no events are counted and passed over.
+    """
+
+    log: RecordLog
+    settings: Settings
+    skips: bool
+
+    def look(self, stretch: Stretch) -> Looked:
+        """Look at every record of a stretch.
+
+        Raises:
+            MalformedInputError: One of them is no event.
+            OperatorError: Some of them are gone.
+        """
+        decoder = Decoder(self.settings)
+        out = Looked()
+        known = set()
+        for record in self.log.read(*stretch):
+            try:
+                seen, shape = decoder.scan(record)
+            except MalformedInputError as exc:
+                if not self.skips:
+                    raise
+                out.skipped += 1
+                if out.skipped <= _TOLD_ALONE:
+                    out.reasons.append(str(exc))
+                continue
+            if isinstance(seen, Passed):
+                out.passed[seen] += 1
+                continue
+            if isinstance(seen, Boundary):
+                out.has_boundaries = True
+            elif (kind := (seen.table, seen.source.collection, shape)) not in known:
+                known.add(kind)
+                out.samples.append(record)
+            found = placed(record, seen)
+            if found is not None:
+                out.placed.append(found)
+        return out
+
+
+InTasks: TypeAlias = Callable[[Sequence[Stretch], Callable[[Stretch], Looked]], Sequence[Looked]]
+"""Looks at stretches side by side; returns what was found in the order in which they are given.
+
+Raises what `Looker.look` raises, or a RetryableError where a task was lost.
+"""

@@ -1,0 +1,120 @@
+"""Runs the `penstock` command in processes forked off one that has imported it already.
+
+Importing takes a second and a half, and the tests run the command some hundred times. It is a process of its own all
+the same, with its own environment, folder, streams and end. `python -m tests.forking` is the server; `run` asks it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run(
+    arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str], timeout: float
+) -> tuple[int, str, str]:
+    """Run the command to its end; returns its exit code, and what it wrote to both streams.
+
+    Raises:
+        subprocess.TimeoutExpired: It did not end in time; it was killed.
+    """
+    with tempfile.TemporaryDirectory(prefix="penstock-forked-") as streams:
+        out, err = (Path(streams) / name for name in ("out", "err"))
+        asked = {"arguments": [*arguments], "folder": str(folder), "environment": {**environment}}
+        code = _server(os.getpid()).ask({**asked, "out": str(out), "err": str(err)}, timeout)
+        return code, out.read_text(), err.read_text()
+
+
+class _Server:
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.forking"],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._lock = threading.Lock()
+
+    def ask(self, asked: Mapping[str, Any], timeout: float) -> int:
+        with self._lock:
+            pid = self._exchange(asked)
+            killer = threading.Timer(timeout, os.kill, [pid, signal.SIGKILL])
+            killer.start()
+            try:
+                code = self._exchange({})
+            finally:
+                killer.cancel()
+        if killer.finished.is_set() and code == -signal.SIGKILL:
+            raise subprocess.TimeoutExpired(asked["arguments"], timeout)
+        return code
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def _exchange(self, asked: Mapping[str, Any]) -> int:
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        if asked:
+            stdin.write(json.dumps(asked) + "\n")
+            stdin.flush()
+        return cast(int, json.loads(stdout.readline()))
+
+
+@cache
+def _server(_: int) -> _Server:
+    """The server of this process."""
+    from tests.program import plain_environment
+
+    server = _Server(plain_environment())
+    atexit.register(server.close)
+    return server
+
+
+def _serve() -> None:
+    import penstock.wiring  # noqa: F401  (what every command needs)
+    from penstock.cli.main import main
+
+    for line in sys.stdin:
+        asked = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            _become(asked)
+            main()
+            sys.exit()
+        print(pid, flush=True)
+        _, status = os.waitpid(pid, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def _become(asked: Mapping[str, Any]) -> None:
+    """Become the command that was asked for."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    for number, stream in enumerate(
+        [os.open(os.devnull, os.O_RDONLY), os.open(asked["out"], flags, 0o600), os.open(asked["err"], flags, 0o600)]
+    ):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    os.chdir(asked["folder"])
+    sys.argv = ["penstock", *asked["arguments"]]
+
+
+if __name__ == "__main__":
+    _serve()
