@@ -357,6 +357,27 @@ def test_an_entry_is_applied_with_the_rights_of_who_could_not_apply_it(target: T
     ]
 
 
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_deferred_trigger_runs_with_the_rights_of_the_role_too(
+    target: Target, roles: tuple[str, str], dry_run: bool
+) -> None:
+    may, _ = roles
+    target.connection.execute(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        f" IF current_user <> '{may}' THEN RAISE 'not as %', current_user USING ERRCODE = '23514'; END IF;"
+        " RETURN NULL; END $$;"
+        "CREATE CONSTRAINT TRIGGER t AFTER INSERT ON dept DEFERRABLE INITIALLY DEFERRED"
+        " FOR EACH ROW EXECUTE FUNCTION refuse(); ALTER TABLE dept ENABLE ALWAYS TRIGGER t"
+    )
+    target.apply(T(100, insert("dept", id=30, name="N")))
+
+    (as_me,) = target.retried(as_me=True, go_on=True, dry_run=dry_run)
+    (retried,) = target.retried(role=may, dry_run=dry_run)
+
+    assert as_me.is_failed
+    assert not retried.is_failed
+
+
 @pytest.mark.rule("A-137")
 def test_an_entry_is_applied_with_ones_own_rights_on_request(target: Target, roles: tuple[str, str]) -> None:
     entry_id = s37(target)

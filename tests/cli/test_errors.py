@@ -251,7 +251,7 @@ def test_entries_are_given_up_by_what_they_have_in_common(lab: Lab, program: Pro
     unclear = program("errors", "delete", queue[0], "--all")
     assert (unclear.code, "say which" in unclear.err) == (2, True)
     unasked = program("errors", "delete", "--table", "public.account")
-    assert (unasked.code, "say --yes" in unasked.err) == (2, True)
+    assert (unasked.code, "Say --yes" in unasked.err) == (2, True)
     unknown = program("errors", "delete", queue[0], "99")
     assert (unknown.code, "no transaction '99' in the error queue" in unknown.err) == (3, True)
     assert len(lab.errors()) == 3
@@ -263,7 +263,7 @@ def test_entries_are_given_up_by_what_they_have_in_common(lab: Lab, program: Pro
     assert balance(lab) == 90
     history = program("errors", "history", "--json", "--limit", "2").json
     assert [(one["action"], one["entry_id"]) for one in history] == [("delete", queue[0]), ("delete", queue[2])]
-    assert program("errors", "history", queue[1]).out.count("delete") == 1
+    assert program("errors", "history", queue[1]).out.count("\tdelete\t") == 1
 
 
 def test_hostile_names_and_values_are_shown_as_what_they_are(lab: Lab, program: Program) -> None:

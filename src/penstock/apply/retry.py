@@ -188,10 +188,10 @@ class _Attempts:
                     self._session.note(note)
                 with self._session.acting_as(note.role):
                     handled = rows.apply(transaction)
+                    # Not left to the commit: that would run deferred triggers with the connection's rights.
+                    self._session.check_now()
                 if not self._config.dry_run:
                     self._session.note_resolutions(transaction, handled.resolutions)
-                if self._config.dry_run:
-                    self._session.check_now()
         except (TransactionError, ApplyError) as exc:
             failure = exc.failure if isinstance(exc, TransactionError) else Failure(0, exc)
             failure = rows.explain(transaction, failure)
