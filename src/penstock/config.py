@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -242,6 +243,24 @@ class CaptureConfig(_Part):
         return None if path is None else _place(path)
 
 
+class TriggerFiring(StrEnum):
+    """For whose changes a trigger of the target fires."""
+
+    ALWAYS = "always"
+    FIRE_ONCE = "fire_once"
+    APPLY_ONLY = "apply_only"
+
+
+class ApplyTableConfig(_Part):
+    """What is peculiar to a table of the target."""
+
+    triggers: dict[str, TriggerFiring] = Field(
+        default_factory=dict,
+        description="By the trigger's name: always, for users and for apply; fire_once, for users only;"
+        " apply_only, for apply only. setup sees to it",
+    )
+
+
 class ApplyConfig(_Part):
     """Where changes go."""
 
@@ -264,6 +283,9 @@ class ApplyConfig(_Part):
         default=True, description="Where several rows are equal in every column, change one of them"
     )
     retry_s: float = Field(default=60, ge=0, description="Seconds to go on trying while a server is out of reach")
+    tables: dict[Pattern, ApplyTableConfig] = Field(
+        default_factory=dict, description="By the table's name at the target, or a pattern"
+    )
 
 
 class PublishedEventsConfig(_Part):

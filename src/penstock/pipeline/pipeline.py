@@ -107,6 +107,7 @@ class Pipeline(Capturing):
                 installed.replaced_tables() if installed is not None else (),
                 adopt=adopt,
                 fittings=fittings,
+                firing={pattern: table.triggers for pattern, table in self._apply.tables.items() if table.triggers},
             ),
         )
         if not isinstance(self._source, Comparable):

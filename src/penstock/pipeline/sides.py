@@ -14,6 +14,7 @@ from penstock.apply.ledger import ProcessState
 from penstock.apply.process import Ledger
 from penstock.apply.task import Target
 from penstock.change import TableName
+from penstock.config import TriggerFiring
 from penstock.dialects.base import (
     CaptureBehind,
     DatabasePlan,
@@ -380,6 +381,7 @@ class TargetSide(Protocol):
         *,
         adopt: bool,
         fittings: NativeForm | None = None,
+        firing: Mapping[str, Mapping[str, TriggerFiring]] | None = None,
     ) -> DatabasePlan:
         """Plan the ledger and the missing tables; check those that exist. Replaced tables have to be copied anew.
 
@@ -388,7 +390,7 @@ class TargetSide(Protocol):
         key whose parent has another name there.
 
         `adopt` has rows that were not copied compared and kept, instead of refusing them. `fittings` are made for
-        tables that setup makes, or has made.
+        tables that setup makes, or has made. `firing` says for whose changes triggers fire: by pattern, then by name.
         """
 
     def furnisher(self, fittings: NativeForm) -> Furnisher:

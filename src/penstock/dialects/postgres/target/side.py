@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import psycopg
 
 from penstock.change import TableName
+from penstock.config import TriggerFiring
 from penstock.dialects.base import DatabasePlan, LackingPart, NativeForm
 from penstock.dialects.postgres.blueprint import Blueprint, Parts, lacking_parts, read_parts
 from penstock.dialects.postgres.fittings import Fittings
@@ -50,6 +51,7 @@ class PostgresTargetSide(PostgresSide):
         *,
         adopt: bool,
         fittings: NativeForm | None = None,
+        firing: Mapping[str, Mapping[str, TriggerFiring]] | None = None,
     ) -> DatabasePlan:
         """Plan the ledger and the missing tables; check those that exist."""
         exact = blueprint if isinstance(blueprint, Blueprint) else blueprint_of(source.values())
@@ -63,6 +65,7 @@ class PostgresTargetSide(PostgresSide):
                 replaced=replaced,
                 adopt=adopt,
                 fittings=fittings if isinstance(fittings, Fittings) else None,
+                firing=firing or {},
             )
 
     def furnisher(self, fittings: NativeForm) -> PostgresFurnisher:
