@@ -73,12 +73,20 @@ class PostgresFurnisher:
             made = ledger_entries.made(connection, self._process) & set(copied)
             wanted = to_build(self._fittings, state, made, _LAST if is_last else _LATE)
             why_not = obstacles(connection, wanted)
-            lost = {TableName(f.table.schema, f.name) for f in why_not if f.kind is Kind.INDEX}
+            lost = {_relation(f) for f in why_not if f.kind in (Kind.SEQUENCE, Kind.INDEX)}
             for fitting in wanted:
                 if self._is_stopped.is_set():
                     return
-                if fitting not in why_not and fitting.other not in lost:
-                    yield Lack(fitting.root, fitting.summary, self._make(connection, fitting))
+                if fitting in why_not:
+                    continue
+                if fitting.other in lost and fitting.kind is not Kind.SEQUENCE:
+                    yield Lack(fitting.root, fitting.summary, f"{fitting.other} is left out")
+                    continue
+                refusal = self._make(connection, fitting)
+                if refusal and fitting.kind in (Kind.SEQUENCE, Kind.INDEX):
+                    # Whatever draws from it, or is a part of it, has nothing to lean on.
+                    lost.add(_relation(fitting))
+                yield Lack(fitting.root, fitting.summary, refusal)
 
     def moves(self, values: Mapping[TableName, SequenceValue]) -> list[SequenceMove]:
         """Say how sequences have to move to go on where those of the source stand; never backwards, unless they cycle.
@@ -201,6 +209,13 @@ class PostgresFurnisher:
             self._session = connect(self._url, f"penstock {self._process} fittings")
             self._session.execute(WITHOUT_VIEWS)
         return self._session
+
+
+def _relation(fitting: Fitting) -> TableName:
+    """The name of the sequence or index that a fitting is."""
+    if fitting.kind is Kind.SEQUENCE and fitting.other is not None:
+        return fitting.other
+    return TableName(fitting.table.schema, fitting.name)
 
 
 @contextmanager
