@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -319,6 +320,14 @@ class CaptureConfig(_Part):
         return None if path is None else _place(path)
 
 
+class TriggerFiring(StrEnum):
+    """For whose changes a trigger of the target fires."""
+
+    ALWAYS = "always"
+    FIRE_ONCE = "fire_once"
+    APPLY_ONLY = "apply_only"
+
+
 class ConflictConfig(_Part):
     """How one kind of conflict of a table is resolved, for a list of columns."""
 
@@ -433,6 +442,11 @@ class ApplyTableConfig(_Part):
     conflicts: list[ConflictConfig] = Field(default_factory=list, description="How conflicts are resolved")
     on_error: list[ErrorRuleConfig] = Field(
         default_factory=list, description="What is done about errors that no entry of `conflicts` resolves"
+    )
+    triggers: dict[str, TriggerFiring] = Field(
+        default_factory=dict,
+        description="By the trigger's name: always, for users and for apply; fire_once, for users only;"
+        " apply_only, for apply only. setup sees to it",
     )
 
     @model_validator(mode="after")

@@ -297,6 +297,7 @@ def test_an_index_that_a_killed_run_left_half_built_is_built_anew(lab: Lab, spar
     assert lab.target.execute(valid, first).fetchone() == (True, True)
 
 
+@pytest.mark.rule("A-191")
 def test_what_differs_is_said_and_nothing_is_changed(lab: Lab, spark: object) -> None:
     lab.source.execute("CREATE TABLE t (id serial PRIMARY KEY, v int); INSERT INTO t (v) VALUES (1)")
     lab.source.execute("ALTER TABLE t ADD CONSTRAINT positive CHECK (v > 0) NOT VALID")
@@ -446,6 +447,7 @@ def test_the_furthest_value_is_the_one_that_comes_last(
     assert furthest([SequenceValue(*value) for value in values], increment) == SequenceValue(*expected)
 
 
+@pytest.mark.rule("A-191")
 def test_an_application_goes_on_at_the_copy_while_a_run_is_alive(lab: Lab, tmp_path: Path) -> None:
     """As a user does it: many writers, a run, stop the writers, cut over, write to the copy."""
     lab.source.execute(SHOP.replace("code text DEFAULT code()", "code text"))

@@ -114,6 +114,7 @@ class Pipeline(Capturing):
                 adopt=adopt,
                 keeps=not self._apply.first_copy,
                 fittings=fittings,
+                firing={pattern: table.triggers for pattern, table in self._apply.tables.items() if table.triggers},
             ),
         )
         if not isinstance(self._source, Comparable):

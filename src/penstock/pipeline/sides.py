@@ -14,6 +14,7 @@ from penstock.apply.ledger import ProcessState
 from penstock.apply.process import Ledger
 from penstock.apply.task import Target
 from penstock.change import TableName
+from penstock.config import TriggerFiring
 from penstock.dialects.base import (
     CaptureBehind,
     DatabasePlan,
@@ -399,6 +400,7 @@ class TargetSide(Protocol):
         adopt: bool,
         keeps: bool,
         fittings: NativeForm | None = None,
+        firing: Mapping[str, Mapping[str, TriggerFiring]] | None = None,
     ) -> DatabasePlan:
         """Plan the ledger and the missing tables; check those that exist. Replaced tables have to be copied anew.
 
@@ -407,7 +409,8 @@ class TargetSide(Protocol):
         key whose parent has another name there.
 
         `adopt` has rows that were not copied compared and kept, instead of refusing them; `keeps` has them kept as they
-        are. `fittings` are made for tables that setup makes, or has made.
+        are. `fittings` are made for tables that setup makes, or has made. `firing` says for whose changes triggers
+        fire: by table, then by name.
         """
 
     def furnisher(self, fittings: NativeForm) -> Furnisher:

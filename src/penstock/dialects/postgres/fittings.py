@@ -316,20 +316,23 @@ def _reworded(connection: Connection, renamed: Renamed, parts: Sequence[Found]) 
                     f" {quote(renamed.columns[column])}"
                 )
         for number, part in enumerate(parts):
-            row = (
-                psycopg.RawCursor(connection)
-                .execute(
-                    "SELECT pg_get_constraintdef(oid) FROM pg_constraint"
-                    f" WHERE conrelid = '{clone}'::regclass AND conname = 'c{number}'"
-                    if part.kind is Kind.CHECK
-                    else "SELECT substr(pg_get_indexdef(c.oid), length(format('CREATE INDEX %I ON %I.penstock_clone ',"
-                    f" c.relname, n.nspname)) + 1) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-                    f" WHERE c.oid = 'pg_temp.i{number}'::regclass"
+            if part.kind is Kind.CHECK:
+                begin, query = (
+                    "CHECK ",
+                    (
+                        "SELECT pg_get_constraintdef(oid) FROM pg_constraint"
+                        f" WHERE conrelid = '{clone}'::regclass AND conname = 'c{number}'"
+                    ),
                 )
-                .fetchone()
-            )
+            else:
+                begin, query = (
+                    f"CREATE INDEX i{number} ON {clone} ",
+                    f"SELECT pg_get_indexdef('pg_temp.i{number}'::regclass)",
+                )
+            row = connection.execute(query).fetchone()
             assert row is not None
-            definitions.append(str(row[0]))
+            assert row[0].startswith(begin), "the server words it otherwise"
+            definitions.append(row[0] if part.kind is Kind.CHECK else row[0].removeprefix(begin))
     return definitions
 
 

@@ -24,9 +24,14 @@ from penstock.dialects.postgres.sequences import (
     read_values,
     setting,
 )
+from penstock.dialects.postgres.side import LOCK_WAIT
 from penstock.dialects.postgres.target import ledger_entries
 from penstock.dialects.postgres.target.fittings import left, obstacles, read_state, to_build
 from penstock.errors import OperatorError
+
+_ATTEMPTS = 20
+_PAUSE_S = 0.5
+"""How often to come back for a table that others hold, and how long to let them work in between."""
 
 _LATE = (When.COPIED,)
 _LAST = (When.SETUP, When.COPIED, When.CUTOVER)
@@ -68,12 +73,20 @@ class PostgresFurnisher:
             made = ledger_entries.made(connection, self._process) & set(copied)
             wanted = to_build(self._fittings, state, made, _LAST if is_last else _LATE)
             why_not = obstacles(connection, wanted)
-            lost = {TableName(f.table.schema, f.name) for f in why_not if f.kind is Kind.INDEX}
+            lost = {_relation(f) for f in why_not if f.kind in (Kind.SEQUENCE, Kind.INDEX)}
             for fitting in wanted:
                 if self._is_stopped.is_set():
                     return
-                if fitting not in why_not and fitting.other not in lost:
-                    yield Lack(fitting.root, fitting.summary, self._make(connection, fitting))
+                if fitting in why_not:
+                    continue
+                if fitting.other in lost and fitting.kind is not Kind.SEQUENCE:
+                    yield Lack(fitting.root, fitting.summary, f"{fitting.other} is left out")
+                    continue
+                refusal = self._make(connection, fitting)
+                if refusal and fitting.kind in (Kind.SEQUENCE, Kind.INDEX):
+                    # Whatever draws from it, or is a part of it, has nothing to lean on.
+                    lost.add(_relation(fitting))
+                yield Lack(fitting.root, fitting.summary, refusal)
 
     def moves(self, values: Mapping[TableName, SequenceValue]) -> list[SequenceMove]:
         """Say how sequences have to move to go on where those of the source stand; never backwards, unless they cycle.
@@ -145,9 +158,7 @@ class PostgresFurnisher:
         """Make one; returns why the target refuses it, if it does."""
         try:
             if fitting.kind is not Kind.INDEX:
-                with connection.transaction():
-                    connection.execute(PINNED)
-                    psycopg.RawCursor(connection).execute(fitting.sql)
+                self._take(connection, fitting.sql)
             else:
                 self._build(connection, fitting)
         except psycopg.errors.QueryCanceled:
@@ -172,17 +183,39 @@ class PostgresFurnisher:
             if row is not None and not row[0] and "CONCURRENTLY" in fitting.sql:
                 cursor.execute(f"DROP INDEX CONCURRENTLY {name}")
                 row = None
-            if row is None:
+            if row is None and "CONCURRENTLY" in fitting.sql:
                 cursor.execute(fitting.sql)
+            elif row is None:
+                self._take(connection, fitting.sql)
             if fitting.other is not None:
                 of = quote(fitting.other.schema, fitting.other.name)
-                cursor.execute(f"ALTER INDEX {of} ATTACH PARTITION {name}")
+                self._take(connection, f"ALTER INDEX {of} ATTACH PARTITION {name}")
+
+    def _take(self, connection: Connection, sql: str) -> None:
+        """Run what locks a table for a moment; nobody waits long behind it while another session holds the table."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                with connection.transaction():
+                    connection.execute(f"{PINNED}; SET LOCAL lock_timeout = '{LOCK_WAIT}'")
+                    psycopg.RawCursor(connection).execute(sql)
+            except psycopg.errors.LockNotAvailable:
+                if attempt + 1 == _ATTEMPTS or self._is_stopped.wait(_PAUSE_S):
+                    raise
+            else:
+                return
 
     def _sql(self) -> Connection:
         if self._session is None or self._session.closed:
             self._session = connect(self._url, f"penstock {self._process} fittings")
             self._session.execute(WITHOUT_VIEWS)
         return self._session
+
+
+def _relation(fitting: Fitting) -> TableName:
+    """The name of the sequence or index that a fitting is."""
+    if fitting.kind is Kind.SEQUENCE and fitting.other is not None:
+        return fitting.other
+    return TableName(fitting.table.schema, fitting.name)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import psycopg
 
 from penstock.apply.keys import row_key
 from penstock.change import TableName
+from penstock.config import TriggerFiring
 from penstock.dialects.base import DatabasePlan, Step
 from penstock.dialects.postgres import ownership
 from penstock.dialects.postgres.blueprint import (
@@ -35,6 +36,7 @@ from penstock.dialects.postgres.privileges import may, missing_target_grants
 from penstock.dialects.postgres.target import ledger_entries, ledger_version
 from penstock.dialects.postgres.target.fittings import plan_fittings
 from penstock.dialects.postgres.target.resync import copied_by_others, only, tables_with_rows
+from penstock.dialects.postgres.target.triggers import plan_triggers
 from penstock.errors import OperatorError, PenstockError
 from penstock.logical import Kind
 from penstock.schema import Column, TableSchema
@@ -51,6 +53,7 @@ def plan_target(
     adopt: bool,
     keeps: bool,
     fittings: Fittings | None = None,
+    firing: Mapping[str, Mapping[str, TriggerFiring]] | None = None,
 ) -> DatabasePlan:
     """Plan the ledger and the missing tables; check the tables that exist, without altering them.
 
@@ -59,6 +62,7 @@ def plan_target(
         adopt: Have rows that were not copied compared by the first copy, and kept, instead of refusing them.
         keeps: There is no first copy, so rows that were not copied are in nobody's way.
         fittings: What the tables have at the source that applying does not need; None where that is not known.
+        firing: For whose changes triggers fire, by pattern of tables and by name.
     """
     plan = DatabasePlan(label(url), faults=_faults(connection, url))
     plan.preamble = ownership.preamble("penstock")
@@ -84,6 +88,7 @@ def plan_target(
     parents = _plan_pieces(plan, [piece for piece in blueprint.pieces if piece.root in missing], there | set(missing))
     types = [name for name, statement, _ in blueprint.types if statement]
     plan_fittings(connection, plan, fittings, process=process, missing=missing, existing=existing, types=types)
+    plan_triggers(connection, plan, firing or {}, source)
     has_parts = _plan_parts(connection, plan, blueprint, existing, there)
     copied = ledger_entries.copied_or_begun(connection, process)
     adopted = ledger_entries.adopted(connection, process)

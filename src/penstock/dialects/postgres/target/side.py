@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import psycopg
 
 from penstock.change import TableName
+from penstock.config import TriggerFiring
 from penstock.dialects.base import DatabasePlan, LackingPart, NativeForm
 from penstock.dialects.postgres.blueprint import Blueprint, Parts, lacking_parts, read_parts
 from penstock.dialects.postgres.fittings import Fittings
@@ -61,6 +62,7 @@ class PostgresTargetSide(PostgresSide):
         adopt: bool,
         keeps: bool,
         fittings: NativeForm | None = None,
+        firing: Mapping[str, Mapping[str, TriggerFiring]] | None = None,
     ) -> DatabasePlan:
         """Plan the ledger and the missing tables; check those that exist."""
         exact = blueprint if isinstance(blueprint, Blueprint) else blueprint_of(source.values())
@@ -75,6 +77,7 @@ class PostgresTargetSide(PostgresSide):
                 adopt=adopt,
                 keeps=keeps,
                 fittings=fittings if isinstance(fittings, Fittings) else None,
+                firing=firing or {},
             )
 
     def furnisher(self, fittings: NativeForm) -> PostgresFurnisher:
