@@ -15,9 +15,10 @@ from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres.source.access import PostgresSource
 from penstock.dialects.postgres.source.change_log import ChangeLog
 from penstock.dialects.postgres.target.error_queue import PostgresErrorQueue
+from penstock.errors import OperatorError
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline_file import parse
-from penstock.position import START, Limit
+from penstock.position import Limit, Scn
 from penstock.sources.trigger_queue.queue import QueueReader
 from penstock.wiring import open_pipeline
 from tests.conftest import create_database, drop_database, numbers
@@ -44,15 +45,16 @@ class Site:
         return self.sql.execute(query).fetchall()
 
     def stream(self, pipeline: Flow) -> list[dict[str, Any]]:
-        """Every change that the capture set of a pipeline holds, whoever wrote it."""
+        """Every change that the capture set of a pipeline holds, whoever wrote it, in commit order."""
         set_name = f"penstock_{pipeline.name}"
         log, found = ChangeLog(self.url, set_name), []
-        reader, position = QueueReader.of("here", PostgresSource(self.url, set_name), log.tables()), START
+        reader = QueueReader.of("here", PostgresSource(self.url, set_name), log.tables())
+        position = log.earliest().scn
         while (part := log.next_slice(position, Limit())) is not None:
             found += [row for batch in reader.read(part) for row in batch.to_pylist()]
             position = part.end
         log.close()
-        return found
+        return sorted(found, key=lambda row: (row[c.COMMIT_SCN], row[c.CHANGE_SEQ]))
 
 
 @dataclass(frozen=True)
@@ -87,10 +89,9 @@ class Flow:
 
     def waiting(self) -> int:
         """How many transactions wait that this pipeline would apply."""
-        status = self.pipeline().status()
-        assert status.process is not None
-        log = ChangeLog(self.here.url, f"penstock_{self.name}", self.pipeline().config.capture.origins)
-        part = log.next_slice(status.process.low_watermark, Limit())
+        pipeline = self.pipeline()
+        log = ChangeLog(self.here.url, f"penstock_{self.name}", pipeline.config.capture.origins)
+        part = log.next_slice(Scn(pipeline.status().low_watermark), Limit())
         log.close()
         return 0 if part is None else len(part)
 
@@ -158,15 +159,16 @@ def test_a_chain_hands_on_what_is_applied_and_the_first_copy(site: Callable[[], 
     a.sql.execute("BEGIN; DELETE FROM orders WHERE id = 1; DELETE FROM item WHERE id = 7; COMMIT")
     a.sql.execute("UPDATE part SET region = 'us' WHERE id = 2")
     b.sql.execute("INSERT INTO item VALUES (5000, 'made at B', 1)")
-    catch_up(first, second)
+    catch_up(first)
+    marks = {(row[c.TABLE_NAME], row[c.OP], row[c.TAG]) for row in b.stream(second)}
+    assert {mark for mark in marks if mark[2] is None} == {("item", "insert", None)}
+    assert {("orders", "insert", "eu-shop"), ("item", "delete", "eu-shop"), ("part", "insert", "eu-shop")} <= marks
+    catch_up(second)
     assert b.rows("SELECT count(*) FROM item") == [(200,)]
     b.sql.execute("DELETE FROM item WHERE id = 5000")
     catch_up(second)
     assert_identical(a, b, c_)
     assert second.pipeline().verify().is_identical
-
-    b_stream = [(row[c.OP], row[c.TAG]) for row in b.stream(Flow("bc", b, c_)) if row[c.TABLE_NAME] == "item"]
-    assert ("delete", None) in b_stream
 
 
 @pytest.mark.rule("A-185")
@@ -185,4 +187,267 @@ def test_by_default_what_is_applied_goes_no_further(site: Callable[[], Site]) ->
 
     assert c_.rows("TABLE item") == []
     assert b.rows("SELECT id FROM item ORDER BY 1") == [(1,), (3,)]
-    assert {row[c.TAG] for row in b.stream(second)} == {None}
+    assert b.rows("SELECT count(*), count(tag) FROM penstock_bc.marker") == [(0, 0)]
+
+
+@pytest.mark.rule("A-185", "A-186")
+def test_two_ways_go_round_no_circle(site: Callable[[], Site]) -> None:
+    a, b = site(), site()
+    a.sql.execute(TABLES)
+    a.sql.execute("INSERT INTO item SELECT n, 'item ' || n, n FROM generate_series(1, 50) n")
+    there, back = Flow("there", a, b), Flow("back", b, a, first_copy=False)
+    there.setup()
+    catch_up(there)
+    back.setup()
+    catch_up(back)
+    assert_identical(a, b)
+
+    a.sql.execute("UPDATE item SET stock = 0 WHERE id = 1; INSERT INTO orders VALUES (1, 1, 1)")
+    b.sql.execute("UPDATE item SET stock = 0 WHERE id = 2; INSERT INTO orders VALUES (2, 2, 1)")
+    catch_up(there, back)
+    assert_identical(a, b)
+    # A row that came from the other side, and goes back changed.
+    b.sql.execute("UPDATE orders SET n = 5 WHERE id = 1; DELETE FROM item WHERE id = 50")
+    a.sql.execute("UPDATE orders SET n = 6 WHERE id = 2")
+    catch_up(back, there)
+    assert_identical(a, b)
+    assert a.rows("SELECT id, n FROM orders ORDER BY 1") == [(1, 5), (2, 6)]
+    assert (there.waiting(), back.waiting()) == (0, 0)
+    assert [flow.pipeline().verify().is_identical for flow in (there, back)] == [True, True]
+
+
+@pytest.mark.rule("A-185", "A-186")
+def test_s84_without_a_mark_a_change_returns(site: Callable[[], Site]) -> None:
+    a, b = site(), site()
+    a.sql.execute(TABLES)
+    a.sql.execute("INSERT INTO item VALUES (1, 'one', 1)")
+    there, back = Flow("there", a, b), Flow("back", b, a, changes_of="{only: [null]}", first_copy=False)
+    there.setup()
+    catch_up(there)
+    back.setup()
+    catch_up(back)
+    a.sql.execute("UPDATE item SET stock = 2")
+    catch_up(there)
+    assert back.waiting() == 0
+    catch_up(back)
+
+    unmarked = Flow("there", a, b, tag="null")
+    a.sql.execute("UPDATE item SET stock = 3")
+    catch_up(unmarked)
+    assert back.waiting() == 1
+    back.catch_up()
+
+    (error,) = back.errors()
+    assert error.error_number == 26786
+    assert a.rows("SELECT stock FROM item") == [(3,)]
+
+
+@pytest.mark.rule("A-186")
+def test_a_hub_sends_no_spoke_its_own_changes(site: Callable[[], Site]) -> None:
+    hub, x, y = site(), site(), site()
+    hub.sql.execute(TABLES)
+    hub.sql.execute("INSERT INTO item SELECT n, 'item ' || n, n FROM generate_series(1, 20) n")
+    to_x = Flow("to_x", hub, x, changes_of="{without: [x]}")
+    to_y = Flow("to_y", hub, y, changes_of="{without: [y]}")
+    from_x = Flow("from_x", x, hub, tag="x", first_copy=False)
+    from_y = Flow("from_y", y, hub, tag="y", first_copy=False)
+    for flow in (to_x, to_y, from_x, from_y):
+        flow.setup()
+        catch_up(flow)
+
+    hub.sql.execute("INSERT INTO item VALUES (100, 'hub', 1)")
+    x.sql.execute("INSERT INTO item VALUES (200, 'x', 1); UPDATE item SET stock = 0 WHERE id = 1")
+    y.sql.execute("INSERT INTO item VALUES (300, 'y', 1); UPDATE item SET stock = 0 WHERE id = 2")
+    catch_up(from_x, from_y, to_x, to_y)
+    assert_identical(hub, x, y)
+    assert hub.rows("SELECT count(*) FROM item") == [(23,)]
+    y.sql.execute("UPDATE item SET stock = 7 WHERE id = 200")
+    catch_up(from_y, to_x, from_x, to_y)
+    assert_identical(hub, x, y)
+    assert [flow.waiting() for flow in (from_x, from_y, to_x, to_y)] == [0, 0, 0, 0]
+
+
+@pytest.mark.rule("A-161", "A-186")
+def test_s26_two_sources_fill_one_table_each_from_its_own_position(site: Callable[[], Site]) -> None:
+    a, b, all_ = site(), site(), site()
+    for one, first in ((a, 1), (b, 1001)):
+        one.sql.execute(TABLES)
+        one.sql.execute(f"INSERT INTO item SELECT n, 'item ' || n, n FROM generate_series({first}, {first} + 9) n")
+    from_a = Flow("from_a", a, all_)
+    from_a.setup()
+    catch_up(from_a)
+    all_.sql.execute("INSERT INTO item SELECT n, 'item ' || n, n FROM generate_series(1001, 1010) n")
+    from_b = Flow("from_b", b, all_, first_copy=False)
+    from_b.setup()
+    catch_up(from_b)
+
+    for one, first in ((a, 1), (b, 1001)):
+        one.sql.execute(f"UPDATE item SET stock = 0 WHERE id = {first}; DELETE FROM item WHERE id = {first + 1}")
+        one.sql.execute(f"INSERT INTO orders VALUES ({first}, {first}, 1)")
+    catch_up(from_a, from_b)
+
+    for table in ("item", "orders"):
+        of_each = [row for one in (a, b) for row in one.rows(f"SELECT * FROM {table} ORDER BY 1")]
+        assert all_.rows(f"SELECT * FROM {table} ORDER BY 1") == of_each
+
+
+def test_without_a_first_copy_nothing_is_copied_and_what_was_committed_before_stays_away(
+    site: Callable[[], Site],
+) -> None:
+    a, b = site(), site()
+    for one in (a, b):
+        one.sql.execute(TABLES)
+        one.sql.execute("INSERT INTO item VALUES (1, 'one', 1)")
+    flow = Flow("f", a, b, first_copy=False)
+    flow.setup()
+    a.sql.execute("INSERT INTO item VALUES (2, 'before the first run', 1)")
+    catch_up(flow)
+    a.sql.execute("UPDATE item SET stock = 9 WHERE id = 1")
+    catch_up(flow)
+
+    assert b.rows("SELECT id, stock FROM item") == [(1, 9)]
+
+
+@pytest.mark.rule("A-187")
+def test_what_a_person_has_written_carries_the_mark_too(site: Callable[[], Site]) -> None:
+    a, b, c_ = site(), site(), site()
+    a.sql.execute(TABLES)
+    a.sql.execute("INSERT INTO item VALUES (1, 'one', 1), (2, 'two', 2)")
+    first, second = Flow("ab", a, b, tag="first"), Flow("bc", b, c_, changes_of="everything")
+    first.setup()
+    catch_up(first)
+    second.setup()
+    catch_up(second)
+    # It cannot be applied, and is tried again under the mark that the file names by then.
+    b.sql.execute("UPDATE item SET stock = 100 WHERE id = 1")
+    a.sql.execute("UPDATE item SET stock = 5 WHERE id = 1")
+    first.catch_up()
+    (error,) = first.errors()
+    b.sql.execute("UPDATE item SET stock = 1 WHERE id = 1")
+    again = Flow("ab", a, b, tag="again")
+    assert list(again.pipeline().retry([error.id])) == [error.id]
+    b.sql.execute("UPDATE item SET stock = -1 WHERE id = 2")
+    assert again.pipeline().verify(repair=True).is_identical
+
+    images = [(row[c.AFTER], row[c.TAG]) for row in b.stream(second) if row[c.AFTER]]
+    assert [tag for after, tag in images if after == '{"stock":"5"}'] == ["again"]
+    assert {tag for after, tag in images if '"stock":"2"' in after} == {"again"}
+    assert {tag for after, tag in images if after in ('{"stock":"100"}', '{"stock":"1"}', '{"stock":"-1"}')} == {None}
+    catch_up(second)
+    assert_identical(a, b, c_)
+
+
+@pytest.mark.rule("A-184")
+def test_only_who_may_switch_triggers_off_can_set_a_mark(site: Callable[[], Site]) -> None:
+    b, c_ = site(), site()
+    b.sql.execute(TABLES)
+    flow = Flow("bc", b, c_, changes_of="{without: [x]}")
+    flow.setup()
+    catch_up(flow)
+    b.sql.execute("CREATE ROLE clerk; GRANT ALL ON item TO clerk")
+    try:
+        b.sql.execute("SET ROLE clerk; SET penstock.tag = 'x'; INSERT INTO item VALUES (1, 'forged?', 1)")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            b.sql.execute("SET session_replication_role = replica")
+        b.sql.execute("RESET ROLE; SET session_replication_role = replica")
+        b.sql.execute("INSERT INTO item VALUES (2, 'marked', 1)")
+        b.sql.execute("SET penstock.tag = ''; INSERT INTO item VALUES (3, 'not marked', 1)")
+        b.sql.execute("SET penstock.tag = 'y'; BEGIN; INSERT INTO item VALUES (4, 'marked otherwise', 1)")
+        b.sql.execute("SAVEPOINT s; UPDATE item SET stock = 2 WHERE id = 4; ROLLBACK TO s; COMMIT")
+        assert [(row[c.TXN_CHANGES], row[c.TAG]) for row in b.stream(flow)] == [
+            (1, None),
+            (1, "x"),
+            (1, None),
+            (1, "y"),
+        ]
+        catch_up(flow)
+        assert c_.rows("SELECT id FROM item ORDER BY 1") == [(1,), (3,), (4,)]
+    finally:
+        b.sql.execute("RESET ALL; DROP OWNED BY clerk; DROP ROLE clerk")
+
+
+def test_a_set_begins_to_capture_what_is_applied_when_setup_is_told_so(site: Callable[[], Site]) -> None:
+    a, b, c_ = site(), site(), site()
+    a.sql.execute(TABLES)
+    first, users, everything = Flow("ab", a, b), Flow("bc", b, c_), Flow("bc", b, c_, changes_of="everything")
+    first.setup()
+    users.setup()
+    catch_up(first, users)
+    a.sql.execute("INSERT INTO item VALUES (1, 'too early', 1)")
+    catch_up(first)
+
+    with pytest.raises(OperatorError, match="run `penstock setup`"):
+        everything.catch_up()
+    plan = everything.pipeline().plan()
+    assert any("until now was not captured" in note for note in plan.source.notes)
+    everything.setup()
+    assert everything.pipeline().plan().source.steps == []
+    a.sql.execute("INSERT INTO item VALUES (2, 'in time', 1); INSERT INTO part VALUES (1, 'eu', 1)")
+    catch_up(first, everything)
+    assert c_.rows("SELECT id FROM item") == [(2,)]
+    assert c_.rows("SELECT id FROM part") == [(1,)]
+
+    # Setup for users alone leaves it on, for others that may read the set; a run reads what it is to.
+    users.setup()
+    a.sql.execute("INSERT INTO item VALUES (3, 'not for users', 1)")
+    b.sql.execute("INSERT INTO item VALUES (4, 'of a user', 1)")
+    catch_up(first, users)
+    assert c_.rows("SELECT id FROM item ORDER BY 1") == [(2,), (4,)]
+    users.pipeline().teardown()
+    assert b.rows("SELECT tgname FROM pg_trigger WHERE NOT tgisinternal") == []
+
+
+def test_ddl_on_the_way_leaves_the_marks_and_the_triggers(site: Callable[[], Site]) -> None:
+    a, b, c_ = site(), site(), site()
+    a.sql.execute(TABLES)
+    first, second = Flow("ab", a, b, tag="ab"), Flow("bc", b, c_, changes_of="everything")
+    first.setup()
+    second.setup()
+    catch_up(first, second)
+
+    for one in (c_, b, a):
+        one.sql.execute("ALTER TABLE item ADD note text")
+        one.sql.execute("CREATE TABLE part_asia PARTITION OF part FOR VALUES IN ('asia')")
+    a.sql.execute("INSERT INTO item VALUES (1, 'one', 1, 'new')")
+    a.sql.execute("INSERT INTO part VALUES (1, 'asia', 1), (1, 'eu', 1)")
+    catch_up(first)
+    assert {row[c.TAG] for row in b.stream(second)} == {"ab"}
+    catch_up(second)
+    assert_identical(a, b, c_)
+    assert second.pipeline().status().attention == []
+    assert second.pipeline().plan().source.steps == []
+
+
+def test_who_does_not_own_a_table_is_told_what_it_takes(site: Callable[[], Site]) -> None:
+    b, c_ = site(), site()
+    b.sql.execute("CREATE ROLE shopkeeper; CREATE ROLE piper LOGIN PASSWORD 'p' NOINHERIT")
+    try:
+        b.sql.execute("CREATE TABLE item (id int PRIMARY KEY); ALTER TABLE item OWNER TO shopkeeper")
+        b.sql.execute(f"GRANT CREATE ON DATABASE {b.sql.info.dbname} TO piper; GRANT SELECT, TRIGGER ON item TO piper")
+        piper = Site(psycopg.conninfo.make_conninfo(b.url, user="piper", password="p"))
+        assert Flow("bc", piper, c_).pipeline().plan().source.grants == []
+        assert Flow("bc", piper, c_, changes_of="everything").pipeline().plan().source.grants == [
+            'GRANT "shopkeeper" TO "piper"'
+        ]
+        piper.sql.close()
+    finally:
+        b.sql.execute("DROP OWNED BY shopkeeper, piper; DROP ROLE shopkeeper, piper")
+
+
+@pytest.mark.rule("A-189")
+def test_an_applied_transaction_has_its_place_where_it_commits(site: Callable[[], Site]) -> None:
+    b, c_ = site(), site()
+    b.sql.execute(TABLES)
+    flow = Flow("bc", b, c_, changes_of="everything")
+    flow.setup()
+    catch_up(flow)
+    # Apply writes a child first and checks the reference afterwards, when another session has made the parent.
+    with psycopg.connect(b.url) as apply:
+        apply.execute("SET session_replication_role = replica")
+        apply.execute("INSERT INTO orders VALUES (1, 1, 1)")
+        b.sql.execute("INSERT INTO item VALUES (1, 'one', 1)")
+        apply.commit()
+
+    assert [row[c.TABLE_NAME] for row in b.stream(flow)] == ["item", "orders"]
+    catch_up(flow)
+    assert_identical(b, c_)
