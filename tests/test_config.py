@@ -315,6 +315,36 @@ def test_what_is_given_is_taken() -> None:
             "source: change_files\n  path: a\n  row_triggers: [a.b]\n",
             "13: capture.row_triggers: an archive has no triggers",
         ),
+        (
+            "source: trigger_queue\n  connection: source\n",
+            "source: change_files\n  path: a\n  changes_of: everything\n",
+            "13: capture.changes_of: an archive holds what its pipeline has captured",
+        ),
+        (
+            "source: trigger_queue\n  connection: source\n  tables: [public.*]\napply:\n",
+            "source: change_files\n  path: a\n  tables: [public.*]\napply:\n  first_copy: false\n",
+            "15: apply.first_copy: only a pipeline from trigger_queue can begin with what the target holds",
+        ),
+        (
+            "source: trigger_queue\n",
+            "source: trigger_queue\n  changes_of: nobody\n",
+            "12: capture.changes_of: must be 'users' or 'everything', not 'nobody'",
+        ),
+        (
+            "source: trigger_queue\n",
+            "source: trigger_queue\n  changes_of: {only: [a], without: [b]}\n",
+            "12: capture.changes_of: is users, everything, or one list of marks: only or without",
+        ),
+        (
+            "source: trigger_queue\n",
+            "source: trigger_queue\n  changes_of: {without: [a b]}\n",
+            "12: capture.changes_of.without.0: must be letters, digits, '.', '_', ':' and '-', not 'a b'",
+        ),
+        (
+            "source: trigger_queue\n",
+            "source: trigger_queue\n  changes_of: {with: [a]}\n",
+            "12: capture.changes_of.with: is not an option",
+        ),
         ("source: trigger_queue", "source: a.b:c", "10: capture.path: is missing"),
         (
             "source: trigger_queue\n",

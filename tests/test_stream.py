@@ -26,6 +26,7 @@ def a_slice(changes: list[int], *, after: int = 100, end: int | None = None, gap
         end=Scn(int(scns[-1]) if n else after) if end is None else Scn(end),
         commit_scns=scns,
         txn_ids=np.arange(7000, 7000 + n),
+        tag_codes=np.full(n, -1, np.int32),
         changes=np.array(changes, np.int64),
         size_bytes=np.array(changes, np.int64) * 10,
         committed_at_us=np.arange(n, dtype=np.int64) * 1_000_000,

@@ -128,7 +128,8 @@ def parse(text: str, *, name: str, environment: Mapping[str, str], folder: Path 
             name, [_Fault(1, "a pipeline file is a mapping: version, name, connections, capture, apply or publish")]
         )
     faults = document.faults + document.resolve(data, environment, folder) + document.unknown_connections(data)
-    faults += document.outputs(data) + document.place(data) + document.published(data) + document.names_of_many(data)
+    faults += document.outputs(data) + document.place(data) + document.first_copy(data) + document.published(data)
+    faults += document.names_of_many(data)
     config = None
     try:
         config = PipelineConfig.model_validate(data)
@@ -407,6 +408,15 @@ class _Document:
             what = "capture.debezium.prefix: is missing; it is the connector's topic.prefix"
             faults.append(_Fault(self._line(("capture", "debezium")), what))
         return faults
+
+    def first_copy(self, data: Any) -> list[_Fault]:
+        """Say so where a first copy is to be left out that the source itself decides on."""
+        path: Path_ = ("apply", "first_copy")
+        capture, apply = _at(data, "capture") or {}, _at(data, "apply") or {}
+        if capture.get("source") == "trigger_queue" or apply.get("first_copy") is not False:
+            return []
+        what = "only a pipeline from trigger_queue can begin with what the target holds"
+        return [_Fault(self._line(path), f"{dotted(path)}: {what}")]
 
     def published(self, data: Any) -> list[_Fault]:
         """What does not go with the place to publish to, or is missing."""

@@ -242,7 +242,7 @@ def test_s84_without_a_mark_a_change_returns(site: Callable[[], Site]) -> None:
     assert a.rows("SELECT stock FROM item") == [(3,)]
 
 
-@pytest.mark.rule("A-186")
+@pytest.mark.rule("A-186", "A-188")
 def test_a_hub_sends_no_spoke_its_own_changes(site: Callable[[], Site]) -> None:
     hub, x, y = site(), site(), site()
     hub.sql.execute(TABLES)
@@ -291,6 +291,7 @@ def test_s26_two_sources_fill_one_table_each_from_its_own_position(site: Callabl
         assert all_.rows(f"SELECT * FROM {table} ORDER BY 1") == of_each
 
 
+@pytest.mark.rule("A-162")
 def test_without_a_first_copy_nothing_is_copied_and_what_was_committed_before_stays_away(
     site: Callable[[], Site],
 ) -> None:
@@ -376,12 +377,18 @@ def test_a_set_begins_to_capture_what_is_applied_when_setup_is_told_so(site: Cal
     a.sql.execute("INSERT INTO item VALUES (1, 'too early', 1)")
     catch_up(first)
 
-    with pytest.raises(OperatorError, match="run `penstock setup`"):
+    with pytest.raises(OperatorError, match="Run `penstock setup`"):
         everything.catch_up()
     plan = everything.pipeline().plan()
     assert any("until now was not captured" in note for note in plan.source.notes)
     everything.setup()
     assert everything.pipeline().plan().source.steps == []
+    firing = b.rows(
+        "SELECT tgname, tgenabled FROM pg_trigger WHERE NOT tgisinternal AND tgrelid::regclass::text !~ 'marker'"
+    )
+    assert {enabled for name, enabled in firing if name.endswith("_a")} == {"R"}
+    assert {enabled for name, enabled in firing if not name.endswith("_a")} == {"A"}
+    assert len([name for name, _ in firing if name.endswith("_a")]) == 5
     a.sql.execute("INSERT INTO item VALUES (2, 'in time', 1); INSERT INTO part VALUES (1, 'eu', 1)")
     catch_up(first, everything)
     assert c_.rows("SELECT id FROM item") == [(2,)]

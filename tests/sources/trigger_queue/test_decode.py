@@ -40,6 +40,7 @@ def a_slice(*txn_ids: int, changes: Sequence[int] = (), after: int = 100) -> Que
         end=Scn(after + n),
         commit_scns=np.arange(after + 1, after + 1 + n),
         txn_ids=np.array(txn_ids, np.int64),
+        tag_codes=np.full(n, -1, np.int32),
         changes=np.array(changes or [1] * n, np.int64),
         size_bytes=np.zeros(n, np.int64),
         committed_at_us=np.arange(n, dtype=np.int64),

@@ -313,8 +313,7 @@ def _filled(script: str, name: str) -> str:
         seq=literal(f"{name}.change_seq"),
         version_seq=literal(f"{name}.version_seq"),
         wake=wake_key(name),
-        # A setting of each set's own: several may have triggers on one table.
-        marked=f"penstock.marked_{wake_key(name) & 0xFFFFFFFF:08x}",
+        noted=f"penstock.noted_{wake_key(name) & 0xFFFFFFFF:08x}",
         changing=_changing_key(name),
         describe=sql_text("describe").rstrip(),
     )

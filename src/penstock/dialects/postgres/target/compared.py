@@ -13,6 +13,7 @@ from penstock.dialects.postgres.rows import PostgresRows, origin_now
 from penstock.dialects.postgres.target.error_queue import note_held
 from penstock.dialects.postgres.target.ledger_entries import LOCK_LANES, applied_query, copied_query
 from penstock.dialects.postgres.target.session import PostgresSession
+from penstock.origins import DEFAULT_TAG
 from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.verify.comparer import Held
@@ -26,7 +27,7 @@ class PostgresComparedTarget:
 
     url: str = field(repr=False)
     process: str
-    tag: str | None
+    tag: str | None = DEFAULT_TAG
 
     @property
     def label(self) -> str:

@@ -422,10 +422,10 @@ END $body$;
 -- to look into the table would have two serializable transactions depend on each other that have nothing in common.
 CREATE OR REPLACE FUNCTION {set}.mark() RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-  SELECT format($f$IF coalesce(pg_catalog.current_setting('{marked}', true), '') OPERATOR(pg_catalog.<>) %1$s THEN
+  SELECT format($f$IF coalesce(pg_catalog.current_setting('penstock.marked', true), '') OPERATOR(pg_catalog.<>) %1$s THEN
     INSERT INTO {set}.marker (xid) VALUES (pg_catalog.pg_current_xact_id()) ON CONFLICT (xid) DO UPDATE SET commit_seq = NULL;
-    PERFORM pg_catalog.set_config('{marked}', %1$s, true);
-  END IF; $f$, $n$pg_catalog.concat(pg_catalog.pg_current_xact_id())$n$)
+    PERFORM pg_catalog.set_config('penstock.marked', %1$s, true);
+  END IF; $f$, $n$pg_catalog.concat('{wake} ', pg_catalog.pg_current_xact_id())$n$)
 $$;
 
 -- PL/pgSQL that logs many changes of one statement, up to 64 in a row of the log, which halves what each one costs.

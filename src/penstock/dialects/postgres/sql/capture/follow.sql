@@ -125,12 +125,13 @@ END $$;
 CREATE OR REPLACE FUNCTION {set}.on_apply() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  own text := concat(pg_current_xact_id());
+  own text := concat('{wake} ', pg_current_xact_id());
 BEGIN
-  IF coalesce(current_setting('{marked}', true), '') <> own THEN
+  -- In a setting of this set's own: others may have triggers on the table.
+  IF coalesce(current_setting('{noted}', true), '') <> own THEN
     INSERT INTO {set}.marker (xid, tag) VALUES (pg_current_xact_id(), coalesce(current_setting('penstock.tag', true), ''))
     ON CONFLICT (xid) DO UPDATE SET commit_seq = NULL, tag = coalesce({set}.marker.tag, EXCLUDED.tag);
-    PERFORM set_config('{marked}', own, true);
+    PERFORM set_config('{noted}', own, true), set_config('penstock.marked', own, true);
   END IF;
   RETURN NULL;
 END $$;
@@ -209,7 +210,8 @@ BEGIN
   PERFORM {set}.capture(t.relid) FROM {set}.partitions(rel) t JOIN pg_class k ON k.oid = t.relid
   LEFT JOIN {set}.captured_now c ON c.relid = t.relid
   WHERE t.level > 0 AND k.relkind <> 'f' AND (c.is_built AND c.mode LIKE 'partition%' AND c.root = rel
-    AND c.fingerprint = {set}.fingerprint(t.relid) AND {set}.has_triggers(t.relid, c.mode)) IS NOT TRUE
+    AND c.fingerprint = {set}.fingerprint(t.relid) AND {set}.has_triggers(t.relid, c.mode)
+    AND (c.mode LIKE '%+applied') = EXISTS (SELECT FROM {set}.applied a WHERE a.relid = rel)) IS NOT TRUE
   ORDER BY t.level, t.relid;
   FOR part IN
     SELECT c.*, k.oid FROM {set}.captured_now c LEFT JOIN pg_class k ON k.oid = c.relid

@@ -147,7 +147,7 @@ BEGIN
   WHERE xid = NEW.xid;
   IF NEW.commit_seq IS NOT NULL THEN
     -- What comes after that has to draw another one.
-    PERFORM set_config('{marked}', '', true);
+    PERFORM set_config('penstock.marked', '', true), set_config('{noted}', '', true);
   END IF;
   RETURN NULL;
 END $$;
