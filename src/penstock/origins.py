@@ -37,11 +37,6 @@ class Origins:
         """Take everything but what carries one of these marks."""
         return cls(True, frozenset(tags))
 
-    @property
-    def takes_all(self) -> bool:
-        """Whether nothing that is captured is left out."""
-        return self == EVERYTHING
-
     def takes(self, tag: str | None, *, by_apply: bool) -> bool:
         """Whether a transaction is taken that carries a mark, or none, and that an apply process wrote, or a user."""
         if by_apply and not self.of_apply:

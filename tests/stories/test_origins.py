@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -20,7 +21,9 @@ from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline_file import parse
 from penstock.position import Limit, Scn
 from penstock.sources.trigger_queue.queue import QueueReader
+from penstock.storage import LocalStorage
 from penstock.wiring import open_pipeline
+from tests.archives import read
 from tests.conftest import create_database, drop_database, numbers
 
 FILE = """\
@@ -458,3 +461,25 @@ def test_an_applied_transaction_has_its_place_where_it_commits(site: Callable[[]
     assert [row[c.TABLE_NAME] for row in b.stream(flow)] == ["item", "orders"]
     catch_up(flow)
     assert_identical(b, c_)
+
+
+@pytest.mark.rule("A-188")
+def test_what_is_published_has_the_marks(site: Callable[[], Site], tmp_path: Path) -> None:
+    b = site()
+    b.sql.execute("CREATE TABLE item (id int PRIMARY KEY)")
+    text = FILE.format(name="out", changes_of="{without: [x]}", tag="x", first_copy="true")
+    text = text[: text.index("apply:")] + f"publish: {{to: files, path: {tmp_path}}}\n"
+    publication = open_pipeline(parse(text, name="pipeline.yaml", environment={"HERE": b.url, "THERE": b.url}))
+    publication.setup()
+    publication.run(threading.Event(), until_caught_up=True)
+    b.sql.execute("INSERT INTO item VALUES (1); SET session_replication_role = replica")
+    for number, tag in ((2, "x"), (3, "y")):
+        b.sql.execute(f"SET penstock.tag = '{tag}'")
+        b.sql.execute(f"INSERT INTO item VALUES ({number})")
+    publication.run(threading.Event(), until_caught_up=True)
+
+    rows = read(LocalStorage(tmp_path)).to_pylist()
+    assert [(row[c.AFTER], row[c.TAG]) for row in rows if row[c.OP] == "insert"] == [
+        ('{"id":"1"}', None),
+        ('{"id":"3"}', "y"),
+    ]

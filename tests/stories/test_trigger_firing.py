@@ -24,8 +24,6 @@ FIRING = """\
   tables:
     public.t:
       triggers: {always: always, 'on"ce': fire_once, apply: apply_only, lost: always}
-    public.*:
-      triggers: {always: fire_once}
     other.t:
       triggers: {always: always}
 """

@@ -153,10 +153,13 @@ def replaced_tables(connection: Connection, name: str) -> list[TableName]:
     return [TableName(schema, table) for schema, table in rows]
 
 
-def captures_apply(connection: Connection, name: str) -> bool:
-    """Whether what apply processes write is captured of any table of a set that is current."""
-    row = connection.execute(f"SELECT EXISTS (SELECT FROM {quote(name)}.applied)").fetchone()
-    return bool(row and row[0])
+def captured_of_apply(connection: Connection, name: str) -> set[int]:
+    """The oids of tables of which what apply processes write is captured; none in a set of an earlier version."""
+    table = f"{quote(name)}.applied"
+    row = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [table]).fetchone()
+    if not (row and row[0]):
+        return set()
+    return {relid for (relid,) in connection.execute(f"SELECT relid::bigint FROM {table}")}
 
 
 def tables(connection: Connection, name: str) -> list[TableName]:

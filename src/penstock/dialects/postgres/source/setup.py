@@ -96,7 +96,7 @@ def plan_source(
         plan.notes.append(
             "changes that penstock applies to this database are not captured again; capture.changes_of says otherwise"
         )
-    if of_apply and has_log and to_capture and not capture.captures_apply(connection, name):
+    if of_apply and has_log and to_capture and not capture.captured_of_apply(connection, name):
         plan.notes.append(
             "what apply processes have written to this database until now was not captured; where it is wanted,"
             " `penstock resync TABLE` brings it"
@@ -157,7 +157,7 @@ def uncaptured_tables(
     ).fetchall()
     known = {TableName(schema, name) for schema, name, _, _ in names}
     before = {TableName(schema, name): TableName(now, called) for schema, name, now, called in names if called}
-    applied = {relid for (relid,) in connection.execute(f"SELECT relid::bigint FROM {captured}.applied")}
+    applied = capture.captured_of_apply(connection, set_name) if of_apply else set()
     found = []
     for table in sorted(matched):
         mode = modes.get(oids.get(table, 0))

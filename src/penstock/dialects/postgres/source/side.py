@@ -255,7 +255,7 @@ class PostgresSourceSide(PostgresSide):
                     where=self.label,
                     do="run `penstock setup`, which upgrades it",
                 )
-            if self._origins.of_apply and not capture.captures_apply(connection, self._set_name):
+            if self._origins.of_apply and not capture.captured_of_apply(connection, self._set_name):
                 raise OperatorError(
                     "capture.changes_of wants what apply processes write, which the capture set leaves out",
                     where=self.label,
