@@ -20,6 +20,7 @@ from penstock.apply.reader import find_dependencies
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.apply.task import LANE, TaskContext, apply_lane, in_commit_order, plan_batch
+from penstock.apply.virtual_dependencies import NONE
 from penstock.change import TableName
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.target.access import PostgresTarget
@@ -98,6 +99,7 @@ class Target:
         self.state = self.ledger.acquire("DBS1", lanes=4)
         self._instantiated = instantiated
         self.references_from = Scn(0)
+        self.virtual = NONE
         self._attempt = 0
 
     def close(self) -> None:
@@ -118,6 +120,7 @@ class Target:
             tables={name: TargetTable(table) for name, table in tables.items()},
             instantiated=instantiated,
             references_from=self.references_from,
+            virtual=self.virtual,
         )
         # The source knows of none of the target's checks.
         dictionary = Dictionary(replace(table, checks=()) for table in tables.values())
@@ -164,7 +167,7 @@ class Target:
         batch = as_batch(transactions)
         txn_of = np.repeat(np.arange(len(transactions)), [len(t.changes) for t in transactions])
         tables = {name: table.schema for name, table in context.catalog.tables.items()}
-        found: Dependencies = find_dependencies([batch], txn_of, tables)
+        found: Dependencies = find_dependencies([batch], txn_of, tables, context.catalog.virtual)
         lane_of = plan_lanes(found, np.array([len(t.changes) for t in transactions]), lanes)
         groups: dict[int, set[int]] = {}
         for txn, lane in zip(transactions, lane_of.tolist(), strict=True):

@@ -12,7 +12,9 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from penstock.apply.process import CommitSerialization
+from penstock.apply.virtual_dependencies import ObjectDependency, ValueDependency, VirtualDependencies, find_circle
 from penstock.beside import NAME
+from penstock.change import TableName
 from penstock.errors import ConfigError
 from penstock.patterns import TablePattern, TableTemplate
 from penstock.storage import check_place
@@ -39,6 +41,23 @@ Pattern = Annotated[str, AfterValidator(partial(_checked, TablePattern))]
 
 
 Template = Annotated[str, AfterValidator(partial(_checked, TableTemplate))]
+
+
+def _named_whole(text: str) -> str:
+    if TablePattern.parse(_checked(TablePattern, text)).table is None:
+        raise ValueError(f"{text!r} is a pattern; here each table is named by itself")
+    return text
+
+
+TargetName = Annotated[str, AfterValidator(_named_whole)]
+"""A table as it is called at the target, `schema.table`; see `table_name`."""
+
+
+def table_name(text: str) -> TableName:
+    """The table that a `TargetName` names."""
+    name = TablePattern.parse(text).table
+    assert name is not None
+    return name
 
 
 class ConnectionConfig(_Part):
@@ -242,6 +261,67 @@ class CaptureConfig(_Part):
         return None if path is None else _place(path)
 
 
+Columns = Annotated[list[str], Field(min_length=1)]
+
+
+class ObjectDependencyConfig(_Part):
+    """A table whose changes follow those of another; names are those at the target."""
+
+    table: TargetName = Field(description="A transaction that changes this table")
+    after: TargetName = Field(description="waits for all earlier ones that change this one")
+
+
+class DependenciesConfig(_Part):
+    """What depends on each other, though no constraint of the target tells; names are those at the target."""
+
+    values: dict[str, dict[TargetName, Columns]] = Field(
+        default_factory=dict,
+        description="By a name of yours: columns of one table or more. Transactions with equal values in them keep"
+        " their order",
+    )
+    objects: list[ObjectDependencyConfig] = Field(
+        default_factory=list, description="Tables whose changes follow those of another, whatever their values are"
+    )
+
+    @field_validator("values")
+    @classmethod
+    def _line_up(cls, values: dict[str, dict[str, list[str]]]) -> dict[str, dict[str, list[str]]]:
+        for name, members in values.items():
+            if not members:
+                raise ValueError(f"{name!r} names no table")
+            if len({table_name(text) for text in members}) < len(members):
+                raise ValueError(f"{name!r} names a table twice")
+            for text, columns in members.items():
+                if len(set(columns)) < len(columns):
+                    raise ValueError(f"{name!r} names a column of {text} twice")
+            if len({len(columns) for columns in members.values()}) > 1:
+                raise ValueError(f"{name!r} names more columns of one table than of another; they line up")
+        return values
+
+    @field_validator("objects")
+    @classmethod
+    def _are_in_no_circle(cls, objects: list[ObjectDependencyConfig]) -> list[ObjectDependencyConfig]:
+        circle = find_circle([_object_dependency(one) for one in objects])
+        if circle is not None:
+            raise ValueError(f"follow each other in a circle: {' after '.join(map(str, circle))}")
+        return objects
+
+    @property
+    def virtual(self) -> VirtualDependencies:
+        """The same as apply takes it."""
+        return VirtualDependencies(
+            values=tuple(
+                ValueDependency(name, {table_name(text): tuple(columns) for text, columns in members.items()})
+                for name, members in self.values.items()
+            ),
+            objects=tuple(map(_object_dependency, self.objects)),
+        )
+
+
+def _object_dependency(one: ObjectDependencyConfig) -> ObjectDependency:
+    return ObjectDependency(table_name(one.table), table_name(one.after))
+
+
 class ApplyConfig(_Part):
     """Where changes go."""
 
@@ -264,6 +344,10 @@ class ApplyConfig(_Part):
         default=True, description="Where several rows are equal in every column, change one of them"
     )
     retry_s: float = Field(default=60, ge=0, description="Seconds to go on trying while a server is out of reach")
+    dependencies: DependenciesConfig = Field(
+        default_factory=DependenciesConfig,
+        description="What depends on each other, though no constraint of the target tells",
+    )
 
 
 class PublishedEventsConfig(_Part):

@@ -24,7 +24,9 @@ from penstock.config import (
     CaptureConfig,
     ConnectionConfig,
     DebeziumConfig,
+    DependenciesConfig,
     KafkaConfig,
+    ObjectDependencyConfig,
     Path_,
     PipelineConfig,
     PublishConfig,
@@ -522,6 +524,8 @@ def _suggestion(path: Path_) -> str:
         RulesConfig,
         TableRuleConfig,
         ApplyConfig,
+        DependenciesConfig,
+        ObjectDependencyConfig,
         PublishConfig,
         PublishedEventsConfig,
     ):

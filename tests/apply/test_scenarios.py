@@ -20,6 +20,8 @@ from penstock.apply.conflicts import (
     VALUE_MISSING,
 )
 from penstock.apply.server import ServerConfig
+from penstock.apply.virtual_dependencies import NONE, ObjectDependency, ValueDependency, VirtualDependencies
+from penstock.change import TableName
 from penstock.errors import OperatorError
 from penstock.position import Scn
 from tests.hand_made import FIXTURE, Lcr, T, Target, Txn, delete, insert, truncate, update
@@ -144,6 +146,61 @@ def test_dependencies(database: str, transactions: list[Txn], together: list[set
 
     assert [lane for lane in lanes if len(lane) > 1] == together
     target.close()
+
+
+EMP, HIST, GHOST = (TableName("public", name) for name in ("emp", "hist", "ghost"))
+
+INTO_HIST = [
+    T(1, insert("emp", id=3, dept_id=10)),
+    T(2, insert("hist", emp_id=3, job="A", at="d")),
+    T(3, insert("hist", emp_id=4, job="A", at="d")),
+]
+
+
+@pytest.mark.rule("A-47", "A-49", "A-52", "A-54")
+@pytest.mark.parametrize(
+    ("virtual", "transactions", "together"),
+    [
+        pytest.param(NONE, INTO_HIST, [], id="s13 nothing is declared"),
+        pytest.param(
+            VirtualDependencies(values=(ValueDependency("vd", {EMP: ("id",), HIST: ("emp_id",)}),)),
+            INTO_HIST,
+            [{1, 2}],
+            id="s14 a value dependency",
+        ),
+        pytest.param(
+            VirtualDependencies(objects=(ObjectDependency(HIST, EMP),)),
+            [
+                T(1, update("emp", {"id": 1, "sal": 4400}, {"sal": 4500})),
+                T(2, insert("hist", emp_id=2, job="B", at="d")),
+                T(3, update("emp", {"id": 2, "sal": 4000}, {"sal": 4100})),
+            ],
+            [{1, 2}],
+            id="s15 an object dependency",
+        ),
+        pytest.param(
+            VirtualDependencies(values=(ValueDependency("vg", {GHOST: ("gid",), HIST: ("emp_id",)}),)),
+            [T(1, acct(1, 100, 110)), T(2, insert("ghost", gid=7)), T(3, acct(2, 200, 210))],
+            [],
+            id="s17 a table that the target lacks, and a dependency names, is no barrier",
+        ),
+    ],
+)
+def test_virtual_dependencies(
+    target: Target,
+    way: tuple[bool, int],
+    virtual: VirtualDependencies,
+    transactions: list[Txn],
+    together: list[set[int]],
+) -> None:
+    target.virtual = virtual
+
+    lanes = target.lanes(*transactions, lanes=len(transactions) + 1)
+
+    assert [lane for lane in lanes if len(lane) > 1] == together
+    apply(target, way, *(T(100 + txn.scn, *txn.changes) for txn in transactions))
+    assert {failed[:2] for failed in target.failed()} <= {(102, TABLE_MISSING)}
+    assert target.watermarks() == (103, 103)
 
 
 @pytest.mark.rule("A-56")

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.apply.keys import RowKey, row_key
+from penstock.apply.virtual_dependencies import NONE, VirtualDependencies
 from penstock.change import Image, TableName
 from penstock.position import Scn
 from penstock.schema import ForeignKey, TableSchema
@@ -43,11 +44,13 @@ class TargetCatalog:
         instantiated: Changes at or before this position are already in the table.
         references_from: Foreign keys are checked for transactions after this position. While a table that was
             copied later still lacks nothing but its neighbours' older changes, a reference may hang for a moment.
+        virtual: What depends on each other beyond the constraints of the tables.
     """
 
     tables: Mapping[TableName, TargetTable]
     instantiated: Mapping[TableName, Scn]
     references_from: Scn
+    virtual: VirtualDependencies = NONE
 
 
 @dataclass(frozen=True)

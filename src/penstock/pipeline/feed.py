@@ -18,6 +18,7 @@ from penstock.apply.process import TablesAddedError
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.apply.task import Target, TaskContext
+from penstock.apply.virtual_dependencies import NONE, VirtualDependencies
 from penstock.change import TableName
 from penstock.history import History, Joined
 from penstock.position import Anchor, Limit, Scn
@@ -223,12 +224,14 @@ class SparkFeed(SourceFeed):
         is_meant: Callable[[TableName], bool],
         definitions: Definitions,
         config: ServerConfig,
+        virtual: VirtualDependencies = NONE,
         reached: Callable[[Scn], None] = lambda _: None,
         until: Scn | None = None,
     ) -> None:
         """Prepare; nothing is opened yet. See `SourceFeed` for the rest.
 
         Args:
+            virtual: What depends on each other beyond the constraints of the target.
             access: How tasks reach the source; `open_source` is how this process does.
             target: How tasks reach the target; `describe_target` reads its catalogue.
             compare: Hears, whenever tables of either side have changed, which are followed, and what the target has;
@@ -249,6 +252,7 @@ class SparkFeed(SourceFeed):
         self._describe_target = describe_target
         self._compare = compare
         self._config = config
+        self._virtual = virtual
         self._jobs: BatchJobs | None = None
         self._catalog: TargetCatalog | None = None
         self._failed_tables: set[TableName] = set()
@@ -308,6 +312,7 @@ class SparkFeed(SourceFeed):
             tables={name: TargetTable(table) for name, table in tables.items()},
             instantiated=instantiated,
             references_from=Scn(max(instantiated.values(), default=0)),
+            virtual=self._virtual,
         )
 
 

@@ -17,6 +17,7 @@ from penstock.apply.patience import Patience
 from penstock.apply.process import ApplyProcess, ProcessConfig, Progress
 from penstock.apply.server import ServerConfig
 from penstock.apply.target import TargetTable
+from penstock.apply.virtual_dependencies import VirtualDependencies
 from penstock.change import TableName
 from penstock.config import PipelineConfig
 from penstock.dialects.base import DatabasePlan, Emptying, LackingPart, Step, Uncaptured
@@ -90,6 +91,7 @@ class Pipeline(Capturing):
         tables = self._source.match(self.config.capture.tables)
         described = self._source.describe(tables)
         installed = self._installed
+        named = self._named_faults({**described, **self._describe_named()})
         if adopt:
             comparable(self._source)
         plan = Plan(
@@ -103,6 +105,7 @@ class Pipeline(Capturing):
                 adopt=adopt,
             ),
         )
+        plan.target.faults = [*plan.target.faults, *named]
         if not isinstance(self._source, Comparable):
             what = "`verify`, `resync TABLE` and `setup --adopt` have nothing to compare with here"
             plan.source.notes.append(f"{what}: {COMPARE_ELSEWHERE}")
@@ -354,6 +357,7 @@ class Pipeline(Capturing):
                 config=ServerConfig(
                     disable_on_error=apply.disable_on_error, allow_duplicate_rows=apply.allow_duplicate_rows
                 ),
+                virtual=self._virtual,
             )
             copy_listener = CopyWatch(listener, patience)
 
@@ -416,8 +420,27 @@ class Pipeline(Capturing):
             refuse_before_copies(self._source.first_copies(tables), tables, end, listener, where=self._source.label)
         return end
 
+    @property
+    def _virtual(self) -> VirtualDependencies:
+        return self._apply.dependencies.virtual
+
+    @property
+    def _named(self) -> frozenset[TableName]:
+        """The tables at the target that the `apply` part of the file names."""
+        return self._virtual.tables
+
+    def _named_faults(self, tables: Mapping[TableName, TableSchema]) -> list[OperatorError]:
+        """What the `apply` part of the file names and the target does not have, or not so."""
+        do = "correct `apply` in the pipeline file, where tables and columns go by their names at the target"
+        return [OperatorError(what, where=self._target.label, do=do) for what in self._virtual.faults(tables)]
+
+    def _describe_named(self) -> Mapping[TableName, TableSchema]:
+        return self._target.describe(self._named) if self._named else {}
+
     def _check_target(self, listener: RunListener) -> None:
         self._target.check()
+        for fault in self._named_faults(self._describe_named()):
+            raise fault
         with closing(self._target.ledger()) as ledger:
             ledger.refuse_second()
             state = ledger.state()
