@@ -100,6 +100,7 @@ class Target:
         self._instantiated = instantiated
         self.references_from = Scn(0)
         self.virtual = NONE
+        self.keys: dict[TableName, tuple[str, ...]] = {}
         self._attempt = 0
 
     def close(self) -> None:
@@ -121,7 +122,7 @@ class Target:
             instantiated=instantiated,
             references_from=self.references_from,
             virtual=self.virtual,
-        )
+        ).with_keys(self.keys)
         # The source knows of none of the target's checks.
         dictionary = Dictionary(replace(table, checks=()) for table in tables.values())
         return TaskContext(PostgresTarget(self.url, "A1"), catalog, dictionary, config)
@@ -166,8 +167,8 @@ class Target:
         context = self.context()
         batch = as_batch(transactions)
         txn_of = np.repeat(np.arange(len(transactions)), [len(t.changes) for t in transactions])
-        tables = {name: table.schema for name, table in context.catalog.tables.items()}
-        found: Dependencies = find_dependencies([batch], txn_of, tables, context.catalog.virtual)
+        catalog = context.catalog
+        found: Dependencies = find_dependencies([batch], txn_of, catalog.tables, catalog.virtual)
         lane_of = plan_lanes(found, np.array([len(t.changes) for t in transactions]), lanes)
         groups: dict[int, set[int]] = {}
         for txn, lane in zip(transactions, lane_of.tolist(), strict=True):
@@ -205,7 +206,7 @@ class Target:
         )
         queue = PostgresErrorQueue(self.url, "A1")
         ids = entry_ids or [e.id for e in self.errors()]
-        return list(retry(queue, ids, allow_duplicate_rows=True, tell=tell))
+        return list(retry(queue, ids, allow_duplicate_rows=True, keys=self.keys, tell=tell))
 
 
 def as_batch(transactions: Sequence[Txn], *, version: int = 1) -> pa.RecordBatch:

@@ -72,6 +72,8 @@ class Lab:
         self.target_url = target_url
         self.name = name
         self.row_triggers: list[str] = []
+        self.settings = ""
+        """Further lines of the part `apply` of the pipeline file."""
         self.set_name = f"penstock_{name}"
         self.source = psycopg.connect(source_url, autocommit=True)
         self.target = psycopg.connect(target_url, autocommit=True)
@@ -91,7 +93,7 @@ class Lab:
             closable.close()
 
     def pipeline(self, tables: Sequence[str] = ("public.*",)) -> Pipeline:
-        text = FILE.format(name=self.name, tables=list(tables), row_triggers=self.row_triggers)
+        text = FILE.format(name=self.name, tables=list(tables), row_triggers=self.row_triggers) + self.settings
         environment = {"SHOP_URL": self.source_url, "COPY_URL": self.target_url}
         return open_pipeline(parse(text, name="pipeline.yaml", environment=environment))
 

@@ -121,7 +121,7 @@ def options(schema: Mapping[str, Any], definitions: Mapping[str, Any], prefix: s
         yield from below or [path]
 
 
-LISTED = {"connections": "<c>.", "rules.tables": "<p>."}
+LISTED = {"connections": "<c>.", "rules.tables": "<p>.", "apply.tables": "<t>."}
 
 
 def test_every_option_of_a_pipeline_file_has_a_row() -> None:

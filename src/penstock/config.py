@@ -264,6 +264,22 @@ class CaptureConfig(_Part):
 Columns = Annotated[list[str], Field(min_length=1)]
 
 
+class ApplyTableConfig(_Part):
+    """How changes of one table are applied."""
+
+    key: Columns | None = Field(
+        default=None,
+        description="Columns that its rows are found by, instead of its primary or unique key; they may hold NULL",
+    )
+
+    @field_validator("key")
+    @classmethod
+    def _are_different(cls, key: list[str] | None) -> list[str] | None:
+        if key is not None and len(set(key)) < len(key):
+            raise ValueError("names a column twice")
+        return key
+
+
 class ObjectDependencyConfig(_Part):
     """A table whose changes follow those of another; names are those at the target."""
 
@@ -344,10 +360,25 @@ class ApplyConfig(_Part):
         default=True, description="Where several rows are equal in every column, change one of them"
     )
     retry_s: float = Field(default=60, ge=0, description="Seconds to go on trying while a server is out of reach")
+    tables: dict[TargetName, ApplyTableConfig] = Field(
+        default_factory=dict, description="By table, as it is called at the target: how its changes are applied"
+    )
     dependencies: DependenciesConfig = Field(
         default_factory=DependenciesConfig,
         description="What depends on each other, though no constraint of the target tells",
     )
+
+    @field_validator("tables")
+    @classmethod
+    def _are_named_once(cls, tables: dict[str, ApplyTableConfig]) -> dict[str, ApplyTableConfig]:
+        if len({table_name(text) for text in tables}) < len(tables):
+            raise ValueError("a table is named twice")
+        return tables
+
+    @property
+    def keys(self) -> Mapping[TableName, tuple[str, ...]]:
+        """The substitute keys, by table."""
+        return {table_name(text): tuple(table.key) for text, table in self.tables.items() if table.key}
 
 
 class PublishedEventsConfig(_Part):

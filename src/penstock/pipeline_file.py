@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from penstock.config import (
     ApplyConfig,
+    ApplyTableConfig,
     CaptureConfig,
     ConnectionConfig,
     DebeziumConfig,
@@ -524,6 +525,7 @@ def _suggestion(path: Path_) -> str:
         RulesConfig,
         TableRuleConfig,
         ApplyConfig,
+        ApplyTableConfig,
         DependenciesConfig,
         ObjectDependencyConfig,
         PublishConfig,

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.apply.coordinator import Dependencies
 from penstock.apply.reader import find_dependencies
+from penstock.apply.target import TargetTable
 from penstock.apply.virtual_dependencies import NONE, ObjectDependency, ValueDependency, VirtualDependencies
 from penstock.change import TableName
 from penstock.schema import Column, Exclusion, ForeignKey, TableSchema, Unique
@@ -56,12 +57,14 @@ def find(
     *,
     batches: int = 1,
     virtual: VirtualDependencies = NONE,
+    keys: Mapping[TableName, tuple[str, ...]] | None = None,
 ) -> Dependencies:
     whole = as_batch(transactions)
     step = max(1, -(-whole.num_rows // batches))
     parts = [whole.slice(at, step) for at in range(0, whole.num_rows, step)]
     txn_of = np.repeat(np.arange(len(transactions)), [len(txn.changes) for txn in transactions])
-    return find_dependencies(parts, txn_of, {t.name: t for t in tables}, virtual)
+    targets = {t.name: TargetTable(t, (keys or {}).get(t.name, ())) for t in tables}
+    return find_dependencies(parts, txn_of, targets, virtual)
 
 
 def meetings(found: Dependencies) -> set[tuple[int, int]]:
@@ -534,7 +537,7 @@ def test_no_changes_depend_on_nothing() -> None:
 def test_a_table_goes_by_its_name_in_the_stream() -> None:
     transactions = numbered(insert("alias", id=1), insert("alias", id=1))
 
-    found = find_dependencies([as_batch(transactions)], np.arange(2), {name("alias"): T_})
+    found = find_dependencies([as_batch(transactions)], np.arange(2), {name("alias"): TargetTable(T_)})
 
     assert meetings(found) == {(0, 1)}
 

@@ -18,6 +18,8 @@ from penstock.position import Scn
 from penstock.schema import Dictionary
 from penstock.text import count, were
 
+_NO_KEYS: Mapping[TableName, tuple[str, ...]] = {}
+
 
 @dataclass(frozen=True)
 class ErrorEntry:
@@ -104,6 +106,7 @@ def retry(
     entry_ids: Sequence[str],
     *,
     allow_duplicate_rows: bool,
+    keys: Mapping[TableName, tuple[str, ...]] = _NO_KEYS,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Iterator[str]:
     """Apply entries, in the order given, each in a target transaction that also removes it.
@@ -111,6 +114,7 @@ def retry(
     Changes of a table that was copied, or truncated, after them are left out: they would undo it.
 
     Args:
+        keys: Substitute keys of tables.
         tell: Called with a sentence for each transaction of which changes were left out, or hold no old values to
             compare.
 
@@ -123,7 +127,7 @@ def retry(
     with queue.retry_session() as session:
         for entry_id in entry_ids:
             _, whole = queue.load(entry_id)
-            catalog = session.catalog(whole)
+            catalog = session.catalog(whole).with_keys(keys)
             # A table may have been copied since, with what the change did.
             held = session.held(entry_id, {change.table for change in whole.changes})
             late = [

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from penstock import change as c
 from penstock.apply.coordinator import Dependencies
 from penstock.apply.hashing import hash_name, hash_rows, hash_text, normalise_number
-from penstock.apply.keys import row_key
+from penstock.apply.target import TargetTable
 from penstock.apply.virtual_dependencies import NONE, ObjectDependency, VirtualDependencies
 from penstock.change import Op, TableName
 from penstock.images import is_present, parse_images
@@ -59,7 +59,7 @@ class _Space:
 def find_dependencies(
     batches: Iterable[pa.RecordBatch],
     txn_of: NDArray[np.int64],
-    tables: Mapping[TableName, TableSchema],
+    tables: Mapping[TableName, TargetTable],
     virtual: VirtualDependencies = NONE,
 ) -> Dependencies:
     """Compute the dependency values of every change.
@@ -107,7 +107,7 @@ def find_dependencies(
                 for space in spaces.get(name, ()):
                     write(txn, space.name)
                 continue
-            for use in _TableItems(table, spaces[name], changes.filter(is_row)).uses():
+            for use in _TableItems(table.schema, spaces[name], changes.filter(is_row)).uses():
                 txns.append(txn[use.rows])
                 values.append(use.values)
                 written.append(np.full(len(use.rows), use.space.is_written))
@@ -358,7 +358,7 @@ class _TableItems:
 
 
 def _spaces_by_table(
-    tables: Mapping[TableName, TableSchema], virtual: VirtualDependencies
+    tables: Mapping[TableName, TargetTable], virtual: VirtualDependencies
 ) -> Mapping[TableName, Sequence[_Space]]:
     """List the spaces that changes to each table touch, by the table's name in the stream.
 
@@ -378,10 +378,10 @@ def _spaces_by_table(
     written: dict[str, tuple[str, ...]] = {}
     for name, table in tables.items():
         for space in known[name]:
-            if not _is_hashable(table, space.columns):
+            if not _is_hashable(table.schema, space.columns):
                 opaque.add(space.name)
                 continue
-            kinds = tuple(_kind(table.by_name[column]) for column in space.columns)
+            kinds = tuple(_kind(table.schema.by_name[column]) for column in space.columns)
             if written.setdefault(space.name, kinds) != kinds:
                 opaque.add(space.name)
     return {
@@ -397,15 +397,24 @@ def _members(virtual: VirtualDependencies) -> Iterator[tuple[str, TableName, tup
             yield f"value dependency {dependency.name}", name, columns
 
 
-def _spaces(table: TableSchema) -> Iterator[_Space]:
-    key = row_key(table)
+def _spaces(target: TargetTable) -> Iterator[_Space]:
+    table, key = target.schema, target.key
     if not key.columns:
         return
     if not key.is_declared:
         yield _Space(f"{table.name}", key.columns, key.columns, is_row_key=True, is_unique=False, skips_null=False)
+    elif not any(set(unique.columns) == set(key.columns) for unique in table.all_uniques):
+        yield _Space(
+            _key_name(table.name, key.columns),
+            key.columns,
+            key.columns,
+            is_row_key=True,
+            is_unique=key.is_unique,
+            skips_null=False,
+        )
     for unique in table.all_uniques:
         if unique.columns:
-            is_row_key = key.is_declared and unique.columns == key.columns
+            is_row_key = key.is_declared and set(unique.columns) == set(key.columns)
             yield _Space(
                 _key_name(table.name, unique.columns),
                 tuple(sorted(unique.columns)),

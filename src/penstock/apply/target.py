@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,14 +20,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TargetTable:
-    """A table at the target, as apply sees it."""
+    """A table at the target, as apply sees it.
+
+    Attributes:
+        substitute_key: Columns that the user has named to find its rows by.
+    """
 
     schema: TableSchema
+    substitute_key: tuple[str, ...] = ()
 
     @cached_property
     def key(self) -> RowKey:
         """How its rows are found."""
-        return row_key(self.schema)
+        return row_key(self.schema, self.substitute_key)
 
     @property
     def name(self) -> TableName:
@@ -51,6 +56,11 @@ class TargetCatalog:
     instantiated: Mapping[TableName, Scn]
     references_from: Scn
     virtual: VirtualDependencies = NONE
+
+    def with_keys(self, keys: Mapping[TableName, tuple[str, ...]]) -> TargetCatalog:
+        """The same tables, whose rows are found by substitute keys where there are any."""
+        tables = {name: replace(table, substitute_key=keys.get(name, ())) for name, table in self.tables.items()}
+        return replace(self, tables=tables)
 
 
 @dataclass(frozen=True)
@@ -88,6 +98,9 @@ class RowWriter(Protocol):
 
     def lock_rows(self, table: TargetTable, match: RowMatch) -> list[Image]:
         """Return up to two rows that have the key, whatever their other columns hold, and lock them."""
+
+    def do_rows_differ(self, table: TargetTable, match: RowMatch) -> bool:
+        """Whether several rows match that are not equal in every column. Locks none."""
 
     def is_reference_broken(self, foreign_key: ForeignKey, values: Sequence[str], *, is_child: bool) -> bool:
         """Whether a child holds these values and no parent does. The parent found is locked against removal.

@@ -81,8 +81,8 @@ def plan_batch(
         return
     # For each change, which of the transactions it is of.
     txn_of = np.searchsorted(commit_scns, np.concatenate([batch[c.COMMIT_SCN].to_numpy() for batch in kept]))
-    tables = {name: table.schema for name, table in context.catalog.tables.items()}
-    lane_of = plan_lanes(find_dependencies(kept, txn_of, tables, context.catalog.virtual), sizes, lanes)
+    found = find_dependencies(kept, txn_of, context.catalog.tables, context.catalog.virtual)
+    lane_of = plan_lanes(found, sizes, lanes)
     offset = 0
     for batch in kept:
         lane = lane_of[txn_of[offset : offset + batch.num_rows]]

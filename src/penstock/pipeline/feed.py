@@ -32,6 +32,8 @@ _CATALOG_AGE_S = 30.0
 _SEEN_EVERY_S = 60.0
 """How often an idle source is told that its consumer is alive."""
 
+_NO_KEYS: Mapping[TableName, tuple[str, ...]] = {}
+
 
 class Definitions(Protocol):
     """What the ledger knows of tables."""
@@ -225,6 +227,7 @@ class SparkFeed(SourceFeed):
         definitions: Definitions,
         config: ServerConfig,
         virtual: VirtualDependencies = NONE,
+        keys: Mapping[TableName, tuple[str, ...]] = _NO_KEYS,
         reached: Callable[[Scn], None] = lambda _: None,
         until: Scn | None = None,
     ) -> None:
@@ -232,6 +235,7 @@ class SparkFeed(SourceFeed):
 
         Args:
             virtual: What depends on each other beyond the constraints of the target.
+            keys: Substitute keys of tables.
             access: How tasks reach the source; `open_source` is how this process does.
             target: How tasks reach the target; `describe_target` reads its catalogue.
             compare: Hears, whenever tables of either side have changed, which are followed, and what the target has;
@@ -253,6 +257,7 @@ class SparkFeed(SourceFeed):
         self._compare = compare
         self._config = config
         self._virtual = virtual
+        self._keys = keys
         self._jobs: BatchJobs | None = None
         self._catalog: TargetCatalog | None = None
         self._failed_tables: set[TableName] = set()
@@ -301,7 +306,8 @@ class SparkFeed(SourceFeed):
         """Describe some tables anew: one that fails again and again is not to cost as much as all of them."""
         kept = {name: table for name, table in catalog.tables.items() if name not in names}
         found = self._describe_target({v.table.name for v in self._versions} & self._known & set(names))
-        return replace(catalog, tables=kept | {name: TargetTable(table) for name, table in found.items()})
+        new = {name: TargetTable(table) for name, table in found.items()}
+        return replace(catalog, tables=kept | new).with_keys(self._keys)
 
     def _read_catalog(self) -> TargetCatalog:
         tables = self._describe_target({v.table.name for v in self._versions if v.table.name in self._known})
@@ -313,7 +319,7 @@ class SparkFeed(SourceFeed):
             instantiated=instantiated,
             references_from=Scn(max(instantiated.values(), default=0)),
             virtual=self._virtual,
-        )
+        ).with_keys(self._keys)
 
 
 class _Freer:

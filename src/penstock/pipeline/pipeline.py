@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from penstock.apply import error_queue
 from penstock.apply.error_queue import ErrorQueue
+from penstock.apply.keys import key_faults
 from penstock.apply.ledger import ProcessState, ProcessStatus
 from penstock.apply.patience import Patience
 from penstock.apply.process import ApplyProcess, ProcessConfig, Progress
@@ -103,6 +104,7 @@ class Pipeline(Capturing):
                 described,
                 installed.replaced_tables() if installed is not None else (),
                 adopt=adopt,
+                keyed=self._apply.keys.keys(),
             ),
         )
         plan.target.faults = [*plan.target.faults, *named]
@@ -242,9 +244,9 @@ class Pipeline(Capturing):
 
     def retry(self, entry_ids: Sequence[str], tell: Callable[[str], None] = lambda _: None) -> Iterator[str]:
         """Apply entries of the error queue again, one by one as they are asked for; see `apply.error_queue.retry`."""
-        allow = self._apply.allow_duplicate_rows
+        allow, keys = self._apply.allow_duplicate_rows, self._apply.keys
         with self._told_of_locks(lambda wait: tell(str(wait))):
-            yield from error_queue.retry(self.errors(), entry_ids, allow_duplicate_rows=allow, tell=tell)
+            yield from error_queue.retry(self.errors(), entry_ids, allow_duplicate_rows=allow, keys=keys, tell=tell)
 
     def resync_plan(self) -> Resync:
         """Work out what `resync` would do away with. Changes nothing; raises as it does."""
@@ -358,6 +360,7 @@ class Pipeline(Capturing):
                     disable_on_error=apply.disable_on_error, allow_duplicate_rows=apply.allow_duplicate_rows
                 ),
                 virtual=self._virtual,
+                keys=apply.keys,
             )
             copy_listener = CopyWatch(listener, patience)
 
@@ -427,12 +430,13 @@ class Pipeline(Capturing):
     @property
     def _named(self) -> frozenset[TableName]:
         """The tables at the target that the `apply` part of the file names."""
-        return self._virtual.tables
+        return self._virtual.tables | self._apply.keys.keys()
 
     def _named_faults(self, tables: Mapping[TableName, TableSchema]) -> list[OperatorError]:
         """What the `apply` part of the file names and the target does not have, or not so."""
         do = "correct `apply` in the pipeline file, where tables and columns go by their names at the target"
-        return [OperatorError(what, where=self._target.label, do=do) for what in self._virtual.faults(tables)]
+        found = [*self._virtual.faults(tables), *key_faults(self._apply.keys, tables)]
+        return [OperatorError(what, where=self._target.label, do=do) for what in found]
 
     def _describe_named(self) -> Mapping[TableName, TableSchema]:
         return self._target.describe(self._named) if self._named else {}

@@ -290,6 +290,7 @@ class TargetSide(Protocol):
         replaced: Sequence[TableName],
         *,
         adopt: bool,
+        keyed: Collection[TableName] = (),
     ) -> DatabasePlan:
         """Plan the ledger and the missing tables; check those that exist. Replaced tables have to be copied anew.
 
@@ -297,7 +298,8 @@ class TargetSide(Protocol):
         by its logical type. So are all of them where the blueprint is of another kind of database; and so is a foreign
         key whose parent has another name there.
 
-        `adopt` has rows that were not copied compared and kept, instead of refusing them.
+        `adopt` has rows that were not copied compared and kept, instead of refusing them. `keyed` tables have a
+        substitute key, and need none of their own.
         """
 
     def describe(self, tables: Iterable[TableName]) -> Mapping[TableName, TableSchema]:

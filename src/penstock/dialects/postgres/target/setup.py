@@ -47,12 +47,14 @@ def plan_target(
     source: Mapping[TableName, TableSchema],
     replaced: Sequence[TableName],
     adopt: bool,
+    keyed: Collection[TableName] = (),
 ) -> DatabasePlan:
     """Plan the ledger and the missing tables; check the tables that exist, without altering them.
 
     Args:
         replaced: Tables that were made anew at the source, whose copy is of the table before.
         adopt: Have rows that were not copied compared by the first copy, and kept, instead of refusing them.
+        keyed: Tables whose rows are found by a substitute key; they need none of their own.
     """
     plan = DatabasePlan(label(url), faults=_faults(connection, url))
     plan.preamble = ownership.preamble("penstock")
@@ -80,7 +82,7 @@ def plan_target(
     copied = ledger_entries.copied_or_begun(connection, process)
     adopted = ledger_entries.adopted(connection, process)
     for name, table in existing.items():
-        _check_table(plan, source[name], table)
+        _check_table(plan, source[name], table, needs_key=name not in keyed)
         if name in replaced and name in copied:
             plan.steps.append(ledger_entries.forgetting(process, name))
     to_copy = [name for name in existing if name in replaced or name not in copied]
@@ -299,7 +301,7 @@ def _plan_types(connection: Connection, plan: DatabasePlan, blueprint: Blueprint
             )
 
 
-def _check_table(plan: DatabasePlan, source: TableSchema, target: TableSchema) -> None:
+def _check_table(plan: DatabasePlan, source: TableSchema, target: TableSchema, *, needs_key: bool) -> None:
     """Compare a table that exists with what changes to it will need."""
 
     def fault(what: str, do: str) -> None:
@@ -341,7 +343,7 @@ def _check_table(plan: DatabasePlan, source: TableSchema, target: TableSchema) -
                 f"column {column.name!r} of table {name} is {there.type}, at the source it is {column.type}:"
                 " values that do not fit go to the error queue"
             )
-    if row_key(source).is_declared and not row_key(target).is_declared:
+    if needs_key and row_key(source).is_declared and not row_key(target).is_declared:
         key = ", ".join(quote(column) for column in row_key(source).columns)
         fault(
             f"table {name} has no primary or unique key, at the source it has",

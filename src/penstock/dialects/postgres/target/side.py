@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import psycopg
 
@@ -47,6 +47,7 @@ class PostgresTargetSide(PostgresSide):
         replaced: Sequence[TableName],
         *,
         adopt: bool,
+        keyed: Collection[TableName] = (),
     ) -> DatabasePlan:
         """Plan the ledger and the missing tables; check those that exist."""
         exact = blueprint if isinstance(blueprint, Blueprint) else blueprint_of(source.values())
@@ -59,6 +60,7 @@ class PostgresTargetSide(PostgresSide):
                 source=source,
                 replaced=replaced,
                 adopt=adopt,
+                keyed=keyed,
             )
 
     def lacking(self, parts: NativeForm) -> Sequence[LackingPart]:
