@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from psycopg.conninfo import conninfo_to_dict
 
-from penstock.apply.process import CommitSerialization
+from penstock.apply.parameters import CommitSerialization
 from penstock.config import KafkaConfig, PipelineConfig, RulesConfig, json_schema
 from penstock.dialects.postgres.connection import conninfo, label
 from penstock.errors import ConfigError

@@ -11,12 +11,13 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
-from penstock.apply.process import CommitSerialization
+from penstock.apply.parameters import INFINITE, MOST, CommitSerialization, Parameters
 from penstock.apply.virtual_dependencies import ObjectDependency, ValueDependency, VirtualDependencies, find_circle
 from penstock.beside import NAME
 from penstock.change import TableName
 from penstock.errors import ConfigError
 from penstock.patterns import TablePattern, TableTemplate
+from penstock.position import Scn
 from penstock.storage import check_place
 
 _PUBLISHING_TASKS = 2
@@ -263,6 +264,12 @@ class CaptureConfig(_Part):
 
 Columns = Annotated[list[str], Field(min_length=1)]
 
+_Limit = Annotated[int, Field(strict=True, ge=1, le=MOST)] | Literal["INFINITE"]
+
+
+def _finite(limit: int | str) -> int | None:
+    return limit if isinstance(limit, int) else None
+
 
 class ApplyTableConfig(_Part):
     """How changes of one table are applied."""
@@ -360,6 +367,28 @@ class ApplyConfig(_Part):
         default=True, description="Where several rows are equal in every column, change one of them"
     )
     retry_s: float = Field(default=60, ge=0, description="Seconds to go on trying while a server is out of reach")
+    maximum_scn: Annotated[int, Field(strict=True, ge=1, lt=2**63)] | Literal["INFINITE"] = Field(
+        default=INFINITE, description="End before the first transaction at this position or behind it"
+    )
+    time_limit: _Limit = Field(default=INFINITE, description="End after so many seconds")
+    transaction_limit: _Limit = Field(
+        default=INFINITE, description="End after so many transactions, those that went to the error queue included"
+    )
+    disable_on_limit: bool = Field(
+        default=False,
+        description="Whether time_limit and transaction_limit end the run; otherwise only their counts begin anew",
+    )
+    ignore_transaction: list[str] = Field(
+        default_factory=list,
+        description="Ids of transactions at the source that are not applied, and count as applied",
+    )
+    startup_seconds: Annotated[int, Field(strict=True, ge=0, le=MOST)] | Literal["INFINITE"] = Field(
+        default=0, description="Seconds to wait for another run of the pipeline to end"
+    )
+    trace_level: int = Field(default=0, strict=True, ge=0, le=MOST, description="From 1 on each batch is logged")
+    txn_lcr_spill_threshold: _Limit = Field(
+        default=200_000, description="A transaction of more changes is applied piece by piece, and not held in memory"
+    )
     tables: dict[TargetName, ApplyTableConfig] = Field(
         default_factory=dict, description="By table, as it is called at the target: how its changes are applied"
     )
@@ -374,6 +403,24 @@ class ApplyConfig(_Part):
         if len({table_name(text) for text in tables}) < len(tables):
             raise ValueError("a table is named twice")
         return tables
+
+    @property
+    def parameters(self) -> Parameters:
+        """How to work, as apply takes it."""
+        return Parameters(
+            parallelism=self.parallelism,
+            commit_serialization=self.commit_serialization,
+            disable_on_error=self.disable_on_error,
+            allow_duplicate_rows=self.allow_duplicate_rows,
+            maximum_scn=None if isinstance(self.maximum_scn, str) else Scn(self.maximum_scn),
+            time_limit=_finite(self.time_limit),
+            transaction_limit=_finite(self.transaction_limit),
+            disable_on_limit=self.disable_on_limit,
+            ignore_transaction=frozenset(self.ignore_transaction),
+            startup_seconds=_finite(self.startup_seconds),
+            trace_level=self.trace_level,
+            txn_lcr_spill_threshold=_finite(self.txn_lcr_spill_threshold),
+        )
 
     @property
     def keys(self) -> Mapping[TableName, tuple[str, ...]]:

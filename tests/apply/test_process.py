@@ -12,8 +12,9 @@ import pytest
 
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState, ProcessStatus
+from penstock.apply.parameters import Parameters
 from penstock.apply.patience import Patience
-from penstock.apply.process import ApplyProcess, Batch, ProcessConfig, Progress
+from penstock.apply.process import ApplyProcess, Batch, Progress
 from penstock.apply.server import LaneResult
 from penstock.change import TableName
 from penstock.errors import FencedError, OperatorError, PenstockError, RetryableError
@@ -116,7 +117,7 @@ def run(feed: Feed, ledger: Ledger, *, retry_s: float) -> None:
         feed=feed,
         ledger=ledger,
         prepare=lambda state, stop: [],
-        config=ProcessConfig(),
+        parameters=Parameters,
         patience=Patience(retry_s, stop, Counting()),
         listener=Nobody(),
     ).run(stop)
@@ -243,7 +244,7 @@ def test_a_queue_that_is_cleared_is_seen_also_while_batch_follows_batch(monkeypa
         feed=Busy(stop, Scn(300)),
         ledger=ledger,
         prepare=lambda state, stop: [],
-        config=ProcessConfig(),
+        parameters=Parameters,
         patience=Patience(1, stop, listener),
         listener=listener,
     ).run(stop)

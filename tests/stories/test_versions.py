@@ -153,6 +153,7 @@ def test_an_upgraded_ledger_is_what_a_new_one_is_and_has_lost_nothing(lab: Lab, 
         "upgrade the ledger to version 2: whose history is followed; what was truncated, adopted or repaired",
         "upgrade the ledger to version 3: operations are checked",
         "upgrade the ledger to version 4: rows of snapshots that came among changes",
+        "upgrade the ledger to version 5: parameters that are set while a process runs",
     ]
     assert rows(lab, known) == before
     assert lab.target.execute("SELECT name, epoch FROM penstock.process ORDER BY 1").fetchall() == [
@@ -241,7 +242,7 @@ def test_nothing_is_upgraded_while_a_run_of_any_pipeline_is_alive(lab: Lab) -> N
     with psycopg.connect(lab.target_url, autocommit=True) as other:
         other.execute("SELECT pg_advisory_lock(hashtext('penstock'), hashtext('other'))")
 
-        with pytest.raises(OperatorError, match="from version 1 to 4, and runs use it: 'other'"):
+        with pytest.raises(OperatorError, match="from version 1 to 5, and runs use it: 'other'"):
             lab.pipeline().setup()
         # It has begun since the upgrade was planned.
         with pytest.raises(OperatorError, match="these processes are running: other"):
@@ -441,4 +442,4 @@ def test_tables_of_the_ledger_are_named_where_the_ledger_is_kept() -> None:
 
     found = {path.stem for path in package.rglob("*.py") if statement.search(path.read_text(encoding="utf-8"))}
 
-    assert found == {"ledger", "ledger_entries", "lane_ledger", "error_queue", "removal", "resync"}
+    assert found == {"ledger", "ledger_entries", "lane_ledger", "error_queue", "removal", "resync", "controls"}

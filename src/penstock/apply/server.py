@@ -55,12 +55,14 @@ class ServerConfig:
         disable_on_error: Stop after the first transaction that goes to the error queue.
         allow_duplicate_rows: See `RowPath`.
         use_set_path: Off, every transaction goes by the row path; the outcome is the same.
+        ignored: Ids of transactions at the source whose changes are left out; they count as applied.
     """
 
     group_changes: int = 100_000
     disable_on_error: bool = False
     allow_duplicate_rows: bool = True
     use_set_path: bool = True
+    ignored: frozenset[str] = frozenset()
 
 
 @dataclass

@@ -141,6 +141,9 @@ class SourceFeed:
         self._reached(after)
         if part is None:
             return None
+        if limit.until is not None and part.end > limit.until:
+            # Asked to end there itself, a source may not look whether there is more than it has seen.
+            part = part.take(after, limit, limit.until)
         # Set before the batch is applied: any failure leads to another `join`, which sets it anew.
         self._anchor = part.anchor
         return SliceBatch(part, self.apply)
@@ -225,7 +228,6 @@ class SparkFeed(SourceFeed):
         compare: Callable[[Collection[TableName], Mapping[TableName, TableSchema]], bool],
         is_meant: Callable[[TableName], bool],
         definitions: Definitions,
-        config: ServerConfig,
         virtual: VirtualDependencies = NONE,
         keys: Mapping[TableName, tuple[str, ...]] = _NO_KEYS,
         reached: Callable[[Scn], None] = lambda _: None,
@@ -255,7 +257,7 @@ class SparkFeed(SourceFeed):
         self._target = target
         self._describe_target = describe_target
         self._compare = compare
-        self._config = config
+        self._config = self._shared = ServerConfig()
         self._virtual = virtual
         self._keys = keys
         self._jobs: BatchJobs | None = None
@@ -269,6 +271,10 @@ class SparkFeed(SourceFeed):
         self._catalog = None
         self._open(known)
         self._jobs.warm_up()
+
+    def use(self, config: ServerConfig) -> None:
+        """Have apply servers work so from the next batch on."""
+        self._config = config
 
     def apply(self, part: Slice, lanes: int) -> Sequence[LaneResult]:
         """Apply a slice with up-to-date definitions of both sides."""
@@ -293,8 +299,8 @@ class SparkFeed(SourceFeed):
         elif self._failed_tables:
             catalog = self._reread(catalog, self._failed_tables)
         self._failed_tables = set()
-        is_new = is_new or catalog != self._catalog
-        self._catalog = catalog
+        is_new = is_new or catalog != self._catalog or self._config != self._shared
+        self._catalog, self._shared = catalog, self._config
         if is_new:
             dictionary = Dictionary(version.table for version in self._versions)
             followed = self._known & roots(self._versions).keys()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from typing import Protocol
 
@@ -13,9 +14,10 @@ from pyspark.sql import SparkSession
 from penstock.apply import error_queue
 from penstock.apply.error_queue import ErrorQueue
 from penstock.apply.keys import key_faults
-from penstock.apply.ledger import ProcessState, ProcessStatus
+from penstock.apply.ledger import ProcessState, ProcessStatus, StopRequest
+from penstock.apply.parameters import Parameters, canonical_name, text_to_keep
 from penstock.apply.patience import Patience
-from penstock.apply.process import ApplyProcess, ProcessConfig, Progress
+from penstock.apply.process import ApplyProcess, Progress
 from penstock.apply.server import ServerConfig
 from penstock.apply.target import TargetTable
 from penstock.apply.virtual_dependencies import VirtualDependencies
@@ -59,7 +61,11 @@ from penstock.verify import compare
 from penstock.verify.compare import VerifyResult
 from penstock.verify.comparer import Comparer
 
-_GRACE_S = 20.0
+_LOOK_EVERY_S = 0.25
+"""How often to look whether another run has ended."""
+
+_ASK_EVERY_S = 1.0
+"""How often a run looks whether it is asked to stop."""
 
 
 class VerifyListener(compare.CompareListener, Protocol):
@@ -244,9 +250,65 @@ class Pipeline(Capturing):
 
     def retry(self, entry_ids: Sequence[str], tell: Callable[[str], None] = lambda _: None) -> Iterator[str]:
         """Apply entries of the error queue again, one by one as they are asked for; see `apply.error_queue.retry`."""
-        allow, keys = self._apply.allow_duplicate_rows, self._apply.keys
+        queue, allow, keys = self.errors(), self.parameters().allow_duplicate_rows, self._apply.keys
         with self._told_of_locks(lambda wait: tell(str(wait))):
-            yield from error_queue.retry(self.errors(), entry_ids, allow_duplicate_rows=allow, keys=keys, tell=tell)
+            yield from error_queue.retry(queue, entry_ids, allow_duplicate_rows=allow, keys=keys, tell=tell)
+
+    def parameters(self) -> Parameters:
+        """How the process works, as the file and what was set have it now."""
+        with closing(self._set_up_ledger()) as ledger:
+            return self._parameters_in(ledger)
+
+    def parameters_set(self) -> Collection[str]:
+        """The names of the parameters that were set, and so come before the file."""
+        with closing(self._set_up_ledger()) as ledger:
+            return set(ledger.parameters())
+
+    def set_parameter(self, name: str, text: str | None) -> None:
+        """Set a parameter; a run that is at work takes it up with its next batch.
+
+        Args:
+            name: See `apply.parameters.Parameters`; its case means nothing.
+            text: None has the pipeline file say again what it is. An id of a transaction to ignore adds to those that
+                were set, and None forgets these.
+
+        Raises:
+            ConfigError: There is no such parameter, or it does not take this; nothing has changed.
+        """
+        known = canonical_name(name)
+        with closing(self._set_up_ledger()) as ledger:
+            kept = None if text is None else text_to_keep(known, text, ledger.parameters().get(known))
+            ledger.set_parameter(known, kept)
+
+    def stop_run(self, *, force: bool = False, wait_s: float = 60) -> ProcessState:
+        """Ask the run that is at work, wherever that is, to stop, and wait until it has.
+
+        Args:
+            force: Have it stop at once: what it is just applying is rolled back. Otherwise that is finished first.
+
+        Returns:
+            Where the process stands then.
+
+        Raises:
+            OperatorError: No run is at work.
+            RetryableError: It has not stopped in time, and may yet.
+        """
+        with closing(self._set_up_ledger()) as ledger:
+            if not ledger.is_running():
+                raise OperatorError(f"no run of process {self.config.name!r} is at work", where=self._target.label)
+            ledger.ask_to_stop(StopRequest.FORCE if force else StopRequest.FINISH)
+            deadline = time.monotonic() + wait_s
+            while ledger.is_running():
+                if time.monotonic() > deadline:
+                    raise RetryableError(
+                        f"the run of process {self.config.name!r} has not stopped in {wait_s:g} s",
+                        where=self._target.label,
+                        do="it stops once its batch is applied; `penstock apply stop --force` has it stop at once",
+                    )
+                time.sleep(_LOOK_EVERY_S)
+            state = ledger.state()
+            assert state is not None
+            return state
 
     def resync_plan(self) -> Resync:
         """Work out what `resync` would do away with. Changes nothing; raises as it does."""
@@ -334,7 +396,7 @@ class Pipeline(Capturing):
         apply = self._apply
         patience = Patience(apply.retry_s, stop, listener)
         patience.insist(lambda: self._check_capture(listener))
-        patience.insist(lambda: self._check_target(listener))
+        patience.insist(lambda: self._check_target(listener, stop))
         end = None if until is None else self._end(until, listener)
         if stop.is_set():
             return Progress(START)
@@ -356,9 +418,6 @@ class Pipeline(Capturing):
                 definitions=ledger,
                 reached=replay.check if replay is not None else lambda _: None,
                 until=end,
-                config=ServerConfig(
-                    disable_on_error=apply.disable_on_error, allow_duplicate_rows=apply.allow_duplicate_rows
-                ),
                 virtual=self._virtual,
                 keys=apply.keys,
             )
@@ -370,19 +429,27 @@ class Pipeline(Capturing):
                 assert isinstance(self._source, Copyable)
                 return self._copy(spark, ledger, state, stop, copy_listener, origin=self._source.origin(), until=end)
 
+            def parameters() -> Parameters:
+                found = self._parameters_in(ledger)
+                feed.use(
+                    ServerConfig(
+                        disable_on_error=found.disable_on_error,
+                        allow_duplicate_rows=found.allow_duplicate_rows,
+                        ignored=found.ignore_transaction,
+                    )
+                )
+                return found
+
             process = ApplyProcess(
                 source=self.config.capture.name,
                 feed=feed,
                 ledger=ledger,
                 prepare=prepare,
-                config=ProcessConfig(
-                    parallelism=apply.parallelism,
-                    commit_serialization=apply.commit_serialization,
-                ),
+                parameters=parameters,
                 patience=patience,
                 listener=listener,
             )
-            with closing(feed), not_for_ever(spark, stop):
+            with closing(feed), not_for_ever(spark, stop), self._stopped_by_ledger(spark, stop):
                 return process.run(stop, until_caught_up=until_caught_up, until=end)
 
     def _note_stop(self, error: PenstockError) -> None:
@@ -423,9 +490,53 @@ class Pipeline(Capturing):
             refuse_before_copies(self._source.first_copies(tables), tables, end, listener, where=self._source.label)
         return end
 
+    def _set_up_ledger(self) -> TargetLedger:
+        if not self._target.has_ledger():
+            raise OperatorError("there is no ledger", where=self._target.label, do="run `penstock setup`")
+        return self._target.ledger()
+
+    @contextmanager
+    def _stopped_by_ledger(self, spark: SparkSession, stop: threading.Event) -> Iterator[None]:
+        """Set `stop` when the ledger says that this run is to stop; look once a second as long as the block runs."""
+        over = threading.Event()
+
+        def watch() -> None:
+            with closing(self._target.ledger()) as ledger:
+                while not over.wait(_ASK_EVERY_S):
+                    try:
+                        request = ledger.stop_request()
+                    except PenstockError:
+                        # The run has a session of its own there, and notices that itself.
+                        ledger.close()
+                        continue
+                    if request is not None:
+                        stop.set()
+                    if request is StopRequest.FORCE:
+                        spark.sparkContext.cancelAllJobs()
+
+        watcher = threading.Thread(target=watch, name="stop requests", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
+
+    def _parameters_in(self, ledger: TargetLedger) -> Parameters:
+        return self._apply.parameters.with_set(ledger.parameters())
+
     @property
     def _virtual(self) -> VirtualDependencies:
         return self._apply.dependencies.virtual
+
+    def _wait_for_other(self, ledger: TargetLedger, stop: threading.Event) -> None:
+        """Wait as long as startup_seconds says for another run of the process to end, then refuse."""
+        most = self._parameters_in(ledger).startup_seconds
+        deadline = None if most is None else time.monotonic() + most
+        while (deadline is None or time.monotonic() < deadline) and not stop.is_set() and ledger.is_running():
+            stop.wait(_LOOK_EVERY_S)
+        if not stop.is_set():
+            ledger.refuse_second()
 
     @property
     def _named(self) -> frozenset[TableName]:
@@ -441,12 +552,15 @@ class Pipeline(Capturing):
     def _describe_named(self) -> Mapping[TableName, TableSchema]:
         return self._target.describe(self._named) if self._named else {}
 
-    def _check_target(self, listener: RunListener) -> None:
+    def _check_target(self, listener: RunListener, stop: threading.Event) -> None:
         self._target.check()
         for fault in self._named_faults(self._describe_named()):
             raise fault
         with closing(self._target.ledger()) as ledger:
-            ledger.refuse_second()
+            self._wait_for_other(ledger, stop)
+            if stop.is_set():
+                return
+            ledger.ask_to_stop(None)
             state = ledger.state()
             if state is not None and state.status is ProcessStatus.ABORTED:
                 listener.warned(f"the last run stopped at the first error ({state.error}); this one goes on behind it")

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
 from penstock.apply.error_queue import ErrorQueue
-from penstock.apply.ledger import ProcessState
+from penstock.apply.ledger import ProcessState, StopRequest
 from penstock.apply.process import Ledger
 from penstock.apply.task import Target
 from penstock.change import TableName
@@ -65,6 +65,18 @@ class TargetLedger(Ledger, CopyLedger, CopyDestination, Definitions, Protocol):
 
     def is_running(self) -> bool:
         """Whether a run of the process is alive somewhere."""
+
+    def parameters(self) -> Mapping[str, str]:
+        """Return the texts of the parameters that were set, by name; see `apply.parameters`."""
+
+    def set_parameter(self, name: str, value: str | None) -> None:
+        """Keep the text of a parameter; None forgets it."""
+
+    def ask_to_stop(self, request: StopRequest | None) -> None:
+        """Ask the run of the process to stop; None takes it back."""
+
+    def stop_request(self) -> StopRequest | None:
+        """Return how the run is asked to stop, if it is."""
 
     def note_stop(self, reason: str) -> None:
         """Write down why the last run stopped, unless one is alive."""

@@ -16,6 +16,7 @@ _ADDED = {
     2: "whose history is followed; what was truncated, adopted or repaired",
     3: "operations are checked",
     4: "rows of snapshots that came among changes",
+    5: "parameters that are set while a process runs",
 }
 """What each version adds to the one before it; its SQL is sql/ledger/upgrade_<version>.sql."""
 

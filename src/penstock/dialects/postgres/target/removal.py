@@ -44,7 +44,9 @@ def removal_steps(connection: Connection, url: str, process: str) -> list[Step]:
     if others:
         name = literal(process)
         forgotten = (
-            f"DELETE FROM penstock.adoption WHERE process = {name}; DELETE FROM penstock.process WHERE name = {name}"
+            f"DELETE FROM penstock.adoption WHERE process = {name};"
+            f" DELETE FROM penstock.parameter WHERE process = {name};"
+            f" DELETE FROM penstock.process WHERE name = {name}"
         )
         return [Step(f"process {process}", forgotten)] if known else []
     tables = (
@@ -55,6 +57,7 @@ def removal_steps(connection: Connection, url: str, process: str) -> list[Step]:
             "dictionary",
             "emptied",
             "adoption",
+            "parameter",
             "chunk",
             "instantiation",
             "applied",

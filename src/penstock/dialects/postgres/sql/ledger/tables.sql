@@ -18,8 +18,10 @@ CREATE TABLE penstock.process (
   set_place text,
   anchor_scn bigint,
   anchor_mark text,
-  reason text
+  reason text,
+  stop_request text CHECK (stop_request IN ('FINISH', 'FORCE'))
 );
+COMMENT ON COLUMN penstock.process.stop_request IS 'how the run is asked to stop; the next one forgets it';
 COMMENT ON COLUMN penstock.process.consumer IS 'what the source knows this process by';
 COMMENT ON COLUMN penstock.process.set_id IS 'the capture set that is followed; set_place is where it was made';
 COMMENT ON COLUMN penstock.process.anchor_scn IS 'the last tick at or before the low watermark; the source must still have it';
@@ -27,6 +29,16 @@ COMMENT ON COLUMN penstock.process.reason IS 'why the last run stopped, at statu
 COMMENT ON COLUMN penstock.process.epoch IS 'counts the runs; writers of an earlier one are refused';
 COMMENT ON COLUMN penstock.process.low_watermark IS 'every transaction up to here is applied or in the error queue';
 COMMENT ON COLUMN penstock.process.consistent_at IS 'source commit time up to which all is applied';
+
+CREATE TABLE penstock.parameter (
+  process text NOT NULL,
+  name text NOT NULL,
+  value text NOT NULL,
+  set_by text NOT NULL DEFAULT current_user,
+  set_at timestamptz NOT NULL DEFAULT now(),
+  PRIMARY KEY (process, name)
+);
+COMMENT ON TABLE penstock.parameter IS 'parameters that were set, which come before those of the pipeline file';
 
 CREATE TABLE penstock.lane (
   process text NOT NULL REFERENCES penstock.process ON DELETE CASCADE,
