@@ -255,6 +255,25 @@ def test_s24_tables_of_one_transaction_may_be_copied_at_different_times(database
     target.close()
 
 
+@pytest.mark.rule("A-194")
+def test_s34_an_ignored_transaction(target: Target, way: tuple[bool, int]) -> None:
+    use_set, lanes = way
+    ignored = frozenset({str(7 * 110), "no such"})
+
+    target.apply(
+        T(100, acct(1, 100, 110)),
+        T(110, acct(1, 110, 120), insert("dept", id=30, name="N")),
+        T(120, acct(1, 120, 130)),
+        lanes=lanes,
+        config=ServerConfig(use_set_path=use_set, ignored=ignored),
+    )
+
+    assert target.failed() == [(120, ROW_DIFFERS, 1, 1)]
+    assert target.one("SELECT bal FROM acct WHERE id = 1") == 110
+    assert target.one("SELECT count(*) FROM dept WHERE id = 30") == 0
+    assert target.watermarks() == (120, 120)
+
+
 @pytest.mark.rule("A-137", "A-166")
 def test_s25_a_table_that_was_never_copied(database: str, way: tuple[bool, int]) -> None:
     target = Target(database, instantiated={"acct": 10})

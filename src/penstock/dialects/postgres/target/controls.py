@@ -27,10 +27,17 @@ def set_parameter(connection: Connection, process: str, name: str, value: str | 
 
 def ask_to_stop(connection: Connection, process: str, request: StopRequest | None) -> None:
     """Ask the process to stop; None takes it back."""
-    connection.execute("UPDATE penstock.process SET stop_request = %s WHERE name = %s", [request, process])
+    if request is None:
+        connection.execute("DELETE FROM penstock.stop_request WHERE process = %s", [process])
+        return
+    connection.execute(
+        "INSERT INTO penstock.stop_request (process, request) VALUES (%s, %s)"
+        " ON CONFLICT (process) DO UPDATE SET request = excluded.request",
+        [process, request],
+    )
 
 
 def stop_request(connection: Connection, process: str) -> StopRequest | None:
     """Return how the process is asked to stop, if it is."""
-    row = connection.execute("SELECT stop_request FROM penstock.process WHERE name = %s", [process]).fetchone()
-    return StopRequest(row[0]) if row is not None and row[0] is not None else None
+    row = connection.execute("SELECT request FROM penstock.stop_request WHERE process = %s", [process]).fetchone()
+    return StopRequest(row[0]) if row is not None else None

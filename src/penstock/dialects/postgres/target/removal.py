@@ -46,6 +46,7 @@ def removal_steps(connection: Connection, url: str, process: str) -> list[Step]:
         forgotten = (
             f"DELETE FROM penstock.adoption WHERE process = {name};"
             f" DELETE FROM penstock.parameter WHERE process = {name};"
+            f" DELETE FROM penstock.stop_request WHERE process = {name};"
             f" DELETE FROM penstock.process WHERE name = {name}"
         )
         return [Step(f"process {process}", forgotten)] if known else []
@@ -58,6 +59,7 @@ def removal_steps(connection: Connection, url: str, process: str) -> list[Step]:
             "emptied",
             "adoption",
             "parameter",
+            "stop_request",
             "chunk",
             "instantiation",
             "applied",

@@ -18,10 +18,8 @@ CREATE TABLE penstock.process (
   set_place text,
   anchor_scn bigint,
   anchor_mark text,
-  reason text,
-  stop_request text CHECK (stop_request IN ('FINISH', 'FORCE'))
+  reason text
 );
-COMMENT ON COLUMN penstock.process.stop_request IS 'how the run is asked to stop; the next one forgets it';
 COMMENT ON COLUMN penstock.process.consumer IS 'what the source knows this process by';
 COMMENT ON COLUMN penstock.process.set_id IS 'the capture set that is followed; set_place is where it was made';
 COMMENT ON COLUMN penstock.process.anchor_scn IS 'the last tick at or before the low watermark; the source must still have it';
@@ -39,6 +37,12 @@ CREATE TABLE penstock.parameter (
   PRIMARY KEY (process, name)
 );
 COMMENT ON TABLE penstock.parameter IS 'parameters that were set, which come before those of the pipeline file';
+
+CREATE TABLE penstock.stop_request (
+  process text PRIMARY KEY,
+  request text NOT NULL CHECK (request IN ('FINISH', 'FORCE'))
+);
+COMMENT ON TABLE penstock.stop_request IS 'runs that are asked to stop; beside penstock.process, whose rows are locked while changes are applied';
 
 CREATE TABLE penstock.lane (
   process text NOT NULL REFERENCES penstock.process ON DELETE CASCADE,

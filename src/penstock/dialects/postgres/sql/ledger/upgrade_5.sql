@@ -1,9 +1,5 @@
 -- Version 5: parameters that are set while a process runs, and how it is asked to stop.
 
-ALTER TABLE penstock.process
-  ADD COLUMN IF NOT EXISTS stop_request text CHECK (stop_request IN ('FINISH', 'FORCE'));
-COMMENT ON COLUMN penstock.process.stop_request IS 'how the run is asked to stop; the next one forgets it';
-
 CREATE TABLE IF NOT EXISTS penstock.parameter (
   process text NOT NULL,
   name text NOT NULL,
@@ -13,3 +9,9 @@ CREATE TABLE IF NOT EXISTS penstock.parameter (
   PRIMARY KEY (process, name)
 );
 COMMENT ON TABLE penstock.parameter IS 'parameters that were set, which come before those of the pipeline file';
+
+CREATE TABLE IF NOT EXISTS penstock.stop_request (
+  process text PRIMARY KEY,
+  request text NOT NULL CHECK (request IN ('FINISH', 'FORCE'))
+);
+COMMENT ON TABLE penstock.stop_request IS 'runs that are asked to stop; beside penstock.process, whose rows are locked while changes are applied';
