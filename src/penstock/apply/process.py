@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Protocol
@@ -272,10 +271,7 @@ class ApplyProcess:
                 continue
             except RetryableError as exc:
                 if stop.is_set():
-                    # The next run applies what this one did not finish; the ledger says what that is. That it cannot
-                    # be told why is no reason to go on.
-                    with suppress(PenstockError):
-                        self._ledger.set_status(ProcessStatus.DISABLED, "it was told to stop, and was cut short")
+                    # The next run applies what this one did not finish; the ledger says what that is.
                     break
                 self._feed.close()
                 self._ledger.close()

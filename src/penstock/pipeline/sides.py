@@ -78,6 +78,9 @@ class TargetLedger(Ledger, CopyLedger, CopyDestination, Definitions, Protocol):
     def stop_request(self) -> StopRequest | None:
         """Return how the run is asked to stop, if it is."""
 
+    def note_cut_short(self, reason: str) -> None:
+        """Write down that the last run was cut short, unless one is alive, and end what is left of its sessions."""
+
     def note_stop(self, reason: str) -> None:
         """Write down why the last run stopped, unless one is alive."""
 

@@ -69,11 +69,7 @@ class PostgresLedger:
                 # The server may not have heard that this object has lost the session it held the lock in.
                 run_lock.end(connection, self._holder)
             self._lock(connection, wait_s)
-            connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
-                " AND usename = current_user AND datname = current_database()",
-                [lane_application_name(self._process)],
-            )
+            self._end_lanes(connection)
             with connection.transaction():
                 connection.execute(
                     "INSERT INTO penstock.process (name, source) VALUES (%s, %s) ON CONFLICT DO NOTHING",
@@ -300,6 +296,14 @@ class PostgresLedger:
         with speaking("read the ledger", self._url):
             return controls.stop_request(self._sql(), self._process)
 
+    def note_cut_short(self, reason: str) -> None:
+        """Write down that the last run was cut short, and end what is left of its sessions, which hold locks."""
+        if self.is_running():
+            return
+        with speaking("write the ledger", self._url):
+            self._end_lanes(self._sql())
+        self.note_stop(reason)
+
     def note_stop(self, reason: str) -> None:
         """Write down why the last run stopped, unless one is alive: then it was not this one that counts."""
         if self.is_running():
@@ -515,6 +519,14 @@ class PostgresLedger:
             anchor=None if mark is None else Anchor(Scn(scn), mark),
             newest=None if newest is None else Anchor(Scn(newest[0]), newest[1]),
             is_new=is_new,
+        )
+
+    def _end_lanes(self, connection: Connection) -> None:
+        """End the sessions of apply servers: of one whose program was ended a server may notice only much later."""
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
+            " AND usename = current_user AND datname = current_database()",
+            [lane_application_name(self._process)],
         )
 
     def _lock(self, connection: Connection, wait_s: float) -> None:
