@@ -139,7 +139,7 @@ class Target:
         context = self.context(config)
         batch = as_batch(transactions)
         if lanes == 1:
-            rows = in_commit_order([batch], context)
+            rows = in_commit_order([batch], context.catalog.instantiated, config.ignored)
             results = [apply_lane(rows.to_batches(), self._claim(0, moves_watermark=True), context)]
         else:
             sizes = np.array([len(txn.changes) for txn in transactions])

@@ -5,7 +5,7 @@ Both run wherever Spark puts them; what they need travels to them in a `TaskCont
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -76,7 +76,7 @@ def plan_batch(
     Yields:
         The same changes with `PLANNED_SCHEMA`, in the order they came.
     """
-    kept = [batch for batch in discard(batches, context) if batch.num_rows]
+    kept = [batch for batch in _kept(batches, context) if batch.num_rows]
     if not kept:
         return
     # For each change, which of the transactions it is of.
@@ -90,13 +90,15 @@ def plan_batch(
         yield pa.record_batch([*(batch[name] for name in COLUMNS), pa.array(lane, pa.int32())], schema=PLANNED_SCHEMA)
 
 
-def in_commit_order(batches: Iterable[pa.RecordBatch], context: TaskContext) -> pa.Table:
+def in_commit_order(
+    batches: Iterable[pa.RecordBatch], instantiated: Mapping[TableName, Scn], ignored: Collection[str] = ()
+) -> pa.Table:
     """Put the changes of a batch into commit order, for a lane that takes all of them.
 
     Args:
         batches: Change-stream batches; the changes of each transaction come in order.
     """
-    kept = [batch.select(COLUMNS) for batch in discard(batches, context)]
+    kept = [batch.select(COLUMNS) for batch in discard(batches, instantiated, ignored)]
     rows = pa.Table.from_batches(kept, schema=SCHEMA).combine_chunks()
     return _sorted(rows, (rows[c.COMMIT_SCN].to_numpy(),))
 
@@ -175,10 +177,11 @@ def _server(claim: LaneClaim, context: TaskContext) -> ApplyServer:
     return ApplyServer(session, ledger, context.catalog, context.dictionary, context.config)
 
 
-def discard(batches: Iterable[pa.RecordBatch], context: TaskContext) -> Iterator[pa.RecordBatch]:
-    """Leave out changes that the copy of their table holds already, and those of ignored transactions."""
-    kept = _discard_instantiated(batches, context.catalog.instantiated)
-    ignored = context.config.ignored
+def discard(
+    batches: Iterable[pa.RecordBatch], instantiated: Mapping[TableName, Scn], ignored: Collection[str]
+) -> Iterator[pa.RecordBatch]:
+    """Leave out changes that the copy of their table holds already, and those of transactions with ignored ids."""
+    kept = _discard_instantiated(batches, instantiated)
     if not ignored:
         return kept
     ids = pa.array(sorted(ignored), pa.string())
@@ -202,7 +205,11 @@ def _discard_instantiated(
 
 
 def _read_kept(read: Callable[[], Iterator[pa.RecordBatch]], context: TaskContext) -> Iterator[pa.RecordBatch]:
-    return discard(read(), context)
+    return _kept(read(), context)
+
+
+def _kept(batches: Iterable[pa.RecordBatch], context: TaskContext) -> Iterator[pa.RecordBatch]:
+    return discard(batches, context.catalog.instantiated, context.config.ignored)
 
 
 def _late_tables(instantiated: Mapping[TableName, Scn], scn: int) -> Sequence[tuple[TableName, Scn]]:
