@@ -329,6 +329,21 @@ def test_what_is_given_is_taken() -> None:
             "connection: target\n  dependencies:\n    objects: [{table: public.a, before: public.b}]",
             "17: apply.dependencies.objects.0.after: is missing",
         ),
+        (
+            "connection: target",
+            "connection: target\n  maximum_scn: 0",
+            "16: apply.maximum_scn: must be an integer from 1 to 9223372036854775807, or INFINITE",
+        ),
+        (
+            "connection: target",
+            "connection: target\n  time_limit: SOON",
+            "16: apply.time_limit: must be an integer from 1 to 4294967295, or INFINITE",
+        ),
+        (
+            "connection: target",
+            "connection: target\n  startup_seconds: true",
+            "16: apply.startup_seconds: must be an integer from 0 to 4294967295, or INFINITE",
+        ),
         ("apply:", "apply_to:", "1: apply, or publish: is missing"),
         (
             "apply:",

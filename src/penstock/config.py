@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    field_validator,
+    model_validator,
+)
 
 from penstock.apply.parameters import INFINITE, MOST, CommitSerialization, Parameters
 from penstock.apply.virtual_dependencies import ObjectDependency, ValueDependency, VirtualDependencies, find_circle
@@ -264,7 +273,25 @@ class CaptureConfig(_Part):
 
 Columns = Annotated[list[str], Field(min_length=1)]
 
-_Limit = Annotated[int, Field(strict=True, ge=1, le=MOST)] | Literal["INFINITE"]
+
+def _within(least: int, most: int, value: object) -> object:
+    """Say in one sentence what else would be said once for each type of the two."""
+    if value == INFINITE or (type(value) is int and least <= value <= most):
+        return value
+    raise ValueError(f"must be an integer from {least} to {most}, or {INFINITE}")
+
+
+_Limit = Annotated[
+    Annotated[int, Field(ge=1, le=MOST)] | Literal["INFINITE"], BeforeValidator(partial(_within, 1, MOST))
+]
+
+_Seconds = Annotated[
+    Annotated[int, Field(ge=0, le=MOST)] | Literal["INFINITE"], BeforeValidator(partial(_within, 0, MOST))
+]
+
+_Position = Annotated[
+    Annotated[int, Field(ge=1, lt=2**63)] | Literal["INFINITE"], BeforeValidator(partial(_within, 1, 2**63 - 1))
+]
 
 
 def _finite(limit: int | str) -> int | None:
@@ -367,7 +394,7 @@ class ApplyConfig(_Part):
         default=True, description="Where several rows are equal in every column, change one of them"
     )
     retry_s: float = Field(default=60, ge=0, description="Seconds to go on trying while a server is out of reach")
-    maximum_scn: Annotated[int, Field(strict=True, ge=1, lt=2**63)] | Literal["INFINITE"] = Field(
+    maximum_scn: _Position = Field(
         default=INFINITE, description="End before the first transaction at this position or behind it"
     )
     time_limit: _Limit = Field(default=INFINITE, description="End after so many seconds")
@@ -382,9 +409,7 @@ class ApplyConfig(_Part):
         default_factory=list,
         description="Ids of transactions at the source that are not applied, and count as applied",
     )
-    startup_seconds: Annotated[int, Field(strict=True, ge=0, le=MOST)] | Literal["INFINITE"] = Field(
-        default=0, description="Seconds to wait for another run of the pipeline to end"
-    )
+    startup_seconds: _Seconds = Field(default=0, description="Seconds to wait for another run of the pipeline to end")
     trace_level: int = Field(default=0, strict=True, ge=0, le=MOST, description="From 1 on each batch is logged")
     txn_lcr_spill_threshold: _Limit = Field(
         default=200_000, description="A transaction of more changes is applied piece by piece, and not held in memory"
