@@ -21,6 +21,7 @@ from penstock.apply.retry import Retried, RetryConfig, retry
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.apply.task import LANE, TaskContext, apply_lane, in_commit_order, plan_batch
+from penstock.apply.virtual_dependencies import NONE
 from penstock.change import TableName
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.target.access import PostgresTarget
@@ -99,6 +100,8 @@ class Target:
         self.state = self.ledger.acquire("DBS1", lanes=4)
         self._instantiated = instantiated
         self.references_from = Scn(0)
+        self.virtual = NONE
+        self.keys: dict[TableName, tuple[str, ...]] = {}
         self._attempt = 0
 
     def close(self) -> None:
@@ -119,7 +122,8 @@ class Target:
             tables={name: TargetTable(table) for name, table in tables.items()},
             instantiated=instantiated,
             references_from=self.references_from,
-        )
+            virtual=self.virtual,
+        ).with_keys(self.keys)
         # The source knows of none of the target's checks.
         dictionary = Dictionary(replace(table, checks=()) for table in tables.values())
         return TaskContext(PostgresTarget(self.url, "A1"), catalog, dictionary, config)
@@ -136,7 +140,7 @@ class Target:
         context = self.context(config)
         batch = as_batch(transactions)
         if lanes == 1:
-            rows = in_commit_order([batch], context.catalog.instantiated)
+            rows = in_commit_order([batch], context.catalog.instantiated, config.ignored)
             results = [apply_lane(rows.to_batches(), self._claim(0, moves_watermark=True), context)]
         else:
             sizes = np.array([len(txn.changes) for txn in transactions])
@@ -164,8 +168,8 @@ class Target:
         context = self.context()
         batch = as_batch(transactions)
         txn_of = np.repeat(np.arange(len(transactions)), [len(t.changes) for t in transactions])
-        tables = {name: table.schema for name, table in context.catalog.tables.items()}
-        found: Dependencies = find_dependencies([batch], txn_of, tables)
+        catalog = context.catalog
+        found: Dependencies = find_dependencies([batch], txn_of, catalog.tables, catalog.virtual)
         lane_of = plan_lanes(found, np.array([len(t.changes) for t in transactions]), lanes)
         groups: dict[int, set[int]] = {}
         for txn, lane in zip(transactions, lane_of.tolist(), strict=True):
@@ -204,7 +208,7 @@ class Target:
         """The same, with what came of each."""
         self.remember_versions()
         ids = entry_ids or [e.id for e in self.errors()]
-        return list(retry(self.queue, ids, RetryConfig(allow_duplicate_rows=True, **config), tell=tell))
+        return list(retry(self.queue, ids, RetryConfig(allow_duplicate_rows=True, keys=self.keys, **config), tell=tell))
 
     def remember_versions(self) -> None:
         """Keep the versions of tables that a retry reads, as a run does."""

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from psycopg.conninfo import conninfo_to_dict
 
-from penstock.apply.process import CommitSerialization
+from penstock.apply.parameters import CommitSerialization
 from penstock.apply.resolve import ConflictRules, ErrorRule, Method, Resolver, RowIs, TableRules, Then
 from penstock.change import Op, TableName
 from penstock.config import KafkaConfig, PipelineConfig, RulesConfig, json_schema
@@ -288,6 +288,63 @@ def test_what_is_given_is_taken() -> None:
             "connection: target",
             "connection: target\n  commit_serialization: NONE",
             "16: apply.commit_serialization: must be 'FULL' or 'DEPENDENT_TRANSACTIONS', not 'NONE'",
+        ),
+        (
+            "connection: target",
+            "connection: target\n  dependencies:\n    values: {v: {public.*: [id]}}",
+            "17: apply.dependencies.values.v.public.*: 'public.*' is a pattern; here each table is named by itself",
+        ),
+        (
+            "connection: target",
+            "connection: target\n  dependencies:\n    values: {v: {public.a: [id, x], public.b: [a_id]}}",
+            "17: apply.dependencies.values: 'v' names more columns of one table than of another; they line up",
+        ),
+        (
+            "connection: target",
+            "connection: target\n  dependencies:\n    values: {v: {public.a: []}}",
+            "17: apply.dependencies.values.v.public.a: ",
+        ),
+        (
+            "connection: target",
+            "connection: target\n  dependencies:\n    values: {v: {}}",
+            "17: apply.dependencies.values: 'v' names no table",
+        ),
+        (
+            "connection: target",
+            "connection: target\n  dependencies:\n    values: {v: {public.a: [x], '\"public\".a': [y]}}",
+            "17: apply.dependencies.values: 'v' names a table twice",
+        ),
+        (
+            "connection: target",
+            "connection: target\n  dependencies:\n    values: {v: {public.a: [x, x]}}",
+            "17: apply.dependencies.values: 'v' names a column of public.a twice",
+        ),
+        (
+            "connection: target",
+            "connection: target\n  dependencies:\n    objects: [{table: public.a, after: public.b},"
+            " {table: public.b, after: public.c}, {table: public.c, after: public.a}]",
+            "17: apply.dependencies.objects: follow each other in a circle: public.a after public.b after public.c"
+            " after public.a",
+        ),
+        (
+            "connection: target",
+            "connection: target\n  dependencies:\n    objects: [{table: public.a, before: public.b}]",
+            "17: apply.dependencies.objects.0.after: is missing",
+        ),
+        (
+            "connection: target",
+            "connection: target\n  maximum_scn: 0",
+            "16: apply.maximum_scn: must be an integer from 1 to 9223372036854775807, or INFINITE",
+        ),
+        (
+            "connection: target",
+            "connection: target\n  time_limit: SOON",
+            "16: apply.time_limit: must be an integer from 1 to 4294967295, or INFINITE",
+        ),
+        (
+            "connection: target",
+            "connection: target\n  startup_seconds: true",
+            "16: apply.startup_seconds: must be an integer from 0 to 4294967295, or INFINITE",
         ),
         ("apply:", "apply_to:", "1: apply, or publish: is missing"),
         (

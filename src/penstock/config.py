@@ -15,6 +15,7 @@ import pydantic
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -23,13 +24,15 @@ from pydantic import (
     model_validator,
 )
 
-from penstock.apply.process import CommitSerialization
+from penstock.apply.parameters import INFINITE, MOST, CommitSerialization, Parameters
 from penstock.apply.resolve import ConflictRules, ErrorRule, Method, Resolver, RowIs, TableRules, Then
+from penstock.apply.virtual_dependencies import ObjectDependency, ValueDependency, VirtualDependencies, find_circle
 from penstock.beside import NAME
 from penstock.change import Op, TableName
 from penstock.errors import ConfigError
 from penstock.origins import DEFAULT_TAG, EVERYTHING, USERS, Origins
 from penstock.patterns import TablePattern, TableTemplate
+from penstock.position import Scn
 from penstock.storage import check_place
 
 _PUBLISHING_TASKS = 2
@@ -320,6 +323,33 @@ class CaptureConfig(_Part):
         return None if path is None else _place(path)
 
 
+Columns = Annotated[list[str], Field(min_length=1)]
+
+
+def _within(least: int, most: int, value: object) -> object:
+    """Say in one sentence what else would be said once for each type of the two."""
+    if value == INFINITE or (type(value) is int and least <= value <= most):
+        return value
+    raise ValueError(f"must be an integer from {least} to {most}, or {INFINITE}")
+
+
+_Limit = Annotated[
+    Annotated[int, Field(ge=1, le=MOST)] | Literal["INFINITE"], BeforeValidator(partial(_within, 1, MOST))
+]
+
+_Seconds = Annotated[
+    Annotated[int, Field(ge=0, le=MOST)] | Literal["INFINITE"], BeforeValidator(partial(_within, 0, MOST))
+]
+
+_Position = Annotated[
+    Annotated[int, Field(ge=1, lt=2**63)] | Literal["INFINITE"], BeforeValidator(partial(_within, 1, 2**63 - 1))
+]
+
+
+def _finite(limit: int | str) -> int | None:
+    return limit if isinstance(limit, int) else None
+
+
 class TriggerFiring(StrEnum):
     """For whose changes a trigger of the target fires."""
 
@@ -434,6 +464,10 @@ class ErrorRuleConfig(_Part):
 class ApplyTableConfig(_Part):
     """How changes of one table are applied; columns by their names at the target."""
 
+    key: Columns | None = Field(
+        default=None,
+        description="Columns that its rows are found by, instead of its primary or unique key; they may hold NULL",
+    )
     compare_old_values: dict[str, list[Literal["update", "delete"]]] = Field(
         default_factory=dict,
         description="By column, the operations that compare its old value with the row; * stands for all that are no"
@@ -448,6 +482,13 @@ class ApplyTableConfig(_Part):
         description="By the trigger's name: always, for users and for apply; fire_once, for users only;"
         " apply_only, for apply only. setup sees to it",
     )
+
+    @field_validator("key")
+    @classmethod
+    def _are_different(cls, key: list[str] | None) -> list[str] | None:
+        if key is not None and len(set(key)) < len(key):
+            raise ValueError("names a column twice")
+        return key
 
     @model_validator(mode="after")
     def _lists_are_apart(self) -> ApplyTableConfig:
@@ -476,6 +517,64 @@ class ApplyTableConfig(_Part):
             resolvers=tuple(one.resolver for one in self.conflicts),
             on_error=tuple(one.rule for one in self.on_error),
         )
+
+
+class ObjectDependencyConfig(_Part):
+    """A table whose changes follow those of another; names are those at the target."""
+
+    table: Table = Field(description="A transaction that changes this table")
+    after: Table = Field(description="waits for all earlier ones that change this one")
+
+
+class DependenciesConfig(_Part):
+    """What depends on each other, though no constraint of the target tells; names are those at the target."""
+
+    values: dict[str, dict[Table, Columns]] = Field(
+        default_factory=dict,
+        description="By a name of yours: columns of one table or more. Transactions with equal values in them keep"
+        " their order",
+    )
+    objects: list[ObjectDependencyConfig] = Field(
+        default_factory=list, description="Tables whose changes follow those of another, whatever their values are"
+    )
+
+    @field_validator("values")
+    @classmethod
+    def _line_up(cls, values: dict[str, dict[str, list[str]]]) -> dict[str, dict[str, list[str]]]:
+        for name, members in values.items():
+            if not members:
+                raise ValueError(f"{name!r} names no table")
+            if len({table_named(text) for text in members}) < len(members):
+                raise ValueError(f"{name!r} names a table twice")
+            for text, columns in members.items():
+                if len(set(columns)) < len(columns):
+                    raise ValueError(f"{name!r} names a column of {text} twice")
+            if len({len(columns) for columns in members.values()}) > 1:
+                raise ValueError(f"{name!r} names more columns of one table than of another; they line up")
+        return values
+
+    @field_validator("objects")
+    @classmethod
+    def _are_in_no_circle(cls, objects: list[ObjectDependencyConfig]) -> list[ObjectDependencyConfig]:
+        circle = find_circle([_object_dependency(one) for one in objects])
+        if circle is not None:
+            raise ValueError(f"follow each other in a circle: {' after '.join(map(str, circle))}")
+        return objects
+
+    @property
+    def virtual(self) -> VirtualDependencies:
+        """The same as apply takes it."""
+        return VirtualDependencies(
+            values=tuple(
+                ValueDependency(name, {table_named(text): tuple(columns) for text, columns in members.items()})
+                for name, members in self.values.items()
+            ),
+            objects=tuple(map(_object_dependency, self.objects)),
+        )
+
+
+def _object_dependency(one: ObjectDependencyConfig) -> ObjectDependency:
+    return ObjectDependency(table_named(one.table), table_named(one.after))
 
 
 class ApplyConfig(_Part):
@@ -526,9 +625,63 @@ class ApplyConfig(_Part):
         description="Which lists a conflict resolves: column_list: those with a column in conflict; row: all of the"
         " table",
     )
+    maximum_scn: _Position = Field(
+        default=INFINITE, description="End before the first transaction at this position or behind it"
+    )
+    time_limit: _Limit = Field(default=INFINITE, description="End after so many seconds")
+    transaction_limit: _Limit = Field(
+        default=INFINITE, description="End after so many transactions, those that went to the error queue included"
+    )
+    disable_on_limit: bool = Field(
+        default=False,
+        description="Whether time_limit and transaction_limit end the run; otherwise only their counts begin anew",
+    )
+    ignore_transaction: list[str] = Field(
+        default_factory=list,
+        description="Ids of transactions at the source that are not applied, and count as applied",
+    )
+    startup_seconds: _Seconds = Field(default=0, description="Seconds to wait for another run of the pipeline to end")
+    trace_level: int = Field(default=0, strict=True, ge=0, le=MOST, description="From 1 on each batch is logged")
+    txn_lcr_spill_threshold: _Limit = Field(
+        default=200_000, description="A transaction of more changes is applied piece by piece, and not held in memory"
+    )
     tables: dict[Table, ApplyTableConfig] = Field(
         default_factory=dict, description="By table, as it is called at the target: how its changes are applied"
     )
+    dependencies: DependenciesConfig = Field(
+        default_factory=DependenciesConfig,
+        description="What depends on each other, though no constraint of the target tells",
+    )
+
+    @field_validator("tables")
+    @classmethod
+    def _are_named_once(cls, tables: dict[str, ApplyTableConfig]) -> dict[str, ApplyTableConfig]:
+        if len({table_named(text) for text in tables}) < len(tables):
+            raise ValueError("a table is named twice")
+        return tables
+
+    @property
+    def parameters(self) -> Parameters:
+        """How to work, as apply takes it."""
+        return Parameters(
+            parallelism=self.parallelism,
+            commit_serialization=self.commit_serialization,
+            disable_on_error=self.disable_on_error,
+            allow_duplicate_rows=self.allow_duplicate_rows,
+            maximum_scn=None if isinstance(self.maximum_scn, str) else Scn(self.maximum_scn),
+            time_limit=_finite(self.time_limit),
+            transaction_limit=_finite(self.transaction_limit),
+            disable_on_limit=self.disable_on_limit,
+            ignore_transaction=frozenset(self.ignore_transaction),
+            startup_seconds=_finite(self.startup_seconds),
+            trace_level=self.trace_level,
+            txn_lcr_spill_threshold=_finite(self.txn_lcr_spill_threshold),
+        )
+
+    @property
+    def keys(self) -> Mapping[TableName, tuple[str, ...]]:
+        """The substitute keys, by table."""
+        return {table_named(text): tuple(table.key) for text, table in self.tables.items() if table.key}
 
     @property
     def conflict_rules(self) -> ConflictRules:

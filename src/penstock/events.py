@@ -25,6 +25,7 @@ class Event(StrEnum):
     APPLY_STARTED = "apply.started"
     APPLY_PROGRESSED = "apply.progressed"
     APPLY_IDLE = "apply.idle"
+    APPLY_BATCH = "apply.batch"
     TRANSACTION_QUEUED = "transaction.queued"
     SERVER_LOST = "server.lost"
     SERVER_BACK = "server.back"

@@ -22,6 +22,7 @@ class Limit:
     Attributes:
         large_changes: A transaction of more changes comes alone, and whole, whatever the other limits.
         large_bytes: The same for one of larger images.
+        until: No further than this position; whoever asks a source for a slice sees to it.
     """
 
     max_transactions: int = 500_000
@@ -29,6 +30,7 @@ class Limit:
     max_bytes: int = 256 * 1024 * 1024
     large_changes: int = 200_000
     large_bytes: int = 64 * 1024 * 1024
+    until: Scn | None = None
 
 
 @dataclass(frozen=True)

@@ -450,7 +450,7 @@ def test_changes_stand_beside_the_rows_that_the_target_holds_now(target: Target)
     _, transaction = target.queue.load("1")
 
     with target.queue.retry_session() as session:
-        first, second, third, fourth, fifth = stand(session, transaction)
+        first, second, third, fourth, fifth = stand(session, transaction, {})
 
     assert first.now == {"id": "1", "code": "X", "bal": "100.00"}
     assert first.differing == ["bal"]
@@ -467,7 +467,7 @@ def test_a_value_of_another_type_than_the_target_has_hides_no_other_change(targe
     _, transaction = target.queue.load("1")
 
     with target.queue.retry_session() as session:
-        first, second = stand(session, transaction)
+        first, second = stand(session, transaction, {})
 
     assert first.now is None
     assert second.now is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -12,8 +13,9 @@ import pytest
 
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState, ProcessStatus
+from penstock.apply.parameters import Parameters
 from penstock.apply.patience import Patience
-from penstock.apply.process import ApplyProcess, Batch, ProcessConfig, Progress
+from penstock.apply.process import ApplyProcess, Batch, Progress
 from penstock.apply.server import LaneResult
 from penstock.change import TableName
 from penstock.errors import FencedError, OperatorError, PenstockError, RetryableError
@@ -116,7 +118,7 @@ def run(feed: Feed, ledger: Ledger, *, retry_s: float) -> None:
         feed=feed,
         ledger=ledger,
         prepare=lambda state, stop: [],
-        config=ProcessConfig(),
+        parameters=Parameters,
         patience=Patience(retry_s, stop, Counting()),
         listener=Nobody(),
     ).run(stop)
@@ -243,7 +245,7 @@ def test_a_queue_that_is_cleared_is_seen_also_while_batch_follows_batch(monkeypa
         feed=Busy(stop, Scn(300)),
         ledger=ledger,
         prepare=lambda state, stop: [],
-        config=ProcessConfig(),
+        parameters=Parameters,
         patience=Patience(1, stop, listener),
         listener=listener,
     ).run(stop)
@@ -252,6 +254,75 @@ def test_a_queue_that_is_cleared_is_seen_also_while_batch_follows_batch(monkeypa
     assert sorted(listener.heard, reverse=True) == listener.heard
     # And not once for every batch.
     assert ledger.asked < len(listener.heard) / 4
+
+
+class Asked(Busy):
+    """A source that remembers what it was asked for."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        super().__init__(stop, Scn(99))
+        self.asked: list[Limit] = []
+
+    def next_batch(self, after: Scn, limit: Limit) -> Batch | None:
+        self.asked.append(limit)
+        return super().next_batch(after, limit)
+
+
+@pytest.mark.rule("A-191")
+def test_parameters_say_how_much_a_batch_takes_and_where_a_run_ends() -> None:
+    stop, listener = threading.Event(), InQueue()
+    feed = Asked(stop)
+    said = iter(
+        [
+            # Asked once more before the first batch.
+            Parameters(),
+            Parameters(txn_lcr_spill_threshold=7, transaction_limit=3),
+            Parameters(txn_lcr_spill_threshold=None, transaction_limit=3),
+            Parameters(maximum_scn=Scn(9), transaction_limit=30),
+            Parameters(maximum_scn=Scn(9)),
+        ]
+    )
+
+    progress = ApplyProcess(
+        source="DBS1",
+        feed=feed,
+        ledger=Ledger(alone),
+        prepare=lambda state, stop: [],
+        parameters=lambda: next(said),
+        patience=Patience(1, stop, listener),
+        listener=listener,
+    ).run(stop)
+
+    # From position 5 on, one transaction at a time.
+    assert [limit.large_changes for limit in feed.asked] == [7, sys.maxsize, 200_000]
+    assert [limit.max_transactions for limit in feed.asked] == [3, 2, 28]
+    assert [limit.until for limit in feed.asked] == [None, None, 8]
+    assert (progress.position, progress.ended_by) == (8, "it had reached maximum_scn 9")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reason"),
+    [
+        (Parameters(transaction_limit=3, disable_on_limit=True), "it had reached transaction_limit 3"),
+        (Parameters(time_limit=1, disable_on_limit=True), "it had reached time_limit 1"),
+    ],
+)
+@pytest.mark.rule("A-191", "A-193")
+def test_a_run_ends_at_its_limit(parameters: Parameters, reason: str) -> None:
+    stop, listener = threading.Event(), InQueue()
+
+    progress = ApplyProcess(
+        source="DBS1",
+        feed=Busy(stop, Scn(10**9)),
+        ledger=Ledger(alone),
+        prepare=lambda state, stop: [],
+        parameters=lambda: parameters,
+        patience=Patience(1, stop, listener),
+        listener=listener,
+    ).run(stop)
+
+    assert progress.ended_by == reason
+    assert parameters.transaction_limit is None or len(listener.heard) == 3
 
 
 def test_a_queue_that_is_cleared_is_worth_a_line(caplog: pytest.LogCaptureFixture) -> None:

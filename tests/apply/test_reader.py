@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from penstock.apply.coordinator import Dependencies
 from penstock.apply.reader import find_dependencies
+from penstock.apply.target import TargetTable
+from penstock.apply.virtual_dependencies import NONE, ObjectDependency, ValueDependency, VirtualDependencies
 from penstock.change import TableName
 from penstock.schema import Column, Exclusion, ForeignKey, TableSchema, Unique
 from tests.hand_made import Lcr, T, Txn, as_batch, delete, insert, truncate, update
@@ -49,12 +51,20 @@ def references(child: str, columns: Sequence[str], parent: str, parent_columns: 
     return (ForeignKey("fk", name(child), tuple(columns), name(parent), tuple(parent_columns)),)
 
 
-def find(tables: Sequence[TableSchema], transactions: Sequence[Txn], *, batches: int = 1) -> Dependencies:
+def find(
+    tables: Sequence[TableSchema],
+    transactions: Sequence[Txn],
+    *,
+    batches: int = 1,
+    virtual: VirtualDependencies = NONE,
+    keys: Mapping[TableName, tuple[str, ...]] | None = None,
+) -> Dependencies:
     whole = as_batch(transactions)
     step = max(1, -(-whole.num_rows // batches))
     parts = [whole.slice(at, step) for at in range(0, whole.num_rows, step)]
     txn_of = np.repeat(np.arange(len(transactions)), [len(txn.changes) for txn in transactions])
-    return find_dependencies(parts, txn_of, {t.name: t for t in tables})
+    targets = {t.name: TargetTable(t, (keys or {}).get(t.name, ())) for t in tables}
+    return find_dependencies(parts, txn_of, targets, virtual)
 
 
 def meetings(found: Dependencies) -> set[tuple[int, int]]:
@@ -366,6 +376,134 @@ def test_what_nobody_knows_meets_all_that_it_may_be(
     assert found.barriers.tolist() == []
 
 
+def day(column: str, type_: str) -> Column:
+    return Column(column, type_, type_)
+
+
+STAFF = table("staff", integer("v"))
+DIARY = TableSchema(name("diary"), (integer("who"), integer("day")))
+PAY = TableSchema(name("pay"), (numeric("who"), integer("day")))
+SHIFT = TableSchema(name("shift"), (day("at", "date"),))
+LEAVE = TableSchema(name("leave"), (day("at", "timestamp without time zone"),))
+
+
+def values(**members: str) -> VirtualDependencies:
+    """A value dependency of tables, each with its columns."""
+    named = {name(member): tuple(columns.split()) for member, columns in members.items()}
+    return VirtualDependencies(values=(ValueDependency("v", named),))
+
+
+@pytest.mark.rule("A-49", "A-51")
+@pytest.mark.parametrize(
+    ("virtual", "changes", "expected"),
+    [
+        pytest.param(
+            values(staff="id", diary="who"),
+            [
+                insert("staff", id=1, v=1),
+                insert("diary", who=1, day=1),
+                insert("diary", who=1, day=2),
+                insert("diary", who=2, day=1),
+            ],
+            {(0, 1), (0, 2), (1, 2)},
+            id="every change with a value meets every other",
+        ),
+        pytest.param(
+            values(staff="v"),
+            [
+                update("staff", {"id": 1, "v": 5}, {"v": 6}),
+                insert("staff", id=2, v=5),
+                delete("staff", id=3, v=6),
+                update("staff", {"id": 4, "v": 7}, {"id": 5}),
+                insert("staff", id=6, v=7),
+            ],
+            {(0, 1), (0, 2), (3, 4)},
+            id="inside one table, by the old value and the new one; an update that leaves it uses it",
+        ),
+        pytest.param(
+            values(staff="v", diary="who"),
+            [insert("staff", id=1, v=None), insert("diary", who=None, day=1), delete("diary", who=None, day=2)],
+            set(),
+            id="null meets nothing",
+        ),
+        pytest.param(
+            values(staff="id v", diary="day who"),
+            [insert("staff", id=1, v=2), insert("diary", who=2, day=1), insert("diary", who=1, day=2)],
+            {(0, 1)},
+            id="columns line up as they are given",
+        ),
+        pytest.param(
+            values(staff="id", pay="who"),
+            [insert("staff", id=1, v=1), insert("pay", who="1.00", day=1), insert("pay", who="1.01", day=1)],
+            {(0, 1)},
+            id="numbers of two types",
+        ),
+        pytest.param(
+            values(shift="at", leave="at"),
+            [insert("shift", at="2024-01-01"), insert("leave", at="2024-01-01T00:00:00"), insert("staff", id=1, v=1)],
+            {(0, 1)},
+            id="types that write their values in two ways: all that have one",
+        ),
+        pytest.param(
+            values(staff="v", diary="who"),
+            [
+                delete("staff", id=1),
+                insert("diary", who=1, day=1),
+                insert("diary", who=2, day=2),
+                insert("diary", who=None, day=3),
+                update("staff", {"id": 2, "v": 9}, {"id": 2, "v": 9, "w": 1}),
+            ],
+            {(0, 1), (0, 2), (0, 4), (1, 2), (1, 4), (2, 4)},
+            id="a value that nobody knows may be any",
+        ),
+        pytest.param(
+            values(staff="v"),
+            [delete("staff", id=1), delete("staff", id=2), insert("staff", id=3, v=None)],
+            {(0, 1)},
+            id="two values that nobody knows may be the same",
+        ),
+        pytest.param(
+            values(staff="id", gone="who"),
+            [insert("staff", id=1, v=1), insert("gone", who=2), insert("staff", id=3, v=1), insert("diary", who=1)],
+            {(0, 1), (0, 2), (1, 2)},
+            id="of a table that the target lacks nobody knows how values are written",
+        ),
+        pytest.param(
+            values(staff="id", diary="month"),
+            [insert("staff", id=1, v=1), insert("diary", who=1, day=1), insert("pay", who=1, day=1)],
+            {(0, 1)},
+            id="a column that is gone",
+        ),
+    ],
+)
+def test_value_dependencies(virtual: VirtualDependencies, changes: list[Lcr], expected: set[tuple[int, int]]) -> None:
+    found = find([STAFF, DIARY, PAY, SHIFT, LEAVE], numbered(*changes), virtual=virtual, batches=2)
+
+    assert meetings(found) == expected
+    assert found.barriers.tolist() == []
+
+
+@pytest.mark.rule("A-52")
+@settings(deadline=None)
+@given(st.lists(st.sets(st.sampled_from(["staff", "diary", "pay"])), max_size=10), st.integers(1, 3))
+def test_object_dependencies_hold_each_child_behind_all_parents_before_it(
+    touched: list[set[str]], batches: int
+) -> None:
+    virtual = VirtualDependencies(objects=(ObjectDependency(name("diary"), name("staff")),))
+    rows = {"staff": "id", "diary": "who", "pay": "who"}
+    # Each row is another one, so that nothing else links them.
+    told = [T(n, *(insert(one, **{rows[one]: n, "day": n}) for one in sorted(txn))) for n, txn in enumerate(touched)]
+
+    found = find([STAFF, DIARY, PAY], told, virtual=virtual, batches=batches)
+
+    lane_of = list(range(len(touched)))
+    for child, parent in ((c, p) for c in lane_of[:] for p in range(c)):
+        if "diary" in touched[child] and "staff" in touched[parent]:
+            lane_of = [lane_of[parent] if lane == lane_of[child] else lane for lane in lane_of]
+    sets = [{n for n in range(len(touched)) if lane_of[n] == lane} for lane in set(lane_of)]
+    assert sorted(map(sorted, together(found, len(touched)))) == sorted(sorted(s) for s in sets if len(s) > 1)
+
+
 @pytest.mark.rule("A-54")
 @pytest.mark.parametrize(
     ("tables", "transactions", "barriers"),
@@ -399,7 +537,7 @@ def test_no_changes_depend_on_nothing() -> None:
 def test_a_table_goes_by_its_name_in_the_stream() -> None:
     transactions = numbered(insert("alias", id=1), insert("alias", id=1))
 
-    found = find_dependencies([as_batch(transactions)], np.arange(2), {name("alias"): T_})
+    found = find_dependencies([as_batch(transactions)], np.arange(2), {name("alias"): TargetTable(T_)})
 
     assert meetings(found) == {(0, 1)}
 

@@ -20,6 +20,8 @@ from penstock.apply.conflicts import (
     VALUE_MISSING,
 )
 from penstock.apply.server import ServerConfig
+from penstock.apply.virtual_dependencies import NONE, ObjectDependency, ValueDependency, VirtualDependencies
+from penstock.change import TableName
 from penstock.errors import OperatorError
 from penstock.position import Scn
 from tests.hand_made import FIXTURE, Lcr, T, Target, Txn, delete, insert, truncate, update
@@ -43,6 +45,10 @@ def apply(target: Target, way: tuple[bool, int], *transactions: Txn, **options: 
     use_set, lanes = way
     config = ServerConfig(use_set_path=use_set, **options)
     target.apply(*transactions, lanes=lanes, config=config, shuffle=random.Random(1))
+
+
+def snapshot(table: str, **values: object) -> Lcr:
+    return Lcr("snapshot", table, None, values)
 
 
 def acct(key: int, old: float, new: float, code: str = "XY") -> Lcr:
@@ -146,6 +152,61 @@ def test_dependencies(database: str, transactions: list[Txn], together: list[set
     target.close()
 
 
+EMP, HIST, GHOST = (TableName("public", name) for name in ("emp", "hist", "ghost"))
+
+INTO_HIST = [
+    T(1, insert("emp", id=3, dept_id=10)),
+    T(2, insert("hist", emp_id=3, job="A", at="d")),
+    T(3, insert("hist", emp_id=4, job="A", at="d")),
+]
+
+
+@pytest.mark.rule("A-47", "A-49", "A-52", "A-54")
+@pytest.mark.parametrize(
+    ("virtual", "transactions", "together"),
+    [
+        pytest.param(NONE, INTO_HIST, [], id="s13 nothing is declared"),
+        pytest.param(
+            VirtualDependencies(values=(ValueDependency("vd", {EMP: ("id",), HIST: ("emp_id",)}),)),
+            INTO_HIST,
+            [{1, 2}],
+            id="s14 a value dependency",
+        ),
+        pytest.param(
+            VirtualDependencies(objects=(ObjectDependency(HIST, EMP),)),
+            [
+                T(1, update("emp", {"id": 1, "sal": 4400}, {"sal": 4500})),
+                T(2, insert("hist", emp_id=2, job="B", at="d")),
+                T(3, update("emp", {"id": 2, "sal": 4000}, {"sal": 4100})),
+            ],
+            [{1, 2}],
+            id="s15 an object dependency",
+        ),
+        pytest.param(
+            VirtualDependencies(values=(ValueDependency("vg", {GHOST: ("gid",), HIST: ("emp_id",)}),)),
+            [T(1, acct(1, 100, 110)), T(2, insert("ghost", gid=7)), T(3, acct(2, 200, 210))],
+            [],
+            id="s17 a table that the target lacks, and a dependency names, is no barrier",
+        ),
+    ],
+)
+def test_virtual_dependencies(
+    target: Target,
+    way: tuple[bool, int],
+    virtual: VirtualDependencies,
+    transactions: list[Txn],
+    together: list[set[int]],
+) -> None:
+    target.virtual = virtual
+
+    lanes = target.lanes(*transactions, lanes=len(transactions) + 1)
+
+    assert [lane for lane in lanes if len(lane) > 1] == together
+    apply(target, way, *(T(100 + txn.scn, *txn.changes) for txn in transactions))
+    assert {failed[:2] for failed in target.failed()} <= {(102, TABLE_MISSING)}
+    assert target.watermarks() == (103, 103)
+
+
 @pytest.mark.rule("A-56")
 def test_s19_circular_references(database: str, way: tuple[bool, int]) -> None:
     target = Target(
@@ -192,6 +253,25 @@ def test_s24_tables_of_one_transaction_may_be_copied_at_different_times(database
     assert target.one("SELECT name FROM dept WHERE id = 10") == "ENG"
     assert target.errors() == []
     target.close()
+
+
+@pytest.mark.rule("A-194")
+def test_s34_an_ignored_transaction(target: Target, way: tuple[bool, int]) -> None:
+    use_set, lanes = way
+    ignored = frozenset({str(7 * 110), "no such"})
+
+    target.apply(
+        T(100, acct(1, 100, 110)),
+        T(110, acct(1, 110, 120), insert("dept", id=30, name="N")),
+        T(120, acct(1, 120, 130)),
+        lanes=lanes,
+        config=ServerConfig(use_set_path=use_set, ignored=ignored),
+    )
+
+    assert target.failed() == [(120, ROW_DIFFERS, 1, 1)]
+    assert target.one("SELECT bal FROM acct WHERE id = 1") == 110
+    assert target.one("SELECT count(*) FROM dept WHERE id = 30") == 0
+    assert target.watermarks() == (120, 120)
 
 
 @pytest.mark.rule("A-137", "A-166")
@@ -426,6 +506,120 @@ def test_s78_the_row_key(database: str, way: tuple[bool, int]) -> None:
     assert target.rows("SELECT * FROM k ORDER BY c") == [(1, 2, 3), (1, None, 5)]
     assert target.errors() == []
     target.close()
+
+
+K = TableName("public", "k")
+
+
+@pytest.mark.rule("A-68")
+def test_s78_a_substitute_key(database: str, way: tuple[bool, int]) -> None:
+    target = Target(
+        database,
+        "CREATE TABLE k (a int NOT NULL, b int, c int, UNIQUE (a, b, c), UNIQUE (a, b), UNIQUE (b));"
+        "INSERT INTO k VALUES (1, 2, 3), (4, 5, NULL), (7, 8, 9)",
+    )
+    target.keys = {K: ("c",)}
+    assert next(iter(target.context().catalog.tables.values())).key.columns == ("c",)
+
+    apply(
+        target,
+        way,
+        # Each has another `a`, which is no part of the key any more.
+        T(100, update("k", {"b": 5, "c": None}, {"b": 6})),
+        T(110, update("k", {"a": 1, "c": 3}, {"a": 2})),
+        T(120, update("k", {"a": 2, "c": 3}, {"c": 33})),
+        T(130, delete("k", c=9)),
+        T(140, insert("k", a=10, b=11, c=12)),
+        T(150, snapshot("k", a=10, b=13, c=12)),
+        T(160, update("k", {"a": 2, "b": 2}, {"b": 3})),
+        T(170, update("k", {"a": 9, "c": 33}, {"a": 3})),
+    )
+
+    assert target.failed() == [(160, VALUE_MISSING, 1, 1), (170, ROW_DIFFERS, 1, 1)]
+    assert target.rows("SELECT * FROM k ORDER BY a") == [(2, 2, 33), (4, 6, None), (10, 13, 12)]
+    target.close()
+
+
+@pytest.mark.rule("A-68")
+def test_a_substitute_key_that_is_unique_takes_the_set_path(database: str) -> None:
+    target = Target(
+        database,
+        "CREATE TABLE k (id int PRIMARY KEY, code text NOT NULL UNIQUE, v numeric);"
+        "INSERT INTO k SELECT n, 'c' || n, n FROM generate_series(1, 100) n",
+    )
+    target.keys = {K: ("code",)}
+
+    (result,) = target.apply(
+        *(T(100 + n, update("k", {"code": f"c{n}", "v": n}, {"v": 0})) for n in range(1, 50)),
+        T(200, update("k", {"code": "c50", "id": 50, "v": 50}, {"code": "x50"})),
+        T(201, update("k", {"code": "x50", "id": 50, "v": 50}, {"id": 500})),
+        T(202, delete("k", code="c51")),
+        T(203, insert("k", id=51, code="x51", v=1)),
+    )
+
+    assert target.errors() == []
+    assert (result.set_changes, result.row_changes) == (53, 0)
+    assert target.one("SELECT count(*) FROM k WHERE v = 0") == 49
+    assert target.rows("SELECT * FROM k WHERE code LIKE 'x%' ORDER BY code") == [(500, "x50", 50), (51, "x51", 1)]
+    target.close()
+
+
+@pytest.mark.rule("A-41", "A-68")
+def test_changes_of_one_row_by_its_substitute_key_keep_their_order(database: str) -> None:
+    target = Target(database, "CREATE TABLE k (id int PRIMARY KEY, code int, v int)")
+    target.keys = {K: ("code",)}
+
+    lanes = target.lanes(
+        T(1, update("k", {"code": 1, "v": 1}, {"v": 2})),
+        T(2, update("k", {"code": None, "v": 1}, {"v": 2})),
+        T(3, update("k", {"code": 1, "v": 2}, {"v": 3})),
+        T(4, update("k", {"code": None, "v": 2}, {"v": 3})),
+        T(5, insert("k", id=9, code=5, v=0)),
+        T(6, update("k", {"code": 7, "v": 0, "id": 8}, {"id": 9})),
+        lanes=8,
+    )
+
+    assert sorted(map(sorted, lanes)) == [[1, 3], [2, 4], [5, 6]]
+    target.close()
+
+
+@pytest.mark.rule("A-68", "A-70")
+def test_s79_a_substitute_key_with_several_rows(target: Target, way: tuple[bool, int]) -> None:
+    target.keys = {TableName("public", "nk"): ("a",)}
+    target.connection.execute("INSERT INTO nk VALUES (1, 'q', 1), (2, 'r', 1), (2, 'r', 1)")
+
+    # Two rows match, and they are not equal; then two that are.
+    apply(
+        target,
+        way,
+        T(100, update("nk", {"a": 1, "c": 1}, {"c": 2})),
+        T(110, delete("nk", a=1)),
+        T(120, update("nk", {"a": 2, "c": 1}, {"c": 2})),
+        T(130, delete("nk", a=2, c=1)),
+        T(140, update("nk", {"a": 1, "b": "q"}, {"c": 3})),
+    )
+
+    assert target.failed() == [(100, MORE_THAN_ONE_ROW, 1, 1), (110, MORE_THAN_ONE_ROW, 1, 1)]
+    assert target.rows("SELECT * FROM nk ORDER BY a, b") == [(1, "p", 1), (1, "q", 3), (2, "r", 2)]
+
+
+@pytest.mark.rule("A-68", "A-70")
+def test_a_substitute_key_with_equal_rows_where_none_of_them_may_be_taken(
+    target: Target, way: tuple[bool, int]
+) -> None:
+    target.keys = {TableName("public", "nk"): ("a",)}
+    target.connection.execute("INSERT INTO nk VALUES (1, 'p', 1)")
+
+    apply(target, way, T(100, delete("nk", a=1, b="p", c=1)), allow_duplicate_rows=False)
+
+    assert target.failed() == [(100, MORE_THAN_ONE_ROW, 1, 1)]
+    assert target.one("SELECT count(*) FROM nk") == 2
+    # A retry goes by the same key; by all columns this would not tell its row.
+    target.connection.execute("DELETE FROM nk WHERE ctid = (SELECT min(ctid) FROM nk)")
+    apply(target, way, T(110, delete("nk", a=5)))
+    target.connection.execute("INSERT INTO nk VALUES (5, 's', 1)")
+    target.retry()
+    assert target.one("SELECT count(*) FROM nk") == 0
 
 
 @pytest.mark.rule("A-70")

@@ -2,7 +2,8 @@
 
 Histories of rows of a mail table and of notes that refer to them, by key and by a unique value, are legal in the order
 of their commits. The plan sees changes that tell only a part of their old rows, or rows of a snapshot in their place; a
-small model of a database then applies the lanes in random interleavings.
+small model of a database then applies the lanes in random interleavings. The constraints may also be such as only the
+application knows, and the user tells as value dependencies.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.apply.test_reader import find, integer, references, table, together, unique
+from penstock.apply.virtual_dependencies import NONE, ValueDependency, VirtualDependencies
+from penstock.schema import TableSchema
+from tests.apply.test_reader import find, integer, name, references, table, together, unique
 from tests.hand_made import Lcr, T, delete, insert, update
 
 MAIL = table("mail", integer("v"), uniques=(unique("v"),))
@@ -22,6 +25,15 @@ NOTE = table(
     integer("mid"),
     integer("v"),
     foreign_keys=(*references("note", ["mid"], "mail", ["id"]), *references("note", ["v"], "mail", ["v"])),
+)
+
+# The same tables of a database that knows of no constraint but the keys, and what the user says in their place.
+BARE = (table("mail", integer("v")), table("note", integer("mid"), integer("v")))
+TOLD = VirtualDependencies(
+    values=(
+        ValueDependency("mail of a note", {name("mail"): ("id",), name("note"): ("mid",)}),
+        ValueDependency("address", {name("mail"): ("v",), name("note"): ("v",)}),
+    )
 )
 
 
@@ -33,7 +45,7 @@ class World:
 
     def apply(self, changes: Sequence[Lcr]) -> bool:
         """Apply a transaction; False, and nothing done, where a row is missing or a constraint broken."""
-        rows = {name: dict(of) for name, of in self.rows.items()}
+        rows = {table: dict(of) for table, of in self.rows.items()}
         for change in changes:
             of = rows[change.table]
             if change.before is not None and of.pop(change.before["id"], None) is None:
@@ -56,17 +68,25 @@ Deed = tuple[str, int, str, dict[str, Any]]
 
 def deed(chance: random.Random) -> Deed:
     """Something to do to a row: put it in place, delete it, or give it another key."""
-    name = chance.choice(["mail", "mail", "note"])
-    kind = chance.choice(["put", "put", "delete", "move"] if name == "mail" else ["put", "delete"])
+    table_name = chance.choice(["mail", "mail", "note"])
+    kind = chance.choice(["put", "put", "delete", "move"] if table_name == "mail" else ["put", "delete"])
     id_, value = chance.randint(1, 6), chance.choice([None, None, 1, 2, 3])
     if kind == "move":
-        return name, id_, kind, {"id": chance.randint(1, 6)}
-    return name, id_, kind, {"v": value} if name == "mail" else {"mid": chance.choice([None, *range(1, 7)]), "v": value}
+        return table_name, id_, kind, {"id": chance.randint(1, 6)}
+    return (
+        table_name,
+        id_,
+        kind,
+        {"v": value} if table_name == "mail" else {"mid": chance.choice([None, *range(1, 7)]), "v": value},
+    )
 
 
-@pytest.mark.rule("A-31", "A-224")
+@pytest.mark.rule("A-31", "A-49", "A-224")
 @pytest.mark.parametrize("seed", range(300))
-def test_whatever_is_not_linked_may_be_applied_in_any_order(seed: int) -> None:
+@pytest.mark.parametrize(("tables", "virtual"), [((MAIL, NOTE), NONE), (BARE, TOLD)], ids=["constraints", "told"])
+def test_whatever_is_not_linked_may_be_applied_in_any_order(
+    tables: tuple[TableSchema, ...], virtual: VirtualDependencies, seed: int
+) -> None:
     chance = random.Random(seed)
     world = World()
     for _ in range(12):
@@ -81,7 +101,7 @@ def test_whatever_is_not_linked_may_be_applied_in_any_order(seed: int) -> None:
     if not told:
         return
 
-    found = find([MAIL, NOTE], told, batches=1)
+    found = find(tables, told, batches=1, virtual=virtual)
 
     lanes = [list(range(n, n + 1)) for n in range(len(told))]
     for members in together(found, len(told)):
@@ -100,18 +120,18 @@ def test_whatever_is_not_linked_may_be_applied_in_any_order(seed: int) -> None:
 def done(world: World, deeds: list[Deed]) -> list[Lcr]:
     """The changes that deeds make, as far as they follow from the rows before."""
     changes = []
-    for name, id_, kind, new in deeds:
-        old = world.rows[name].get(id_)
-        if any(change.table == name for change in changes):
+    for table_name, id_, kind, new in deeds:
+        old = world.rows[table_name].get(id_)
+        if any(change.table == table_name for change in changes):
             continue
         if old is None:
             if kind == "put":
-                changes.append(insert(name, id=id_, **new))
+                changes.append(insert(table_name, id=id_, **new))
         elif kind == "delete":
-            changes.append(delete(name, **old))
+            changes.append(delete(table_name, **old))
         else:
             changed = {column: value for column, value in new.items() if old[column] != value}
-            changes.append(update(name, old, changed))
+            changes.append(update(table_name, old, changed))
     return changes
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.apply.server import LaneResult, ServerConfig
+from penstock.apply.server import LaneResult
 from penstock.change import TableName
 from penstock.pipeline import feed as feed_module
 from penstock.pipeline.feed import SparkFeed
@@ -74,7 +74,6 @@ def test_a_failed_transaction_has_its_own_tables_described_anew(monkeypatch: pyt
         compare=lambda _, __: False,
         is_meant=lambda _: True,
         definitions=any_,
-        config=ServerConfig(),
     )
     fed.start(any_, TABLES)
     assert asked == [set(TABLES)]

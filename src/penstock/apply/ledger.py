@@ -102,6 +102,15 @@ class ProcessStatus(StrEnum):
     """It stopped at an error, as it was told to."""
 
 
+class StopRequest(StrEnum):
+    """How a run is asked to stop."""
+
+    FINISH = "FINISH"
+    """What it has begun to apply is finished first, so that nothing is applied behind what is not."""
+    FORCE = "FORCE"
+    """At once; what is not finished is rolled back, and applied by the next run."""
+
+
 @dataclass(frozen=True)
 class ProcessState:
     """Where an apply process stands.

@@ -5,45 +5,28 @@ It keeps no state that matters: after a crash the next run reads from the ledger
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Protocol
 
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.lag import LagHistogram
 from penstock.apply.ledger import ProcessState, ProcessStatus
+from penstock.apply.limits import Limits
 from penstock.apply.pace import Pace
+from penstock.apply.parameters import Parameters
 from penstock.apply.patience import Patience, RetryListener
 from penstock.apply.server import LaneResult
 from penstock.change import TableName
 from penstock.errors import OperatorError, PenstockError, RetryableError
+from penstock.events import Event, tell
 from penstock.history import History, Joined
 from penstock.position import Anchor, Limit, Scn
-
-
-class CommitSerialization(StrEnum):
-    """Which transactions must commit at the target in the source's order."""
-
-    FULL = "FULL"
-    DEPENDENT_TRANSACTIONS = "DEPENDENT_TRANSACTIONS"
-
-
-@dataclass(frozen=True)
-class ProcessConfig:
-    """How an apply process works.
-
-    Attributes:
-        parallelism: Apply servers at work side by side.
-        limit: Most that one batch takes.
-    """
-
-    parallelism: int = 2
-    commit_serialization: CommitSerialization = CommitSerialization.DEPENDENT_TRANSACTIONS
-    limit: Limit = field(default_factory=Limit)
+from penstock.text import count
 
 
 @dataclass
@@ -53,6 +36,7 @@ class Progress:
     Attributes:
         errors: Transactions that it put into the error queue.
         in_queue: How many transactions the error queue holds now, those of earlier runs included.
+        ended_by: The limit that ended the run before it had done what it was to do; None otherwise.
     """
 
     position: Scn
@@ -64,6 +48,7 @@ class Progress:
     conflicts: int = 0
     resolved: int = 0
     in_queue: int = 0
+    ended_by: str | None = None
     lag: LagHistogram = field(default_factory=LagHistogram)
 
     def add(self, results: Sequence[LaneResult]) -> None:
@@ -77,6 +62,10 @@ class Progress:
             self.conflicts += result.conflicts
             self.resolved += result.resolved
             self.lag.merge(result.lag.buckets)
+
+
+class _AnewError(PenstockError):
+    """A parameter was set that only takes effect where a run begins."""
 
 
 class TablesAddedError(PenstockError):
@@ -226,7 +215,7 @@ class ApplyProcess:
         feed: Feed,
         ledger: Ledger,
         prepare: Callable[[ProcessState, threading.Event], Collection[TableName]],
-        config: ProcessConfig,
+        parameters: Callable[[], Parameters],
         patience: Patience,
         listener: Listener,
     ) -> None:
@@ -236,17 +225,19 @@ class ApplyProcess:
             source: Name of the source, which a process keeps for life.
             prepare: Called once this is the one run, before the first batch; copies what is not copied yet, and
                 returns the tables it has seen.
+            parameters: Says how to work, as it stands now; asked before each batch.
             patience: How long to go on trying while a server is out of reach.
         """
         self._source = source
         self._feed = feed
         self._ledger = ledger
         self._prepare = prepare
-        self._config = config
+        self._parameters = parameters
         self._patience = patience
         self._listener = listener
-        self._lanes = 1 if config.commit_serialization is CommitSerialization.FULL else config.parallelism
-        self._pace = Pace(config.limit, self._lanes)
+        self._lanes = 1
+        self._pace = Pace(Limit(), self._lanes)
+        self._limits = Limits()
         self._looked_at = 0.0
 
     def run(self, stop: threading.Event, *, until_caught_up: bool = False, until: Scn | None = None) -> Progress:
@@ -263,8 +254,10 @@ class ApplyProcess:
         """
         reason = "it had caught up" if until is None else f"it had reached position {until}"
         progress = Progress(Scn(0))
+        self._limits.restart()
         while not stop.is_set():
             try:
+                self._set_lanes(self._parameters().lanes)
                 state = self._ledger.acquire(self._source, lanes=self._lanes)
                 # Before anything is cut, copied or applied.
                 state = self._ledger.adopt(self._feed.join(state.history))
@@ -276,7 +269,7 @@ class ApplyProcess:
                 self._feed.start(state, known)
                 self._listener.following()
                 self._follow(progress, stop, until)
-            except TablesAddedError:
+            except (TablesAddedError, _AnewError):
                 continue
             except RetryableError as exc:
                 if stop.is_set():
@@ -287,16 +280,27 @@ class ApplyProcess:
                 self._patience.wait(exc)
             else:
                 progress.in_queue = self._ledger.queue_length()
-                said = "it was told to stop" if stop.is_set() else reason
+                said = "it was told to stop" if stop.is_set() else progress.ended_by or reason
                 self._ledger.set_status(ProcessStatus.DISABLED, said)
                 break
         return progress
+
+    def _set_lanes(self, lanes: int) -> None:
+        if lanes != self._lanes:
+            self._lanes = lanes
+            self._pace = Pace(Limit(), lanes)
 
     def _follow(self, progress: Progress, stop: threading.Event, until: Scn | None) -> None:
         noted_at = 0.0
         while not stop.is_set() and (until is None or progress.position < until):
             asked_at = datetime.now(UTC)
-            batch = self._next_batch(progress.position)
+            parameters = self._parameters()
+            if parameters.lanes != self._lanes:
+                raise _AnewError("the number of lanes was set")
+            progress.ended_by = self._reached(parameters, progress.position)
+            if progress.ended_by is not None:
+                return
+            batch = self._next_batch(progress.position, self._limit_of(parameters))
             if batch is None:
                 self._patience.restore()
                 if time.monotonic() - noted_at > _IDLE_NOTE_S:
@@ -306,10 +310,11 @@ class ApplyProcess:
                     if not self._feed.is_gathering:
                         self._listener.waiting(progress)
                     self._feed.look_around()
-                self._feed.wait(stop, _IDLE_NOTE_S)
+                self._feed.wait(stop, min(_IDLE_NOTE_S, self._limits.seconds_left(parameters)))
                 continue
             if len(batch):
-                self._apply(batch, progress)
+                self._apply(batch, progress, trace_level=parameters.trace_level)
+                self._limits.count(len(batch))
             self._ledger.complete(batch.end, batch.last_committed_at, batch.anchor)
             progress.position = batch.end
             # Only now, after success: a batch that fails each time must not be tried for ever.
@@ -319,19 +324,45 @@ class ApplyProcess:
             self._listener.progressed(progress)
             self._feed.reached(batch.end)
 
-    def _next_batch(self, after: Scn) -> Batch | None:
+    def _reached(self, parameters: Parameters, position: Scn) -> str | None:
+        """Say which limit ends the run here; None if none does."""
+        if parameters.maximum_scn is not None and position >= parameters.maximum_scn - 1:
+            return f"it had reached maximum_scn {parameters.maximum_scn}"
+        reached = self._limits.reached(parameters)
+        if reached is None or parameters.disable_on_limit:
+            return reached
+        tell(Event.NOTE, f"{reached.removeprefix('it had ')}; counts begin anew, as disable_on_limit is off")
+        self._limits.restart()
+        return None
+
+    def _limit_of(self, parameters: Parameters) -> Limit:
+        """Most that the next batch is to take."""
+        pace = self._pace.limit()
+        left, threshold = self._limits.transactions_left(parameters), parameters.txn_lcr_spill_threshold
+        return replace(
+            pace,
+            max_transactions=pace.max_transactions if left is None else min(pace.max_transactions, left),
+            large_changes=sys.maxsize if threshold is None else threshold,
+            # Behind it the next transaction would be the one at the maximum, or one beyond.
+            until=None if parameters.maximum_scn is None else Scn(parameters.maximum_scn - 1),
+        )
+
+    def _next_batch(self, after: Scn, limit: Limit) -> Batch | None:
         try:
-            return self._feed.next_batch(after, self._pace.limit())
+            return self._feed.next_batch(after, limit)
         except OperatorError:
             # Another run may have applied these changes, and the source freed them: then that is the error to report.
             self._ledger.confirm()
             raise
 
-    def _apply(self, batch: Batch, progress: Progress) -> None:
+    def _apply(self, batch: Batch, progress: Progress, *, trace_level: int) -> None:
         lanes = self._pace.lanes(transactions=len(batch), changes=batch.total_changes)
         began = time.monotonic()
         results = batch.apply(lanes=lanes)
-        self._pace.note(lanes=lanes, changes=batch.total_changes, seconds=time.monotonic() - began)
+        took_s = time.monotonic() - began
+        self._pace.note(lanes=lanes, changes=batch.total_changes, seconds=took_s)
+        if trace_level > 0:
+            _tell_batch(batch, lanes=lanes, took_s=took_s)
         progress.add(results)
         queued = self._tell_queued(progress)
         failures = [result.failure for result in results if result.failure is not None]
@@ -367,3 +398,15 @@ class ApplyProcess:
         if at_once or now - self._looked_at >= _QUEUE_EVERY_S:
             self._looked_at = now
             progress.in_queue = self._ledger.queue_length()
+
+
+def _tell_batch(batch: Batch, *, lanes: int, took_s: float) -> None:
+    what = f"{count(len(batch), 'transaction')}, {count(batch.total_changes, 'change')}, {count(lanes, 'lane')}"
+    facts = {
+        "position": batch.end,
+        "transactions": len(batch),
+        "changes": batch.total_changes,
+        "lanes": lanes,
+        "took_s": round(took_s, 3),
+    }
+    tell(Event.APPLY_BATCH, f"batch up to position {batch.end}: {what}, {took_s:.3f} s", facts)

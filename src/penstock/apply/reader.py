@@ -4,6 +4,8 @@ Works on whole batches of the change stream and yields arrays of hashes, never r
 
 An image may be partial: the log of a source may tell of a deleted row no more than its key. Then a change uses a
 value of a space that nobody knows, and it depends on every use of that space that could meet it, see `_Uses`.
+
+What the user says depends on each other beyond the constraints is found here, too (`virtual_dependencies`).
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from numpy.typing import NDArray
 from penstock import change as c
 from penstock.apply.coordinator import Dependencies
 from penstock.apply.hashing import hash_name, hash_rows, hash_text, normalise_number
-from penstock.apply.keys import row_key
+from penstock.apply.target import TargetTable
+from penstock.apply.virtual_dependencies import NONE, ObjectDependency, VirtualDependencies
 from penstock.change import Op, TableName
 from penstock.images import is_present, parse_images
 from penstock.logical import Kind
@@ -40,6 +43,7 @@ class _Space:
         is_row_key: The space of the row key, which every update writes.
         is_unique: Two rows cannot both have a value of it.
         skips_null: A value with a NULL in it meets no other.
+        is_virtual: Of a value dependency, so no constraint tells who notices whom: every use of a value writes it.
     """
 
     name: str
@@ -49,10 +53,14 @@ class _Space:
     is_row_key: bool = False
     is_unique: bool = True
     skips_null: bool = True
+    is_virtual: bool = False
 
 
 def find_dependencies(
-    batches: Iterable[pa.RecordBatch], txn_of: NDArray[np.int64], tables: Mapping[TableName, TableSchema]
+    batches: Iterable[pa.RecordBatch],
+    txn_of: NDArray[np.int64],
+    tables: Mapping[TableName, TargetTable],
+    virtual: VirtualDependencies = NONE,
 ) -> Dependencies:
     """Compute the dependency values of every change.
 
@@ -60,21 +68,32 @@ def find_dependencies(
         batches: Change-stream batches; only op, table and images are looked at.
         txn_of: For each row of all batches together, the index of its transaction.
         tables: Target tables by their names in the stream.
+        virtual: What depends on each other beyond the constraints of these tables.
 
     Returns:
         The values; transactions whose rows or tables cannot be identified at the target are barriers.
     """
-    spaces = _spaces_by_table(tables.values())
+    spaces, named = _spaces_by_table(tables, virtual), virtual.tables
     # Lists of arrays that line up, one per table, space and side: transaction, hash, and whether it is written.
     txns, values, written, barriers = [], [], [], [np.zeros(0, np.int64)]
+
+    def write(members: NDArray[np.int64], value: str) -> None:
+        """Have transactions write one value, which keeps them in order."""
+        txns.append(members)
+        values.append(np.full(len(members), hash_name(value)))
+        written.append(np.ones(len(members), bool))
+
     uses: dict[str, _Uses] = {}
+    touched: dict[TableName, list[NDArray[np.int64]]] = defaultdict(list)
     offset = 0
     for batch in batches:
         for name, rows in _by_table(batch):
             # One entry per row of this table: the index of its transaction.
             txn = txn_of[offset : offset + batch.num_rows][rows]
+            if virtual.objects:
+                touched[name].append(np.unique(txn))
             table = tables.get(name)
-            if table is None or not spaces[table.name]:
+            if not spaces.get(name) and not (table is None and name in named):
                 barriers.append(txn)
                 continue
             changes = batch.take(pa.array(rows))
@@ -83,17 +102,22 @@ def find_dependencies(
             # Changes of no single row, such as TRUNCATE, are barriers; only row changes are left in `txn`.
             barriers.append(txn[~is_row_change])
             txn = txn[is_row_change]
-            for use in _TableItems(table, spaces[table.name], changes.filter(is_row)).uses():
+            if table is None:
+                # How its columns write their values is not known, so it meets all that its value dependencies name.
+                for space in spaces.get(name, ()):
+                    write(txn, space.name)
+                continue
+            for use in _TableItems(table.schema, spaces[name], changes.filter(is_row)).uses():
                 txns.append(txn[use.rows])
                 values.append(use.values)
                 written.append(np.full(len(use.rows), use.space.is_written))
-                uses.setdefault(use.space.name, _Uses(is_unique=use.space.is_unique)).add(use, txn)
+                uses.setdefault(use.space.name, _Uses(use.space)).add(use, txn)
         offset += batch.num_rows
-    for space, used in uses.items():
+    for space_name, used in uses.items():
         for kind, members in used.meetings():
-            txns.append(members)
-            values.append(np.full(len(members), hash_name(f"{space} {kind}")))
-            written.append(np.ones(len(members), bool))
+            write(members, f"{space_name} {kind}")
+    for dependency in virtual.objects:
+        write(_following(dependency, touched), f"{dependency.table} after {dependency.parent}")
     empty = np.zeros(0, np.int64)
     return Dependencies(
         txn=np.concatenate([empty, *txns]),
@@ -101,6 +125,22 @@ def find_dependencies(
         is_written=np.concatenate([empty.astype(bool), *written]),
         barriers=np.unique(np.concatenate(barriers)),
     )
+
+
+def _following(dependency: ObjectDependency, touched: Mapping[TableName, list[NDArray[np.int64]]]) -> NDArray[np.int64]:
+    """The transactions that must keep their order because some change a table and earlier ones its parent.
+
+    Each child is linked to all parents before it. So the last child holds together all parents before it, and each
+    other child that has any parent before it hangs on the first one. Parents behind the last child are free, and so are
+    children before the first parent.
+    """
+    parents, children = (
+        np.unique(np.concatenate([np.zeros(0, np.int64), *touched.get(name, ())]))
+        for name in (dependency.parent, dependency.table)
+    )
+    if not len(parents) or not len(children):
+        return np.zeros(0, np.int64)
+    return np.union1d(parents[parents < children[-1]], children[children > parents[0]])
 
 
 @dataclass(frozen=True)
@@ -131,8 +171,8 @@ class _Uses:
     the two changed places, whatever the rows at the target are, see `_MEETS`.
     """
 
-    def __init__(self, *, is_unique: bool) -> None:
-        self._is_unique = is_unique
+    def __init__(self, space: _Space) -> None:
+        self._space = space
         # By role: the transactions that use a known value, and those that use another.
         self._known: dict[_Role, list[NDArray[np.int64]]] = defaultdict(list)
         self._unknown: dict[_Role, list[NDArray[np.int64]]] = defaultdict(list)
@@ -150,7 +190,10 @@ class _Uses:
     def meetings(self) -> Iterator[tuple[str, NDArray[np.int64]]]:
         """Yield sets of transactions that must keep their order because of values that nobody knows, each by a name."""
         for role, unknown in self._unknown.items():
-            others = _MEETS[role] if self._is_unique else _MEETS[role] - {role}
+            if self._space.is_virtual:
+                others = set(_Role)
+            else:
+                others = _MEETS[role] if self._space.is_unique else _MEETS[role] - {role}
             partners = [txns for other in others for txns in (*self._known[other], *self._unknown.get(other, ()))]
             if partners:
                 yield f"unknown {role}", np.unique(np.concatenate([*unknown, *partners]))
@@ -212,7 +255,7 @@ class _TableItems:
             # Which changes touch the space with their old row, and which with their new one. A row that is told as it
             # is now may have been there before, with the same row key and any other value.
             is_changed = self._is_update & self._any_changed(space.mentions)
-            old = self._is_delete | (self._is_update if space.is_row_key else is_changed)
+            old = self._is_delete | (self._is_update if space.is_row_key or space.is_virtual else is_changed)
             if not space.is_row_key:
                 old = old | self._is_snapshot
             new = self._is_insert | self._is_snapshot | is_changed
@@ -314,33 +357,64 @@ class _TableItems:
         return parsed[name]
 
 
-def _spaces_by_table(tables: Iterable[TableSchema]) -> Mapping[TableName, Sequence[_Space]]:
-    """List the spaces that changes to each table touch; none where the table has nothing to tell its rows apart."""
-    known = [(table, list(_spaces(table))) for table in tables]
+def _spaces_by_table(
+    tables: Mapping[TableName, TargetTable], virtual: VirtualDependencies
+) -> Mapping[TableName, Sequence[_Space]]:
+    """List the spaces that changes to each table touch, by the table's name in the stream.
+
+    None where a table of the target has nothing to tell its rows apart. A table that the target lacks has only those of
+    value dependencies, without columns.
+    """
+    known = {name: list(_spaces(table)) for name, table in tables.items()}
     # A value that one member of a space cannot hash would never meet the others' hashes; nor would one that is written
     # in another way, as a date is that refers to a timestamp.
-    opaque = {space.name for table, spaces in known for space in spaces if not _is_hashable(table, space.columns)}
+    opaque: set[str] = set()
+    for space_name, name, columns in _members(virtual):
+        if name not in tables:
+            opaque.add(space_name)
+        if name not in tables or known[name]:
+            space = _Space(space_name, columns, columns, is_unique=False, is_virtual=True)
+            known.setdefault(name, []).append(space)
     written: dict[str, tuple[str, ...]] = {}
-    for table, spaces in known:
-        for space in spaces:
-            kinds = tuple(_kind(table.by_name[name]) for name in space.columns)
+    for name, table in tables.items():
+        for space in known[name]:
+            if not _is_hashable(table.schema, space.columns):
+                opaque.add(space.name)
+                continue
+            kinds = tuple(_kind(table.schema.by_name[column]) for column in space.columns)
             if written.setdefault(space.name, kinds) != kinds:
                 opaque.add(space.name)
     return {
-        table.name: [replace(space, columns=()) if space.name in opaque else space for space in spaces]
-        for table, spaces in known
+        name: [replace(space, columns=()) if space.name in opaque else space for space in spaces]
+        for name, spaces in known.items()
     }
 
 
-def _spaces(table: TableSchema) -> Iterator[_Space]:
-    key = row_key(table)
+def _members(virtual: VirtualDependencies) -> Iterator[tuple[str, TableName, tuple[str, ...]]]:
+    """Yield the space, table and columns of each member of each value dependency; the columns line up."""
+    for dependency in virtual.values:
+        for name, columns in dependency.members.items():
+            yield f"value dependency {dependency.name}", name, columns
+
+
+def _spaces(target: TargetTable) -> Iterator[_Space]:
+    table, key = target.schema, target.key
     if not key.columns:
         return
     if not key.is_declared:
         yield _Space(f"{table.name}", key.columns, key.columns, is_row_key=True, is_unique=False, skips_null=False)
+    elif not any(set(unique.columns) == set(key.columns) for unique in table.all_uniques):
+        yield _Space(
+            _key_name(table.name, key.columns),
+            key.columns,
+            key.columns,
+            is_row_key=True,
+            is_unique=key.is_unique,
+            skips_null=False,
+        )
     for unique in table.all_uniques:
         if unique.columns:
-            is_row_key = key.is_declared and unique.columns == key.columns
+            is_row_key = key.is_declared and set(unique.columns) == set(key.columns)
             yield _Space(
                 _key_name(table.name, unique.columns),
                 tuple(sorted(unique.columns)),
@@ -369,12 +443,18 @@ def _key_name(table: TableName, columns: tuple[str, ...]) -> str:
 
 def _is_hashable(table: TableSchema, columns: tuple[str, ...]) -> bool:
     """Whether equal values of these columns have equal text once numbers are normalised."""
-    found = (table.by_name[name] for name in columns)
-    return all(column.is_comparable and (column.is_exact or column.is_decimal) for column in found)
+    # A column that a value dependency names may be gone since it was read.
+    found = (table.by_name.get(name) for name in columns)
+    return all(
+        column is not None and column.is_comparable and (column.is_exact or column.is_decimal) for column in found
+    )
 
 
 def _kind(column: Column) -> str:
     """The way in which a column writes its values; two columns write equal values alike if it is the same."""
+    if column.logical.kind is Kind.FLOAT:
+        # 0.1 of 32 bits is no 0.1 of 64, and no decimal.
+        return str(column.logical)
     if column.is_integer or column.is_decimal:
         return "number"
     is_text = column.logical.kind is Kind.STRING and not column.logical.is_padded

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock.apply.conflicts import ApplyError
@@ -33,6 +33,7 @@ class RetryConfig:
     Attributes:
         allow_duplicate_rows: See `RowPath`.
         conflicts: As they stand in the pipeline file now; what they would record stays in the queue.
+        keys: Substitute keys of tables.
         mend: Gives the changes to apply in place of those that the source committed.
         as_me: Use the rights of the connection, not those of the role that could not apply the entry.
         role: Use the rights of this role instead.
@@ -42,6 +43,7 @@ class RetryConfig:
 
     allow_duplicate_rows: bool
     conflicts: ConflictRules = field(default_factory=ConflictRules)
+    keys: Mapping[TableName, tuple[str, ...]] = field(default_factory=dict)
     mend: Mend | None = None
     as_me: bool = False
     role: str | None = None
@@ -144,7 +146,7 @@ class _Attempts:
         failure: Failure | None = None
         error: PenstockError
         try:
-            catalog = self._session.catalog(whole)
+            catalog = self._session.catalog(whole).with_keys(self._config.keys)
             mended = (self._config.mend or as_committed)(entry, whole, catalog)
             note = replace(note, edits=mended.edits)
             if not (is_dry or mended.edits):

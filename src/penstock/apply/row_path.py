@@ -239,6 +239,7 @@ class RowPath:
                 self._update(change, table)
             case Op.DELETE:
                 row = self._match(_present(change.before), self._compared(change, table), table, change)
+                self._expect_alike(row, table, change)
                 self._expect_one(self._writer.delete(table, row), row, table, change)
             case Op.SNAPSHOT:
                 self._put(change, table)
@@ -292,6 +293,7 @@ class RowPath:
         if self._conflicts.optimize_self_updates:
             compared = {name: value for name, value in compared.items() if name not in after or name in changed}
         row = self._match(before, compared, table, change)
+        self._expect_alike(row, table, change)
         self._expect_one(self._writer.update(table, row, writable(changed, table)), row, table, change)
 
     def _put(self, change: Change, table: TargetTable) -> None:
@@ -318,7 +320,8 @@ class RowPath:
         if not table.key.is_declared or not set(table.key.columns) <= set(image):
             return {}
         rows = self._writer.lock_rows(table, RowMatch({name: image[name] for name in table.key.columns}, {}))
-        return rows[0] if rows else {}
+        # A key that the user has named may have several rows: then it is not told which one this is.
+        return rows[0] if len(rows) == 1 or (rows and table.key.is_unique) else {}
 
     def _match(self, before: Image, compared: Image, table: TargetTable, change: Change) -> RowMatch:
         missing = [name for name in table.key.columns if name not in before]
@@ -335,6 +338,16 @@ class RowPath:
             # Rows that a key keeps apart only in the end may be equal for a while, and any of them will do.
             only_one=table.key.is_deferrable or (not table.key.is_unique and self._allow_duplicate_rows),
         )
+
+    def _expect_alike(self, row: RowMatch, table: TargetTable, change: Change) -> None:
+        """Any one of several rows may only be taken if all that match are equal in every column.
+
+        Without a key they are, as far as columns can be compared. A key that the user has named tells less of a row.
+        """
+        is_sure = table.key.is_unique or not table.substitute_key
+        if row.only_one and not is_sure and self._writer.do_rows_differ(table, row):
+            what = f"{change.op} matches several rows by its key, and they are not equal"
+            raise ApplyError(MORE_THAN_ONE_ROW, what, where=_place(change))
 
     def _expect_one(self, count: int, row: RowMatch, table: TargetTable, change: Change) -> None:
         if count == 1:

@@ -63,6 +63,7 @@ class ServerConfig:
         allow_duplicate_rows: See `RowPath`.
         use_set_path: Off, every transaction goes by the row path; the outcome is the same.
         conflicts: How conflicts are found and resolved, and what is done about errors.
+        ignored: Ids of transactions at the source whose changes are left out; they count as applied.
     """
 
     group_changes: int = 100_000
@@ -70,6 +71,7 @@ class ServerConfig:
     allow_duplicate_rows: bool = True
     use_set_path: bool = True
     conflicts: ConflictRules = field(default_factory=ConflictRules)
+    ignored: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -345,8 +347,9 @@ class ApplyServer:
         if not found.any():
             return found
         txn_of = np.repeat(np.arange(len(group)), np.diff(group.starts))
-        tables = {name: table.schema for name, table in self._catalog.tables.items()}
-        return with_followers(find_dependencies(group.rows.to_batches(), txn_of, tables), found)
+        catalog = self._catalog
+        dependencies = find_dependencies(group.rows.to_batches(), txn_of, catalog.tables, catalog.virtual)
+        return with_followers(dependencies, found)
 
     def _write_apart(self, transactions: Sequence[Transaction]) -> list[_Apart]:
         """Apply transactions by the row path, or put them into the error queue, inside the open transaction."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from penstock.apply.conflicts import ApplyError, ContentionError
 from penstock.apply.error_queue import RetrySession
 from penstock.apply.target import TargetCatalog, TargetTable
-from penstock.change import Change, Image, Op, Transaction
+from penstock.change import Change, Image, Op, TableName, Transaction
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,13 @@ class Standing:
     in_the_way: Mapping[str, Image] = field(default_factory=dict)
 
 
-def stand(session: RetrySession, transaction: Transaction) -> list[Standing]:
-    """Look up each change's row as it is now. Locks no row; changes of one transaction are not seen by each other."""
-    catalog = session.catalog(transaction)
+def stand(session: RetrySession, transaction: Transaction, keys: Mapping[TableName, tuple[str, ...]]) -> list[Standing]:
+    """Look up each change's row as it is now. Locks no row; changes of one transaction are not seen by each other.
+
+    Args:
+        keys: Substitute keys of tables.
+    """
+    catalog = session.catalog(transaction).with_keys(keys)
     with session.transaction():
         return [_standing(session, change, catalog) for change in transaction.changes]
 

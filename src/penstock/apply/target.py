@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.apply.keys import RowKey, row_key
+from penstock.apply.virtual_dependencies import NONE, VirtualDependencies
 from penstock.change import Image, TableName
 from penstock.position import Scn
 from penstock.schema import ForeignKey, TableSchema
@@ -22,14 +23,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TargetTable:
-    """A table at the target, as apply sees it."""
+    """A table at the target, as apply sees it.
+
+    Attributes:
+        substitute_key: Columns that the user has named to find its rows by.
+    """
 
     schema: TableSchema
+    substitute_key: tuple[str, ...] = ()
 
     @cached_property
     def key(self) -> RowKey:
         """How its rows are found."""
-        return row_key(self.schema)
+        return row_key(self.schema, self.substitute_key)
 
     @property
     def name(self) -> TableName:
@@ -46,11 +52,18 @@ class TargetCatalog:
         instantiated: Changes at or before this position are already in the table.
         references_from: Foreign keys are checked for transactions after this position. While a table that was
             copied later still lacks nothing but its neighbours' older changes, a reference may hang for a moment.
+        virtual: What depends on each other beyond the constraints of the tables.
     """
 
     tables: Mapping[TableName, TargetTable]
     instantiated: Mapping[TableName, Scn]
     references_from: Scn
+    virtual: VirtualDependencies = NONE
+
+    def with_keys(self, keys: Mapping[TableName, tuple[str, ...]]) -> TargetCatalog:
+        """The same tables, whose rows are found by substitute keys where there are any."""
+        tables = {name: replace(table, substitute_key=keys.get(name, ())) for name, table in self.tables.items()}
+        return replace(self, tables=tables)
 
 
 @dataclass(frozen=True)
@@ -104,6 +117,9 @@ class RowWriter(Protocol):
 
     def shifted(self, table: TargetTable, match: RowMatch, column: str, old: str | None, new: str | None) -> str | None:
         """Return what a number of the row with the key is after it moved by `new` - `old`; None if one is null."""
+
+    def do_rows_differ(self, table: TargetTable, match: RowMatch) -> bool:
+        """Whether several rows match that are not equal in every column. Locks none."""
 
     def is_reference_broken(self, foreign_key: ForeignKey, values: Sequence[str], *, is_child: bool) -> bool:
         """Whether a child holds these values and no parent does. The parent found is locked against removal.

@@ -5,7 +5,7 @@ Both run wherever Spark puts them; what they need travels to them in a `TaskCont
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -76,13 +76,13 @@ def plan_batch(
     Yields:
         The same changes with `PLANNED_SCHEMA`, in the order they came.
     """
-    kept = [batch for batch in discard_instantiated(batches, context.catalog.instantiated) if batch.num_rows]
+    kept = [batch for batch in _kept(batches, context) if batch.num_rows]
     if not kept:
         return
     # For each change, which of the transactions it is of.
     txn_of = np.searchsorted(commit_scns, np.concatenate([batch[c.COMMIT_SCN].to_numpy() for batch in kept]))
-    tables = {name: table.schema for name, table in context.catalog.tables.items()}
-    lane_of = plan_lanes(find_dependencies(kept, txn_of, tables), sizes, lanes)
+    found = find_dependencies(kept, txn_of, context.catalog.tables, context.catalog.virtual)
+    lane_of = plan_lanes(found, sizes, lanes)
     offset = 0
     for batch in kept:
         lane = lane_of[txn_of[offset : offset + batch.num_rows]]
@@ -90,13 +90,15 @@ def plan_batch(
         yield pa.record_batch([*(batch[name] for name in COLUMNS), pa.array(lane, pa.int32())], schema=PLANNED_SCHEMA)
 
 
-def in_commit_order(batches: Iterable[pa.RecordBatch], instantiated: Mapping[TableName, Scn]) -> pa.Table:
+def in_commit_order(
+    batches: Iterable[pa.RecordBatch], instantiated: Mapping[TableName, Scn], ignored: Collection[str] = ()
+) -> pa.Table:
     """Put the changes of a batch into commit order, for a lane that takes all of them.
 
     Args:
         batches: Change-stream batches; the changes of each transaction come in order.
     """
-    kept = [batch.select(COLUMNS) for batch in discard_instantiated(batches, instantiated)]
+    kept = [batch.select(COLUMNS) for batch in discard(batches, instantiated, ignored)]
     rows = pa.Table.from_batches(kept, schema=SCHEMA).combine_chunks()
     return _sorted(rows, (rows[c.COMMIT_SCN].to_numpy(),))
 
@@ -160,9 +162,8 @@ def _serve(groups: Iterable[Group], claim: LaneClaim, context: TaskContext) -> L
 
 def apply_large(large: LargeTransaction, claim: LaneClaim, context: TaskContext) -> LaneResult:
     """Apply a transaction that cannot be held."""
-    late = dict(_late_tables(context.catalog.instantiated, large.commit_scn))
-    if late:
-        read = partial(_read_without, large.read, late)
+    if _late_tables(context.catalog.instantiated, large.commit_scn) or context.config.ignored:
+        read = partial(_read_kept, large.read, context)
         large = replace(large, read=read, changes=sum(batch.num_rows for batch in read()))
     result = _server(claim, context).serve_large(large)
     # Arrow keeps for a while what this worker may not need again for long.
@@ -176,10 +177,20 @@ def _server(claim: LaneClaim, context: TaskContext) -> ApplyServer:
     return ApplyServer(session, ledger, context.catalog, context.dictionary, context.config)
 
 
-def discard_instantiated(
+def discard(
+    batches: Iterable[pa.RecordBatch], instantiated: Mapping[TableName, Scn], ignored: Collection[str]
+) -> Iterator[pa.RecordBatch]:
+    """Leave out changes that the copy of their table holds already, and those of transactions with ignored ids."""
+    kept = _discard_instantiated(batches, instantiated)
+    if not ignored:
+        return kept
+    ids = pa.array(sorted(ignored), pa.string())
+    return (batch.filter(pc.invert(pc.is_in(batch[c.TXN_ID], ids))) for batch in kept)
+
+
+def _discard_instantiated(
     batches: Iterable[pa.RecordBatch], instantiated: Mapping[TableName, Scn]
 ) -> Iterator[pa.RecordBatch]:
-    """Leave out changes that the copy of their table holds already."""
     newest = max(instantiated.values(), default=0)
     for batch in batches:
         scns = batch[c.COMMIT_SCN]
@@ -193,10 +204,12 @@ def discard_instantiated(
         yield batch.filter(pa.array(keep))
 
 
-def _read_without(
-    read: Callable[[], Iterator[pa.RecordBatch]], instantiated: Mapping[TableName, Scn]
-) -> Iterator[pa.RecordBatch]:
-    return discard_instantiated(read(), instantiated)
+def _read_kept(read: Callable[[], Iterator[pa.RecordBatch]], context: TaskContext) -> Iterator[pa.RecordBatch]:
+    return _kept(read(), context)
+
+
+def _kept(batches: Iterable[pa.RecordBatch], context: TaskContext) -> Iterator[pa.RecordBatch]:
+    return discard(batches, context.catalog.instantiated, context.config.ignored)
 
 
 def _late_tables(instantiated: Mapping[TableName, Scn], scn: int) -> Sequence[tuple[TableName, Scn]]:

@@ -16,6 +16,7 @@ import typer
 
 from penstock import __version__
 from penstock.cli import (
+    apply,
     changes,
     consumers,
     cutover,
@@ -62,6 +63,7 @@ app.command("plan")(plan.plan)
 app.command("setup")(setup.setup)
 app.command("run")(run.run)
 app.command("status")(status.status)
+app.add_typer(apply.app, name="apply")
 app.add_typer(errors.app, name="errors")
 app.add_typer(consumers.app, name="consumers")
 app.command("changes")(changes.changes)

@@ -72,7 +72,8 @@ def run(
         report = Report(every_s=every_s, publishes=pipeline.config.publish is not None)
         try:
             progress = pipeline.run(stop, report, until_caught_up=until_caught_up, until=until)
-            has_ended = (until_caught_up or until is not None) and not stop.is_set()
+            is_done = not stop.is_set() and progress.ended_by is None
+            has_ended = (until_caught_up or until is not None) and is_done
         except PenstockError as exc:
             # The log has it already.
             if log_format is LogFormat.JSON:

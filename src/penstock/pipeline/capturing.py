@@ -113,7 +113,7 @@ class Capturing:
                 tell_failed(failure)
                 self._note_stop(failure)
             raise
-        is_done = not stop.is_set()
+        is_done = not stop.is_set() and progress.ended_by is None
         tell_ended(
             progress,
             has_caught_up=until_caught_up and is_done,

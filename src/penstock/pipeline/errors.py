@@ -52,10 +52,21 @@ class ShownEntry:
 class Errors:
     """The entries of a pipeline's process. What applies them again is `Pipeline.retry`."""
 
-    def __init__(self, queue: ErrorQueue, origins: Callable[[TableName], Sequence[TableName]]) -> None:
-        """Use a queue; `origins` says what a table at the target may be called at the source."""
+    def __init__(
+        self,
+        queue: ErrorQueue,
+        origins: Callable[[TableName], Sequence[TableName]],
+        keys: Mapping[TableName, tuple[str, ...]],
+    ) -> None:
+        """Use a queue.
+
+        Args:
+            origins: Says what a table at the target may be called at the source.
+            keys: Substitute keys of tables.
+        """
         self._queue = queue
         self._origins = origins
+        self._keys = keys
 
     def entries(self, wanted: ErrorFilter = ErrorFilter()) -> Sequence[ErrorEntry]:
         """Return the entries that are meant, in commit order."""
@@ -74,7 +85,7 @@ class Errors:
         """Return an entry with the rows that its changes would find at the target now. Raises as `load` does."""
         entry, transaction = self._queue.load(entry_id)
         with self._queue.retry_session() as session:
-            return ShownEntry(entry, transaction, stand(session, transaction))
+            return ShownEntry(entry, transaction, stand(session, transaction, self._keys))
 
     def delete(self, *entry_ids: str) -> None:
         """Give transactions up, all of these or none; nothing is applied. Raises as `load` does."""

@@ -18,6 +18,7 @@ from penstock.apply.process import TablesAddedError
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.apply.task import Target, TaskContext
+from penstock.apply.virtual_dependencies import NONE, VirtualDependencies
 from penstock.change import TableName
 from penstock.history import History, Joined
 from penstock.position import Anchor, Limit, Scn
@@ -30,6 +31,8 @@ _CATALOG_AGE_S = 30.0
 
 _SEEN_EVERY_S = 60.0
 """How often an idle source is told that its consumer is alive."""
+
+_NO_KEYS: Mapping[TableName, tuple[str, ...]] = {}
 
 
 class Definitions(Protocol):
@@ -138,6 +141,9 @@ class SourceFeed:
         self._reached(after)
         if part is None:
             return None
+        if limit.until is not None and part.end > limit.until:
+            # Asked to end there itself, a source may not look whether there is more than it has seen.
+            part = part.take(after, limit, limit.until)
         # Set before the batch is applied: any failure leads to another `join`, which sets it anew.
         self._anchor = part.anchor
         return SliceBatch(part, self.apply)
@@ -222,13 +228,16 @@ class SparkFeed(SourceFeed):
         compare: Callable[[Collection[TableName], Mapping[TableName, TableSchema]], bool],
         is_meant: Callable[[TableName], bool],
         definitions: Definitions,
-        config: ServerConfig,
+        virtual: VirtualDependencies = NONE,
+        keys: Mapping[TableName, tuple[str, ...]] = _NO_KEYS,
         reached: Callable[[Scn], None] = lambda _: None,
         until: Scn | None = None,
     ) -> None:
         """Prepare; nothing is opened yet. See `SourceFeed` for the rest.
 
         Args:
+            virtual: What depends on each other beyond the constraints of the target.
+            keys: Substitute keys of tables.
             access: How tasks reach the source; `open_source` is how this process does.
             target: How tasks reach the target; `describe_target` reads its catalogue.
             compare: Hears, whenever tables of either side have changed, which are followed, and what the target has;
@@ -248,7 +257,9 @@ class SparkFeed(SourceFeed):
         self._target = target
         self._describe_target = describe_target
         self._compare = compare
-        self._config = config
+        self._config = self._shared = ServerConfig()
+        self._virtual = virtual
+        self._keys = keys
         self._jobs: BatchJobs | None = None
         self._catalog: TargetCatalog | None = None
         self._failed_tables: set[TableName] = set()
@@ -260,6 +271,10 @@ class SparkFeed(SourceFeed):
         self._catalog = None
         self._open(known)
         self._jobs.warm_up()
+
+    def use(self, config: ServerConfig) -> None:
+        """Have apply servers work so from the next batch on."""
+        self._config = config
 
     def apply(self, part: Slice, lanes: int) -> Sequence[LaneResult]:
         """Apply a slice with up-to-date definitions of both sides."""
@@ -284,8 +299,8 @@ class SparkFeed(SourceFeed):
         elif self._failed_tables:
             catalog = self._reread(catalog, self._failed_tables)
         self._failed_tables = set()
-        is_new = is_new or catalog != self._catalog
-        self._catalog = catalog
+        is_new = is_new or catalog != self._catalog or self._config != self._shared
+        self._catalog, self._shared = catalog, self._config
         if is_new:
             dictionary = Dictionary(version.table for version in self._versions)
             followed = self._known & roots(self._versions).keys()
@@ -297,7 +312,8 @@ class SparkFeed(SourceFeed):
         """Describe some tables anew: one that fails again and again is not to cost as much as all of them."""
         kept = {name: table for name, table in catalog.tables.items() if name not in names}
         found = self._describe_target({v.table.name for v in self._versions} & self._known & set(names))
-        return replace(catalog, tables=kept | {name: TargetTable(table) for name, table in found.items()})
+        new = {name: TargetTable(table) for name, table in found.items()}
+        return replace(catalog, tables=kept | new).with_keys(self._keys)
 
     def _read_catalog(self) -> TargetCatalog:
         tables = self._describe_target({v.table.name for v in self._versions if v.table.name in self._known})
@@ -308,7 +324,8 @@ class SparkFeed(SourceFeed):
             tables={name: TargetTable(table) for name, table in tables.items()},
             instantiated=instantiated,
             references_from=Scn(max(instantiated.values(), default=0)),
-        )
+            virtual=self._virtual,
+        ).with_keys(self._keys)
 
 
 class _Freer:

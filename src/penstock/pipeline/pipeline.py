@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -12,13 +13,16 @@ from typing import Protocol
 from pyspark.sql import SparkSession
 
 from penstock.apply.error_queue import ErrorQueue
-from penstock.apply.ledger import ProcessState, ProcessStatus
+from penstock.apply.keys import key_faults
+from penstock.apply.ledger import ProcessState, ProcessStatus, StopRequest
 from penstock.apply.mend import Mend
+from penstock.apply.parameters import Parameters, canonical_name, text_to_keep
 from penstock.apply.patience import Patience
-from penstock.apply.process import ApplyProcess, ProcessConfig, Progress
+from penstock.apply.process import ApplyProcess, Progress
 from penstock.apply.retry import Retried, RetryConfig, in_commit_order, retry
 from penstock.apply.server import ServerConfig
 from penstock.apply.target import TargetTable
+from penstock.apply.virtual_dependencies import VirtualDependencies
 from penstock.change import TableName
 from penstock.config import PipelineConfig
 from penstock.dialects.base import DatabasePlan, Emptying, LackingPart, Step, Uncaptured
@@ -67,7 +71,11 @@ from penstock.verify import compare
 from penstock.verify.compare import VerifyResult
 from penstock.verify.comparer import Comparer
 
-_GRACE_S = 20.0
+_LOOK_EVERY_S = 0.25
+"""How often to look whether another run has ended."""
+
+_ASK_EVERY_S = 1.0
+"""How often a run looks whether it is asked to stop."""
 
 
 class VerifyListener(compare.CompareListener, Protocol):
@@ -100,6 +108,7 @@ class Pipeline(Capturing):
         tables = self._source.match(self.config.capture.tables)
         described = self._source.describe(tables)
         installed = self._installed
+        named = self._named_faults({**described, **self._describe_named()})
         if adopt:
             comparable(self._source)
         fittings = self._source.fittings(tables) if isinstance(self._source, Furnished) else None
@@ -115,8 +124,10 @@ class Pipeline(Capturing):
                 keeps=not self._apply.first_copy,
                 fittings=fittings,
                 firing={pattern: table.triggers for pattern, table in self._apply.tables.items() if table.triggers},
+                keyed=self._apply.keys.keys(),
             ),
         )
+        plan.target.faults = [*plan.target.faults, *named]
         if not isinstance(self._source, Comparable):
             what = "`verify`, `resync TABLE` and `setup --adopt` have nothing to compare with here"
             plan.source.notes.append(f"{what}: {COMPARE_ELSEWHERE}")
@@ -251,7 +262,7 @@ class Pipeline(Capturing):
 
     def errors(self) -> Errors:
         """Open the error queue."""
-        return Errors(self._error_queue(), self.origins)
+        return Errors(self._error_queue(), self.origins, self._apply.keys)
 
     def _error_queue(self) -> ErrorQueue:
         if not self._target.has_ledger():
@@ -277,7 +288,8 @@ class Pipeline(Capturing):
             NoEntryError: There is no entry of one of these names; then nothing is applied.
         """
         config = RetryConfig(
-            allow_duplicate_rows=self._apply.allow_duplicate_rows,
+            allow_duplicate_rows=self.parameters().allow_duplicate_rows,
+            keys=self._apply.keys,
             conflicts=self._apply.conflict_rules,
             mend=mend,
             as_me=as_me,
@@ -288,6 +300,66 @@ class Pipeline(Capturing):
         queue = self._error_queue()
         with self._told_of_locks(lambda wait: tell(str(wait))):
             yield from retry(queue, in_commit_order(queue, entry_ids), config, tell=tell)
+
+    def parameters(self) -> Parameters:
+        """How the process works, as the file and what was set have it now."""
+        with closing(self._set_up_ledger()) as ledger:
+            return self._parameters_in(ledger)
+
+    def parameters_set(self) -> Collection[str]:
+        """The names of the parameters that were set, and so come before the file."""
+        with closing(self._set_up_ledger()) as ledger:
+            return set(ledger.parameters())
+
+    def set_parameter(self, name: str, text: str | None) -> None:
+        """Set a parameter; a run that is at work takes it up with its next batch.
+
+        Args:
+            name: See `apply.parameters.Parameters`; its case means nothing.
+            text: None has the pipeline file say again what it is. An id of a transaction to ignore adds to those that
+                were set, and None forgets these.
+
+        Raises:
+            ConfigError: There is no such parameter, or it does not take this; nothing has changed.
+        """
+        known = canonical_name(name)
+        with closing(self._set_up_ledger()) as ledger:
+            kept = None if text is None else text_to_keep(known, text, ledger.parameters().get(known))
+            ledger.set_parameter(known, kept)
+
+    def stop_run(self, *, force: bool = False, wait_s: float = 60) -> ProcessState:
+        """Ask the run that is at work, wherever that is, to stop, and wait until it has.
+
+        Args:
+            force: Have it stop at once: what it is just applying is rolled back. Otherwise that is finished first.
+
+        Returns:
+            Where the process stands then.
+
+        Raises:
+            OperatorError: No run is at work.
+            RetryableError: It has not stopped in time, and may yet.
+        """
+        with closing(self._set_up_ledger()) as ledger:
+            if not ledger.is_running():
+                raise OperatorError(f"no run of process {self.config.name!r} is at work", where=self._target.label)
+            ledger.ask_to_stop(StopRequest.FORCE if force else StopRequest.FINISH)
+            deadline = time.monotonic() + wait_s
+            while ledger.is_running():
+                if time.monotonic() > deadline:
+                    raise RetryableError(
+                        f"the run of process {self.config.name!r} has not stopped in {wait_s:g} s",
+                        where=self._target.label,
+                        do="it stops once its batch is applied; `penstock apply stop --force` has it stop at once",
+                    )
+                time.sleep(_LOOK_EVERY_S)
+            state = ledger.state()
+            if state is not None and state.status is ProcessStatus.ENABLED:
+                # It could not say so itself, for what it was applying still had locks in the ledger.
+                ledger.note_cut_short("it was told to stop, and was cut short")
+                state = ledger.state()
+            assert state is not None
+            return state
 
     def resync_plan(self) -> Resync:
         """Work out what `resync` would do away with. Changes nothing; raises as it does."""
@@ -420,7 +492,7 @@ class Pipeline(Capturing):
         apply = self._apply
         patience = Patience(apply.retry_s, stop, listener)
         patience.insist(lambda: self._check_capture(listener))
-        patience.insist(lambda: self._check_target(listener))
+        patience.insist(lambda: self._check_target(listener, stop))
         end = None if until is None else self._end(until, listener)
         if stop.is_set():
             return Progress(START)
@@ -443,11 +515,8 @@ class Pipeline(Capturing):
                 definitions=ledger,
                 reached=replay.check if replay is not None else lambda _: None,
                 until=end,
-                config=ServerConfig(
-                    disable_on_error=apply.disable_on_error,
-                    allow_duplicate_rows=apply.allow_duplicate_rows,
-                    conflicts=apply.conflict_rules,
-                ),
+                virtual=self._virtual,
+                keys=apply.keys,
             )
             copy_listener = CopyWatch(listener, patience)
             furnishing = None
@@ -465,21 +534,30 @@ class Pipeline(Capturing):
                     furnishing.begin(ledger.instantiated())
                 return captured
 
+            def parameters() -> Parameters:
+                found = self._parameters_in(ledger)
+                feed.use(
+                    ServerConfig(
+                        disable_on_error=found.disable_on_error,
+                        allow_duplicate_rows=found.allow_duplicate_rows,
+                        ignored=found.ignore_transaction,
+                        conflicts=apply.conflict_rules,
+                    )
+                )
+                return found
+
             process = ApplyProcess(
                 source=self.config.capture.name,
                 feed=feed,
                 ledger=ledger,
                 prepare=prepare,
-                config=ProcessConfig(
-                    parallelism=apply.parallelism,
-                    commit_serialization=apply.commit_serialization,
-                ),
+                parameters=parameters,
                 patience=patience,
                 listener=listener,
             )
             is_finished = False
             try:
-                with closing(feed), not_for_ever(spark, stop):
+                with closing(feed), not_for_ever(spark, stop), self._stopped_by_ledger(spark, stop):
                     progress = process.run(stop, until_caught_up=until_caught_up, until=end)
                 is_finished = not stop.is_set()
                 return progress
@@ -533,15 +611,82 @@ class Pipeline(Capturing):
         there = self._target.describe([name for name in conflicts.tables if name in tables])
         return conflict_faults(conflicts, {**tables, **there}, where=self._target.label)
 
-    def _check_target(self, listener: RunListener) -> None:
+    def _set_up_ledger(self) -> TargetLedger:
+        if not self._target.has_ledger():
+            raise OperatorError("there is no ledger", where=self._target.label, do="run `penstock setup`")
+        return self._target.ledger()
+
+    @contextmanager
+    def _stopped_by_ledger(self, spark: SparkSession, stop: threading.Event) -> Iterator[None]:
+        """Set `stop` when the ledger says that this run is to stop; look once a second as long as the block runs."""
+        over = threading.Event()
+
+        def watch() -> None:
+            with closing(self._target.ledger()) as ledger:
+                while not over.wait(_ASK_EVERY_S):
+                    try:
+                        request = ledger.stop_request()
+                    except PenstockError:
+                        # The run has a session of its own there, and notices that itself.
+                        ledger.close()
+                        continue
+                    if request is not None:
+                        stop.set()
+                    if request is StopRequest.FORCE:
+                        spark.sparkContext.cancelAllJobs()
+
+        watcher = threading.Thread(target=watch, name="stop requests", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
+
+    def _parameters_in(self, ledger: TargetLedger) -> Parameters:
+        return self._apply.parameters.with_set(ledger.parameters())
+
+    @property
+    def _virtual(self) -> VirtualDependencies:
+        return self._apply.dependencies.virtual
+
+    def _wait_for_other(self, ledger: TargetLedger, stop: threading.Event) -> None:
+        """Wait as long as startup_seconds says for another run of the process to end, then refuse."""
+        most = self._parameters_in(ledger).startup_seconds
+        deadline = None if most is None else time.monotonic() + most
+        while (deadline is None or time.monotonic() < deadline) and not stop.is_set() and ledger.is_running():
+            stop.wait(_LOOK_EVERY_S)
+        if not stop.is_set():
+            ledger.refuse_second()
+
+    @property
+    def _named(self) -> frozenset[TableName]:
+        """The tables at the target that the `apply` part of the file names."""
+        return self._virtual.tables | self._apply.keys.keys()
+
+    def _named_faults(self, tables: Mapping[TableName, TableSchema]) -> list[OperatorError]:
+        """What the `apply` part of the file names and the target does not have, or not so."""
+        do = "correct `apply` in the pipeline file, where tables and columns go by their names at the target"
+        found = [*self._virtual.faults(tables), *key_faults(self._apply.keys, tables)]
+        return [OperatorError(what, where=self._target.label, do=do) for what in found]
+
+    def _describe_named(self) -> Mapping[TableName, TableSchema]:
+        return self._target.describe(self._named) if self._named else {}
+
+    def _check_target(self, listener: RunListener, stop: threading.Event) -> None:
         self._target.check()
+        for fault in self._named_faults(self._describe_named()):
+            raise fault
         if self._apply.tables:
             tables = self._source.match(self.config.capture.tables)
             faults = self._conflict_faults(self._source.describe(tables))
             if faults:
                 raise OperatorError("\n".join(map(str, faults)))
         with closing(self._target.ledger()) as ledger:
-            ledger.refuse_second()
+            self._wait_for_other(ledger, stop)
+            if stop.is_set():
+                return
+            ledger.ask_to_stop(None)
             state = ledger.state()
             if state is not None and state.status is ProcessStatus.ABORTED:
                 listener.warned(f"the last run stopped at the first error ({state.error}); this one goes on behind it")

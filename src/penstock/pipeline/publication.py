@@ -10,8 +10,9 @@ from typing import NoReturn
 
 from pyspark.sql import SparkSession
 
+from penstock.apply.parameters import Parameters
 from penstock.apply.patience import Patience
-from penstock.apply.process import ApplyProcess, ProcessConfig, Progress
+from penstock.apply.process import ApplyProcess, Progress
 from penstock.change import TableName
 from penstock.config import PipelineConfig
 from penstock.dialects.base import DatabasePlan
@@ -242,7 +243,7 @@ class Publication(Capturing):
             feed=feed,
             ledger=ledger,
             prepare=lambda _, stop: self._copy(spark, ledger, stop, CopyWatch(listener, patience)),
-            config=ProcessConfig(parallelism=1),
+            parameters=lambda: Parameters(parallelism=1),
             patience=patience,
             listener=listener,
         )

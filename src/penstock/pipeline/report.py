@@ -142,6 +142,8 @@ def tell_ended(progress: Progress, *, has_caught_up: bool, has_arrived: bool = F
     event, how = (Event.RUN_CAUGHT_UP, "caught up") if has_caught_up else (Event.RUN_STOPPED, "stopped")
     if has_arrived:
         event, how = Event.RUN_ARRIVED, f"arrived at position {progress.position}"
+    elif progress.ended_by is not None:
+        how = f"stopped, for {progress.ended_by}"
     tell(event, f"{how}: {describe(progress, publishes=publishes)}", facts(progress))
     if progress.in_queue:
         held = f"the error queue holds {count(progress.in_queue, 'transaction')}"

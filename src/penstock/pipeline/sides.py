@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from penstock.apply.error_queue import ErrorQueue
-from penstock.apply.ledger import ProcessState
+from penstock.apply.ledger import ProcessState, StopRequest
 from penstock.apply.process import Ledger
 from penstock.apply.task import Target
 from penstock.change import TableName
@@ -78,6 +78,21 @@ class TargetLedger(Ledger, CopyLedger, CopyDestination, Definitions, Protocol):
 
     def is_running(self) -> bool:
         """Whether a run of the process is alive somewhere."""
+
+    def parameters(self) -> Mapping[str, str]:
+        """Return the texts of the parameters that were set, by name; see `apply.parameters`."""
+
+    def set_parameter(self, name: str, value: str | None) -> None:
+        """Keep the text of a parameter; None forgets it."""
+
+    def ask_to_stop(self, request: StopRequest | None) -> None:
+        """Ask the run of the process to stop; None takes it back."""
+
+    def stop_request(self) -> StopRequest | None:
+        """Return how the run is asked to stop, if it is."""
+
+    def note_cut_short(self, reason: str) -> None:
+        """Write down that the last run was cut short, unless one is alive, and end what is left of its sessions."""
 
     def note_stop(self, reason: str) -> None:
         """Write down why the last run stopped, unless one is alive."""
@@ -401,6 +416,7 @@ class TargetSide(Protocol):
         keeps: bool,
         fittings: NativeForm | None = None,
         firing: Mapping[str, Mapping[str, TriggerFiring]] | None = None,
+        keyed: Collection[TableName] = (),
     ) -> DatabasePlan:
         """Plan the ledger and the missing tables; check those that exist. Replaced tables have to be copied anew.
 
@@ -410,7 +426,8 @@ class TargetSide(Protocol):
 
         `adopt` has rows that were not copied compared and kept, instead of refusing them; `keeps` has them kept as they
         are. `fittings` are made for tables that setup makes, or has made. `firing` says for whose changes triggers
-        fire: by table, then by name.
+        fire: by table, then by name. `keyed` tables have a
+        substitute key, and need none of their own.
         """
 
     def furnisher(self, fittings: NativeForm) -> Furnisher:

@@ -83,6 +83,9 @@ def switch(before: Way, after: Way, run: Callable[[], Progress], stop: threading
     if stop.is_set():
         what = "told to stop before the switch; nothing was changed"
         raise OperatorError(what, where=before.source.label, do="switch again")
+    if progress.ended_by is not None:
+        what = f"the last run from the former source ended before all was applied: {progress.ended_by}"
+        raise OperatorError(what, where=before.target.label, do="raise the limit by `penstock apply set`; switch again")
     with closing(before.target.ledger()) as ledger:
         state = ledger.acquire(before.config.capture.name, lanes=1)
         _refuse_errors(ledger, before)

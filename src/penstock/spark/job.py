@@ -143,7 +143,7 @@ def read_in_commit_order(reader: Reader, part: Slice, context: TaskContext) -> I
     """Read a slice window by window, each as large as a group, so that no more is sorted, and held, at a time."""
     for window in part.windows(group_sizes(context.config.group_changes), GROUP_BYTES):
         batches = reader.read(window, with_key=False)
-        yield in_commit_order(batches, context.catalog.instantiated)
+        yield in_commit_order(batches, context.catalog.instantiated, context.config.ignored)
 
 
 def large_transaction(reader: Reader, part: Slice) -> LargeTransaction:

@@ -10,12 +10,12 @@ from datetime import datetime
 from psycopg.rows import dict_row
 
 from penstock.apply.error_queue import ErrorEntry
-from penstock.apply.ledger import ProcessState, ProcessStatus
+from penstock.apply.ledger import ProcessState, ProcessStatus, StopRequest
 from penstock.change import TableName
 from penstock.dialects.base import Emptying
 from penstock.dialects.postgres.connection import Connection, connect, label, speaking
 from penstock.dialects.postgres.source.history import DATABASE_PLACE
-from penstock.dialects.postgres.target import ledger_version, run_lock
+from penstock.dialects.postgres.target import controls, ledger_version, run_lock
 from penstock.dialects.postgres.target.error_queue import entries_behind
 from penstock.dialects.postgres.target.lane_ledger import lane_application_name
 from penstock.dialects.postgres.target.resync import (
@@ -71,11 +71,7 @@ class PostgresLedger:
                 # The server may not have heard that this object has lost the session it held the lock in.
                 run_lock.end(connection, self._holder)
             self._lock(connection, wait_s)
-            connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
-                " AND usename = current_user AND datname = current_database()",
-                [lane_application_name(self._process)],
-            )
+            self._end_lanes(connection)
             with connection.transaction():
                 connection.execute(
                     "INSERT INTO penstock.process (name, source) VALUES (%s, %s) ON CONFLICT DO NOTHING",
@@ -282,6 +278,34 @@ class PostgresLedger:
             )
             assert row is not None
             return int(row[0])
+
+    def parameters(self) -> Mapping[str, str]:
+        """Return the texts of the parameters that were set, by name."""
+        with speaking("read the ledger", self._url):
+            return controls.parameters(self._sql(), self._process)
+
+    def set_parameter(self, name: str, value: str | None) -> None:
+        """Keep the text of a parameter; None forgets it."""
+        with speaking("write the ledger", self._url):
+            controls.set_parameter(self._sql(), self._process, name, value)
+
+    def ask_to_stop(self, request: StopRequest | None) -> None:
+        """Ask the run of the process to stop; None takes it back."""
+        with speaking("write the ledger", self._url):
+            controls.ask_to_stop(self._sql(), self._process, request)
+
+    def stop_request(self) -> StopRequest | None:
+        """Return how the run is asked to stop, if it is."""
+        with speaking("read the ledger", self._url):
+            return controls.stop_request(self._sql(), self._process)
+
+    def note_cut_short(self, reason: str) -> None:
+        """Write down that the last run was cut short, and end what is left of its sessions, which hold locks."""
+        if self.is_running():
+            return
+        with speaking("write the ledger", self._url):
+            self._end_lanes(self._sql())
+        self.note_stop(reason)
 
     def note_stop(self, reason: str) -> None:
         """Write down why the last run stopped, unless one is alive: then it was not this one that counts."""
@@ -510,6 +534,14 @@ class PostgresLedger:
             anchor=None if mark is None else Anchor(Scn(scn), mark),
             newest=None if newest is None else Anchor(Scn(newest[0]), newest[1]),
             is_new=is_new,
+        )
+
+    def _end_lanes(self, connection: Connection) -> None:
+        """End the sessions of apply servers: of one whose program was ended a server may notice only much later."""
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
+            " AND usename = current_user AND datname = current_database()",
+            [lane_application_name(self._process)],
         )
 
     def _lock(self, connection: Connection, wait_s: float) -> None:

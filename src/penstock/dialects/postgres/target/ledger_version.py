@@ -19,6 +19,7 @@ _ADDED = {
     5: "which tables setup has made",
     6: "a log of conflicts that were resolved",
     7: "who could not apply an entry of the error queue, and what was done with it",
+    8: "parameters that are set while a process runs",
 }
 """What each version adds to the one before it; its SQL is sql/ledger/upgrade_<version>.sql."""
 

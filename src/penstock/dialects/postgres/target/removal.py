@@ -44,7 +44,10 @@ def removal_steps(connection: Connection, url: str, process: str) -> list[Step]:
     if others:
         name = literal(process)
         forgotten = (
-            f"DELETE FROM penstock.adoption WHERE process = {name}; DELETE FROM penstock.process WHERE name = {name}"
+            f"DELETE FROM penstock.adoption WHERE process = {name};"
+            f" DELETE FROM penstock.parameter WHERE process = {name};"
+            f" DELETE FROM penstock.stop_request WHERE process = {name};"
+            f" DELETE FROM penstock.process WHERE name = {name}"
         )
         if ledger_entries.knows_made(connection):
             forgotten += f"; DELETE FROM penstock.made WHERE process = {name}"
@@ -60,6 +63,8 @@ def removal_steps(connection: Connection, url: str, process: str) -> list[Step]:
             "emptied",
             "adoption",
             "made",
+            "parameter",
+            "stop_request",
             "chunk",
             "instantiation",
             "applied",

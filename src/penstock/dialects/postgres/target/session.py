@@ -325,6 +325,16 @@ class PostgresSession:
         ).fetchone()
         return None if row is None else row[0]
 
+    def do_rows_differ(self, table: TargetTable, match: RowMatch) -> bool:
+        """See `RowWriter.do_rows_differ`."""
+        condition, wanted = _condition(table, match)
+        texts = ", ".join(text_sql(column, f"t.{quote(column.name)}") for column in table.schema.columns)
+        row = self._run(
+            f"SELECT count(*) FROM (SELECT DISTINCT {texts} FROM {_only(table)} t WHERE {condition} LIMIT 2) found",
+            wanted,
+        ).fetchone()
+        return bool(row and row[0] > 1)
+
     def is_reference_broken(self, foreign_key: ForeignKey, values: Sequence[str], *, is_child: bool) -> bool:
         """Whether a child holds these values and no parent does; locks the parent against removal."""
         parents, children = map(quote, foreign_key.parent_columns), [quote(name) for name in foreign_key.columns]
@@ -484,8 +494,8 @@ def _condition(
             add(f"{field} IS NOT DISTINCT FROM NULL", value)
         elif name in equals or column.is_builtin:
             add(equal_sql(field, equals.get(name, "="), _mark(column)), value)
-        elif column.is_exact:
-            # A cast that an enum's owner made may leave it open which `=` is meant; compare the text too.
+        else:
+            # A cast that an enum's owner made may leave it open which `=` is meant; compare the text.
             add(same_text_sql(column, field, _mark(column)), value)
     for name, value in match.old.items():
         column, field = table.schema.by_name[name], f"t.{quote(name)}"

@@ -352,6 +352,8 @@ class _NetStatements:
             key = self._table.key
             own = _all(
                 _same(f"t.{quote(n)}", key.equals[n], s.new_value(n), may_be_null=self._by_name[n].is_nullable)
+                if n in key.equals
+                else same_text_sql(self._by_name[n], f"t.{quote(n)}", s.new_value(n))
                 for n in key.columns
             )
             # A key that is equal may still be written in another way, as 1.0 and 1.00.
@@ -513,7 +515,7 @@ class _NetStatements:
         tests = []
         for name in s.old:
             column, field, value = self._by_name[name], f"t.{quote(name)}", s.old_value(name)
-            is_key = name in self._table.key.columns
+            is_key = name in self._table.key.equals
             if is_key:
                 tests.append(_same(field, self._table.key.equals[name], value, may_be_null=column.is_nullable))
             elif column.is_exact and column.is_builtin:

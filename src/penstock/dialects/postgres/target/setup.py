@@ -54,6 +54,7 @@ def plan_target(
     keeps: bool,
     fittings: Fittings | None = None,
     firing: Mapping[str, Mapping[str, TriggerFiring]] | None = None,
+    keyed: Collection[TableName] = (),
 ) -> DatabasePlan:
     """Plan the ledger and the missing tables; check the tables that exist, without altering them.
 
@@ -63,6 +64,7 @@ def plan_target(
         keeps: There is no first copy, so rows that were not copied are in nobody's way.
         fittings: What the tables have at the source that applying does not need; None where that is not known.
         firing: For whose changes triggers fire, by pattern of tables and by name.
+        keyed: Tables whose rows are found by a substitute key; they need none of their own.
     """
     plan = DatabasePlan(label(url), faults=_faults(connection, url))
     plan.preamble = ownership.preamble("penstock")
@@ -93,7 +95,7 @@ def plan_target(
     copied = ledger_entries.copied_or_begun(connection, process)
     adopted = ledger_entries.adopted(connection, process)
     for name, table in existing.items():
-        _check_table(plan, source[name], table)
+        _check_table(plan, source[name], table, needs_key=name not in keyed)
         if name in replaced and name in copied:
             plan.steps.append(ledger_entries.forgetting(process, name))
     to_copy = [name for name in existing if name in replaced or name not in copied]
@@ -315,7 +317,7 @@ def _plan_types(connection: Connection, plan: DatabasePlan, blueprint: Blueprint
             )
 
 
-def _check_table(plan: DatabasePlan, source: TableSchema, target: TableSchema) -> None:
+def _check_table(plan: DatabasePlan, source: TableSchema, target: TableSchema, *, needs_key: bool) -> None:
     """Compare a table that exists with what changes to it will need."""
 
     def fault(what: str, do: str) -> None:
@@ -357,7 +359,7 @@ def _check_table(plan: DatabasePlan, source: TableSchema, target: TableSchema) -
                 f"column {column.name!r} of table {name} is {there.type}, at the source it is {column.type}:"
                 " values that do not fit go to the error queue"
             )
-    if row_key(source).is_declared and not row_key(target).is_declared:
+    if needs_key and row_key(source).is_declared and not row_key(target).is_declared:
         key = ", ".join(quote(column) for column in row_key(source).columns)
         fault(
             f"table {name} has no primary or unique key, at the source it has",

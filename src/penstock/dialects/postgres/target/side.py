@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import psycopg
 
@@ -63,6 +63,7 @@ class PostgresTargetSide(PostgresSide):
         keeps: bool,
         fittings: NativeForm | None = None,
         firing: Mapping[str, Mapping[str, TriggerFiring]] | None = None,
+        keyed: Collection[TableName] = (),
     ) -> DatabasePlan:
         """Plan the ledger and the missing tables; check those that exist."""
         exact = blueprint if isinstance(blueprint, Blueprint) else blueprint_of(source.values())
@@ -78,6 +79,7 @@ class PostgresTargetSide(PostgresSide):
                 keeps=keeps,
                 fittings=fittings if isinstance(fittings, Fittings) else None,
                 firing=firing or {},
+                keyed=keyed,
             )
 
     def furnisher(self, fittings: NativeForm) -> PostgresFurnisher:

@@ -28,6 +28,22 @@ COMMENT ON COLUMN penstock.process.epoch IS 'counts the runs; writers of an earl
 COMMENT ON COLUMN penstock.process.low_watermark IS 'every transaction up to here is applied or in the error queue';
 COMMENT ON COLUMN penstock.process.consistent_at IS 'source commit time up to which all is applied';
 
+CREATE TABLE penstock.parameter (
+  process text NOT NULL,
+  name text NOT NULL,
+  value text NOT NULL,
+  set_by text NOT NULL DEFAULT current_user,
+  set_at timestamptz NOT NULL DEFAULT now(),
+  PRIMARY KEY (process, name)
+);
+COMMENT ON TABLE penstock.parameter IS 'parameters that were set, which come before those of the pipeline file';
+
+CREATE TABLE penstock.stop_request (
+  process text PRIMARY KEY,
+  request text NOT NULL CHECK (request IN ('FINISH', 'FORCE'))
+);
+COMMENT ON TABLE penstock.stop_request IS 'runs that are asked to stop; beside penstock.process, whose rows are locked while changes are applied';
+
 CREATE TABLE penstock.lane (
   process text NOT NULL REFERENCES penstock.process ON DELETE CASCADE,
   lane int NOT NULL,

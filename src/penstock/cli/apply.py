@@ -1,0 +1,55 @@
+"""`penstock apply`: see and set how the apply process works, and stop its run, wherever that is."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.cli.console import FileOption, JsonOption, open_applying, print_json, print_rows, say
+
+app = typer.Typer(help="See and set how changes are applied, and stop the run that applies them.", no_args_is_help=True)
+
+
+@app.command()
+def show(file: FileOption = None, json: JsonOption = False) -> None:
+    """Show every parameter: its value, and whether it was set or is that of the pipeline file."""
+    pipeline = open_applying(file)
+    values, were_set = pipeline.parameters().texts(), pipeline.parameters_set()
+    rows = [(name, value, "set" if name in were_set else "file") for name, value in values.items()]
+    if json:
+        print_json([{"name": name, "value": value, "from": origin} for name, value, origin in rows])
+    else:
+        print_rows(["parameter", "value", "from"], [list(row) for row in rows])
+
+
+@app.command("set")
+def set_(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As `penstock apply show` lists it; in any case.")],
+    value: Annotated[
+        str | None, typer.Argument(metavar="[VALUE]", help="Without one, what the pipeline file says holds again.")
+    ] = None,
+    file: FileOption = None,
+) -> None:
+    """Set a parameter, before what the pipeline file says; a run takes it up with its next batch."""
+    pipeline = open_applying(file)
+    pipeline.set_parameter(name, value)
+    now = pipeline.parameters().texts()[name.lower()]
+    say(f"{name.lower()} is {now or 'empty'}{'' if value is not None else ', as the pipeline file says'}")
+
+
+@app.command()
+def stop(
+    force: Annotated[
+        bool, typer.Option("--force", help="At once: what is just being applied is rolled back, and applied next time.")
+    ] = False,
+    wait_s: Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait for the run to end.")] = 60,
+    file: FileOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Have the run of this pipeline stop, wherever it is at work; what it has begun is finished first."""
+    state = open_applying(file).stop_run(force=force, wait_s=wait_s)
+    if json:
+        print_json({"low_watermark": state.low_watermark, "high_watermark": state.high_watermark})
+    else:
+        say(f"stopped at position {state.low_watermark}")
