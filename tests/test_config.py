@@ -292,7 +292,7 @@ def test_what_is_given_is_taken() -> None:
         (
             "connection: target",
             "connection: target\n  dependencies:\n    values: {v: {public.*: [id]}}",
-            "17: apply.dependencies.values.v.public.*: 'public.*' is a pattern; here each table is named by itself",
+            "17: apply.dependencies.values.v.public.*: 'public.*' must name one table, schema.table, without * and ?",
         ),
         (
             "connection: target",

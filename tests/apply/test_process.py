@@ -29,7 +29,7 @@ TAKEN_OVER = FencedError("another run has taken over")
 CUT = Anchor(Scn(5), "m")
 ORIGIN = Origin("the set", "the place")
 HISTORY = History(Consumer("c", "A1"), ORIGIN, Scn(5), CUT, CUT, is_new=False)
-STATE = ProcessState("A1", 1, "ENABLED", datetime.now(UTC), None, None, Scn(5), Scn(5), None, 0, 0, 0, 0, HISTORY)
+STATE = ProcessState("A1", 1, "ENABLED", datetime.now(UTC), None, None, Scn(5), Scn(5), None, 0, 0, 0, 0, 0, HISTORY)
 
 
 class Feed:
