@@ -691,7 +691,9 @@ class ApplyConfig(_Part):
             optimize_self_updates=self.optimize_self_updates,
             handle_collisions=self.handle_collisions,
             resolves_rows=self.conflict_granularity == "row",
-            tables={table_named(text): table.rules for text, table in self.tables.items()},
+            tables={
+                table_named(text): table.rules for text, table in self.tables.items() if table.rules != TableRules()
+            },
         )
 
 
