@@ -19,7 +19,7 @@ demo: $(STAMP) java ## copy between two embedded PostgreSQL servers, with one fa
 	@$(BIN)/penstock demo
 
 test: $(STAMP) java postgresql kafka ## run the test suite
-	@$(BIN)/python -m pytest -n $(SIDE_BY_SIDE) --maxprocesses 4 --dist loadgroup $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(SIDE_BY_SIDE) --maxprocesses 4 $(PYTEST_ARGS)
 
 soak: $(STAMP) java postgresql kafka ## the long tests, random statements and values, then faults under load: make soak MINUTES=60
 	@$(BIN)/python -m pytest -m soak $(PYTEST_ARGS)

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from penstock.demo.servers import EmbeddedPostgres
 from tests.kafka import jars
@@ -35,15 +36,15 @@ FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 numbers = count(1)
 
 
-# The fixtures whose programs take long to start. The tests that have one run in one process, where they share it.
-HEAVY = {"kafka", "connect_worker", "sink_worker", "shop"}
+class Scheduling(LoadScopeScheduling):
+    """Deals out test by test, but those that take a broker: they run in one process, where they share it."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "kafka" if "kafka" in nodeid else nodeid
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if not HEAVY.isdisjoint(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.xdist_group("kafka"))
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
+    return Scheduling(config, log)
 
 
 def pytest_report_header() -> str:

@@ -37,7 +37,7 @@ WRONG = """
         - {on: update, row: missing, method: discard}
     public.nk:
       conflicts: [{on: update, method: overwrite}]
-    public.emps: {}
+    public.emps: {compare_old_values: {name: []}}
 """
 
 
