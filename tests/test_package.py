@@ -90,11 +90,22 @@ def test_the_shell_can_complete() -> None:
 
 
 def test_what_the_docs_print_for_python_runs(lab: Lab, tmp_path: Path) -> None:
-    lab.source.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 10)")
+    lab.source.execute("CREATE TABLE account (id int PRIMARY KEY, balance numeric(8, 2))")
+    lab.source.execute("INSERT INTO account VALUES (1, 100)")
     program = Program(tmp_path, lab.source_url, lab.target_url, name=lab.name)
-    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.S)
+    example, retrying = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.S)
     done = program("-c", example, command=[sys.executable])
     assert done.code == 0, done.err
     assert done.out.endswith("True\n")
     assert "INFO:penstock:following" in done.err
-    lab.assert_identical("t")
+    lab.assert_identical("account")
+
+    lab.target.execute("UPDATE account SET balance = 90")
+    with lab.source.transaction():
+        lab.source.execute("INSERT INTO account VALUES (2, 5)")
+        lab.source.execute("UPDATE account SET balance = 80 WHERE id = 1")
+    assert program("run", "--until-caught-up").code == 5
+    (entry,) = lab.errors()
+    opened = 'import penstock\npipeline = penstock.open("pipeline.yaml")\n'
+    tried = program("-c", opened + retrying.replace("shop.12", entry.id), command=[sys.executable])
+    assert (tried.code, tried.out) == (0, f"{entry.id} would apply None\n"), tried.err

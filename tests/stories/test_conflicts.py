@@ -28,7 +28,7 @@ SAID = """
 WRONG = """
   tables:
     public.emp:
-      compare_old_values: {id: [], nome: []}
+      compare_old_values: {id: [], namen: []}
       conflicts:
         - {on: update, columns: [doc], method: maximum, by: doc}
         - {on: update, columns: [at], method: minimum, by: at}
@@ -54,7 +54,7 @@ def test_what_the_tables_cannot_do_is_said_before_anything_is_done(lab: Lab) -> 
 
     assert faults == [
         "public.emp: compare_old_values: 'id' is part of the key, by which rows are found",
-        "public.emp: compare_old_values: the table has no column 'nome'; did you mean 'name'?",
+        "public.emp: compare_old_values: the table has no column 'namen'; did you mean 'name'?",
         "public.emp: conflicts, on update: by: column 'doc' is json, whose values have no order",
         "public.emp: conflicts, on update: by: column 'at' is point, whose values have no order",
         "public.emp: conflicts, on update: delta: column 'ok' is boolean, which is no number",
