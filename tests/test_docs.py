@@ -23,6 +23,7 @@ from penstock.apply import conflicts
 from penstock.beside import load
 from penstock.change import ARROW_SCHEMA, Op
 from penstock.cli.main import app
+from penstock.dialects.postgres.target.ledger_version import VERSION, stamp
 from penstock.formats.change_file import encode_lines
 from penstock.pipeline_file import parse
 from penstock.position import START, Limit
@@ -213,6 +214,8 @@ def spans(cell: Token) -> list[str]:
 
 def test_the_table_of_commands_names_options_that_exist_and_leaves_out_no_command() -> None:
     named = set()
+    usages = [usage.content for usage, _, _ in rows("docs/cli.md", "command")]
+    assert [usage for usage in usages if usages.count(usage) > 1] == []
     for usage, does, _ in rows("docs/cli.md", "command"):
         first, *more = spans(usage)
         command = re.sub(r" (?=[A-Z-]).*", "", first)
@@ -241,6 +244,10 @@ def test_every_error_number_is_documented() -> None:
         int(number) for cell in re.findall(r"^\| ([\d, ]+) \|", table, re.MULTILINE) for number in cell.split(",")
     }
     assert listed == {number for number in vars(conflicts).values() if isinstance(number, int)}
+
+
+def test_the_version_of_the_ledger_is_the_one_that_the_page_gives() -> None:
+    assert stamp(VERSION) in text("docs/postgresql.md")
 
 
 def test_the_columns_of_the_stream_are_documented() -> None:
