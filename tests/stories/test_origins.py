@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ connections:
   here: {{type: postgres, url: "${{env:HERE}}"}}
   there: {{type: postgres, url: "${{env:THERE}}"}}
 capture: {{source: trigger_queue, connection: here, tables: ["public.*"], changes_of: {changes_of}}}
-apply: {{connection: there, tag: {tag}, first_copy: {first_copy}}}
+apply: {{connection: there, tag: {tag}, first_copy: {first_copy}, tables: {tables}}}
 """
 
 
@@ -70,14 +71,18 @@ class Flow:
     changes_of: str = "users"
     tag: str = '"00"'
     first_copy: bool = True
-    more: str = ""
+    tables: str = "{}"
 
     def pipeline(self) -> Pipeline:
         text = FILE.format(
-            name=self.name, changes_of=self.changes_of, tag=self.tag, first_copy=str(self.first_copy).lower()
+            name=self.name,
+            changes_of=self.changes_of,
+            tag=self.tag,
+            first_copy=str(self.first_copy).lower(),
+            tables=self.tables,
         )
         environment = {"HERE": self.here.url, "THERE": self.there.url}
-        pipeline = open_pipeline(parse(text + self.more, name="pipeline.yaml", environment=environment))
+        pipeline = open_pipeline(parse(text, name="pipeline.yaml", environment=environment))
         assert isinstance(pipeline, Pipeline)
         return pipeline
 
@@ -216,6 +221,52 @@ def test_two_ways_go_round_no_circle(site: Callable[[], Site]) -> None:
     assert_identical(a, b)
     assert a.rows("SELECT id, n FROM orders ORDER BY 1") == [(1, 5), (2, 6)]
     assert (there.waiting(), back.waiting()) == (0, 0)
+    assert [flow.pipeline().verify().is_identical for flow in (there, back)] == [True, True]
+
+
+LATEST_WINS = """{
+  public.price: {conflicts: [
+    {on: insert, method: maximum, by: at}, {on: update, method: maximum, by: at},
+    {on: update, row: missing, method: discard}, {on: delete, method: overwrite},
+    {on: delete, row: missing, method: discard}]}}"""
+"""Of two changes of a row the later one holds at both sides; a row that one side deletes is gone at both."""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_both_sides_change_the_same_rows_and_the_latest_change_wins(site: Callable[[], Site], seed: int) -> None:
+    a, b = site(), site()
+    dice = random.Random(seed)
+    a.sql.execute("CREATE TABLE price (id int PRIMARY KEY, cents int, note text, at timestamptz NOT NULL)")
+    a.sql.execute("INSERT INTO price SELECT n, n, NULL, clock_timestamp() FROM generate_series(1, 30) n")
+    there = Flow("there", a, b, tables=LATEST_WINS)
+    back = Flow("back", b, a, tables=LATEST_WINS, first_copy=False)
+    there.setup()
+    catch_up(there)
+    back.setup()
+    catch_up(back)
+
+    for round_ in range(4):
+        for _ in range(40):
+            one, row = dice.choice((a, b)), dice.randint(1, 20)
+            what = dice.choice((f"cents = {dice.randint(1, 9)}", f"note = 'of {one.sql.info.dbname}'"))
+            one.sql.execute(f"UPDATE price SET {what}, at = clock_timestamp() WHERE id = {row}")
+        for one in dice.sample((a, b), 2):
+            # A row that both insert, and one that only one of them deletes while the other may change it.
+            one.sql.execute(
+                f"INSERT INTO price VALUES ({100 + round_}, {dice.randint(1, 9)}, 'new', clock_timestamp())"
+            )
+        a.sql.execute(f"DELETE FROM price WHERE id = {1 + round_}")
+        b.sql.execute(f"DELETE FROM price WHERE id = {11 + round_}; DELETE FROM price WHERE id = {21 + round_}")
+        a.sql.execute(f"DELETE FROM price WHERE id = {21 + round_}")
+        latest = max(one.rows("SELECT max(at) FROM price")[0][0] for one in (a, b))
+        catch_up(*dice.sample((there, back), 2))
+
+        rows = a.rows("SELECT * FROM price ORDER BY id")
+        assert rows == b.rows("SELECT * FROM price ORDER BY id")
+        assert latest == max(at for *_, at in rows)
+        assert (there.waiting(), back.waiting()) == (0, 0)
+    assert len(rows) == 30 + 4 - 12
+    assert min(flow.pipeline().status().resolved for flow in (there, back)) > 20
     assert [flow.pipeline().verify().is_identical for flow in (there, back)] == [True, True]
 
 
@@ -467,7 +518,7 @@ def test_an_applied_transaction_has_its_place_where_it_commits(site: Callable[[]
 def test_what_is_published_has_the_marks(site: Callable[[], Site], tmp_path: Path) -> None:
     b = site()
     b.sql.execute("CREATE TABLE item (id int PRIMARY KEY)")
-    text = FILE.format(name="out", changes_of="{without: [x]}", tag="x", first_copy="true")
+    text = FILE.format(name="out", changes_of="{without: [x]}", tag="x", first_copy="true", tables="{}")
     text = text[: text.index("apply:")] + f"publish: {{to: files, path: {tmp_path}}}\n"
     publication = open_pipeline(parse(text, name="pipeline.yaml", environment={"HERE": b.url, "THERE": b.url}))
     publication.setup()
