@@ -179,10 +179,20 @@ def read_fittings(connection: Connection, tables: Sequence[Renamed]) -> Fittings
     hidden = sorted({link.source for link in links if not link.may_read})
     user = quote(current_user(connection))
     grants = [
-        *(f"GRANT USAGE ON SCHEMA {quote(schema)} TO {user}" for schema in sorted({name.schema for name in hidden})),
+        *(f"GRANT USAGE ON SCHEMA {quote(schema)} TO {user}" for schema in _closed(connection, hidden)),
         *(f"GRANT SELECT ON SEQUENCE {quote(name.schema, name.name)} TO {user}" for name in hidden),
     ]
     return Fittings(pieces, left_out, links, grants)
+
+
+def _closed(connection: Connection, names: Sequence[TableName]) -> list[str]:
+    """The schemas of these that the user may not use."""
+    rows = psycopg.RawCursor(connection).execute(
+        "SELECT nspname FROM pg_namespace WHERE nspname = ANY ($1::text[]) AND NOT has_schema_privilege(oid, 'USAGE')"
+        " ORDER BY 1",
+        [[name.schema for name in names]],
+    )
+    return [schema for (schema,) in rows.fetchall()]
 
 
 def _found(root: TableName, *row: Any) -> Found:

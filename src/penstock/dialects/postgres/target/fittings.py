@@ -254,11 +254,11 @@ def _later(fittings: Sequence[Fitting]) -> Iterator[str]:
     for fitting in fittings:
         by_time.setdefault((fitting.root, fitting.when), []).append(_short(fitting))
     for (root, when), named in by_time.items():
-        what = f"{', '.join(named)} of table {root}"
+        what = ", ".join(named)
         if when is When.COPIED:
-            yield f"{what}: `penstock run` builds that once the rows are copied, beside the changes"
+            yield f"table {root}: `penstock run` builds once the rows are copied, beside the changes: {what}"
         else:
-            yield f"{what}: `penstock cutover` makes that, since rows from before may not fit"
+            yield f"table {root}: `penstock cutover` makes, since rows from before may not fit: {what}"
 
 
 def _short(fitting: Fitting) -> str:
