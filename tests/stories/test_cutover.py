@@ -247,9 +247,7 @@ def test_rows_from_before_a_check_that_is_not_valid_are_copied(lab: Lab, spark: 
     pipeline = lab.pipeline()
     pipeline.setup()
     catch_up(pipeline)
-    assert "table public.t: `penstock cutover` makes, since rows from before may not fit: check positive" in notes(
-        pipeline
-    )
+    assert "`penstock cutover` makes, since rows from before may not fit: check positive" in notes(pipeline)
     assert cut_over(pipeline, is_dry=True).made == ["check positive of public.t"]
 
     assert cut_over(pipeline).made == ["check positive of public.t"]
