@@ -380,7 +380,7 @@ def test_what_a_person_has_written_carries_the_mark_too(site: Callable[[], Site]
     (error,) = first.errors()
     b.sql.execute("UPDATE item SET stock = 1 WHERE id = 1")
     again = Flow("ab", a, b, tag="again")
-    assert list(again.pipeline().retry([error.id])) == [error.id]
+    assert [one.entry_id for one in again.pipeline().retry([error.id])] == [error.id]
     b.sql.execute("UPDATE item SET stock = -1 WHERE id = 2")
     assert again.pipeline().verify(repair=True).is_identical
 
