@@ -563,3 +563,46 @@ def test_no_method_decides_about_nothing_but_values_that_have_an_order(method: M
 
     assert (set(decided.values()) == {None}) == (method in undecided)
     assert (decided[None] is None) == (method.compares or method in undecided)
+
+
+def test_an_insert_that_meets_a_row_whose_substitute_key_several_rows_have(
+    target: Target, way: tuple[bool, int]
+) -> None:
+    target.keys = {TableName("public", "acct"): ("bal",)}
+    target.connection.execute("INSERT INTO acct VALUES (9, 'Z', 100)")
+    overwrite = Resolver(Op.INSERT, RowIs.EXISTS, Method.OVERWRITE)
+
+    (result,) = apply(target, way, rules("acct", overwrite), T(100, insert("acct", id=1, code="N", bal="5.00")))
+
+    assert result.errors == 1
+    assert target.failed() == [(100, UNIQUE_VIOLATED, 1, 1)]
+    assert target.rows("SELECT id, code FROM acct ORDER BY 1") == [(1, "X"), (2, "Y"), (9, "Z")]
+
+
+@pytest.mark.parametrize("use_set", [True, False])
+def test_nothing_overtakes_an_insert_that_takes_a_row_of_another_key(target: Target, use_set: bool) -> None:
+    """Row 1 becomes row 7, so the later update of row 1 finds none; other rows make the group worth the set path."""
+    target.connection.execute("INSERT INTO acct SELECT n, NULL, 0 FROM generate_series(100, 199) n")
+    overwrite = Resolver(Op.INSERT, RowIs.EXISTS, Method.OVERWRITE)
+    taking = T(100, insert("acct", id=7, code="X", bal="5.00"))
+    later = T(101, update("acct", {"id": 1, "bal": "100.00"}, {"bal": "101.00"}))
+    others = [T(n, update("acct", {"id": n - 100, "bal": "0.00"}, {"bal": "1.00"})) for n in range(200, 300)]
+
+    apply(target, (use_set, 1), rules("acct", overwrite), taking, later, *others)
+
+    assert target.failed() == [(101, ROW_MISSING, 1, 1)]
+    assert target.rows("SELECT id, bal::int FROM acct WHERE code = 'X'") == [(7, 5)]
+
+
+def test_what_a_run_counts_is_what_the_ledger_counts(target: Target, way: tuple[bool, int]) -> None:
+    record = ErrorRule(None, Then.RECORD)
+    changes = [update("emp", {"id": n, "sal": "1.00"}, {"sal": "2.00"}) for n in (1, 2)]
+
+    results = apply(target, way, rules(on_error=(record,)), T(100, *changes, insert("dept", id=30, name="X")))
+
+    counted = tuple(sum(getattr(r, n) for r in results) for n in ("transactions", "changes", "errors", "resolved"))
+    assert counted == (1, 1, 2, 2)
+    assert sum(r.set_changes + r.row_changes for r in results) == 1
+    assert target.rows("SELECT sum(transactions), sum(changes), sum(errors), sum(resolved) FROM penstock.lane") == [
+        counted
+    ]

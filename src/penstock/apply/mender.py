@@ -156,7 +156,11 @@ class Mender:
         if len(found) != 1:
             return None
         key = RowMatch({name: found[0][name] for name in table.key.columns}, {})
-        ((_, differing),) = self._writer.compare_rows(table, RowMatch(key.key, writable(change.after, table)))
+        compared = self._writer.compare_rows(table, RowMatch(key.key, writable(change.after, table)))
+        if len(compared) != 1:
+            # A key that the user has named, and that several rows have: it does not say which one is meant.
+            return None
+        ((_, differing),) = compared
         # What is equal need not be set again.
         changed = {name: change.after[name] for name in differing}
         decision = self._decide(resolvers, _Conflict(table, key, differing, changed, {}, change.after))

@@ -30,7 +30,7 @@ from penstock.apply.ledger import Failure, LaneLedger
 from penstock.apply.net import NETTED, NetChange, net_change
 from penstock.apply.netting import Netting
 from penstock.apply.reader import find_dependencies
-from penstock.apply.resolve import ConflictRules, Then
+from penstock.apply.resolve import ConflictRules, RowIs, Then
 from penstock.apply.row_path import Handled, RowPath, TransactionError
 from penstock.apply.target import TargetCatalog, TargetSession, TargetTable
 from penstock.change import NO_VERSION, Op, TableName, Transaction
@@ -346,10 +346,19 @@ class ApplyServer:
             found[np.searchsorted(group.starts, rows, side="right") - 1] = True
         if not found.any():
             return found
+        if any(self._may_take_another_key(net.table) for net in nets):
+            # A resolver may then change a row that no dependency value of its transaction names.
+            return np.logical_or.accumulate(found)
         txn_of = np.repeat(np.arange(len(group)), np.diff(group.starts))
         catalog = self._catalog
         dependencies = find_dependencies(group.rows.to_batches(), txn_of, catalog.tables, catalog.virtual)
         return with_followers(dependencies, found)
+
+    def _may_take_another_key(self, table: TargetTable) -> bool:
+        """Whether an insert may be resolved against a row of another key, by a unique key that they share."""
+        others = (u for u in table.schema.all_uniques if set(u.columns) != set(table.key.columns))
+        resolvers = self._config.conflicts.resolvers_for(table.name, Op.INSERT, RowIs.EXISTS)
+        return bool(resolvers) and any(not unique.is_deferrable for unique in others)
 
     def _write_apart(self, transactions: Sequence[Transaction]) -> list[_Apart]:
         """Apply transactions by the row path, or put them into the error queue, inside the open transaction."""
@@ -518,6 +527,9 @@ class ApplyServer:
 
     def _count_handled(self, transaction: Transaction, handled: Handled) -> None:
         self._result.resolved += len(handled.resolutions)
+        # As the ledger counts: what went to the error queue by itself is not applied.
+        self._result.changes -= len(handled.recorded)
+        self._result.row_changes -= len(handled.recorded)
         for change, failure in handled.recorded:
             self._count_error(replace(transaction, changes=(change,)), failure)
 
