@@ -182,6 +182,26 @@ class Publication(Capturing):
         """Refuse: what was published tells of the positions of its source."""
         raise self._without_target("no target to go on with from another source")
 
+    def cutover(self, *_: object, **__: object) -> NoReturn:
+        """Refuse: no application could go on with what was published."""
+        raise self._without_target("no target that an application could go on with")
+
+    def parameters(self, *_: object, **__: object) -> NoReturn:
+        """Refuse: parameters are those of an apply process."""
+        raise self._without_target("no parameters of an apply process")
+
+    def parameters_set(self, *_: object, **__: object) -> NoReturn:
+        """Refuse, as `parameters` does."""
+        raise self._without_target("no parameters of an apply process")
+
+    def set_parameter(self, *_: object, **__: object) -> NoReturn:
+        """Refuse, as `parameters` does."""
+        raise self._without_target("no parameters of an apply process")
+
+    def stop_run(self, *_: object, **__: object) -> NoReturn:
+        """Refuse: there is no ledger in a target that could ask a run to stop."""
+        raise self._without_target("no ledger in a target, by which a run is asked to stop")
+
     def _run(
         self, stop: threading.Event, listener: RunListener, *, until_caught_up: bool, until: str | None
     ) -> Progress:
