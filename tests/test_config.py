@@ -922,6 +922,7 @@ def test_what_is_said_of_conflicts() -> None:
         ("compare_old_values: {name: [insert]}", "must be 'update' or 'delete'"),
         ("on_error: [{error: often, then: ignore}]", "must be a number of the error queue, an SQLSTATE"),
         ("on_error: [{error: any, then: ignore, times: 2}]", "times and delay_s are for retry"),
+        ("on_error: [{error: any, then: retry, delay_s: 300}]", "retry waits inside the open transaction, for 240 s"),
         ("on_error: [{error: any, then: give_up}]", "must be 'abend', 'record'"),
         ("conflict: []", "apply.tables.public.emp.conflict: is not an option; did you mean 'conflicts'"),
     ],

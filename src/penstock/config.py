@@ -428,6 +428,10 @@ _METHODS: Mapping[tuple[Op, RowIs], Sequence[Method]] = {
 """The methods that each kind of conflict may have."""
 
 
+_LONGEST_OPEN_S = 240
+"""Servers end a session of an apply server that does nothing in an open transaction for five minutes."""
+
+
 class ErrorRuleConfig(_Part):
     """What is done about an error that no resolver helps."""
 
@@ -453,6 +457,11 @@ class ErrorRuleConfig(_Part):
     def _counts_what_is_tried(self) -> ErrorRuleConfig:
         if self.model_fields_set & {"times", "delay_s"} and self.then not in (Then.RETRY, Then.RETRY_TRANSACTION):
             raise ValueError("times and delay_s are for retry and retry_transaction")
+        if self.then is Then.RETRY and self.delay_s > _LONGEST_OPEN_S:
+            raise ValueError(
+                f"retry waits inside the open transaction, for {_LONGEST_OPEN_S} s at most; retry_transaction waits"
+                " outside of it"
+            )
         return self
 
     @property

@@ -29,6 +29,7 @@ def test_parameters_are_shown_and_set(lab: Lab, tmp_path: Path, monkeypatch: pyt
         return done.stdout
 
     assert run("set", "PARALLELISM", "3") == "parallelism is 3\n"
+    assert json.loads(run("set", "trace_level", "1", "--json")) == {"name": "trace_level", "value": "1", "from": "set"}
     assert run("set", "ignore_transaction", "77") == "ignore_transaction is 77\n"
     shown = {row["name"]: (row["value"], row["from"]) for row in json.loads(run("show", "--json"))}
     assert (shown["parallelism"], shown["maximum_scn"]) == (("3", "set"), ("INFINITE", "file"))

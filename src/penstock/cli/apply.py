@@ -30,11 +30,15 @@ def set_(
         str | None, typer.Argument(metavar="[VALUE]", help="Without one, what the pipeline file says holds again.")
     ] = None,
     file: FileOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Set a parameter, before what the pipeline file says; a run takes it up with its next batch."""
     pipeline = open_applying(file)
     pipeline.set_parameter(name, value)
     now = pipeline.parameters().texts()[name.lower()]
+    if json:
+        print_json({"name": name.lower(), "value": now, "from": "file" if value is None else "set"})
+        return
     say(f"{name.lower()} is {now or 'empty'}{'' if value is not None else ', as the pipeline file says'}")
 
 

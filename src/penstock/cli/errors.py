@@ -21,7 +21,7 @@ from penstock.cli.console import (
     say,
     warn,
 )
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, PenstockError
 from penstock.text import count, printable
 
 if TYPE_CHECKING:
@@ -282,19 +282,27 @@ def _apply(
             done.append(retried)
             if not json:
                 _tell(retried, is_last_word=go_on or dry_run)
-    finally:
-        if json:
-            print_json(_result(done, dry_run=dry_run))
-        else:
-            applied = [one for one in done if not one.is_failed and one.outcome in _GOOD]
-            would = "would apply" if dry_run else "applied"
-            say(f"{would} {count(len(applied), 'transaction')} from the error queue")
+    except PenstockError:
+        # Of what was refused before anything was tried, the error says all that there is to say.
+        if done or json:
+            _sum_up(done, dry_run=dry_run, json=json)
+        raise
+    _sum_up(done, dry_run=dry_run, json=json)
     failed = [one for one in done if one.is_failed]
     if failed:
         raise typer.Exit(3)
 
 
 _GOOD = ("applied", "would apply")
+
+
+def _sum_up(done: Sequence[Retried], *, dry_run: bool, json: bool) -> None:
+    if json:
+        print_json(_result(done, dry_run=dry_run))
+    else:
+        applied = [one for one in done if not one.is_failed and one.outcome in _GOOD]
+        would = "would apply" if dry_run else "applied"
+        say(f"{would} {count(len(applied), 'transaction')} from the error queue")
 
 
 def _tell(retried: Retried, *, is_last_word: bool) -> None:

@@ -342,7 +342,11 @@ class Pipeline(Capturing):
         """
         with closing(self._set_up_ledger()) as ledger:
             if not ledger.is_running():
-                raise OperatorError(f"no run of process {self.config.name!r} is at work", where=self._target.label)
+                raise OperatorError(
+                    f"no run of process {self.config.name!r} is at work",
+                    where=self._target.label,
+                    do="there is nothing to stop; `penstock status` says why the last run ended",
+                )
             ledger.ask_to_stop(StopRequest.FORCE if force else StopRequest.FINISH)
             deadline = time.monotonic() + wait_s
             while ledger.is_running():
@@ -438,7 +442,7 @@ class Pipeline(Capturing):
             OperatorError: Nothing is set up, or tables are not copied yet.
         """
         if not (self._target.has_ledger() and self._source.has_capture()):
-            raise OperatorError("there is no copy yet", do="run `penstock setup`, then `penstock run`")
+            raise OperatorError("there is no copy yet", where=self._target.label, do="run `penstock setup`, then `penstock run`")
         with closing(self._target.ledger()) as ledger, closing(self._source.open_source()) as stream:
             _held(ledger, stream)
             copied = ledger.instantiated()
