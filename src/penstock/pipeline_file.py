@@ -19,17 +19,19 @@ from urllib.parse import quote
 import yaml
 from pydantic import ValidationError
 
-from penstock.config import (
+from penstock.apply_config import (
     ApplyConfig,
     ApplyTableConfig,
-    CaptureConfig,
     ConflictConfig,
-    ConnectionConfig,
-    DebeziumConfig,
     DependenciesConfig,
     ErrorRuleConfig,
-    KafkaConfig,
     ObjectDependencyConfig,
+)
+from penstock.config import (
+    CaptureConfig,
+    ConnectionConfig,
+    DebeziumConfig,
+    KafkaConfig,
     Path_,
     PipelineConfig,
     PublishConfig,

@@ -88,9 +88,13 @@ def show(done: Cutover) -> None:
 def _end(done: Cutover) -> list[str]:
     if done.is_dry:
         missing = sum(move.is_needed for move in done.sequences) + len(done.made)
-        what = f"{count(missing, 'thing')} {are(missing)} to be done" if missing else "nothing is to be done but to compare"
-        first = ["the error queue is to be emptied first"] if done.queued else []
-        return ["; ".join([*first, what, "nothing was changed"])]
+        queue = ["the error queue is to be emptied first"] if done.queued else []
+        todo = (
+            f"{count(missing, 'thing')} {are(missing)} to be done"
+            if missing
+            else "nothing is to be done but to compare"
+        )
+        return ["; ".join([*queue, todo, "nothing was changed"])]
     if not done.is_same:
         return ["the copy is not what the source is; nothing was changed"]
     if not done.is_ready:

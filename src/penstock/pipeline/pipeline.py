@@ -442,7 +442,8 @@ class Pipeline(Capturing):
             OperatorError: Nothing is set up, or tables are not copied yet.
         """
         if not (self._target.has_ledger() and self._source.has_capture()):
-            raise OperatorError("there is no copy yet", where=self._target.label, do="run `penstock setup`, then `penstock run`")
+            do = "run `penstock setup`, then `penstock run`"
+            raise OperatorError("there is no copy yet", where=self._target.label, do=do)
         with closing(self._target.ledger()) as ledger, closing(self._source.open_source()) as stream:
             _held(ledger, stream)
             copied = ledger.instantiated()

@@ -13,8 +13,8 @@ from penstock.apply.error_queue import ErrorQueue
 from penstock.apply.ledger import ProcessState, StopRequest
 from penstock.apply.process import Ledger
 from penstock.apply.task import Target
+from penstock.apply_config import TriggerFiring
 from penstock.change import TableName
-from penstock.config import TriggerFiring
 from penstock.dialects.base import (
     CaptureBehind,
     DatabasePlan,

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import psycopg
 
 from penstock.apply.keys import row_key
+from penstock.apply_config import TriggerFiring
 from penstock.change import TableName
-from penstock.config import TriggerFiring
 from penstock.dialects.base import DatabasePlan, Step
 from penstock.dialects.postgres import ownership
 from penstock.dialects.postgres.blueprint import (

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import psycopg
 
+from penstock.apply_config import TriggerFiring
 from penstock.change import TableName
-from penstock.config import TriggerFiring
 from penstock.dialects.base import DatabasePlan, LackingPart, NativeForm
 from penstock.dialects.postgres.blueprint import Blueprint, Parts, lacking_parts, read_parts
 from penstock.dialects.postgres.fittings import Fittings

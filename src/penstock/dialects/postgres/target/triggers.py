@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from penstock.apply_config import TriggerFiring
 from penstock.change import TableName
-from penstock.config import TriggerFiring
 from penstock.dialects.base import DatabasePlan, Step
 from penstock.dialects.postgres.connection import Connection, quote
 from penstock.patterns import TablePattern
