@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -14,9 +13,9 @@ from pyspark.sql import SparkSession
 
 from penstock.apply.error_queue import ErrorQueue
 from penstock.apply.keys import key_faults
-from penstock.apply.ledger import ProcessState, ProcessStatus, StopRequest
+from penstock.apply.ledger import ProcessState, ProcessStatus
 from penstock.apply.mend import Mend
-from penstock.apply.parameters import Parameters, canonical_name, text_to_keep
+from penstock.apply.parameters import Parameters
 from penstock.apply.patience import Patience
 from penstock.apply.process import ApplyProcess, Progress
 from penstock.apply.retry import Retried, RetryConfig, in_commit_order, retry
@@ -33,6 +32,7 @@ from penstock.patterns import TablePattern
 from penstock.pipeline import resync
 from penstock.pipeline.capturing import Capturing, CopyWatch, RunListener, not_for_ever
 from penstock.pipeline.conflicts import conflict_faults
+from penstock.pipeline.control import Control
 from penstock.pipeline.cutover import Cutover, cutover
 from penstock.pipeline.cutover import Way as CutoverWay
 from penstock.pipeline.errors import Errors
@@ -71,12 +71,6 @@ from penstock.verify import compare
 from penstock.verify.compare import VerifyResult
 from penstock.verify.comparer import Comparer
 
-_LOOK_EVERY_S = 0.25
-"""How often to look whether another run has ended."""
-
-_ASK_EVERY_S = 1.0
-"""How often a run looks whether it is asked to stop."""
-
 
 class VerifyListener(compare.CompareListener, Protocol):
     """Hears how a comparison goes, and what keeps it waiting."""
@@ -100,6 +94,7 @@ class Pipeline(Capturing):
         assert config.apply is not None
         super().__init__(config, source, start_spark, rules)
         self._apply = config.apply
+        self._control = Control(config.name, target, config.apply.parameters)
         self._target = target
         self._lacking: Sequence[Lacking | LackingPart] = ()
 
@@ -303,67 +298,19 @@ class Pipeline(Capturing):
 
     def parameters(self) -> Parameters:
         """How the process works, as the file and what was set have it now."""
-        with closing(self._set_up_ledger()) as ledger:
-            return self._parameters_in(ledger)
+        return self._control.parameters()
 
     def parameters_set(self) -> Collection[str]:
         """The names of the parameters that were set, and so come before the file."""
-        with closing(self._set_up_ledger()) as ledger:
-            return set(ledger.parameters())
+        return self._control.were_set()
 
     def set_parameter(self, name: str, text: str | None) -> None:
-        """Set a parameter; a run that is at work takes it up with its next batch.
-
-        Args:
-            name: See `apply.parameters.Parameters`; its case means nothing.
-            text: None has the pipeline file say again what it is. An id of a transaction to ignore adds to those that
-                were set, and None forgets these.
-
-        Raises:
-            ConfigError: There is no such parameter, or it does not take this; nothing has changed.
-        """
-        known = canonical_name(name)
-        with closing(self._set_up_ledger()) as ledger:
-            kept = None if text is None else text_to_keep(known, text, ledger.parameters().get(known))
-            ledger.set_parameter(known, kept)
+        """Set a parameter; see `control.Control.set`."""
+        self._control.set(name, text)
 
     def stop_run(self, *, force: bool = False, wait_s: float = 60) -> ProcessState:
-        """Ask the run that is at work, wherever that is, to stop, and wait until it has.
-
-        Args:
-            force: Have it stop at once: what it is just applying is rolled back. Otherwise that is finished first.
-
-        Returns:
-            Where the process stands then.
-
-        Raises:
-            OperatorError: No run is at work.
-            RetryableError: It has not stopped in time, and may yet.
-        """
-        with closing(self._set_up_ledger()) as ledger:
-            if not ledger.is_running():
-                raise OperatorError(
-                    f"no run of process {self.config.name!r} is at work",
-                    where=self._target.label,
-                    do="there is nothing to stop; `penstock status` says why the last run ended",
-                )
-            ledger.ask_to_stop(StopRequest.FORCE if force else StopRequest.FINISH)
-            deadline = time.monotonic() + wait_s
-            while ledger.is_running():
-                if time.monotonic() > deadline:
-                    raise RetryableError(
-                        f"the run of process {self.config.name!r} has not stopped in {wait_s:g} s",
-                        where=self._target.label,
-                        do="it stops once its batch is applied; `penstock apply stop --force` has it stop at once",
-                    )
-                time.sleep(_LOOK_EVERY_S)
-            state = ledger.state()
-            if state is not None and state.status is ProcessStatus.ENABLED:
-                # It could not say so itself, for what it was applying still had locks in the ledger.
-                ledger.note_cut_short("it was told to stop, and was cut short")
-                state = ledger.state()
-            assert state is not None
-            return state
+        """Ask the run that is at work, wherever that is, to stop; see `control.Control.stop_run`."""
+        return self._control.stop_run(force=force, wait_s=wait_s)
 
     def resync_plan(self) -> Resync:
         """Work out what `resync` would do away with. Changes nothing; raises as it does."""
@@ -540,7 +487,7 @@ class Pipeline(Capturing):
                 return captured
 
             def parameters() -> Parameters:
-                found = self._parameters_in(ledger)
+                found = self._control.parameters_in(ledger)
                 feed.use(
                     ServerConfig(
                         disable_on_error=found.disable_on_error,
@@ -562,7 +509,7 @@ class Pipeline(Capturing):
             )
             is_finished = False
             try:
-                with closing(feed), not_for_ever(spark, stop), self._stopped_by_ledger(spark, stop):
+                with closing(feed), not_for_ever(spark, stop), self._control.stops(spark, stop):
                     progress = process.run(stop, until_caught_up=until_caught_up, until=end)
                 is_finished = not stop.is_set()
                 return progress
@@ -616,53 +563,9 @@ class Pipeline(Capturing):
         there = self._target.describe([name for name in conflicts.tables if name in tables])
         return conflict_faults(conflicts, {**tables, **there}, where=self._target.label)
 
-    def _set_up_ledger(self) -> TargetLedger:
-        if not self._target.has_ledger():
-            raise OperatorError("there is no ledger", where=self._target.label, do="run `penstock setup`")
-        return self._target.ledger()
-
-    @contextmanager
-    def _stopped_by_ledger(self, spark: SparkSession, stop: threading.Event) -> Iterator[None]:
-        """Set `stop` when the ledger says that this run is to stop; look once a second as long as the block runs."""
-        over = threading.Event()
-
-        def watch() -> None:
-            with closing(self._target.ledger()) as ledger:
-                while not over.wait(_ASK_EVERY_S):
-                    try:
-                        request = ledger.stop_request()
-                    except PenstockError:
-                        # The run has a session of its own there, and notices that itself.
-                        ledger.close()
-                        continue
-                    if request is not None:
-                        stop.set()
-                    if request is StopRequest.FORCE:
-                        spark.sparkContext.cancelAllJobs()
-
-        watcher = threading.Thread(target=watch, name="stop requests", daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            over.set()
-            watcher.join()
-
-    def _parameters_in(self, ledger: TargetLedger) -> Parameters:
-        return self._apply.parameters.with_set(ledger.parameters())
-
     @property
     def _virtual(self) -> VirtualDependencies:
         return self._apply.dependencies.virtual
-
-    def _wait_for_other(self, ledger: TargetLedger, stop: threading.Event) -> None:
-        """Wait as long as startup_seconds says for another run of the process to end, then refuse."""
-        most = self._parameters_in(ledger).startup_seconds
-        deadline = None if most is None else time.monotonic() + most
-        while (deadline is None or time.monotonic() < deadline) and not stop.is_set() and ledger.is_running():
-            stop.wait(_LOOK_EVERY_S)
-        if not stop.is_set():
-            ledger.refuse_second()
 
     @property
     def _named(self) -> frozenset[TableName]:
@@ -688,7 +591,7 @@ class Pipeline(Capturing):
             if faults:
                 raise OperatorError("\n".join(map(str, faults)))
         with closing(self._target.ledger()) as ledger:
-            self._wait_for_other(ledger, stop)
+            self._control.wait_for_other(ledger, stop)
             if stop.is_set():
                 return
             ledger.ask_to_stop(None)
