@@ -633,7 +633,9 @@ def test_a_dry_run_waits_for_no_commit_and_leaves_no_lock(target: Target) -> Non
 
     target.retried(entry_id, dry_run=True)
 
-    assert target.one("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'penstock A1 retry'") == 0
+    # A server takes a moment to notice that a client has gone.
+    sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'penstock A1 retry'"
+    await_true(lambda: target.one(sessions) == 0, seconds=10)
     with psycopg.connect(target.url) as other:
         other.execute("SET lock_timeout = 1; SELECT FROM acct FOR UPDATE; SELECT FROM penstock.error FOR UPDATE")
 

@@ -82,15 +82,27 @@ def ended_with(run: BackgroundRun) -> PenstockError:
     return ended.value
 
 
+class Following(Report):
+    """The report of one run, which is asked whether it follows: the log does not say which run a line is of."""
+
+    def __init__(self) -> None:
+        super().__init__(every_s=0)
+        self.is_said = False
+
+    def following(self) -> None:
+        super().following()
+        self.is_said = True
+
+
 @pytest.fixture
 def following(caplog: pytest.LogCaptureFixture) -> Callable[[Callable[[Report], BackgroundRun]], BackgroundRun]:
     """Starts a run, and returns it once it follows its source."""
     caplog.set_level(logging.INFO, "penstock")
 
     def start(begin: Callable[[Report], BackgroundRun]) -> BackgroundRun:
-        before = caplog.messages.count("following")
-        run = begin(Report(every_s=0))
-        await_true(lambda: caplog.messages.count("following") > before or not run.is_alive)
+        report = Following()
+        run = begin(report)
+        await_true(lambda: report.is_said or not run.is_alive)
         return run
 
     return start

@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Protocol
@@ -348,17 +349,23 @@ class ApplyProcess:
         )
 
     def _next_batch(self, after: Scn, limit: Limit) -> Batch | None:
-        try:
+        with self._confirmed():
             return self._feed.next_batch(after, limit)
+
+    @contextmanager
+    def _confirmed(self) -> Iterator[None]:
+        """Another run may have applied what the block reads, and the source freed it: then that is what is raised."""
+        try:
+            yield
         except OperatorError:
-            # Another run may have applied these changes, and the source freed them: then that is the error to report.
             self._ledger.confirm()
             raise
 
     def _apply(self, batch: Batch, progress: Progress, *, trace_level: int) -> None:
         lanes = self._pace.lanes(transactions=len(batch), changes=batch.total_changes)
         began = time.monotonic()
-        results = batch.apply(lanes=lanes)
+        with self._confirmed():
+            results = batch.apply(lanes=lanes)
         took_s = time.monotonic() - began
         self._pace.note(lanes=lanes, changes=batch.total_changes, seconds=took_s)
         if trace_level > 0:
@@ -367,9 +374,8 @@ class ApplyProcess:
         queued = self._tell_queued(progress)
         failures = [result.failure for result in results if result.failure is not None]
         if failures:
-            if isinstance(failures[0], OperatorError):
-                self._ledger.confirm()
-            raise failures[0]
+            with self._confirmed():
+                raise failures[0]
         aborted_by = [result.aborted_by for result in results if result.aborted_by is not None]
         if aborted_by:
             first = min(queued, key=lambda entry: entry.commit_scn, default=None)
