@@ -96,3 +96,26 @@ def test_conflicts_are_resolved_by_a_run_and_by_a_retry(lab: Lab) -> None:
     logged = lab.target.execute("SELECT method, outcome FROM penstock.conflict ORDER BY id").fetchall()
     assert logged == [("maximum", "applied"), ("maximum", "discarded")]
     assert lab.pipeline().status().resolved == 1
+
+
+def test_a_transaction_that_is_applied_in_pieces_resolves_its_conflicts(lab: Lab) -> None:
+    lab.source.execute(TABLES)
+    lab.source.execute("INSERT INTO emp (id, name, sal) SELECT n, 'x', 10 FROM generate_series(100, 199) n")
+    lab.apply_settings = SAID + "  txn_lcr_spill_threshold: 20\n"
+    lab.pipeline().setup()
+    run(lab)
+    lab.target.execute("UPDATE emp SET sal = 5000 WHERE id = 150; UPDATE emp SET sal = 1 WHERE id = 151")
+    lab.source.execute("UPDATE emp SET sal = 20 WHERE id >= 100")
+    run(lab)
+
+    assert lab.errors() == []
+    assert lab.target.execute(
+        "SELECT sal::int, count(*) FROM emp WHERE id >= 100 GROUP BY 1 ORDER BY 1"
+    ).fetchall() == [
+        (20, 99),
+        (5000, 1),
+    ]
+    logged = lab.target.execute("SELECT message_number, outcome FROM penstock.conflict ORDER BY id").fetchall()
+    assert logged == [(51, "discarded"), (52, "applied")]
+    status = lab.pipeline().status()
+    assert (status.resolved, status.transactions, status.changes) == (2, 1, 100)

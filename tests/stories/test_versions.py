@@ -453,3 +453,13 @@ def test_tables_of_the_ledger_are_named_where_the_ledger_is_kept() -> None:
         "removal",
         "resync",
     }
+
+
+def test_a_process_leaves_an_earlier_ledger_that_another_one_uses(lab: Lab) -> None:
+    lab.source.execute(TABLE)
+    make_ledger(lab, "first")
+    lab.target.execute("DELETE FROM penstock.error WHERE process = 'lab'")
+
+    lab.pipeline().teardown()
+
+    assert lab.target.execute("SELECT name FROM penstock.process").fetchall() == [("other",)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.dialects.base import Step
 from penstock.dialects.postgres.connection import Connection, label, literal
-from penstock.dialects.postgres.target import ledger_entries, ledger_version, run_lock
+from penstock.dialects.postgres.target import ledger_version, run_lock
 from penstock.errors import OperatorError
 from penstock.text import count
 
@@ -43,14 +43,16 @@ def removal_steps(connection: Connection, url: str, process: str) -> list[Step]:
         )
     if others:
         name = literal(process)
-        forgotten = (
-            f"DELETE FROM penstock.adoption WHERE process = {name};"
-            f" DELETE FROM penstock.parameter WHERE process = {name};"
-            f" DELETE FROM penstock.stop_request WHERE process = {name};"
-            f" DELETE FROM penstock.process WHERE name = {name}"
+        # No foreign key has these go with the process. Ledgers of earlier versions lack some of them.
+        loose = connection.execute(
+            "SELECT relname FROM pg_class WHERE relnamespace = 'penstock'::regnamespace AND relkind = 'r'"
+            " AND relname = ANY (%s) ORDER BY 1",
+            [["adoption", "made", "parameter", "stop_request"]],
+        ).fetchall()
+        forgotten = "; ".join(
+            f"DELETE FROM penstock.{table} WHERE {column} = {name}"
+            for table, column in [*((table, "process") for (table,) in loose), ("process", "name")]
         )
-        if ledger_entries.knows_made(connection):
-            forgotten += f"; DELETE FROM penstock.made WHERE process = {name}"
         return [Step(f"process {process}", forgotten)] if known else []
     tables = (
         *(
