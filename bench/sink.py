@@ -47,7 +47,7 @@ apply: {{connection: copy, parallelism: 2}}
 """
 
 
-def measure(transactions: int = 4_000) -> Iterator[dict[str, Any]]:
+def measure(transactions: int = 40_000) -> Iterator[dict[str, Any]]:
     """Apply the events of so many transactions of pgbench's; yields what was measured."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-")))
