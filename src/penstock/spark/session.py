@@ -14,7 +14,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from penstock.errors import OperatorError
@@ -35,12 +37,12 @@ def start_session(name: str, *, lanes: int, settings: Mapping[str, str] = {}, ja
         java: The process to use, if one was begun for the same name, lanes and settings.
 
     Raises:
-        OperatorError: There is no Java that Spark can run on.
+        OperatorError: There is no Java that Spark can run on, or Spark refuses the settings or finds no master.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     submitted = _submitted()
     settled = settle(name, lanes=lanes, settings=settings, submitted=submitted)
-    with without_noise(), _keeping_interrupts():
+    with without_noise(), _keeping_interrupts(), _told_in_one_line(settled.master):
         conf = dict(settled.all)
         if SparkContext._gateway is None:
             _start_java(settled, java or begin(settled))
@@ -120,6 +122,32 @@ def check_java() -> None:
     if version is None or int(version.group(1)) < _NEEDED_JAVA:
         which = version.group(1) if version else "of an unknown version"
         raise OperatorError(f"Java {which} is too old for Spark", where=java or "", do=advice)
+
+
+@contextmanager
+def _told_in_one_line(master: str) -> Iterator[None]:
+    """Say why Spark does not start; what else there is to know of it stands in Spark's own log."""
+    try:
+        yield
+    except (Py4JError, PySparkException) as exc:
+        raise OperatorError(
+            f"Spark does not start: {_reason(exc)}",
+            where=f"master {master}",
+            do="correct `--master`, or the section `spark` of the pipeline file, or start the cluster",
+        ) from exc
+
+
+def _reason(error: Py4JError | PySparkException) -> str:
+    if not isinstance(error, Py4JJavaError):
+        return "its Java process ended, and what it said stands above"
+    cause = error.java_exception
+    while cause.getCause() is not None:
+        cause = cause.getCause()
+    message = str(cause.getMessage()).strip().partition("\n")[0]
+    if "stopped SparkContext" in message:
+        # Spark gives up in another thread, and what began meanwhile only finds that it did.
+        return "no master answers, or it has no place for this application"
+    return f"{cause.getClass().getSimpleName()}: {message}"
 
 
 @contextmanager

@@ -40,7 +40,7 @@ _LOCAL = {
 }
 """Defaults where Spark and its tasks are one process, which no other process has to reach."""
 
-_IS_LOCAL = re.compile(r"local(\[.*\])?")
+_IS_LOCAL = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?")
 _IS_SECRET = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
 _JAVAS = ("spark.driver.extra", "spark.driver.default", "spark.submit.")
 """How settings begin that Spark's scripts turn into something other than an argument."""
@@ -59,6 +59,11 @@ class Settings:
     """Others have to reach it, at an address that the user or Spark finds."""
     can_be_prepared: bool
     """Java runs here, and only Penstock decides how; see `prepared`."""
+
+    @property
+    def master(self) -> str:
+        """Where its tasks run, as Spark writes it."""
+        return self.all.get("spark.master") or os.environ["MASTER"]
 
     @property
     def parents(self) -> str:
