@@ -123,6 +123,7 @@ def test_the_next_start_is_the_same_but_for_the_archive(first_cache: Path) -> No
         "_",
         "SHLVL",
         "OLDPWD",
+        "PS1",
         "PWD",
     }
     assert {k: v for k, v in quick_environment.items() if k not in own} == {
