@@ -1,0 +1,306 @@
+"""What is done inside a transaction with an event log in PostgreSQL, and with the journal beside it.
+
+The journal is in a schema of its own, `penstock_<pipeline>_events`. Its one row in `journal` is locked by every
+transaction that polls or settles, so they follow one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from penstock.dialects.postgres.casts import cast_sql, text_sql
+from penstock.dialects.postgres.connection import Connection, quote
+from penstock.logical import Kind
+from penstock.position import Scn
+from penstock.schema import Column, TableSchema
+from penstock.sources.event_log.build import Current, Wanted
+from penstock.sources.event_log.classes import Attribute, Child, Classes, DatabaseClass
+from penstock.sources.event_log.poll import Kept, LogTransaction, Pending
+from penstock.sources.event_log.rows import LogRow, Object, Outcome
+from penstock.sources.event_log.settings import EventLogSettings
+from penstock.values import encode_image
+
+_COPY_EVENTS = "COPY {} (position, record_ids, changes, size_bytes, logged_at_us, element) FROM STDIN"
+
+_COPY_CHANGES = "COPY {} (position, change_seq, op, schema_name, table_name, key, before, after) FROM STDIN"
+
+_CAST_KINDS = {
+    Kind.INTEGER,
+    Kind.STRING,
+    Kind.DECIMAL,
+    Kind.FLOAT,
+    Kind.UUID,
+    Kind.BOOLEAN,
+    Kind.BINARY,
+    Kind.DATE,
+    Kind.TIME,
+    Kind.TIMESTAMP,
+    Kind.TIMESTAMPTZ,
+}
+"""Kinds of key columns whose values are compared as such, by an index: `classes` has made sure that texts are values.
+Those of others are compared by their text."""
+
+
+@dataclass(frozen=True)
+class BoundColumns:
+    """The log's columns.
+
+    Attributes:
+        names: By the names in `settings.COLUMNS`, quoted.
+        types: Their types, without lengths.
+        is_status_narrow: A status has no blanks behind it, or they mean nothing to the type.
+    """
+
+    names: Mapping[str, str]
+    types: Mapping[str, str]
+    is_status_narrow: bool
+
+    def __getitem__(self, name: str) -> str:
+        return self.names[name]
+
+
+def journal_schema(pipeline: str) -> str:
+    """The schema of a pipeline's journal."""
+    return f"penstock_{pipeline}_events"
+
+
+class PostgresLogTransaction:
+    """Implements `sources.event_log.poll.LogTransaction`."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        settings: EventLogSettings,
+        bound: BoundColumns,
+        tables: Callable[[], Sequence[TableSchema]],
+        pipeline: str,
+    ) -> None:
+        """Work inside an open transaction of `connection`."""
+        self._sql = connection
+        self._settings = settings
+        self._bound = bound
+        self._tables = tables
+        self._log = quote(settings.table.schema, settings.table.name)
+        schema = journal_schema(pipeline)
+        self._journal, self._events, self._changes = (quote(schema, name) for name in ("journal", "event", "change"))
+        self._position: int | None = None
+
+    def position(self) -> Scn:
+        """Return the position of the last event that was ever kept."""
+        if self._position is None:
+            row = self._sql.execute(f"SELECT position FROM {self._journal}").fetchone()
+            assert row is not None
+            self._position = int(row[0])
+        return Scn(self._position)
+
+    def move(self, position: Scn) -> None:
+        """Leave out the positions up to this one."""
+        if position > self.position():
+            self._position = position
+            self._sql.execute(f"UPDATE {self._journal} SET position = %s", [position])
+
+    def classes(self) -> Classes:
+        """Return the classes that the log may name, as they are now."""
+        settings = self._settings
+        return Classes(self._tables(), schema=settings.schema, keys=settings.keys, syntax=settings.time_syntax)
+
+    def window(self, now: datetime | None) -> Sequence[LogRow]:
+        """Return the rows that are due, in order, at most as many as a poll takes."""
+        b, settings = self._bound, self._settings
+        where, values = self._due(now)
+        order = b["record_id"] if not settings.future_events else f"{b['event_time']}, {b['record_id']}"
+        limit = f" LIMIT {settings.query_limit}" if settings.query_limit else ""
+        texts = ", ".join(
+            f"{b[name]}::text"
+            for name in ("event_type", "table_name", "table_key", "column_name", "old_value", "new_value")
+        )
+        epoch = f"(extract(epoch FROM {b['event_time']}) * 1000000)::bigint"
+        rows = self._sql.execute(
+            f"SELECT {b['record_id']}::bigint, {b['status']}::text, {b['event_time']} IS NOT NULL,"
+            f" CASE WHEN isfinite({b['event_time']}) THEN {epoch} ELSE 0 END, {texts} FROM {self._log}"
+            f" WHERE {where} ORDER BY {order}{limit}",
+            values,
+        )
+        return [
+            LogRow(record_id, event_type, has_time, at_us, *others)
+            for record_id, status, has_time, at_us, event_type, *others in rows
+            if status.rstrip(" ") == "N"
+        ]
+
+    def count_due(self) -> tuple[int, int | None]:
+        """Return how many rows are due, and when the oldest of them was logged, microseconds since 1970 in UTC."""
+        where, values = self._due(None)
+        time = self._bound["event_time"]
+        row = self._sql.execute(
+            f"SELECT count(*), (extract(epoch FROM min({time}) FILTER (WHERE isfinite({time}))) * 1000000)::bigint"
+            f" FROM {self._log} WHERE {where}",
+            values,
+        ).fetchone()
+        assert row is not None
+        return row[0], row[1]
+
+    def current(self, of: DatabaseClass, asked: Wanted) -> Mapping[Object, Current]:
+        """Return what a table holds now of the objects that are there."""
+        objects = [one for one in asked.objects if _can_be_there(one)]
+        if not objects:
+            return {}
+        own = [attribute for attribute in asked.attributes if attribute.child is None]
+        found: dict[Object, dict[Attribute, list[str]]] = {}
+        for number, *texts in self._read(of, of.table, [column.name for column in of.key], objects, own):
+            found[objects[number - 1]] = {
+                attribute: [text] for attribute, text in zip(own, texts, strict=True) if text is not None
+            }
+        by_child: dict[Child, list[Attribute]] = {}
+        for attribute in asked.attributes:
+            if attribute.child is not None:
+                by_child.setdefault(attribute.child, []).append(attribute)
+        for child, attributes in by_child.items():
+            for number, *texts in self._read(of, child.table, child.links, objects, attributes):
+                values = found.get(objects[number - 1])
+                if values is None:
+                    continue
+                for attribute, text in zip(attributes, texts, strict=True):
+                    if text is not None:
+                        values.setdefault(attribute, []).append(text)
+        return {of_: Current(values) for of_, values in found.items()}
+
+    def _read(
+        self,
+        of: DatabaseClass,
+        table: TableSchema,
+        links: Sequence[str],
+        objects: Sequence[Object],
+        attributes: Sequence[Attribute],
+    ) -> Iterable[tuple[Any, ...]]:
+        """Read columns of all rows of a table that belong to objects, each with the number of its object from 1."""
+        keys = [f"k{at}" for at in range(len(of.key))]
+        wanted = ", ".join(["k.number", *(text_sql(a.column, f"t.{quote(a.column.name)}") for a in attributes)])
+        on = " AND ".join(
+            _same_sql(column, f"t.{quote(link)}", f"k.{key}")
+            for column, link, key in zip(of.key, links, keys, strict=True)
+        )
+        arrays = ", ".join(["%s::text[]"] * len(keys))
+        # Without its name again, a partitioned table or a parent would answer for its children alone.
+        rows = self._sql.execute(
+            f"SELECT {wanted} FROM unnest({arrays}) WITH ORDINALITY k ({', '.join(keys)}, number)"
+            f" JOIN {quote(table.name.schema, table.name.name)} t ON {on}",
+            [[_key_text(of.key[at], one.key[at]) for one in objects] for at in range(len(keys))],
+        )
+        return rows.fetchall()
+
+    def keep(self, events: Iterable[Kept]) -> None:
+        """Add events to the journal, with the positions that follow."""
+        position = self.position()
+        changes: list[tuple[object, ...]] = []
+        with self._sql.cursor() as cursor, cursor.copy(_COPY_EVENTS.format(self._events)) as copy:
+            for event in events:
+                position = Scn(position + 1)
+                size = len(event.element or "")
+                for change in event.changes:
+                    before = None if change.before is None else encode_image(change.before)
+                    after = None if change.after is None else encode_image(change.after)
+                    size += len(before or "") + len(after or "")
+                    name = change.table
+                    changes.append(
+                        (position, change.change_seq, change.op.value, name.schema, name.name, None, before, after)
+                    )
+                copy.write_row(
+                    (
+                        position,
+                        list(event.record_ids),
+                        len(event.changes) or 1,
+                        size,
+                        event.logged_at_us,
+                        event.element,
+                    )
+                )
+        if changes:
+            with self._sql.cursor() as cursor, cursor.copy(_COPY_CHANGES.format(self._changes)) as copy:
+                for row in changes:
+                    copy.write_row(row)
+        self.move(position)
+
+    def pending(self, upto: Scn | None = None) -> Sequence[Pending]:
+        """Return the journal's events in order, those up to a position."""
+        rows = self._sql.execute(
+            f"SELECT position, record_ids, element FROM {self._events}"
+            " WHERE %(upto)s::bigint IS NULL OR position <= %(upto)s::bigint ORDER BY position",
+            {"upto": upto},
+        )
+        return [Pending(Scn(position), record_ids, element) for position, record_ids, element in rows]
+
+    def settle(self, outcomes: Mapping[Outcome, Sequence[int]]) -> None:
+        """Write the outcomes of rows by their record_ids, or delete the rows where the settings say so."""
+        b, settings = self._bound, self._settings
+        ids = f"{b['record_id']} = ANY (%s::{b.types['record_id']}[])"
+        gone: list[int] = []
+        for outcome, record_ids in outcomes.items():
+            is_failed = outcome in (Outcome.ERROR, Outcome.FATAL)
+            if settings.delete_processed and not (settings.keep_failed_rows and is_failed):
+                gone += record_ids
+            elif record_ids:
+                # An operator may have parked a row meanwhile.
+                self._sql.execute(
+                    f"UPDATE {self._log} SET {b['status']} = %s WHERE {ids} AND {self._is_new}",
+                    [outcome.value, list(record_ids)],
+                )
+        if gone:
+            self._sql.execute(f"DELETE FROM {self._log} WHERE {ids} AND {self._is_new}", [gone])
+
+    def forget(self, upto: Scn | None = None) -> None:
+        """Take the events up to a position out of the journal; all of them if None."""
+        for table in (self._changes, self._events):
+            self._sql.execute(
+                f"DELETE FROM {table} WHERE %(upto)s::bigint IS NULL OR position <= %(upto)s::bigint", {"upto": upto}
+            )
+
+    @property
+    def _is_new(self) -> str:
+        status = self._bound["status"]
+        return f"{status} = 'N'" if self._bound.is_status_narrow else f"rtrim({status}::text, ' ') = 'N'"
+
+    def _due(self, now: datetime | None) -> tuple[str, list[object]]:
+        """Which rows a poll may take, as SQL and its parameters."""
+        b, settings = self._bound, self._settings
+        conditions, values = [self._is_new], list[object]()
+        if settings.suppressed_user is not None:
+            who = b["perpetrator"]
+            conditions.append(f"({who} IS NULL OR rtrim({who}::text, ' ') <> %s)")
+            values.append(settings.suppressed_user)
+        if settings.future_events:
+            time, type_ = b["event_time"], b.types["event_time"]
+            # In UTC, as the default of the column writes it.
+            clock = "statement_timestamp() AT TIME ZONE 'UTC'" if now is None else "%s::timestamp"
+            conditions.append(f"({time} IS NULL OR {time} <= ({clock})::{type_})")
+            values += [] if now is None else [now]
+        return " AND ".join(conditions), values
+
+
+def _same_sql(column: Column, value: str, text: str) -> str:
+    """SQL for whether a column's value is what a text stands for."""
+    if column.logical.kind in _CAST_KINDS:
+        return f"{value} = {cast_sql(column, text)}"
+    return f"{text_sql(column, value)} = {text}"
+
+
+def _key_text(column: Column, text: str) -> str:
+    # As `decode` reads it.
+    return "".join(text.split()) if column.logical.kind is Kind.BINARY else text
+
+
+def _can_be_there(of: Object) -> bool:
+    """Whether the key's columns can hold these values at all; the database would refuse to compare with others."""
+    return all(
+        column.logical.kind is not Kind.INTEGER or _fits(int(value), column.logical.bits or 64)
+        for column, value in zip(of.of.key, of.key, strict=True)
+    )
+
+
+def _fits(value: int, bits: int) -> bool:
+    return -(1 << (bits - 1)) <= value < 1 << (bits - 1)
+
+
+_: type[LogTransaction] = PostgresLogTransaction

@@ -1,0 +1,64 @@
+"""An XDS event as values: one object was added, modified or deleted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What became of the object; the name of the event's element."""
+
+    ADD = "add"
+    MODIFY = "modify"
+    DELETE = "delete"
+
+
+class Step(StrEnum):
+    """What became of values of an attribute; the name of the element that says so."""
+
+    REMOVE_VALUE = "remove-value"
+    REMOVE_ALL_VALUES = "remove-all-values"
+    ADD_VALUE = "add-value"
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value, and what XDS calls its type: `string`, `octet` (Base64), `int`, `state` or `time`."""
+
+    type: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One step of an attribute's history; `REMOVE_ALL_VALUES` has no values, the others have at least one."""
+
+    step: Step
+    values: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """An attribute with what became of it, in order. In an add that is one `ADD_VALUE`."""
+
+    name: str
+    operations: tuple[Operation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class XdsEvent:
+    """What became of one object.
+
+    Attributes:
+        class_name: The table's name, without its schema.
+        association: Names the object, see `table_key.Association`.
+        attributes: In the order in which they are written; none in a delete.
+        event_id: Names the event for the receiver.
+    """
+
+    kind: Kind
+    class_name: str
+    association: str
+    attributes: tuple[Attribute, ...] = ()
+    event_id: str | None = None

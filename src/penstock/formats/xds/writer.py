@@ -1,0 +1,84 @@
+"""XDS events as XML: one event, and the document that holds several."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from penstock.errors import MalformedInputError
+from penstock.formats.xds.event import Attribute, Kind, Operation, Value, XdsEvent
+
+NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff]")
+"""Characters that XML 1.0 cannot carry, not even escaped."""
+
+_HEAD = (
+    '<?xml version="1.0" encoding="UTF-8"?>\n<nds dtdversion="2.0" ndsversion="8.x">\n'
+    "<source><product>Penstock</product></source>\n<input>\n"
+)
+_FOOT = "</input>\n</nds>\n"
+
+_IN_TEXT = {ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;", ord("\r"): "&#13;"}
+# A reader would turn a line break or tab in an attribute into a blank.
+_IN_ATTRIBUTE = {**_IN_TEXT, ord('"'): "&quot;", ord("\n"): "&#10;", ord("\t"): "&#9;"}
+
+_SPECIAL = re.compile('[&<>\r"\n\t]')
+
+
+def write_event(event: XdsEvent) -> str:
+    """Write an event's element, without line breaks between elements.
+
+    Raises:
+        MalformedInputError: Something in it holds a character that XML cannot carry.
+    """
+    id_ = "" if event.event_id is None else f' event-id="{_attribute(event.event_id)}"'
+    body = "".join(map(_added if event.kind is Kind.ADD else _modified, event.attributes))
+    written = (
+        f'<{event.kind.value} class-name="{_attribute(event.class_name)}"{id_}>'
+        f"<association>{_text(event.association)}</association>{body}</{event.kind.value}>"
+    )
+    found = NOT_XML.search(written)
+    if found is not None:
+        raise MalformedInputError(f"an event holds U+{ord(found[0]):04X}, a character that XML cannot carry")
+    return written
+
+
+def write_document(events: Iterable[XdsEvent]) -> bytes:
+    """Write a document of events, in UTF-8, an event to a line.
+
+    Raises:
+        MalformedInputError: As `write_event`.
+    """
+    return document_of(map(write_event, events))
+
+
+def document_of(elements: Iterable[str]) -> bytes:
+    """Write a document of events that `write_event` has written."""
+    lines = "".join(f"{element}\n" for element in elements)
+    return f"{_HEAD}{lines}{_FOOT}".encode()
+
+
+def _added(attribute: Attribute) -> str:
+    values = "".join(_values(operation.values) for operation in attribute.operations)
+    return f'<add-attr attr-name="{_attribute(attribute.name)}">{values}</add-attr>'
+
+
+def _modified(attribute: Attribute) -> str:
+    steps = "".join(map(_step, attribute.operations))
+    return f'<modify-attr attr-name="{_attribute(attribute.name)}">{steps}</modify-attr>'
+
+
+def _step(operation: Operation) -> str:
+    name = operation.step.value
+    return f"<{name}>{_values(operation.values)}</{name}>" if operation.values else f"<{name}/>"
+
+
+def _values(values: Iterable[Value]) -> str:
+    return "".join(f'<value type="{value.type}">{_text(value.text)}</value>' for value in values)
+
+
+def _text(text: str) -> str:
+    return text.translate(_IN_TEXT) if _SPECIAL.search(text) else text
+
+
+def _attribute(text: str) -> str:
+    return text.translate(_IN_ATTRIBUTE) if _SPECIAL.search(text) else text

@@ -1,0 +1,107 @@
+"""The publisher channel: documents of events are delivered to a sink, and rows settled by what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from penstock.formats.xds.writer import write_event
+from penstock.position import START, Scn
+from penstock.sources.event_log.build import BuiltEvent
+from penstock.sources.event_log.poll import EventLog, Kept, Pending, Polled, poll
+from penstock.sources.event_log.rows import Outcome
+from penstock.sources.event_log.settings import EventLogSettings
+
+
+class Answer(StrEnum):
+    """What a sink says of an event."""
+
+    SUCCESS = "success"
+    WARNING = "warning"
+    ERROR = "error"
+    FATAL = "fatal"
+    RETRY = "retry"
+
+
+_OUTCOMES = {
+    Answer.SUCCESS: Outcome.SUCCESS,
+    Answer.WARNING: Outcome.WARNING,
+    Answer.ERROR: Outcome.ERROR,
+    Answer.FATAL: Outcome.FATAL,
+}
+
+Sink = Callable[[Scn, Sequence[str]], Sequence[Answer]]
+"""Takes a document: the position of its first event, which names it for good, and its events as XDS elements.
+
+A document may come again, word for word, after a crash; a sink that knows its name has it once. Returns an answer for
+each event, or for those up to the first `FATAL` or `RETRY`.
+"""
+
+
+@dataclass
+class Delivered:
+    """What a cycle has done.
+
+    Attributes:
+        polled: What the poll has found; None where the cycle delivered what an earlier one had left.
+        documents: How many events each document held.
+        answers: How many events were answered how.
+        is_fatal: The sink has answered `FATAL`: the channel stops.
+        is_retry: It has answered `RETRY`: the rows stay as they are for the next poll.
+        position: The last event that was ever kept.
+    """
+
+    polled: Polled | None
+    documents: list[int] = field(default_factory=list)
+    answers: dict[Answer, int] = field(default_factory=dict)
+    is_fatal: bool = False
+    is_retry: bool = False
+    position: Scn = START
+
+
+def as_element(event: BuiltEvent) -> Kept:
+    """Keep an event as an XDS element."""
+    return Kept(event.record_ids, event.logged_at_us, write_event(event.event))
+
+
+def cycle(log: EventLog, settings: EventLogSettings, sink: Sink, *, now: datetime | None = None) -> Delivered:
+    """Deliver what the journal holds, or else what a new poll finds, and settle the rows behind it.
+
+    Args:
+        now: What counts as now; None is the database's clock.
+    """
+    polled = None
+    with log.transaction() as transaction:
+        pending = transaction.pending()
+        if not pending:
+            polled = poll(transaction, settings, as_element, now=now)
+            pending = transaction.pending()
+        delivered = Delivered(polled, position=transaction.position())
+    if not pending:
+        return delivered
+    outcomes = _deliver(pending, settings.batch_size, sink, delivered)
+    with log.transaction() as transaction:
+        transaction.settle(outcomes)
+        # What was not delivered is polled again, with whatever is logged for it until then.
+        transaction.forget()
+    return delivered
+
+
+def _deliver(pending: Sequence[Pending], batch_size: int, sink: Sink, delivered: Delivered) -> dict[Outcome, list[int]]:
+    outcomes: dict[Outcome, list[int]] = {}
+    for first in range(0, len(pending), batch_size):
+        document = pending[first : first + batch_size]
+        delivered.documents.append(len(document))
+        answers = sink(document[0].position, [event.element or "" for event in document])
+        for event, answer in zip(document, answers, strict=False):
+            delivered.answers[answer] = delivered.answers.get(answer, 0) + 1
+            if answer is Answer.RETRY:
+                delivered.is_retry = True
+                return outcomes
+            outcomes.setdefault(_OUTCOMES[answer], []).extend(event.record_ids)
+            if answer is Answer.FATAL:
+                delivered.is_fatal = True
+                return outcomes
+    return outcomes

@@ -1,0 +1,167 @@
+"""One poll of a log: its rows become events, which are kept in a journal until it is known what came of them.
+
+What the database holds *now* cannot be read a second time, so a poll is written down, in the same transaction in which
+it was read, before anybody sees its events. From then on they are the same on every read. The rows behind them stay
+`N` until they are settled, in one transaction that also takes their events out of the journal. So a crash between any
+two of these steps repeats nothing that the journal does not say in the same words, and leaves no row behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple, Protocol
+
+from penstock.change import Change
+from penstock.formats.xds.values import UnreadableError
+from penstock.position import Scn
+from penstock.sources.event_log.build import BuiltEvent, Current, Wanted, build, lives, wanted
+from penstock.sources.event_log.classes import Classes, DatabaseClass
+from penstock.sources.event_log.rows import LogRow, Object, Outcome, Settled, check
+from penstock.sources.event_log.settings import EventLogSettings
+
+
+@dataclass(frozen=True)
+class Kept:
+    """An event as the journal keeps it: as an XDS element, as changes, or as both.
+
+    Attributes:
+        record_ids: The rows behind it.
+        logged_at_us: When the first of them was logged, microseconds since 1970 in UTC.
+    """
+
+    record_ids: Sequence[int]
+    logged_at_us: int
+    element: str | None = None
+    changes: Sequence[Change] = ()
+
+
+Form = Callable[[BuiltEvent], Kept]
+"""Makes of an event what is kept; raises `UnreadableError` where it cannot be told so."""
+
+
+class Pending(NamedTuple):
+    """An event of the journal."""
+
+    position: Scn
+    record_ids: Sequence[int]
+    element: str | None
+
+
+class LogTransaction(Protocol):
+    """An open transaction with the log and its journal, alone with both. Dialects implement it."""
+
+    def position(self) -> Scn:
+        """Return the position of the last event that was ever kept."""
+
+    def move(self, position: Scn) -> None:
+        """Leave out the positions up to this one."""
+
+    def classes(self) -> Classes:
+        """Return the classes that the log may name, as they are now."""
+
+    def window(self, now: datetime | None) -> Sequence[LogRow]:
+        """Return the rows that are due, in order, at most as many as a poll takes.
+
+        Args:
+            now: What counts as now; None is the database's clock.
+        """
+
+    def current(self, of: DatabaseClass, asked: Wanted) -> Mapping[Object, Current]:
+        """Return what a table holds now of the objects that are there, by one query, and one for each child table."""
+
+    def keep(self, events: Iterable[Kept]) -> None:
+        """Add events to the journal, with the positions that follow."""
+
+    def pending(self, upto: Scn | None = None) -> Sequence[Pending]:
+        """Return the journal's events in order, those up to a position."""
+
+    def settle(self, outcomes: Mapping[Outcome, Sequence[int]]) -> None:
+        """Write the outcomes of rows by their record_ids, or delete the rows where the settings say so."""
+
+    def forget(self, upto: Scn | None = None) -> None:
+        """Take the events up to a position out of the journal; all of them if None."""
+
+
+class EventLog(Protocol):
+    """A log in a database, and the journal of a pipeline beside it; dialects implement it."""
+
+    @property
+    def label(self) -> str:
+        """Where it is, named without secrets."""
+
+    def refuse_unfit(self) -> None:
+        """Make sure that the log can be read.
+
+        Raises:
+            OperatorError: The log, a column of it, or a right to it is missing.
+        """
+
+    def transaction(self) -> AbstractContextManager[LogTransaction]:
+        """Open a transaction; commits at the end of the block."""
+
+    def close(self) -> None:
+        """Close what was opened; a later call opens it again."""
+
+
+@dataclass(frozen=True)
+class Polled:
+    """What a poll has found.
+
+    Attributes:
+        rows: How many rows it read.
+        events: How many events came of them.
+        settled: What became of the rows that have no event, by record_id.
+    """
+
+    rows: int
+    events: int
+    settled: Mapping[int, Settled]
+
+    def is_cut_off(self, settings: EventLogSettings) -> bool:
+        """Whether more may wait than the poll took."""
+        return settings.query_limit > 0 and self.rows >= settings.query_limit
+
+
+def poll(log: LogTransaction, settings: EventLogSettings, form: Form, *, now: datetime | None = None) -> Polled:
+    """Read the rows that are due, keep their events, and settle the rows that have none.
+
+    The journal is empty before.
+    """
+    rows = log.window(now)
+    if not rows:
+        return Polled(0, 0, {})
+    events, settled = read_events(log, settings, rows)
+    kept: list[Kept] = []
+    for event in events:
+        try:
+            kept.append(form(event))
+        except UnreadableError as exc:
+            settled |= dict.fromkeys(event.record_ids, Settled(Outcome.ERROR, str(exc)))
+    log.keep(kept)
+    log.settle(by_outcome(settled))
+    return Polled(len(rows), len(kept), settled)
+
+
+def read_events(
+    log: LogTransaction, settings: EventLogSettings, rows: Sequence[LogRow]
+) -> tuple[list[BuiltEvent], dict[int, Settled]]:
+    """Make events of rows, with what the database holds now; changes nothing."""
+    classes = log.classes()
+    usable, unusable = check(rows, classes, needs_time=settings.future_events)
+    found = lives(usable)
+    current: dict[Object, Current] = {}
+    for name, asked in wanted(found).items():
+        current |= log.current(classes.by_name[name], asked)
+    events, without = build(found, current, event_ids=settings.event_ids)
+    return events, unusable | without
+
+
+def by_outcome(settled: Mapping[int, Settled]) -> dict[Outcome, list[int]]:
+    """Return record_ids by outcome."""
+    found: dict[Outcome, list[int]] = {}
+    for record_id, one in settled.items():
+        found.setdefault(one.outcome, []).append(record_id)
+    return found
