@@ -22,6 +22,7 @@ from penstock.apply_config import ApplyConfig
 from penstock.beside import NAME
 from penstock.config_parts import Part, Pattern, Tag, Template
 from penstock.errors import ConfigError
+from penstock.event_log_config import EventLogConfig
 from penstock.origins import EVERYTHING, USERS, Origins
 from penstock.storage import check_place
 
@@ -188,8 +189,12 @@ class CaptureConfig(Part):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "if": {"properties": {"source": {"const": "trigger_queue"}}},
-            "then": {"required": ["connection"]},
+            "if": {"properties": {"source": {"enum": ["trigger_queue", "event_log"]}}},
+            "then": {
+                "required": ["connection"],
+                "if": {"properties": {"source": {"const": "event_log"}}},
+                "then": {"required": ["event_log"]},
+            },
             "else": {
                 "if": {"properties": {"source": {"const": "debezium"}}},
                 "then": {"anyOf": [{"required": ["connection"]}, {"required": ["path"]}]},
@@ -199,14 +204,16 @@ class CaptureConfig(Part):
     )
 
     source: str = Field(
-        pattern=rf"^(trigger_queue|change_files|debezium|{NAME})$",
+        pattern=rf"^(trigger_queue|change_files|debezium|event_log|{NAME})$",
         description="How changes are captured: trigger_queue by triggers, change_files from an archive of another"
-        " pipeline's, debezium from change events; module:name in Python is a source of your own",
-        examples=["trigger_queue", "change_files", "debezium"],
+        " pipeline's, debezium from change events, event_log from a table that other products' triggers fill;"
+        " module:name in Python is a source of your own",
+        examples=["trigger_queue", "change_files", "debezium", "event_log"],
     )
     connection: str | None = Field(
         default=None,
-        description="trigger_queue: name of the connection to capture from; debezium: that of the Kafka cluster",
+        description="trigger_queue, event_log: name of the connection to capture from; debezium: that of the Kafka"
+        " cluster",
     )
     path: str | None = Field(
         default=None,
@@ -215,6 +222,7 @@ class CaptureConfig(Part):
         " place that it reads",
     )
     debezium: DebeziumConfig | None = Field(default=None, description="debezium: which topics, and how they are read")
+    event_log: EventLogConfig | None = Field(default=None, description="event_log: which table, and how it is read")
     tables: list[Pattern] = Field(
         min_length=1, description="Patterns schema.table with * and ?, names as they stand in the catalogue"
     )
@@ -340,10 +348,10 @@ class PublishConfig(Part):
         description="files: the folder, which may be below that of this file, or an url of an object store",
     )
     connection: str | None = Field(default=None, description="kafka: name of the connection to the cluster")
-    format: Literal["changes", "parquet", "debezium-json", "debezium-avro"] | None = Field(
+    format: Literal["changes", "parquet", "debezium-json", "debezium-avro", "xds"] | None = Field(
         default=None,
-        description="files: changes (JSON lines, compressed), which is the default, parquet, or debezium-json; kafka:"
-        " debezium-json, which is the default, or debezium-avro",
+        description="files: changes (JSON lines, compressed), which is the default, parquet, debezium-json, or xds from"
+        " event_log; kafka: debezium-json, which is the default, or debezium-avro",
     )
     debezium: PublishedEventsConfig | None = Field(default=None, description="How changes are told as change events")
     max_age_s: float = Field(

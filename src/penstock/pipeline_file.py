@@ -74,7 +74,7 @@ _SECRET_SETTING = re.compile(r"password|secret|user\.info|\.pem$", re.IGNORECASE
 
 _PLACES: Mapping[str, tuple[Sequence[str], Sequence[str], Mapping[str, str]]] = {
     "files": (
-        ("changes", "parquet", "debezium-json"),
+        ("changes", "parquet", "debezium-json", "xds"),
         ("path",),
         {"connection": "files are written to publish.path, through no connection"},
     ),
@@ -277,7 +277,7 @@ class _Document:
             case "string_pattern_mismatch" if path[-1] == "step":
                 what = f"must be module:function{shown}"
             case "string_pattern_mismatch" if path[-1] == "source":
-                what = f"must be 'trigger_queue', 'change_files', 'debezium' or module:name{shown}"
+                what = f"must be 'trigger_queue', 'change_files', 'debezium', 'event_log' or module:name{shown}"
             case "string_pattern_mismatch":
                 what = f"must be lower-case letters, digits and underscores, at most 36, beginning with a letter{shown}"
             case _:
@@ -370,6 +370,8 @@ class _Document:
                     what = "publish: what comes from change events is published already; it can be applied"
                     return [_Fault(self._line(("publish",)), what)]
                 return self._events(capture)
+            case "event_log":
+                return self._event_log(data, capture)
             case str(own) if ":" in own:
                 needed = "path"
                 odd = {
@@ -389,6 +391,30 @@ class _Document:
         ]
         if capture.get(needed) is None:
             faults.append(_Fault(self._line(("capture",)), f"capture.{needed}: is missing"))
+        return faults
+
+    def _event_log(self, data: Mapping[str, Any], capture: Mapping[str, Any]) -> list[_Fault]:
+        """What does not go with an event log, or is missing."""
+        odd: dict[Path_, str] = {
+            ("capture", "path"): "an event log is read through a connection",
+            ("capture", "row_triggers"): "the triggers of an event log are not Penstock's",
+            ("capture", "changes_of"): "capture.event_log.allow_loopback says whose rows are taken",
+            ("rules",): "rules do not go with capture.source event_log",
+        }
+        faults = [
+            _Fault(self._line(path), f"{dotted(path)}: {why}")
+            for path, why in odd.items()
+            if (data if len(path) == 1 else capture).get(str(path[-1])) is not None
+        ]
+        faults += [
+            _Fault(self._line(("capture",)), f"capture.{name}: is missing")
+            for name in ("connection", "event_log")
+            if capture.get(name) is None
+        ]
+        publish = data.get("publish")
+        if isinstance(publish, dict) and publish.get("format") != "xds":
+            what = "publish.format: an event log is published as xds"
+            faults.append(_Fault(self._line(("publish",)), what))
         return faults
 
     def _events(self, capture: Mapping[str, Any]) -> list[_Fault]:
@@ -453,6 +479,9 @@ class _Document:
             path = ("publish", "debezium")
             what = f"{dotted(path)}: change files are no change events; publish.format debezium-json writes those"
             faults.append(_Fault(self._line(path), what))
+        if form == "xds" and (_at(data, "capture") or {}).get("source") != "event_log":
+            path = ("publish", "format")
+            faults.append(_Fault(self._line(path), f"{dotted(path)}: xds goes with capture.source event_log"))
         registry, is_avro = _at(publish, "debezium", "registry"), form == "debezium-avro"
         if to == "kafka" and is_avro and registry is None and publish.get("debezium") is not None:
             what = "publish.debezium.registry: is missing; Avro has its schemas there"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,14 +23,20 @@ from penstock.config import (
     PublishConfig,
     SchemaRegistry,
 )
+from penstock.config_parts import table_named
 from penstock.dialects.postgres.source.access import PostgresSource
+from penstock.dialects.postgres.source.event_log_side import PostgresEventLogSide
 from penstock.dialects.postgres.source.side import PostgresSourceSide
 from penstock.dialects.postgres.target.side import PostgresTargetSide
 from penstock.errors import ConfigError, PenstockError
+from penstock.event_log_config import EventLogConfig
 from penstock.formats.change_file import Encoding
+from penstock.formats.xds.values import TimeSyntax
 from penstock.origins import Origins
+from penstock.outputs.xds_files import XdsFolder
 from penstock.patterns import TablePattern
 from penstock.pipeline.archive_place import ArchivePlace
+from penstock.pipeline.channel import ChannelPublication
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.place import Place
 from penstock.pipeline.publication import Publication
@@ -40,6 +47,8 @@ from penstock.schema import TableSchema
 from penstock.schema_registry import Registry, read_authorities
 from penstock.sources.change_files.side import ChangeFilesSide
 from penstock.sources.change_files.spark_source import ChangeFilesSource
+from penstock.sources.event_log.channel import Channel
+from penstock.sources.event_log.settings import EventLogSettings
 from penstock.sources.trigger_queue.queue import LogAccess
 from penstock.sources.trigger_queue.source import TriggerQueueSource
 from penstock.spark.java import Java
@@ -77,6 +86,8 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
     rules = None
     if config.rules is not None:
         rules = RuleSet.of(config.rules, config.capture.tables, config.rules.folder)
+    if config.publish is not None and config.capture.source == "event_log":
+        return _published_log(config, config.publish)
     if config.publish is not None:
         published = _database(config)
         if rules is not None:
@@ -89,6 +100,8 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
     if config.capture.source == "debezium":
         events = _events(config, rules, target)
         source = events if rules is None else RuledStock(events, rules)
+    elif config.capture.source == "event_log":
+        source = _event_log(config, target)
     elif place is None:
         database = _database(config)
         source = database if rules is None else RuledDatabase(database, rules)
@@ -197,6 +210,65 @@ def open_events(config: PipelineConfig) -> tuple[RecordLog, Settings]:
     assert isinstance(cluster, KafkaConfig)
     topics = tuple(debezium.topics or [f"{debezium.prefix}.*"])
     return KafkaLog(cluster.client_settings, (*topics, transactions)), settings
+
+
+def _event_log(config: PipelineConfig, target: TargetSide | None) -> PostgresEventLogSide:
+    """An event log as a source.
+
+    Args:
+        target: Whose error queue says which events failed; None where they are published.
+    """
+    capture = config.capture
+    assert capture.event_log is not None
+    assert capture.connection is not None
+    settings, creates = _log_settings(capture.event_log), capture.event_log.create
+    if target is not None:
+        # Written in full, and read again for apply.
+        settings = replace(settings, time_syntax=TimeSyntax.READABLE)
+
+    def failed() -> set[int]:
+        return set() if target is None else {entry.commit_scn for entry in target.error_queue().entries()}
+
+    def open_side(url: str, pipeline: str) -> PostgresEventLogSide:
+        return PostgresEventLogSide(url, pipeline, settings, capture.tables, creates_log=creates, failed=failed)
+
+    return _open(open_side, config, capture.connection)
+
+
+def _published_log(config: PipelineConfig, publish: PublishConfig) -> ChannelPublication:
+    """What publishes an event log as XDS documents."""
+    assert publish.path is not None
+    side = _event_log(config, None)
+    folder = XdsFolder(_open_place(publish.path, "publish.path"))
+    channel = Channel(side.journal.open_log(), side.journal.settings, folder.put)
+    return ChannelPublication(config, side, folder, channel)
+
+
+def _log_settings(config: EventLogConfig) -> EventLogSettings:
+    return EventLogSettings(
+        table=table_named(config.table),
+        tables_in=config.tables_in,
+        columns={str(name): column for name, column in config.columns.items()},
+        layout=config.layout,
+        keys={table_named(name): tuple(columns) for name, columns in config.keys.items()},
+        driver_user=config.driver_user,
+        is_login_driver=True,
+        allow_loopback=config.allow_loopback,
+        future_events=config.future_events,
+        delete_processed=config.delete_processed,
+        keep_failed_rows=config.keep_failed_rows,
+        batch_size=config.batch_size,
+        query_limit=config.query_limit,
+        time_syntax=TimeSyntax(config.time_syntax),
+        event_ids=config.event_ids,
+        polling_interval_s=config.polling_interval_s,
+        times_of_day=tuple(map(_seconds_of_day, config.times_of_day)),
+    )
+
+
+def _seconds_of_day(text: str) -> int:
+    hours, minutes, seconds = map(int, text.split(":"))
+    return (hours * 60 + minutes) * 60 + seconds
 
 
 def _events(config: PipelineConfig, rules: RuleSet | None, target: TargetSide) -> StockedSource:

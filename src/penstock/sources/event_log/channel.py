@@ -13,6 +13,8 @@ from penstock.sources.event_log.build import BuiltEvent
 from penstock.sources.event_log.poll import EventLog, Kept, Pending, Polled, poll
 from penstock.sources.event_log.rows import Outcome
 from penstock.sources.event_log.settings import EventLogSettings
+from penstock.sources.event_log.telling import tell_settled
+from penstock.sources.event_log.timetable import Timetable
 
 
 class Answer(StrEnum):
@@ -87,6 +89,53 @@ def cycle(log: EventLog, settings: EventLogSettings, sink: Sink, *, now: datetim
         # What was not delivered is polled again, with whatever is logged for it until then.
         transaction.forget()
     return delivered
+
+
+class Channel:
+    """Implements `pipeline.channel.Channel`: cycles by a timetable, with a sink that has what it has taken for good."""
+
+    def __init__(self, log: EventLog, settings: EventLogSettings, put: Callable[[Scn, Sequence[str]], object]) -> None:
+        """Deliver to `put`, which takes what a `Sink` takes, and raises where it cannot."""
+        self._log = log
+        self._settings = settings
+        self._put = put
+        self._timetable = Timetable(settings)
+
+    def open(self) -> None:
+        """Make sure that the log can be read."""
+        self._log.refuse_unfit()
+
+    def cycle(self) -> tuple[int, int, Scn]:
+        """Deliver once; returns how many rows were read, how many events delivered, and the position then."""
+        found = cycle(self._log, self._settings, self._deliver)
+        if found.polled is not None:
+            tell_settled(found.polled, self._log.label)
+        events = sum(found.answers.values())
+        rows = found.polled.rows if found.polled is not None else events
+        self._timetable.polled(has_found=rows > 0)
+        return rows, events, found.position
+
+    def at_once(self) -> None:
+        """Have the next cycle due now."""
+        self._timetable.at_once()
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the next cycle is due."""
+        return self._timetable.left_s
+
+    def position(self) -> Scn:
+        """Return the position of the last event."""
+        with self._log.transaction() as log:
+            return log.position()
+
+    def close(self) -> None:
+        """Close the session with the log; a later call opens it again."""
+        self._log.close()
+
+    def _deliver(self, first: Scn, elements: Sequence[str]) -> Sequence[Answer]:
+        self._put(first, elements)
+        return [Answer.SUCCESS] * len(elements)
 
 
 def _deliver(pending: Sequence[Pending], batch_size: int, sink: Sink, delivered: Delivered) -> dict[Outcome, list[int]]:

@@ -120,10 +120,6 @@ class Polled:
     events: int
     settled: Mapping[int, Settled]
 
-    def is_cut_off(self, settings: EventLogSettings) -> bool:
-        """Whether more may wait than the poll took."""
-        return settings.query_limit > 0 and self.rows >= settings.query_limit
-
 
 def poll(log: LogTransaction, settings: EventLogSettings, form: Form, *, now: datetime | None = None) -> Polled:
     """Read the rows that are due, keep their events, and settle the rows that have none.

@@ -39,14 +39,15 @@ class EventLogSettings:
         columns: What columns are called that have another name than in `COLUMNS`.
         layout: Take the first ten columns of the table in this order, whatever they are called; None goes by names.
         keys: The key columns of views, and of other tables whose catalogue entry has no primary key.
-        driver_user: The user whose own rows are left alone; None publishes everybody's.
+        driver_user: The user whose own rows are left alone; None is nobody, unless `is_login_driver`.
+        is_login_driver: Where `driver_user` is not said, it is whoever logs in to read the log.
         allow_loopback: Publish that user's rows, too.
         future_events: Order by `event_time`, and leave rows alone whose time has not come.
         delete_processed: Delete rows instead of writing their status, but for those that failed if `keep_failed_rows`.
         batch_size: Most events in a document.
         query_limit: Most rows of a poll; 0 takes all of them.
         event_ids: Have each event carry the smallest record_id behind it.
-        polling_interval_s: Seconds from the end of a poll that found nothing to the next one.
+        polling_interval_s: Seconds from a poll that found nothing to the next one.
         times_of_day: Poll at these times instead, as seconds since midnight, local time of the machine.
     """
 
@@ -56,6 +57,7 @@ class EventLogSettings:
     layout: str | None = None
     keys: Mapping[TableName, tuple[str, ...]] = field(default_factory=dict)
     driver_user: str | None = None
+    is_login_driver: bool = False
     allow_loopback: bool = False
     future_events: bool = False
     delete_processed: bool = False

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 import psycopg
 
@@ -132,7 +133,16 @@ class PostgresEventLog:
     def _binding(self, connection: Connection) -> BoundColumns:
         if self._bound is None:
             self._bound = bind(connection, self._settings, where=self.label)
+            if self._settings.is_login_driver and self._settings.driver_user is None:
+                row = connection.execute("SELECT session_user").fetchone()
+                assert row is not None
+                self._settings = replace(self._settings, driver_user=row[0])
         return self._bound
+
+
+def has_log(connection: Connection, settings: EventLogSettings) -> bool:
+    """Whether the log is there."""
+    return bool(connection.execute(_COLUMNS_OF, [settings.table.schema, settings.table.name]).fetchall())
 
 
 def bind(connection: Connection, settings: EventLogSettings, *, where: str) -> BoundColumns:

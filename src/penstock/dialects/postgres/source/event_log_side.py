@@ -1,0 +1,168 @@
+"""A PostgreSQL database with an event log table as the source of a pipeline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+
+from penstock.change import TableName
+from penstock.dialects.base import CaptureBehind, DatabasePlan, NativeForm, Step, Uncaptured
+from penstock.dialects.postgres.blueprint import Parts
+from penstock.dialects.postgres.connection import Connection, connect, speaking
+from penstock.dialects.postgres.ownership import PINNED, refuse_foreign, schema_faults
+from penstock.dialects.postgres.side import PostgresSide
+from penstock.dialects.postgres.source.event_journal import PostgresJournal
+from penstock.dialects.postgres.source.event_log import bind, has_log
+from penstock.dialects.postgres.source.event_log_rows import journal_schema
+from penstock.dialects.postgres.source.event_log_setup import has_journal, journal_step, log_step, removal_step
+from penstock.dialects.postgres.waits import LockWatch
+from penstock.errors import OperatorError
+from penstock.history import Consumer, History, HistoryError, Origin
+from penstock.schema import TableSchema
+from penstock.sources.event_log.classes import Classes
+from penstock.sources.event_log.settings import EventLogSettings
+from penstock.sources.event_log.source import EventLogSource, Failed
+from penstock.sources.recorded import RecordedSide
+
+_LOCK_PAUSE_S = 0.2
+
+
+class PostgresEventLogSide(PostgresSide, RecordedSide):
+    """Implements `pipeline.sides.Installable` and `StockedSource`: its tables begin empty."""
+
+    def __init__(
+        self,
+        url: str,
+        pipeline: str,
+        settings: EventLogSettings,
+        patterns: Sequence[str],
+        *,
+        creates_log: bool = False,
+        failed: Failed = tuple,
+    ) -> None:
+        """Stand for the database at `url`; nothing is opened yet.
+
+        Args:
+            patterns: Mean the tables that the log may name.
+            creates_log: Setup makes the log where there is none.
+            failed: See `EventLogSource`.
+
+        Raises:
+            ConfigError: The url cannot be read.
+        """
+        PostgresSide.__init__(self, url, pipeline)
+        self.journal = PostgresJournal(url, pipeline, settings, tuple(patterns))
+        RecordedSide.__init__(self, self.journal)
+        self._settings = settings
+        self._creates_log = creates_log
+        self._failed = failed
+
+    @property
+    def label(self) -> str:
+        """The log and its database, named without secrets."""
+        return self.journal.label
+
+    def describe(self, tables: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
+        """Describe tables as they are now."""
+        return PostgresSide.describe(self, tables)
+
+    def plan(self, tables: Sequence[TableName], row_triggers: Sequence[str]) -> DatabasePlan:
+        """Plan the journal, and the log where setup is to make it."""
+        plan = DatabasePlan(self.label, preamble=[PINNED])
+        with self._connection("read the catalogue") as connection:
+            plan.faults += schema_faults(connection, journal_schema(self._pipeline))
+            if has_log(connection, self._settings):
+                try:
+                    bind(connection, self._settings, where=self.label)
+                except OperatorError as exc:
+                    plan.faults.append(exc)
+            elif self._creates_log:
+                plan.steps.append(log_step(self._settings))
+            else:
+                do = "correct capture.event_log.table, or set capture.event_log.create to true"
+                plan.faults.append(OperatorError("there is no such event log table", where=self.label, do=do))
+            if not has_journal(connection, self._pipeline):
+                plan.steps.append(journal_step(self._pipeline))
+        with closing(self.journal.open_log()) as log:
+            classes = Classes(log.tables(), schema=self._settings.schema, keys=self._settings.keys)
+        for name in classes.without_key:
+            plan.notes.append(f"{name} has neither a key nor a foreign key to one: rows that name it get status E")
+        return plan
+
+    def has_capture(self) -> bool:
+        """Whether setup has made the journal."""
+        with self._connection("read the catalogue") as connection:
+            refuse_foreign(connection, journal_schema(self._pipeline))
+            return has_journal(connection, self._pipeline)
+
+    def open_source(self) -> EventLogSource:
+        """Open what the driver follows events by."""
+        return EventLogSource(self.journal, self._failed)
+
+    def lock_watch(self) -> LockWatch:
+        """Return a watch that finds our sessions that wait for a lock here."""
+        return LockWatch(self._url, self._pipeline)
+
+    def parts(self, patterns: Sequence[str], leaves_out: Callable[[TableName], bool] = lambda _: False) -> NativeForm:
+        """Nothing: partitions of the target are its own."""
+        return Parts({}, {}, {})
+
+    def removal(self, consumer: Consumer) -> DatabasePlan:
+        """Plan to remove the journal; the log stays."""
+        with self._connection("read the catalogue") as connection:
+            steps = [removal_step(self._pipeline)] if has_journal(connection, self._pipeline) else []
+        plan = DatabasePlan(self.label, steps, preamble=[PINNED])
+        plan.notes.append(f"the event log {self._settings.table} stays as it is")
+        return plan
+
+    def release(self, consumer: Consumer) -> Sequence[Step]:
+        """Nothing has to be done: rows that were not settled are polled again."""
+        return []
+
+    def remove_consumer(self, id_: str) -> None:
+        """Do nothing: a log has one reader."""
+
+    def history_fault(self, followed: History | None = None) -> HistoryError | None:
+        """Return why a process cannot go on with this journal."""
+        if followed is not None:
+            try:
+                with closing(self.open_source()) as source:
+                    source.hold_against(followed)
+            except HistoryError as exc:
+                return exc
+        return None
+
+    def other_pipeline(self, origin: Origin) -> str | None:
+        """Return None: a journal is found by its pipeline alone."""
+        return None
+
+    def lock_run(self, consumer: str, *, wait_s: float) -> Connection | None:
+        """Become the one run that polls this log; None where another run is it after so many seconds."""
+        deadline = time.monotonic() + wait_s
+        with speaking("become the one run", self._url):
+            session = connect(self._url, f"penstock {self._pipeline} run")
+            while True:
+                row = session.execute(
+                    "SELECT pg_try_advisory_lock(hashtext('penstock'), hashtext(%s))",
+                    [f"event log {self._settings.table}"],
+                ).fetchone()
+                if row is not None and row[0]:
+                    return session
+                # The server may not have noticed yet that an earlier run has ended.
+                if time.monotonic() > deadline:
+                    session.close()
+                    return None
+                time.sleep(_LOCK_PAUSE_S)
+
+    def replaced_tables(self) -> Sequence[TableName]:
+        """None: a log names tables, not which one of that name."""
+        return ()
+
+    def follow(self) -> Sequence[CaptureBehind]:
+        """Return nothing: triggers are others'."""
+        return ()
+
+    def not_captured(self, patterns: Sequence[str]) -> Sequence[Uncaptured]:
+        """Return nothing: which tables have triggers, the log does not say."""
+        return ()

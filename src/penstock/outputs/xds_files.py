@@ -1,0 +1,53 @@
+"""A folder of XDS documents, each named by the position of its first event."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.errors import OperatorError
+from penstock.formats.xds.writer import document_of
+from penstock.position import Scn
+from penstock.storage import MissingFileError, NameTakenError, Storage
+
+
+class XdsFolder:
+    """Takes documents, each of which appears whole; one that comes again, word for word, is there once."""
+
+    def __init__(self, storage: Storage) -> None:
+        """Write to a folder; nothing is touched yet."""
+        self._storage = storage
+
+    @property
+    def label(self) -> str:
+        """The folder, named without secrets."""
+        return self._storage.label
+
+    def refuse_unfit(self) -> None:
+        """Make sure that files can be written; raises an `OperatorError` otherwise."""
+        self._storage.check_writable("")
+
+    def put(self, first: Scn, elements: Sequence[str]) -> None:
+        """Write a document of event elements.
+
+        Args:
+            first: The position of the first event.
+
+        Raises:
+            OperatorError: Another document has its name.
+        """
+        name, document = f"{first:019d}.xml", document_of(elements)
+        try:
+            self._storage.create(name, document)
+        except NameTakenError as exc:
+            try:
+                is_same = self._storage.read(name) == document
+            except MissingFileError:
+                # Whoever reads the folder has just taken it away: it was delivered.
+                return
+            if not is_same:
+                raise OperatorError(
+                    f"file {name} holds another document: the folder was filled from another journal, or batch_size was"
+                    " changed while a poll was half delivered",
+                    where=self.label,
+                    do="publish to an empty folder, or move that file away",
+                ) from exc

@@ -1,0 +1,145 @@
+"""An event log as what the driver follows: it polls, hands out what the journal holds, and settles what is applied."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Protocol
+
+from penstock.history import History, Joined
+from penstock.position import START, Anchor, Limit, Scn
+from penstock.sources.event_log.changes import as_changes
+from penstock.sources.event_log.poll import EventLog, LogTransaction, by_outcome, poll
+from penstock.sources.event_log.rows import Outcome, Settled
+from penstock.sources.event_log.settings import EventLogSettings
+from penstock.sources.event_log.telling import tell_settled
+from penstock.sources.event_log.timetable import Timetable
+from penstock.sources.recorded import RecordedSource, Recording
+from penstock.stream import Backlog, Slice, Source
+
+Failed = Callable[[], Collection[int]]
+"""Returns the positions of those transactions of this source that are in the target's error queue."""
+
+
+class Journal(Recording, Protocol):
+    """The journal of a log: what it holds stays the same until it is settled. Dialects implement it."""
+
+    @property
+    def settings(self) -> EventLogSettings:
+        """How the log is read."""
+
+    def open_log(self) -> EventLog:
+        """Open the log that it belongs to."""
+
+    def waiting(self) -> Backlog:
+        """Count the rows of the log that are due."""
+
+
+class EventLogSource(RecordedSource):
+    """Implements `stream.Source`.
+
+    An event is a transaction. Whoever asks for what follows a position has applied, for good, what lies before it: so
+    that is settled before anything is polled, and a crash in between is made up for by the next `join`.
+    """
+
+    def __init__(self, journal: Journal, failed: Failed) -> None:
+        """Follow a log; nothing is touched yet."""
+        super().__init__(journal)
+        self._journal = journal
+        self._log = journal.open_log()
+        self._failed = failed
+        self._timetable = Timetable(journal.settings)
+        self._settled = START
+        self._ticked = START
+
+    def open(self) -> None:
+        """Make sure that the log can be read."""
+        super().open()
+        self._log.refuse_unfit()
+
+    def join(self, history: History) -> Joined:
+        """Make sure that a process goes on with the journal it has followed, and settle what it has applied."""
+        found = super().join(history)
+        self._log.refuse_unfit()
+        if not history.is_new:
+            self.settle(history.position)
+        return found
+
+    def hold_against(self, history: History) -> None:
+        """Make sure that a process's history is that of the journal; otherwise raise as `join` does."""
+        super().join(history)
+
+    def next_slice(
+        self, after: Scn, limit: Limit, *, until: Scn | None = None, anchor: Anchor | None = None
+    ) -> Slice | None:
+        """Return the events that follow `after`; polls where the journal holds none and the time has come."""
+        self.settle(after)
+        part = super().next_slice(after, limit, until=until, anchor=anchor)
+        while part is None and (until is None or after < until) and not self._timetable.left_s:
+            with self._log.transaction() as log:
+                found = poll(log, self._journal.settings, as_changes)
+                is_over = found.rows == 0 and self._ticked > after
+                if is_over:
+                    # Nothing is left of what was there at the tick: the position goes there, across no event.
+                    log.move(self._ticked)
+            tell_settled(found, self._log.label)
+            self._timetable.polled(has_found=found.rows > 0)
+            if is_over:
+                end = self._ticked if until is None else min(self._ticked, until)
+                id_ = self._journal.id
+                return replace(Slice.empty(after), end=Scn(end), start=Anchor(after, id_), cut=Anchor(Scn(end), id_))
+            if not found.rows:
+                return None
+            part = super().next_slice(after, limit, until=until, anchor=anchor)
+        return part
+
+    def settle(self, upto: Scn) -> None:
+        """Write the outcome of the rows behind events up to a position, which are applied or in the error queue."""
+        if upto <= self._settled:
+            return
+        with self._log.transaction() as log:
+            settle(log, upto, self._failed)
+        self._settled = upto
+
+    def wait(self, stop: threading.Event, timeout_s: float) -> None:
+        """Return when the next poll is due; after the timeout at the latest."""
+        stop.wait(min(timeout_s, self._timetable.left_s))
+
+    def tick(self) -> Scn:
+        """Return a position that the events of all rows that are due now lie at or before; polls for them at once."""
+        with self._log.transaction() as log:
+            # At most one event for each row.
+            self._ticked = Scn(log.position() + self._journal.waiting().changes)
+        self._timetable.at_once()
+        return self._ticked
+
+    def free(self, upto: Scn, consumer: str) -> int:
+        """Settle what is applied."""
+        self.settle(upto)
+        return 0
+
+    def backlog(self, after: Scn) -> Backlog:
+        """Count the rows that are due."""
+        return self._journal.waiting()
+
+    def close(self) -> None:
+        """Close the session with the log; a later call opens it again."""
+        self._log.close()
+
+
+def settle(log: LogTransaction, upto: Scn, failed: Failed) -> None:
+    """Settle the rows behind the journal's events up to a position, and take the events out of it."""
+    pending = log.pending(upto)
+    if not pending:
+        return
+    positions = frozenset(failed())
+    outcomes: dict[int, Settled] = {}
+    for event in pending:
+        outcome = Outcome.ERROR if event.position in positions else Outcome.SUCCESS
+        outcomes |= dict.fromkeys(event.record_ids, Settled(outcome))
+    log.settle(by_outcome(outcomes))
+    log.forget(upto)
+
+
+_: type[Source] = EventLogSource
