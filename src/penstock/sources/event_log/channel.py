@@ -79,8 +79,12 @@ def cycle(log: EventLog, settings: EventLogSettings, sink: Sink, *, now: datetim
         pending = transaction.pending()
         if not pending:
             polled = poll(transaction, settings, as_element, now=now)
-            pending = transaction.pending()
         delivered = Delivered(polled, position=transaction.position())
+    if polled is not None:
+        first = delivered.position - len(polled.kept) + 1
+        pending = [
+            Pending(Scn(position), kept.record_ids, kept.element) for position, kept in enumerate(polled.kept, first)
+        ]
     if not pending:
         return delivered
     outcomes = _deliver(pending, settings.batch_size, sink, delivered)

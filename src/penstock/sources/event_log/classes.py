@@ -39,9 +39,9 @@ class Child:
         return [column for column in self.table.columns if column.name not in self.links]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Attribute:
-    """What a column is as an attribute of a class.
+    """What a column is as an attribute of a class, which has one of these for each column.
 
     Attributes:
         name: As events have it: that of the column, behind that of the child table where it is one's.
@@ -52,12 +52,6 @@ class Attribute:
     column: Column
     child: Child | None
     convert: Converter
-
-    def __hash__(self) -> int:
-        return hash(self.name)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Attribute) and other.name == self.name
 
 
 @dataclass(frozen=True)
@@ -72,7 +66,8 @@ class DatabaseClass:
     key: tuple[Column, ...]
     children: tuple[Child, ...]
     syntax: TimeSyntax
-    _found: dict[tuple[Child | None, str], Attribute | None] = field(default_factory=dict, compare=False, repr=False)
+    _found: dict[tuple[str | None, str], Attribute | None] = field(default_factory=dict, compare=False, repr=False)
+    _made: dict[tuple[str | None, str], Attribute] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def name(self) -> TableName:
@@ -120,9 +115,10 @@ class DatabaseClass:
         Args:
             child: The child table that the rows are about; None if they are about the class's own.
         """
-        if (child, text) not in self._found:
-            self._found[child, text] = self._find(child, text)
-        return self._found[child, text]
+        said = (None if child is None else child.table.name.name, text)
+        if said not in self._found:
+            self._found[said] = self._find(child, text)
+        return self._found[said]
 
     def _find(self, child: Child | None, text: str) -> Attribute | None:
         found = self._column_of(child, text)
@@ -161,8 +157,11 @@ class DatabaseClass:
         return self._attribute(child, columns[name])
 
     def _attribute(self, child: Child | None, column: Column) -> Attribute:
-        name = column.name if child is None else f"{child.table.name.name}.{column.name}"
-        return Attribute(name, column, child, converter(column.logical, self.syntax))
+        of = (None if child is None else child.table.name.name, column.name)
+        if of not in self._made:
+            name = column.name if child is None else f"{child.table.name.name}.{column.name}"
+            self._made[of] = Attribute(name, column, child, converter(column.logical, self.syntax))
+        return self._made[of]
 
 
 class Classes:

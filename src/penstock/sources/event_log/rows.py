@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple
 
@@ -33,8 +33,8 @@ class LogRow(NamedTuple):
     new_value: str | None
 
 
-class EventType(IntEnum):
-    """What a row says of its object."""
+class EventType:
+    """What a row says of its object; plain numbers, as members of an enum take long to be looked up by the million."""
 
     INSERT_FIELD = 1
     UPDATE_FIELD = 2
@@ -69,18 +69,12 @@ class Settled:
     reason: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Object:
-    """One row of a class's table, by the values of its key."""
+    """One row of a class's table, by the values of its key; there is one of these for each in a poll."""
 
     of: DatabaseClass
     key: tuple[str, ...]
-
-    def __hash__(self) -> int:
-        return hash((self.of.name, self.key))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Object) and other.key == self.key and other.of.name == self.of.name
 
     @cached_property
     def association(self) -> str:
@@ -94,7 +88,7 @@ class Usable(NamedTuple):
 
     place: int
     row: LogRow
-    type: EventType
+    type: int
     object: Object
     attribute: Attribute | None
 
@@ -127,7 +121,7 @@ class _Checker:
         self._needs_time = needs_time
         self._tables: dict[str, tuple[DatabaseClass, Child | None] | None] = {}
         self._objects: dict[tuple[TableName, str], Object | UnreadableError] = {}
-        self._same: dict[Object, Object] = {}
+        self._same: dict[tuple[TableName, tuple[str, ...]], Object] = {}
 
     def check(self, place: int, row: LogRow) -> Usable:
         if self._needs_time and not row.has_time:
@@ -163,8 +157,8 @@ class _Checker:
         found = self._objects.get(said)
         if found is None:
             try:
-                made = Object(class_, class_.bind(parse_key(text)))
-                found = self._same.setdefault(made, made)
+                key = class_.bind(parse_key(text))
+                found = self._same.setdefault((class_.name, key), Object(class_, key))
             except MalformedInputError as exc:
                 found = UnreadableError(str(exc))
             except UnreadableError as exc:
@@ -175,7 +169,7 @@ class _Checker:
         return found
 
 
-_TYPES = {str(type_.value): type_ for type_ in EventType}
+_TYPES = {str(type_): type_ for type_ in range(EventType.INSERT_FIELD, EventType.UPDATE_FIELD_NOW + 1)}
 
 
 def reasons(settled: Iterable[tuple[int, Settled]]) -> dict[tuple[Outcome, str], list[int]]:

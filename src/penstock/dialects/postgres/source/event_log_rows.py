@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
+from penstock.change import Change
 from penstock.dialects.postgres.casts import cast_sql, text_sql
 from penstock.dialects.postgres.connection import Connection, quote
 from penstock.logical import Kind
@@ -191,37 +193,20 @@ class PostgresLogTransaction:
         )
         return rows.fetchall()
 
-    def keep(self, events: Iterable[Kept]) -> None:
+    def keep(self, events: Sequence[Kept]) -> None:
         """Add events to the journal, with the positions that follow."""
-        position = self.position()
-        changes: list[tuple[object, ...]] = []
-        with self._sql.cursor() as cursor, cursor.copy(_COPY_EVENTS.format(self._events)) as copy:
-            for event in events:
-                position = Scn(position + 1)
-                size = len(event.element or "")
-                for change in event.changes:
-                    before = None if change.before is None else encode_image(change.before)
-                    after = None if change.after is None else encode_image(change.after)
-                    size += len(before or "") + len(after or "")
-                    name = change.table
-                    changes.append(
-                        (position, change.change_seq, change.op.value, name.schema, name.name, None, before, after)
-                    )
-                copy.write_row(
-                    (
-                        position,
-                        list(event.record_ids),
-                        len(event.changes) or 1,
-                        size,
-                        event.logged_at_us,
-                        event.element,
-                    )
-                )
-        if changes:
-            with self._sql.cursor() as cursor, cursor.copy(_COPY_CHANGES.format(self._changes)) as copy:
-                for row in changes:
-                    copy.write_row(row)
-        self.move(position)
+        first = self.position() + 1
+        self._copy(_COPY_EVENTS.format(self._events), map(_event_line, range(first, first + len(events)), events))
+        lines = (
+            _change_line(position, change) for position, event in enumerate(events, first) for change in event.changes
+        )
+        self._copy(_COPY_CHANGES.format(self._changes), lines)
+        self.move(Scn(first + len(events) - 1))
+
+    def _copy(self, statement: str, lines: Iterable[str]) -> None:
+        with self._sql.cursor() as cursor, cursor.copy(statement) as copy:
+            while some := "".join(islice(lines, _LINES)):
+                copy.write(some)
 
     def pending(self, upto: Scn | None = None) -> Sequence[Pending]:
         """Return the journal's events in order, those up to a position."""
@@ -277,6 +262,32 @@ class PostgresLogTransaction:
             conditions.append(f"({time} IS NULL OR {time} <= ({clock})::{type_})")
             values += [] if now is None else [now]
         return " AND ".join(conditions), values
+
+
+_LINES = 1_000
+"""So many lines go to the server at a time."""
+
+_ESCAPED = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
+
+
+def _event_line(position: int, event: Kept) -> str:
+    ids = ",".join(map(str, event.record_ids))
+    size = len(event.element or "")
+    for change in event.changes:
+        for image in (change.before, change.after):
+            size += 0 if image is None else sum(len(name) + len(value or "") for name, value in image.items())
+    return f"{position}\t{{{ids}}}\t{len(event.changes) or 1}\t{size}\t{event.logged_at_us}\t{_cell(event.element)}\n"
+
+
+def _change_line(position: int, change: Change) -> str:
+    images = (None if image is None else encode_image(image) for image in (change.before, change.after))
+    cells = (change.op.value, change.table.schema, change.table.name, None, *images)
+    return "\t".join((str(position), str(change.change_seq), *map(_cell, cells))) + "\n"
+
+
+def _cell(text: str | None) -> str:
+    """A text as COPY takes it."""
+    return "\\N" if text is None else text.translate(_ESCAPED)
 
 
 def _same_sql(column: Column, value: str, text: str) -> str:
