@@ -25,6 +25,7 @@ from penstock.config import (
 )
 from penstock.config_parts import table_named
 from penstock.dialects.postgres.source.access import PostgresSource
+from penstock.dialects.postgres.source.event_log import PostgresEventLog
 from penstock.dialects.postgres.source.event_log_side import PostgresEventLogSide
 from penstock.dialects.postgres.source.side import PostgresSourceSide
 from penstock.dialects.postgres.target.side import PostgresTargetSide
@@ -233,6 +234,14 @@ def _event_log(config: PipelineConfig, target: TargetSide | None) -> PostgresEve
         return PostgresEventLogSide(url, pipeline, settings, capture.tables, creates_log=creates, failed=failed)
 
     return _open(open_side, config, capture.connection)
+
+
+def open_event_log(config: PipelineConfig, *, is_xds: bool) -> PostgresEventLog:
+    """The event log of a pipeline; `is_xds` writes times as its file says, else so that none loses anything."""
+    side = _event_log(config, None)
+    if is_xds:
+        return side.journal.open_log()
+    return replace(side.journal, settings=replace(side.journal.settings, time_syntax=TimeSyntax.READABLE)).open_log()
 
 
 def _published_log(config: PipelineConfig, publish: PublishConfig) -> ChannelPublication:

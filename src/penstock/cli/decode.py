@@ -5,16 +5,16 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from penstock.cli.console import JsonOption, defaults, warn
+from penstock.cli.console import FileOption, JsonOption, defaults, warn
 from penstock.cli.stream import Printer, print_lines
 from penstock.errors import ConfigError, MalformedInputError, OperatorError, PenstockError
 
@@ -88,6 +88,47 @@ def debezium(
         sample = _of_files(sources or [], which)
     _print(sample, which.notes, json=json)
     if sample.is_malformed:
+        raise typer.Exit(OperatorError.exit_code)
+
+
+@app.command("event-log")
+def event_log(
+    file: FileOption = None,
+    form: Annotated[
+        Literal["xds", "changes"], typer.Option("--format", help="An XDS document, or the changes that apply takes.")
+    ] = "xds",
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Most rows of the log.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Print what the next poll of the pipeline's event log would find, and which rows it could not use.
+
+    Row values are printed, too. Nothing is written: no status, and no file.
+    """
+    from penstock.formats.xds.writer import document_of
+    from penstock.pipeline_file import load
+    from penstock.sources.event_log.preview import preview
+    from penstock.sources.event_log.rows import reasons
+    from penstock.sources.recorded import batches_of
+    from penstock.wiring import open_event_log
+
+    file = file or defaults.file
+    config = load(file)
+    if config.capture.source != "event_log":
+        raise ConfigError("the pipeline does not read an event log", where=str(file), do="capture.source: event_log")
+    with closing(open_event_log(config, is_xds=form == "xds")) as log:
+        found = preview(log, log.settings, limit=limit)
+    settled = dict(found.settled)
+    if form == "xds":
+        sys.stdout.write(document_of(found.elements()).decode())
+    else:
+        transactions, refused = found.transactions()
+        settled |= refused
+        show = print_lines if json else Printer().show
+        for batch in batches_of(transactions, {}):
+            show(batch)
+    for (outcome, reason), record_ids in reasons(settled.items()).items():
+        warn(f"note: record_id {', '.join(map(str, record_ids))}: status {outcome}: {reason}")
+    if any(one.outcome == "E" for one in settled.values()):
         raise typer.Exit(OperatorError.exit_code)
 
 

@@ -69,6 +69,11 @@ class PostgresEventLog:
         """The log and its database, named without secrets."""
         return f"{self._settings.table}, {label(self._url)}"
 
+    @property
+    def settings(self) -> EventLogSettings:
+        """How the log is read."""
+        return self._settings
+
     def refuse_unfit(self) -> None:
         """Make sure that the log can be read, and its rows written.
 

@@ -6,7 +6,7 @@ transaction that polls or settles, so they follow one another.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -203,7 +203,7 @@ class PostgresLogTransaction:
         self._copy(_COPY_CHANGES.format(self._changes), lines)
         self.move(Scn(first + len(events) - 1))
 
-    def _copy(self, statement: str, lines: Iterable[str]) -> None:
+    def _copy(self, statement: str, lines: Iterator[str]) -> None:
         with self._sql.cursor() as cursor, cursor.copy(statement) as copy:
             while some := "".join(islice(lines, _LINES)):
                 copy.write(some)
