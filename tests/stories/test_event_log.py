@@ -1,0 +1,371 @@
+"""An event log published as XDS files, and applied: each row settled once, whatever breaks off in between."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from typer.testing import CliRunner
+
+from penstock.change import TableName
+from penstock.cli.main import app
+from penstock.errors import ConfigError, OperatorError
+from penstock.formats.xds.event import Kind
+from penstock.formats.xds.reader import read_document
+from penstock.history import Consumer, History
+from penstock.pipeline.channel import ChannelPublication
+from penstock.pipeline.pipeline import Pipeline
+from penstock.pipeline_file import parse
+from penstock.position import START, Limit, Scn
+from penstock.sources.event_log.channel import Channel
+from penstock.sources.event_log.source import EventLogSource
+from penstock.wiring import open_pipeline
+from tests.lab import Lab
+from tests.program import Program, await_true
+
+FILE = """\
+version: 1
+name: idm
+connections:
+  idm: {{type: postgres, url: "${{env:SHOP_URL}}"}}
+  copy: {{type: postgres, url: "${{env:COPY_URL}}"}}
+capture:
+  source: event_log
+  connection: idm
+  tables: ["indirect.*"]
+  event_log: {{table: indirect.event_log, create: true, driver_user: idm, polling_interval_s: 0.2{more}}}
+"""
+
+FOLLOWED = [TableName("indirect", name) for name in ("usr", "usr_phone", "acct")]
+
+TABLES = """
+CREATE SCHEMA indirect;
+CREATE TABLE indirect.usr (idu integer PRIMARY KEY, fname varchar(64), lname varchar(64), photo bytea, seen timestamp);
+CREATE TABLE indirect.usr_phone (idu integer REFERENCES indirect.usr, phoneno text);
+CREATE TABLE indirect.acct (num integer PRIMARY KEY, owner text);
+"""
+
+
+class Log:
+    """An event log at the source of a lab."""
+
+    def __init__(self, lab: Lab, folder: Path) -> None:
+        self.lab, self.folder = lab, folder
+        lab.source.execute(TABLES)
+
+    def text(self, output: str, more: str = "") -> str:
+        return FILE.format(more=more) + output
+
+    def open(self, output: str, more: str = "") -> Any:
+        environment = {"SHOP_URL": self.lab.source_url, "COPY_URL": self.lab.target_url}
+        return open_pipeline(parse(self.text(output, more), name="pipeline.yaml", environment=environment))
+
+    def publication(self, more: str = "") -> ChannelPublication:
+        made = self.open(f"publish: {{to: files, path: {self.folder}, format: xds}}\n", more)
+        assert isinstance(made, ChannelPublication)
+        return made
+
+    def write(
+        self,
+        type_: int,
+        key: str,
+        column: str | None = None,
+        old: str | None = None,
+        new: str | None = None,
+        table: str = "usr",
+    ) -> None:
+        self.lab.source.execute(
+            "INSERT INTO indirect.event_log (event_type, table_name, table_key, column_name, old_value, new_value)"
+            " VALUES (%s, %s, %s, %s, %s, %s)",
+            [type_, table, key, column, old, new],
+        )
+
+    @property
+    def statuses(self) -> str:
+        rows = self.lab.source.execute("SELECT status FROM indirect.event_log ORDER BY record_id").fetchall()
+        return "".join(status for (status,) in rows)
+
+    @property
+    def documents(self) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in sorted(self.folder.iterdir())}
+
+    @property
+    def told(self) -> list[tuple[str, str]]:
+        """Kind and key of each event that was published."""
+        events = [event for document in self.documents.values() for event in read_document(document)]
+        return [(event.kind.value, event.association.partition(",")[0]) for event in events]
+
+
+@pytest.fixture
+def log(lab: Lab, tmp_path: Path) -> Log:
+    folder = tmp_path / "xds"
+    folder.mkdir()
+    return Log(lab, folder)
+
+
+def run(pipeline: Any) -> Any:
+    return pipeline.run(threading.Event(), until_caught_up=True)
+
+
+def test_events_are_published_once_and_rows_get_their_status(log: Log) -> None:
+    pipeline = log.publication(", batch_size: 2, query_limit: 2")
+    assert [step.summary for step in pipeline.setup().source.steps] == [
+        "create the event log indirect.event_log",
+        "create the journal, schema penstock_idm_events",
+    ]
+    log.lab.source.execute("INSERT INTO indirect.usr VALUES (1, 'Ann')")
+    log.write(5, "idu=1")
+    log.write(2, "idu=2", "fname", "A", "B")
+    log.write(9, "idu=2")
+    log.write(6, "idu=77")
+    log.write(3, "idu=3", "photo", None, "no base64!")
+    log.write(4, "idu=4")
+    assert pipeline.status().backlog_changes == 6
+
+    progress = run(pipeline)
+
+    assert log.told == [("add", "idu=1"), ("modify", "idu=2"), ("delete", "idu=4")]
+    assert log.statuses == "SSEWES"
+    assert (progress.transactions, progress.position) == (3, 3)
+    before = log.documents
+    assert run(pipeline).transactions == 0
+    assert log.documents == before
+    found = pipeline.status()
+    assert (str(found.state), found.backlog_changes, found.transactions) == ("stopped", 0, 3)
+    assert [step.summary for step in pipeline.teardown().source.steps] == [
+        "drop the journal, schema penstock_idm_events"
+    ]
+    assert log.statuses == "SSEWES"
+
+
+class BrokeOffError(Exception):
+    pass
+
+
+def test_a_crash_after_documents_were_written_writes_none_of_them_twice_and_leaves_no_row(log: Log) -> None:
+    pipeline = log.publication()
+    pipeline.setup()
+    log.lab.source.execute("INSERT INTO indirect.usr VALUES (1, 'before'), (2, 'before'), (3, 'before')")
+    for key in (1, 2, 3):
+        log.write(6, f"idu={key}")
+    put = pipeline._documents.put  # type: ignore[attr-defined]
+
+    def break_off(first: Scn, elements: Sequence[str]) -> None:
+        put(first, elements)
+        if first == 2:
+            raise BrokeOffError
+
+    journal = pipeline._log.journal  # type: ignore[attr-defined]
+    with pytest.raises(BrokeOffError):
+        Channel(journal.open_log(), journal.settings, break_off).cycle()
+    written = log.documents
+    assert (len(written), log.statuses) == (2, "NNN")
+    # The events stay what they were, whatever the table holds now.
+    log.lab.source.execute("UPDATE indirect.usr SET fname = 'after'")
+    log.write(6, "idu=1")
+
+    run(pipeline)
+
+    assert log.told == [("modify", "idu=1"), ("modify", "idu=2"), ("modify", "idu=3"), ("modify", "idu=1")]
+    assert {name: log.documents[name] for name in written} == written
+    assert [b"after" in document for document in log.documents.values()] == [False, False, False, True]
+    assert log.statuses == "SSSS"
+
+
+def test_a_folder_with_documents_of_another_journal_is_not_written_over(log: Log) -> None:
+    pipeline = log.publication()
+    pipeline.setup()
+    (log.folder / f"{1:019d}.xml").write_text("something else")
+    log.write(4, "idu=1")
+
+    with pytest.raises(OperatorError, match="holds another document"):
+        run(pipeline)
+
+    assert log.statuses == "N"
+
+
+@pytest.fixture
+def applied(log: Log) -> Log:
+    pipeline = log.open("apply: {connection: copy}\n")
+    assert isinstance(pipeline, Pipeline)
+    pipeline.setup()
+    return log
+
+
+def history(position: int, newest: Any = None) -> History:
+    return History(Consumer("c", "idm"), newest, Scn(position), None, None, is_new=newest is None)
+
+
+def test_what_was_applied_before_a_crash_is_settled_by_the_next_run_and_not_told_again(applied: Log) -> None:
+    side = applied.open("apply: {connection: copy}\n")._source
+    failed: set[int] = set()
+    source = EventLogSource(side.journal, lambda: failed)
+    joined = source.join(history(0))
+    applied.lab.source.execute("INSERT INTO indirect.acct VALUES (1, 'before')")
+    applied.write(6, "num=1", table="acct")
+    applied.write(4, "idu=2")
+    applied.write(4, "idu=3")
+    part = source.next_slice(START, Limit())
+    assert part is not None
+    first = [
+        batch.to_pylist() for batch in side.access.reader("idm", side.journal.tables(), follows=FOLLOWED).read(part)
+    ]
+    applied.lab.source.execute("UPDATE indirect.acct SET owner = 'after'")
+    source.close()
+
+    # Nothing was applied: the next run gets the same, in the same words.
+    again = EventLogSource(side.journal, lambda: failed)
+    assert again.join(history(0, joined.origin)).position == START
+    part = again.next_slice(START, Limit())
+    assert part is not None
+    assert [batch.to_pylist() for batch in reader.read(part)] == first
+    assert [json.loads(row["after"]) for batch in first for row in batch if row["after"]] == [{"owner": "before"}]
+    again.close()
+    assert applied.statuses == "NNN"
+
+    # The first two were applied, one of them into the error queue, and the program died before it wrote that.
+    failed.add(2)
+    last = EventLogSource(side.journal, lambda: failed)
+    last.join(history(2, joined.origin))
+    assert applied.statuses == "SEN"
+    part = last.next_slice(Scn(2), Limit())
+    assert part is not None
+    assert part.commit_scns.tolist() == [3]
+    last.free(Scn(3), "c")
+    last.close()
+    assert applied.statuses == "SES"
+
+
+def test_events_are_applied_with_old_values_compared_and_killed_runs_repeat_nothing(log: Log, tmp_path: Path) -> None:
+    program = Program(tmp_path, log.lab.source_url, log.lab.target_url, name="idm")
+    text = log.text("apply: {connection: copy}\n", ", query_limit: 200")
+    (tmp_path / "pipeline.yaml").write_text(text)
+    assert program("setup").code == 0
+    source, target = log.lab.source, log.lab.target
+    source.execute(
+        "INSERT INTO indirect.event_log (event_type, table_name, table_key, column_name, new_value)"
+        " SELECT 1, 'usr', 'idu=' || g, 'fname', 'name' || g FROM generate_series(1, 3000) g"
+    )
+
+    def count() -> int:
+        row = target.execute("SELECT count(*) FROM indirect.usr").fetchone()
+        return 0 if row is None else int(row[0])
+
+    with program.start("run") as following:
+        await_true(lambda: count() > 200, tell=lambda: following.said)
+        following.kill()
+    source.execute("INSERT INTO indirect.usr VALUES (9001, 'Ann', NULL, '\\xaaaa', '2024-01-02 03:04:05.678')")
+    log.write(5, "idu=9001")
+    log.write(2, "idu=1", "fname", "name1", "other")
+    log.write(2, "idu=2", "fname", "wrong", "other")
+    log.write(3, "idu=3", "fname", "wrong", "other")
+    log.write(4, "idu=4")
+    log.write(2, "idu=5", "phoneno", None, "111", table="usr_phone")
+    source.execute("INSERT INTO indirect.usr VALUES (9002)")
+    log.write(8, "idu=9002", "usr_phone.phoneno")
+    log.write(9, "idu=6")
+    ended = program("run", "--until-caught-up", "--json")
+
+    assert ended.code == 5, ended.err
+    assert log.statuses == "S" * 3000 + "SSESSSEE"
+    rows = dict(target.execute("SELECT idu, fname FROM indirect.usr").fetchall())
+    named = {number: f"name{number}" for number in range(1, 3001) if number != 4}
+    assert rows == named | {1: "other", 3: "other", 9001: "Ann"}
+    assert target.execute("SELECT * FROM indirect.usr_phone").fetchall() == [(5, "111")]
+    photo = target.execute("SELECT photo, seen::text FROM indirect.usr WHERE idu = 9001").fetchone()
+    assert photo == (b"\xaa\xaa", "2024-01-02 03:04:05.678")
+    left = source.execute("SELECT count(*) FROM penstock_idm_events.event").fetchone()
+    assert left == (0,)
+
+
+REFUSED = [
+    ("ALTER TABLE indirect.event_log DROP COLUMN old_value", "", "lacks 'old_value'"),
+    ("ALTER TABLE indirect.event_log RENAME old_value TO ov", "", "lacks 'old_value'"),
+    ("ALTER TABLE indirect.event_log ALTER event_time DROP DEFAULT, ALTER event_time TYPE text", "", "'event_time'"),
+    ("DROP TABLE indirect.event_log", "", "no such event log table"),
+]
+
+
+@pytest.mark.parametrize(("change", "more", "why"), REFUSED)
+def test_a_log_that_lacks_something_is_refused_before_anything_is_polled(
+    log: Log, change: str, more: str, why: str
+) -> None:
+    pipeline = log.publication(more)
+    pipeline.setup()
+    log.lab.source.execute(change)
+
+    with pytest.raises(OperatorError, match=why):
+        run(pipeline)
+
+
+@pytest.mark.parametrize("more", [", columns: {old_value: ov, status: st}", ", layout: B"])
+def test_columns_may_have_other_names_and_another_order(log: Log, more: str) -> None:
+    log.lab.source.execute(
+        "CREATE TABLE indirect.event_log (record_id bigint, table_key text, st varchar(5), event_type numeric,"
+        " event_time timestamptz DEFAULT now(), perpetrator text, TABLE_NAME text, column_name text, ov text,"
+        " new_value text, more text)"
+    )
+    pipeline = log.publication(more)
+    pipeline.setup()
+    log.lab.source.execute(
+        "INSERT INTO indirect.event_log (record_id, st, event_type, table_name, table_key, perpetrator)"
+        " VALUES (1, 'N  ', 4, 'usr', 'idu=1', 'hr'), (2, 'n', 4, 'usr', 'idu=2', 'hr'),"
+        " (3, 'N', 4, 'usr', 'idu=3', 'idm ')"
+    )
+
+    run(pipeline)
+
+    assert log.told == [("delete", "idu=1")]
+    rows = log.lab.source.execute("SELECT st FROM indirect.event_log ORDER BY record_id").fetchall()
+    assert rows == [("S",), ("n",), ("N",)]
+
+
+def test_decode_shows_the_next_poll_and_changes_nothing(log: Log, tmp_path: Path, monkeypatch: Any) -> None:
+    log.publication().setup()
+    monkeypatch.setenv("SHOP_URL", log.lab.source_url)
+    monkeypatch.setenv("COPY_URL", log.lab.target_url)
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(log.text("apply: {connection: copy}\n"))
+    log.write(2, "idu=1", "fname", "A", "B")
+    log.write(9, "idu=1")
+
+    shown = CliRunner().invoke(app, ["decode", "event-log", "-f", str(file)])
+    changes = CliRunner().invoke(app, ["decode", "event-log", "-f", str(file), "--format", "changes", "--json"])
+
+    (event,) = read_document(shown.stdout.encode())
+    assert (event.kind, event.association) == (Kind.MODIFY, "idu=1,table=usr,schema=indirect")
+    assert (shown.exit_code, shown.stderr) == (3, "note: record_id 2: status E: event_type is none of 1 to 8\n")
+    row = json.loads(changes.stdout)
+    assert (row["op"], row["before"], row["after"]) == ("update", {"idu": "1", "fname": "A"}, {"fname": "B"})
+    assert log.statuses == "NN"
+
+
+def test_what_does_not_go_with_an_event_log_is_refused_with_its_line() -> None:
+    text = FILE.format(more="") + "publish: {to: files, path: p, format: parquet}\nrules: {exclude: [a.b]}\n"
+
+    with pytest.raises(ConfigError) as raised:
+        parse(text, name="pipeline.yaml", environment={"SHOP_URL": "host=a", "COPY_URL": "host=b"})
+
+    assert "pipeline.yaml:11: publish.format: an event log is published as xds" in str(raised.value)
+    assert "pipeline.yaml:12: rules: rules do not go with capture.source event_log" in str(raised.value)
+
+
+def test_a_log_that_may_not_be_written_is_refused_with_the_grant(log: Log) -> None:
+    pipeline = log.publication()
+    pipeline.setup()
+    name = f"reader_{log.lab.source.info.dbname}"
+    log.lab.source.execute(f"CREATE ROLE {name} LOGIN; GRANT USAGE ON SCHEMA indirect TO {name}")
+    log.lab.source.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA indirect TO {name}")
+    url = psycopg.conninfo.make_conninfo(log.lab.source_url, user=name)
+    text = log.text(f"publish: {{to: files, path: {log.folder}, format: xds}}\n")
+    theirs = open_pipeline(parse(text, name="p.yaml", environment={"SHOP_URL": url, "COPY_URL": url}))
+
+    faults = theirs.plan().source.faults
+
+    log.lab.source.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
+    assert any('GRANT SELECT, UPDATE ON "indirect"."event_log"' in str(fault) for fault in faults), faults
