@@ -212,9 +212,8 @@ def test_what_was_applied_before_a_crash_is_settled_by_the_next_run_and_not_told
     applied.write(4, "idu=3")
     part = source.next_slice(START, Limit())
     assert part is not None
-    first = [
-        batch.to_pylist() for batch in side.access.reader("idm", side.journal.tables(), follows=FOLLOWED).read(part)
-    ]
+    reader = side.access.reader("idm", side.journal.tables(), follows=FOLLOWED)
+    first = [batch.to_pylist() for batch in reader.read(part)]
     applied.lab.source.execute("UPDATE indirect.acct SET owner = 'after'")
     source.close()
 
@@ -239,6 +238,44 @@ def test_what_was_applied_before_a_crash_is_settled_by_the_next_run_and_not_told
     last.free(Scn(3), "c")
     last.close()
     assert applied.statuses == "SES"
+
+
+def test_all_rows_of_a_child_table_are_removed_by_what_was_told_of_them(applied: Log) -> None:
+    side = applied.open("apply: {connection: copy}\n")._source
+    source = EventLogSource(side.journal, set)
+    joined = source.join(history(0))
+    reader = side.access.reader("idm", side.journal.tables(), follows=FOLLOWED)
+
+    def polled(after: int) -> list[tuple[str, Any, Any]]:
+        # A run would come back later.
+        source._timetable.at_once()
+        part = source.next_slice(Scn(after), Limit())
+        assert part is not None
+        rows = [row for batch in reader.read(part) for row in batch.to_pylist() if row["table_name"] == "usr_phone"]
+        return [
+            (row["op"], *(json.loads(row[name] or "{}").get("phoneno") for name in ("before", "after"))) for row in rows
+        ]
+
+    applied.lab.source.execute(
+        "INSERT INTO indirect.usr VALUES (1); INSERT INTO indirect.usr_phone VALUES (1, '1'), (1, '2')"
+    )
+    applied.write(5, "idu=1")
+    assert polled(0) == [("insert", None, "1"), ("insert", None, "2")]
+    applied.lab.source.execute("UPDATE indirect.usr_phone SET phoneno = '3' WHERE phoneno = '1'")
+    applied.write(6, "idu=1")
+    applied.write(2, "idu=2", "phoneno", None, "9", table="usr_phone")
+    assert polled(1) == [
+        ("delete", "1", None),
+        ("delete", "2", None),
+        ("insert", None, "2"),
+        ("insert", None, "3"),
+        ("insert", None, "9"),
+    ]
+    applied.write(4, "idu=1")
+    assert polled(3) == [("delete", "2", None), ("delete", "3", None)]
+    source.close()
+    assert joined.position == START
+    assert applied.statuses == "SSSN"
 
 
 def test_events_are_applied_with_old_values_compared_and_killed_runs_repeat_nothing(log: Log, tmp_path: Path) -> None:
@@ -272,7 +309,7 @@ def test_events_are_applied_with_old_values_compared_and_killed_runs_repeat_noth
     ended = program("run", "--until-caught-up", "--json")
 
     assert ended.code == 5, ended.err
-    assert log.statuses == "S" * 3000 + "SSESSSEE"
+    assert log.statuses == "S" * 3000 + "SSESSSSE"
     rows = dict(target.execute("SELECT idu, fname FROM indirect.usr").fetchall())
     named = {number: f"name{number}" for number in range(1, 3001) if number != 4}
     assert rows == named | {1: "other", 3: "other", 9001: "Ann"}

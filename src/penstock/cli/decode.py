@@ -106,6 +106,8 @@ def event_log(
     """
     from penstock.formats.xds.writer import document_of
     from penstock.pipeline_file import load
+    from penstock.sources.event_log.changes import AsChanges
+    from penstock.sources.event_log.channel import AsElements
     from penstock.sources.event_log.preview import preview
     from penstock.sources.event_log.rows import reasons
     from penstock.sources.recorded import batches_of
@@ -116,19 +118,16 @@ def event_log(
     if config.capture.source != "event_log":
         raise ConfigError("the pipeline does not read an event log", where=str(file), do="capture.source: event_log")
     with closing(open_event_log(config, is_xds=form == "xds")) as log:
-        found = preview(log, log.settings, limit=limit)
-    settled = dict(found.settled)
+        found = preview(log, log.settings, AsElements() if form == "xds" else AsChanges(), limit=limit)
     if form == "xds":
         sys.stdout.write(document_of(found.elements()).decode())
     else:
-        transactions, refused = found.transactions()
-        settled |= refused
         show = print_lines if json else Printer().show
-        for batch in batches_of(transactions, {}):
+        for batch in batches_of(found.transactions(), {}):
             show(batch)
-    for (outcome, reason), record_ids in reasons(settled.items()).items():
+    for (outcome, reason), record_ids in reasons(found.settled.items()).items():
         warn(f"note: record_id {', '.join(map(str, record_ids))}: status {outcome}: {reason}")
-    if any(one.outcome == "E" for one in settled.values()):
+    if any(one.outcome == "E" for one in found.settled.values()):
         raise typer.Exit(OperatorError.exit_code)
 
 

@@ -9,13 +9,14 @@
 | modify, a value added | the new value; NULL if none was |
 | delete | delete, by the key alone |
 | a value of a child table added, removed | a row of the child table inserted, deleted |
+| all values of a child table removed | each row deleted that events have told of so far; also before a delete |
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from penstock.change import Change, Op
+from penstock.change import Change, Op, TableName
 from penstock.formats.xds.event import Attribute as XdsAttribute
 from penstock.formats.xds.event import Kind, Step, Value, XdsEvent
 from penstock.formats.xds.table_key import Association
@@ -23,26 +24,60 @@ from penstock.formats.xds.values import UnreadableError, canonical
 from penstock.schema import Column
 from penstock.sources.event_log.build import BuiltEvent
 from penstock.sources.event_log.classes import Attribute, Child, Classes, DatabaseClass
-from penstock.sources.event_log.poll import Kept
+from penstock.sources.event_log.poll import ChildRows, Kept, LogTransaction
 from penstock.sources.event_log.rows import Object
 
 _VERSION = 1
 """Of every table: the log does not say what a table was like when a row was logged."""
 
 
-def as_changes(event: BuiltEvent) -> Kept:
-    """Keep an event as changes; raises `UnreadableError` where it cannot be told so."""
-    return Kept(event.record_ids, event.logged_at_us, changes=changes_of(event.event, event.object))
+class AsChanges:
+    """Implements `poll.Form`: events as changes.
+
+    No row change says that all values of an attribute are removed, whichever there were. So the journal knows which
+    rows of child tables events have told of: they are those that the target has, as its tables began empty.
+    """
+
+    def __init__(self) -> None:
+        """Begin a poll."""
+        self._rows: dict[ChildRows, list[str]] = {}
+
+    def prepare(self, log: LogTransaction, events: Sequence[BuiltEvent]) -> None:
+        """Read the rows of child tables that were told of, of the objects of these events."""
+        asked = {
+            ChildRows(child.table.name, event.object.key) for event in events for child in event.object.of.children
+        }
+        self._rows = log.child_rows(asked) if asked else {}
+
+    def make(self, event: BuiltEvent) -> Kept:
+        """Keep an event as changes; raises `UnreadableError` where it cannot be told so."""
+        rows = {
+            child.table.name: list(self._rows[ChildRows(child.table.name, event.object.key)])
+            for child in event.object.of.children
+        }
+        changes = changes_of(event.event, event.object, rows)
+        self._rows |= {ChildRows(table, event.object.key): values for table, values in rows.items()}
+        return Kept(event.record_ids, event.logged_at_us, changes=changes)
+
+    def finish(self, log: LogTransaction) -> None:
+        """Write down the rows that there are now."""
+        if self._rows:
+            log.keep_child_rows(self._rows)
 
 
-def changes_of(event: XdsEvent, of: Object) -> list[Change]:
-    """Return the changes that an event says of an object, the object's own row first.
+def changes_of(event: XdsEvent, of: Object, rows: dict[TableName, list[str]] | None = None) -> list[Change]:
+    """Return the changes that an event says of an object, its own row before those of child tables.
+
+    In a delete it is the other way round.
+
+    Args:
+        rows: The values of the object's rows in each child table, as canonical text, which are brought up to date.
 
     Raises:
         UnreadableError: A value is none of its column's type, an attribute is unknown, or it says what no row change
-            can: that a child table holds no rows of the object any more, whichever it held.
+            can: that a child table holds no rows of the object any more, and `rows` are not given.
     """
-    return list(_Telling(event, of).changes())
+    return list(_Telling(event, of, rows).changes())
 
 
 def object_of(event: XdsEvent, classes: Classes) -> Object:
@@ -60,8 +95,9 @@ def object_of(event: XdsEvent, classes: Classes) -> Object:
 
 
 class _Telling:
-    def __init__(self, event: XdsEvent, of: Object) -> None:
+    def __init__(self, event: XdsEvent, of: Object, rows: dict[TableName, list[str]] | None) -> None:
         self._event = event
+        self._held = rows
         self._class: DatabaseClass = of.of
         self._key: dict[str, str | None] = {
             column.name: _canonical(column, Value("string", text))
@@ -71,6 +107,9 @@ class _Telling:
 
     def changes(self) -> Iterator[Change]:
         if self._event.kind is Kind.DELETE:
+            for child in self._class.children if self._held is not None else ():
+                if len(child.columns) == 1:
+                    yield from self._remove_all(child, child.columns[0])
             yield self._change(Op.DELETE, None, self._key, None)
             return
         own: list[tuple[Attribute, XdsAttribute]] = []
@@ -115,19 +154,30 @@ class _Telling:
             raise UnreadableError(
                 f"child table {child.table.name} has several attributes, of which it cannot be told which form a row"
             )
-        links = dict(zip(child.links, self._key.values(), strict=True))
+        held = [] if self._held is None else self._held[child.table.name]
         for operation in told.operations:
             if operation.step is Step.REMOVE_ALL_VALUES:
-                raise UnreadableError(
-                    f"all rows of child table {child.table.name} are replaced, whichever there were; apply needs each"
-                    " row that goes: log those by type 2, with old_value"
-                )
+                yield from self._remove_all(child, attribute.column)
             for value in operation.values:
-                row = {**links, attribute.column.name: _canonical(attribute.column, value)}
+                text = _canonical(attribute.column, value)
                 if operation.step is Step.ADD_VALUE:
-                    yield self._change(Op.INSERT, child, None, row)
+                    held.append(text)
+                    yield self._change(Op.INSERT, child, None, self._row(child, attribute.column, text))
                 else:
-                    yield self._change(Op.DELETE, child, row, None)
+                    if text in held:
+                        held.remove(text)
+                    yield self._change(Op.DELETE, child, self._row(child, attribute.column, text), None)
+
+    def _remove_all(self, child: Child, column: Column) -> Iterator[Change]:
+        if self._held is None:
+            raise UnreadableError(f"all rows of child table {child.table.name} are removed, whichever there were")
+        held = self._held[child.table.name]
+        for text in held:
+            yield self._change(Op.DELETE, child, self._row(child, column, text), None)
+        held.clear()
+
+    def _row(self, child: Child, column: Column, text: str) -> dict[str, str | None]:
+        return {**dict(zip(child.links, self._key.values(), strict=True)), column.name: text}
 
     def _change(
         self, op: Op, child: Child | None, before: dict[str, str | None] | None, after: dict[str, str | None] | None

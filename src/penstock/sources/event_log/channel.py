@@ -10,7 +10,7 @@ from enum import StrEnum
 from penstock.formats.xds.writer import write_event
 from penstock.position import START, Scn
 from penstock.sources.event_log.build import BuiltEvent
-from penstock.sources.event_log.poll import EventLog, Kept, Pending, Polled, poll
+from penstock.sources.event_log.poll import EventLog, Kept, LogTransaction, Pending, Polled, poll
 from penstock.sources.event_log.rows import Outcome
 from penstock.sources.event_log.settings import EventLogSettings
 from penstock.sources.event_log.telling import tell_settled
@@ -63,9 +63,18 @@ class Delivered:
     position: Scn = START
 
 
-def as_element(event: BuiltEvent) -> Kept:
-    """Keep an event as an XDS element."""
-    return Kept(event.record_ids, event.logged_at_us, write_event(event.event))
+class AsElements:
+    """Implements `poll.Form`: events as XDS elements, which need nothing else."""
+
+    def prepare(self, log: LogTransaction, events: Sequence[BuiltEvent]) -> None:
+        """Read nothing."""
+
+    def make(self, event: BuiltEvent) -> Kept:
+        """Write an event's element."""
+        return Kept(event.record_ids, event.logged_at_us, write_event(event.event))
+
+    def finish(self, log: LogTransaction) -> None:
+        """Write nothing."""
 
 
 def cycle(log: EventLog, settings: EventLogSettings, sink: Sink, *, now: datetime | None = None) -> Delivered:
@@ -78,7 +87,7 @@ def cycle(log: EventLog, settings: EventLogSettings, sink: Sink, *, now: datetim
     with log.transaction() as transaction:
         pending = transaction.pending()
         if not pending:
-            polled = poll(transaction, settings, as_element, now=now)
+            polled = poll(transaction, settings, AsElements(), now=now)
         delivered = Delivered(polled, position=transaction.position())
     if polled is not None:
         first = delivered.position - len(polled.kept) + 1

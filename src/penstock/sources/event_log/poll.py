@@ -9,13 +9,13 @@ two of these steps repeats nothing that the journal does not say in the same wor
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
-from penstock.change import Change
+from penstock.change import Change, TableName
 from penstock.formats.xds.values import UnreadableError
 from penstock.position import Scn
 from penstock.sources.event_log.build import BuiltEvent, Current, Wanted, build, lives, wanted
@@ -39,8 +39,11 @@ class Kept:
     changes: Sequence[Change] = ()
 
 
-Form = Callable[[BuiltEvent], Kept]
-"""Makes of an event what is kept; raises `UnreadableError` where it cannot be told so."""
+class ChildRows(NamedTuple):
+    """The rows of one object in a child table, by the values of the object's key."""
+
+    table: TableName
+    key: tuple[str, ...]
 
 
 class Pending(NamedTuple):
@@ -76,6 +79,12 @@ class LogTransaction(Protocol):
     def keep(self, events: Sequence[Kept]) -> None:
         """Add events to the journal, with the positions that follow."""
 
+    def child_rows(self, of: Iterable[ChildRows]) -> dict[ChildRows, list[str]]:
+        """Return the rows of child tables that events have told of so far, by their values, as canonical text."""
+
+    def keep_child_rows(self, rows: Mapping[ChildRows, Sequence[str]]) -> None:
+        """Write down the rows that these are now."""
+
     def pending(self, upto: Scn | None = None) -> Sequence[Pending]:
         """Return the journal's events in order, those up to a position."""
 
@@ -84,6 +93,19 @@ class LogTransaction(Protocol):
 
     def forget(self, upto: Scn | None = None) -> None:
         """Take the events up to a position out of the journal; all of them if None."""
+
+
+class Form(Protocol):
+    """Makes of the events of one poll what is kept of them."""
+
+    def prepare(self, log: LogTransaction, events: Sequence[BuiltEvent]) -> None:
+        """Read what is needed beside the events."""
+
+    def make(self, event: BuiltEvent) -> Kept:
+        """Make of an event, each in its turn, what is kept; raises `UnreadableError` where it cannot be told so."""
+
+    def finish(self, log: LogTransaction) -> None:
+        """Write what the next poll has to know."""
 
 
 class EventLog(Protocol):
@@ -133,12 +155,18 @@ def poll(log: LogTransaction, settings: EventLogSettings, form: Form, *, now: da
     kept: list[Kept] = []
     with _many_objects():
         events, settled = read_events(log, settings, rows)
+        form.prepare(log, events)
         for event in events:
             try:
-                kept.append(form(event))
+                made = form.make(event)
+                if made.element is None and not made.changes:
+                    settled |= dict.fromkeys(event.record_ids, Settled(Outcome.SUCCESS))
+                else:
+                    kept.append(made)
             except UnreadableError as exc:
                 settled |= dict.fromkeys(event.record_ids, Settled(Outcome.ERROR, str(exc)))
     log.keep(kept)
+    form.finish(log)
     log.settle(by_outcome(settled))
     return Polled(len(rows), kept, settled)
 

@@ -9,10 +9,7 @@ from typing import Protocol
 
 from penstock.change import Transaction
 from penstock.formats.xds.values import UnreadableError
-from penstock.formats.xds.writer import write_event
-from penstock.sources.event_log.build import BuiltEvent
-from penstock.sources.event_log.changes import changes_of
-from penstock.sources.event_log.poll import LogTransaction, read_events
+from penstock.sources.event_log.poll import Form, Kept, LogTransaction, read_events
 from penstock.sources.event_log.rows import Outcome, Settled
 from penstock.sources.event_log.settings import EventLogSettings
 
@@ -34,30 +31,29 @@ class Preview:
     """
 
     rows: int
-    events: Sequence[BuiltEvent]
+    kept: Sequence[Kept]
     settled: Mapping[int, Settled]
 
     def elements(self) -> list[str]:
         """The events as XDS elements."""
-        return [write_event(event.event) for event in self.events]
+        return [kept.element for kept in self.kept if kept.element is not None]
 
-    def transactions(self) -> tuple[list[Transaction], dict[int, Settled]]:
-        """The events as apply would take them, an event a transaction, and the rows of those that it would not."""
-        told: list[Transaction] = []
-        refused: dict[int, Settled] = {}
-        for number, event in enumerate(self.events, start=1):
-            try:
-                changes = changes_of(event.event, event.object)
-            except UnreadableError as exc:
-                refused |= dict.fromkeys(event.record_ids, Settled(Outcome.ERROR, str(exc)))
-            else:
-                told.append(Transaction(number, str(number), event.logged_at_us, changes))
-        return told, refused
+    def transactions(self) -> list[Transaction]:
+        """The events as apply would take them, an event a transaction."""
+        numbered = enumerate(self.kept, start=1)
+        return [Transaction(number, str(number), kept.logged_at_us, kept.changes) for number, kept in numbered]
 
 
-def preview(log: Readable, settings: EventLogSettings, *, limit: int | None = None) -> Preview:
+def preview(log: Readable, settings: EventLogSettings, form: Form, *, limit: int | None = None) -> Preview:
     """Read at most so many rows that are due, and what would become of them."""
+    kept: list[Kept] = []
     with log.transaction(is_alone=False) as transaction:
         rows = transaction.window(None)[:limit]
         events, settled = read_events(transaction, settings, rows)
-    return Preview(len(rows), events, settled)
+        form.prepare(transaction, events)
+        for event in events:
+            try:
+                kept.append(form.make(event))
+            except UnreadableError as exc:
+                settled |= dict.fromkeys(event.record_ids, Settled(Outcome.ERROR, str(exc)))
+    return Preview(len(rows), kept, settled)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from penstock.history import History, Joined
 from penstock.position import START, Anchor, Limit, Scn
-from penstock.sources.event_log.changes import as_changes
+from penstock.sources.event_log.changes import AsChanges
 from penstock.sources.event_log.poll import EventLog, LogTransaction, by_outcome, poll
 from penstock.sources.event_log.rows import Outcome, Settled
 from penstock.sources.event_log.settings import EventLogSettings
@@ -78,7 +78,7 @@ class EventLogSource(RecordedSource):
         part = super().next_slice(after, limit, until=until, anchor=anchor)
         while part is None and (until is None or after < until) and not self._timetable.left_s:
             with self._log.transaction() as log:
-                found = poll(log, self._journal.settings, as_changes)
+                found = poll(log, self._journal.settings, AsChanges())
                 is_over = found.rows == 0 and self._ticked > after
                 if is_over:
                     # Nothing is left of what was there at the tick: the position goes there, across no event.

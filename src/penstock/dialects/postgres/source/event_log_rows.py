@@ -6,6 +6,7 @@ transaction that polls or settles, so they follow one another.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,7 +21,7 @@ from penstock.position import Scn
 from penstock.schema import Column, TableSchema
 from penstock.sources.event_log.build import Current, Wanted
 from penstock.sources.event_log.classes import Attribute, Child, Classes, DatabaseClass
-from penstock.sources.event_log.poll import Kept, LogTransaction, Pending
+from penstock.sources.event_log.poll import ChildRows, Kept, LogTransaction, Pending
 from penstock.sources.event_log.rows import LogRow, Object, Outcome
 from penstock.sources.event_log.settings import EventLogSettings
 from penstock.values import encode_image
@@ -88,6 +89,7 @@ class PostgresLogTransaction:
         self._log = quote(settings.table.schema, settings.table.name)
         schema = journal_schema(pipeline)
         self._journal, self._events, self._changes = (quote(schema, name) for name in ("journal", "event", "change"))
+        self._child_rows = quote(schema, "child_row")
         self._position: int | None = None
 
     def position(self) -> Scn:
@@ -208,6 +210,34 @@ class PostgresLogTransaction:
             while some := "".join(islice(lines, _LINES)):
                 copy.write(some)
 
+    def child_rows(self, of: Iterable[ChildRows]) -> dict[ChildRows, list[str]]:
+        """Return the rows of child tables that events have told of so far, by their values, as canonical text."""
+        found: dict[ChildRows, list[str]] = {one: [] for one in of}
+        by_name = {(one.table.schema, one.table.name, _parent(one)): one for one in found}
+        rows = self._sql.execute(
+            f"SELECT schema_name, table_name, parent, value FROM {self._child_rows}"
+            " JOIN unnest(%s::text[], %s::text[], %s::text[]) w (schema_name, table_name, parent)"
+            " USING (schema_name, table_name, parent)",
+            _columns_of(found),
+        )
+        for schema, table, parent, value in rows:
+            found[by_name[schema, table, parent]].append(value)
+        return found
+
+    def keep_child_rows(self, rows: Mapping[ChildRows, Sequence[str]]) -> None:
+        """Write down the rows that these are now."""
+        self._sql.execute(
+            f"DELETE FROM {self._child_rows} r USING unnest(%s::text[], %s::text[], %s::text[]) w (a, b, c)"
+            " WHERE r.schema_name = w.a AND r.table_name = w.b AND r.parent = w.c",
+            _columns_of(rows),
+        )
+        lines = (
+            "\t".join(map(_cell, (one.table.schema, one.table.name, _parent(one), value))) + "\n"
+            for one, values in rows.items()
+            for value in values
+        )
+        self._copy(f"COPY {self._child_rows} (schema_name, table_name, parent, value) FROM STDIN", lines)
+
     def pending(self, upto: Scn | None = None) -> Sequence[Pending]:
         """Return the journal's events in order, those up to a position."""
         rows = self._sql.execute(
@@ -283,6 +313,16 @@ def _change_line(position: int, change: Change) -> str:
     images = (None if image is None else encode_image(image) for image in (change.before, change.after))
     cells = (change.op.value, change.table.schema, change.table.name, None, *images)
     return "\t".join((str(position), str(change.change_seq), *map(_cell, cells))) + "\n"
+
+
+def _columns_of(rows: Iterable[ChildRows]) -> list[list[str]]:
+    """Schemas, tables and parents, as arrays."""
+    named = [(one.table.schema, one.table.name, _parent(one)) for one in rows]
+    return [[row[at] for row in named] for at in range(3)]
+
+
+def _parent(rows: ChildRows) -> str:
+    return json.dumps(rows.key, ensure_ascii=False)
 
 
 def _cell(text: str | None) -> str:

@@ -35,7 +35,15 @@ CREATE TABLE {schema}.change (
   before text,
   after text,
   PRIMARY KEY (position, change_seq)
-)"""
+);
+CREATE TABLE {schema}.child_row (
+  schema_name text NOT NULL,
+  table_name text NOT NULL,
+  parent text NOT NULL,
+  value text NOT NULL
+);
+CREATE INDEX child_row_parent ON {schema}.child_row (schema_name, table_name, parent);
+COMMENT ON TABLE {schema}.child_row IS 'rows of child tables that events have told of so far'"""
 
 _LOG = """
 CREATE TABLE {log} (
