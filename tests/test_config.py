@@ -100,7 +100,7 @@ def test_a_path_that_says_where_it_is_stays_as_it_is(path: str, tmp_path: Path) 
         (
             "  path: archive",
             "  path: a\n  format: csv",
-            "17: publish.format: must be 'changes', 'parquet' or 'debezium-json', not 'csv'",
+            "17: publish.format: must be 'changes', 'parquet', 'debezium-json' or 'xds', not 'csv'",
         ),
         ("  path: archive\n", "", "14: publish.path: is missing"),
         ("  path: archive", "  path: a\n  format: debezium-json", "14: publish.debezium: is missing"),

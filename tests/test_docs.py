@@ -133,6 +133,8 @@ def test_every_option_of_a_pipeline_file_has_a_row() -> None:
     # These have a table on the page of what they are for.
     rows = [line.split("|")[1] for line in text("docs/kafka.md").splitlines() if line.startswith("| `")]
     named |= {f"publish.debezium.{name}" for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    rows = [line.split("|")[1] for line in text("docs/event-log.md").splitlines() if line.startswith("| `")]
+    named |= {f"capture.event_log.{name}" for row in rows for name in re.findall(r"`([^`]+)`", row)}
     found = set(options({k: v for k, v in schema.items() if k != "$defs"}, schema["$defs"]))
     assert {"connections.<c>.url", "rules.tables.<p>.step", "capture.debezium.prefix"} <= found
     assert found - named == set()

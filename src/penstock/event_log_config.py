@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from penstock.config_parts import Part, Table
+from penstock.config_parts import Part, Pattern, Table
 
 _TimeOfDay = Annotated[str, Field(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]$")]
 
@@ -30,6 +30,12 @@ class EventLogConfig(Part):
 
     table: Table = Field(description="The event log table, schema.table")
     create: bool = Field(default=False, description="setup makes the table where there is none")
+    triggers: dict[Pattern, Literal["fields", "fields_now", "rows_now"]] = Field(
+        default_factory=dict,
+        description="setup makes triggers that write the log, for tables by patterns, the first that matches: fields"
+        " logs old and new values (types 1, 2, 4), fields_now which columns changed (7, 8, 4), rows_now which rows"
+        " (5, 6, 4)",
+    )
     tables_in: str | None = Field(
         default=None, min_length=1, description="Schema of the tables that the log names; that of the log if absent"
     )

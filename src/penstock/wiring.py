@@ -222,7 +222,7 @@ def _event_log(config: PipelineConfig, target: TargetSide | None) -> PostgresEve
     capture = config.capture
     assert capture.event_log is not None
     assert capture.connection is not None
-    settings, creates = _log_settings(capture.event_log), capture.event_log.create
+    settings, creates, triggers = _log_settings(capture.event_log), capture.event_log.create, capture.event_log.triggers
     if target is not None:
         # Written in full, and read again for apply.
         settings = replace(settings, time_syntax=TimeSyntax.READABLE)
@@ -231,7 +231,9 @@ def _event_log(config: PipelineConfig, target: TargetSide | None) -> PostgresEve
         return set() if target is None else {entry.commit_scn for entry in target.error_queue().entries()}
 
     def open_side(url: str, pipeline: str) -> PostgresEventLogSide:
-        return PostgresEventLogSide(url, pipeline, settings, capture.tables, creates_log=creates, failed=failed)
+        return PostgresEventLogSide(
+            url, pipeline, settings, capture.tables, creates_log=creates, triggers=triggers, failed=failed
+        )
 
     return _open(open_side, config, capture.connection)
 

@@ -320,6 +320,54 @@ def test_events_are_applied_with_old_values_compared_and_killed_runs_repeat_noth
     assert left == (0,)
 
 
+@pytest.mark.parametrize("mode", ["fields", "fields_now", "rows_now"])
+def test_triggers_of_setup_write_what_a_poll_reads(log: Log, mode: str) -> None:
+    pipeline = log.publication(f', triggers: {{"indirect.*": {mode}}}')
+    pipeline.setup()
+    assert pipeline.plan().source.steps == []
+    name = f"writer_{log.lab.source.info.dbname}"
+    log.lab.source.execute(f"CREATE ROLE {name}; GRANT USAGE ON SCHEMA indirect TO {name}")
+    log.lab.source.execute(f"GRANT ALL ON indirect.usr, indirect.usr_phone, indirect.acct TO {name}")
+    log.lab.source.execute(f"SET ROLE {name}")
+    for statement in (
+        "INSERT INTO indirect.usr (idu, fname, photo, seen) VALUES (1, 'Ann', '\\xaaaa', '2024-01-02 03:04:05')",
+        "INSERT INTO indirect.usr (idu) VALUES (7)",
+        "INSERT INTO indirect.usr_phone VALUES (1, '111'), (NULL, '9')",
+        "UPDATE indirect.usr SET lname = 'Lee', fname = fname WHERE idu = 1",
+        "UPDATE indirect.acct SET owner = owner",
+        "INSERT INTO indirect.acct VALUES (1, 'x')",
+        "UPDATE indirect.acct SET num = 2",
+    ):
+        log.lab.source.execute(statement)
+    log.lab.source.execute(f"RESET ROLE; DROP OWNED BY {name}; DROP ROLE {name}")
+
+    run(pipeline)
+
+    events = [event for document in log.documents.values() for event in read_document(document)]
+    added = [(event.kind.value, event.association.partition(",")[0]) for event in events]
+    assert ("add", "idu=1") in added
+    assert ("add", "idu=7") in added
+    assert [pair for pair in added if "num" in pair[1]][-2:] == [("delete", "num=1"), ("add", "num=2")]
+    values = {
+        attribute.name: operation.values[-1].text
+        for event in events
+        if event.association.startswith("idu=1,")
+        for attribute in event.attributes
+        for operation in attribute.operations
+        if operation.values
+    }
+    assert values == {
+        "fname": "Ann",
+        "lname": "Lee",
+        "photo": "qqo=",
+        "seen": "1704164645",
+        "usr_phone.phoneno": "111",
+    }
+    assert set(log.statuses) <= {"S", "W"}
+    pipeline.teardown()
+    log.lab.source.execute("UPDATE indirect.usr SET fname = 'after'")
+
+
 REFUSED = [
     ("ALTER TABLE indirect.event_log DROP COLUMN old_value", "", "lacks 'old_value'"),
     ("ALTER TABLE indirect.event_log RENAME old_value TO ov", "", "lacks 'old_value'"),

@@ -85,6 +85,12 @@ def opened_while_java_starts(file: Path | None, *, master: str | None = None) ->
     config = load(file or defaults.file)
     if master is not None:
         config = config.with_master(master)
+    if config.publish is not None and config.publish.form == "xds":
+        from penstock.wiring import open_pipeline
+
+        # Documents are written without Spark.
+        yield open_pipeline(config)
+        return
     lanes, settings = config.parallelism, config.spark_settings
     with beginning(config.application_name, lanes=lanes, settings=settings) as java:
         from penstock.wiring import open_pipeline

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
+from types import MappingProxyType
 
 from penstock.change import TableName
 from penstock.dialects.base import CaptureBehind, DatabasePlan, NativeForm, Step, Uncaptured
@@ -16,6 +17,7 @@ from penstock.dialects.postgres.source.event_journal import PostgresJournal
 from penstock.dialects.postgres.source.event_log import bind, has_log
 from penstock.dialects.postgres.source.event_log_rows import journal_schema
 from penstock.dialects.postgres.source.event_log_setup import has_journal, journal_step, log_step, removal_step
+from penstock.dialects.postgres.source.event_log_triggers import Mode, trigger_steps
 from penstock.dialects.postgres.waits import LockWatch
 from penstock.errors import OperatorError
 from penstock.history import Consumer, History, HistoryError, Origin
@@ -39,6 +41,7 @@ class PostgresEventLogSide(PostgresSide, RecordedSide):
         patterns: Sequence[str],
         *,
         creates_log: bool = False,
+        triggers: Mapping[str, Mode] = MappingProxyType({}),
         failed: Failed = tuple,
     ) -> None:
         """Stand for the database at `url`; nothing is opened yet.
@@ -46,6 +49,7 @@ class PostgresEventLogSide(PostgresSide, RecordedSide):
         Args:
             patterns: Mean the tables that the log may name.
             creates_log: Setup makes the log where there is none.
+            triggers: What setup makes triggers of tables write, by patterns.
             failed: See `EventLogSource`.
 
         Raises:
@@ -56,6 +60,7 @@ class PostgresEventLogSide(PostgresSide, RecordedSide):
         RecordedSide.__init__(self, self.journal)
         self._settings = settings
         self._creates_log = creates_log
+        self._triggers = triggers
         self._failed = failed
 
     @property
@@ -86,6 +91,10 @@ class PostgresEventLogSide(PostgresSide, RecordedSide):
                 plan.steps.append(journal_step(self._pipeline))
         with closing(self.journal.open_log()) as log:
             classes = Classes(log.tables(), schema=self._settings.schema, keys=self._settings.keys)
+        if self._triggers:
+            with self._connection("read the catalogue") as connection:
+                steps = trigger_steps(connection, self._pipeline, self._settings, classes, self._triggers)
+                plan.steps += steps
         for name in classes.without_key:
             plan.notes.append(f"{name} has neither a key nor a foreign key to one: rows that name it get status E")
         return plan

@@ -1,0 +1,171 @@
+"""Publication triggers for PostgreSQL: what writes an event log where no other product does.
+
+One row trigger and one function for each table. A function runs with its owner's rights, and looks names up in the
+system's schema only: writers need no right on the log, and no function of theirs takes the place of one that it calls.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, TypeAlias
+
+from penstock.change import TableName
+from penstock.dialects.base import Step
+from penstock.dialects.postgres.casts import text_sql
+from penstock.dialects.postgres.connection import Connection, literal, quote
+from penstock.dialects.postgres.source.event_log_rows import journal_schema
+from penstock.patterns import TablePattern
+from penstock.schema import Column
+from penstock.sources.event_log.classes import Child, Classes, DatabaseClass
+from penstock.sources.event_log.settings import EventLogSettings
+
+Mode: TypeAlias = Literal["fields", "fields_now", "rows_now"]
+"""What triggers write: old and new values, which columns changed, or which rows."""
+
+TRIGGER = "penstock_event_log"
+"""What each trigger is called."""
+
+_QUOTE = r"""
+CREATE OR REPLACE FUNCTION {schema}.key_value(v text) RETURNS text LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp AS $$
+  SELECT CASE WHEN v = '' OR v ~ '[,;''+"=\\<>]'
+    THEN '"' || replace(replace(v, '\', '\\'), '"', '\"') || '"' ELSE v END $$"""
+
+_FUNCTION = """
+CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $penstock$
+BEGIN
+{body}
+  RETURN NULL;
+END $penstock$;
+DROP TRIGGER IF EXISTS {trigger} ON {table};
+CREATE TRIGGER {trigger} AFTER INSERT OR UPDATE OR DELETE ON {table} FOR EACH ROW EXECUTE FUNCTION {function}()"""
+
+_LACKING = """
+SELECT n.nspname, c.relname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_proc p ON p.oid = t.tgfoid
+JOIN pg_namespace o ON o.oid = p.pronamespace
+WHERE t.tgname = %s AND o.nspname = %s"""
+
+
+def trigger_steps(
+    connection: Connection, pipeline: str, settings: EventLogSettings, classes: Classes, modes: Mapping[str, Mode]
+) -> Iterator[Step]:
+    """Make the triggers that are missing, each table's in a transaction of its own."""
+    schema = journal_schema(pipeline)
+    there = {TableName(*row) for row in connection.execute(_LACKING, [TRIGGER, schema]).fetchall()}
+    writer = _Writer(settings, schema)
+    patterns = [(TablePattern.parse(text), mode) for text, mode in modes.items()]
+    wanted: list[tuple[TableName, str]] = []
+    for of in classes.by_name.values():
+        tables: list[tuple[TableName, Child | None]] = [(of.name, None), *((c.table.name, c) for c in of.children)]
+        for name, child in tables:
+            mode = next((mode for pattern, mode in patterns if pattern.matches(name)), None)
+            if mode is not None and name not in there:
+                body = writer.parent(of, mode) if child is None else writer.child(of, child, mode)
+                wanted.append((name, body))
+    if wanted:
+        yield Step("create the function that writes keys", _QUOTE.format(schema=quote(schema)))
+    for name, body in wanted:
+        function = quote(schema, f"log_{zlib.crc32(name.name.encode()):08x}_{name.name[:20]}")
+        table = quote(name.schema, name.name)
+        sql = _FUNCTION.format(function=function, body=body, trigger=TRIGGER, table=table)
+        yield Step(f"create the trigger of {name} that writes the event log", sql, is_apart=True)
+
+
+class _Writer:
+    """Writes the bodies of trigger functions."""
+
+    def __init__(self, settings: EventLogSettings, schema: str) -> None:
+        self._settings = settings
+        self._key_value = quote(schema, "key_value")
+
+    def parent(self, of: DatabaseClass, mode: Mode) -> str:
+        key = [column.name for column in of.key]
+        columns = [column for column in of.table.columns if column.name not in key]
+        changed = " OR ".join(f"NEW.{quote(name)} IS DISTINCT FROM OLD.{quote(name)}" for name in key)
+        insert = "\n".join(self._inserted(of, columns, mode))
+        update = "\n".join(self._updated(of, columns, mode))
+        delete = self._log(of, 4, key, "OLD")
+        return f"""\
+  IF TG_OP = 'DELETE' THEN
+{delete}
+  ELSIF TG_OP = 'INSERT' THEN
+{insert}
+  ELSIF {changed} THEN
+{delete}
+{insert}
+  ELSE
+{update}
+  END IF;"""
+
+    def child(self, of: DatabaseClass, child: Child, mode: Mode) -> str:
+        """Rows of a child table, as updates of the parent's row; without a parent's key there is none."""
+        removed, added = ("\n".join(self._told(of, child, row, mode)) for row in ("OLD", "NEW"))
+        return f"""\
+  IF TG_OP <> 'INSERT' THEN
+{removed}
+  END IF;
+  IF TG_OP <> 'DELETE' THEN
+{added}
+  END IF;"""
+
+    def _told(self, of: DatabaseClass, child: Child, row: str, mode: Mode) -> Iterator[str]:
+        has_parent = " AND ".join(f"{row}.{quote(link)} IS NOT NULL" for link in child.links)
+        for column in child.columns:
+            value = text_sql(column, f"{row}.{quote(column.name)}")
+            name = f"{child.table.name.name}.{column.name}"
+            if mode == "fields":
+                old, new = (value, "NULL") if row == "OLD" else ("NULL", value)
+                told = self._log(of, 2, child.links, row, column=name, values=(old, new))
+            else:
+                told = self._log(of, 8, child.links, row, column=name)
+            yield f"    IF {has_parent} THEN\n{told}\n    END IF;"
+
+    def _inserted(self, of: DatabaseClass, columns: Sequence[Column], mode: Mode) -> Iterator[str]:
+        key = [column.name for column in of.key]
+        if mode == "rows_now" or not columns:
+            yield self._log(of, 5, key, "NEW")
+            return
+        for column in columns:
+            value = f"NEW.{quote(column.name)}"
+            new = text_sql(column, value) if mode == "fields" else "NULL"
+            told = self._log(of, 1 if mode == "fields" else 7, key, "NEW", column=column.name, values=("NULL", new))
+            yield f"    IF ({value} IS NULL) IS FALSE THEN\n{told}\n    END IF;"
+        nothing = " AND ".join(f"NEW.{quote(column.name)} IS NULL" for column in columns)
+        yield f"    IF {nothing} THEN\n{self._log(of, 5, key, 'NEW')}\n    END IF;"
+
+    def _updated(self, of: DatabaseClass, columns: Sequence[Column], mode: Mode) -> Iterator[str]:
+        key = [column.name for column in of.key]
+        if mode == "rows_now" or not columns:
+            yield self._log(of, 6, key, "NEW")
+            return
+        for column in columns:
+            old, new = (text_sql(column, f"{row}.{quote(column.name)}") for row in ("OLD", "NEW"))
+            if mode == "fields":
+                told = self._log(of, 2, key, "NEW", column=column.name, values=(old, new))
+            else:
+                told = self._log(of, 8, key, "NEW", column=column.name)
+            # By its text: a type may have no operator, and equal numbers may be written in two ways.
+            yield f"    IF ({old}) IS DISTINCT FROM ({new}) THEN\n{told}\n    END IF;"
+
+    def _log(
+        self,
+        of: DatabaseClass,
+        type_: int,
+        links: Sequence[str],
+        row: str,
+        *,
+        column: str | None = None,
+        values: tuple[str, str] = ("NULL", "NULL"),
+    ) -> str:
+        """Write one row of the log; `values` are SQL for the old and the new one."""
+        table = self._settings.table
+        pairs = " || '+' || ".join(
+            f"{literal(f'{key.name}=')} || {self._key_value}({text_sql(key, f'{row}.{quote(link)}')})"
+            for key, link in zip(of.key, links, strict=True)
+        )
+        cells = [str(type_), literal(of.name.name), pairs, "NULL" if column is None else literal(column), *values]
+        names = "event_type, table_name, table_key, column_name, old_value, new_value"
+        return f"    INSERT INTO {quote(table.schema, table.name)} ({names}) VALUES ({', '.join(cells)});"
