@@ -1,9 +1,12 @@
-"""An XDS event as values: one object was added, modified or deleted."""
+"""An XDS event as values: one object was added, modified or deleted.
+
+They are named tuples, which are made by the million, in a third of the time of a frozen dataclass.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Kind(StrEnum):
@@ -22,32 +25,28 @@ class Step(StrEnum):
     ADD_VALUE = "add-value"
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(NamedTuple):
     """A value, and what XDS calls its type: `string`, `octet` (Base64), `int`, `state` or `time`."""
 
     type: str
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(NamedTuple):
     """One step of an attribute's history; `REMOVE_ALL_VALUES` has no values, the others have at least one."""
 
     step: Step
     values: tuple[Value, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Attribute:
+class Attribute(NamedTuple):
     """An attribute with what became of it, in order. In an add that is one `ADD_VALUE`."""
 
     name: str
     operations: tuple[Operation, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class XdsEvent:
+class XdsEvent(NamedTuple):
     """What became of one object.
 
     Attributes:

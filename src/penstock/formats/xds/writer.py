@@ -68,8 +68,11 @@ def _modified(attribute: Attribute) -> str:
 
 
 def _step(operation: Operation) -> str:
-    name = operation.step.value
-    return f"<{name}>{_values(operation.values)}</{name}>" if operation.values else f"<{name}/>"
+    step, values = operation
+    if not values:
+        return f"<{step}/>"
+    written = _values(values) if len(values) > 1 else f'<value type="{values[0].type}">{_text(values[0].text)}</value>'
+    return f"<{step}>{written}</{step}>"
 
 
 def _values(values: Iterable[Value]) -> str:

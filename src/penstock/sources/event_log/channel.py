@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from penstock.errors import OperatorError
 from penstock.formats.xds.writer import write_event
 from penstock.position import START, Scn
 from penstock.sources.event_log.build import BuiltEvent
@@ -96,6 +97,12 @@ def cycle(log: EventLog, settings: EventLogSettings, sink: Sink, *, now: datetim
         ]
     if not pending:
         return delivered
+    if any(event.element is None for event in pending):
+        raise OperatorError(
+            "the journal holds changes that a pipeline of this name was to apply, and no documents",
+            where=log.label,
+            do="apply them first; or `penstock teardown`, after which their rows are polled again",
+        )
     outcomes = _deliver(pending, settings.batch_size, sink, delivered)
     with log.transaction() as transaction:
         transaction.settle(outcomes)

@@ -13,9 +13,12 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
+import psycopg
+
 from penstock.change import Change
 from penstock.dialects.postgres.casts import cast_sql, text_sql
 from penstock.dialects.postgres.connection import Connection, quote
+from penstock.errors import RetryableError
 from penstock.logical import Kind
 from penstock.position import Scn
 from penstock.schema import Column, TableSchema
@@ -187,13 +190,17 @@ class PostgresLogTransaction:
             for column, link, key in zip(of.key, links, keys, strict=True)
         )
         arrays = ", ".join(["%s::text[]"] * len(keys))
-        # Without its name again, a partitioned table or a parent would answer for its children alone.
-        rows = self._sql.execute(
+        keys_of = [[_key_text(of.key[at], one.key[at]) for one in objects] for at in range(len(keys))]
+        query = (
             f"SELECT {wanted} FROM unnest({arrays}) WITH ORDINALITY k ({', '.join(keys)}, number)"
-            f" JOIN {quote(table.name.schema, table.name.name)} t ON {on}",
-            [[_key_text(of.key[at], one.key[at]) for one in objects] for at in range(len(keys))],
+            f" JOIN {quote(table.name.schema, table.name.name)} t ON {on}"
         )
-        return rows.fetchall()
+        try:
+            return self._sql.execute(query, keys_of).fetchall()
+        except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as exc:
+            # The next poll finds the catalogue without it, and gives rows that name it status E.
+            what = f"table {table.name} was dropped or altered while it was read"
+            raise RetryableError(what) from exc
 
     def keep(self, events: Sequence[Kept]) -> None:
         """Add events to the journal, with the positions that follow."""
