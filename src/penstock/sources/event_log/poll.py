@@ -149,22 +149,26 @@ def poll(log: LogTransaction, settings: EventLogSettings, form: Form, *, now: da
 
     The journal is empty before.
     """
+    with _many_objects():
+        return _polled(log, settings, form, now)
+
+
+def _polled(log: LogTransaction, settings: EventLogSettings, form: Form, now: datetime | None) -> Polled:
     rows = log.window(now)
     if not rows:
         return Polled(0, (), {})
     kept: list[Kept] = []
-    with _many_objects():
-        events, settled = read_events(log, settings, rows)
-        form.prepare(log, events)
-        for event in events:
-            try:
-                made = form.make(event)
-                if made.element is None and not made.changes:
-                    settled |= dict.fromkeys(event.record_ids, Settled(Outcome.SUCCESS))
-                else:
-                    kept.append(made)
-            except UnreadableError as exc:
-                settled |= dict.fromkeys(event.record_ids, Settled(Outcome.ERROR, str(exc)))
+    events, settled = read_events(log, settings, rows)
+    form.prepare(log, events)
+    for event in events:
+        try:
+            made = form.make(event)
+            if made.element is None and not made.changes:
+                settled |= dict.fromkeys(event.record_ids, Settled(Outcome.SUCCESS))
+            else:
+                kept.append(made)
+        except UnreadableError as exc:
+            settled |= dict.fromkeys(event.record_ids, Settled(Outcome.ERROR, str(exc)))
     log.keep(kept)
     form.finish(log)
     log.settle(by_outcome(settled))
