@@ -94,8 +94,8 @@ class TargetLedger(Ledger, CopyLedger, CopyDestination, Definitions, Protocol):
     def note_cut_short(self, reason: str) -> None:
         """Write down that the last run was cut short, unless one is alive, and end what is left of its sessions."""
 
-    def note_stop(self, reason: str) -> None:
-        """Write down why the last run stopped, unless one is alive."""
+    def note_stop(self, reason: str, *, is_aborted: bool = False) -> None:
+        """Write down why the last run stopped, unless one is alive; `is_aborted`: at what keeps any from working."""
 
     def consumer(self) -> Consumer:
         """What the source knows this process by."""
