@@ -428,7 +428,7 @@ class ApplyConfig(Part):
         """The handlers, as apply takes them; their modules may lie in a folder."""
         said = self.handlers
         tables = {
-            table_named(text): handlers_of(text, {**table.handlers}, folder)
+            table_named(text): handlers_of(text, {str(op): one for op, one in table.handlers.items()}, folder)
             for text, table in self.tables.items()
             if table.handlers
         }
