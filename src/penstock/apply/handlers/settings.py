@@ -62,8 +62,9 @@ class Function:
         try:
             signature.bind(*[None] * self.takes)
         except TypeError:
+            names = ", ".join(signature.parameters)
             raise HandlerError(
-                f"{self.place}: {self.name!r} takes {signature}, and is called with {self.takes} arguments",
+                f"{self.place}: {self.name!r} takes ({names}), and is called with {self.takes} arguments",
                 do="mend the function; nothing is applied meanwhile",
             ) from None
         return found

@@ -97,7 +97,7 @@ class Gate:
             except ApplyError:
                 raise
             except PenstockError as exc:
-                self.stopped_by = exc
+                self.stopped_by = self.stopped_by or exc
                 raise
 
     def shut(self) -> bool:
@@ -119,9 +119,10 @@ class Gate:
         try:
             yield
         except BaseException:
-            # Once the time is over, what is around undoes it all.
-            with suppress(ApplyError), self.enter() as session:
-                session.roll_back_to(name)
+            # Once the time is over, or the session is lost, what is around undoes it all.
+            if self.stopped_by is None:
+                with suppress(ApplyError), self.enter() as session:
+                    session.roll_back_to(name)
             raise
         with self.enter() as session:
             session.release(name)
@@ -150,7 +151,7 @@ class HandlerSql:
         reason = refusal(statement)
         if reason is not None:
             raise ApplyError(STATEMENT_REFUSED, f"a handler may not run this statement: {reason}")
-        with self._gate.enter() as session, self._gate.savepoint():
+        with self._gate.savepoint(), self._gate.enter() as session:
             return session.query(statement, values)
 
     @contextmanager

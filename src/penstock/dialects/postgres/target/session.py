@@ -230,12 +230,12 @@ class PostgresSession:
 
     def run_statement(self, statement: Statement, values: Sequence[tuple[Column | None, str | None]]) -> None:
         """See `apply.handlers.sql.SqlRunner`; so is all that follows, up to `cancel`."""
-        with self._translated():
+        with self._user_sql():
             self._handler_sql.run_statement(statement, values)
 
     def query(self, statement: str, values: Sequence[Any]) -> SqlResult:
         """Run a statement of a user's own."""
-        with self._translated():
+        with self._user_sql():
             return self._handler_sql.query(statement, values)
 
     def set_savepoint(self, name: str) -> None:
@@ -513,6 +513,17 @@ class PostgresSession:
             yield
         except psycopg.Error as exc:
             raise self._translate(exc) from exc
+
+    @contextmanager
+    def _user_sql(self) -> Iterator[None]:
+        """What is wrong with a statement of a user's is an error of its transaction; a right that lacks is of all."""
+        try:
+            yield
+        except psycopg.Error as exc:
+            error = self._translate(exc)
+            if isinstance(error, OperatorError) and exc.sqlstate not in (None, "42501"):
+                error = ApplyError(OTHER, safe_message(exc.diag), code=exc.sqlstate)
+            raise error from exc
 
     def _not_loaded(self, exc: psycopg.Error, table: TargetTable) -> PenstockError:
         error = self._translate(exc)
