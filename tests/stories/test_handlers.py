@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,11 +43,11 @@ def run(made: Pipeline) -> None:
 
 
 @pytest.fixture
-def shop(lab: Lab) -> Iterator[Lab]:
+def shop(lab: Lab) -> Lab:
     lab.name = "shop"
     lab.source.execute(TABLES)
     lab.target.execute("CREATE TABLE hist (emp_id int, job text); CREATE TABLE seen (source text, scn bigint)")
-    yield lab
+    return lab
 
 
 @pytest.mark.rule("A-105", "A-109", "A-113", "A-118", "A-119")
