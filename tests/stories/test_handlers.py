@@ -93,6 +93,19 @@ def test_the_example_of_the_page_runs(shop: Lab, tmp_path: Path) -> None:
     assert made.status().state == "stopped"
 
 
+@pytest.mark.rule("A-109")
+def test_sql_that_the_target_cannot_run_is_refused_when_a_run_begins(shop: Lab, tmp_path: Path) -> None:
+    pipeline(shop, tmp_path, HEAD).setup()
+    text = said("{update: {statements: {h: ['INSERT INTO hist VALUES (:new.id)', 'DELETE FROM public.hist WHERE']}}}")
+
+    with pytest.raises(OperatorError) as error:
+        run(pipeline(shop, tmp_path, text))
+
+    place = "apply.tables.public.emp.handlers.update.statements.h"
+    assert f'{place}, statement 1: the target refuses it: relation "hist" does not exist' in str(error.value)
+    assert f"{place}, statement 2: the target refuses it: syntax error at end of input" in str(error.value)
+
+
 HEAD = """\
 version: 1
 name: shop

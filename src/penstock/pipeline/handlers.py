@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from penstock.apply.handlers.settings import HandlerSettings
 from penstock.apply.handlers.statement import Source, Statement
@@ -30,6 +30,31 @@ def handler_faults(
         OperatorError(what, where=where, do="correct `apply.tables` in the pipeline file, where names are the target's")
         for name in settings.tables
         for what in _faults(settings, name, {**there, **tables})
+    ]
+
+
+def statement_faults(
+    settings: HandlerSettings,
+    ask: Callable[[Sequence[tuple[TableName, Statement]]], Sequence[str | None]],
+    *,
+    where: str,
+) -> list[OperatorError]:
+    """Say which statements the target cannot run; `ask` has it say why of each."""
+    found = [
+        (name, statement, f"{handler.place}, statement {number}")
+        for name, by_op in settings.tables.items()
+        for handlers in by_op.values()
+        for handler in handlers.statements
+        for number, statement in enumerate(handler.statements, start=1)
+        if statement.call is None
+    ]
+    if not found:
+        return []
+    reasons = ask([(name, statement) for name, statement, _ in found])
+    return [
+        OperatorError(f"{place}: the target refuses it: {reason}", where=where, do="write tables as schema.table")
+        for (_, _, place), reason in zip(found, reasons, strict=True)
+        if reason is not None
     ]
 
 

@@ -38,7 +38,7 @@ from penstock.pipeline.cutover import Way as CutoverWay
 from penstock.pipeline.errors import Errors
 from penstock.pipeline.feed import SparkFeed
 from penstock.pipeline.furnishing import Furnishing
-from penstock.pipeline.handlers import handler_faults
+from penstock.pipeline.handlers import handler_faults, statement_faults
 from penstock.pipeline.locks import Holders, LockWatch
 from penstock.pipeline.plan import Plan
 from penstock.pipeline.replay import Replay, check_columns, refuse_before_copies
@@ -575,8 +575,12 @@ class Pipeline(Capturing):
         settings = self._handlers
         if not settings.tables:
             return list(settings.check())
-        there = self._target.describe(settings.tables)
-        return [*settings.check(), *handler_faults(settings, tables, there, where=self._target.label)]
+        there, where = self._target.describe(settings.tables), self._target.label
+        found = [*settings.check(), *handler_faults(settings, tables, there, where=where)]
+        if found or not self._target.has_ledger():
+            # Before setup, tables that it makes are not there yet.
+            return found
+        return statement_faults(settings, self._target.statement_faults, where=where)
 
     @property
     def _virtual(self) -> VirtualDependencies:

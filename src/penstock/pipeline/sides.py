@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from penstock.apply.error_queue import ErrorQueue
+from penstock.apply.handlers.statement import Statement
 from penstock.apply.ledger import ProcessState, StopRequest
 from penstock.apply.process import Ledger
 from penstock.apply.task import Target
@@ -391,6 +392,9 @@ COMPARE_ELSEWHERE = (
 
 class TargetSide(Protocol):
     """The database that changes are applied to."""
+
+    def statement_faults(self, statements: Sequence[tuple[TableName, Statement]]) -> Sequence[str | None]:
+        """Say of each statement of a table's handlers why it cannot be run here as it is now; None where it can."""
 
     @property
     def label(self) -> str:

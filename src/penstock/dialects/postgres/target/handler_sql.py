@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import psycopg
+from psycopg.pq import DiagnosticField, ExecStatus
 
 from penstock.apply.conflicts import STATEMENT_REFUSED, ApplyError
 from penstock.apply.handlers.sql import SqlResult
-from penstock.apply.handlers.statement import Statement
+from penstock.apply.handlers.statement import Source, Statement
 from penstock.dialects.postgres.casts import cast_sql
 from penstock.dialects.postgres.connection import Connection
-from penstock.schema import Column
+from penstock.schema import Column, TableSchema
 
 _BAR = """
 CREATE TEMP TABLE penstock_open (n int);
@@ -30,6 +31,9 @@ GRANT ALL ON pg_temp.penstock_open TO PUBLIC;
 """
 """As long as there is a row, a commit fails. Others may write it: a retry works with the rights of another role."""
 
+_PARAMETER = "\0"
+"""Stands for a value in SQL that may hold a %, but no zero byte."""
+
 
 class PostgresHandlerSql:
     """Implements `apply.handlers.sql.SqlRunner`, but for `describe`, on a session's connection.
@@ -46,9 +50,9 @@ class PostgresHandlerSql:
         """Run the SQL of a statement handler, each value as its column's type."""
         sql, given = statement.parts[0].replace("%", "%%"), []
         for (column, value), part in zip(values, statement.parts[1:], strict=True):
-            mark = "%s" if column is None else f"({cast_sql(column, _PARAMETER)})".replace("%", "%%")
-            given += [value] * max(1, mark.count(_PARAMETER))
-            sql += mark.replace(_PARAMETER, "%s") + part.replace("%", "%%")
+            mark = _mark(column)
+            given += [value] * mark.count(_PARAMETER)
+            sql += mark.replace("%", "%%").replace(_PARAMETER, "%s") + part.replace("%", "%%")
         self._connection.execute(sql, given)
 
     def query(self, statement: str, values: Sequence[Any]) -> SqlResult:
@@ -83,5 +87,23 @@ class PostgresHandlerSql:
         self._connection.cancel_safe(timeout=5.0)
 
 
-_PARAMETER = "\0"
-"""Stands for a value in SQL that may hold a %, but no zero byte."""
+def fault_of(connection: Connection, statement: Statement, table: TableSchema | None) -> str | None:
+    """Why the server cannot run the SQL of a statement handler of a table, as it is now; None where it can."""
+    sql, count = statement.parts[0], 0
+    for bind, part in zip(statement.binds, statement.parts[1:], strict=True):
+        is_value = bind.source in (Source.NEW, Source.NEW_ONLY, Source.OLD)
+        mark = _mark(table.by_name.get(bind.name) if is_value and table is not None else None)
+        while _PARAMETER in mark:
+            count += 1
+            mark = mark.replace(_PARAMETER, f"${count}", 1)
+        sql += mark + part
+    # Without a name: the next statement takes its place.
+    parsed = connection.pgconn.prepare(b"", sql.encode())
+    if parsed.status == ExecStatus.COMMAND_OK:
+        return None
+    # The text of the statement is the user's own, and holds no value of a row.
+    return (parsed.error_field(DiagnosticField.MESSAGE_PRIMARY) or b"it is refused").decode(errors="replace")
+
+
+def _mark(column: Column | None) -> str:
+    return _PARAMETER if column is None else f"({cast_sql(column, _PARAMETER)})"
