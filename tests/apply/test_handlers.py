@@ -32,10 +32,12 @@ from penstock.apply.resolve import ConflictRules, ErrorRule, Method, Resolver, R
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.virtual_dependencies import ValueDependency, VirtualDependencies
 from penstock.change import Op, TableName
+from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres.target.access import PostgresTarget
 from penstock.errors import HandlerError, RetryableError
 from tests.apply import handled
 from tests.apply.handled import CALLS, SEEN, function, on, settings, statements
+from tests.conftest import create_database, drop_database
 from tests.hand_made import FIXTURE, Lcr, T, Target, Txn, delete, insert, update
 
 WAYS = [(use_set, lanes) for use_set in (True, False) for lanes in (1, 4)]
@@ -46,12 +48,25 @@ def way(request: pytest.FixtureRequest) -> tuple[bool, int]:
     return request.param
 
 
-@pytest.fixture
-def target(database: str) -> Iterator[Target]:
-    handled.forget()
-    made = Target(database)
+@pytest.fixture(scope="module")
+def shared(source_server: EmbeddedPostgres) -> Iterator[Target]:
+    create_database(source_server, "handlers")
+    made = Target(source_server.url("handlers"))
     yield made
     made.close()
+    drop_database(source_server, "handlers")
+
+
+@pytest.fixture
+def target(shared: Target) -> Target:
+    """One target for all tests, as new: a database for each would take most of the time."""
+    handled.forget()
+    shared.connection.execute(f"DROP SCHEMA public CASCADE; CREATE SCHEMA public; SET search_path = public; {FIXTURE}")
+    shared.connection.execute(
+        "DELETE FROM penstock.error; DELETE FROM penstock.error_change; DELETE FROM penstock.applied;"
+        " UPDATE penstock.process SET low_watermark = 0, high_watermark = 0"
+    )
+    return shared
 
 
 def apply(
@@ -681,6 +696,24 @@ def test_a_savepoint_of_a_handler_undoes_what_it_executed(target: Target) -> Non
 
     assert target.errors() == []
     assert (balance(target, 1), target.rows("SELECT * FROM hist")) == (110, [])
+
+
+@pytest.mark.rule("A-125")
+def test_handlers_are_chosen_by_the_change_as_it_came(target: Target) -> None:
+    def delete_instead(lcr: Any, _: Any) -> None:
+        lcr.set_command_type("DELETE")
+        lcr.set_values("new", {})
+        lcr.execute(True)
+
+    handlers = settings(
+        "acct", update=on(procedure=delete_instead), delete=on(statements("h", "DELETE FROM public.nk"))
+    )
+
+    apply(target, handlers, T(100, acct(1, 100, 110)))
+
+    assert target.rows("SELECT id FROM acct") == [(2,)]
+    assert target.one("SELECT count(*) FROM nk") == 1
+    assert target.errors() == []
 
 
 def test_a_handler_of_deletes_keeps_rows(target: Target, way: tuple[bool, int]) -> None:
