@@ -131,6 +131,7 @@ ROWS = {
         DIFFERS, GOES, (1, 0, 0, 1), sdh=((NOTES, ":lcr.delete_column comm", X_TRUE),), eh=returns, noted=1
     ),
     "M9a": Row(MISSES, GOES, (1, 0, 0, 1), sdh=((NOTES, X_TRUE),), eh=returns, uch=OVERWRITES, noted=1),
+    "M9a, SQL": Row(DIFFERS, GOES, (1, 0, 0, 1), sdh=((NOTES, FAILS, X_TRUE),), eh=returns, uch=OVERWRITES, noted=1),
     "M9b": Row(DIFFERS, GOES, (1, 0, 1, 0), sdh=((NOTES, X_TRUE),), eh=returns, uch=OVERWRITES, left=5100, noted=1),
     "M9c": Row(TIES, GOES, (1, 0, 1, 1), sdh=((NOTES, X_TRUE),), eh=returns, uch=MAXIMUM, noted=1),
     "M9d, resolved": Row(DIFFERS, GOES, (1, 0, 1, 0), sdh=((NOTES, X_FALSE),), eh=returns, uch=OVERWRITES, left=5100),

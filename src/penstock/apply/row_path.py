@@ -7,7 +7,7 @@ so a constraint that is broken half-way does not matter (ADR 4).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -239,16 +239,17 @@ class RowPath:
             return None
         return effects
 
-    def follow_rule(self, number: int, change: Change, error: ApplyError) -> Effects | None:
+    def follow_rule(self, number: int, change: Change, error: ApplyError, again: Callable[[], None]) -> Effects | None:
         """Do what the rules for errors say."""
         rule = error_rule(self._conflicts.of(change.table), error)
-        for _ in range(rule.times if rule is not None and rule.then is Then.RETRY else 0):
-            assert rule is not None
-            time.sleep(rule.delay_s)
-            with suppress(FailedError, ApplyError), self._writer.savepoint():
-                return self.perform(number, change, with_resolvers=True)
         if rule is None:
             return None
+        if rule.then is Then.RETRY:
+            for _ in range(rule.times):
+                time.sleep(rule.delay_s)
+                with suppress(FailedError):
+                    again()
+                    return Effects()
         if not rule.then.is_of_change or rule.then is Then.RETRY:
             raise FailedError(error, resolvers_asked=True)
         handled = Handled()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import queue
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -67,6 +68,8 @@ class Caller:
             self._jobs = queue.SimpleQueue()
             self._thread = threading.Thread(target=_serve, args=[self._jobs], name="handlers", daemon=True)
             self._thread.start()
+            # It ends with the thread that it works for.
+            weakref.finalize(self, self._jobs.put, None)
         return self._jobs
 
     def _give_up(self, job: _Job, interrupt: Callable[[], bool]) -> None:
@@ -83,6 +86,17 @@ class Caller:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_OverError))
             if job.done.wait(_GRACE_S / 10):
                 return
+
+
+_here = threading.local()
+
+
+def caller_here() -> Caller:
+    """The caller of this thread."""
+    if not hasattr(_here, "caller"):
+        _here.caller = Caller()
+    caller: Caller = _here.caller
+    return caller
 
 
 def _serve(jobs: queue.SimpleQueue[_Job | None]) -> None:

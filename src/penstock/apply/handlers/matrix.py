@@ -19,7 +19,7 @@ class FailedError(Exception):
 
     Attributes:
         error: What it met.
-        resolvers_asked: The resolvers for this kind of conflict had their say, and could not decide.
+        resolvers_asked: The resolvers had their say, and could not decide; or it is no conflict, and none of theirs.
     """
 
     def __init__(self, error: ApplyError, *, resolvers_asked: bool) -> None:
@@ -65,26 +65,36 @@ def process(steps: Steps) -> None:
     Raises:
         FailedError: Its transaction cannot be applied.
     """
-    handlers, handle_error = steps.handlers, steps.handle_error
+    handle_error = steps.handle_error
     try:
-        with steps.savepoint():
-            if not handlers:
-                steps.apply()
-            for handler in handlers:
-                handler()
+        attempt(steps)
     except FailedError as exc:
         failed = exc
     else:
         return
     # Where a statement handler has applied the change without resolvers, an error handler alone does not take their
     # place: it is as if the change had been applied directly.
-    if handlers and handle_error and not failed.resolvers_asked and steps.resolve():
+    if handle_error and not failed.resolvers_asked and steps.resolve():
         return
     if steps.follow_rule(failed.error):
         return
     if handle_error is None:
         raise failed
     handle_error(failed.error)
+
+
+def attempt(steps: Steps) -> None:
+    """Have the handlers of a change deal with it, or apply it where it has none; what fails leaves nothing behind.
+
+    Raises:
+        FailedError: It could not be done.
+    """
+    handlers = steps.handlers
+    with steps.savepoint():
+        if not handlers:
+            steps.apply()
+        for handler in handlers:
+            handler()
 
 
 def execute(apply: Callable[[], Done], resolve: Callable[[ApplyError], Done | None], *, with_resolvers: bool) -> Done:

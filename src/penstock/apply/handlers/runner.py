@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 from penstock.apply.conflicts import HANDLER_FAILED, HANDLER_LATE, LCR_MALFORMED, ApplyError
 from penstock.apply.handlers import matrix
-from penstock.apply.handlers.caller import Caller, LateError
+from penstock.apply.handlers.caller import LateError, caller_here
 from penstock.apply.handlers.calls import ErrorStack, HandledTransaction
 from penstock.apply.handlers.lcr import Origin, RowLcr, changed_keys
 from penstock.apply.handlers.matrix import FailedError
@@ -73,8 +73,12 @@ class Applier(Protocol):
     def resolve(self, number: int, change: Change) -> Effects | None:
         """Have resolvers decide about a change; None, and nothing is done, where it has no conflict, or none can."""
 
-    def follow_rule(self, number: int, change: Change, error: ApplyError) -> Effects | None:
-        """Do what the rules for errors say; None where none is about it. Raises FailedError if it is for all."""
+    def follow_rule(self, number: int, change: Change, error: ApplyError, again: Callable[[], None]) -> Effects | None:
+        """Do what the rules for errors say, and `again` what failed; None where none is about the error.
+
+        Raises:
+            FailedError: The rule is about the whole transaction, or trying again did not help.
+        """
 
     def savepoint(self) -> AbstractContextManager[None]:
         """Undo what the block did at the target if it raises."""
@@ -87,7 +91,6 @@ class Handlers:
         """Call handlers, which work through `session`."""
         self.settings = settings
         self.session = session
-        self._caller = Caller()
         self._described: dict[TableName, TargetTable | None] = {}
         self._is_barred = False
         if any(True for _ in settings.functions()):
@@ -176,7 +179,7 @@ class Handlers:
         is_late = False
         self.session.set_savepoint(_MARK)
         try:
-            self._caller.call(
+            caller_here().call(
                 lambda: returned.append(make(call)), timeout_s=self.settings.timeout_s, interrupt=gate.shut
             )
             error = None if returned == [None] else _returned(function, returned)
@@ -186,8 +189,6 @@ class Handlers:
             error = ApplyError(HANDLER_LATE, what, where=function.place)
         except ApplyError as exc:
             error = exc.with_place(f"{function.place}: {function.name!r}")
-        except PenstockError:
-            raise
         except (Exception, SystemExit) as exc:
             # Leave out the error's text and its cause: both may repeat a value.
             what = f"{function.name!r} failed: {type(exc).__name__}{_line_of(exc)}"
@@ -258,7 +259,10 @@ class _Steps:
         return self.add(self.applier.resolve(self.number, self._lcr.committed))
 
     def follow_rule(self, error: ApplyError) -> bool:
-        return self.add(self.applier.follow_rule(self.number, self._lcr.committed, error))
+        return self.add(self.applier.follow_rule(self.number, self._lcr.committed, error, self._try_again))
+
+    def _try_again(self) -> None:
+        matrix.attempt(self)
 
     def add(self, effects: Effects | None) -> bool:
         if effects is None:
@@ -295,7 +299,8 @@ class _Steps:
             for statement in handler.statements:
                 self._run_statement(statement, lcr)
         except ApplyError as exc:
-            raise FailedError(self._placed(exc, handler), resolvers_asked=False) from exc
+            # Whatever failed is no conflict of the change.
+            raise FailedError(self._placed(exc, handler), resolvers_asked=True) from exc
         except FailedError as exc:
             raise FailedError(self._placed(exc.error, handler), resolvers_asked=exc.resolvers_asked) from exc
 
