@@ -103,7 +103,7 @@ def test_a_link_that_leads_nowhere_is_seen() -> None:
     assert anchors("# One `two` <three>, four: five\n\n```\n# no\n```") == {"one-two-three-four-five"}
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/pipeline-file.md", "docs/conflicts.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/pipeline-file.md", "docs/conflicts.md", "docs/handlers.md"])
 def test_the_pipeline_file_that_is_shown_is_one(name: str) -> None:
     (example,) = [block for block in blocks(text(name), "yaml") if "version:" in block]
     (exports,) = re.findall(r"^export (SHOP_URL=.*)$", text("README.md"), re.M)

@@ -6,15 +6,23 @@ import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from penstock.apply.handlers.settings import Function, HandlerSettings
 from penstock.apply.parameters import INFINITE, MOST, CommitSerialization, Parameters
 from penstock.apply.resolve import ConflictRules, ErrorRule, Method, Resolver, RowIs, TableRules, Then
 from penstock.apply.virtual_dependencies import ObjectDependency, ValueDependency, VirtualDependencies, find_circle
 from penstock.change import Op, TableName
 from penstock.config_parts import Part, Table, Tag, table_named
+from penstock.handlers_config import (
+    OperationHandlersConfig,
+    TransactionHandlersConfig,
+    check_operations,
+    handlers_of,
+)
 from penstock.origins import DEFAULT_TAG
 from penstock.position import Scn
 
@@ -187,6 +195,18 @@ class ApplyTableConfig(Part):
         " apply_only, for apply only. setup sees to it",
     )
 
+    handlers: dict[Literal["insert", "update", "delete", "default"], OperationHandlersConfig] = Field(
+        default_factory=dict,
+        description="By operation: SQL and functions that are called for changes; default: functions for operations"
+        " that name none",
+    )
+
+    @field_validator("handlers")
+    @classmethod
+    def _go_together(cls, handlers: dict[str, OperationHandlersConfig]) -> dict[str, OperationHandlersConfig]:
+        check_operations(handlers)
+        return handlers
+
     @field_validator("key")
     @classmethod
     def _are_different(cls, key: list[str] | None) -> list[str] | None:
@@ -357,6 +377,10 @@ class ApplyConfig(Part):
         description="What depends on each other, though no constraint of the target tells",
     )
 
+    handlers: TransactionHandlersConfig = Field(
+        default_factory=TransactionHandlersConfig, description="Functions that are called for transactions"
+    )
+
     @field_validator("tables")
     @classmethod
     def _are_named_once(cls, tables: dict[str, ApplyTableConfig]) -> dict[str, ApplyTableConfig]:
@@ -398,4 +422,24 @@ class ApplyConfig(Part):
             tables={
                 table_named(text): table.rules for text, table in self.tables.items() if table.rules != TableRules()
             },
+        )
+
+    def handler_settings(self, source: str, folder: Path) -> HandlerSettings:
+        """The handlers, as apply takes them; their modules may lie in a folder."""
+        said = self.handlers
+        tables = {
+            table_named(text): handlers_of(text, {str(op): one for op, one in table.handlers.items()}, folder)
+            for text, table in self.tables.items()
+            if table.handlers
+        }
+
+        def function(setting: str, name: str | None) -> Function | None:
+            return None if name is None else Function(name, folder, f"apply.handlers.{setting}")
+
+        return HandlerSettings(
+            tables=tables,
+            precommit=function("precommit", said.precommit),
+            ddl=function("ddl", said.ddl),
+            source=source,
+            timeout_s=said.timeout_s,
         )

@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from penstock.apply.handlers.settings import NO_HANDLERS, HandlerSettings
 from penstock.apply_config import ApplyConfig
 from penstock.beside import NAME
 from penstock.config_parts import Part, Pattern, Tag, Template
@@ -480,6 +481,13 @@ class PipelineConfig(Part):
         """The same pipeline with another master of Spark's."""
         others = {name: value for name, value in self.spark.items() if name not in ("master", "spark.master")}
         return self.model_copy(update={"spark": {**others, "master": master}})
+
+    @property
+    def handlers(self) -> HandlerSettings:
+        """What is called for changes; the modules may lie beside the file."""
+        if self.apply is None:
+            return NO_HANDLERS
+        return self.apply.handler_settings(self.capture.name, self.capture.folder.absolute())
 
     @property
     def parallelism(self) -> int:

@@ -51,6 +51,10 @@ class OperatorError(PenstockError):
     """A person must change something: a grant, a missing key, a full disk, a purged log."""
 
 
+class HandlerError(OperatorError):
+    """A handler cannot be had, or did what it must not: the process stops, and no transaction fails for it."""
+
+
 class RetryableError(PenstockError):
     """The same call may succeed later: a lost connection, a server that restarts, a deadlock victim."""
 
@@ -67,7 +71,15 @@ class MalformedInputError(PenstockError):
 
 _KINDS = {
     kind.__name__: kind
-    for kind in (PenstockError, ConfigError, OperatorError, RetryableError, FencedError, MalformedInputError)
+    for kind in (
+        PenstockError,
+        ConfigError,
+        OperatorError,
+        HandlerError,
+        RetryableError,
+        FencedError,
+        MalformedInputError,
+    )
 }
 
 

@@ -43,6 +43,7 @@ from penstock.config import (
     line_of,
 )
 from penstock.errors import ConfigError
+from penstock.handlers_config import OperationHandlersConfig, TransactionHandlersConfig
 from penstock.patterns import TablePattern, TableTemplate
 from penstock.text import nearest
 
@@ -274,6 +275,8 @@ class _Document:
                 what = f"must be letters, digits, '.', '_' and '-'{shown}"
             case "string_pattern_mismatch" if path[-1] == "tag" or path[:2] == ("capture", "changes_of"):
                 what = f"must be letters, digits, '.', '_', ':' and '-'{shown}"
+            case "string_pattern_mismatch" if path[-1] in ("procedure", "error", "precommit", "ddl"):
+                what = f"must be module:function, or the name of an entry point{shown}"
             case "string_pattern_mismatch" if path[-1] == "step":
                 what = f"must be module:function{shown}"
             case "string_pattern_mismatch" if path[-1] == "source":
@@ -582,6 +585,8 @@ def _suggestion(path: Path_) -> str:
         ApplyTableConfig,
         ConflictConfig,
         ErrorRuleConfig,
+        OperationHandlersConfig,
+        TransactionHandlersConfig,
         DependenciesConfig,
         ObjectDependencyConfig,
         PublishConfig,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -81,7 +82,10 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
             config.application_name, lanes=config.parallelism, settings=config.spark_settings, java=java
         )
         if config.capture.is_own:
-            _send_own(session, config.capture)
+            _send_own(session, [config.capture.source], config.capture.folder)
+        # Those of a command that calls none are not imported.
+        named = [one.name for one in config.handlers.functions() if one.name.partition(":")[0] in sys.modules]
+        _send_own(session, named, config.capture.folder)
         return session
 
     rules = None
@@ -353,11 +357,12 @@ def _own(capture: CaptureConfig) -> Callable[[Storage], StockedSource]:
     return open_stock
 
 
-def _send_own(session: SparkSession, capture: CaptureConfig) -> None:
-    """Have a module that lies beside the pipeline file at the workers, where nothing of it is installed."""
-    file = module_file(capture.source, capture.folder)
-    if file is not None:
-        session.sparkContext.addPyFile(str(file))
+def _send_own(session: SparkSession, names: Iterable[str], folder: Path) -> None:
+    """Have modules that lie beside the pipeline file at the workers, where nothing of them is installed."""
+    for name in {name.partition(":")[0]: name for name in names if ":" in name}.values():
+        file = module_file(name, folder)
+        if file is not None:
+            session.sparkContext.addPyFile(str(file))
 
 
 def _database(config: PipelineConfig) -> DatabaseSource:

@@ -174,7 +174,7 @@ class Farm:
     ) -> None:
         """Apply what was done at the source in every way, and compare what comes of it."""
         ways = [replace(way, config=replace(way.config, conflicts=conflicts)) for way in WAYS]
-        outcomes = [_outcome(lab, way, seed) for lab, way in zip(self.labs, ways, strict=True)]
+        outcomes = [outcome(lab, way, seed) for lab, way in zip(self.labs, ways, strict=True)]
         for way, outcome in zip(WAYS[1:], outcomes[1:], strict=True):
             assert outcome == outcomes[0], way.name
         if not is_divergent:
@@ -258,7 +258,7 @@ def test_every_way_resolves_the_same(
     )
 
 
-def _outcome(lab: Lab, way: Way, seed: int) -> dict[str, Any]:
+def outcome(lab: Lab, way: Way, seed: int) -> dict[str, Any]:
     lab.apply(lanes=way.lanes, config=way.config, limit=way.limit, shuffle=random.Random(seed))
     state = lab.ledger.state()
     assert state is not None

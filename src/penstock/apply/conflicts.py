@@ -23,6 +23,11 @@ ROW_MISSING = 26787
 NOT_INSTANTIATED = 26687
 VALUE_MISSING = 26688
 NOT_CAPTURED = 26690
+HANDLER_FAILED = 20000
+HANDLER_LATE = 20001
+STATEMENT_REFUSED = 20002
+LCR_MALFORMED = 23605
+LCR_COLUMN = 23607
 COLUMN_MISSING = 26689
 TYPE_DIFFERS = 26689
 
@@ -70,6 +75,17 @@ class ApplyError(PenstockError):
     def with_found(self, found: Image) -> ApplyError:
         """Return the same error with the row that stands in the way."""
         return self._but(what=self.what, found=found, column=self.column)
+
+    def with_place(self, place: str) -> ApplyError:
+        """Return the same error, saying where else it came up."""
+        made = self._but(what=self.what, found=self.found, column=self.column)
+        made.where = ", ".join(filter(None, [self.where, place]))
+        made.args = (made.what, made.where, made.do)
+        return made
+
+    def with_cause(self, cause: ApplyError) -> ApplyError:
+        """Return the same error, with the one that it came of below it."""
+        return self._but(what=f"{self.what}; it was called for: {cause}", found=self.found, column=self.column)
 
     def with_column(self, column: str, type_: str) -> ApplyError:
         """Return the same error, saying which column of the target it is about, and of which type that is."""

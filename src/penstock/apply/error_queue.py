@@ -25,6 +25,7 @@ from penstock.apply.conflicts import (
     VALUE_MISSING,
     VALUE_TOO_LONG,
 )
+from penstock.apply.handlers.sql import SqlRunner
 from penstock.apply.ledger import Failure
 from penstock.apply.resolve import Resolution
 from penstock.apply.target import RowWriter, TargetCatalog, TargetTable
@@ -233,7 +234,7 @@ class ErrorQueue(Protocol):
         """Open a session to apply entries through."""
 
 
-class RetrySession(RowWriter, Protocol):
+class RetrySession(RowWriter, SqlRunner, Protocol):
     """A target session that applies entries, each in a transaction of its own."""
 
     def note_resolutions(self, transaction: Transaction, resolutions: Sequence[Resolution]) -> None:

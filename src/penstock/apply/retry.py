@@ -16,6 +16,8 @@ from penstock.apply.error_queue import (
     Outcome,
     RetrySession,
 )
+from penstock.apply.handlers.runner import handlers_of
+from penstock.apply.handlers.settings import NO_HANDLERS, HandlerSettings
 from penstock.apply.ledger import Failure
 from penstock.apply.mend import Mend, Mended, Numbered, as_committed
 from penstock.apply.resolve import ConflictRules
@@ -34,6 +36,7 @@ class RetryConfig:
         allow_duplicate_rows: See `RowPath`.
         conflicts: As they stand in the pipeline file now; what they would record stays in the queue.
         keys: Substitute keys of tables.
+        handlers: As they are configured now.
         mend: Gives the changes to apply in place of those that the source committed.
         as_me: Use the rights of the connection, not those of the role that could not apply the entry.
         role: Use the rights of this role instead.
@@ -44,6 +47,7 @@ class RetryConfig:
     allow_duplicate_rows: bool
     conflicts: ConflictRules = field(default_factory=ConflictRules)
     keys: Mapping[TableName, tuple[str, ...]] = field(default_factory=dict)
+    handlers: HandlerSettings = NO_HANDLERS
     mend: Mend | None = None
     as_me: bool = False
     role: str | None = None
@@ -181,6 +185,7 @@ class _Attempts:
             self._session.dictionary(transaction),
             allow_duplicate_rows=self._config.allow_duplicate_rows,
             conflicts=self._config.conflicts.without_recording,
+            handlers=handlers_of(self._config.handlers, self._session),
         )
         try:
             with self._session.transaction():

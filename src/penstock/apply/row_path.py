@@ -7,8 +7,8 @@ so a constraint that is broken half-way does not matter (ADR 4).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -28,11 +28,13 @@ from penstock.apply.conflicts import (
     ApplyError,
     ContentionError,
 )
+from penstock.apply.handlers.matrix import FailedError, execute
+from penstock.apply.handlers.runner import Effects, Handlers
 from penstock.apply.ledger import Failure
 from penstock.apply.mender import NOTHING_DONE, Done, Images, Mender, changed_columns, writable
 from penstock.apply.resolve import ConflictRules, ErrorRule, Outcome, Resolution, Then, error_rule
 from penstock.apply.target import RowMatch, RowWriter, TargetCatalog, TargetTable
-from penstock.change import NO_VERSION, Change, Image, Op, Transaction
+from penstock.change import NO_VERSION, Change, Image, Op, TableName, Transaction
 from penstock.errors import PenstockError
 from penstock.schema import Dictionary, ForeignKey
 
@@ -67,6 +69,10 @@ class _Mended:
     error: ApplyError | None = None
 
 
+class _NoConflictError(Exception):
+    """There is nothing to resolve."""
+
+
 class RowPath:
     """Applies transactions through a session whose transaction the caller opens and closes, but for `explain`."""
 
@@ -78,14 +84,17 @@ class RowPath:
         *,
         allow_duplicate_rows: bool,
         conflicts: ConflictRules,
+        handlers: Handlers | None = None,
     ) -> None:
         """Write to the catalog's tables changes of the tables in the dictionary.
 
         Args:
             allow_duplicate_rows: Where several rows are equal in every column, change one of them.
             conflicts: How conflicts are found and resolved, and what is done about errors.
+            handlers: What users have done with changes.
         """
         self._writer = writer
+        self._handlers = handlers
         self._catalog = catalog
         self._dictionary = dictionary
         self._allow_duplicate_rows = allow_duplicate_rows
@@ -101,7 +110,9 @@ class RowPath:
         message_number = 0
         handled = Handled()
         # By the number of a change that does not tell all that is checked in the end: what it came to.
-        special: dict[int, Done] = {}
+        special: dict[int, Sequence[Done]] = {}
+        if self._handlers is not None:
+            self._handlers.begin()
         try:
             for run in _truncate_runs(transaction.changes):
                 message_number += 1
@@ -109,15 +120,19 @@ class RowPath:
                     self._writer.truncate([self._table(change) for change in run])
                     message_number += len(run) - 1
                 else:
-                    done = self._process(message_number, run[0], handled)
-                    if done is not None:
-                        special[message_number] = done
+                    came_to = self._handle_or_process(message_number, run[0], transaction, handled)
+                    if came_to is not None:
+                        special[message_number] = came_to
             with_references = transaction.commit_scn > self._catalog.references_from
             for number, change in enumerate(transaction.changes, start=1):
                 message_number = number
-                done = special.get(number) or Done(change, _told(change))
-                if done.change is not None and done.change.op is not Op.TRUNCATE:
-                    self._check(done.change, done.images, with_references=with_references)
+                for done in special.get(number, (Done(change, _told(change)),)):
+                    if done.change is not None and done.change.op is not Op.TRUNCATE:
+                        self._check(done.change, done.images, with_references=with_references)
+            if self._handlers is not None:
+                message_number = 0
+                self._handlers.before_commit(transaction)
+                self._handlers.end()
         except ApplyError as exc:
             raise TransactionError(Failure(message_number, exc)) from exc
         return handled
@@ -167,10 +182,79 @@ class RowPath:
         table = self._catalog.tables.get(change.table)
         if table is None:
             raise ApplyError(TABLE_MISSING, f"table {change.table} does not exist at the target")
-        instantiated = self._catalog.instantiated.get(change.table)
-        if instantiated is None:
-            raise ApplyError(NOT_INSTANTIATED, f"table {change.table} was never copied to this target")
+        if change.table not in self._catalog.instantiated:
+            raise _not_instantiated(change.table)
         return table
+
+    def _handle_or_process(
+        self, number: int, change: Change, transaction: Transaction, handled: Handled
+    ) -> Sequence[Done] | None:
+        """Process one change, by its handlers if it has any; returns what it came to, as `_process`."""
+        if self._handlers is None or self._handlers.of(change) is None:
+            done = self._process(number, change, handled)
+            return None if done is None else [done]
+        if change.table not in self._catalog.instantiated:
+            raise _not_instantiated(change.table)
+        effects = self._handlers.process(self, number, change, transaction)
+        handled.resolutions += effects.resolutions
+        handled.recorded += [(recorded, Failure(1, error)) for recorded, error in effects.recorded]
+        return effects.done
+
+    def savepoint(self) -> AbstractContextManager[None]:
+        """See `handlers.runner.Applier`; so is all that follows, up to `resolve`."""
+        return self._writer.savepoint()
+
+    def table_named(self, name: TableName) -> TargetTable:
+        """Return a table of the target, also one that no changes come for."""
+        table = self._catalog.tables.get(name)
+        if table is None and self._handlers is not None:
+            table = self._handlers.described(name)
+        if table is None:
+            raise ApplyError(TABLE_MISSING, f"table {name} does not exist at the target")
+        return table
+
+    def perform(self, number: int, change: Change, *, with_resolvers: bool) -> Effects:
+        """Apply a change directly."""
+        table = self.table_named(change.table)
+
+        def apply() -> _Mended:
+            # Resolvers make good what the database refuses.
+            with self._writer.savepoint() if self._mender.mends_refusals(change, table) else nullcontext():
+                return _Mended(self._apply_row(change, table))
+
+        def resolve(error: ApplyError) -> _Mended | None:
+            mended = self._mender.mend(number, change, table, error)
+            return None if mended is None else _Mended(*mended, error)
+
+        return _effects(change, execute(apply, resolve, with_resolvers=with_resolvers))
+
+    def resolve(self, number: int, change: Change) -> Effects | None:
+        """Have resolvers decide about a change."""
+        try:
+            with self._writer.savepoint():
+                effects = self.perform(number, change, with_resolvers=True)
+                if not effects.resolutions:
+                    raise _NoConflictError
+        except (FailedError, _NoConflictError, ApplyError):
+            return None
+        return effects
+
+    def follow_rule(self, number: int, change: Change, error: ApplyError, again: Callable[[], None]) -> Effects | None:
+        """Do what the rules for errors say."""
+        rule = error_rule(self._conflicts.of(change.table), error)
+        if rule is None:
+            return None
+        if rule.then is Then.RETRY:
+            for _ in range(rule.times):
+                time.sleep(rule.delay_s)
+                with suppress(FailedError):
+                    again()
+                    return Effects()
+        if not rule.then.is_of_change or rule.then is Then.RETRY:
+            raise FailedError(error, resolvers_asked=True)
+        handled = Handled()
+        done = self._leave_out(number, change, error, rule.then, handled)
+        return Effects([done], handled.resolutions, [(one, failure.error) for one, failure in handled.recorded])
 
     def _process(self, number: int, change: Change, handled: Handled) -> Done | None:
         """Process one change: apply it, or resolve its conflict, or do what is to be done about its error.
@@ -368,7 +452,7 @@ class RowPath:
         )
 
     def _check(self, change: Change, images: Images, *, with_references: bool) -> None:
-        table = self._catalog.tables[change.table]
+        table = self.table_named(change.table)
         if change.op is not Op.DELETE:
             broken = self._writer.is_unique_broken(table, images.after)
             if broken is not None:
@@ -402,6 +486,18 @@ class RowPath:
             raise ApplyError(FOREIGN_KEY_VIOLATED, what, where=_place(change))
         what = f"rows of {foreign_key.child} still refer by foreign key {foreign_key.name!r}"
         raise ApplyError(CHILD_EXISTS, what, where=_place(change))
+
+
+def _effects(change: Change, mended: _Mended) -> Effects:
+    """What a change came to; the checks in the end are told even what the change itself tells."""
+    done = mended.done if mended.done is not None else Done(change, _told(change))
+    is_recorded = any(one.outcome is Outcome.RECORDED for one in mended.resolutions)
+    recorded = [(change, mended.error)] if is_recorded and mended.error is not None else []
+    return Effects([done], list(mended.resolutions), recorded)
+
+
+def _not_instantiated(table: TableName) -> ApplyError:
+    return ApplyError(NOT_INSTANTIATED, f"table {table} was never copied to this target")
 
 
 def _truncate_runs(changes: Iterable[Change]) -> Iterator[list[Change]]:

@@ -24,6 +24,8 @@ from penstock.apply.ahead import ahead
 from penstock.apply.conflicts import CONFLICTS, CONTENTION, ApplyError, ContentionError, SpeculationError
 from penstock.apply.coordinator import with_followers
 from penstock.apply.group import Group
+from penstock.apply.handlers.runner import handlers_of
+from penstock.apply.handlers.settings import NO_HANDLERS, HandlerSettings
 from penstock.apply.lag import LagHistogram
 from penstock.apply.large import LargeTransaction
 from penstock.apply.ledger import Failure, LaneLedger
@@ -64,6 +66,7 @@ class ServerConfig:
         use_set_path: Off, every transaction goes by the row path; the outcome is the same.
         conflicts: How conflicts are found and resolved, and what is done about errors.
         ignored: Ids of transactions at the source whose changes are left out; they count as applied.
+        handlers: What users have done with changes.
     """
 
     group_changes: int = 100_000
@@ -72,6 +75,7 @@ class ServerConfig:
     use_set_path: bool = True
     conflicts: ConflictRules = field(default_factory=ConflictRules)
     ignored: frozenset[str] = frozenset()
+    handlers: HandlerSettings = NO_HANDLERS
 
 
 @dataclass
@@ -154,6 +158,7 @@ class ApplyServer:
             dictionary,
             allow_duplicate_rows=config.allow_duplicate_rows,
             conflicts=config.conflicts,
+            handlers=handlers_of(config.handlers, session),
         )
         self._nettings: dict[tuple[TableName, int], Netting | None] = {}
         self._result = LaneResult()
@@ -231,10 +236,17 @@ class ApplyServer:
         is_row = _mask(pc.is_in(rows[c.OP], pa.array([Op.INSERT, Op.UPDATE, Op.DELETE, Op.SNAPSHOT])))
         is_insert = _mask(pc.equal(rows[c.OP], Op.INSERT))
         can_net = np.zeros(len(rows), bool)
+        handlers = self._config.handlers
+        if handlers.precommit is not None:
+            # It is called for each transaction, when that is in.
+            return can_net
         for table, version, is_here in group.tables:
             netting = self._netting(table, version)
             if netting is not None:
                 can_net |= is_here & (is_insert if netting.is_insert_only else is_row)
+            taken_over = handlers.taken_over(table)
+            if taken_over:
+                can_net &= ~(is_here & _mask(pc.is_in(rows[c.OP], pa.array(sorted(taken_over)))))
         return can_net
 
     def _netting(self, table: TableName, version: int) -> Netting | None:
@@ -303,7 +315,9 @@ class ApplyServer:
             False, and nothing is done, where nothing conflicts, too much does, or others must decide.
         """
         is_stoppable = self._config.disable_on_error or self._config.conflicts.waits
-        if nets is None or len(group) == 1 or is_stoppable:
+        # What an error handler does besides is not to be done in another order than the source's.
+        is_handled = any(self._config.handlers.handles_errors(table) for table, _, _ in group.tables)
+        if nets is None or len(group) == 1 or is_stoppable or is_handled:
             return False
         try:
             with self._session.transaction():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.apply.handlers.sql import SqlRunner
 from penstock.apply.keys import RowKey, row_key
 from penstock.apply.virtual_dependencies import NONE, VirtualDependencies
 from penstock.change import Image, TableName
@@ -140,7 +141,7 @@ class RowWriter(Protocol):
         """
 
 
-class TargetSession(RowWriter, Protocol):
+class TargetSession(RowWriter, SqlRunner, Protocol):
     """One connection to the target, kept for many transactions."""
 
     @property

@@ -25,7 +25,7 @@ from penstock.apply.virtual_dependencies import VirtualDependencies
 from penstock.change import TableName
 from penstock.config import PipelineConfig
 from penstock.dialects.base import DatabasePlan, Emptying, LackingPart, Step, Uncaptured
-from penstock.errors import OperatorError, PenstockError, RetryableError
+from penstock.errors import HandlerError, OperatorError, PenstockError, RetryableError
 from penstock.events import Event
 from penstock.history import HistoryError
 from penstock.patterns import TablePattern
@@ -38,6 +38,7 @@ from penstock.pipeline.cutover import Way as CutoverWay
 from penstock.pipeline.errors import Errors
 from penstock.pipeline.feed import SparkFeed
 from penstock.pipeline.furnishing import Furnishing
+from penstock.pipeline.handlers import handler_faults, statement_faults
 from penstock.pipeline.locks import Holders, LockWatch
 from penstock.pipeline.plan import Plan
 from penstock.pipeline.replay import Replay, check_columns, refuse_before_copies
@@ -96,6 +97,7 @@ class Pipeline(Capturing):
         self._apply = config.apply
         self._control = Control(config.name, target, config.apply.parameters)
         self._target = target
+        self._handlers = config.handlers
         self._lacking: Sequence[Lacking | LackingPart] = ()
 
     def plan(self, *, adopt: bool = False) -> Plan:
@@ -130,6 +132,7 @@ class Pipeline(Capturing):
             hidden = self._source.sequence_reader(fittings).hidden
             plan.source.notes += [f"a sequence is not kept in step until it may be read: {grant}" for grant in hidden]
         plan.target.faults.extend(self._conflict_faults(described))
+        plan.target.faults.extend(self._handler_faults(described))
         fault = self._set_fault()
         if fault is not None:
             # This fault causes the others; name it alone.
@@ -286,12 +289,15 @@ class Pipeline(Capturing):
             allow_duplicate_rows=self.parameters().allow_duplicate_rows,
             keys=self._apply.keys,
             conflicts=self._apply.conflict_rules,
+            handlers=self._handlers,
             mend=mend,
             as_me=as_me,
             role=role,
             go_on=go_on,
             dry_run=dry_run,
         )
+        for fault in self._handlers.check():
+            raise fault
         queue = self._error_queue()
         with self._told_of_locks(lambda wait: tell(str(wait))):
             yield from retry(queue, in_commit_order(queue, entry_ids), config, tell=tell)
@@ -494,6 +500,7 @@ class Pipeline(Capturing):
                         allow_duplicate_rows=found.allow_duplicate_rows,
                         ignored=found.ignore_transaction,
                         conflicts=apply.conflict_rules,
+                        handlers=self._handlers,
                     )
                 )
                 return found
@@ -523,7 +530,7 @@ class Pipeline(Capturing):
         with suppress(Exception):
             if self._target.has_ledger():
                 with closing(self._target.ledger()) as ledger:
-                    ledger.note_stop(str(error))
+                    ledger.note_stop(str(error), is_aborted=isinstance(error, HandlerError))
 
     def _lock_watches(self) -> list[LockWatch]:
         return [*super()._lock_watches(), self._target.lock_watch()]
@@ -563,6 +570,18 @@ class Pipeline(Capturing):
         there = self._target.describe([name for name in conflicts.tables if name in tables])
         return conflict_faults(conflicts, {**tables, **there}, where=self._target.label)
 
+    def _handler_faults(self, tables: Mapping[TableName, TableSchema]) -> list[OperatorError]:
+        """What is wrong with the handlers of the file, for these tables, by their names at the target."""
+        settings = self._handlers
+        if not settings.tables:
+            return list(settings.check())
+        there, where = self._target.describe(settings.tables), self._target.label
+        found = [*settings.check(), *handler_faults(settings, tables, there, where=where)]
+        if found or not self._target.has_ledger():
+            # Before setup, tables that it makes are not there yet.
+            return found
+        return statement_faults(settings, self._target.statement_faults, where=where)
+
     @property
     def _virtual(self) -> VirtualDependencies:
         return self._apply.dependencies.virtual
@@ -585,9 +604,12 @@ class Pipeline(Capturing):
         self._target.check()
         for fault in self._named_faults(self._describe_named()):
             raise fault
+        for error in self._handlers.check():
+            raise error
         if self._apply.tables:
             tables = self._source.match(self.config.capture.tables)
-            faults = self._conflict_faults(self._source.describe(tables))
+            described = self._source.describe(tables)
+            faults = [*self._conflict_faults(described), *self._handler_faults(described)]
             if faults:
                 raise OperatorError("\n".join(map(str, faults)))
         with closing(self._target.ledger()) as ledger:
@@ -596,7 +618,7 @@ class Pipeline(Capturing):
                 return
             ledger.ask_to_stop(None)
             state = ledger.state()
-            if state is not None and state.status is ProcessStatus.ABORTED:
+            if state is not None and state.status is ProcessStatus.ABORTED and state.error is not None:
                 listener.warned(f"the last run stopped at the first error ({state.error}); this one goes on behind it")
             if state is not None and state.errors:
                 held = f"the error queue holds {count(state.errors, 'transaction')}"

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from penstock.apply.error_queue import ErrorQueue
+from penstock.apply.handlers.statement import Statement
 from penstock.apply.ledger import ProcessState, StopRequest
 from penstock.apply.process import Ledger
 from penstock.apply.task import Target
@@ -94,8 +95,8 @@ class TargetLedger(Ledger, CopyLedger, CopyDestination, Definitions, Protocol):
     def note_cut_short(self, reason: str) -> None:
         """Write down that the last run was cut short, unless one is alive, and end what is left of its sessions."""
 
-    def note_stop(self, reason: str) -> None:
-        """Write down why the last run stopped, unless one is alive."""
+    def note_stop(self, reason: str, *, is_aborted: bool = False) -> None:
+        """Write down why the last run stopped, unless one is alive; `is_aborted`: at what keeps any from working."""
 
     def consumer(self) -> Consumer:
         """What the source knows this process by."""
@@ -391,6 +392,9 @@ COMPARE_ELSEWHERE = (
 
 class TargetSide(Protocol):
     """The database that changes are applied to."""
+
+    def statement_faults(self, statements: Sequence[tuple[TableName, Statement]]) -> Sequence[str | None]:
+        """Say of each statement of a table's handlers why it cannot be run here as it is now; None where it can."""
 
     @property
     def label(self) -> str:

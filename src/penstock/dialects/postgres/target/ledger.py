@@ -307,15 +307,27 @@ class PostgresLedger:
             self._end_lanes(self._sql())
         self.note_stop(reason)
 
-    def note_stop(self, reason: str) -> None:
-        """Write down why the last run stopped, unless one is alive: then it was not this one that counts."""
+    def note_stop(self, reason: str, *, is_aborted: bool = False) -> None:
+        """Write down why the last run stopped, unless one is alive: then it was not this one that counts.
+
+        Args:
+            is_aborted: It stopped at what keeps any run from working, such as a handler that cannot be had.
+        """
         if self.is_running():
             return
         with speaking("write the ledger", self._url):
             self._sql().execute(
-                "UPDATE penstock.process SET status = CASE status WHEN %s THEN %s ELSE status END,"
-                " status_at = now(), reason = %s WHERE name = %s",
-                [ProcessStatus.ENABLED, ProcessStatus.DISABLED, reason, self._process],
+                "UPDATE penstock.process SET status = CASE WHEN %s THEN %s WHEN status = %s THEN %s ELSE status END,"
+                " error = CASE WHEN %s THEN NULL ELSE error END, status_at = now(), reason = %s WHERE name = %s",
+                [
+                    is_aborted,
+                    ProcessStatus.ABORTED,
+                    ProcessStatus.ENABLED,
+                    ProcessStatus.DISABLED,
+                    is_aborted,
+                    reason,
+                    self._process,
+                ],
             )
 
     def note_brought(self, tables: Sequence[TableName], scn: Scn) -> None:

@@ -16,6 +16,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.apply.conflicts import OTHER, ApplyError, ContentionError
+from penstock.apply.handlers.sql import SqlResult
+from penstock.apply.handlers.statement import Statement
 from penstock.apply.net import NetChange
 from penstock.apply.target import RowMatch, TargetTable
 from penstock.change import Image, TableName
@@ -32,6 +34,7 @@ from penstock.dialects.postgres.errors import (
 )
 from penstock.dialects.postgres.rows import PostgresRowsAside
 from penstock.dialects.postgres.source.as_of import digest_of_row
+from penstock.dialects.postgres.target.handler_sql import PostgresHandlerSql
 from penstock.dialects.postgres.target.ledger_entries import CLOSE_CHUNK, OPEN_CHUNK
 from penstock.dialects.postgres.target.set_path import MOST_STAGED_COLUMNS, SetPath
 from penstock.errors import OperatorError, PenstockError
@@ -86,6 +89,7 @@ class PostgresSession:
         set_tag(self.connection, tag)
         self._set_path = SetPath(self.connection)
         self._described: dict[TableName, TableSchema] = {}
+        self._handler_sql = PostgresHandlerSql(self.connection)
 
     @property
     def is_usable(self) -> bool:
@@ -216,6 +220,55 @@ class PostgresSession:
             CLOSE_CHUNK,
             [rows, process, chunk.table.schema, chunk.table.name, chunk.number],
         )
+
+    def describe(self, table: TableName) -> TableSchema | None:
+        """Describe any table of the target."""
+        try:
+            return read_tables(self.connection, [table]).get(table)
+        except psycopg.Error as exc:
+            raise self._translate(exc) from exc
+
+    def run_statement(self, statement: Statement, values: Sequence[tuple[Column | None, str | None]]) -> None:
+        """See `apply.handlers.sql.SqlRunner`; so is all that follows, up to `cancel`."""
+        with self._user_sql():
+            self._handler_sql.run_statement(statement, values)
+
+    def query(self, statement: str, values: Sequence[Any]) -> SqlResult:
+        """Run a statement of a user's own."""
+        with self._user_sql():
+            return self._handler_sql.query(statement, values)
+
+    def set_savepoint(self, name: str) -> None:
+        """Begin what `roll_back_to` undoes."""
+        self._execute(f"SAVEPOINT {quote(name)}")
+
+    def release(self, name: str) -> None:
+        """Keep what was done since a savepoint."""
+        self._execute(f"RELEASE SAVEPOINT {quote(name)}")
+
+    def roll_back_to(self, name: str) -> None:
+        """Undo what was done since a savepoint."""
+        self._execute(f"ROLLBACK TO SAVEPOINT {quote(name)}")
+
+    def prepare_bar(self) -> None:
+        """Make what `bar_commit` needs, once in a session."""
+        with self._translated():
+            self._handler_sql.prepare_bar()
+
+    def bar_commit(self) -> None:
+        """Have the server refuse to commit the open transaction."""
+        with self._translated():
+            self._handler_sql.bar_commit()
+
+    def unbar_commit(self) -> bool:
+        """Allow it again; False where the transaction that was barred is no more."""
+        with self._translated():
+            return self._handler_sql.unbar_commit()
+
+    def cancel(self) -> None:
+        """End the statement that the session is at, from another thread."""
+        with self._translated():
+            self._handler_sql.cancel()
 
     def insert(self, table: TargetTable, values: Image) -> None:
         """Insert a row; an identity takes the given value."""
@@ -453,6 +506,24 @@ class PostgresSession:
             return self.connection.execute(statement, values)
         except psycopg.Error as exc:
             raise self._translate(exc) from exc
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as exc:
+            raise self._translate(exc) from exc
+
+    @contextmanager
+    def _user_sql(self) -> Iterator[None]:
+        """What is wrong with a statement of a user's is an error of its transaction; a right that lacks is of all."""
+        try:
+            yield
+        except psycopg.Error as exc:
+            error = self._translate(exc)
+            if isinstance(error, OperatorError) and exc.sqlstate not in (None, "42501"):
+                error = ApplyError(OTHER, safe_message(exc.diag), code=exc.sqlstate)
+            raise error from exc
 
     def _not_loaded(self, exc: psycopg.Error, table: TargetTable) -> PenstockError:
         error = self._translate(exc)

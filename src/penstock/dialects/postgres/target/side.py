@@ -6,10 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 
 import psycopg
 
+from penstock.apply.handlers.statement import Statement
 from penstock.apply_config import TriggerFiring
 from penstock.change import TableName
 from penstock.dialects.base import DatabasePlan, LackingPart, NativeForm
 from penstock.dialects.postgres.blueprint import Blueprint, Parts, lacking_parts, read_parts
+from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.fittings import Fittings
 from penstock.dialects.postgres.from_schema import blueprint_of
 from penstock.dialects.postgres.ownership import preamble, refuse_foreign
@@ -19,6 +21,7 @@ from penstock.dialects.postgres.target.access import PostgresTarget
 from penstock.dialects.postgres.target.compared import PostgresComparedTarget
 from penstock.dialects.postgres.target.error_queue import PostgresErrorQueue
 from penstock.dialects.postgres.target.furnisher import PostgresFurnisher
+from penstock.dialects.postgres.target.handler_sql import fault_of
 from penstock.dialects.postgres.target.ledger import PostgresLedger
 from penstock.dialects.postgres.target.removal import removal_steps
 from penstock.dialects.postgres.target.session import PostgresSession
@@ -81,6 +84,12 @@ class PostgresTargetSide(PostgresSide):
                 firing=firing or {},
                 keyed=keyed,
             )
+
+    def statement_faults(self, statements: Sequence[tuple[TableName, Statement]]) -> Sequence[str | None]:
+        """Say of each statement of a table's handlers why it cannot be run here as it is now; None where it can."""
+        with self._connection("read the catalogue") as connection:
+            tables = read_tables(connection, {table for table, _ in statements})
+            return [fault_of(connection, statement, tables.get(table)) for table, statement in statements]
 
     def furnisher(self, fittings: NativeForm) -> PostgresFurnisher:
         """Return what makes what tables lack of `fittings`, and keeps their sequences in step."""
