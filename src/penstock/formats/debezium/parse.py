@@ -7,6 +7,7 @@ is parsed. Of two members of one name other parsers silently take the last; here
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import orjson
@@ -70,6 +71,22 @@ class JsonParser:
             return Message(document["payload"], None)
         return Message(document["payload"], self._learn(raw, slot) or parse_schema(_dump(document["schema"])))
 
+    def split(self, raw: bytes, slot: str) -> tuple[bytes, ConnectSchema | None]:
+        """Return the text of the payload, and the schema before it, which is not looked at again.
+
+        Where no message of the slot came with a schema yet, the whole text is returned, whatever it is.
+
+        Raises:
+            LookupError: The message has another schema than those that are at hand, or none.
+        """
+        known = self._prefixes.get(slot)
+        if known is None:
+            return raw, None
+        for prefix, schema in known:
+            if raw.startswith(prefix) and raw.endswith(b"}"):
+                return raw[len(prefix) : -1], schema
+        raise LookupError
+
     def _learn(self, raw: bytes, slot: str) -> ConnectSchema | None:
         """Find where the schema of a message ends, and keep it in mind; None where it is laid out in another way."""
         if not raw.startswith(_OPEN) or not raw.endswith(b"}"):
@@ -108,6 +125,21 @@ def _load(raw: bytes, *, exact: bool) -> Any:
         # More quotes before colons than members: most likely a text that holds such a pair.
         json.loads(raw, object_pairs_hook=_distinct, parse_int=_whole)
     return value
+
+
+def has_each_once(raw: bytes, parts: Iterable[Any]) -> bool:
+    """Whether the members of a message are those of these objects, and each was written once; True is certain.
+
+    Args:
+        parts: Whatever in the message may be an object: an object, or None.
+    """
+    expected = 0
+    for one in parts:
+        if type(one) is dict:
+            expected += len(one)
+        elif one is not None:
+            return False
+    return raw.count(b'":') - raw.count(b'\\":') == expected
 
 
 def _load_exactly(raw: bytes) -> Any:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import orjson
@@ -16,6 +18,7 @@ Key: TypeAlias = tuple[int | str, ...]
 
 _DIGITS = re.compile(r"-?\d{1,40}", re.ASCII)
 _LAST_NUMBER = re.compile(r"(\d+)\D*$", re.ASCII)
+_SEQUENCE = re.compile(r'\["(\d{1,19})","(\d{1,19})"\]', re.ASCII)
 _POSTGRES_BLOCK = re.compile(r"(\d+):(\d+)", re.ASCII)
 
 _STREAMING = ("", "false")
@@ -55,14 +58,16 @@ class Source(NamedTuple):
     identity: Key
 
 
-class _Places(NamedTuple):
+class Places(NamedTuple):
+    """Where a change is; see `Source`."""
+
     txn: str | None
     position: Key
     place: Key
     identity: Key
 
 
-_NOWHERE = _Places(None, (), (), ())
+_NOWHERE = Places(None, (), (), ())
 
 
 def read_source(block: Mapping[str, Any]) -> Source:
@@ -92,6 +97,45 @@ def read_source(block: Mapping[str, Any]) -> Source:
         place=places.place,
         identity=places.identity,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SourceForm:
+    """What the source blocks of the changes of one table have in common.
+
+    Attributes:
+        fields: Their members, in order.
+        values: Those that are the same in all of them.
+    """
+
+    connector: str
+    fields: tuple[str, ...]
+    values: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, block: Mapping[str, Any]) -> SourceForm | None:
+        """Take it from a block that `read_source` has read as that of a change; None where values are no texts."""
+        values = tuple(block[name] for name in _COMMON if name in block)
+        if not all(type(value) is str or value is None for value in values):
+            return None
+        return cls(read_source(block).connector, tuple(block), values)
+
+    def read(self, blocks: Sequence[Mapping[str, Any]]) -> list[Places]:
+        """Say where changes are.
+
+        Raises:
+            SourceError: A block has another form, or `read_source` would raise.
+        """
+        values = itemgetter(*(name for name in _COMMON if name in self.fields))
+        if set(map(tuple, blocks)) != {self.fields} or set(map(values, blocks)) != {self.values}:
+            raise SourceError("differs from those before it")
+        for block in blocks:
+            _time_us(block)
+        read = _PLACES.get(self.connector, _nowhere)
+        return [read(block, False) for block in blocks]
+
+
+_COMMON = ("connector", "name", "db", "schema", "table", "snapshot")
 
 
 def group_of(block_id: str) -> str:
@@ -202,37 +246,39 @@ def _text(block: Mapping[str, Any], field: str) -> str | None:
     raise SourceError(f"has a {field} that is no text")
 
 
-def _oracle(block: Mapping[str, Any], is_snapshot: bool) -> _Places:
+def _oracle(block: Mapping[str, Any], is_snapshot: bool) -> Places:
     txn, scn = _text(block, "txId"), _number(block, "scn")
     commit, seq = _number(block, "commit_scn"), _number(block, "txSeq")
     thread = _number(block, "redo_thread") or 0
     if is_snapshot or txn is None:
         place = () if scn is None else (scn,)
-        return _Places(None, place, place, ())
+        return Places(None, place, place, ())
     end = commit if commit is not None else scn
     if end is None:
-        return _Places(txn, (), (), ())
+        return Places(txn, (), (), ())
     if seq is not None:
-        return _Places(txn, (end, thread, txn, seq), (end,), (end, thread, txn, seq))
+        return Places(txn, (end, thread, txn, seq), (end,), (end, thread, txn, seq))
     inside = (scn or 0, _text(block, "rs_id") or "", _number(block, "ssn") or 0)
     # Without a number of its own a change has no identity unless the redo record that made it is known.
     identity = (end, thread, txn, *inside) if block.get("rs_id") else ()
-    return _Places(txn, (end, thread, txn, *inside), (end,), identity)
+    return Places(txn, (end, thread, txn, *inside), (end,), identity)
 
 
-def _postgresql(block: Mapping[str, Any], is_snapshot: bool) -> _Places:
+def _postgresql(block: Mapping[str, Any], is_snapshot: bool) -> Places:
     txn, lsn = _text(block, "txId"), _number(block, "lsn")
     committed, own = _sequence(block.get("sequence"))
     lsn = own if lsn is None else lsn
     if lsn is None:
-        return _Places(txn, (), (), ())
-    return _Places(None if is_snapshot else txn, (committed, lsn), (lsn,), () if is_snapshot else (lsn,))
+        return Places(txn, (), (), ())
+    return Places(None if is_snapshot else txn, (committed, lsn), (lsn,), () if is_snapshot else (lsn,))
 
 
 def _sequence(text: object) -> tuple[int, int | None]:
     """Return the position of the last commit before a change, 0 for none, and its own."""
     if text is None:
         return 0, None
+    if type(text) is str and (found := _SEQUENCE.fullmatch(text)):
+        return int(found[1]), int(found[2])
     try:
         parts: Any = orjson.loads(text) if isinstance(text, str) else text
         committed, own = parts
@@ -241,35 +287,35 @@ def _sequence(text: object) -> tuple[int, int | None]:
         raise SourceError("has a sequence that is not a list of two positions") from None
 
 
-def _mysql(block: Mapping[str, Any], is_snapshot: bool) -> _Places:
+def _mysql(block: Mapping[str, Any], is_snapshot: bool) -> Places:
     file, pos, row = _text(block, "file"), _number(block, "pos"), _number(block, "row") or 0
     gtid = _text(block, "gtid")
     if file is None or pos is None:
-        return _Places(gtid, (), (), ())
+        return Places(gtid, (), (), ())
     found = _LAST_NUMBER.search(file)
     number = int(found[1]) if found else 0
     if is_snapshot:
-        return _Places(None, (number, pos, row), (number, pos), ())
+        return Places(None, (number, pos, row), (number, pos), ())
     # Without GTIDs nothing says where a transaction ends: what one binlog event holds belongs together, no more.
-    return _Places(gtid or f"{file}:{pos}", (number, pos, row), (number, pos), (file, pos, row))
+    return Places(gtid or f"{file}:{pos}", (number, pos, row), (number, pos), (file, pos, row))
 
 
-def _lsns(block: Mapping[str, Any], is_snapshot: bool) -> _Places:
+def _lsns(block: Mapping[str, Any], is_snapshot: bool) -> Places:
     commit, change = _text(block, "commit_lsn"), _text(block, "change_lsn")
     serial = _number(block, "event_serial_no")
     if commit is None:
         return _NOWHERE
     position = (commit, change or "", serial or 0)
     if is_snapshot or change is None:
-        return _Places(None, position, (commit,), ())
-    return _Places(commit, position, (commit,), position)
+        return Places(None, position, (commit,), ())
+    return Places(commit, position, (commit,), position)
 
 
-def _nowhere(block: Mapping[str, Any], is_snapshot: bool) -> _Places:
-    return _Places(_text(block, "txId"), (), (), ())
+def _nowhere(block: Mapping[str, Any], is_snapshot: bool) -> Places:
+    return Places(_text(block, "txId"), (), (), ())
 
 
-_PLACES: Mapping[str, Callable[[Mapping[str, Any], bool], _Places]] = {
+_PLACES: Mapping[str, Callable[[Mapping[str, Any], bool], Places]] = {
     "oracle": _oracle,
     "postgresql": _postgresql,
     "mysql": _mysql,

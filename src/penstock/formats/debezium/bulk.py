@@ -1,0 +1,282 @@
+"""Many events at once: those that are made alike are read column by column, at a fraction of the cost of one by one.
+
+The events of a topic are made alike for long stretches: the same schemas, the same members, rows with the same columns.
+What they have in common, their form, is learned from the first of them, as `Decoder` has decoded it. An event is read
+in bulk only where it is certain that `Decoder` would say the same of it; every other one is left to `Decoder`, whatever
+is unusual or wrong with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeAlias
+
+import orjson
+
+from penstock.change import Image, TableName
+from penstock.errors import MalformedInputError
+from penstock.formats.debezium import headers
+from penstock.formats.debezium.canonical import InexactError, Reader, UnfitError, column_texts, text_itself
+from penstock.formats.debezium.decode import ROUTED, DataEvent, Decoder, JsonMessages, RowType
+from penstock.formats.debezium.parse import has_each_once
+from penstock.formats.debezium.record import Record
+from penstock.formats.debezium.schema import ConnectSchema
+from penstock.formats.debezium.source import SourceForm, group_of
+
+_MOST_FORMS = 4096
+"""So many are kept; tables without schemas may have as many as they have sets of columns."""
+
+_MEMBERS = itemgetter("before", "after", "source", "transaction", "op")
+_BLOCK = itemgetter("id", "total_order")
+
+_OPS = frozenset("cud")
+_TEXTS = frozenset({str, type(None)})
+_UNUSUAL = (ValueError, ArithmeticError, RecursionError, LookupError, TypeError, InexactError)
+
+_Names: TypeAlias = tuple[str, ...] | None
+
+
+class _Mark(NamedTuple):
+    """By what events of one form are recognised: names are those of the columns, in order; None without a row."""
+
+    topic: str
+    schema: ConnectSchema | None
+    key_schema: ConnectSchema | None
+    op: str
+    before: _Names
+    after: _Names
+    key: _Names
+
+
+class _Opened(NamedTuple):
+    """An event as it was parsed."""
+
+    at: int
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    source: dict[str, Any]
+    block: dict[str, Any]
+    key: dict[str, Any] | None
+
+
+class _Before(Enum):
+    """What the image before is made of, see `decode.BeforeImage`."""
+
+    NOTHING = "nothing"
+    ROW = "row"
+    ROW_OF_KEY = "row, if it has the values of the key"
+    KEY = "key"
+    KEY_OF_ROW = "key, if it has the values of the row"
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """How rows are read: the readers of all their columns, in order."""
+
+    readers: Mapping[str, Reader]
+
+    def read(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Turn rows into images, in place; raises one of `_UNUSUAL` where a value does not fit."""
+        for name, read in self.readers.items():
+            values = [row[name] for row in rows]
+            if read is not text_itself:
+                for row, text in zip(rows, column_texts(read, values), strict=True):
+                    row[name] = text
+            elif not _TEXTS.issuperset(map(type, values)):
+                raise UnfitError("is not a text")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Form:
+    """What events have in common.
+
+    Attributes:
+        op: One of `c u d`.
+        key: The columns of the key, in its order; none without a key.
+        is_read: Its rows are read; otherwise only the places of the events are.
+    """
+
+    op: str
+    table: TableName
+    key: tuple[str, ...]
+    row_type: RowType | None
+    is_read: bool
+    _source: SourceForm
+    _before: _Before
+    _columns: _Columns
+    _key_columns: _Columns
+
+    def read(self, opened: Sequence[_Opened]) -> Events:
+        """Read events of this form; raises one of `_UNUSUAL` where one of them is another than it seemed."""
+        ats, befores, afters, sources, blocks, keys = zip(*opened, strict=True)
+        self._source.read(sources)
+        ids, orders = zip(*map(_BLOCK, blocks), strict=True)
+        txns = list(map(group_of, ids))
+        if set(map(type, orders)) != {int} or min(orders) < 1 or not all(txns):
+            raise UnfitError("has no number in its transaction")
+        if not self.is_read:
+            nothing = [None] * len(ats)
+            return Events(self, ats, txns, orders, nothing, nothing)
+        if keys[0] is not None:
+            self._key_columns.read(keys)
+        if afters[0] is not None:
+            self._columns.read(afters)
+        return Events(self, ats, txns, orders, self._read_before(befores, keys), afters)
+
+    def _read_before(self, rows: Sequence[Any], keys: Sequence[Any]) -> Sequence[Image | None]:
+        match self._before:
+            case _Before.NOTHING:
+                return [None] * len(rows)
+            case _Before.KEY:
+                return keys
+            case _Before.ROW:
+                self._columns.read(rows)
+                return rows
+            case _Before.ROW_OF_KEY:
+                self._columns.read(rows)
+                images = rows
+            case _Before.KEY_OF_ROW:
+                known = [name for name in self.key if name in rows[0]]
+                _Columns({name: self._columns.readers[name] for name in known}).read(rows)
+                images = keys
+        for name in self.key:
+            if name in rows[0] and any(row[name] != key[name] for row, key in zip(rows, keys, strict=True)):
+                raise UnfitError("differs between key and row")
+        return images
+
+
+class Events(NamedTuple):
+    """Events of one form: sequences that line up, one entry for each.
+
+    Attributes:
+        at: Which of the records each is, ascending.
+        txns: As `Glance.txn`.
+        orders: As `Glance.total_order`.
+        before, after: As `DataEvent` has them; all None where the form says that rows are not read.
+    """
+
+    form: Form
+    at: Sequence[int]
+    txns: Sequence[str]
+    orders: Sequence[int]
+    before: Sequence[Image | None]
+    after: Sequence[Image | None]
+
+
+class BulkDecoder:
+    """Decodes what it can of many records; remembers the forms that it has met."""
+
+    def __init__(self, decoder: Decoder, messages: JsonMessages) -> None:
+        """Learn from a decoder, whose parser this is."""
+        self._decoder = decoder
+        self._messages = messages
+        # None for what is no form: each event that bears such a mark is decoded by itself.
+        self._forms: dict[_Mark, Form | None] = {}
+        # The last ones that held no key: a connector writes the same ones to most records.
+        self._headers: tuple[tuple[str, bytes | None], ...] = ()
+
+    def decode(self, records: Sequence[Record]) -> tuple[list[Events], list[int]]:
+        """Decode those that are changes of rows, numbered in their transactions, and nothing unusual.
+
+        Returns:
+            Their events, form by form, and which of the records are left to `Decoder`, ascending.
+        """
+        alike: dict[Form, list[_Opened]] = {}
+        others = []
+        for at, record in enumerate(records):
+            try:
+                mark, opened = self._open(at, record)
+                form = self._forms[mark] if mark in self._forms else self._learn(record, mark)
+            except _UNUSUAL:
+                form = None
+            if form is None:
+                others.append(at)
+            elif form in alike:
+                alike[form].append(opened)
+            else:
+                alike[form] = [opened]
+        made = []
+        for form, some in alike.items():
+            try:
+                made.append(form.read(some))
+            except _UNUSUAL:
+                others += [one.at for one in some]
+        return made, sorted(others)
+
+    def _open(self, at: int, record: Record) -> tuple[_Mark, _Opened]:
+        """Parse a record as far as its form tells; raises one of `_UNUSUAL` where it has none."""
+        value, topic = record.value, record.topic
+        if not value or self._decoder.is_inexact(topic):
+            raise UnfitError
+        if record.headers != self._headers:
+            if any(name in (headers.OLD_KEY, headers.NEW_KEY) for name, _ in record.headers):
+                raise UnfitError
+            self._headers = record.headers
+        body, schema = self._messages.values.split(value, topic)
+        payload = orjson.loads(body)
+        before, after, source, block, op = _MEMBERS(payload)
+        if op not in _OPS or self._decoder.placeholder.may_be_in(body):
+            raise UnfitError
+        if not has_each_once(body, (payload, before, after, source, block)):
+            raise UnfitError
+        key = key_schema = None
+        if record.key is not None:
+            body, key_schema = self._messages.keys.split(record.key, topic)
+            key = orjson.loads(body)
+            if ROUTED in body or not has_each_once(body, (key,)):
+                raise UnfitError
+        mark = _Mark(topic, schema, key_schema, op, _names(before), _names(after), _names(key))
+        return mark, _Opened(at, before, after, source, block, key)
+
+    def _learn(self, record: Record, mark: _Mark) -> Form | None:
+        """Learn the form of events that bear a mark from the first of them; None where it has none."""
+        try:
+            event = self._decoder.decode(record)
+        except MalformedInputError:
+            # Whoever decodes it next is told; it says nothing of others.
+            return None
+        if len(self._forms) == _MOST_FORMS:
+            self._forms.clear()
+        form = self._forms[mark] = self._form(event, mark) if isinstance(event, DataEvent) else None
+        return form
+
+    def _form(self, event: DataEvent, mark: _Mark) -> Form | None:
+        glance, decoder = event.glance, self._decoder
+        source = orjson.loads(self._messages.values.split(event.record.value or b"", mark.topic)[0])["source"]
+        if glance.is_snapshot or glance.total_order is None:
+            return None
+        key = mark.key or ()
+        is_read = decoder.reads(glance.table)
+        before, columns, key_columns = _Before.NOTHING, _Columns({}), _Columns({})
+        if is_read:
+            rows = mark.schema and mark.schema.fields.get("before" if mark.after is None else "after")
+            columns = self._columns(event, rows, mark.after or mark.before or ())
+            key_columns = self._columns(event, mark.key_schema, key)
+            before = self._before(event, mark)
+            if mark.after is not None and not set(key) <= set(mark.after):
+                return None
+        form = SourceForm.of(source)
+        return None if form is None else Form(
+            glance.op, glance.table, key, event.row_type, is_read, form, before, columns, key_columns
+        )
+
+    def _columns(self, event: DataEvent, schema: ConnectSchema | None, names: Sequence[str]) -> _Columns:
+        layout = self._decoder.layout(schema, event.record, event.glance.table)
+        return _Columns({name: layout.reader(name) for name in names})
+
+    def _before(self, event: DataEvent, mark: _Mark) -> _Before:
+        if mark.op == "c":
+            return _Before.NOTHING
+        if mark.before is None:
+            return _Before.KEY
+        is_invented, is_whole = self._decoder.trust(event.glance, has_key=mark.key is not None)
+        if not is_invented:
+            return _Before.ROW
+        return _Before.ROW_OF_KEY if is_whole else _Before.KEY_OF_ROW
+
+
+def _names(row: dict[str, Any] | None) -> _Names:
+    return None if row is None else tuple(row)
