@@ -34,7 +34,7 @@ _BLOCK = itemgetter("id", "total_order")
 
 _OPS = frozenset("cud")
 _TEXTS = frozenset({str, type(None)})
-_UNUSUAL = (ValueError, ArithmeticError, RecursionError, LookupError, TypeError, InexactError)
+_UNUSUAL = (ValueError, ArithmeticError, RecursionError, LookupError, TypeError, InexactError, MalformedInputError)
 
 _Names: TypeAlias = tuple[str, ...] | None
 

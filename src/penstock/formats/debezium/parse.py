@@ -60,10 +60,8 @@ class JsonParser:
             InexactError: A number is so large that only an exact one holds it.
             MalformedInputError: The schema is none.
         """
-        for prefix, schema in self._prefixes.get(slot, ()):
-            if raw.startswith(prefix) and raw.endswith(b"}"):
-                body = raw[len(prefix) : -1]
-                return Message(_load(body, exact=exact), schema)
+        if (found := self._split(raw, slot)) is not None:
+            return Message(_load(found[0], exact=exact), found[1])
         document = _load(raw, exact=exact)
         if type(document) is not dict or len(document) != 2 or "schema" not in document or "payload" not in document:
             return Message(document, None)
@@ -72,20 +70,26 @@ class JsonParser:
         return Message(document["payload"], self._learn(raw, slot) or parse_schema(_dump(document["schema"])))
 
     def split(self, raw: bytes, slot: str) -> tuple[bytes, ConnectSchema | None]:
-        """Return the text of the payload, and the schema before it, which is not looked at again.
-
-        Where no message of the slot came with a schema yet, the whole text is returned, whatever it is.
+        """Return the text of the payload, and the schema before it; text that begins with no schema as it is.
 
         Raises:
-            LookupError: The message has another schema than those that are at hand, or none.
+            LookupError: It begins with one, and is laid out in another way than Connect does it.
+            NotJsonError, InexactError, MalformedInputError: As `parse`, where the schema is new.
         """
-        known = self._prefixes.get(slot)
-        if known is None:
+        if (found := self._split(raw, slot)) is not None:
+            return found
+        if not raw.startswith(_OPEN):
             return raw, None
-        for prefix, schema in known:
+        self.parse(raw, slot)
+        if (found := self._split(raw, slot)) is None:
+            raise LookupError
+        return found
+
+    def _split(self, raw: bytes, slot: str) -> tuple[bytes, ConnectSchema] | None:
+        for prefix, schema in self._prefixes.get(slot, ()):
             if raw.startswith(prefix) and raw.endswith(b"}"):
                 return raw[len(prefix) : -1], schema
-        raise LookupError
+        return None
 
     def _learn(self, raw: bytes, slot: str) -> ConnectSchema | None:
         """Find where the schema of a message ends, and keep it in mind; None where it is laid out in another way."""

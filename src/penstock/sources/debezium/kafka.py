@@ -245,6 +245,9 @@ class KafkaFollower:
 
         self._log = log
         self._positions = dict(positions)
+        # The last headers, as the client gave them, and as records have them.
+        self._given: Any = None
+        self._known: tuple[tuple[str, bytes | None], ...] = ()
         self._heard = Heard()
         self._client = log.consumer(self._heard)
         with Answering(log.label, "read", self._heard):
@@ -305,6 +308,7 @@ class KafkaFollower:
 
         records = []
         has_moved = False
+        ends: dict[tuple[str, int], int] = {}
         for message in messages:
             error = message.error()
             topic, number, offset = message.topic(), message.partition(), message.offset()
@@ -313,24 +317,28 @@ class KafkaFollower:
             assert topic is not None
             assert number is not None
             assert offset is not None
-            partition = Partition(topic, number)
-            if error is not None:
+            if error is None:
+                ends[topic, number] = offset + 1
+                headers = self._headers(message)
+                records.append(Record(topic, message.key(), message.value(), headers, number, offset))
+            else:
                 # Marks of Kafka's own transactions have offsets, too, and may be the last thing there.
-                has_moved |= offset > self._positions[partition]
-                self._positions[partition] = max(self._positions[partition], offset)
-                continue
-            self._positions[partition] = offset + 1
-            headers = tuple((str(name), _bytes(value)) for name, value in _pairs(message.headers()))
-            records.append(Record(topic, message.key(), message.value(), headers, number, offset))
+                end = ends.get((topic, number), self._positions[Partition(topic, number)])
+                has_moved |= offset > end
+                ends[topic, number] = max(end, offset)
+        self._positions.update((Partition(*partition), end) for partition, end in ends.items())
         return records, has_moved
+
+    def _headers(self, message: Message) -> tuple[tuple[str, bytes | None], ...]:
+        """The headers of a message; a connector writes the same ones to most."""
+        given: Any = message.headers()
+        if given != self._given:
+            self._given = given
+            self._known = tuple((str(name), _bytes(value)) for name, value in given or ())
+        return self._known
 
     def _where(self, topic: str | None, number: int | None) -> str:
         return self._log.label if topic is None else f"{self._log.label}, {Partition(topic, number or 0)}"
-
-
-def _pairs(headers: Any) -> Sequence[tuple[str, str | bytes | None]]:
-    """The headers of a message; the client's types say less of them than it does."""
-    return headers or ()
 
 
 def _bytes(value: str | bytes | None) -> bytes | None:
