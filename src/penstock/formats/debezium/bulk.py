@@ -175,8 +175,6 @@ class BulkDecoder:
         self._messages = messages
         # None for what is no form: each event that bears such a mark is decoded by itself.
         self._forms: dict[_Mark, Form | None] = {}
-        # The last ones that held no key: a connector writes the same ones to most records.
-        self._headers: tuple[tuple[str, bytes | None], ...] = ()
 
     def decode(self, records: Sequence[Record]) -> tuple[list[Events], list[int]]:
         """Decode those that are changes of rows, numbered in their transactions, and nothing unusual.
@@ -211,14 +209,13 @@ class BulkDecoder:
         value, topic = record.value, record.topic
         if not value or self._decoder.is_inexact(topic):
             raise UnfitError
-        if record.headers != self._headers:
-            if any(name in (headers.OLD_KEY, headers.NEW_KEY) for name, _ in record.headers):
-                raise UnfitError
-            self._headers = record.headers
         body, schema = self._messages.values.split(value, topic)
         payload = orjson.loads(body)
         before, after, source, block, op = _MEMBERS(payload)
         if op not in _OPS or self._decoder.placeholder.may_be_in(body):
+            raise UnfitError
+        # Only a delete is known for half of a changed key by itself.
+        if op == "d" and any(name == headers.NEW_KEY for name, _ in record.headers):
             raise UnfitError
         if not has_each_once(body, (payload, before, after, source, block)):
             raise UnfitError

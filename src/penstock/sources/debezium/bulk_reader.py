@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
 
 import numpy as np
 import orjson
@@ -20,9 +19,6 @@ from penstock.formats.debezium.join import op_of
 from penstock.formats.debezium.record import Record
 from penstock.sources.debezium.slice import EventSlice
 from penstock.sources.debezium.tables import EventDecoder
-
-_TOGETHER = 2_000
-"""So many records are decoded at a time: enough of each form, and few enough to stay in the processor's cache."""
 
 _ABSENT = object()
 
@@ -56,17 +52,15 @@ class BulkReading:
         self._txn_of = {group: n for n, groups in enumerate(part.groups) for group in groups}
         self._runs: list[pa.RecordBatch] = []
 
-    def add(self, records: Iterable[Record]) -> None:
-        """Add the records of a range of offsets.
+    def add(self, records: Sequence[Record]) -> None:
+        """Add records that follow each other in a partition.
 
         Raises:
             MalformedInputError: A record is no event.
             UnusualError: A change is not numbered, or may be half of another.
         """
-        records = iter(records)
-        while some := list(islice(records, _TOGETHER)):
-            with _uncollected():
-                self._add_some(some)
+        with uncollected():
+            self._add_some(records)
 
     def _add_some(self, records: Sequence[Record]) -> None:
         events, others = self._bulk.decode(records)
@@ -126,7 +120,7 @@ class BulkReading:
 
     def _add_one(self, event: DataEvent) -> None:
         glance = event.glance
-        if glance.total_order is None or event.old_key is not None or event.new_key is not None:
+        if glance.total_order is None or event.new_key is not None:
             raise UnusualError
         assert glance.txn is not None
         self._append(
@@ -174,7 +168,7 @@ class BulkReading:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def uncollected() -> Iterator[None]:
     """Have Python not look for cycles in a block that makes none, and many objects: that takes a fifth of its time."""
     was_enabled = gc.isenabled()
     gc.disable()

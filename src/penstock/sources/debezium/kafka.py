@@ -245,9 +245,6 @@ class KafkaFollower:
 
         self._log = log
         self._positions = dict(positions)
-        # The last headers, as the client gave them, and as records have them.
-        self._given: Any = None
-        self._known: tuple[tuple[str, bytes | None], ...] = ()
         self._heard = Heard()
         self._client = log.consumer(self._heard)
         with Answering(log.label, "read", self._heard):
@@ -319,8 +316,7 @@ class KafkaFollower:
             assert offset is not None
             if error is None:
                 ends[topic, number] = offset + 1
-                headers = self._headers(message)
-                records.append(Record(topic, message.key(), message.value(), headers, number, offset))
+                records.append(Record(topic, message.key(), message.value(), _Headers(message), number, offset))
             else:
                 # Marks of Kafka's own transactions have offsets, too, and may be the last thing there.
                 end = ends.get((topic, number), self._positions[Partition(topic, number)])
@@ -329,16 +325,39 @@ class KafkaFollower:
         self._positions.update((Partition(*partition), end) for partition, end in ends.items())
         return records, has_moved
 
-    def _headers(self, message: Message) -> tuple[tuple[str, bytes | None], ...]:
-        """The headers of a message; a connector writes the same ones to most."""
-        given: Any = message.headers()
-        if given != self._given:
-            self._given = given
-            self._known = tuple((str(name), _bytes(value)) for name, value in given or ())
-        return self._known
-
     def _where(self, topic: str | None, number: int | None) -> str:
         return self._log.label if topic is None else f"{self._log.label}, {Partition(topic, number or 0)}"
+
+
+class _Headers(Sequence[tuple[str, bytes | None]]):
+    """The headers of a message. A connector writes several to each, and few are ever looked at: made when they are."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: Message) -> None:
+        self._message = message
+
+    def _made(self) -> tuple[tuple[str, bytes | None], ...]:
+        given: Any = self._message.headers()
+        return tuple((str(name), _bytes(value)) for name, value in given or ())
+
+    def __len__(self) -> int:
+        return len(self._made())
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._made()[at]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._made() == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self._made())
+
+    def __repr__(self) -> str:
+        return repr(self._made())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return tuple, (self._made(),)
 
 
 def _bytes(value: str | bytes | None) -> bytes | None:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 from penstock.formats.debezium.record import Record
+
+
+_TOGETHER = 2_000
+"""Enough of each form, and few enough to stay in the processor's cache."""
 
 
 class Partition(NamedTuple):
@@ -69,6 +74,12 @@ class Records(Protocol):
         Raises:
             OperatorError: Some of them are gone.
         """
+
+
+def together(records: Iterator[Record]) -> Iterator[Sequence[Record]]:
+    """Yield the same records, some at a time: enough of them to be decoded in bulk."""
+    while some := list(islice(records, _TOGETHER)):
+        yield some
 
 
 class RecordLog(Records, Protocol):

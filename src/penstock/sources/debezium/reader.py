@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import groupby
 from typing import NamedTuple
 
@@ -11,11 +12,13 @@ import numpy as np
 import pyarrow as pa
 
 from penstock import change as c
+from penstock.apply.ahead import ahead
 from penstock.change import TableName
 from penstock.errors import MalformedInputError, OperatorError
 from penstock.formats.debezium.decode import DataEvent, image_text
+from penstock.formats.debezium.record import Record
 from penstock.sources.debezium.bulk_reader import BulkReading, UnusualError
-from penstock.sources.debezium.log import Records
+from penstock.sources.debezium.log import Records, together
 from penstock.sources.debezium.position import identity_of
 from penstock.sources.debezium.slice import EventSlice
 from penstock.sources.debezium.tables import EventDecoder
@@ -94,11 +97,17 @@ class EventReader:
         keys = self._decoder.keys if with_key else {}
         reading = BulkReading(part, self._decoder, bulk, self._follows, keys)
         try:
-            for partition, first, end in _ranges(part):
-                reading.add(self._log.read(part.partitions[partition], first, end))
+            with closing(ahead(self._records(part))) as found:
+                for records in found:
+                    reading.add(records)
             return reading.changes(self._source)
         except UnusualError:
             return None
+
+    def _records(self, part: EventSlice) -> Iterator[Sequence[Record]]:
+        """Yield all records that the slice may have an event in, some at a time."""
+        for partition, first, end in _ranges(part):
+            yield from together(self._log.read(part.partitions[partition], first, end))
 
     def _placed(self, part: EventSlice, partition: int, first: int, end: int) -> Iterator[_Placed]:
         """Yield the events of the slice in a range of offsets, in the order of their offsets."""
