@@ -8,11 +8,11 @@ is unusual or wrong with it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import orjson
 
@@ -20,11 +20,12 @@ from penstock.change import Image, TableName
 from penstock.errors import MalformedInputError
 from penstock.formats.debezium import headers
 from penstock.formats.debezium.canonical import InexactError, Reader, UnfitError, column_texts, text_itself
-from penstock.formats.debezium.decode import ROUTED, DataEvent, Decoder, JsonMessages, RowType
+from penstock.formats.debezium.decode import ROUTED, DataEvent, Decoder, JsonMessages, RowType, Shape
+from penstock.formats.debezium.envelope import Glance
 from penstock.formats.debezium.parse import has_each_once
 from penstock.formats.debezium.record import Record
 from penstock.formats.debezium.schema import ConnectSchema
-from penstock.formats.debezium.source import SourceForm, group_of
+from penstock.formats.debezium.source import Key, SourceForm, group_of
 
 _MOST_FORMS = 4096
 """So many are kept; tables without schemas may have as many as they have sets of columns."""
@@ -36,6 +37,7 @@ _OPS = frozenset("cud")
 _TEXTS = frozenset({str, type(None)})
 _UNUSUAL = (ValueError, ArithmeticError, RecursionError, LookupError, TypeError, InexactError, MalformedInputError)
 
+_Form = TypeVar("_Form", "Form", "Sight")
 _Names: TypeAlias = tuple[str, ...] | None
 
 
@@ -60,6 +62,7 @@ class _Opened(NamedTuple):
     source: dict[str, Any]
     block: dict[str, Any]
     key: dict[str, Any] | None
+    body: bytes
 
 
 class _Before(Enum):
@@ -111,12 +114,9 @@ class Form:
 
     def read(self, opened: Sequence[_Opened]) -> Events:
         """Read events of this form; raises one of `_UNUSUAL` where one of them is another than it seemed."""
-        ats, befores, afters, sources, blocks, keys = zip(*opened, strict=True)
+        ats, befores, afters, sources, blocks, keys, _ = zip(*opened, strict=True)
         self._source.read(sources)
-        ids, orders = zip(*map(_BLOCK, blocks), strict=True)
-        txns = list(map(group_of, ids))
-        if set(map(type, orders)) != {int} or min(orders) < 1 or not all(txns):
-            raise UnfitError("has no number in its transaction")
+        txns, orders = _numbered(blocks)
         if not self.is_read:
             nothing = [None] * len(ats)
             return Events(self, ats, txns, orders, nothing, nothing)
@@ -166,6 +166,33 @@ class Events(NamedTuple):
     after: Sequence[Image | None]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Sight:
+    """What events have in common, their rows left alone; `collection`, `connector` as in `Source`."""
+
+    table: TableName
+    collection: str
+    connector: str
+    shape: Shape | None
+    _source: SourceForm
+
+    def read(self, opened: Sequence[_Opened]) -> Sights:
+        """Read events of this form; raises one of `_UNUSUAL` where one of them is another than it seemed."""
+        ats, _, _, sources, blocks, _, _ = zip(*opened, strict=True)
+        txns, orders = _numbered(blocks)
+        return Sights(self, ats, txns, orders, self._source.read(sources))
+
+
+class Sights(NamedTuple):
+    """What was seen of events of one form: as `Events`, and position and time of each as `Source` has them."""
+
+    form: Sight
+    at: Sequence[int]
+    txns: Sequence[str]
+    orders: Sequence[int]
+    places: Sequence[tuple[Key, int | None]]
+
+
 class BulkDecoder:
     """Decodes what it can of many records; remembers the forms that it has met."""
 
@@ -175,75 +202,76 @@ class BulkDecoder:
         self._messages = messages
         # None for what is no form: each event that bears such a mark is decoded by itself.
         self._forms: dict[_Mark, Form | None] = {}
+        self._sights: dict[_Mark, Sight | None] = {}
 
     def decode(self, records: Sequence[Record]) -> tuple[list[Events], list[int]]:
         """Decode those that are changes of rows, numbered in their transactions, and nothing unusual.
 
         Returns:
-            Their events, form by form, and which of the records are left to `Decoder`, ascending.
+            Their events, form by form, and which of the records are left to `Decoder.decode`, ascending.
         """
-        alike: dict[Form, list[_Opened]] = {}
-        others = []
-        for at, record in enumerate(records):
-            try:
-                mark, opened = self._open(at, record)
-                form = self._forms[mark] if mark in self._forms else self._learn(record, mark)
-            except _UNUSUAL:
-                form = None
-            if form is None:
-                others.append(at)
-            elif form in alike:
-                alike[form].append(opened)
-            else:
-                alike[form] = [opened]
-        made = []
-        for form, some in alike.items():
-            try:
-                made.append(form.read(some))
-            except _UNUSUAL:
-                others += [one.at for one in some]
-        return made, sorted(others)
+        return _in_bulk(records, self._open, self._forms, self._learn)
 
-    def _open(self, at: int, record: Record) -> tuple[_Mark, _Opened]:
-        """Parse a record as far as its form tells; raises one of `_UNUSUAL` where it has none."""
+    def scan(self, records: Sequence[Record]) -> tuple[list[Sights], list[int]]:
+        """Say of the same records what they are and where they belong, without looking at the values of their rows.
+
+        Returns:
+            What was seen, form by form, and which of the records are left to `Decoder.scan`, ascending.
+        """
+        return _in_bulk(records, self._open_value, self._sights, self._learn_sight)
+
+    def _open_value(self, at: int, record: Record) -> tuple[_Mark, _Opened]:
+        """Parse a value as far as its form tells; raises one of `_UNUSUAL` where it has none."""
         value, topic = record.value, record.topic
-        if not value or self._decoder.is_inexact(topic):
+        if not value:
             raise UnfitError
         body, schema = self._messages.values.split(value, topic)
         payload = orjson.loads(body)
         before, after, source, block, op = _MEMBERS(payload)
-        if op not in _OPS or self._decoder.placeholder.may_be_in(body):
+        if op not in _OPS or not has_each_once(body, (payload, before, after, source, block)):
+            raise UnfitError
+        mark = _Mark(topic, schema, None, op, _names(before), _names(after), None)
+        return mark, _Opened(at, before, after, source, block, None, body)
+
+    def _open(self, at: int, record: Record) -> tuple[_Mark, _Opened]:
+        """Parse a record as far as its form tells; raises one of `_UNUSUAL` where it has none."""
+        mark, opened = self._open_value(at, record)
+        topic, raw = record.topic, record.key
+        if self._decoder.is_inexact(topic) or self._decoder.placeholder.may_be_in(opened.body):
             raise UnfitError
         # Only a delete is known for half of a changed key by itself.
-        if op == "d" and any(name == headers.NEW_KEY for name, _ in record.headers):
+        if mark.op == "d" and any(name == headers.NEW_KEY for name, _ in record.headers):
             raise UnfitError
-        if not has_each_once(body, (payload, before, after, source, block)):
+        if raw is None:
+            return mark, opened
+        body, schema = self._messages.keys.split(raw, topic)
+        key = orjson.loads(body)
+        if ROUTED in body or not has_each_once(body, (key,)):
             raise UnfitError
-        key = key_schema = None
-        if record.key is not None:
-            body, key_schema = self._messages.keys.split(record.key, topic)
-            key = orjson.loads(body)
-            if ROUTED in body or not has_each_once(body, (key,)):
-                raise UnfitError
-        mark = _Mark(topic, schema, key_schema, op, _names(before), _names(after), _names(key))
-        return mark, _Opened(at, before, after, source, block, key)
+        return mark._replace(key_schema=schema, key=_names(key)), opened._replace(key=key)
 
     def _learn(self, record: Record, mark: _Mark) -> Form | None:
         """Learn the form of events that bear a mark from the first of them; None where it has none."""
-        try:
-            event = self._decoder.decode(record)
-        except MalformedInputError:
-            # Whoever decodes it next is told; it says nothing of others.
+        event = self._decoder.decode(record)
+        return self._form(event, mark) if isinstance(event, DataEvent) else None
+
+    def _learn_sight(self, record: Record, mark: _Mark) -> Sight | None:
+        glance, shape = self._decoder.scan(record)
+        if not isinstance(glance, Glance) or (form := self._source_form(glance, record)) is None:
             return None
-        if len(self._forms) == _MOST_FORMS:
-            self._forms.clear()
-        form = self._forms[mark] = self._form(event, mark) if isinstance(event, DataEvent) else None
-        return form
+        return Sight(glance.table, glance.source.collection, glance.source.connector, shape, form)
+
+    def _source_form(self, glance: Glance, record: Record) -> SourceForm | None:
+        """What source blocks have in common with that of a change; None where it has no number or is none."""
+        if glance.is_snapshot or glance.total_order is None or not record.value:
+            return None
+        body, _ = self._messages.values.split(record.value, record.topic)
+        return SourceForm.of(orjson.loads(body)["source"])
 
     def _form(self, event: DataEvent, mark: _Mark) -> Form | None:
         glance, decoder = event.glance, self._decoder
-        source = orjson.loads(self._messages.values.split(event.record.value or b"", mark.topic)[0])["source"]
-        if glance.is_snapshot or glance.total_order is None:
+        source = self._source_form(glance, event.record)
+        if source is None:
             return None
         key = mark.key or ()
         is_read = decoder.reads(glance.table)
@@ -255,10 +283,7 @@ class BulkDecoder:
             before = self._before(event, mark)
             if mark.after is not None and not set(key) <= set(mark.after):
                 return None
-        form = SourceForm.of(source)
-        return None if form is None else Form(
-            glance.op, glance.table, key, event.row_type, is_read, form, before, columns, key_columns
-        )
+        return Form(glance.op, glance.table, key, event.row_type, is_read, source, before, columns, key_columns)
 
     def _columns(self, event: DataEvent, schema: ConnectSchema | None, names: Sequence[str]) -> _Columns:
         layout = self._decoder.layout(schema, event.record, event.glance.table)
@@ -277,3 +302,47 @@ class BulkDecoder:
 
 def _names(row: dict[str, Any] | None) -> _Names:
     return None if row is None else tuple(row)
+
+
+def _numbered(blocks: Sequence[dict[str, Any]]) -> tuple[Sequence[str], Sequence[int]]:
+    """Return the transactions of events and their numbers in them; raises where one has none."""
+    ids, orders = zip(*map(_BLOCK, blocks), strict=True)
+    txns = list(map(group_of, ids))
+    if set(map(type, orders)) != {int} or min(orders) < 1 or not all(txns):
+        raise UnfitError("has no number in its transaction")
+    return txns, orders
+
+
+def _in_bulk(
+    records: Sequence[Record],
+    open_: Callable[[int, Record], tuple[_Mark, _Opened]],
+    forms: dict[_Mark, _Form | None],
+    learn: Callable[[Record, _Mark], _Form | None],
+) -> tuple[list[Any], list[int]]:
+    """Sort records by their forms, and read those of each; returns what was read, and which records are left."""
+    alike: dict[_Form, list[_Opened]] = {}
+    others = []
+    for at, record in enumerate(records):
+        try:
+            mark, opened = open_(at, record)
+            if mark not in forms:
+                if len(forms) == _MOST_FORMS:
+                    forms.clear()
+                # Where learning fails, whoever looks at the record next is told; it says nothing of others.
+                forms[mark] = learn(record, mark)
+            form = forms[mark]
+        except _UNUSUAL:
+            form = None
+        if form is None:
+            others.append(at)
+        elif form in alike:
+            alike[form].append(opened)
+        else:
+            alike[form] = [opened]
+    made = []
+    for form, some in alike.items():
+        try:
+            made.append(form.read(some))
+        except _UNUSUAL:
+            others += [one.at for one in some]
+    return made, sorted(others)

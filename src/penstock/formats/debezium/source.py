@@ -58,16 +58,14 @@ class Source(NamedTuple):
     identity: Key
 
 
-class Places(NamedTuple):
-    """Where a change is; see `Source`."""
-
+class _Places(NamedTuple):
     txn: str | None
     position: Key
     place: Key
     identity: Key
 
 
-_NOWHERE = Places(None, (), (), ())
+_NOWHERE = _Places(None, (), (), ())
 
 
 def read_source(block: Mapping[str, Any]) -> Source:
@@ -120,8 +118,8 @@ class SourceForm:
             return None
         return cls(read_source(block).connector, tuple(block), values)
 
-    def read(self, blocks: Sequence[Mapping[str, Any]]) -> list[Places]:
-        """Say where changes are.
+    def read(self, blocks: Sequence[Mapping[str, Any]]) -> list[tuple[Key, int | None]]:
+        """Return position and time of changes, as `Source` has them.
 
         Raises:
             SourceError: A block has another form, or `read_source` would raise.
@@ -129,10 +127,8 @@ class SourceForm:
         values = itemgetter(*(name for name in _COMMON if name in self.fields))
         if set(map(tuple, blocks)) != {self.fields} or set(map(values, blocks)) != {self.values}:
             raise SourceError("differs from those before it")
-        for block in blocks:
-            _time_us(block)
         read = _PLACES.get(self.connector, _nowhere)
-        return [read(block, False) for block in blocks]
+        return [(read(block, False).position, _time_us(block)) for block in blocks]
 
 
 _COMMON = ("connector", "name", "db", "schema", "table", "snapshot")
@@ -246,31 +242,31 @@ def _text(block: Mapping[str, Any], field: str) -> str | None:
     raise SourceError(f"has a {field} that is no text")
 
 
-def _oracle(block: Mapping[str, Any], is_snapshot: bool) -> Places:
+def _oracle(block: Mapping[str, Any], is_snapshot: bool) -> _Places:
     txn, scn = _text(block, "txId"), _number(block, "scn")
     commit, seq = _number(block, "commit_scn"), _number(block, "txSeq")
     thread = _number(block, "redo_thread") or 0
     if is_snapshot or txn is None:
         place = () if scn is None else (scn,)
-        return Places(None, place, place, ())
+        return _Places(None, place, place, ())
     end = commit if commit is not None else scn
     if end is None:
-        return Places(txn, (), (), ())
+        return _Places(txn, (), (), ())
     if seq is not None:
-        return Places(txn, (end, thread, txn, seq), (end,), (end, thread, txn, seq))
+        return _Places(txn, (end, thread, txn, seq), (end,), (end, thread, txn, seq))
     inside = (scn or 0, _text(block, "rs_id") or "", _number(block, "ssn") or 0)
     # Without a number of its own a change has no identity unless the redo record that made it is known.
     identity = (end, thread, txn, *inside) if block.get("rs_id") else ()
-    return Places(txn, (end, thread, txn, *inside), (end,), identity)
+    return _Places(txn, (end, thread, txn, *inside), (end,), identity)
 
 
-def _postgresql(block: Mapping[str, Any], is_snapshot: bool) -> Places:
+def _postgresql(block: Mapping[str, Any], is_snapshot: bool) -> _Places:
     txn, lsn = _text(block, "txId"), _number(block, "lsn")
     committed, own = _sequence(block.get("sequence"))
     lsn = own if lsn is None else lsn
     if lsn is None:
-        return Places(txn, (), (), ())
-    return Places(None if is_snapshot else txn, (committed, lsn), (lsn,), () if is_snapshot else (lsn,))
+        return _Places(txn, (), (), ())
+    return _Places(None if is_snapshot else txn, (committed, lsn), (lsn,), () if is_snapshot else (lsn,))
 
 
 def _sequence(text: object) -> tuple[int, int | None]:
@@ -287,35 +283,35 @@ def _sequence(text: object) -> tuple[int, int | None]:
         raise SourceError("has a sequence that is not a list of two positions") from None
 
 
-def _mysql(block: Mapping[str, Any], is_snapshot: bool) -> Places:
+def _mysql(block: Mapping[str, Any], is_snapshot: bool) -> _Places:
     file, pos, row = _text(block, "file"), _number(block, "pos"), _number(block, "row") or 0
     gtid = _text(block, "gtid")
     if file is None or pos is None:
-        return Places(gtid, (), (), ())
+        return _Places(gtid, (), (), ())
     found = _LAST_NUMBER.search(file)
     number = int(found[1]) if found else 0
     if is_snapshot:
-        return Places(None, (number, pos, row), (number, pos), ())
+        return _Places(None, (number, pos, row), (number, pos), ())
     # Without GTIDs nothing says where a transaction ends: what one binlog event holds belongs together, no more.
-    return Places(gtid or f"{file}:{pos}", (number, pos, row), (number, pos), (file, pos, row))
+    return _Places(gtid or f"{file}:{pos}", (number, pos, row), (number, pos), (file, pos, row))
 
 
-def _lsns(block: Mapping[str, Any], is_snapshot: bool) -> Places:
+def _lsns(block: Mapping[str, Any], is_snapshot: bool) -> _Places:
     commit, change = _text(block, "commit_lsn"), _text(block, "change_lsn")
     serial = _number(block, "event_serial_no")
     if commit is None:
         return _NOWHERE
     position = (commit, change or "", serial or 0)
     if is_snapshot or change is None:
-        return Places(None, position, (commit,), ())
-    return Places(commit, position, (commit,), position)
+        return _Places(None, position, (commit,), ())
+    return _Places(commit, position, (commit,), position)
 
 
-def _nowhere(block: Mapping[str, Any], is_snapshot: bool) -> Places:
-    return Places(_text(block, "txId"), (), (), ())
+def _nowhere(block: Mapping[str, Any], is_snapshot: bool) -> _Places:
+    return _Places(_text(block, "txId"), (), (), ())
 
 
-_PLACES: Mapping[str, Callable[[Mapping[str, Any], bool], Places]] = {
+_PLACES: Mapping[str, Callable[[Mapping[str, Any], bool], _Places]] = {
     "oracle": _oracle,
     "postgresql": _postgresql,
     "mysql": _mysql,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 import orjson
@@ -17,6 +16,7 @@ from penstock.formats.debezium.bulk import BulkDecoder, Events
 from penstock.formats.debezium.decode import DataEvent
 from penstock.formats.debezium.join import op_of
 from penstock.formats.debezium.record import Record
+from penstock.sources.debezium.log import uncollected
 from penstock.sources.debezium.slice import EventSlice
 from penstock.sources.debezium.tables import EventDecoder
 
@@ -108,43 +108,42 @@ class BulkReading:
         )
 
     def _add(self, events: Events) -> None:
-        txn_of = self._txn_of
-        txns = [txn_of.get(txn, -1) for txn in events.txns]
-        orders, before, after = events.orders, events.before, events.after
-        if -1 in txns:
-            here = [n for n, txn in enumerate(txns) if txn >= 0]
-            txns, orders, before, after = ([of[n] for n in here] for of in (txns, orders, before, after))
-        form = events.form
+        txn_of, form = self._txn_of, events.form
         version = self._decoder.version_of(form.table, form.row_type, form.key)
-        self._append(txns, orders, _OPS[form.op], form.table, version, before, after)
+        kind = _Kind(_OPS[form.op], form.table, version)
+        txns = [txn_of.get(txn, -1) for txn in events.txns]
+        if -1 not in txns:
+            self._append(kind, txns, events.orders, events.before, events.after)
+        else:
+            # Others' transactions lie between those of the slice.
+            here = [n for n, txn in enumerate(txns) if txn >= 0]
+            orders, before, after = events.orders, events.before, events.after
+            self._append(
+                kind,
+                [txns[n] for n in here],
+                [orders[n] for n in here],
+                [before[n] for n in here],
+                [after[n] for n in here],
+            )
 
     def _add_one(self, event: DataEvent) -> None:
         glance = event.glance
         if glance.total_order is None or event.new_key is not None:
             raise UnusualError
         assert glance.txn is not None
-        self._append(
-            [self._txn_of[glance.txn]],
-            [glance.total_order],
-            op_of(event),
-            glance.table,
-            self._decoder.version(event),
-            [event.before],
-            [event.after],
-        )
+        kind = _Kind(op_of(event), glance.table, self._decoder.version(event))
+        self._append(kind, [self._txn_of[glance.txn]], [glance.total_order], [event.before], [event.after])
 
     def _append(
         self,
+        kind: _Kind,
         txns: Sequence[int],
         orders: Sequence[int],
-        op: c.Op,
-        table: TableName,
-        version: int,
         before: Sequence[Image | None],
         after: Sequence[Image | None],
     ) -> None:
         """Add changes of one kind: sequences that line up."""
-        n = len(txns)
+        n, (op, table, version) = len(txns), kind
         names = self._keys.get((table, version), ())
         is_wanted = table in self._follows
         nothing = pa.nulls(n, pa.string())
@@ -160,35 +159,30 @@ class BulkReading:
                     pa.repeat(pa.scalar(version, pa.int32()), n),
                     pa.array(_keys(before, after, names), pa.string()) if is_wanted and names else nothing,
                     pa.array(map(_text, before), pa.string()) if is_wanted else nothing,
-                    pa.array(_changed(before, after), pa.string()) if is_wanted else nothing,
+                    pa.array(map(_changed, before, after), pa.string()) if is_wanted else nothing,
                 ],
                 schema=_RUN,
             )
         )
 
 
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Have Python not look for cycles in a block that makes none, and many objects: that takes a fifth of its time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+class _Kind(NamedTuple):
+    """What is the same for many changes."""
+
+    op: c.Op
+    table: TableName
+    version: int
 
 
 def _text(image: Image | None) -> bytes | None:
     return None if image is None else orjson.dumps(image)
 
 
-def _changed(before: Sequence[Image | None], after: Sequence[Image | None]) -> Iterator[bytes | None]:
-    """Of each row after the values that have changed, as far as those before it are known."""
-    for old, new in zip(before, after, strict=True):
-        if old is not None and new is not None:
-            new = {name: value for name, value in new.items() if old.get(name, _ABSENT) != value}
-        yield _text(new)
+def _changed(before: Image | None, after: Image | None) -> bytes | None:
+    """Of a row after the values that have changed, as far as those before it are known."""
+    if before is None or after is None:
+        return _text(after)
+    return _text({name: value for name, value in after.items() if before.get(name, _ABSENT) != value})
 
 
 def _keys(
