@@ -109,8 +109,9 @@ class Form:
     is_read: bool
     _source: SourceForm
     _before: _Before
-    _columns: _Columns
     _key_columns: _Columns
+    _before_columns: _Columns
+    _after_columns: _Columns
 
     def read(self, opened: Sequence[_Opened]) -> Events:
         """Read events of this form; raises one of `_UNUSUAL` where one of them is another than it seemed."""
@@ -123,29 +124,21 @@ class Form:
         if keys[0] is not None:
             self._key_columns.read(keys)
         if afters[0] is not None:
-            self._columns.read(afters)
+            self._after_columns.read(afters)
         return Events(self, ats, txns, orders, self._read_before(befores, keys), afters)
 
     def _read_before(self, rows: Sequence[Any], keys: Sequence[Any]) -> Sequence[Image | None]:
-        match self._before:
-            case _Before.NOTHING:
-                return [None] * len(rows)
-            case _Before.KEY:
-                return keys
-            case _Before.ROW:
-                self._columns.read(rows)
-                return rows
-            case _Before.ROW_OF_KEY:
-                self._columns.read(rows)
-                images = rows
-            case _Before.KEY_OF_ROW:
-                known = [name for name in self.key if name in rows[0]]
-                _Columns({name: self._columns.readers[name] for name in known}).read(rows)
-                images = keys
-        for name in self.key:
-            if name in rows[0] and any(row[name] != key[name] for row, key in zip(rows, keys, strict=True)):
-                raise UnfitError("differs between key and row")
-        return images
+        if self._before is _Before.NOTHING:
+            return [None] * len(rows)
+        if self._before is _Before.KEY:
+            return keys
+        self._before_columns.read(rows)
+        if self._before is _Before.ROW:
+            return rows
+        names = self.key if self._before is _Before.ROW_OF_KEY else self._before_columns.readers
+        if any(row[name] != key[name] for name in names for row, key in zip(rows, keys, strict=True)):
+            raise UnfitError("differs between key and row")
+        return rows if self._before is _Before.ROW_OF_KEY else keys
 
 
 class Events(NamedTuple):
@@ -273,17 +266,29 @@ class BulkDecoder:
         source = self._source_form(glance, event.record)
         if source is None:
             return None
-        key = mark.key or ()
-        is_read = decoder.reads(glance.table)
-        before, columns, key_columns = _Before.NOTHING, _Columns({}), _Columns({})
-        if is_read:
-            rows = mark.schema and mark.schema.fields.get("before" if mark.after is None else "after")
-            columns = self._columns(event, rows, mark.after or mark.before or ())
-            key_columns = self._columns(event, mark.key_schema, key)
-            before = self._before(event, mark)
-            if mark.after is not None and not set(key) <= set(mark.after):
-                return None
-        return Form(glance.op, glance.table, key, event.row_type, is_read, source, before, columns, key_columns)
+        key, after = mark.key or (), mark.after or ()
+        if not decoder.reads(glance.table):
+            none = _Columns({})
+            return Form(glance.op, glance.table, key, event.row_type, False, source, _Before.NOTHING, none, none, none)
+        if mark.after is not None and not set(key) <= set(after):
+            # What a row lacks of its key is added to it.
+            return None
+        kind, before = self._before(event, mark), mark.before or ()
+        if kind is _Before.KEY_OF_ROW:
+            before = tuple(name for name in before if name in key)
+        rows = mark.schema and mark.schema.fields.get("before" if mark.after is None else "after")
+        return Form(
+            glance.op,
+            glance.table,
+            key,
+            event.row_type,
+            True,
+            source,
+            kind,
+            self._columns(event, mark.key_schema, key),
+            self._columns(event, rows, before if kind is not _Before.NOTHING else ()),
+            self._columns(event, rows, after),
+        )
 
     def _columns(self, event: DataEvent, schema: ConnectSchema | None, names: Sequence[str]) -> _Columns:
         layout = self._decoder.layout(schema, event.record, event.glance.table)

@@ -147,6 +147,7 @@ class BulkReading:
         names = self._keys.get((table, version), ())
         is_wanted = table in self._follows
         nothing = pa.nulls(n, pa.string())
+        told = map(_changed, before, after) if op is c.Op.UPDATE else map(_text, after)
         self._runs.append(
             pa.record_batch(
                 [
@@ -159,7 +160,7 @@ class BulkReading:
                     pa.repeat(pa.scalar(version, pa.int32()), n),
                     pa.array(_keys(before, after, names), pa.string()) if is_wanted and names else nothing,
                     pa.array(map(_text, before), pa.string()) if is_wanted else nothing,
-                    pa.array(map(_changed, before, after), pa.string()) if is_wanted else nothing,
+                    pa.array(told, pa.string()) if is_wanted else nothing,
                 ],
                 schema=_RUN,
             )
@@ -179,7 +180,7 @@ def _text(image: Image | None) -> bytes | None:
 
 
 def _changed(before: Image | None, after: Image | None) -> bytes | None:
-    """Of a row after the values that have changed, as far as those before it are known."""
+    """Of the row after an update the values that have changed, as far as those before it are known."""
     if before is None or after is None:
         return _text(after)
     return _text({name: value for name, value in after.items() if before.get(name, _ABSENT) != value})
