@@ -14,8 +14,9 @@ import json
 import math
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
+from functools import cache
 from typing import Any, Literal, TypeAlias
 
 from penstock.logical import Kind
@@ -96,6 +97,7 @@ def boolean_text(value: Any) -> str:
     raise UnfitError("is not a boolean")
 
 
+@cache
 def integer_reader(bits: int, *, may_be_text: bool = False) -> Reader:
     """Make the reader of whole numbers of so many bits; of their digits too, if they may come as text."""
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
@@ -107,7 +109,20 @@ def integer_reader(bits: int, *, may_be_text: bool = False) -> Reader:
             return value
         raise UnfitError(f"is not a whole number of {bits} bits")
 
+    _BOUNDS[read] = low, high
     return read
+
+
+_BOUNDS: dict[Reader, tuple[int, int]] = {}
+"""Of the readers of whole numbers, the smallest and the largest one."""
+
+
+def column_texts(read: Reader, values: Sequence[Any]) -> Iterable[str | None]:
+    """Read many values of one column, which may be null; the same as one by one, and quicker."""
+    bounds = _BOUNDS.get(read)
+    if bounds is not None and set(map(type, values)) == {int} and bounds[0] <= min(values) and max(values) <= bounds[1]:
+        return map(str, values)
+    return [None if value is None else read(value) for value in values]
 
 
 def float_text(value: Any) -> str:

@@ -28,7 +28,8 @@ from penstock.text import printable
 _ROUTED = "__dbz__"
 """How a field of a key begins that a routing transform adds, so that rows of merged tables stay apart."""
 
-_ROUTED_BYTES = _ROUTED.encode()
+ROUTED = _ROUTED.encode()
+"""The same, in the text of a key."""
 
 _ABSENT = object()
 
@@ -86,8 +87,9 @@ class RowColumn:
     has_default: bool
 
 
-class RowType(NamedTuple):
-    """The columns of a row; the same object for all events of one schema."""
+@dataclass(frozen=True, slots=True, eq=False)
+class RowType:
+    """The columns of a row; the same object for all events of one schema, and compared as such."""
 
     columns: tuple[RowColumn, ...]
 
@@ -142,11 +144,11 @@ class JsonMessages:
     """Implements `Parser` for JSON, with or without schemas, as each message comes."""
 
     def __init__(self) -> None:
-        self._keys, self._values = JsonParser(), JsonParser()
+        self.keys, self.values = JsonParser(), JsonParser()
 
     def parse_key(self, record: Record, *, exact: bool = False) -> Message:
         """See `Parser`."""
-        return self._keys.parse(record.key or b"null", record.topic, exact=exact)
+        return self.keys.parse(record.key or b"null", record.topic, exact=exact)
 
     def parse_value(self, record: Record, *, exact: bool = False) -> Message:
         """See `Parser`."""
@@ -157,14 +159,14 @@ class JsonMessages:
                 where=record.where,
                 do="name the registry as capture.debezium.registry",
             )
-        return self._values.parse(value, record.topic, exact=exact)
+        return self.values.parse(value, record.topic, exact=exact)
 
     def may_hold(self, placeholder: Placeholder, record: Record) -> bool:
         """See `Parser`."""
         return placeholder.may_be_in(record.value or b"")
 
 
-class _Layout(NamedTuple):
+class Layout(NamedTuple):
     """How a row, or a key, of one schema is read.
 
     Attributes:
@@ -193,9 +195,10 @@ class Decoder:
         """Decode as `settings` say, unless another parser is given."""
         self._settings = settings or Settings()
         self._parser = parser or _parser_of(self._settings)
-        self._placeholder = Placeholder(self._settings.placeholder)
+        self.messages = self._parser if isinstance(self._parser, JsonMessages) else None
+        self.placeholder = Placeholder(self._settings.placeholder)
         self._inexact: set[str] = set()
-        self._layouts: dict[tuple[ConnectSchema | None, TableName], _Layout] = {}
+        self._layouts: dict[tuple[ConnectSchema | None, TableName], Layout] = {}
 
     def glance(self, record: Record) -> Seen:
         """Say what a record is and where it belongs, without looking at the values of its row.
@@ -278,7 +281,7 @@ class Decoder:
             return envelope  # type: ignore[return-value]
         glance, row_before, row_after, row_schema, ts_us = envelope
         op, table = glance.op, glance.table
-        if op == "t" or (self._settings.only is not None and table not in self._settings.only):
+        if op == "t" or not self.reads(table):
             return DataEvent(record, glance, None, None, None, None, None, None, ts_us)
         key = old_key = new_key = None
         if record.key is not None:
@@ -286,15 +289,15 @@ class Decoder:
             if (payload := key_message.payload) is not None:
                 if type(payload) is not dict:
                     raise MalformedInputError("the key of a record is no object", where=record.where)
-                layout = self._layout(key_message.schema, record, table)
+                layout = self.layout(key_message.schema, record, table)
                 key = self._image(record, payload, layout, may_be_absent=False)
                 if record.headers:
                     old_key = self._header(record, headers.OLD_KEY, layout)
                     new_key = self._header(record, headers.NEW_KEY, layout)
-                if _ROUTED_BYTES in record.key:
+                if ROUTED in record.key:
                     key = {name: text for name, text in key.items() if not name.startswith(_ROUTED)}
-        layout = self._layout(row_schema, record, table)
-        may_be_absent = self._parser.may_hold(self._placeholder, record)
+        layout = self.layout(row_schema, record, table)
+        may_be_absent = self._parser.may_hold(self.placeholder, record)
         after = None
         if row_after is not None:
             after = self._image(record, row_after, layout, may_be_absent=may_be_absent)
@@ -315,6 +318,23 @@ class Decoder:
                     do="give the table a primary key or, in PostgreSQL, REPLICA IDENTITY FULL",
                 )
         return DataEvent(record, glance, key, before, after, old_key, new_key, layout.row_type, ts_us)
+
+    def is_inexact(self, topic: str) -> bool:
+        """Whether numbers in a topic are parsed with all their digits."""
+        return topic in self._inexact
+
+    def reads(self, table: TableName) -> bool:
+        """Whether rows of a table are decoded."""
+        return self._settings.only is None or table in self._settings.only
+
+    def trust(self, glance: Glance, *, has_key: bool) -> tuple[bool, bool]:
+        """Return whether `before` may be made up, and whether it is whole for all that if it has the key's values."""
+        mode = self._settings.before_images.get(glance.table, self._settings.before_image)
+        is_invented = mode is BeforeImage.KEY or (
+            # Events of old do not say their connector; of the others none makes values up.
+            mode is BeforeImage.AUTO and glance.source.connector in ("postgresql", "") and has_key
+        )
+        return is_invented, mode is BeforeImage.AUTO and glance.op == "u"
 
     def _parse(self, record: Record, *, is_key: bool, exact: bool) -> Message:
         try:
@@ -341,16 +361,12 @@ class Decoder:
         glance: Glance,
         row: dict[str, Any],
         key: Image | None,
-        layout: _Layout,
+        layout: Layout,
         *,
         may_be_absent: bool,
     ) -> Image | None:
-        mode = self._settings.before_images.get(glance.table, self._settings.before_image)
-        is_invented = mode is BeforeImage.KEY or (
-            # Events of old do not say their connector; of the others none makes values up.
-            mode is BeforeImage.AUTO and glance.source.connector in ("postgresql", "") and key is not None
-        )
-        if not is_invented or (mode is BeforeImage.AUTO and glance.op == "u"):
+        is_invented, is_whole = self.trust(glance, has_key=key is not None)
+        if not is_invented or is_whole:
             image = self._image(record, row, layout, may_be_absent=may_be_absent)
             if not is_invented or key is None:
                 return image
@@ -364,11 +380,11 @@ class Decoder:
         return {**key, **self._image(record, row, layout, may_be_absent=may_be_absent)}
 
     def _image(
-        self, record: Record, row: dict[str, Any], layout: _Layout, *, may_be_absent: bool
+        self, record: Record, row: dict[str, Any], layout: Layout, *, may_be_absent: bool
     ) -> dict[str, str | None]:
         """Turn a row into its image, in place: most values are texts, and stay what they are."""
         if may_be_absent:
-            is_absent = self._placeholder.stands_for
+            is_absent = self.placeholder.stands_for
             row = {name: value for name, value in row.items() if not is_absent(value)}
         name = ""
         try:
@@ -388,7 +404,7 @@ class Decoder:
             raise MalformedInputError(f"the value of column {printable(name)} {why}", where=record.where) from None
         return row
 
-    def _header(self, record: Record, name: str, layout: _Layout) -> Image | None:
+    def _header(self, record: Record, name: str, layout: Layout) -> Image | None:
         """Return the key that a header holds; None without such a header.
 
         A text that cannot be read makes no difference: the two halves of a changed key also stand side by side.
@@ -410,13 +426,14 @@ class Decoder:
         except (ValueError, OverflowError, ArithmeticError, InexactError):
             return {}
 
-    def _layout(self, schema: ConnectSchema | None, record: Record, table: TableName) -> _Layout:
+    def layout(self, schema: ConnectSchema | None, record: Record, table: TableName) -> Layout:
+        """Return how rows, or keys, of a schema are read; raises MalformedInputError where that is not known."""
         layout = self._layouts.get((schema, table))
         if layout is None:
             layout = self._layouts[schema, table] = self._make_layout(schema, record, table)
         return layout
 
-    def _make_layout(self, schema: ConnectSchema | None, record: Record, table: TableName) -> _Layout:
+    def _make_layout(self, schema: ConnectSchema | None, record: Record, table: TableName) -> Layout:
         types = self._settings.declared.get(table, {})
         modes = self._settings.modes
         if schema is None:
@@ -447,9 +464,9 @@ def _parser_of(settings: Settings) -> Parser:
     return AvroMessages(settings.schema_of)
 
 
-def _layout(readers: Mapping[str, Reader], row_type: RowType | None) -> _Layout:
+def _layout(readers: Mapping[str, Reader], row_type: RowType | None) -> Layout:
     to_convert = tuple((name, read) for name, read in readers.items() if read is not text_itself)
-    return _Layout(readers, to_convert, row_type)
+    return Layout(readers, to_convert, row_type)
 
 
 def _is_tombstone(record: Record) -> bool:

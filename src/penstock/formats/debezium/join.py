@@ -33,7 +33,7 @@ def changes_of(
         if event.glance.op == "d" and event.new_key is not None:
             held = event
             continue
-        yield _change(seq, _op(event), event, event, version_of)
+        yield _change(seq, op_of(event), event, event, version_of)
         seq += 1
     if held is not None:
         yield _change(seq, Op.DELETE, held, held, version_of)
@@ -58,7 +58,8 @@ def _are_halves(deleted: DataEvent, created: DataEvent) -> bool:
     return is_old and (not deleted.new_key or deleted.new_key == created.key)
 
 
-def _op(event: DataEvent) -> Op:
+def op_of(event: DataEvent) -> Op:
+    """Say what an event does, by itself."""
     match event.glance.op:
         case "c" | "r" if event.glance.is_snapshot:
             return Op.SNAPSHOT

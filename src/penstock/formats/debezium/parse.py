@@ -7,6 +7,7 @@ is parsed. Of two members of one name other parsers silently take the last; here
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import orjson
@@ -59,16 +60,36 @@ class JsonParser:
             InexactError: A number is so large that only an exact one holds it.
             MalformedInputError: The schema is none.
         """
-        for prefix, schema in self._prefixes.get(slot, ()):
-            if raw.startswith(prefix) and raw.endswith(b"}"):
-                body = raw[len(prefix) : -1]
-                return Message(_load(body, exact=exact), schema)
+        if (found := self._split(raw, slot)) is not None:
+            return Message(_load(found[0], exact=exact), found[1])
         document = _load(raw, exact=exact)
         if type(document) is not dict or len(document) != 2 or "schema" not in document or "payload" not in document:
             return Message(document, None)
         if document["schema"] is None:
             return Message(document["payload"], None)
         return Message(document["payload"], self._learn(raw, slot) or parse_schema(_dump(document["schema"])))
+
+    def split(self, raw: bytes, slot: str) -> tuple[bytes, ConnectSchema | None]:
+        """Return the text of the payload, and the schema before it; text that begins with no schema as it is.
+
+        Raises:
+            LookupError: It begins with one, and is laid out in another way than Connect does it.
+            NotJsonError, InexactError, MalformedInputError: As `parse`, where the schema is new.
+        """
+        if (found := self._split(raw, slot)) is not None:
+            return found
+        if not raw.startswith(_OPEN):
+            return raw, None
+        self.parse(raw, slot)
+        if (found := self._split(raw, slot)) is None:
+            raise LookupError
+        return found
+
+    def _split(self, raw: bytes, slot: str) -> tuple[bytes, ConnectSchema] | None:
+        for prefix, schema in self._prefixes.get(slot, ()):
+            if raw.startswith(prefix) and raw.endswith(b"}"):
+                return raw[len(prefix) : -1], schema
+        return None
 
     def _learn(self, raw: bytes, slot: str) -> ConnectSchema | None:
         """Find where the schema of a message ends, and keep it in mind; None where it is laid out in another way."""
@@ -108,6 +129,21 @@ def _load(raw: bytes, *, exact: bool) -> Any:
         # More quotes before colons than members: most likely a text that holds such a pair.
         json.loads(raw, object_pairs_hook=_distinct, parse_int=_whole)
     return value
+
+
+def has_each_once(raw: bytes, parts: Iterable[Any]) -> bool:
+    """Whether the members of a message are those of these objects, and each was written once; True is certain.
+
+    Args:
+        parts: Whatever in the message may be an object: an object, or None.
+    """
+    expected = 0
+    for one in parts:
+        if type(one) is dict:
+            expected += len(one)
+        elif one is not None:
+            return False
+    return raw.count(b'":') - raw.count(b'\\":') == expected
 
 
 def _load_exactly(raw: bytes) -> Any:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import orjson
@@ -16,6 +18,7 @@ Key: TypeAlias = tuple[int | str, ...]
 
 _DIGITS = re.compile(r"-?\d{1,40}", re.ASCII)
 _LAST_NUMBER = re.compile(r"(\d+)\D*$", re.ASCII)
+_SEQUENCE = re.compile(r'\["(\d{1,19})","(\d{1,19})"\]', re.ASCII)
 _POSTGRES_BLOCK = re.compile(r"(\d+):(\d+)", re.ASCII)
 
 _STREAMING = ("", "false")
@@ -92,6 +95,43 @@ def read_source(block: Mapping[str, Any]) -> Source:
         place=places.place,
         identity=places.identity,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SourceForm:
+    """What the source blocks of the changes of one table have in common.
+
+    Attributes:
+        fields: Their members, in order.
+        values: Those that are the same in all of them.
+    """
+
+    connector: str
+    fields: tuple[str, ...]
+    values: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, block: Mapping[str, Any]) -> SourceForm | None:
+        """Take it from a block that `read_source` has read as that of a change; None where values are no texts."""
+        values = tuple(block[name] for name in _COMMON if name in block)
+        if not all(type(value) is str or value is None for value in values):
+            return None
+        return cls(read_source(block).connector, tuple(block), values)
+
+    def read(self, blocks: Sequence[Mapping[str, Any]]) -> list[tuple[Key, int | None]]:
+        """Return position and time of changes, as `Source` has them.
+
+        Raises:
+            SourceError: A block has another form, or `read_source` would raise.
+        """
+        values = itemgetter(*(name for name in _COMMON if name in self.fields))
+        if set(map(tuple, blocks)) != {self.fields} or set(map(values, blocks)) != {self.values}:
+            raise SourceError("differs from those before it")
+        read = _PLACES.get(self.connector, _nowhere)
+        return [(read(block, False).position, _time_us(block)) for block in blocks]
+
+
+_COMMON = ("connector", "name", "db", "schema", "table", "snapshot")
 
 
 def group_of(block_id: str) -> str:
@@ -233,6 +273,8 @@ def _sequence(text: object) -> tuple[int, int | None]:
     """Return the position of the last commit before a change, 0 for none, and its own."""
     if text is None:
         return 0, None
+    if type(text) is str and (found := _SEQUENCE.fullmatch(text)):
+        return int(found[1]), int(found[2])
     try:
         parts: Any = orjson.loads(text) if isinstance(text, str) else text
         committed, own = parts

@@ -305,6 +305,7 @@ class KafkaFollower:
 
         records = []
         has_moved = False
+        ends: dict[tuple[str, int], int] = {}
         for message in messages:
             error = message.error()
             topic, number, offset = message.topic(), message.partition(), message.offset()
@@ -313,24 +314,50 @@ class KafkaFollower:
             assert topic is not None
             assert number is not None
             assert offset is not None
-            partition = Partition(topic, number)
-            if error is not None:
+            if error is None:
+                ends[topic, number] = offset + 1
+                records.append(Record(topic, message.key(), message.value(), _Headers(message), number, offset))
+            else:
                 # Marks of Kafka's own transactions have offsets, too, and may be the last thing there.
-                has_moved |= offset > self._positions[partition]
-                self._positions[partition] = max(self._positions[partition], offset)
-                continue
-            self._positions[partition] = offset + 1
-            headers = tuple((str(name), _bytes(value)) for name, value in _pairs(message.headers()))
-            records.append(Record(topic, message.key(), message.value(), headers, number, offset))
+                end = ends.get((topic, number), self._positions[Partition(topic, number)])
+                has_moved |= offset > end
+                ends[topic, number] = max(end, offset)
+        self._positions.update((Partition(*partition), end) for partition, end in ends.items())
         return records, has_moved
 
     def _where(self, topic: str | None, number: int | None) -> str:
         return self._log.label if topic is None else f"{self._log.label}, {Partition(topic, number or 0)}"
 
 
-def _pairs(headers: Any) -> Sequence[tuple[str, str | bytes | None]]:
-    """The headers of a message; the client's types say less of them than it does."""
-    return headers or ()
+class _Headers(Sequence[tuple[str, bytes | None]]):
+    """The headers of a message. A connector writes several to each, and few are ever looked at: made when they are."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: Message) -> None:
+        self._message = message
+
+    def _made(self) -> tuple[tuple[str, bytes | None], ...]:
+        given: Any = self._message.headers()
+        return tuple((str(name), _bytes(value)) for name, value in given or ())
+
+    def __len__(self) -> int:
+        return len(self._made())
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._made()[at]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._made() == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self._made())
+
+    def __repr__(self) -> str:
+        return repr(self._made())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return tuple, (self._made(),)
 
 
 def _bytes(value: str | bytes | None) -> bytes | None:

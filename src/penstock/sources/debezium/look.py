@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 from penstock.change import TableName
 from penstock.errors import MalformedInputError
-from penstock.formats.debezium.decode import Decoder, Seen, Settings
+from penstock.formats.debezium.bulk import BulkDecoder
+from penstock.formats.debezium.decode import Decoder, Seen, Settings, Shape
 from penstock.formats.debezium.envelope import Boundary, Glance, Passed
 from penstock.formats.debezium.record import Record
 from penstock.formats.debezium.source import Key
-from penstock.sources.debezium.log import Partition, RecordLog
+from penstock.sources.debezium.log import Partition, RecordLog, together, uncollected
 from penstock.sources.debezium.position import identity_of
 
 _TOLD_ALONE = 100
@@ -136,31 +138,65 @@ class Looker:
             MalformedInputError: One of them is no event.
             OperatorError: Some of them are gone.
         """
-        decoder = Decoder(self.settings)
-        out = Looked()
-        known = set()
-        for record in self.log.read(*stretch):
-            try:
-                seen, shape = decoder.scan(record)
-            except MalformedInputError as exc:
-                if not self.skips:
-                    raise
-                out.skipped += 1
-                if out.skipped <= _TOLD_ALONE:
-                    out.reasons.append(str(exc))
-                continue
-            if isinstance(seen, Passed):
-                out.passed[seen] += 1
-                continue
-            if isinstance(seen, Boundary):
-                out.has_boundaries = True
-            elif (kind := (seen.table, seen.source.collection, shape)) not in known:
-                known.add(kind)
-                out.samples.append(record)
-            found = placed(record, seen)
-            if found is not None:
-                out.placed.append(found)
-        return out
+        looking = _Looking(self.settings, self.skips)
+        for records in together(self.log.read(*stretch)):
+            with uncollected():
+                looking.add(records)
+        return looking.out
+
+
+class _Looking:
+    """Looks at the records of a stretch, some at a time."""
+
+    def __init__(self, settings: Settings, skips: bool) -> None:
+        self._decoder = Decoder(settings)
+        self._bulk = BulkDecoder(self._decoder, self._decoder.messages) if self._decoder.messages else None
+        self._skips = skips
+        self._known: set[tuple[TableName, str, Shape | None]] = set()
+        self.out = Looked()
+
+    def add(self, records: Sequence[Record]) -> None:
+        sights, others = self._bulk.scan(records) if self._bulk else ([], range(len(records)))
+        found: list[Placed] = []
+        for seen in sights:
+            form = seen.form
+            self._sample(records[seen.at[0]], form.table, form.collection, form.shape)
+            name, connector = form.collection, form.connector
+            for at, txn, order, (position, ts_us) in zip(seen.at, seen.txns, seen.orders, seen.places, strict=True):
+                record = records[at]
+                assert record.offset is not None
+                size = len(record.value or b"") + len(record.key or b"")
+                found.append(PlacedEvent(record.offset, txn, True, order, name, connector, position, ts_us, size))
+        for at in others:
+            if (one := self._look(records[at])) is not None:
+                found.append(one)
+        found.sort(key=itemgetter(0))
+        self.out.placed += found
+
+    def _look(self, record: Record) -> Placed | None:
+        out = self.out
+        try:
+            seen, shape = self._decoder.scan(record)
+        except MalformedInputError as exc:
+            if not self._skips:
+                raise
+            out.skipped += 1
+            if out.skipped <= _TOLD_ALONE:
+                out.reasons.append(str(exc))
+            return None
+        if isinstance(seen, Passed):
+            out.passed[seen] += 1
+            return None
+        if isinstance(seen, Boundary):
+            out.has_boundaries = True
+        else:
+            self._sample(record, seen.table, seen.source.collection, shape)
+        return placed(record, seen)
+
+    def _sample(self, record: Record, table: TableName, collection: str, shape: Shape | None) -> None:
+        if (kind := (table, collection, shape)) not in self._known:
+            self._known.add(kind)
+            self.out.samples.append(record)
 
 
 InTasks: TypeAlias = Callable[[Sequence[Stretch], Callable[[Stretch], Looked]], Sequence[Looked]]

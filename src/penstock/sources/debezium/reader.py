@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import groupby
 from typing import NamedTuple
 
@@ -11,10 +12,13 @@ import numpy as np
 import pyarrow as pa
 
 from penstock import change as c
+from penstock.apply.ahead import ahead
 from penstock.change import TableName
 from penstock.errors import MalformedInputError, OperatorError
 from penstock.formats.debezium.decode import DataEvent, image_text
-from penstock.sources.debezium.log import Records
+from penstock.formats.debezium.record import Record
+from penstock.sources.debezium.bulk_reader import BulkReading, UnusualError
+from penstock.sources.debezium.log import Records, together
 from penstock.sources.debezium.position import identity_of
 from penstock.sources.debezium.slice import EventSlice
 from penstock.sources.debezium.tables import EventDecoder
@@ -75,11 +79,35 @@ class EventReader:
         if len(part) == 0:
             return
         placed: Iterable[_Placed]
+        if (changes := self._in_bulk(part, with_key=with_key)) is not None:
+            for first in range(0, len(changes), _BATCH_CHANGES):
+                yield changes.slice(first, _BATCH_CHANGES)
+            return
         if part.is_large:
             placed = heapq.merge(*(self._in_order(self._placed(part, *run)) for run in _ranges(part)), key=_place)
         else:
             placed = sorted((one for run in _ranges(part) for one in self._placed(part, *run)), key=_place)
         yield from self._batches(part, placed, with_key=with_key)
+
+    def _in_bulk(self, part: EventSlice, *, with_key: bool) -> pa.RecordBatch | None:
+        """Return the changes of a slice that can be held and has nothing unusual; it is read anew where it has."""
+        bulk = self._decoder.bulk
+        if bulk is None or part.is_large or len(part.rows):
+            return None
+        keys = self._decoder.keys if with_key else {}
+        reading = BulkReading(part, self._decoder, bulk, self._follows, keys)
+        try:
+            with closing(ahead(self._records(part))) as found:
+                for records in found:
+                    reading.add(records)
+            return reading.changes(self._source)
+        except UnusualError:
+            return None
+
+    def _records(self, part: EventSlice) -> Iterator[Sequence[Record]]:
+        """Yield all records that the slice may have an event in, some at a time."""
+        for partition, first, end in _ranges(part):
+            yield from together(self._log.read(part.partitions[partition], first, end))
 
     def _placed(self, part: EventSlice, partition: int, first: int, end: int) -> Iterator[_Placed]:
         """Yield the events of the slice in a range of offsets, in the order of their offsets."""

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from penstock.change import NO_VERSION, Change, Image, TableName
 from penstock.errors import MalformedInputError
 from penstock.events import Event, tell
+from penstock.formats.debezium.bulk import BulkDecoder
 from penstock.formats.debezium.decode import DataEvent, Decoder, RowType, Seen, Settings, Shape
 from penstock.formats.debezium.envelope import Boundary, Glance, Passed
 from penstock.formats.debezium.join import changes_of
@@ -70,6 +71,7 @@ class EventDecoder:
     skips: bool = False
     _numbers: dict[object, int] = field(default_factory=dict, compare=False, repr=False)
     _decoder: list[Decoder] = field(default_factory=list, compare=False, repr=False)
+    _bulk: list[BulkDecoder] = field(default_factory=list, compare=False, repr=False)
 
     def __reduce__(self) -> tuple[object, ...]:
         return EventDecoder, (self.settings, self.newest, self.plain, self.keys, self.skips)
@@ -101,6 +103,13 @@ class EventDecoder:
             self._decoder.append(Decoder(self.settings))
         return self._decoder[0]
 
+    @property
+    def bulk(self) -> BulkDecoder | None:
+        """What decodes many events at once, in this process; None where messages are not JSON."""
+        if not self._bulk and self.decoder.messages is not None:
+            self._bulk.append(BulkDecoder(self.decoder, self.decoder.messages))
+        return self._bulk[0] if self._bulk else None
+
     def event(self, record: Record) -> DataEvent | None:
         """Return the change or the row that a record is; None where it is neither."""
         try:
@@ -125,13 +134,19 @@ class EventDecoder:
     def version(self, event: DataEvent) -> int:
         """Return the version of the table that an event is written under."""
         table = event.glance.table
-        if event.row_type is None:
+        if event.row_type is None and event.glance.op == "t":
             # A truncation has no row, and so says nothing of its table's columns.
-            return (self.newest if event.glance.op == "t" else self.plain).get(table, NO_VERSION)
-        place = table, event.row_type, tuple(event.key or ())
+            return self.newest.get(table, NO_VERSION)
+        return self.version_of(table, event.row_type, tuple(event.key or ()))
+
+    def version_of(self, table: TableName, row_type: RowType | None, key: tuple[str, ...]) -> int:
+        """Return the version of a table that rows of a type are written under, with a key of these columns."""
+        if row_type is None:
+            return self.plain.get(table, NO_VERSION)
+        place = table, row_type, key
         number = self._numbers.get(place)
         if number is None:
-            number = self._numbers[place] = _shape(table, event.row_type, place[2]).number
+            number = self._numbers[place] = _shape(table, row_type, key).number
         return number
 
 

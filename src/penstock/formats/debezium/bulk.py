@@ -1,0 +1,353 @@
+"""Many events at once: those that are made alike are read column by column, at a fraction of the cost of one by one.
+
+The events of a topic are made alike for long stretches: the same schemas, the same members, rows with the same columns.
+What they have in common, their form, is learned from the first of them, as `Decoder` has decoded it. An event is read
+in bulk only where it is certain that `Decoder` would say the same of it; every other one is left to `Decoder`, whatever
+is unusual or wrong with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import orjson
+
+from penstock.change import Image, TableName
+from penstock.errors import MalformedInputError
+from penstock.formats.debezium import headers
+from penstock.formats.debezium.canonical import InexactError, Reader, UnfitError, column_texts, text_itself
+from penstock.formats.debezium.decode import ROUTED, DataEvent, Decoder, JsonMessages, RowType, Shape
+from penstock.formats.debezium.envelope import Glance
+from penstock.formats.debezium.parse import has_each_once
+from penstock.formats.debezium.record import Record
+from penstock.formats.debezium.schema import ConnectSchema
+from penstock.formats.debezium.source import Key, SourceForm, group_of
+
+_MOST_FORMS = 4096
+"""So many are kept; tables without schemas may have as many as they have sets of columns."""
+
+_MEMBERS = itemgetter("before", "after", "source", "transaction", "op")
+_BLOCK = itemgetter("id", "total_order")
+
+_OPS = frozenset("cud")
+_TEXTS = frozenset({str, type(None)})
+_UNUSUAL = (ValueError, ArithmeticError, RecursionError, LookupError, TypeError, InexactError, MalformedInputError)
+
+_Form = TypeVar("_Form", "Form", "Sight")
+_Names: TypeAlias = tuple[str, ...] | None
+
+
+class _Mark(NamedTuple):
+    """By what events of one form are recognised: names are those of the columns, in order; None without a row."""
+
+    topic: str
+    schema: ConnectSchema | None
+    key_schema: ConnectSchema | None
+    op: str
+    before: _Names
+    after: _Names
+    key: _Names
+
+
+class _Opened(NamedTuple):
+    """An event as it was parsed."""
+
+    at: int
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    source: dict[str, Any]
+    block: dict[str, Any]
+    key: dict[str, Any] | None
+    body: bytes
+
+
+class _Before(Enum):
+    """What the image before is made of, see `decode.BeforeImage`."""
+
+    NOTHING = "nothing"
+    ROW = "row"
+    ROW_OF_KEY = "row, if it has the values of the key"
+    KEY = "key"
+    KEY_OF_ROW = "key, if it has the values of the row"
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """How rows are read: the readers of all their columns, in order."""
+
+    readers: Mapping[str, Reader]
+
+    def read(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Turn rows into images, in place; raises one of `_UNUSUAL` where a value does not fit."""
+        for name, read in self.readers.items():
+            values = [row[name] for row in rows]
+            if read is not text_itself:
+                for row, text in zip(rows, column_texts(read, values), strict=True):
+                    row[name] = text
+            elif not _TEXTS.issuperset(map(type, values)):
+                raise UnfitError("is not a text")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Form:
+    """What events have in common.
+
+    Attributes:
+        op: One of `c u d`.
+        key: The columns of the key, in its order; none without a key.
+        is_read: Its rows are read; otherwise only the places of the events are.
+    """
+
+    op: str
+    table: TableName
+    key: tuple[str, ...]
+    row_type: RowType | None
+    is_read: bool
+    _source: SourceForm
+    _before: _Before
+    _key_columns: _Columns
+    _before_columns: _Columns
+    _after_columns: _Columns
+
+    def read(self, opened: Sequence[_Opened]) -> Events:
+        """Read events of this form; raises one of `_UNUSUAL` where one of them is another than it seemed."""
+        ats, befores, afters, sources, blocks, keys, _ = zip(*opened, strict=True)
+        self._source.read(sources)
+        txns, orders = _numbered(blocks)
+        if not self.is_read:
+            nothing = [None] * len(ats)
+            return Events(self, ats, txns, orders, nothing, nothing)
+        if keys[0] is not None:
+            self._key_columns.read(keys)
+        if afters[0] is not None:
+            self._after_columns.read(afters)
+        return Events(self, ats, txns, orders, self._read_before(befores, keys), afters)
+
+    def _read_before(self, rows: Sequence[Any], keys: Sequence[Any]) -> Sequence[Image | None]:
+        if self._before is _Before.NOTHING:
+            return [None] * len(rows)
+        if self._before is _Before.KEY:
+            return keys
+        self._before_columns.read(rows)
+        if self._before is _Before.ROW:
+            return rows
+        names = self.key if self._before is _Before.ROW_OF_KEY else self._before_columns.readers
+        if any(row[name] != key[name] for name in names for row, key in zip(rows, keys, strict=True)):
+            raise UnfitError("differs between key and row")
+        return rows if self._before is _Before.ROW_OF_KEY else keys
+
+
+class Events(NamedTuple):
+    """Events of one form: sequences that line up, one entry for each.
+
+    Attributes:
+        at: Which of the records each is, ascending.
+        txns: As `Glance.txn`.
+        orders: As `Glance.total_order`.
+        before, after: As `DataEvent` has them; all None where the form says that rows are not read.
+    """
+
+    form: Form
+    at: Sequence[int]
+    txns: Sequence[str]
+    orders: Sequence[int]
+    before: Sequence[Image | None]
+    after: Sequence[Image | None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sight:
+    """What events have in common, their rows left alone; `collection`, `connector` as in `Source`."""
+
+    table: TableName
+    collection: str
+    connector: str
+    shape: Shape | None
+    _source: SourceForm
+
+    def read(self, opened: Sequence[_Opened]) -> Sights:
+        """Read events of this form; raises one of `_UNUSUAL` where one of them is another than it seemed."""
+        ats, _, _, sources, blocks, _, _ = zip(*opened, strict=True)
+        txns, orders = _numbered(blocks)
+        return Sights(self, ats, txns, orders, self._source.read(sources))
+
+
+class Sights(NamedTuple):
+    """What was seen of events of one form: as `Events`, and position and time of each as `Source` has them."""
+
+    form: Sight
+    at: Sequence[int]
+    txns: Sequence[str]
+    orders: Sequence[int]
+    places: Sequence[tuple[Key, int | None]]
+
+
+class BulkDecoder:
+    """Decodes what it can of many records; remembers the forms that it has met."""
+
+    def __init__(self, decoder: Decoder, messages: JsonMessages) -> None:
+        """Learn from a decoder, whose parser this is."""
+        self._decoder = decoder
+        self._messages = messages
+        # None for what is no form: each event that bears such a mark is decoded by itself.
+        self._forms: dict[_Mark, Form | None] = {}
+        self._sights: dict[_Mark, Sight | None] = {}
+
+    def decode(self, records: Sequence[Record]) -> tuple[list[Events], list[int]]:
+        """Decode those that are changes of rows, numbered in their transactions, and nothing unusual.
+
+        Returns:
+            Their events, form by form, and which of the records are left to `Decoder.decode`, ascending.
+        """
+        return _in_bulk(records, self._open, self._forms, self._learn)
+
+    def scan(self, records: Sequence[Record]) -> tuple[list[Sights], list[int]]:
+        """Say of the same records what they are and where they belong, without looking at the values of their rows.
+
+        Returns:
+            What was seen, form by form, and which of the records are left to `Decoder.scan`, ascending.
+        """
+        return _in_bulk(records, self._open_value, self._sights, self._learn_sight)
+
+    def _open_value(self, at: int, record: Record) -> tuple[_Mark, _Opened]:
+        """Parse a value as far as its form tells; raises one of `_UNUSUAL` where it has none."""
+        value, topic = record.value, record.topic
+        if not value:
+            raise UnfitError
+        body, schema = self._messages.values.split(value, topic)
+        payload = orjson.loads(body)
+        before, after, source, block, op = _MEMBERS(payload)
+        if op not in _OPS or not has_each_once(body, (payload, before, after, source, block)):
+            raise UnfitError
+        mark = _Mark(topic, schema, None, op, _names(before), _names(after), None)
+        return mark, _Opened(at, before, after, source, block, None, body)
+
+    def _open(self, at: int, record: Record) -> tuple[_Mark, _Opened]:
+        """Parse a record as far as its form tells; raises one of `_UNUSUAL` where it has none."""
+        mark, opened = self._open_value(at, record)
+        topic, raw = record.topic, record.key
+        if self._decoder.is_inexact(topic) or self._decoder.placeholder.may_be_in(opened.body):
+            raise UnfitError
+        # Only a delete is known for half of a changed key by itself.
+        if mark.op == "d" and any(name == headers.NEW_KEY for name, _ in record.headers):
+            raise UnfitError
+        if raw is None:
+            return mark, opened
+        body, schema = self._messages.keys.split(raw, topic)
+        key = orjson.loads(body)
+        if ROUTED in body or not has_each_once(body, (key,)):
+            raise UnfitError
+        return mark._replace(key_schema=schema, key=_names(key)), opened._replace(key=key)
+
+    def _learn(self, record: Record, mark: _Mark) -> Form | None:
+        """Learn the form of events that bear a mark from the first of them; None where it has none."""
+        event = self._decoder.decode(record)
+        return self._form(event, mark) if isinstance(event, DataEvent) else None
+
+    def _learn_sight(self, record: Record, mark: _Mark) -> Sight | None:
+        glance, shape = self._decoder.scan(record)
+        if not isinstance(glance, Glance) or (form := self._source_form(glance, record)) is None:
+            return None
+        return Sight(glance.table, glance.source.collection, glance.source.connector, shape, form)
+
+    def _source_form(self, glance: Glance, record: Record) -> SourceForm | None:
+        """What source blocks have in common with that of a change; None where it has no number or is none."""
+        if glance.is_snapshot or glance.total_order is None or not record.value:
+            return None
+        body, _ = self._messages.values.split(record.value, record.topic)
+        return SourceForm.of(orjson.loads(body)["source"])
+
+    def _form(self, event: DataEvent, mark: _Mark) -> Form | None:
+        glance, decoder = event.glance, self._decoder
+        source = self._source_form(glance, event.record)
+        if source is None:
+            return None
+        key, after = mark.key or (), mark.after or ()
+        if not decoder.reads(glance.table):
+            none = _Columns({})
+            return Form(glance.op, glance.table, key, event.row_type, False, source, _Before.NOTHING, none, none, none)
+        if mark.after is not None and not set(key) <= set(after):
+            # What a row lacks of its key is added to it.
+            return None
+        kind, before = self._before(event, mark), mark.before or ()
+        if kind is _Before.KEY_OF_ROW:
+            before = tuple(name for name in before if name in key)
+        rows = mark.schema and mark.schema.fields.get("before" if mark.after is None else "after")
+        return Form(
+            glance.op,
+            glance.table,
+            key,
+            event.row_type,
+            True,
+            source,
+            kind,
+            self._columns(event, mark.key_schema, key),
+            self._columns(event, rows, before if kind is not _Before.NOTHING else ()),
+            self._columns(event, rows, after),
+        )
+
+    def _columns(self, event: DataEvent, schema: ConnectSchema | None, names: Sequence[str]) -> _Columns:
+        layout = self._decoder.layout(schema, event.record, event.glance.table)
+        return _Columns({name: layout.reader(name) for name in names})
+
+    def _before(self, event: DataEvent, mark: _Mark) -> _Before:
+        if mark.op == "c":
+            return _Before.NOTHING
+        if mark.before is None:
+            return _Before.KEY
+        is_invented, is_whole = self._decoder.trust(event.glance, has_key=mark.key is not None)
+        if not is_invented:
+            return _Before.ROW
+        return _Before.ROW_OF_KEY if is_whole else _Before.KEY_OF_ROW
+
+
+def _names(row: dict[str, Any] | None) -> _Names:
+    return None if row is None else tuple(row)
+
+
+def _numbered(blocks: Sequence[dict[str, Any]]) -> tuple[Sequence[str], Sequence[int]]:
+    """Return the transactions of events and their numbers in them; raises where one has none."""
+    ids, orders = zip(*map(_BLOCK, blocks), strict=True)
+    txns = list(map(group_of, ids))
+    if set(map(type, orders)) != {int} or min(orders) < 1 or not all(txns):
+        raise UnfitError("has no number in its transaction")
+    return txns, orders
+
+
+def _in_bulk(
+    records: Sequence[Record],
+    open_: Callable[[int, Record], tuple[_Mark, _Opened]],
+    forms: dict[_Mark, _Form | None],
+    learn: Callable[[Record, _Mark], _Form | None],
+) -> tuple[list[Any], list[int]]:
+    """Sort records by their forms, and read those of each; returns what was read, and which records are left."""
+    alike: dict[_Form, list[_Opened]] = {}
+    others = []
+    for at, record in enumerate(records):
+        try:
+            mark, opened = open_(at, record)
+            if mark not in forms:
+                if len(forms) == _MOST_FORMS:
+                    forms.clear()
+                # Where learning fails, whoever looks at the record next is told; it says nothing of others.
+                forms[mark] = learn(record, mark)
+            form = forms[mark]
+        except _UNUSUAL:
+            form = None
+        if form is None:
+            others.append(at)
+        elif form in alike:
+            alike[form].append(opened)
+        else:
+            alike[form] = [opened]
+    made = []
+    for form, some in alike.items():
+        try:
+            made.append(form.read(some))
+        except _UNUSUAL:
+            others += [one.at for one in some]
+    return made, sorted(others)
