@@ -115,7 +115,7 @@ class Form:
 
     def read(self, opened: Sequence[_Opened]) -> Events:
         """Read events of this form; raises one of `_UNUSUAL` where one of them is another than it seemed."""
-        ats, befores, afters, sources, blocks, keys, _ = zip(*opened, strict=True)
+        ats, old_images, afters, sources, blocks, keys, _ = zip(*opened, strict=True)
         self._source.read(sources)
         txns, orders = _numbered(blocks)
         if not self.is_read:
@@ -125,7 +125,7 @@ class Form:
             self._key_columns.read(keys)
         if afters[0] is not None:
             self._after_columns.read(afters)
-        return Events(self, ats, txns, orders, self._read_before(befores, keys), afters)
+        return Events(self, ats, txns, orders, self._read_before(old_images, keys), afters)
 
     def _read_before(self, rows: Sequence[Any], keys: Sequence[Any]) -> Sequence[Image | None]:
         if self._before is _Before.NOTHING:
