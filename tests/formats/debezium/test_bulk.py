@@ -160,7 +160,7 @@ def _one_by_one(decoder: Decoder, one: Record) -> object:
         return event
     place = event.glance.op, event.glance.table, event.glance.txn, event.glance.total_order
     if event.glance.op == "d" and event.new_key is not None:
-        return "half of a changed key", event
+        return "half of a changed key", place, _image(event.new_key), _image(event.before)
     return place, tuple(event.key or ()), _image(event.before), _image(event.after), _row_type(event.row_type)
 
 

@@ -16,6 +16,7 @@ from penstock.logical import LogicalType
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"])).filter(lambda text: NOT_XML.search(text) is None)
 NAMES = TEXTS.filter(lambda text: text.strip() == text and text)
+IDS = st.none() | NAMES
 VALUES = st.builds(Value, st.sampled_from(["string", "octet", "int", "state", "time"]), TEXTS)
 FILLED = st.lists(VALUES, min_size=1, max_size=3).map(tuple)
 STEPS = st.one_of(
@@ -25,9 +26,9 @@ STEPS = st.one_of(
 ADDED = st.builds(Attribute, NAMES, st.tuples(st.builds(Operation, st.just(Step.ADD_VALUE), FILLED)))
 MODIFIED = st.builds(Attribute, NAMES, st.lists(STEPS, min_size=1, max_size=4).map(tuple))
 EVENTS = st.one_of(
-    st.builds(XdsEvent, st.just(Kind.ADD), NAMES, NAMES, st.lists(ADDED, max_size=3).map(tuple)),
-    st.builds(XdsEvent, st.just(Kind.MODIFY), NAMES, NAMES, st.lists(MODIFIED, min_size=1, max_size=3).map(tuple)),
-    st.builds(XdsEvent, st.just(Kind.DELETE), NAMES, NAMES, st.just(()), st.none() | NAMES),
+    st.builds(XdsEvent, st.just(Kind.ADD), NAMES, NAMES, st.lists(ADDED, max_size=3).map(tuple), IDS),
+    st.builds(XdsEvent, st.just(Kind.MODIFY), NAMES, NAMES, st.lists(MODIFIED, min_size=1, max_size=3).map(tuple), IDS),
+    st.builds(XdsEvent, st.just(Kind.DELETE), NAMES, NAMES, st.just(()), IDS),
 )
 
 
