@@ -175,8 +175,8 @@ class Farm:
         """Apply what was done at the source in every way, and compare what comes of it."""
         ways = [replace(way, config=replace(way.config, conflicts=conflicts)) for way in WAYS]
         outcomes = [outcome(lab, way, seed) for lab, way in zip(self.labs, ways, strict=True)]
-        for way, outcome in zip(WAYS[1:], outcomes[1:], strict=True):
-            assert outcome == outcomes[0], way.name
+        for way, found in zip(WAYS[1:], outcomes[1:], strict=True):
+            assert found == outcomes[0], way.name
         if not is_divergent:
             assert outcomes[0]["errors"] == []
             self.labs[0].assert_identical(*TABLES)
