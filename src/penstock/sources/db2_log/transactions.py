@@ -1,0 +1,347 @@
+"""Transactions: log records gathered by transaction, and what was committed of them.
+
+`gather` looks at headers alone and yields the records of each committed transaction, in commit order. `resolve` takes
+back what was undone, gives each row the LOB records before it, and joins the two halves of an update.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from penstock.change import Op
+from penstock.sources.db2_log.catalog import Catalog, Db2Table, TableId
+from penstock.sources.db2_log.framing import COMPENSATION, PROPAGATABLE, SINGULAR, Level, Record
+from penstock.sources.db2_log.rows import holds_row
+
+COMMITS = frozenset((0x84, 0x85, 0x86, 0x87, 0x8A))
+ABORTS = frozenset((0x41, 0x49))
+COMPONENTS = frozenset((0x43, 0x4E, 0x52, 0x55, 0x69))
+_TIMED = frozenset((0x84, 0x86, 0x87, 0x8A))
+_PASSED = frozenset((0x42, 0x4F, 0x51, 0x56, 0x57, 0x6F, 0x7B, 0x7C, 0x7D, 0x8B))
+_REWRITTEN = frozenset((0x71, 0x89))
+LOAD_START = 0x4A
+
+DMS, LONG_FIELD, DOM, LOB, XML = 1, 3, 4, 5, 15
+_ALTERED = frozenset((102, 104, 113, 115, 116, 119, 122, 123, 169, 170, 171))
+_NOTHING = frozenset((108, 137, 128))
+_UNDONE = {110: Op.INSERT, 131: Op.INSERT, 168: Op.INSERT, 111: Op.DELETE, 166: Op.DELETE, 112: Op.UPDATE}
+_DONE = {161: Op.DELETE, 164: Op.DELETE, 162: Op.INSERT, 165: Op.INSERT, 167: Op.INSERT, 163: Op.UPDATE}
+_HALF = 0x8000
+TRUNCATE, NOT_LOGGED_INITIALLY = 11, 12
+STRINGS = 65535
+"""The column number of strings that did not fit into the row."""
+
+
+class Committed(NamedTuple):
+    """A transaction with an outcome: the record of that, its records in log order, and when it was committed."""
+
+    outcome: Record
+    records: Sequence[Record]
+    committed_at_s: int | None
+
+
+class Piece(NamedTuple):
+    """One Add LOB record: what it adds to which column."""
+
+    record: Record
+    column: int
+    is_amount: bool
+    original: int
+    data: memoryview
+
+
+@dataclass(slots=True)
+class Group:
+    """The LOB records before a row's record."""
+
+    record: Record
+    pieces: list[Piece] = field(default_factory=list)
+    is_informed: bool = False
+
+
+@dataclass(slots=True)
+class Row:
+    """A row's record, or what two of them are together. Images are from their record type to their end."""
+
+    record: Record
+    table: Db2Table
+    id: TableId
+    op: Op
+    rid: bytes
+    before: memoryview | None = None
+    after: memoryview | None = None
+    group: Group | None = None
+    is_half: bool = False
+
+
+class Gatherer:
+    """Gathers records by transaction until these end. What is not committed yet stays in `open`."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        """Begin with no transaction."""
+        self.open: dict[tuple[int, bytes], list[Record]] = {}
+        self._catalog = catalog
+        self.passed_over = 0
+        form = catalog.form
+        self._time = struct.Struct(form.endian + "I")
+        self._pair = struct.Struct(form.endian + "HH")
+        self._base = form.header_size
+        self._load_at = 4
+
+    def gather(self, records: Iterable[Record]) -> Iterator[Committed]:
+        """Yield transactions as they are committed; raises a `MalformedInputError` at what must stop the source."""
+        open_, is_v10 = self.open, self._catalog.form.level is Level.V10
+        for record in records:
+            type_, key = record.type, (record.stream, record.tid)
+            if type_ in COMPONENTS:
+                if not record.flags & PROPAGATABLE and is_v10:
+                    self.passed_over += 1
+                    continue
+                open_.setdefault(key, []).append(record)
+                if record.flags & SINGULAR:
+                    yield Committed(record, open_.pop(key), None)
+            elif type_ in COMMITS:
+                if (found := open_.pop(key, None)) is not None:
+                    yield Committed(record, found, self._committed_at(record))
+            elif type_ in ABORTS:
+                open_.pop(key, None)
+            elif type_ == LOAD_START:
+                self._refuse_load(record)
+            elif type_ in _REWRITTEN:
+                record.refuse("a table space was rolled forward: history was rewritten", do="begin anew, with a copy")
+            elif type_ not in _PASSED:
+                record.refuse(f"log records of type 0x{type_:04X} are not known")
+
+    def _committed_at(self, record: Record) -> int | None:
+        if record.type not in _TIMED:
+            return None
+        if record.end - record.payload < 8:
+            record.refuse("the commit record ends before its time")
+        return int(self._time.unpack_from(record.buffer, record.payload)[0])
+
+    def _refuse_load(self, record: Record) -> None:
+        if record.end - record.payload < 8:
+            record.refuse("the load record ends before its table")
+        table = self._catalog.find(self._pair.unpack_from(record.buffer, record.payload + self._load_at), record.lri)
+        if table is not None:
+            record.refuse(f"rows were loaded into {table.name}, which are not in the log", do="copy the table anew")
+
+
+class Resolver:
+    """Finds what a committed transaction changed in tables of the catalogue, without decoding a value."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        """Work with a catalogue."""
+        self._catalog = catalog
+        endian = catalog.form.endian
+        self._has_lso = catalog.form.level is Level.V10
+        self._ids = struct.Struct(endian + "HH")
+        self._u16 = struct.Struct(endian + "H")
+        self._lob = struct.Struct(endian + "IQBBH")
+
+    def resolve(self, committed: Committed) -> list[Row]:
+        """Return the rows that are changed, in log order.
+
+        Raises:
+            MalformedInputError: A record breaks its format, or what it does cannot be followed; it names the record.
+        """
+        rows: list[Row] = []
+        groups: dict[TableId, Group] = {}
+        for record in committed.records:
+            p, size = record.payload, record.end - record.payload
+            if size < 6:
+                record.refuse("the record ends before its table")
+            component, function = record.buffer[p], record.buffer[p + 1]
+            at = {DMS: 2, DOM: 6, LOB: 6, LONG_FIELD: 6, XML: 6}.get(component)
+            if at is None or size < at + 4:
+                if at is not None or component != 11:
+                    record.refuse(f"records of component {component} with {size} bytes are not known")
+                continue
+            id_ = self._ids.unpack_from(record.buffer, p + at)
+            table = self._catalog.find(id_, record.lri)
+            if table is None:
+                continue
+            if record.sqlcode:
+                record.refuse(f"Db2 could not expand a row of {table.name}: SQLCODE {record.sqlcode}")
+            if component == DMS:
+                self._dms(record, table, id_, function, rows, groups)
+            elif component == LOB:
+                self._add(record, table, function, groups.get(id_))
+            elif component == DOM:
+                if function == TRUNCATE and record.type != COMPENSATION:
+                    rows.append(Row(record, table, id_, Op.TRUNCATE, b""))
+                elif function in (TRUNCATE, NOT_LOGGED_INITIALLY):
+                    record.refuse(f"changes to {table.name} are not logged from here on", do="copy the table anew")
+            else:
+                record.refuse(f"{table.name} has records of component {component}, which cannot be read")
+        for group in groups.values():
+            if group.pieces:
+                group.record.refuse("the transaction is committed, and LOB data of it belongs to no row")
+        return _joined([row for row in rows if row.op is Op.TRUNCATE or _is_kept(row)])
+
+    def _dms(
+        self,
+        record: Record,
+        table: Db2Table,
+        id_: TableId,
+        function: int,
+        rows: list[Row],
+        groups: dict[TableId, Group],
+    ) -> None:
+        p, size = record.payload, record.end - record.payload
+        if function == 211:
+            if id_ in groups:
+                record.refuse(f"out-of-row data of {table.name} begins inside other such data")
+            groups[id_] = Group(record)
+        elif function == 212:
+            groups.pop(id_, None)
+        elif function in _DONE:
+            made = self._rows(record, table, id_, function)
+            if _DONE[function] is not Op.DELETE and (group := groups.pop(id_, None)) is not None:
+                if group.is_informed and not group.pieces:
+                    record.refuse(f"out-of-row data of {table.name} begins, and nothing but information follows")
+                if len(made) > 1 and group.pieces:
+                    record.refuse(f"LOB data of {table.name} belongs to one of several rows: to which is not told")
+                for row in made:
+                    row.group = group
+            rows += made
+        elif function in _UNDONE:
+            for rid in self._undone_rids(record, function):
+                self._undo(record, id_, _UNDONE[function], rid, rows)
+        elif function == 124:
+            if size < 22:
+                record.refuse("the record ends before what it alters")
+            mask, values = struct.unpack_from(self._catalog.form.endian + "QQ", record.buffer, p + 6)
+            if mask & 1 and not values & 1:
+                record.refuse(f"DATA CAPTURE of {table.name} was switched off", do="switch it on, and copy it anew")
+        elif function in _ALTERED:
+            if all(t.since != record.lri for t in self._catalog.by_id[id_]):
+                record.refuse(
+                    f"{table.name} was altered here",
+                    do=f'add the version that it has from here on to the catalogue, with "from": {list(record.lri)}',
+                )
+        elif function not in _NOTHING:
+            record.refuse(f"function {function} on {table.name} is not known")
+
+    def _rows(self, record: Record, table: Db2Table, id_: TableId, function: int) -> list[Row]:
+        p, end, op = record.payload, record.end, _DONE[function]
+        if function == 167:
+            return self._several(record, table, id_)
+        first = p + (26 if function in (164, 165) else 20)
+        image, behind = self._image(record, first)
+        row = Row(record, table, id_, op, bytes(record.buffer[p + 12 : p + 18]))
+        row.is_half = bool(self._u16.unpack_from(record.buffer, p + 6)[0] & _HALF)
+        if op is Op.UPDATE:
+            row.before = image
+            if behind + 20 > end or bytes(record.buffer[behind : behind + 6]) != bytes(record.buffer[p : p + 6]):
+                record.refuse(f"the two parts of an update of {table.name} do not follow each other")
+            row.after, behind = self._image(record, behind + 20)
+        elif op is Op.INSERT:
+            row.after = image
+        else:
+            row.before = image
+        if behind != end:
+            record.refuse(f"the record of a row of {table.name} does not end with the row")
+        return [row]
+
+    def _several(self, record: Record, table: Db2Table, id_: TableId) -> list[Row]:
+        at = record.payload + 20
+        if at > record.end:
+            record.refuse("the record ends before its rows")
+        (count,) = self._u16.unpack_from(record.buffer, record.payload + 8)
+        rows = []
+        while at < record.end:
+            image, behind = self._image(record, at + 8)
+            rows.append(Row(record, table, id_, Op.INSERT, bytes(record.buffer[at : at + 6]), after=image))
+            at = behind
+        if len(rows) != count:
+            record.refuse(f"the record holds {len(rows)} rows of {table.name}, and says that it holds {count}")
+        return rows
+
+    def _image(self, record: Record, at: int) -> tuple[memoryview, int]:
+        if at + 8 > record.end:
+            record.refuse("the record ends before its row")
+        (length,) = self._u16.unpack_from(record.buffer, at + 2)
+        if length < 8 or at + length > record.end:
+            record.refuse(f"a row of {length} bytes, where 8 to {record.end - at} are possible")
+        return memoryview(record.buffer)[at : at + length], at + length
+
+    def _undone_rids(self, record: Record, function: int) -> list[bytes]:
+        p, size = record.payload, record.end - record.payload
+        if size < (20 if function == 168 else 18):
+            record.refuse("the record ends before the row that it undoes")
+        if function != 168:
+            return [bytes(record.buffer[p + 12 : p + 18])]
+        (count,) = self._u16.unpack_from(record.buffer, p + 8)
+        if size != 20 + 8 * count:
+            record.refuse("the record does not hold as many rows as it says")
+        return [bytes(record.buffer[p + 20 + 8 * n : p + 26 + 8 * n]) for n in range(count)]
+
+    def _undo(self, record: Record, id_: TableId, op: Op, rid: bytes, rows: list[Row]) -> None:
+        lso = record.undone_lso if record.lso is not None else None
+        for n in reversed(range(len(rows))):
+            row = rows[n]
+            agrees = row.id == id_ and row.op is op and row.rid == rid
+            if lso is None and agrees or lso is not None and row.record.lso == lso and agrees:
+                del rows[n]
+                return
+        record.refuse("the record undoes a change that the transaction has not made")
+
+    def _add(self, record: Record, table: Db2Table, operation: int, group: Group | None) -> None:
+        if operation in (66, 67):
+            if group is not None:
+                group.is_informed = True
+            return
+        if operation not in (64, 65):
+            record.refuse(f"operation {operation} of the LOB manager on {table.name} is not known")
+        size = record.end - record.payload
+        if size < 32:
+            record.refuse("the record ends before its LOB data")
+        length, _, _, original, column = self._lob.unpack_from(record.buffer, record.payload + 12)
+        at = record.payload + 32
+        if operation == 64 and 32 + length > size:
+            record.refuse(f"{length} bytes of LOB data, where the record has room for {size - 32}")
+        if group is None:
+            record.refuse(f"LOB data of {table.name} comes before the start of out-of-row data")
+        if original not in (1, 4, 8):
+            record.refuse(f"LOB data of {table.name} was added by operation {original}")
+        if column != STRINGS and column not in table.lob_numbers:
+            record.refuse(f"LOB data is for column {column} of {table.name}, which is no LOB")
+        data = memoryview(record.buffer)[at : at + length] if operation == 64 else memoryview(b"")
+        group.pieces.append(Piece(record, column, operation == 65, original, data))
+
+
+def _is_kept(row: Row) -> bool:
+    """Whether it is a change of a user's row, or of where such a row is."""
+    images = [image for image in (row.before, row.after) if image is not None]
+    return row.op is Op.UPDATE or all(holds_row(image[0], image[4]) for image in images)
+
+
+def _joined(rows: list[Row]) -> list[Row]:
+    """Join a delete and an insert that are halves of an update, and an update with the insert its row moved to."""
+    done: list[Row | None] = []
+    for row in rows:
+        if row.op is Op.INSERT and row.is_half:
+            for n in reversed(range(len(done))):
+                other = done[n]
+                if other is not None and other.op is Op.DELETE and other.is_half and other.table.name == row.table.name:
+                    done[n] = None
+                    row.op, row.before = Op.UPDATE, other.before
+                    break
+        elif row.op is Op.UPDATE and row.after is not None and row.after[0] & 0x02 and not row.after[0] & 0x04:
+            for n in reversed(range(len(done))):
+                other = done[n]
+                if other is not None and other.op is Op.INSERT and other.id == row.id and other.after is not None:
+                    if other.after[0] & 0x04:
+                        done[n] = None
+                        row.after, row.group = other.after, row.group or other.group
+                        break
+            else:
+                row.record.refuse(f"a row of {row.table.name} was moved, and the record of its new place is missing")
+        elif row.op is Op.UPDATE and not all(i is not None and holds_row(i[0], i[4]) for i in (row.before, row.after)):
+            continue
+        done.append(row)
+    return [row for row in done if row is not None]
