@@ -280,7 +280,7 @@ class _Document:
             case "string_pattern_mismatch" if path[-1] == "step":
                 what = f"must be module:function{shown}"
             case "string_pattern_mismatch" if path[-1] == "source":
-                what = f"must be 'trigger_queue', 'change_files', 'debezium', 'event_log' or module:name{shown}"
+                what = f"must be 'trigger_queue', 'change_files', 'debezium', 'event_log', 'db2_log' or module:name{shown}"
             case "string_pattern_mismatch":
                 what = f"must be lower-case letters, digits and underscores, at most 36, beginning with a letter{shown}"
             case _:
@@ -367,6 +367,16 @@ class _Document:
                 }
                 if data.get("publish") is not None:
                     what = "publish: what comes from change files is published already; it can be applied"
+                    return [_Fault(self._line(("publish",)), what)]
+            case "db2_log":
+                needed = "path"
+                odd = {
+                    "connection": "buffers of Db2's log are read from capture.path, through no connection",
+                    "row_triggers": "buffers of a log have no triggers",
+                    "changes_of": "only trigger_queue knows who wrote a change",
+                }
+                if data.get("publish") is not None:
+                    what = "publish: what comes from buffers of a log can be applied, and not be published"
                     return [_Fault(self._line(("publish",)), what)]
             case "debezium":
                 if data.get("publish") is not None:

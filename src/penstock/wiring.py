@@ -49,6 +49,7 @@ from penstock.schema import TableSchema
 from penstock.schema_registry import Registry, read_authorities
 from penstock.sources.change_files.side import ChangeFilesSide
 from penstock.sources.change_files.spark_source import ChangeFilesSource
+from penstock.sources.db2_log.source import open_db2_log
 from penstock.sources.event_log.channel import Channel
 from penstock.sources.event_log.settings import EventLogSettings
 from penstock.sources.trigger_queue.queue import LogAccess
@@ -69,7 +70,10 @@ _Side = TypeVar("_Side")
 _DATABASES: Mapping[tuple[str, str], Callable[[str, str, Origins], DatabaseSource]] = {
     ("trigger_queue", "postgres"): PostgresSourceSide,
 }
-_PLACES: Mapping[str, Callable[[Storage], StockedSource]] = {"change_files": ChangeFilesSide}
+_PLACES: Mapping[str, Callable[[Storage], StockedSource]] = {
+    "change_files": ChangeFilesSide,
+    "db2_log": open_db2_log,
+}
 _LOGS: Mapping[str, Callable[[str, str], LogAccess]] = {"postgres": PostgresSource}
 _TARGETS: Mapping[str, Callable[[str, str, str | None], TargetSide]] = {"postgres": PostgresTargetSide}
 

@@ -10,6 +10,7 @@ from functools import cache
 from penstock.change import Change, Op
 from penstock.errors import OperatorError
 from penstock.sources.db2_log.catalog import Catalog, Db2Table
+from penstock.sources.db2_log.framing import Level
 from penstock.sources.db2_log.rows import Place, RowDecoder, RowError, Value
 from penstock.sources.db2_log.transactions import STRINGS, Group, Piece, Row
 
@@ -94,8 +95,7 @@ class Decoder:
                     raise RowError(f"column {name!r} is out of row, and nothing of it was logged")
                 continue
             if found is None:
-                if row.op is not Op.UPDATE:
-                    self._missing(row, name)
+                self._missing(row, name)
                 continue
             if len({(piece.is_amount, piece.original == _CONCAT) for piece in found}) > 1:
                 raise RowError(f"LOB data of column {name!r} is of more than one kind")
@@ -120,9 +120,12 @@ class Decoder:
         return append
 
     def _missing(self, row: Row, name: str) -> None:
-        # Levels before 10.1 never show LOB data to whoever reads the log.
-        if self._catalog.form.header_size == 40:
+        if self._catalog.form.level is Level.V10:
+            if row.op is Op.UPDATE:
+                # It did not change.
+                return
             raise RowError(f"column {name!r} is out of row, and nothing of it was logged")
+        # Before 10.1 nobody who reads the log is shown LOB data: whether an update changed it is not told.
         self.unreplicable(row, name, "Db2 9.7 does not show LOB data that lies out of the row")
 
     def unreplicable(self, row: Row, name: str, why: str) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from penstock.change import Op
 from penstock.sources.db2_log.catalog import Catalog, Db2Table, TableId
-from penstock.sources.db2_log.framing import COMPENSATION, PROPAGATABLE, SINGULAR, Level, Record
+from penstock.sources.db2_log.framing import COMPENSATION, PROPAGATABLE, SINGULAR, Framing, Level, Record
 from penstock.sources.db2_log.rows import holds_row
 
 COMMITS = frozenset((0x84, 0x85, 0x86, 0x87, 0x8A))
@@ -23,6 +23,7 @@ _TIMED = frozenset((0x84, 0x86, 0x87, 0x8A))
 _PASSED = frozenset((0x42, 0x4F, 0x51, 0x56, 0x57, 0x6F, 0x7B, 0x7C, 0x7D, 0x8B))
 _REWRITTEN = frozenset((0x71, 0x89))
 LOAD_START = 0x4A
+_LOAD_TABLE_AT = 4
 
 DMS, LONG_FIELD, DOM, LOB, XML = 1, 3, 4, 5, 15
 _ALTERED = frozenset((102, 104, 113, 115, 116, 119, 122, 123, 169, 170, 171))
@@ -88,16 +89,17 @@ class Gatherer:
         form = catalog.form
         self._time = struct.Struct(form.endian + "I")
         self._pair = struct.Struct(form.endian + "HH")
-        self._base = form.header_size
-        self._load_at = 4
 
     def gather(self, records: Iterable[Record]) -> Iterator[Committed]:
         """Yield transactions as they are committed; raises a `MalformedInputError` at what must stop the source."""
         open_, is_v10 = self.open, self._catalog.form.level is Level.V10
+        is_filtered = self._catalog.form.framing is Framing.FILTER
         for record in records:
             type_, key = record.type, (record.stream, record.tid)
             if type_ in COMPONENTS:
                 if not record.flags & PROPAGATABLE and is_v10:
+                    if is_filtered:
+                        record.refuse("a record is not for readers of the log, and the log was read with a filter")
                     self.passed_over += 1
                     continue
                 open_.setdefault(key, []).append(record)
@@ -125,7 +127,7 @@ class Gatherer:
     def _refuse_load(self, record: Record) -> None:
         if record.end - record.payload < 8:
             record.refuse("the load record ends before its table")
-        table = self._catalog.find(self._pair.unpack_from(record.buffer, record.payload + self._load_at), record.lri)
+        table = self._catalog.find(self._pair.unpack_from(record.buffer, record.payload + _LOAD_TABLE_AT), record.lri)
         if table is not None:
             record.refuse(f"rows were loaded into {table.name}, which are not in the log", do="copy the table anew")
 
@@ -137,7 +139,6 @@ class Resolver:
         """Work with a catalogue."""
         self._catalog = catalog
         endian = catalog.form.endian
-        self._has_lso = catalog.form.level is Level.V10
         self._ids = struct.Struct(endian + "HH")
         self._u16 = struct.Struct(endian + "H")
         self._lob = struct.Struct(endian + "IQBBH")

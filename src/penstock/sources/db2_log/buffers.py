@@ -1,0 +1,206 @@
+"""The folder that a collector fills: a catalogue, and buffers of the log in files that are numbered from 1.
+
+A position is the number of a file and the offset of a commit record in it: it needs no index to be found again. The
+index says beside which transactions there are, how many changes each has, and where its first record lies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import mmap
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import ConfigError, MalformedInputError, OperatorError, RetryableError
+from penstock.position import START, Scn
+from penstock.sources.db2_log.catalog import Catalog, read_catalog
+from penstock.sources.db2_log.changes import group_size
+from penstock.sources.db2_log.framing import Buffer, Lri, Record, read_records
+from penstock.sources.db2_log.transactions import Committed, Gatherer, Resolver
+from penstock.storage import LocalStorage, MissingFileError, NameTakenError, Storage
+
+CATALOG = "catalog.json"
+_NAME = re.compile(r"([0-9]{1,9})\.db2log")
+_OFFSET_BITS = 32
+_COLUMNS = ("commit_scns", "firsts", "changes", "size_bytes", "committed_at_us")
+
+
+def file_of(position: int) -> tuple[int, int]:
+    """Return the number of the file that a position lies in, and the offset there."""
+    return position >> _OFFSET_BITS, position & ((1 << _OFFSET_BITS) - 1)
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """What is known of a file: the transactions that were committed in it, each with an entry in every array.
+
+    Attributes:
+        firsts: The position of each transaction's first record, which may lie in an earlier file.
+        oldest: The position of the first record of the oldest transaction that is open at its end, or its end.
+        last: The identifier of its last record.
+    """
+
+    columns: tuple[NDArray[np.int64], ...]
+    oldest: int
+    last: Lri
+
+    def pack(self) -> bytes:
+        """Return what `unpack` reads."""
+        to = io.BytesIO()
+        state = np.array([self.oldest, *self.last], np.uint64)
+        np.savez(to, state=state, **dict(zip(_COLUMNS, self.columns, strict=True)))
+        return to.getvalue()
+
+    @classmethod
+    def unpack(cls, content: bytes) -> Indexed:
+        """Read what `pack` has made; raises a `ValueError`, or another exception of numpy's, at anything else."""
+        with np.load(io.BytesIO(content), allow_pickle=False) as found:
+            oldest, *last = (int(n) for n in found["state"])
+            return cls(tuple(found[name].astype(np.int64) for name in _COLUMNS), oldest, Lri(*last))
+
+
+@dataclass
+class Buffers:
+    """The files of a folder, and their index, as far as this process has looked.
+
+    It travels to tasks without what it knows.
+    """
+
+    storage: Storage
+    _indexed: list[Indexed] = field(default_factory=list)
+    _catalog: tuple[Catalog, str] | None = None
+    _gatherer: Gatherer | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as the place alone: open transactions refer to files that are mapped into this process."""
+        return Buffers, (self.storage,)
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalogue, which is read once in each process."""
+        return self._read_catalog()[0]
+
+    def indexed(self) -> Sequence[Indexed]:
+        """Return what is known of each file, the first one first; what is new is looked at now.
+
+        Raises:
+            MalformedInputError: A file breaks its format; it is named, with the offset.
+            OperatorError: A file is missing.
+        """
+        numbers = self._numbers()
+        for number in range(len(self._indexed) + 1, len(numbers) + 1):
+            self._indexed.append(self._stored(number) or self._scan(number, numbers))
+        return self._indexed
+
+    def transactions(self, first: int, last: int) -> Iterator[Committed]:
+        """Yield what is committed from one position to another; what had begun before is not whole."""
+        gatherer = Gatherer(self.catalog)
+        yield from gatherer.gather(self._records(first, last))
+
+    def _scan(self, number: int, numbers: dict[int, str]) -> Indexed:
+        """Look at a file's records, with the transactions that are open at its beginning."""
+        before = self._indexed[-1] if self._indexed else None
+        begin = number << _OFFSET_BITS
+        if self._gatherer is None:
+            self._gatherer = Gatherer(self.catalog)
+            if before is not None:
+                # In a process that has just begun; what it finds committed was counted by an earlier one.
+                for _ in self._gatherer.gather(self._records(before.oldest, begin - 1)):
+                    pass
+        resolver, rows, last = Resolver(self.catalog), [], before.last if before else Lri(-1, -1)
+        records = list(self._read(number, numbers[number]))
+        if records and records[0].lri <= last:
+            records[0].refuse("the file does not follow the one before it: its identifiers are not above")
+        for committed in self._gatherer.gather(records):
+            changed = resolver.resolve(committed)
+            if not changed:
+                continue
+            sizes = (sum(len(i) for i in (r.before, r.after) if i is not None) + group_size(r.group) for r in changed)
+            at_us = (committed.committed_at_s or 0) * 1_000_000
+            rows.append((position_of(committed.outcome), self._first(committed), len(changed), sum(sizes), at_us))
+        columns = np.array(rows, np.int64).reshape(-1, len(_COLUMNS)).T
+        oldest = min((position_of(found[0]) for found in self._gatherer.open.values()), default=(number + 1) << 32)
+        indexed = Indexed(tuple(columns), oldest, records[-1].lri if records else last)
+        # Whoever may not write there looks at the files again in the next process.
+        with suppress(NameTakenError, OperatorError, RetryableError):
+            self.storage.create(self._index_name(number), indexed.pack())
+        return indexed
+
+    def _first(self, committed: Committed) -> int:
+        return position_of(committed.records[0])
+
+    def _stored(self, number: int) -> Indexed | None:
+        if self._gatherer is not None:
+            # What is open here is known from the files only.
+            return None
+        try:
+            return Indexed.unpack(self.storage.read(self._index_name(number)))
+        except MissingFileError:
+            return None
+        except (ValueError, KeyError, OSError, EOFError) as exc:
+            where = f"{self.storage.label}/{self._index_name(number)}"
+            raise MalformedInputError("the index cannot be read", where=where, do="delete folder `index`") from exc
+
+    def _index_name(self, number: int) -> str:
+        return f"index/{self._read_catalog()[1]}/{number:09}.npz"
+
+    def _records(self, first: int, last: int) -> Iterator[Record]:
+        numbers = self._numbers()
+        (begin, offset), (end, upto) = file_of(first), file_of(last)
+        for number in range(begin, min(end, len(numbers)) + 1):
+            for record in self._read(number, numbers[number], offset if number == begin else 0):
+                if number == end and record.offset > upto:
+                    return
+                yield record
+
+    def _read(self, number: int, name: str, start: int = 0) -> Iterator[Record]:
+        where = f"{self.storage.label}/{name}"
+        return read_records(self._open(name), self.catalog.form, where, start=start)
+
+    def _open(self, name: str) -> Buffer:
+        if not isinstance(self.storage, LocalStorage):
+            return self.storage.read(name)
+        try:
+            with (self.storage.root / name).open("rb") as file:
+                # No map is made of an empty file.
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if file.seek(0, io.SEEK_END) else b""
+        except OSError as exc:
+            where = f"{self.storage.label}/{name}"
+            raise OperatorError(f"cannot read: {(exc.strerror or '').lower()}", where=where) from exc
+
+    def _numbers(self) -> dict[int, str]:
+        named = {int(found[1]): name for name in self.storage.names("") if (found := _NAME.fullmatch(name))}
+        missing = next((n for n in range(1, len(named) + 1) if n not in named), None)
+        if missing is not None:
+            raise OperatorError(
+                f"file {missing:09}.db2log is missing, and there are later ones",
+                where=self.storage.label,
+                do="put it back: a transaction may have begun in it",
+            )
+        return named
+
+    def _read_catalog(self) -> tuple[Catalog, str]:
+        if self._catalog is None:
+            where = f"{self.storage.label}/{CATALOG}"
+            content = self.storage.read(CATALOG)
+            try:
+                catalog = read_catalog(content.decode(), where=where)
+            except UnicodeDecodeError as exc:
+                raise ConfigError("the catalogue is not UTF-8", where=where) from exc
+            if not catalog.id:
+                raise ConfigError("the catalogue has no `id`", where=where, do="name the database, and its history")
+            self._catalog = catalog, hashlib.sha256(content).hexdigest()[:16]
+        return self._catalog
+
+
+def position_of(record: Record) -> Scn:
+    """Return the position of a record: the number of its file, and its offset there."""
+    number = _NAME.fullmatch(record.name.rpartition("/")[2])
+    return Scn(((int(number[1]) if number else int(START)) << _OFFSET_BITS) + record.offset)
