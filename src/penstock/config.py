@@ -219,8 +219,8 @@ class CaptureConfig(Part):
     path: str | None = Field(
         default=None,
         description="change_files: folder of the archive, which may be below that of this file, or an url of an"
-        " object store; debezium: a folder of files with events instead of a cluster; db2_log: folder of the buffers; for a source of your own, the"
-        " place that it reads",
+        " object store; debezium: a folder of files with events instead of a cluster; db2_log: folder of the"
+        " buffers; for a source of your own, the place that it reads",
     )
     debezium: DebeziumConfig | None = Field(default=None, description="debezium: which topics, and how they are read")
     event_log: EventLogConfig | None = Field(default=None, description="event_log: which table, and how it is read")

@@ -280,7 +280,9 @@ class _Document:
             case "string_pattern_mismatch" if path[-1] == "step":
                 what = f"must be module:function{shown}"
             case "string_pattern_mismatch" if path[-1] == "source":
-                what = f"must be 'trigger_queue', 'change_files', 'debezium', 'event_log', 'db2_log' or module:name{shown}"
+                what = (
+                    f"must be 'trigger_queue', 'change_files', 'debezium', 'event_log', 'db2_log' or module:name{shown}"
+                )
             case "string_pattern_mismatch":
                 what = f"must be lower-case letters, digits and underscores, at most 36, beginning with a letter{shown}"
             case _:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from penstock.cli.console import FileOption, JsonOption, defaults, warn
+from penstock.cli.decode_db2 import db2_log
 from penstock.cli.stream import Printer, print_lines
 from penstock.errors import ConfigError, MalformedInputError, OperatorError, PenstockError
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.sources.debezium.sample import Sample
 
 app = typer.Typer(help="Show what others have written, as changes.", no_args_is_help=True)
+app.command("db2-log")(db2_log)
 
 _FORM = "{topic, partition, key, value, headers}"
 

@@ -54,8 +54,8 @@ class Indexed:
     def pack(self) -> bytes:
         """Return what `unpack` reads."""
         to = io.BytesIO()
-        state = np.array([self.oldest, *self.last], np.uint64)
-        np.savez(to, state=state, **dict(zip(_COLUMNS, self.columns, strict=True)))
+        arrays: dict[str, Any] = dict(zip(_COLUMNS, self.columns, strict=True))
+        np.savez(to, state=np.array([self.oldest, *(max(n, 0) for n in self.last)], np.uint64), **arrays)
         return to.getvalue()
 
     @classmethod

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 from penstock.errors import OperatorError
 from penstock.formats.debezium.canonical import float32_text, float_text
@@ -111,7 +111,7 @@ class RowDecoder:
                     raise RowError(f"the null byte of column {name!r} is neither 0 nor 1")
                 row[name] = None
             elif column.is_varying:
-                row[name] = self._varying(base, fixed, fields[at], fields[at + 1], column, text)
+                row[name] = self._varying(base, fixed, (fields[at], fields[at + 1]), column, text)
             else:
                 row[name] = _read(text, fields[at], column)
         for column in self.table.columns[len(plan) :]:
@@ -119,8 +119,9 @@ class RowDecoder:
         return row
 
     def _varying(
-        self, base: memoryview, fixed: int, offset: int, length: int, column: Db2Column, text: Callable[[Any], str]
+        self, base: memoryview, fixed: int, place: tuple[int, int], column: Db2Column, text: Callable[[Any], str]
     ) -> Value:
+        offset, length = place
         if offset & 0x8000:
             if not column.is_lob and length != 24:
                 raise RowError(f"column {column.name!r} is out of row, with a descriptor of {length} bytes, not of 24")
@@ -244,9 +245,9 @@ class RowDecoder:
                 return lambda data: str(data, catalog.graphic or "").rstrip(" \u3000")
             case "VARGRAPHIC" | "DBCLOB":
                 return lambda data: str(data, catalog.graphic or "")
-        self._refuse(column, "leave the table out of the catalogue")
+        return self._refuse(column, "leave the table out of the catalogue")
 
-    def _refuse(self, column: Db2Column, do: str) -> Any:
+    def _refuse(self, column: Db2Column, do: str) -> NoReturn:
         raise OperatorError(
             f"cannot read {self.table.name}: how values of type {column.type} are logged, as in column"
             f" {column.name!r}, is not documented",

@@ -168,7 +168,7 @@ class Resolver:
             if record.sqlcode:
                 record.refuse(f"Db2 could not expand a row of {table.name}: SQLCODE {record.sqlcode}")
             if component == DMS:
-                self._dms(record, table, id_, function, rows, groups)
+                self._dms(record, table, function, rows=rows, groups=groups)
             elif component == LOB:
                 self._add(record, table, function, groups.get(id_))
             elif component == DOM:
@@ -187,12 +187,13 @@ class Resolver:
         self,
         record: Record,
         table: Db2Table,
-        id_: TableId,
         function: int,
+        *,
         rows: list[Row],
         groups: dict[TableId, Group],
     ) -> None:
         p, size = record.payload, record.end - record.payload
+        id_ = self._ids.unpack_from(record.buffer, p + 2)
         if function == 211:
             if id_ in groups:
                 record.refuse(f"out-of-row data of {table.name} begins inside other such data")
@@ -286,7 +287,7 @@ class Resolver:
         for n in reversed(range(len(rows))):
             row = rows[n]
             agrees = row.id == id_ and row.op is op and row.rid == rid
-            if lso is None and agrees or lso is not None and row.record.lso == lso and agrees:
+            if (lso is None and agrees) or (lso is not None and row.record.lso == lso and agrees):
                 del rows[n]
                 return
         record.refuse("the record undoes a change that the transaction has not made")
@@ -335,11 +336,11 @@ def _joined(rows: list[Row]) -> list[Row]:
         elif row.op is Op.UPDATE and row.after is not None and row.after[0] & 0x02 and not row.after[0] & 0x04:
             for n in reversed(range(len(done))):
                 other = done[n]
-                if other is not None and other.op is Op.INSERT and other.id == row.id and other.after is not None:
-                    if other.after[0] & 0x04:
-                        done[n] = None
-                        row.after, row.group = other.after, row.group or other.group
-                        break
+                is_here = other is not None and other.op is Op.INSERT and other.id == row.id
+                if other is not None and is_here and other.after is not None and other.after[0] & 0x04:
+                    done[n] = None
+                    row.after, row.group = other.after, row.group or other.group
+                    break
             else:
                 row.record.refuse(f"a row of {row.table.name} was moved, and the record of its new place is missing")
         elif row.op is Op.UPDATE and not all(i is not None and holds_row(i[0], i[4]) for i in (row.before, row.after)):
