@@ -434,8 +434,8 @@ FAULTS = {
     ),
     "source: trigger_queue": (
         "source: log",
-        "11: capture.source: must be 'trigger_queue', 'change_files', 'debezium', 'event_log', 'db2_log' or module:name,"
-        " not 'log'",
+        "11: capture.source: must be 'trigger_queue', 'change_files', 'debezium', 'event_log', 'db2_log' or"
+        " module:name, not 'log'",
     ),
     "[public.*]": (
         "[a.b, c]",
