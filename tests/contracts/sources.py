@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import secrets
+import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -33,6 +34,7 @@ from penstock.pipeline.sides import SourceSide
 from penstock.position import Scn
 from penstock.rules.ruleset import RuleSet
 from penstock.sources.change_files.side import ChangeFilesSide
+from penstock.sources.db2_log.source import open_db2_log
 from penstock.sources.debezium.files import FileLog
 from penstock.sources.debezium.side import DebeziumSide
 from penstock.sources.debezium.tables import Tables
@@ -42,6 +44,7 @@ from penstock.values import encode_image
 from tests.archives import BOOK, ITEM, NOON, definition, row, stream
 from tests.conftest import lab_between
 from tests.hand_made import Lcr
+from tests.sources.db2.encoder import Log, Varying, image
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -235,6 +238,60 @@ def event_record(
     }
 
 
+class Buffers:
+    """A folder of buffers of Db2's log: each call of `commit` adds one."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.folder, self.log = folder, Log()
+        self._rid = self._written = self._txns = self._files = 0
+        columns = [{"name": "id", "type": "INTEGER", "key_seq": 1}, {"name": "name", "type": "VARCHAR", "length": 400}]
+        tables = [
+            {"schema": "public", "table": name, "ids": [self._ids(name)], "columns": columns}
+            for name in ("item", "book")
+        ]
+        (folder / "catalog.json").write_text(json.dumps({"id": secrets.token_hex(4), "tables": tables}))
+
+    def commit(self, *transactions: Sequence[Lcr]) -> None:
+        for transaction in transactions:
+            self._txns += 1
+            for change in transaction:
+                self._add(self._txns, change)
+            self.log.commit(self._txns, int(NOON.timestamp()))
+        self._files += 1
+        unnamed = self.folder / ".written"
+        unnamed.write_bytes(b"".join(self.log.records[self._written :]))
+        unnamed.rename(self.folder / f"{self._files:09}.db2log")
+        self._written = len(self.log.records)
+
+    def _add(self, tid: int, change: Lcr) -> None:
+        log = self.log
+        log.table = self._ids(change.table)
+        old, new = change.before or {}, {**(change.before or {}), **(change.after or {})}
+        self._rid += 1
+        match change.op:
+            case "insert":
+                log.insert(tid, self._rid, self._image(new))
+            case "update":
+                log.update(tid, self._rid, self._image(old), self._image(new))
+            case "delete":
+                log.delete(tid, self._rid, self._image(old))
+            case "truncate":
+                log.truncate(tid)
+
+    def side(self) -> SourceSide:
+        return open_db2_log(LocalStorage(self.folder))
+
+    @staticmethod
+    def _ids(table: str) -> tuple[int, int]:
+        return 3, {"item": 22, "book": 23}[table]
+
+    @staticmethod
+    def _image(values: Mapping[str, Any]) -> bytes:
+        name = values["name"]
+        return image([struct.pack("<i", values["id"]), Varying(None if name is None else name.encode())])
+
+
 class Ruled:
     """Another stand, seen through rules that concern none of its tables."""
 
@@ -289,6 +346,11 @@ def debezium_files(place: Place) -> Iterator[Stand]:
     yield Events(place.folder)
 
 
+@contextmanager
+def db2_log(place: Place) -> Iterator[Stand]:
+    yield Buffers(place.folder)
+
+
 SOURCES: Mapping[str, Made] = {
     "trigger_queue postgres": trigger_queue,
     "trigger_queue postgres, ruled": ruled_trigger_queue,
@@ -296,6 +358,7 @@ SOURCES: Mapping[str, Made] = {
     "change_files parquet": change_files(Encoding.PARQUET),
     "change_files changes, ruled": ruled_change_files,
     "debezium files": debezium_files,
+    "db2_log buffers": db2_log,
     "own csv_source": csv_source,
 }
 """By name: what `wiring` knows it by, then of what kind it is."""

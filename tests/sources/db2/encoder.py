@@ -89,6 +89,10 @@ class Log:
         head += struct.pack(self.order + "IQxBHxxxx", length, at, original, column)
         self.add(tid, 0x4E, head + data)
 
+    def truncate(self, tid: int) -> None:
+        """Empty the table."""
+        self.add(tid, 0x4E, struct.pack(self.order + "BB4xHH", 4, 11, *self.table))
+
     def commit(self, tid: int, at_s: int = 1_767_225_600) -> None:
         """Commit a transaction."""
         self.add(tid, 0x84, struct.pack(self.order + "IIH", at_s, 7, 8) + b"DB2INST1")
