@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -101,3 +104,28 @@ def test_parquet_of_other_columns_is_refused() -> None:
     pq.write_table(pa.table({"a": [1]}), sink)
     with pytest.raises(MalformedInputError, match="does not hold the change stream"):
         decode(sink.getvalue(), Encoding.PARQUET, where="the file")
+
+
+_THREADS = """
+import sys
+from pathlib import Path
+from penstock.formats.change_file import Encoding, decode
+
+content = Path(sys.argv[1]).read_bytes()
+before = len(list(Path("/proc/self/task").iterdir()))
+decode(content, Encoding(sys.argv[2]), where="here")
+print(len(list(Path("/proc/self/task").iterdir())) - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux lists the threads of a process")
+@pytest.mark.parametrize("encoding", Encoding)
+def test_reading_starts_no_thread_that_outlives_it(encoding: Encoding, tmp_path: Path) -> None:
+    """A thread of Arrow's that lets go of Python's bytes while Python ends aborts the process."""
+    file = tmp_path / "changes"
+    file.write_bytes(encode(pa.Table.from_batches([stream(*(transaction(n) for n in range(1, 50)))]), encoding))
+
+    program = [sys.executable, "-c", _THREADS, file, encoding.value]
+    read = subprocess.run(program, capture_output=True, text=True, check=False)
+
+    assert read.stdout == "0\n", read.stderr
