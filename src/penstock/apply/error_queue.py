@@ -76,6 +76,8 @@ class ErrorEntry:
         found: The row that the target held instead, or that stood in the way.
         created_at: When it failed first.
         recipient: The role that could not apply it; None where that is not known.
+        is_held: It was not tried, because it depends on an earlier transaction in the queue.
+        behind: The first entry that it waits for; None where that is gone, and it goes on as soon as anyone applies.
     """
 
     id: str
@@ -93,11 +95,18 @@ class ErrorEntry:
     op: str | None
     created_at: datetime
     recipient: str | None
+    is_held: bool = False
+    behind: str | None = None
 
     @property
-    def error_type(self) -> ErrorType:
-        """What kind of thing has to be mended."""
-        return ErrorType.of(self.error_number)
+    def state(self) -> str:
+        """Whether it failed, or waits for what."""
+        return "failed" if not self.is_held else f"held behind {self.behind}" if self.behind else "held, free to go on"
+
+    @property
+    def error_type(self) -> ErrorType | None:
+        """What kind of thing has to be mended; None of one that waits."""
+        return None if self.is_held else ErrorType.of(self.error_number)
 
 
 class NoEntryError(OperatorError):
@@ -139,6 +148,8 @@ class Deed(StrEnum):
     """A retry with other values, or with changes left out."""
     DELETE = "delete"
     DRY_RUN = "dry run"
+    GO_ON = "go on"
+    """What it waited for was retried or deleted, so it was applied; not by itself chosen by a person."""
 
 
 class Outcome(StrEnum):
@@ -149,6 +160,8 @@ class Outcome(StrEnum):
     DELETED = "deleted"
     WOULD_APPLY = "would apply"
     WOULD_FAIL = "would fail"
+    HELD = "held"
+    """It waits for an entry that is still in the queue. Nothing was done, so it is in no history."""
     GONE = "gone"
     """Another session had applied or deleted the entry meanwhile. Nothing was done, so it is in no history."""
 
@@ -227,6 +240,9 @@ class ErrorQueue(Protocol):
     def note_failure(self, note: Note, failure: Failure) -> None:
         """Write down that an entry failed again, and in the entry, why."""
 
+    def mark(self, catalog: TargetCatalog) -> None:
+        """Make the marks of entries that have none yet, or whose marks are of other keys than the catalogue's."""
+
     def history(self, *, entry_id: str | None = None, most: int) -> Sequence[Action]:
         """Return the last deeds, of one entry or of all, the oldest of them first."""
 
@@ -252,6 +268,16 @@ class RetrySession(RowWriter, SqlRunner, Protocol):
 
     def check_now(self) -> None:
         """Have the target check what it would check at commit."""
+
+    def waits_for(self, entry_id: str) -> str | None:
+        """Return the first entry that a held one waits for; None where it may go on, or is not held."""
+
+    def next_to_go_on(self, after: tuple[int, int] = (-1, 0)) -> tuple[int, int] | None:
+        """Return position and number of the first held entry that waits for nothing; None where there is none.
+
+        Args:
+            after: Position and number of one behind which to look.
+        """
 
     def remove_entry(self, entry_id: str) -> bool:
         """Delete an entry inside the open transaction; False when another session has."""

@@ -1,7 +1,7 @@
 """What apply writes down at the target, in the same transactions as the rows: the truth about what is applied.
 
 Everything at or below the low watermark is applied; above it only what the applied set names; nothing above the
-high watermark is. A transaction that went to the error queue counts as applied.
+high watermark is. A transaction that went to the error queue, or waits behind it, counts as applied.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.apply.conflicts import ApplyError
+from penstock.apply.marks import Kept, Marks
 from penstock.apply.resolve import Resolution
 from penstock.change import TableName, Transaction
 from penstock.history import History
@@ -77,11 +78,28 @@ class LaneLedger(Protocol):
             FencedError: The claim does not hold any more.
         """
 
-    def put_error(self, transaction: Transaction, failure: Failure, *, is_whole: bool = True) -> None:
+    def put_error(
+        self, transaction: Transaction, failure: Failure, marks: Marks | None = None, *, is_whole: bool = True
+    ) -> None:
         """Put a transaction, which was recorded before, into the error queue, and do not count it as applied.
 
         Args:
+            marks: By what it keeps others back; None where none are to wait.
             is_whole: Otherwise these are some of its changes, and the others are applied.
+        """
+
+    def put_held(self, transactions: Sequence[Transaction], marks: Marks) -> None:
+        """Put transactions, which were recorded before, behind others in the error queue; they do not count as applied.
+
+        Args:
+            marks: Of all of them, numbered as they come.
+        """
+
+    def queued(self, marked_by: int) -> Kept:
+        """Return the marks of all that the error queue holds.
+
+        Args:
+            marked_by: The keys that marks are made by now, see `reader.fingerprint`.
         """
 
     def note_resolutions(self, resolved: Sequence[tuple[Transaction, Sequence[Resolution]]]) -> None:
@@ -120,6 +138,8 @@ class ProcessState:
         error: The error that it stopped at.
         reason: Why it stopped.
         consistent_at: Source commit time up to which everything is applied.
+        errors: Transactions in the error queue that failed.
+        held: Transactions that wait behind these.
         conflicts: Those that sent a transaction to the error queue.
         resolved: Entries of the conflict log that were ever written.
         history: The history of the source that it has followed.
@@ -140,3 +160,24 @@ class ProcessState:
     conflicts: int
     resolved: int
     history: History
+    held: int = 0
+
+
+@dataclass(frozen=True)
+class QueueState:
+    """What the error queue of a process holds.
+
+    Attributes:
+        failed: Transactions that could not be applied.
+        held: Transactions that wait behind others.
+        may_go_on: One of the held waits for nothing any more.
+    """
+
+    failed: int = 0
+    held: int = 0
+    may_go_on: bool = False
+
+    @property
+    def total(self) -> int:
+        """How many transactions there are."""
+        return self.failed + self.held

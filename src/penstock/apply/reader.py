@@ -11,7 +11,7 @@ What the user says depends on each other beyond the constraints is found here, t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from penstock import change as c
 from penstock.apply.coordinator import Dependencies
 from penstock.apply.hashing import hash_name, hash_rows, hash_text, normalise_number
+from penstock.apply.marks import Marks, Use
 from penstock.apply.target import TargetTable
 from penstock.apply.virtual_dependencies import NONE, ObjectDependency, VirtualDependencies
 from penstock.change import Op, TableName
@@ -73,58 +74,124 @@ def find_dependencies(
     Returns:
         The values; transactions whose rows or tables cannot be identified at the target are barriers.
     """
+    return find_uses(batches, txn_of, tables, virtual).dependencies()
+
+
+def find_uses(
+    batches: Iterable[pa.RecordBatch],
+    txn_of: NDArray[np.int64],
+    tables: Mapping[TableName, TargetTable],
+    virtual: VirtualDependencies = NONE,
+) -> Uses:
+    """Find which dependency values every change uses; see `find_dependencies`."""
     spaces, named = _spaces_by_table(tables, virtual), virtual.tables
-    # Lists of arrays that line up, one per table, space and side: transaction, hash, and whether it is written.
-    txns, values, written, barriers = [], [], [], [np.zeros(0, np.int64)]
-
-    def write(members: NDArray[np.int64], value: str) -> None:
-        """Have transactions write one value, which keeps them in order."""
-        txns.append(members)
-        values.append(np.full(len(members), hash_name(value)))
-        written.append(np.ones(len(members), bool))
-
-    uses: dict[str, _Uses] = {}
-    touched: dict[TableName, list[NDArray[np.int64]]] = defaultdict(list)
+    found = Uses(virtual)
     offset = 0
     for batch in batches:
         for name, rows in _by_table(batch):
             # One entry per row of this table: the index of its transaction.
             txn = txn_of[offset : offset + batch.num_rows][rows]
             if virtual.objects:
-                touched[name].append(np.unique(txn))
+                found.touched[name].append(np.unique(txn))
             table = tables.get(name)
             if not spaces.get(name) and not (table is None and name in named):
-                barriers.append(txn)
+                found.barriers.append(txn)
                 continue
             changes = batch.take(pa.array(rows))
             is_row = pc.is_in(changes[c.OP], pa.array([Op.INSERT, Op.UPDATE, Op.DELETE, Op.SNAPSHOT]))
             is_row_change = is_row.to_numpy(zero_copy_only=False)
             # Changes of no single row, such as TRUNCATE, are barriers; only row changes are left in `txn`.
-            barriers.append(txn[~is_row_change])
+            found.barriers.append(txn[~is_row_change])
             txn = txn[is_row_change]
             if table is None:
                 # How its columns write their values is not known, so it meets all that its value dependencies name.
                 for space in spaces.get(name, ()):
-                    write(txn, space.name)
+                    found.write(txn, space.name)
                 continue
             for use in _TableItems(table.schema, spaces[name], changes.filter(is_row)).uses():
-                txns.append(txn[use.rows])
-                values.append(use.values)
-                written.append(np.full(len(use.rows), use.space.is_written))
-                uses.setdefault(use.space.name, _Uses(use.space)).add(use, txn)
+                found.add(use, txn)
         offset += batch.num_rows
-    for space_name, used in uses.items():
-        for kind, members in used.meetings():
-            write(members, f"{space_name} {kind}")
-    for dependency in virtual.objects:
-        write(_following(dependency, touched), f"{dependency.table} after {dependency.parent}")
-    empty = np.zeros(0, np.int64)
-    return Dependencies(
-        txn=np.concatenate([empty, *txns]),
-        value=np.concatenate([empty.astype(np.uint64), *values]),
-        is_written=np.concatenate([empty.astype(bool), *written]),
-        barriers=np.unique(np.concatenate(barriers)),
-    )
+    return found
+
+
+def fingerprint(tables: Mapping[TableName, TargetTable], virtual: VirtualDependencies) -> int:
+    """A number that says by which keys marks were made: those that were made by others do not meet them."""
+    spaces = _spaces_by_table(tables, virtual)
+    text = repr([(str(name), [repr(space) for space in spaces[name]]) for name in sorted(spaces)])
+    return int(hash_name(f"{text} {virtual!r}").view(np.int64))
+
+
+class Uses:
+    """The dependency values that transactions use, as `find_uses` finds them."""
+
+    def __init__(self, virtual: VirtualDependencies) -> None:
+        """Begin with none."""
+        self._virtual = virtual
+        # Lists of arrays that line up, one per table, space and side: transaction, hash, and whether it is written.
+        self._txns: list[NDArray[np.int64]] = []
+        self._values: list[NDArray[np.uint64]] = []
+        self._written: list[NDArray[np.bool_]] = []
+        self.barriers: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
+        self.touched: dict[TableName, list[NDArray[np.int64]]] = defaultdict(list)
+        self._spaces: dict[str, _Uses] = {}
+
+    def write(self, members: NDArray[np.int64], value: str) -> None:
+        """Have transactions write one value, which keeps them in order."""
+        self._append(members, np.full(len(members), hash_name(value)), is_written=True)
+
+    def add(self, use: _Use, txn: NDArray[np.int64]) -> None:
+        """Take in the uses of a space by changes of which `txn` has the transactions."""
+        self._append(txn[use.rows], use.values, is_written=use.space.is_written)
+        self._spaces.setdefault(use.space.name, _Uses(use.space)).add(use, txn)
+
+    def dependencies(self) -> Dependencies:
+        """Return what keeps these transactions in order among each other."""
+        found = Uses(self._virtual)
+        for space_name, used in self._spaces.items():
+            for kind, members in used.meetings():
+                found.write(members, f"{space_name} {kind}")
+        for dependency in self._virtual.objects:
+            found.write(_following(dependency, self.touched), f"{dependency.table} after {dependency.parent}")
+        empty = np.zeros(0, np.int64)
+        return Dependencies(
+            txn=np.concatenate([empty, *self._txns, *found._txns]),
+            value=np.concatenate([empty.astype(np.uint64), *self._values, *found._values]),
+            is_written=np.concatenate([empty.astype(bool), *self._written, *found._written]),
+            barriers=np.unique(np.concatenate(self.barriers)),
+        )
+
+    def marks(self, count: int, *, with_roles: bool = True) -> Marks:
+        """Return what keeps transactions in order with others, which are found elsewhere.
+
+        Args:
+            count: How many transactions there are.
+            with_roles: Also the marks that only one with values that nobody knows would meet.
+        """
+        parts = [
+            (txn, value, np.where(written, Use.WRITES, Use.REFERS))
+            for txn, value, written in zip(self._txns, self._values, self._written, strict=True)
+        ]
+
+        def mark(members: NDArray[np.int64], value: str, use: Use) -> None:
+            parts.append((members, np.full(len(members), hash_name(value)), np.full(len(members), use)))
+
+        mark(np.arange(count), "barrier", Use.REFERS)
+        mark(np.unique(np.concatenate(self.barriers)), "barrier", Use.WRITES)
+        for name, used in self._spaces.items():
+            for role, members, is_met in used.roles():
+                if is_met or with_roles:
+                    mark(members, f"{name} role {role}", Use.MEETS if is_met else Use.REFERS)
+        for one in self._virtual.objects:
+            for table, use in ((one.parent, Use.PARENT), (one.table, Use.CHILD)):
+                for members in self.touched.get(table, ()):
+                    mark(members, f"{one.table} after {one.parent}", use)
+        txns, values, uses = zip(*parts, strict=True)
+        return Marks.of(np.concatenate(txns), np.concatenate(values), np.concatenate(uses).astype(np.int8))
+
+    def _append(self, txn: NDArray[np.int64], value: NDArray[np.uint64], *, is_written: bool) -> None:
+        self._txns.append(txn)
+        self._values.append(value)
+        self._written.append(np.full(len(txn), is_written))
 
 
 def _following(dependency: ObjectDependency, touched: Mapping[TableName, list[NDArray[np.int64]]]) -> NDArray[np.int64]:
@@ -190,13 +257,26 @@ class _Uses:
     def meetings(self) -> Iterator[tuple[str, NDArray[np.int64]]]:
         """Yield sets of transactions that must keep their order because of values that nobody knows, each by a name."""
         for role, unknown in self._unknown.items():
-            if self._space.is_virtual:
-                others = set(_Role)
-            else:
-                others = _MEETS[role] if self._space.is_unique else _MEETS[role] - {role}
+            others = self._met_by(role)
             partners = [txns for other in others for txns in (*self._known[other], *self._unknown.get(other, ()))]
             if partners:
                 yield f"unknown {role}", np.unique(np.concatenate([*unknown, *partners]))
+
+    def roles(self) -> Iterator[tuple[_Role, NDArray[np.int64], bool]]:
+        """Yield the transactions of each role; those that meet all of a role, with True, where they use any value."""
+        for role in _Role:
+            members = [*self._known.get(role, ()), *self._unknown.get(role, ())]
+            if members:
+                yield role, np.unique(np.concatenate(members)), False
+        for role, unknown in self._unknown.items():
+            for other in sorted(self._met_by(role)):
+                yield other, np.unique(np.concatenate(unknown)), True
+
+    def _met_by(self, role: _Role) -> Collection[_Role]:
+        """The roles that a value that nobody knows, and that is used in this one, may meet."""
+        if self._space.is_virtual:
+            return set(_Role)
+        return _MEETS[role] if self._space.is_unique else _MEETS[role] - {role}
 
 
 class _Role(StrEnum):

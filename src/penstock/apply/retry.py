@@ -64,6 +64,7 @@ class Retried:
         error: Why it failed.
         failure: Which change failed, and why, where it was one that the target refused.
         edits: See `Note`.
+        has_gone_on: It was not asked for: it had waited for one that was.
     """
 
     entry_id: str
@@ -71,6 +72,7 @@ class Retried:
     error: PenstockError | None = None
     failure: Failure | None = None
     edits: Sequence[str] = ()
+    has_gone_on: bool = False
 
     @property
     def is_failed(self) -> bool:
@@ -87,6 +89,9 @@ def retry(
 ) -> Iterator[Retried]:
     """Apply entries, in the order given, each in a target transaction that also removes it.
 
+    Those that have waited for one that is applied go on behind it, in commit order, and each may fail in its turn. One
+    that waits for an entry that is still there is not applied.
+
     Changes of a table that was copied, or truncated, after them are left out: they would undo it. An entry that another
     session has applied or deleted is passed by.
 
@@ -102,18 +107,33 @@ def retry(
             those after it.
     """
     with queue.retry_session() as session:
-        attempt = _Attempts(queue, session, config, tell).attempt
+        attempts = _Attempts(queue, session, config, tell)
         if config.dry_run:
             with session.rehearsal():
-                tried = [attempt(entry_id) for entry_id in entry_ids]
+                tried = [one for entry_id in entry_ids for one in attempts.attempt(entry_id)]
             queue.note(*(note for _, note in tried if note is not None))
             yield from (retried for retried, _ in tried)
             return
         for entry_id in entry_ids:
-            retried, _ = attempt(entry_id)
+            error = None
+            for retried, _ in attempts.attempt(entry_id):
+                error = error or retried.error
+                yield retried
+            if error is not None and not config.go_on:
+                raise error
+
+
+def go_on(
+    queue: ErrorQueue, config: RetryConfig, *, tell: Callable[[str], None] = lambda _: None
+) -> Iterator[Retried]:
+    """Apply held entries that wait for nothing any more, in commit order; each may fail in its turn, and then stays.
+
+    Yields:
+        What came of each entry.
+    """
+    with queue.retry_session() as session:
+        for retried, _ in _Attempts(queue, session, replace(config, mend=None), tell).go_on((-1, 0)):
             yield retried
-            if retried.error is not None and not config.go_on:
-                raise retried.error
 
 
 def in_commit_order(queue: ErrorQueue, entry_ids: Collection[str]) -> list[str]:
@@ -136,24 +156,63 @@ class _Attempts:
         self._session = session
         self._config = config
         self._tell = tell
+        self._went_on: set[str] = set()
 
-    def attempt(self, entry_id: str) -> tuple[Retried, Note | None]:
-        """Try one entry; whatever comes of it is written down, but for what comes of it in a dry run."""
+    def attempt(self, entry_id: str) -> Iterator[tuple[Retried, Note | None]]:
+        """Try one entry, and if it is applied, those that have waited for it.
+
+        Whatever comes of it is written down, but for what comes of it in a dry run.
+        """
+        if entry_id in self._went_on:
+            return
+        behind = self._session.waits_for(entry_id)
+        if behind is not None:
+            yield Retried(entry_id, Outcome.HELD, _still_held(entry_id, behind)), None
+            return
         try:
             entry, whole = self._queue.load(entry_id)
         except NoEntryError:
-            return Retried(entry_id, Outcome.GONE), None
+            yield Retried(entry_id, Outcome.GONE), None
+            return
+        retried, note = self._try(entry, whole, self._config.mend)
+        yield retried, note
+        if retried.outcome in (Outcome.APPLIED, Outcome.WOULD_APPLY):
+            yield from self.go_on((whole.commit_scn, int(entry_id.rpartition(".")[2])))
+
+    def go_on(self, after: tuple[int, int]) -> Iterator[tuple[Retried, Note | None]]:
+        """Apply held entries behind a position that wait for nothing any more.
+
+        One pass is enough: whatever an entry waits for comes before it. And whatever waits for nothing goes on waiting
+        for nothing, because no entry is added before it, so it does not matter when it is looked at.
+        """
+        place: tuple[int, int] | None = after
+        while (place := self._session.next_to_go_on(place or after)) is not None:
+            try:
+                entry, whole = self._queue.load(str(place[1]))
+            except NoEntryError:
+                # Another session applies what may go on, too.
+                continue
+            retried, note = self._try(entry, whole, None, has_gone_on=True)
+            self._went_on.add(entry.id)
+            if retried.outcome is not Outcome.GONE:
+                yield retried, note
+
+    def _try(
+        self, entry: ErrorEntry, whole: Transaction, mend: Mend | None, *, has_gone_on: bool = False
+    ) -> tuple[Retried, Note | None]:
+        entry_id = entry.id
         is_dry = self._config.dry_run
-        deed = Deed.DRY_RUN if is_dry else Deed.RETRY if self._config.mend is None else Deed.EDIT
+        deed = Deed.DRY_RUN if is_dry else Deed.RETRY if mend is None else Deed.EDIT
+        deed = Deed.GO_ON if has_gone_on and not is_dry else deed
         role = None if self._config.as_me else self._config.role or entry.recipient
         note = Note(entry, deed, Outcome.WOULD_APPLY if is_dry else Outcome.APPLIED, role)
         failure: Failure | None = None
         error: PenstockError
         try:
             catalog = self._session.catalog(whole).with_keys(self._config.keys)
-            mended = (self._config.mend or as_committed)(entry, whole, catalog)
+            mended = (mend or as_committed)(entry, whole, catalog)
             note = replace(note, edits=mended.edits)
-            if not (is_dry or mended.edits):
+            if deed is Deed.EDIT and not mended.edits:
                 # A function has looked at it, and found nothing to mend.
                 note = replace(note, deed=Deed.RETRY)
             if not self._apply(note, whole, mended, catalog):
@@ -165,14 +224,14 @@ class _Attempts:
             error = exc
             note = replace(note, error=str(exc))
         else:
-            return Retried(entry_id, note.outcome, edits=note.edits), note
+            return Retried(entry_id, note.outcome, edits=note.edits, has_gone_on=has_gone_on), note
         note = replace(note, outcome=Outcome.WOULD_FAIL if is_dry else Outcome.FAILED)
-        if failure is not None and note.deed is Deed.RETRY:
+        if failure is not None and note.deed in (Deed.RETRY, Deed.GO_ON):
             self._queue.note_failure(note, failure)
         elif not is_dry:
             # An edit's failure is about values that the entry does not hold, so it is not written into the entry.
             self._queue.note(note)
-        return Retried(entry_id, note.outcome, error, failure, note.edits), note
+        return Retried(entry_id, note.outcome, error, failure, note.edits, has_gone_on), note
 
     def _apply(self, note: Note, whole: Transaction, mended: Mended, catalog: TargetCatalog) -> bool:
         """Apply the changes and remove the entry in one transaction; False when the entry is gone."""
@@ -235,6 +294,13 @@ class _Attempts:
                 " what later transactions have set in these rows is overwritten"
             )
         return wanted
+
+
+def _still_held(entry_id: str, behind: str) -> OperatorError:
+    return OperatorError(
+        f"transaction {entry_id} waits for {behind}, on which it depends",
+        do=f"retry, edit or delete {behind}; then this one goes on by itself",
+    )
 
 
 class _RefusedError(Exception):

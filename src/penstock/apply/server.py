@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 
@@ -26,12 +26,14 @@ from penstock.apply.coordinator import with_followers
 from penstock.apply.group import Group
 from penstock.apply.handlers.runner import handlers_of
 from penstock.apply.handlers.settings import NO_HANDLERS, HandlerSettings
+from penstock.apply.holding import Holding
 from penstock.apply.lag import LagHistogram
 from penstock.apply.large import LargeTransaction
 from penstock.apply.ledger import Failure, LaneLedger
+from penstock.apply.marks import Marks
 from penstock.apply.net import NETTED, NetChange, net_change
 from penstock.apply.netting import Netting
-from penstock.apply.reader import find_dependencies
+from penstock.apply.reader import Uses, find_dependencies, fingerprint
 from penstock.apply.resolve import ConflictRules, RowIs, Then
 from penstock.apply.row_path import Handled, RowPath, TransactionError
 from penstock.apply.target import TargetCatalog, TargetSession, TargetTable
@@ -67,6 +69,7 @@ class ServerConfig:
         conflicts: How conflicts are found and resolved, and what is done about errors.
         ignored: Ids of transactions at the source whose changes are left out; they count as applied.
         handlers: What users have done with changes.
+        hold_dependents: Transactions that depend on one in the error queue wait behind it.
     """
 
     group_changes: int = 100_000
@@ -76,6 +79,7 @@ class ServerConfig:
     conflicts: ConflictRules = field(default_factory=ConflictRules)
     ignored: frozenset[str] = frozenset()
     handlers: HandlerSettings = NO_HANDLERS
+    hold_dependents: bool = False
 
 
 @dataclass
@@ -89,6 +93,7 @@ class LaneResult:
     row_changes: int = 0
     target_transactions: int = 0
     errors: int = 0
+    held: int = 0
     conflicts: int = 0
     resolved: int = 0
     already_applied: int = 0
@@ -124,15 +129,29 @@ class _Work:
     group: Group
     can_net: bool
     nets: Sequence[NetChange] | None
+    uses: Uses | None = None
 
 
 @dataclass(frozen=True)
 class _Apart:
-    """A transaction that was applied by the row path, or put into the error queue because of a failure."""
+    """A transaction that was applied by the row path, or put into the error queue because of a failure, or held."""
 
     transaction: Transaction
     handled: Handled
     failure: Failure | None
+    is_held: bool = False
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Transactions that wait behind the error queue, and their marks."""
+
+    group: Group
+    marks: Marks
+
+
+class _RecordedError(Exception):
+    """A change went to the error queue, which others may have to wait for: they are looked at one by one."""
 
 
 class ApplyServer:
@@ -160,6 +179,9 @@ class ApplyServer:
             conflicts=config.conflicts,
             handlers=handlers_of(config.handlers, session),
         )
+        self._holding: Holding | None = None
+        if config.hold_dependents:
+            self._holding = Holding(ledger, catalog, fingerprint(catalog.tables, catalog.virtual))
         self._nettings: dict[tuple[TableName, int], Netting | None] = {}
         self._result = LaneResult()
         self._trusted = sys.maxsize
@@ -179,6 +201,8 @@ class ApplyServer:
                 closing(ahead(self._prepare(made, applied))) as prepared,
             ):
                 for work in prepared:
+                    if self._holding is not None:
+                        self._holding.expect(work.group, work.uses)
                     if work.can_net:
                         self._apply_set(work.group, work.nets)
                     else:
@@ -206,11 +230,15 @@ class ApplyServer:
         for group in groups:
             for run, can_net in self._runs(self._not_applied(group, applied)):
                 is_for_set_path = can_net and self._config.use_set_path
-                yield _Work(run, is_for_set_path, self._nets(run) if is_for_set_path else None)
+                uses = self._holding.look_ahead(run) if self._holding is not None else None
+                yield _Work(run, is_for_set_path, self._nets(run) if is_for_set_path else None, uses)
 
     def _already_applied(self) -> NDArray[np.int64]:
         with self._session.transaction():
-            return self._ledger.claim()
+            applied = self._ledger.claim()
+            if self._holding is not None:
+                self._holding.begin()
+            return applied
 
     def _not_applied(self, group: Group, applied: NDArray[np.int64]) -> Group:
         """Leave out transactions that an earlier attempt has applied."""
@@ -277,10 +305,15 @@ class ApplyServer:
                 if self._result.aborted_by is None:
                     self._apply_set(part, self._nets(part))
             return
+        found = self._holding.find(group) if self._holding is not None else None
+        held = None if found is None else _Held(group.only(found[0]), found[1])
+        rest = group if found is None else group.only(~found[0])
+        if held is not None:
+            nets = self._nets(rest)
         is_wary = self._wary > 0
-        if not (is_wary and self._try_around(group, nets)) and not self._try_set(group, nets):
+        if not (is_wary and self._try_around(rest, nets, held)) and not self._try_set(rest, nets, held):
             # Of a part of a group that was searched already it is known that this does not help.
-            if not (is_wary or is_part) and self._try_around(group, nets):
+            if not (is_wary or is_part) and self._try_around(rest, nets, held):
                 return
             # Where one fails others will: larger ones are not tried again until smaller ones go well.
             self._trusted = max(len(group.rows) // 2, _SMALLEST_SPLIT)
@@ -288,24 +321,45 @@ class ApplyServer:
             return
         self._trusted = max(self._trusted, 2 * len(group.rows))
 
-    def _try_set(self, group: Group, nets: Sequence[NetChange] | None) -> bool:
-        """Apply a group by the set path; False, and nothing is done, where that cannot decide it."""
+    def _try_set(self, group: Group, nets: Sequence[NetChange] | None, held: _Held | None = None) -> bool:
+        """Apply a group by the set path, and put aside what is `held` among it, in one target transaction.
+
+        Returns:
+            False, and nothing is done, where that cannot decide it.
+        """
         if nets is None:
             return False
         try:
             with self._session.transaction():
-                self._ledger.record(group.commit_scns, changes=len(group.rows))
-                self._session.apply_net(nets, with_references=self._with_references(group))
+                self._record(group, held)
+                if len(group):
+                    self._session.apply_net(nets, with_references=self._with_references(group))
         except (SpeculationError, ApplyError, ContentionError):
             return False
+        self._count_held(held)
         self._result.set_changes += len(group.rows)
         self._count(len(group), len(group.rows), group.committed_at_us)
         return True
 
+    def _record(self, group: Group, held: _Held | None) -> None:
+        """Write down that a group is applied, and what waits of it; they were cut from each other."""
+        if held is None:
+            self._ledger.record(group.commit_scns, changes=len(group.rows))
+            return
+        # One entry for both, in commit order: the low watermark may follow it.
+        scns = np.sort(np.r_[group.commit_scns, held.group.commit_scns])
+        self._ledger.record(scns, changes=len(group.rows) + len(held.group.rows))
+        self._ledger.put_held(list(held.group.transactions()), held.marks)
+
+    def _count_held(self, held: _Held | None) -> None:
+        if held is not None and self._holding is not None:
+            self._holding.add(held.marks)
+            self._result.held += len(held.group)
+
     def _with_references(self, group: Group) -> bool:
         return bool(group.commit_scns[0] > self._catalog.references_from)
 
-    def _try_around(self, group: Group, nets: Sequence[NetChange] | None) -> bool:
+    def _try_around(self, group: Group, nets: Sequence[NetChange] | None, held: _Held | None = None) -> bool:
         """Apply a group in one target transaction: by the set path, but for what conflicts, and by the row path that.
 
         Transactions that conflict, and later ones that depend on them, come last; the others share nothing with them,
@@ -317,11 +371,11 @@ class ApplyServer:
         is_stoppable = self._config.disable_on_error or self._config.conflicts.waits
         # What an error handler does besides is not to be done in another order than the source's.
         is_handled = any(self._config.handlers.handles_errors(table) for table, _, _ in group.tables)
-        if nets is None or len(group) == 1 or is_stoppable or is_handled:
+        if nets is None or len(group) <= 1 or is_stoppable or is_handled:
             return False
         try:
             with self._session.transaction():
-                self._ledger.record(group.commit_scns, changes=len(group.rows))
+                self._record(group, held)
                 is_apart = self._in_conflict(group, nets)
                 around = group.only(~is_apart)
                 if not is_apart.any() or 2 * len(around.rows) < len(group.rows):
@@ -330,22 +384,28 @@ class ApplyServer:
                 if nets is None:
                     raise SpeculationError("the changes cannot be netted")
                 self._session.apply_net(nets, with_references=self._with_references(group))
-                apart = self._write_apart(list(group.only(is_apart).transactions()))
+                apart, queued = self._write_apart(group.only(is_apart))
                 self._note_resolutions((one.transaction, one.handled) for one in apart)
         except (SpeculationError, ApplyError, ContentionError):
             self._wary = max(0, self._wary - 1)
             return False
         self._wary = _WARY_GROUPS
+        self._count_held(held)
+        if self._holding is not None:
+            self._holding.add(*queued)
         self._result.set_changes += len(around.rows)
         applied = len(group)
         changes = len(group.rows)
         for one in apart:
             size = len(one.transaction.changes)
-            if one.failure is None:
+            if one.failure is None and not one.is_held:
                 self._result.row_changes += size
                 self._count_handled(one.transaction, one.handled)
+                continue
+            applied, changes = applied - 1, changes - size
+            if one.failure is None:
+                self._result.held += 1
             else:
-                applied, changes = applied - 1, changes - size
                 self._count_error(one.transaction, one.failure)
         self._count(applied, changes, group.committed_at_us)
         return True
@@ -374,16 +434,41 @@ class ApplyServer:
         resolvers = self._config.conflicts.resolvers_for(table.name, Op.INSERT, RowIs.EXISTS)
         return bool(resolvers) and any(not unique.is_deferrable for unique in others)
 
-    def _write_apart(self, transactions: Sequence[Transaction]) -> list[_Apart]:
-        """Apply transactions by the row path, or put them into the error queue, inside the open transaction."""
+    def _write_apart(self, group: Group) -> tuple[list[_Apart], list[Marks]]:
+        """Apply transactions by the row path, or put them into the error queue, inside the open transaction.
+
+        Returns:
+            What became of each, and the marks of those that went to the queue, where others are to wait for them.
+        """
+        transactions = list(group.transactions())
         tables = {change.table for transaction in transactions for change in transaction.changes}
         if any(self._config.conflicts.resolves(table) for table in tables):
             # A savepoint for each costs two round trips, and each of them may well be resolved.
-            with suppress(TransactionError), self._session.savepoint():
-                return [_Apart(one, self._write_rows(one), None) for one in transactions]
-        return [_Apart(one, *self._write_or_queue(one)) for one in transactions]
+            with suppress(TransactionError, _RecordedError), self._session.savepoint():
+                apart = [_Apart(one, self._write_rows(one), None) for one in transactions]
+                if self._holding is not None and any(one.handled.recorded for one in apart):
+                    raise _RecordedError
+                return apart, []
+        if self._holding is None:
+            return [_Apart(one, *self._write_or_queue(one, None)) for one in transactions], []
+        marks = self._holding.of_group(group)
+        waiting = self._holding.behind_more()
+        apart = []
+        for number, transaction in enumerate(transactions):
+            own = marks.of_one(number)
+            if waiting.keeps(own):
+                self._ledger.put_held([transaction], own)
+                apart.append(_Apart(transaction, Handled(), None, is_held=True))
+            else:
+                apart.append(_Apart(transaction, *self._write_or_queue(transaction, own)))
+                if apart[-1].failure is None:
+                    for change, _ in apart[-1].handled.recorded:
+                        waiting.add(self._holding.of_change(transaction, change))
+                    continue
+            waiting.add(own)
+        return apart, waiting.added
 
-    def _write_or_queue(self, transaction: Transaction) -> tuple[Handled, Failure | None]:
+    def _write_or_queue(self, transaction: Transaction, marks: Marks | None) -> tuple[Handled, Failure | None]:
         try:
             with self._session.savepoint():
                 return self._write_rows(transaction), None
@@ -392,7 +477,7 @@ class ApplyServer:
             if rule is not None and rule.then in (Then.ABEND, Then.RETRY_TRANSACTION):
                 raise SpeculationError("a transaction is to be tried again, or to stop the run") from exc
             failure = self._rows.explain(transaction, exc.failure, is_open=True)
-            self._ledger.put_error(transaction, failure)
+            self._ledger.put_error(transaction, failure, marks)
             return Handled(), failure
 
     def _apply_parts(self, group: Group) -> None:
@@ -425,6 +510,11 @@ class ApplyServer:
         return list(nets.values())
 
     def _apply_large(self, large: LargeTransaction) -> None:
+        marks = None
+        if self._holding is not None and self._holding.keeps_any:
+            marks = self._holding.of_batches(large.read())
+            if self._hold(large.transaction(), marks):
+                return
         try:
             if not self._config.use_set_path:
                 raise SpeculationError("the set path is switched off")
@@ -438,7 +528,7 @@ class ApplyServer:
                     for piece in pieces:
                         self._session.apply_net(piece, with_references=with_references)
         except (SpeculationError, ApplyError, ContentionError):
-            if not self._apply_transaction(large.transaction()):
+            if not self._apply_transaction(large.transaction(), marks, large.read):
                 return
             self._result.row_changes += large.changes
         else:
@@ -455,23 +545,52 @@ class ApplyServer:
 
     def _apply_rows(self, group: Group) -> None:
         times = group.committed_at_us
+        marks: Marks | None = None
         for i, transaction in enumerate(group.transactions()):
-            if self._apply_transaction(transaction):
+            own = None
+            if self._holding is not None and (self._holding.keeps_any or marks is not None):
+                marks = self._holding.of_group(group) if marks is None else marks
+                own = marks.of_one(i)
+            if self._hold(transaction, own):
+                continue
+            if self._apply_transaction(transaction, own, group.part(i, i + 1).rows.to_batches):
                 self._result.row_changes += len(transaction.changes)
                 self._count(1, len(transaction.changes), times[i : i + 1])
             if self._result.aborted_by is not None:
                 return
 
-    def _apply_transaction(self, transaction: Transaction) -> bool:
-        """Apply a transaction, or put it into the error queue; whether it was applied."""
+    def _hold(self, transaction: Transaction, marks: Marks | None) -> bool:
+        """Put a transaction aside if it waits behind the error queue; whether it does."""
+        if self._holding is None or marks is None or not self._holding.keeps(marks):
+            return False
+        with self._session.transaction():
+            self._ledger.record(np.array([transaction.commit_scn]), changes=len(transaction.changes))
+            self._ledger.put_held([transaction], marks)
+        self._holding.add(marks)
+        self._result.held += 1
+        return True
+
+    def _apply_transaction(
+        self, transaction: Transaction, marks: Marks | None, read: Callable[[], Iterable[pa.RecordBatch]]
+    ) -> bool:
+        """Apply a transaction, or put it into the error queue; whether it was applied.
+
+        Args:
+            marks: By what it would keep others back, if that is known already.
+            read: Reads its changes.
+        """
         scns = np.array([transaction.commit_scn])
         failure = self._try_patiently(transaction, scns)
         if failure is None:
             return True
         failure = self._rows.explain(transaction, failure)
+        if self._holding is not None and marks is None:
+            marks = self._holding.of_batches(read())
         with self._session.transaction():
             self._ledger.record(scns, changes=len(transaction.changes))
-            self._ledger.put_error(transaction, failure)
+            self._ledger.put_error(transaction, failure, marks)
+        if self._holding is not None and marks is not None:
+            self._holding.add(marks)
         self._count_error(transaction, failure)
         return False
 
@@ -520,6 +639,8 @@ class ApplyServer:
                 contention = Failure(0, ApplyError(CONTENTION, exc.what, where=exc.where))
                 time.sleep(0.01 * 2**attempt)
             else:
+                if self._holding is not None:
+                    self._holding.add(*(self._holding.of_change(transaction, one) for one, _ in handled.recorded))
                 self._count_handled(transaction, handled)
                 return None
         return contention
@@ -528,7 +649,8 @@ class ApplyServer:
         """Apply a transaction by the row path, inside the open transaction, and write down all that belongs to it."""
         handled = self._rows.apply(transaction)
         for change, failure in handled.recorded:
-            self._ledger.put_error(replace(transaction, changes=(change,)), failure, is_whole=False)
+            marks = self._holding.of_change(transaction, change) if self._holding is not None else None
+            self._ledger.put_error(replace(transaction, changes=(change,)), failure, marks, is_whole=False)
         emptied = {change.table for change in transaction.changes if change.op is Op.TRUNCATE}
         if emptied:
             self._ledger.note_emptied(emptied, transaction.commit_scn)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 from penstock.apply.ledger import LaneClaim, LaneLedger
 from penstock.apply.target import TargetSession
+from penstock.dialects.postgres.target.error_marks import QueueCache
+from penstock.dialects.postgres.target.error_queue import PostgresErrorQueue
 from penstock.dialects.postgres.target.lane_ledger import PostgresLaneLedger, lane_application_name
 from penstock.dialects.postgres.target.session import PostgresSession
 from penstock.origins import DEFAULT_TAG
+
+_caches: WeakKeyDictionary[PostgresSession, QueueCache] = WeakKeyDictionary()
 
 _sessions: dict[PostgresTarget, tuple[int, PostgresSession]] = {}
 
@@ -41,4 +46,10 @@ class PostgresTarget:
     def lane_ledger(self, session: TargetSession, claim: LaneClaim) -> LaneLedger:
         """Return the ledger of one lane, writing through the session."""
         assert isinstance(session, PostgresSession)
-        return PostgresLaneLedger(self.url, session.connection, claim)
+        # What a session has read of the queue is as old as the session at most.
+        cache = _caches.setdefault(session, QueueCache())
+        return PostgresLaneLedger(self.url, session.connection, claim, cache)
+
+    def error_queue(self) -> PostgresErrorQueue:
+        """Return the error queue."""
+        return PostgresErrorQueue(self.url, self.process, self.tag)

@@ -11,30 +11,49 @@ from typing import Any
 from psycopg.rows import DictRow, dict_row
 
 from penstock.apply.error_queue import Action, Actor, Deed, ErrorEntry, NoEntryError, Note, Outcome
+from penstock.apply.holding import as_batches, marks_of
 from penstock.apply.ledger import Failure
+from penstock.apply.marks import Marks
+from penstock.apply.reader import fingerprint
+from penstock.apply.target import TargetCatalog
 from penstock.change import Change, Op, TableName, Transaction
 from penstock.dialects.postgres.connection import Connection, connect, label, speaking
 from penstock.dialects.postgres.target.error_history import read_actions, write_action
+from penstock.dialects.postgres.target.error_marks import WAITS_FOR, note_marked, replace_marks, unmarked, write_marks
 from penstock.dialects.postgres.target.retry_session import PostgresRetrySession
 from penstock.origins import DEFAULT_TAG
 from penstock.values import encode_image
 
-_ENTRY = """
+_ENTRY = f"""
 SELECT e.id, p.source, e.txn_id, e.commit_scn, e.committed_at, e.message_number, e.message_count, e.error_number,
-  e.error_code, e.error_message, e.found, c.schema_name, c.table_name, c.op, e.created_at, e.recipient
+  e.error_code, e.error_message, e.found, c.schema_name, c.table_name, c.op, e.created_at, e.recipient, e.is_held,
+  CASE WHEN e.is_held THEN {WAITS_FOR} END AS behind
 FROM penstock.error e JOIN penstock.process p ON p.name = e.process LEFT JOIN penstock.error_change c
   ON c.process = e.process AND c.error_id = e.id AND c.message_number = e.message_number
 WHERE e.process = %s
 """
 
 
-def put_error(connection: Connection, process: str, transaction: Transaction, failure: Failure) -> None:
-    """Insert a transaction with all its changes into the error queue."""
+HELD_MESSAGE = "waits for an earlier transaction in the error queue"
+
+
+def put_error(
+    connection: Connection,
+    process: str,
+    transaction: Transaction,
+    failure: Failure,
+    marks: tuple[Marks, int] | None = None,
+) -> None:
+    """Insert a transaction with all its changes into the error queue.
+
+    Args:
+        marks: By what it keeps others back, and by which keys that was found.
+    """
     error = failure.error
     row = connection.execute(
         "INSERT INTO penstock.error (process, txn_id, commit_scn, committed_at, message_number, message_count,"
-        " error_number, error_code, error_message, found)"
-        " VALUES (%s, %s, %s, to_timestamp(%s / 1000000.0), %s, %s, %s, %s, %s, %s) RETURNING id",
+        " error_number, error_code, error_message, found, marked_by)"
+        " VALUES (%s, %s, %s, to_timestamp(%s / 1000000.0), %s, %s, %s, %s, %s, %s, %s) RETURNING id",
         [
             process,
             transaction.txn_id,
@@ -46,42 +65,78 @@ def put_error(connection: Connection, process: str, transaction: Transaction, fa
             error.code,
             str(error),
             None if error.found is None else encode_image(error.found, is_ascii=True),
+            marks[1] if marks is not None else None,
         ],
     ).fetchone()
     assert row is not None
+    _copy_changes(connection, process, [(row[0], transaction)])
+    if marks is not None:
+        write_marks(connection, process, marks[0], [row[0]], [transaction.commit_scn])
+
+
+def put_held(
+    connection: Connection, process: str, transactions: Sequence[Transaction], marks: Marks, marked_by: int
+) -> None:
+    """Insert transactions into the error queue that wait for others there; no two of them have one position."""
+    rows = connection.execute(
+        "INSERT INTO penstock.error (process, txn_id, commit_scn, committed_at, message_number, message_count,"
+        " error_number, error_message, is_held, marked_by)"
+        " SELECT %s, t.txn_id, t.scn, to_timestamp(t.us / 1000000.0), 0, t.changes, 0, %s, true, %s"
+        " FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %s::int[]) t (txn_id, scn, us, changes) ORDER BY t.scn"
+        " RETURNING commit_scn, id",
+        [
+            process,
+            HELD_MESSAGE,
+            marked_by,
+            [one.txn_id for one in transactions],
+            [one.commit_scn for one in transactions],
+            [one.committed_at_us for one in transactions],
+            [len(one.changes) for one in transactions],
+        ],
+    ).fetchall()
+    id_of: dict[int, int] = dict(rows)
+    _copy_changes(connection, process, [(id_of[one.commit_scn], one) for one in transactions])
+    scns = [one.commit_scn for one in transactions]
+    write_marks(connection, process, marks, [id_of[scn] for scn in scns], scns)
+
+
+def _copy_changes(connection: Connection, process: str, entries: Sequence[tuple[int, Transaction]]) -> None:
     with connection.cursor().copy(
         "COPY penstock.error_change (process, error_id, message_number, op, schema_name, table_name, table_version,"
         " change_seq, before, after) FROM STDIN"
     ) as copy:
-        for number, change in enumerate(transaction.changes, start=1):
-            images = (
-                None if image is None else encode_image(image, is_ascii=True) for image in (change.before, change.after)
-            )
-            copy.write_row(
-                [
-                    process,
-                    row[0],
-                    number,
-                    change.op.value,
-                    change.table.schema,
-                    change.table.name,
-                    change.table_version,
-                    change.change_seq,
-                    *images,
-                ]
-            )
+        for error_id, transaction in entries:
+            for number, change in enumerate(transaction.changes, start=1):
+                images = (
+                    None if image is None else encode_image(image, is_ascii=True)
+                    for image in (change.before, change.after)
+                )
+                copy.write_row(
+                    [
+                        process,
+                        error_id,
+                        number,
+                        change.op.value,
+                        change.table.schema,
+                        change.table.name,
+                        change.table_version,
+                        change.change_seq,
+                        *images,
+                    ]
+                )
 
 
 def _entry(process: str, row: DictRow) -> ErrorEntry:
     table = TableName(row["schema_name"], row["table_name"]) if row["table_name"] else None
-    shared = {k: v for k, v in row.items() if k not in ("id", "schema_name", "table_name")}
-    return ErrorEntry(id=f"{process}.{row['id']}", table=table, **shared)
+    behind = None if row["behind"] is None else f"{process}.{row['behind']}"
+    shared = {k: v for k, v in row.items() if k not in ("id", "schema_name", "table_name", "behind")}
+    return ErrorEntry(id=f"{process}.{row['id']}", table=table, behind=behind, **shared)
 
 
 def entries_behind(connection: Connection, process: str, number: int, most: int) -> list[tuple[int, ErrorEntry]]:
-    """Return the entries of a process that came after one, with their numbers, the oldest first."""
+    """Return the entries of a process that failed after one, with their numbers, the oldest first."""
     rows = connection.cursor(row_factory=dict_row).execute(
-        _ENTRY + " AND e.id > %s ORDER BY e.id LIMIT %s", [process, number, most]
+        _ENTRY + " AND e.id > %s AND NOT e.is_held ORDER BY e.id LIMIT %s", [process, number, most]
     )
     return [(row["id"], _entry(process, row)) for row in rows]
 
@@ -211,7 +266,7 @@ class PostgresErrorQueue:
         with speaking("write the error queue", self._url), connection.transaction():
             connection.execute(
                 "UPDATE penstock.error SET message_number = %s, error_number = %s, error_code = %s,"
-                " error_message = %s, found = %s WHERE process = %s AND id = %s",
+                " error_message = %s, found = %s, is_held = false WHERE process = %s AND id = %s",
                 [
                     failure.message_number,
                     error.number,
@@ -223,6 +278,22 @@ class PostgresErrorQueue:
                 ],
             )
             write_action(connection, self._process, self._actor, note)
+
+    def mark(self, catalog: TargetCatalog) -> None:
+        """See `ErrorQueue.mark`."""
+        marked_by = fingerprint(catalog.tables, catalog.virtual)
+        connection = self._sql()
+        with speaking("mark the error queue", self._url):
+            while True:
+                with connection.transaction():
+                    numbers = unmarked(connection, self._process, marked_by, _MARKED_AT_ONCE)
+                    for number in numbers:
+                        _, transaction = self.load(str(number))
+                        marks = marks_of(as_batches(transaction), catalog)
+                        replace_marks(connection, self._process, number, transaction.commit_scn, marks)
+                    note_marked(connection, self._process, numbers, marked_by)
+                if not numbers:
+                    return
 
     def history(self, *, entry_id: str | None = None, most: int) -> Sequence[Action]:
         """Return the last deeds, of one entry or of all, the oldest of them first."""
@@ -260,6 +331,8 @@ class PostgresErrorQueue:
             self._connection = connect(self._url, f"penstock {self._process} errors")
         return self._connection
 
+
+_MARKED_AT_ONCE = 200
 
 _NUMBER = re.compile("[0-9]{1,18}")
 

@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 
 from penstock.apply.conflicts import CONFLICTS
 from penstock.apply.ledger import Failure, LaneClaim
+from penstock.apply.marks import Kept, Marks
 from penstock.apply.resolve import Resolution
 from penstock.change import TableName, Transaction
 from penstock.dialects.postgres.connection import Connection, speaking
 from penstock.dialects.postgres.target.conflict_log import log_resolutions
-from penstock.dialects.postgres.target.error_queue import put_error
+from penstock.dialects.postgres.target.error_marks import QueueCache
+from penstock.dialects.postgres.target.error_queue import put_error, put_held
 from penstock.errors import FencedError
 
 _PATIENCE_MS = 5_000
@@ -29,8 +31,14 @@ def lane_application_name(process: str) -> str:
 class PostgresLaneLedger:
     """Implements `apply.ledger.LaneLedger` on the lane's own connection."""
 
-    def __init__(self, url: str, connection: Connection, claim: LaneClaim) -> None:
-        """Write entries for `claim` through `connection`, a session at `url`, inside its open transaction."""
+    def __init__(self, url: str, connection: Connection, claim: LaneClaim, cache: QueueCache | None = None) -> None:
+        """Write entries for `claim` through `connection`, a session at `url`, inside its open transaction.
+
+        Args:
+            cache: What is known already of the error queue.
+        """
+        self._cache = cache or QueueCache()
+        self._marked_by: int | None = None
         self._url = url
         self._connection = connection
         self._claim = claim
@@ -52,7 +60,32 @@ class PostgresLaneLedger:
         with speaking("write the ledger", self._url):
             self._write(self._claim, commit_scns.tolist(), changes)
 
-    def put_error(self, transaction: Transaction, failure: Failure, *, is_whole: bool = True) -> None:
+    def queued(self, marked_by: int) -> Kept:
+        """See `LaneLedger.queued`."""
+        self._marked_by = marked_by
+        with speaking("read the error queue", self._url):
+            return self._cache.read(self._connection, self._claim.process, marked_by)
+
+    def put_held(self, transactions: Sequence[Transaction], marks: Marks) -> None:
+        """See `LaneLedger.put_held`."""
+        assert self._marked_by is not None
+        with speaking("write the error queue", self._url):
+            self._connection.execute(
+                "UPDATE penstock.lane SET transactions = transactions - %s, changes = changes - %s, held = held + %s"
+                " WHERE process = %s AND lane = %s",
+                [
+                    len(transactions),
+                    sum(len(one.changes) for one in transactions),
+                    len(transactions),
+                    self._claim.process,
+                    self._claim.lane,
+                ],
+            )
+            put_held(self._connection, self._claim.process, transactions, marks, self._marked_by)
+
+    def put_error(
+        self, transaction: Transaction, failure: Failure, marks: Marks | None = None, *, is_whole: bool = True
+    ) -> None:
         """See `LaneLedger.put_error`."""
         with speaking("write the error queue", self._url):
             self._connection.execute(
@@ -66,7 +99,8 @@ class PostgresLaneLedger:
                     self._claim.lane,
                 ],
             )
-            put_error(self._connection, self._claim.process, transaction, failure)
+            marked = None if marks is None or self._marked_by is None else (marks, self._marked_by)
+            put_error(self._connection, self._claim.process, transaction, failure, marked)
 
     def note_resolutions(self, resolved: Sequence[tuple[Transaction, Sequence[Resolution]]]) -> None:
         """See `LaneLedger.note_resolutions`."""

@@ -58,6 +58,7 @@ def removal_steps(connection: Connection, url: str, process: str) -> list[Step]:
         *(
             "error_action",
             "error_change",
+            "error_mark",
             "held",
             "error",
             "dictionary",

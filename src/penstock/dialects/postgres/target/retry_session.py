@@ -15,6 +15,7 @@ from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.connection import label, quote, speaking
 from penstock.dialects.postgres.target.conflict_log import log_resolutions
 from penstock.dialects.postgres.target.error_history import write_action
+from penstock.dialects.postgres.target.error_marks import WAITS_FOR, next_to_go_on
 from penstock.dialects.postgres.target.session import PostgresSession
 from penstock.errors import OperatorError, PenstockError
 from penstock.position import START, Scn
@@ -131,9 +132,22 @@ class PostgresRetrySession(PostgresSession):
         # The entry first, as `PostgresErrorQueue.delete` does: two sessions that remove it wait for each other here.
         deleted = self._execute("DELETE FROM penstock.error WHERE process = %s AND id = %s", [self._process, number])
         # By hand: this session's settings keep the foreign key, whose trigger would do it, from acting.
-        for table in ("error_change", "held"):
+        for table in ("error_change", "held", "error_mark"):
             self._execute(f"DELETE FROM penstock.{table} WHERE process = %s AND error_id = %s", [self._process, number])
         return deleted.rowcount == 1
+
+    def waits_for(self, entry_id: str) -> str | None:
+        """Return the first entry that a held one waits for; None where it may go on, or is not held."""
+        row = self._execute(
+            f"SELECT {WAITS_FOR} FROM penstock.error e WHERE e.process = %s AND e.id = %s AND e.is_held",
+            [self._process, int(entry_id.rpartition(".")[2])],
+        ).fetchone()
+        return None if row is None or row[0] is None else f"{self._process}.{row[0]}"
+
+    def next_to_go_on(self, after: tuple[int, int] = (-1, 0)) -> tuple[int, int] | None:
+        """Return position and number of the first held entry behind a position that waits for nothing."""
+        with speaking("read the error queue", self._url):
+            return next_to_go_on(self.connection, self._process, after)
 
     def held(self, entry_id: str, tables: Collection[TableName]) -> Collection[TableName]:
         """Return those of the tables that hold already what an entry did to them."""

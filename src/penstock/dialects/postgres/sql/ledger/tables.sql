@@ -56,6 +56,7 @@ CREATE TABLE penstock.lane (
   cut_scn bigint,
   cut_mark text,
   resolved bigint NOT NULL DEFAULT 0,
+  held bigint NOT NULL DEFAULT 0,
   PRIMARY KEY (process, lane)
 ) WITH (fillfactor = 50);
 COMMENT ON COLUMN penstock.lane.cut_scn IS 'the tick behind what is applied; the source must have it';
@@ -145,12 +146,28 @@ CREATE TABLE penstock.error (
   found json,
   created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
   recipient text DEFAULT current_user,
+  is_held boolean NOT NULL DEFAULT false,
+  marked_by bigint,
   PRIMARY KEY (process, id)
 );
 COMMENT ON TABLE penstock.error IS 'the error queue: transactions that could not be applied';
 COMMENT ON COLUMN penstock.error.message_number IS 'the change that failed, counted from 1; 0 when it was none of them';
 COMMENT ON COLUMN penstock.error.found IS 'the row the target held instead';
 COMMENT ON COLUMN penstock.error.recipient IS 'the role that could not apply it, which a retry applies it as; null where that is not known';
+COMMENT ON COLUMN penstock.error.is_held IS 'it was not tried: it waits for an earlier one that it depends on';
+COMMENT ON COLUMN penstock.error.marked_by IS 'the keys that its marks were made by; null where it has none';
+
+CREATE TABLE penstock.error_mark (
+  process text NOT NULL,
+  error_id bigint NOT NULL,
+  value bigint NOT NULL,
+  use smallint NOT NULL,
+  commit_scn bigint NOT NULL,
+  PRIMARY KEY (process, error_id, value, use),
+  FOREIGN KEY (process, error_id) REFERENCES penstock.error ON DELETE CASCADE
+);
+CREATE INDEX error_mark_value ON penstock.error_mark (process, value, use, commit_scn);
+COMMENT ON TABLE penstock.error_mark IS 'hashes of the dependency values by which entries of the error queue keep later transactions back';
 
 CREATE TABLE penstock.held (
   process text NOT NULL,
@@ -194,7 +211,8 @@ CREATE TABLE penstock.conflict (
   resolved_at timestamptz NOT NULL DEFAULT now(),
   PRIMARY KEY (process, id)
 );
-COMMENT ON TABLE penstock.conflict IS 'the conflict log: conflicts and errors that were resolved; nobody reads it, so old rows may be deleted';
+CREATE INDEX conflict_resolved_at ON penstock.conflict (process, resolved_at);
+COMMENT ON TABLE penstock.conflict IS 'the conflict log: conflicts and errors that were resolved; a run deletes rows that are older than apply.conflict_log_days';
 COMMENT ON COLUMN penstock.conflict.row_is IS 'the row that the change looked for, or the row in its place; null for an error';
 COMMENT ON COLUMN penstock.conflict.columns IS 'the list that was decided about';
 
@@ -205,7 +223,7 @@ CREATE TABLE penstock.error_action (
   db_user text NOT NULL DEFAULT session_user,
   os_user text NOT NULL,
   host text NOT NULL,
-  action text NOT NULL CHECK (action IN ('retry', 'edit', 'delete', 'dry run')),
+  action text NOT NULL CHECK (action IN ('retry', 'edit', 'delete', 'dry run', 'go on')),
   outcome text NOT NULL CHECK (outcome IN ('applied', 'failed', 'deleted', 'would apply', 'would fail')),
   error_id bigint NOT NULL,
   txn_id text NOT NULL,
