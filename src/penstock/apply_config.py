@@ -319,6 +319,15 @@ class ApplyConfig(Part):
     disable_on_error: bool = Field(
         default=False, description="Stop after the first transaction that goes to the error queue"
     )
+    hold_dependents: bool = Field(
+        default=False,
+        strict=True,
+        description="Transactions that depend on one in the error queue wait behind it, and go on after it; otherwise"
+        " they are applied, and often fail in turn",
+    )
+    conflict_log_days: float | Literal["INFINITE"] = Field(
+        default=30, ge=0, description="Days that the conflict log is kept"
+    )
     allow_duplicate_rows: bool = Field(
         default=True, description="Where several rows are equal in every column, change one of them"
     )

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import pytest
 
 from penstock.apply.error_queue import ErrorEntry
-from penstock.apply.ledger import ProcessState, ProcessStatus
+from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState
 from penstock.apply.parameters import Parameters
 from penstock.apply.patience import Patience
 from penstock.apply.process import ApplyProcess, Batch, Progress
@@ -80,8 +80,8 @@ class Ledger:
     def newly_queued(self) -> list[ErrorEntry]:
         return []
 
-    def queue_length(self) -> int:
-        return 0
+    def queue_state(self) -> QueueState:
+        return QueueState()
 
     def close(self) -> None: ...
 
@@ -223,9 +223,9 @@ class Queue(Ledger):
     def complete(self, end: Scn, consistent_at: datetime | None, anchor: Anchor | None) -> None:
         self.completed = end
 
-    def queue_length(self) -> int:
+    def queue_state(self) -> QueueState:
         self.asked += 1
-        return 3 if self.completed < 150 else 0
+        return QueueState(failed=3 if self.completed < 150 else 0)
 
 
 class InQueue(Nobody):

@@ -147,5 +147,5 @@ def test_an_output_keeps_its_source_and_its_queue_is_empty(output: Output) -> No
     with pytest.raises(OperatorError, match="DBS1"):
         ledger.acquire("another", lanes=1)
     ledger.acquire("DBS1", lanes=1)
-    assert (list(ledger.newly_queued()), ledger.queue_length()) == ([], 0)
+    assert (list(ledger.newly_queued()), ledger.queue_state().total) == ([], 0)
     ledger.close()

@@ -151,7 +151,7 @@ def test_what_a_killed_run_put_aside_is_told_by_the_next_one(target: Target, mov
     third = PostgresLedger(target.url, "A1")
     third.acquire("DBS1", lanes=1)
     assert third.newly_queued() == []
-    assert third.queue_length() == 4
+    assert third.queue_state().total == 4
     third.close()
 
 

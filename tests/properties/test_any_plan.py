@@ -7,7 +7,7 @@ and errors of every kind come up as well.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -110,13 +110,19 @@ class Farm:
     """One source and a target for each way, all of them set up once."""
 
     def __init__(
-        self, source: EmbeddedPostgres, target: EmbeddedPostgres, lab_of: type[Lab] = Lab, *, name: str = "farm"
+        self,
+        source: EmbeddedPostgres,
+        target: EmbeddedPostgres,
+        lab_of: type[Lab] = Lab,
+        *,
+        name: str = "farm",
+        ways: Sequence[Way] = WAYS,
     ) -> None:
         # A name of its own for each: a process keeps its session with a database that has gone.
-        self._servers, self._name = (source, target), name
+        self._servers, self._name, self._ways = (source, target), name, ways
         create_database(source, name)
         self.labs = []
-        for number, _ in enumerate(WAYS):
+        for number, _ in enumerate(ways):
             create_database(target, f"{name}{number}")
             self.labs.append(lab_of(source.url(name), target.url(f"{name}{number}")))
         self.source = self.labs[0].source
@@ -130,7 +136,7 @@ class Farm:
             lab.close()
         (source, target), name = self._servers, self._name
         drop_database(source, name)
-        for number, _ in enumerate(WAYS):
+        for number, _ in enumerate(self._ways):
             drop_database(target, f"{name}{number}")
 
     def reset(self, divergence: list[tuple[Any, ...]]) -> None:

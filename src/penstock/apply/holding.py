@@ -62,8 +62,17 @@ class Holding:
         found = self._kept.keeps(uses.marks(len(group), with_roles=self._kept.is_vague), len(group))
         if not found.any():
             return None
-        found = with_followers(uses.dependencies(), found)
-        return found, uses.marks(len(group)).only(found)
+        # All that may wait, and some more: values that nobody knows tie together what only meets one of them.
+        candidates = with_followers(uses.dependencies(), found)
+        marks = uses.marks(len(group))
+        waiting = self.behind_more()
+        for number in np.flatnonzero(candidates).tolist():
+            own = marks.of_one(number)
+            if waiting.keeps(own):
+                waiting.add(own)
+            else:
+                candidates[number] = False
+        return candidates, marks.only(candidates)
 
     def of_group(self, group: Group) -> Marks:
         """The marks of each transaction of a group."""

@@ -5,6 +5,7 @@ It keeps no state that matters: after a crash the next run reads from the ledger
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
@@ -12,11 +13,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.lag import LagHistogram
-from penstock.apply.ledger import ProcessState, ProcessStatus
+from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState
 from penstock.apply.limits import Limits
 from penstock.apply.pace import Pace
 from penstock.apply.parameters import Parameters
@@ -27,7 +28,7 @@ from penstock.errors import OperatorError, PenstockError, RetryableError
 from penstock.events import Event, tell
 from penstock.history import History, Joined
 from penstock.position import Anchor, Limit, Scn
-from penstock.text import count
+from penstock.text import count, printable
 
 
 @dataclass
@@ -36,7 +37,9 @@ class Progress:
 
     Attributes:
         errors: Transactions that it put into the error queue.
-        in_queue: How many transactions the error queue holds now, those of earlier runs included.
+        in_queue: How many transactions the error queue holds now, those of earlier runs and those held included.
+        held: How many of these wait behind others.
+        went_on: Transactions that had waited, and were applied by this run.
         ended_by: The limit that ended the run before it had done what it was to do; None otherwise.
     """
 
@@ -49,6 +52,8 @@ class Progress:
     conflicts: int = 0
     resolved: int = 0
     in_queue: int = 0
+    held: int = 0
+    went_on: int = 0
     ended_by: str | None = None
     lag: LagHistogram = field(default_factory=LagHistogram)
 
@@ -63,6 +68,14 @@ class Progress:
             self.conflicts += result.conflicts
             self.resolved += result.resolved
             self.lag.merge(result.lag.buckets)
+
+
+@dataclass(frozen=True)
+class WentOn:
+    """What came of a transaction that had waited; `error` says why it was not applied."""
+
+    entry_id: str
+    error: str | None = None
 
 
 class _AnewError(PenstockError):
@@ -146,6 +159,9 @@ class Feed(Protocol):
     def free(self, upto: Scn) -> None:
         """Let the source forget what lies at or before a position; may take effect later."""
 
+    def go_on(self) -> Sequence[WentOn]:
+        """Apply what has waited behind entries of the error queue that are gone; returns what came of each."""
+
     def close(self) -> None:
         """Close sessions, which may be broken; `start` opens new ones."""
 
@@ -177,8 +193,8 @@ class Ledger(Protocol):
         The first call begins behind those that an earlier run has completed.
         """
 
-    def queue_length(self) -> int:
-        """Return how many transactions the error queue holds."""
+    def queue_state(self) -> QueueState:
+        """Return what the error queue holds."""
 
     def close(self) -> None:
         """Give up being the one run."""
@@ -219,6 +235,7 @@ class ApplyProcess:
         parameters: Callable[[], Parameters],
         patience: Patience,
         listener: Listener,
+        holds: bool = False,
     ) -> None:
         """Prepare a run; nothing is touched yet.
 
@@ -228,7 +245,9 @@ class ApplyProcess:
                 returns the tables it has seen.
             parameters: Says how to work, as it stands now; asked before each batch.
             patience: How long to go on trying while a server is out of reach.
+            holds: Whether transactions that depend on one in the error queue wait behind it.
         """
+        self._holds = holds
         self._source = source
         self._feed = feed
         self._ledger = ledger
@@ -269,7 +288,10 @@ class ApplyProcess:
                     until = self._feed.tick()
                 self._feed.start(state, known)
                 self._listener.following()
+                self._refuse_held(progress)
                 self._follow(progress, stop, until)
+                if not stop.is_set():
+                    self._look_at_queue(progress, at_once=True)
             except (TablesAddedError, _AnewError):
                 continue
             except RetryableError as exc:
@@ -280,7 +302,7 @@ class ApplyProcess:
                 self._ledger.close()
                 self._patience.wait(exc)
             else:
-                progress.in_queue = self._ledger.queue_length()
+                self._count_queue(progress)
                 said = "it was told to stop" if stop.is_set() else progress.ended_by or reason
                 self._ledger.set_status(ProcessStatus.DISABLED, said)
                 break
@@ -380,12 +402,7 @@ class ApplyProcess:
         if aborted_by:
             first = min(queued, key=lambda entry: entry.commit_scn, default=None)
             error = aborted_by[0] if first is None else f"transaction {first.id}: {first.error_message}"
-            what = f"apply stopped at the first error, as disable_on_error asks: {error}"
-            self._ledger.set_status(ProcessStatus.ABORTED, what, error)
-            raise OperatorError(
-                what,
-                do="`penstock errors list` shows it; mend and retry it; the next run goes on behind it",
-            )
+            self._abort(error)
 
     def _tell_queued(self, progress: Progress) -> list[ErrorEntry]:
         """Report what went to the error queue, in this attempt or in those that broke off; return it."""
@@ -399,11 +416,53 @@ class ApplyProcess:
         return told
 
     def _look_at_queue(self, progress: Progress, *, at_once: bool = False) -> None:
-        """Count the error queue: users retry and delete entries while this runs."""
+        """Count the error queue, and let go on what waits for nothing any more: users retry and delete entries."""
         now = time.monotonic()
-        if at_once or now - self._looked_at >= _QUEUE_EVERY_S:
-            self._looked_at = now
-            progress.in_queue = self._ledger.queue_length()
+        if not at_once and now - self._looked_at < _QUEUE_EVERY_S:
+            return
+        self._looked_at = now
+        if not self._count_queue(progress).may_go_on:
+            return
+        went_on = self._feed.go_on()
+        failed = [one for one in went_on if one.error is not None]
+        progress.went_on += len(went_on) - len(failed)
+        text = f"{count(len(went_on) - len(failed), 'transaction')} went on that had waited behind the error queue"
+        tell(Event.NOTE, text, {"went_on": [one.entry_id for one in went_on if one.error is None]})
+        for one in failed:
+            text = f"transaction {one.entry_id} had waited, and failed in its turn: {printable(one.error or '')}"
+            tell(Event.NOTE, text, {"id": one.entry_id}, level=logging.WARNING)
+        self._count_queue(progress)
+        if failed and self._parameters().disable_on_error:
+            self._abort(f"transaction {failed[0].entry_id}: {failed[0].error}")
+
+    def _count_queue(self, progress: Progress) -> QueueState:
+        found = self._ledger.queue_state()
+        progress.in_queue, progress.held = found.total, found.held
+        return found
+
+    def _refuse_held(self, progress: Progress) -> None:
+        """Refuse to apply past transactions that wait.
+
+        Raises:
+            OperatorError: Some do, and `hold_dependents` was switched off since.
+        """
+        if self._holds:
+            self._look_at_queue(progress, at_once=True)
+        elif self._count_queue(progress).held:
+            raise OperatorError(
+                f"apply.hold_dependents is off, and {count(progress.held, 'transaction')} in the error queue"
+                f" {'waits' if progress.held == 1 else 'wait'} behind others: what follows would overtake"
+                f" {'it' if progress.held == 1 else 'them'}",
+                do="switch it on again; or retry or delete what `penstock errors list` says they wait for, first",
+            )
+
+    def _abort(self, error: str) -> NoReturn:
+        what = f"apply stopped at the first error, as disable_on_error asks: {error}"
+        self._ledger.set_status(ProcessStatus.ABORTED, what, error)
+        raise OperatorError(
+            what,
+            do="`penstock errors list` shows it; mend and retry it; the next run goes on behind it",
+        )
 
 
 def _tell_batch(batch: Batch, *, lanes: int, took_s: float) -> None:

@@ -123,9 +123,7 @@ def retry(
                 raise error
 
 
-def go_on(
-    queue: ErrorQueue, config: RetryConfig, *, tell: Callable[[str], None] = lambda _: None
-) -> Iterator[Retried]:
+def go_on(queue: ErrorQueue, config: RetryConfig, *, tell: Callable[[str], None] = lambda _: None) -> Iterator[Retried]:
     """Apply held entries that wait for nothing any more, in commit order; each may fail in its turn, and then stays.
 
     Yields:
@@ -223,6 +221,9 @@ class _Attempts:
         except (OperatorError, MalformedInputError) as exc:
             error = exc
             note = replace(note, error=str(exc))
+            if has_gone_on and role is None:
+                # It is the entry's fault, and a person's business, as of any that fails.
+                failure = Failure(0, ApplyError(0, exc.what, where=exc.where))
         else:
             return Retried(entry_id, note.outcome, edits=note.edits, has_gone_on=has_gone_on), note
         note = replace(note, outcome=Outcome.WOULD_FAIL if is_dry else Outcome.FAILED)

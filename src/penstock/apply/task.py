@@ -6,7 +6,7 @@ Both run wherever Spark puts them; what they need travels to them in a `TaskCont
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from typing import Protocol
@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 
 from penstock import change as c
 from penstock.apply.coordinator import plan_lanes
+from penstock.apply.error_queue import ErrorQueue
 from penstock.apply.group import COLUMNS, SCHEMA, Group, cut_groups, group_sizes, whole_group
 from penstock.apply.large import LargeTransaction
 from penstock.apply.ledger import LaneClaim, LaneLedger
 from penstock.apply.reader import find_dependencies
+from penstock.apply.retry import Retried, RetryConfig, go_on
 from penstock.apply.server import GROUP_BYTES, ApplyServer, LaneResult, ServerConfig
 from penstock.apply.target import TargetCatalog, TargetSession
 from penstock.change import TableName
@@ -47,15 +49,35 @@ class Target(Protocol):
     def lane_ledger(self, session: TargetSession, claim: LaneClaim) -> LaneLedger:
         """Return the ledger of one lane, writing through the session."""
 
+    def error_queue(self) -> ErrorQueue:
+        """Return the error queue."""
+
 
 @dataclass(frozen=True)
 class TaskContext:
-    """What is the same for many batches."""
+    """What is the same for many batches.
+
+    Attributes:
+        keys: Substitute keys of tables, which the catalogue has as well.
+    """
 
     target: Target
     catalog: TargetCatalog
     dictionary: Dictionary
     config: ServerConfig
+    keys: Mapping[TableName, tuple[str, ...]] = field(default_factory=dict)
+
+    def mark_queue(self) -> None:
+        """Make the marks of the error queue, where some are missing, or were made by other keys of the target."""
+        self.target.error_queue().mark(self.catalog)
+
+    def go_on(self) -> Sequence[Retried]:
+        """Apply what has waited in the error queue, and waits for nothing any more."""
+        # With the rights that all else is applied with now.
+        config = RetryConfig(
+            self.config.allow_duplicate_rows, conflicts=self.config.conflicts, keys=self.keys, as_me=True
+        )
+        return list(go_on(self.target.error_queue(), config))
 
 
 def plan_batch(

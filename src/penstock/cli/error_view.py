@@ -30,6 +30,7 @@ def entry_as_json(entry: ErrorEntry, pipeline: Pipeline) -> dict[str, Any]:
     """An entry without its changes."""
     plain = asdict(entry)
     plain["error_type"] = entry.error_type
+    plain["state"] = "held" if entry.is_held else "failed"
     plain["table"] = str(entry.table) if entry.table else None
     plain["source_table"] = _source_table(entry.table, pipeline)
     return plain
@@ -69,9 +70,10 @@ def print_entry(found: ShownEntry, pipeline: Pipeline) -> None:
             ("id", entry.id),
             ("transaction", f"{entry.txn_id}, position {entry.commit_scn}, of {printable(entry.source)}"),
             ("committed at", as_text(entry.committed_at) if entry.committed_at else "unknown"),
-            ("failed at", as_text(entry.created_at)),
+            ("state", entry.state),
+            ("waits since" if entry.is_held else "failed at", as_text(entry.created_at)),
             ("as", printable(entry.recipient or "unknown")),
-            ("error", f"{codes} {entry.error_type}".strip()),
+            ("error", "" if entry.is_held else f"{codes} {entry.error_type}".strip()),
             ("message", printable(entry.error_message)),
         ]
     )

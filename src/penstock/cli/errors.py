@@ -85,16 +85,17 @@ def list_(
         say("the error queue is empty" if wanted == ErrorFilter() else "no entry of the error queue fits")
     else:
         print_rows(
-            ["id", "committed at", "failed change", "operation", "error", "type", "message"],
+            ["id", "state", "committed at", "failed change", "operation", "error", "type", "message"],
             [
                 [
                     e.id,
+                    e.state,
                     as_text(e.committed_at) if e.committed_at else "",
-                    f"{e.message_number}/{e.message_count}",
+                    f"{'-' if e.is_held else e.message_number}/{e.message_count}",
                     f"{e.op} {named(e.table, pipeline)}" if e.table else "",
                     e.error_number or e.error_code or "",
-                    e.error_type,
-                    printable(e.error_message),
+                    e.error_type or "",
+                    "" if e.is_held else printable(e.error_message),
                 ]
                 for e in entries
             ],
@@ -210,16 +211,26 @@ def delete(
     """Give transactions up: remove them from the queue without applying them."""
     wanted = _filter(table, error, since, until, text)
     _refuse_unclear(entry_id, wanted, every=every)
-    queue = open_applying(file).errors()
+    pipeline = open_applying(file)
+    queue = pipeline.errors()
     chosen = _chosen(queue, entry_id, wanted)
     if not entry_id and chosen and not yes:
         if json or not sys.stdin.isatty():
             raise ConfigError("nobody is there to be asked whether to give transactions up", do="say --yes")
         typer.confirm(f"give up {count(len(chosen), 'transaction')}: {', '.join(chosen)}?", abort=True)
     queue.delete(*chosen)
-    print_json({"deleted": chosen}) if json else say(
-        f"deleted {count(len(chosen), 'transaction')}, never to be applied"
-    )
+    if not json:
+        say(f"deleted {count(len(chosen), 'transaction')}, never to be applied")
+    # What has waited for one of them waits no more.
+    went_on = []
+    for one in pipeline.go_on(lambda text: warn(f"note: {printable(text)}")):
+        went_on.append(one)
+        if not json:
+            _tell(one, is_last_word=False)
+    if json:
+        print_json({"deleted": chosen, **({"went_on": _result(went_on)} if went_on else {})})
+    if any(one.is_failed for one in went_on):
+        raise typer.Exit(3)
 
 
 @app.command()
@@ -302,13 +313,20 @@ def _sum_up(done: Sequence[Retried], *, dry_run: bool, json: bool) -> None:
     else:
         applied = [one for one in done if not one.is_failed and one.outcome in _GOOD]
         would = "would apply" if dry_run else "applied"
-        say(f"{would} {count(len(applied), 'transaction')} from the error queue")
+        waited = sum(one.has_gone_on for one in applied)
+        say(
+            f"{would} {count(len(applied), 'transaction')} from the error queue"
+            + (f", of which {waited} had waited" if waited else "")
+        )
 
 
 def _tell(retried: Retried, *, is_last_word: bool) -> None:
     """Say of an entry what the sum at the end does not say."""
     if retried.outcome == "gone":
         warn(f"note: {retried.entry_id}: another session has applied or deleted it meanwhile")
+    elif retried.has_gone_on:
+        reason = f": {printable(str(retried.error))}" if retried.error is not None else ""
+        say(f"{retried.entry_id}, which had waited: {retried.outcome}{reason}")
     elif retried.error is None and retried.edits:
         places = ", ".join(map(printable, retried.edits))
         say(f"{retried.entry_id}: {retried.outcome}; edited, or left out: {places}")
@@ -321,7 +339,9 @@ def _result(done: Sequence[Retried], *, dry_run: bool = False) -> dict[str, Any]
     good, bad = ("would_apply", "would_fail") if dry_run else ("applied", "failed")
     return {
         good: [one.entry_id for one in done if one.outcome in _GOOD],
-        bad: [_failure(one) for one in done if one.is_failed],
+        bad: [_failure(one) for one in done if one.is_failed and one.outcome != "held"],
+        "held": [one.entry_id for one in done if one.outcome == "held"],
+        "went_on": [one.entry_id for one in done if one.has_gone_on],
         "gone": [one.entry_id for one in done if one.outcome == "gone"],
         "edits": {one.entry_id: list(one.edits) for one in done if one.edits},
     }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from penstock.apply.error_queue import ErrorEntry
-from penstock.apply.ledger import ProcessState, ProcessStatus
+from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState
 from penstock.archive import Archive, Definitions
 from penstock.change import TableName
 from penstock.errors import FencedError, OperatorError
@@ -137,9 +137,9 @@ class ArchiveLedger:
         """Return nothing: there is no transaction that cannot be published."""
         return ()
 
-    def queue_length(self) -> int:
-        """Return 0: there is no error queue."""
-        return 0
+    def queue_state(self) -> QueueState:
+        """Return that nothing is queued: there is no error queue."""
+        return QueueState()
 
     def close(self) -> None:
         """Give up being the one run."""

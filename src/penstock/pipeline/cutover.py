@@ -143,7 +143,7 @@ def _look(work: _Work) -> Cutover:
         None,
         writers=work.still.writers(),
         is_behind=state is None or work.stream.backlog(state.low_watermark).changes > 0,
-        queued=work.ledger.queue_length(),
+        queued=work.ledger.queue_state().total,
         sequences=work.furnisher.moves(work.reader.read()),
         made=[lack.what for lack in lacks if not lack.reason],
         lacks=[lack for lack in lacks if lack.reason],
@@ -159,7 +159,7 @@ def _cut_over(way: Way, work: _Work, stop: threading.Event, *, lock: bool, wait_
     position = work.stream.tick()
     _apply(way, work, position, stop, wait_s)
     applied = _applied(work.ledger)
-    found = Cutover(position, is_locked=lock, queued=work.ledger.queue_length(), compared=way.verify())
+    found = Cutover(position, is_locked=lock, queued=work.ledger.queue_state().total, compared=way.verify())
     if not found.is_same:
         return replace(found, lacks=work.furnisher.lacks())
     # Read once no writer is left: a value that is drawn, and not used, does no harm.

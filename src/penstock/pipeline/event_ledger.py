@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from penstock.apply.error_queue import ErrorEntry
-from penstock.apply.ledger import ProcessState, ProcessStatus
+from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState
 from penstock.change import TableName
 from penstock.errors import FencedError
 from penstock.history import Consumer, History, Joined
@@ -118,9 +118,9 @@ class EventLedger:
         """Return nothing: there is no transaction that goes to an error queue."""
         return ()
 
-    def queue_length(self) -> int:
-        """Return 0: there is no error queue."""
-        return 0
+    def queue_state(self) -> QueueState:
+        """Return that nothing is queued: there is no error queue."""
+        return QueueState()
 
     def close(self) -> None:
         """Give up being the one run."""

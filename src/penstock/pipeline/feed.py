@@ -14,7 +14,8 @@ from typing import Protocol
 from pyspark.sql import SparkSession
 
 from penstock.apply.ledger import ProcessState
-from penstock.apply.process import TablesAddedError
+from penstock.apply.process import TablesAddedError, WentOn
+from penstock.apply.reader import fingerprint
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.apply.task import Target, TaskContext
@@ -172,6 +173,10 @@ class SourceFeed:
         """Let the source forget in the background, as soon as the last freeing is done."""
         self._freer.do(lambda source: source.free(upto, self._consumer))
 
+    def go_on(self) -> Sequence[WentOn]:
+        """Nothing waits where nothing is applied."""
+        return []
+
     def close(self) -> None:
         """Close the sessions with the source."""
         self._source.close()
@@ -264,17 +269,23 @@ class SparkFeed(SourceFeed):
         self._catalog: TargetCatalog | None = None
         self._failed_tables: set[TableName] = set()
         self._is_lacking = False
+        self._marked_by: int | None = None
 
     def start(self, state: ProcessState, known: Collection[TableName]) -> None:
         """Get ready to deliver batches to this run of the process, of `known` tables; their partitions may change."""
         self._jobs = BatchJobs(self._spark, process=state.name, epoch=state.epoch)
-        self._catalog = None
+        self._catalog, self._marked_by = None, None
         self._open(known)
         self._jobs.warm_up()
 
     def use(self, config: ServerConfig) -> None:
         """Have apply servers work so from the next batch on."""
         self._config = config
+
+    def go_on(self) -> Sequence[WentOn]:
+        """Apply what has waited behind entries of the error queue that are gone."""
+        assert self._jobs is not None
+        return self._jobs.go_on()
 
     def apply(self, part: Slice, lanes: int) -> Sequence[LaneResult]:
         """Apply a slice with up-to-date definitions of both sides."""
@@ -306,7 +317,13 @@ class SparkFeed(SourceFeed):
             followed = self._known & roots(self._versions).keys()
             self._is_lacking = self._compare(followed, {name: table.schema for name, table in catalog.tables.items()})
             reader = self._access.reader(self._source_name, self._versions, follows=self._known)
-            self._jobs.share(reader, TaskContext(self._target, catalog, dictionary, self._config))
+            self._jobs.share(reader, TaskContext(self._target, catalog, dictionary, self._config, self._keys))
+            if (
+                self._config.hold_dependents
+                and (keys := fingerprint(catalog.tables, catalog.virtual)) != self._marked_by
+            ):
+                self._jobs.mark_queue()
+                self._marked_by = keys
 
     def _reread(self, catalog: TargetCatalog, names: Collection[TableName]) -> TargetCatalog:
         """Describe some tables anew: one that fails again and again is not to cost as much as all of them."""

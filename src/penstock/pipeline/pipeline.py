@@ -18,7 +18,7 @@ from penstock.apply.mend import Mend
 from penstock.apply.parameters import Parameters
 from penstock.apply.patience import Patience
 from penstock.apply.process import ApplyProcess, Progress
-from penstock.apply.retry import Retried, RetryConfig, in_commit_order, retry
+from penstock.apply.retry import Retried, RetryConfig, go_on, in_commit_order, retry
 from penstock.apply.server import ServerConfig
 from penstock.apply.target import TargetTable
 from penstock.apply.virtual_dependencies import VirtualDependencies
@@ -285,22 +285,26 @@ class Pipeline(Capturing):
         Raises:
             NoEntryError: There is no entry of one of these names; then nothing is applied.
         """
-        config = RetryConfig(
-            allow_duplicate_rows=self.parameters().allow_duplicate_rows,
-            keys=self._apply.keys,
-            conflicts=self._apply.conflict_rules,
-            handlers=self._handlers,
-            mend=mend,
-            as_me=as_me,
-            role=role,
-            go_on=go_on,
-            dry_run=dry_run,
-        )
+        config = replace(self._retry_config, mend=mend, as_me=as_me, role=role, go_on=go_on, dry_run=dry_run)
         for fault in self._handlers.check():
             raise fault
         queue = self._error_queue()
         with self._told_of_locks(lambda wait: tell(str(wait))):
             yield from retry(queue, in_commit_order(queue, entry_ids), config, tell=tell)
+
+    def go_on(self, tell: Callable[[str], None] = lambda _: None) -> Iterator[Retried]:
+        """Apply what has waited in the error queue, and waits for nothing any more; see `apply.retry.go_on`."""
+        with self._told_of_locks(lambda wait: tell(str(wait))):
+            yield from go_on(self._error_queue(), self._retry_config, tell=tell)
+
+    @property
+    def _retry_config(self) -> RetryConfig:
+        return RetryConfig(
+            allow_duplicate_rows=self.parameters().allow_duplicate_rows,
+            keys=self._apply.keys,
+            conflicts=self._apply.conflict_rules,
+            handlers=self._handlers,
+        )
 
     def parameters(self) -> Parameters:
         """How the process works, as the file and what was set have it now."""
@@ -501,6 +505,7 @@ class Pipeline(Capturing):
                         ignored=found.ignore_transaction,
                         conflicts=apply.conflict_rules,
                         handlers=self._handlers,
+                        hold_dependents=apply.hold_dependents,
                     )
                 )
                 return found
@@ -513,6 +518,7 @@ class Pipeline(Capturing):
                 parameters=parameters,
                 patience=patience,
                 listener=listener,
+                holds=apply.hold_dependents,
             )
             is_finished = False
             try:

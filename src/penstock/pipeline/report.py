@@ -166,7 +166,8 @@ def tell_failed(error: PenstockError) -> None:
 
 def describe(progress: Progress, *, rate: float | None = None, publishes: bool = False) -> str:
     """A run's progress in one line; without errors and conflicts, which are of a target, where it `publishes`."""
-    queue = f" ({progress.in_queue:,} in the error queue)" if progress.errors or progress.in_queue else ""
+    held = f", {progress.held:,} of them held" if progress.held else ""
+    queue = f" ({progress.in_queue:,} in the error queue{held})" if progress.errors or progress.in_queue else ""
     parts = [] if publishes else [count(progress.errors, "error") + queue, count(progress.conflicts, "conflict")]
     if progress.resolved:
         parts.append(f"{progress.resolved:,} resolved")
@@ -198,6 +199,8 @@ def facts(progress: Progress) -> dict[str, object]:
         "resolved": progress.resolved,
         "errors": progress.errors,
         "in_queue": progress.in_queue,
+        "held": progress.held,
+        "went_on": progress.went_on,
         "lag_p50_s": progress.lag.quantile_s(0.5),
         "lag_p99_s": progress.lag.quantile_s(0.99),
     }

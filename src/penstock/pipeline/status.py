@@ -90,6 +90,7 @@ class Status:
     backlog_changes: int
     backlog_bytes: int
     errors: int
+    held: int
     conflicts: int
     resolved: int
     transactions: int
@@ -154,7 +155,7 @@ def lacking(source: Mapping[TableName, TableSchema], target: Mapping[TableName, 
 def not_set_up(pipeline: str) -> Status:
     """The status of a pipeline that lacks its ledger or its capture set."""
     return Status(
-        pipeline, State.NOT_SET_UP, None, None, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, None, None, None, [], []
+        pipeline, State.NOT_SET_UP, None, None, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, None, None, None, [], []
     )
 
 
@@ -203,6 +204,7 @@ def status_of(
         backlog_changes=backlog.changes,
         backlog_bytes=backlog.size_bytes,
         errors=process.errors if process else 0,
+        held=process.held if process else 0,
         conflicts=process.conflicts if process else 0,
         resolved=process.resolved if process else 0,
         transactions=process.transactions if process else 0,

@@ -114,7 +114,7 @@ def _refuse_other(before: Way, after: Way) -> None:
 
 
 def _refuse_errors(ledger: TargetLedger, before: Way) -> None:
-    errors = ledger.queue_length()
+    errors = ledger.queue_state().total
     if errors:
         raise OperatorError(
             f"the error queue holds {count(errors, 'transaction')}, whose order is that of the former source",

@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.apply.group import group_sizes
 from penstock.apply.large import LargeTransaction
 from penstock.apply.ledger import LaneClaim
+from penstock.apply.process import WentOn
 from penstock.apply.server import GROUP_BYTES, LaneResult
 from penstock.apply.task import (
     LANE,
@@ -82,6 +83,24 @@ class BatchJobs:
         shared = self._shared
         for_each(self._spark, [None], lambda _: shared.value[0].open())
         self.run(Slice.empty(START), lanes=1)
+
+    def mark_queue(self) -> None:
+        """See `TaskContext.mark_queue`."""
+        assert self._shared is not None
+        shared = self._shared
+        for_each(self._spark, [None], lambda _: shared.value[1].mark_queue())
+
+    def go_on(self) -> Sequence[WentOn]:
+        """See `TaskContext.go_on`."""
+        assert self._shared is not None
+        shared = self._shared
+
+        def went_on(_: None) -> Sequence[WentOn]:
+            return [
+                WentOn(one.entry_id, None if one.error is None else str(one.error)) for one in shared.value[1].go_on()
+            ]
+
+        return for_each(self._spark, [None], went_on)[0]
 
     def run(self, part: Slice, *, lanes: int) -> Sequence[LaneResult]:
         """Apply a slice; returns one result per lane.

@@ -10,12 +10,13 @@ from datetime import datetime
 from psycopg.rows import dict_row
 
 from penstock.apply.error_queue import ErrorEntry
-from penstock.apply.ledger import ProcessState, ProcessStatus, StopRequest
+from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState, StopRequest
 from penstock.change import TableName
 from penstock.dialects.base import Emptying
 from penstock.dialects.postgres.connection import Connection, connect, label, speaking
 from penstock.dialects.postgres.source.history import DATABASE_PLACE
 from penstock.dialects.postgres.target import controls, ledger_version, run_lock
+from penstock.dialects.postgres.target.error_marks import next_to_go_on
 from penstock.dialects.postgres.target.error_queue import entries_behind
 from penstock.dialects.postgres.target.lane_ledger import lane_application_name
 from penstock.dialects.postgres.target.resync import (
@@ -51,6 +52,8 @@ class PostgresLedger:
         self._holder: run_lock.Session | None = None
         self._told: int | None = None
         """The last entry of the error queue that was reported."""
+        self._looked_at: tuple[object, ...] | None = None
+        """What the error queue held when it was found that nothing in it may go on."""
 
     @property
     def label(self) -> str:
@@ -125,7 +128,8 @@ class PostgresLedger:
                 " WHERE a.process = p.name)) AS high_watermark,"
                 " coalesce(sum(l.transactions), 0)::bigint AS transactions,"
                 " coalesce(sum(l.changes), 0)::bigint AS changes,"
-                " (SELECT count(*) FROM penstock.error e WHERE e.process = p.name) AS errors,"
+                " (SELECT count(*) FROM penstock.error e WHERE e.process = p.name AND NOT e.is_held) AS errors,"
+                " (SELECT count(*) FROM penstock.error e WHERE e.process = p.name AND e.is_held) AS held,"
                 " coalesce(sum(l.conflicts), 0)::bigint AS conflicts,"
                 " coalesce(sum(l.resolved), 0)::bigint AS resolved"
                 " FROM penstock.process p LEFT JOIN penstock.lane l ON l.process = p.name"
@@ -268,16 +272,23 @@ class PostgresLedger:
                 self._told = found[-1][0]
             return [entry for _, entry in found]
 
-    def queue_length(self) -> int:
-        """Return how many transactions the error queue holds."""
+    def queue_state(self) -> QueueState:
+        """Return what the error queue holds."""
         with speaking("read the error queue", self._url):
-            row = (
-                self._sql()
-                .execute("SELECT count(*) FROM penstock.error WHERE process = %s", [self._process])
-                .fetchone()
-            )
+            connection = self._sql()
+            row = connection.execute(
+                "SELECT count(*) FILTER (WHERE NOT is_held), count(*) FILTER (WHERE is_held), coalesce(sum(id), 0)"
+                " FROM penstock.error WHERE process = %s",
+                [self._process],
+            ).fetchone()
             assert row is not None
-            return int(row[0])
+            failed, held, _ = row
+            # To look through all that wait takes a while; without an entry that has come or gone nothing is new.
+            is_new, self._looked_at = row != self._looked_at, row
+            may_go_on = bool(held and is_new and next_to_go_on(connection, self._process, (-1, 0)))
+            if may_go_on:
+                self._looked_at = None
+            return QueueState(failed, held, may_go_on)
 
     def parameters(self) -> Mapping[str, str]:
         """Return the texts of the parameters that were set, by name."""
