@@ -325,9 +325,6 @@ class ApplyConfig(Part):
         description="Transactions that depend on one in the error queue wait behind it, and go on after it; otherwise"
         " they are applied, and often fail in turn",
     )
-    conflict_log_days: float | Literal["INFINITE"] = Field(
-        default=30, ge=0, description="Days that the conflict log is kept"
-    )
     allow_duplicate_rows: bool = Field(
         default=True, description="Where several rows are equal in every column, change one of them"
     )

@@ -127,9 +127,9 @@ def test_the_error_queue_from_failure_to_retry(lab: Lab, program: Program, targe
     assert first["found"] == {"id": "1000", "name": "in the way"}
     # One form of times, for people and for programs.
     assert f" {first['committed_at']}\n" in shown.out
-    assert [line.split("\t")[1] for line in listed.out.splitlines()[1:]] == [
-        first["committed_at"],
-        second["committed_at"],
+    assert [line.split("\t")[1:3] for line in listed.out.splitlines()[1:]] == [
+        ["failed", first["committed_at"]],
+        ["failed", second["committed_at"]],
     ]
     assert len(program("errors", "show", first["id"], "--json").json["changes"]) == 2
 

@@ -113,6 +113,8 @@ def test_an_entry_is_mended_by_options_tried_first_and_applied_then(
         "failed": [],
         "gone": [],
         "edits": {queue[0]: ["1", "2.before.balance"]},
+        "held": [],
+        "went_on": [],
     }
     assert balance(lab) == 150
     assert lab.target.execute("SELECT FROM customer WHERE id = 2").rowcount == 0

@@ -20,7 +20,7 @@ _ADDED = {
     6: "a log of conflicts that were resolved",
     7: "who could not apply an entry of the error queue, and what was done with it",
     8: "parameters that are set while a process runs",
-    9: "transactions that wait behind others in the error queue; views for people who watch",
+    9: "transactions that wait behind others in the error queue",
 }
 """What each version adds to the one before it; its SQL is sql/ledger/upgrade_<version>.sql."""
 

@@ -211,8 +211,7 @@ CREATE TABLE penstock.conflict (
   resolved_at timestamptz NOT NULL DEFAULT now(),
   PRIMARY KEY (process, id)
 );
-CREATE INDEX conflict_resolved_at ON penstock.conflict (process, resolved_at);
-COMMENT ON TABLE penstock.conflict IS 'the conflict log: conflicts and errors that were resolved; a run deletes rows that are older than apply.conflict_log_days';
+COMMENT ON TABLE penstock.conflict IS 'the conflict log: conflicts and errors that were resolved; nobody reads it, so old rows may be deleted';
 COMMENT ON COLUMN penstock.conflict.row_is IS 'the row that the change looked for, or the row in its place; null for an error';
 COMMENT ON COLUMN penstock.conflict.columns IS 'the list that was decided about';
 

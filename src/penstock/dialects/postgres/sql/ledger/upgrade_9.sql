@@ -1,4 +1,4 @@
--- Version 9: transactions that wait behind others in the error queue; views for people who watch; see views.sql.
+-- Version 9: transactions that wait behind others in the error queue.
 
 ALTER TABLE penstock.lane ADD COLUMN IF NOT EXISTS held bigint NOT NULL DEFAULT 0;
 
@@ -22,6 +22,3 @@ COMMENT ON TABLE penstock.error_mark IS 'hashes of the dependency values by whic
 ALTER TABLE penstock.error_action DROP CONSTRAINT IF EXISTS error_action_action_check;
 ALTER TABLE penstock.error_action ADD CONSTRAINT error_action_action_check
   CHECK (action IN ('retry', 'edit', 'delete', 'dry run', 'go on'));
-
-CREATE INDEX IF NOT EXISTS conflict_resolved_at ON penstock.conflict (process, resolved_at);
-COMMENT ON TABLE penstock.conflict IS 'the conflict log: conflicts and errors that were resolved; a run deletes rows that are older than apply.conflict_log_days';
