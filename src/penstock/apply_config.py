@@ -439,13 +439,10 @@ class ApplyConfig(Part):
             if table.handlers
         }
 
-        def function(setting: str, name: str | None) -> Function | None:
-            return None if name is None else Function(name, folder, f"apply.handlers.{setting}")
-
+        precommit = said.precommit
         return HandlerSettings(
             tables=tables,
-            precommit=function("precommit", said.precommit),
-            ddl=function("ddl", said.ddl),
+            precommit=None if precommit is None else Function(precommit, folder, "apply.handlers.precommit"),
             source=source,
             timeout_s=said.timeout_s,
         )

@@ -24,16 +24,12 @@ from penstock.apply.conflicts import (
     UNIQUE_VIOLATED,
     ApplyError,
 )
-from penstock.apply.handlers.ddl import DdlLcr, handle_ddl
-from penstock.apply.handlers.lcr import Origin
-from penstock.apply.handlers.runner import Handlers
 from penstock.apply.handlers.settings import NO_HANDLERS, Function, HandlerSettings
 from penstock.apply.resolve import ConflictRules, ErrorRule, Method, Resolver, RowIs, TableRules, Then
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.virtual_dependencies import ValueDependency, VirtualDependencies
 from penstock.change import Op, TableName
 from penstock.demo.servers import EmbeddedPostgres
-from penstock.dialects.postgres.target.access import PostgresTarget
 from penstock.errors import HandlerError, RetryableError
 from tests.apply import handled
 from tests.apply.handled import CALLS, SEEN, function, on, settings, statements
@@ -318,37 +314,6 @@ def test_s60_a_handler_that_cannot_be_had_stops_the_process(target: Target, name
 
     apply(target, handlers, T(100, acct(2, 200, 210)), T(110, acct(1, 100, 110)))
     assert (balance(target, 1), balance(target, 2)) == (110, 210)
-
-
-@pytest.mark.rule("A-116", "A-129")
-def test_s62_a_handler_of_ddl_is_called_instead_of_the_statement(target: Target) -> None:
-    def rename(lcr: Any, _: Any) -> None:
-        if lcr.command_type == "CREATE TABLE":
-            lcr.ddl_text = lcr.ddl_text.replace("made", "made_here")
-            lcr.execute()
-
-    handled.DO["ddl"] = rename
-    session = PostgresTarget(target.url, "A1").session(1)
-    handlers = Handlers(HandlerSettings(ddl=function("ddl"), source="DBS1"), session)
-
-    def ddl(text: str, command: str) -> DdlLcr:
-        def carry_out(lcr: DdlLcr) -> None:
-            session.query(lcr.ddl_text, [])
-
-        origin = Origin("DBS1", "7", 100, None)
-        return DdlLcr(text, command, "TABLE", TableName("public", "made"), "public", origin, carry_out)
-
-    for lcr in (ddl("CREATE TABLE public.made (i int)", "CREATE TABLE"), ddl("DROP TABLE public.nk", "DROP TABLE")):
-        with session.transaction():
-            handlers.begin()
-            assert handle_ddl(handlers, lcr)
-            handlers.end()
-
-    tables = target.rows("SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename ~ '^(made|nk)'")
-    assert sorted(tables) == [("made_here",), ("nk",)]
-    assert not handle_ddl(Handlers(NO_HANDLERS, session), ddl("SELECT", "SELECT"))
-    with pytest.raises(ApplyError, match="inside a handler only"):
-        ddl("SELECT", "SELECT").execute()
 
 
 ORD = """
