@@ -1,18 +1,24 @@
-"""Debezium events: how many two processes look at, and decode, in a second, with schemas and without."""
+"""Debezium events: how many two processes place, and make changes of, in a second, with schemas and without."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from penstock.change import TableName
-from penstock.formats.debezium.decode import DataEvent, Decoder, Settings, image_text
+from penstock.formats.debezium.decode import Settings
 from penstock.formats.debezium.record import Record
 from penstock.logical import Kind, LogicalType
+from penstock.sources.debezium.bulk_reader import BulkReading
+from penstock.sources.debezium.log import together, uncollected
+from penstock.sources.debezium.slice import EventSlice
+from penstock.sources.debezium.tables import EventDecoder
 
 _PROCESSES = 2
 _EVENTS = 150_000
@@ -21,7 +27,11 @@ _EVENTS = 150_000
 _ROWS = 5_000
 """How many of them differ: the rest are the same ones again, so that they fit into memory."""
 
+_TXN_EVENTS = 9
+_FIRST_TXN = 161_587
+
 _TOPIC = "shop.public.orders"
+_TABLE = TableName("public", "orders")
 
 _COLUMNS: Mapping[str, Mapping[str, Any]] = {
     "id": {"type": "int64", "optional": False},
@@ -49,7 +59,7 @@ _DECLARED = {
 
 
 def measure() -> Iterator[dict[str, Any]]:
-    """Decode events of both forms; yields what was measured."""
+    """Read events of both forms; yields what was measured."""
     with ProcessPoolExecutor(_PROCESSES) as processes:
         # Let them import first.
         list(processes.map(_records, [True] * _PROCESSES))
@@ -57,26 +67,52 @@ def measure() -> Iterator[dict[str, Any]]:
             form = "with schemas" if with_schemas else "without schemas"
             records = _records(with_schemas)
             size = sum(len(one.key or b"") + len(one.value or b"") for one in records) / len(records)
-            for verb in ("glanced at", "decoded"):
-                spent = max(processes.map(partial(_run, with_schemas), [verb] * _PROCESSES))
+            for verb, work in (("placed", _place), ("decoded", _decode)):
+                spent = max(processes.map(partial(_run, work), [with_schemas] * _PROCESSES))
                 rate = _EVENTS * _PROCESSES / spent
                 yield {"workload": "debezium", "system": f"{verb}, {form}", "rate": rate, "bytes_per_event": size}
 
 
-def _run(with_schemas: bool, verb: str) -> float:
+def _run(work: Callable[[Sequence[Record], EventDecoder], None], with_schemas: bool) -> float:
     records = _records(with_schemas)
-    decoder = Decoder(Settings(declared={TableName("public", "orders"): _DECLARED}))
+    settings = Settings(declared={_TABLE: _DECLARED})
+    decoder = EventDecoder(settings, {_TABLE: 1}, {_TABLE: 1}, {(_TABLE, 1): ("id",)})
     started = time.perf_counter()
     for _ in range(_EVENTS // len(records)):
-        if verb == "decoded":
-            for event in decoder.decode_batch(records):
-                assert isinstance(event, DataEvent)
-                # What a batch of the change stream is made of.
-                image_text(event.key), image_text(event.before), image_text(event.after)
-        else:
-            for record in records:
-                decoder.glance(record)
+        work(records, decoder)
     return time.perf_counter() - started
+
+
+def _place(records: Sequence[Record], decoder: EventDecoder) -> None:
+    """Say where events belong, as the tasks do that look through what lies ahead."""
+    assert decoder.bulk is not None
+    with uncollected():
+        _, others = decoder.bulk.scan(records)
+    assert not others
+
+
+def _decode(records: Sequence[Record], decoder: EventDecoder) -> None:
+    """Make a batch of the change stream of events, as the tasks do that apply them."""
+    assert decoder.bulk is not None
+    part = _slice(len(records))
+    reading = BulkReading(part, decoder, decoder.bulk, frozenset({_TABLE}), decoder.keys)
+    for some in together(iter(records)):
+        reading.add(some)
+    assert len(reading.changes("shop")) == len(records)
+
+
+def _slice(events: int) -> EventSlice:
+    """All transactions of that many events."""
+    ids = [str(txn) for txn in range(_FIRST_TXN, _FIRST_TXN + -(-events // _TXN_EVENTS))]
+    n = len(ids)
+    groups = np.empty(n, object)
+    groups[:] = [(txn,) for txn in ids]
+    sizes = np.full(n, _TXN_EVENTS)
+    sizes[-1] = events - _TXN_EVENTS * (n - 1)
+    scns, none = np.arange(1, n + 1), np.zeros((0, 3), np.int64)
+    return EventSlice(
+        0, n, scns, sizes, sizes, scns, groups=groups, run_counts=sizes, row_counts=sizes, runs=none, rows=none
+    )
 
 
 def _records(with_schemas: bool) -> Sequence[Record]:
@@ -85,6 +121,7 @@ def _records(with_schemas: bool) -> Sequence[Record]:
 
 def _record(number: int, *, with_schemas: bool) -> Record:
     """An insert or, one in three, an update with both images, as PostgreSQL's connector writes them."""
+    txn = _FIRST_TXN + number // _TXN_EVENTS
     row = {
         "id": number,
         "customer": number % 997,
@@ -106,7 +143,7 @@ def _record(number: int, *, with_schemas: bool) -> Record:
         "ts_ns": 1_795_223_124_748_001_000,
         "schema": "public",
         "table": "orders",
-        "txId": 161_587 + number // 9,
+        "txId": txn,
         "lsn": 1_322_341_312 + number,
         "xmin": None,
         "origin": None,
@@ -116,7 +153,11 @@ def _record(number: int, *, with_schemas: bool) -> Record:
         "before": {**row, "state": "new"} if number % 3 == 0 else None,
         "after": row,
         "source": source,
-        "transaction": {"id": f"{161587 + number // 9}:1", "total_order": number % 9 + 1, "data_collection_order": 1},
+        "transaction": {
+            "id": f"{_FIRST_TXN + number // _TXN_EVENTS}:1",
+            "total_order": number % _TXN_EVENTS + 1,
+            "data_collection_order": 1,
+        },
         "op": "c" if number % 3 else "u",
         "ts_ms": 1_795_223_125_000,
         "ts_us": 1_795_223_125_000_123,

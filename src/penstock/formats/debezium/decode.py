@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -244,11 +244,6 @@ class Decoder:
                 # Other rows of the table have such numbers, too.
                 self._inexact.add(record.topic)
         return self._decode(record, exact=True)
-
-    def decode_batch(self, records: Iterable[Record]) -> list[Decoded]:
-        """Decode records one after the other."""
-        decode = self.decode
-        return [decode(record) for record in records]
 
     def digest(self, record: Record) -> bytes:
         """Digest what a change does, and not when it was sent: equal for an event and its repetition.
