@@ -158,6 +158,7 @@ def test_an_upgraded_ledger_is_what_a_new_one_is_and_has_lost_nothing(lab: Lab, 
         "upgrade the ledger to version 7: who could not apply an entry of the error queue, and what was done with it",
         "upgrade the ledger to version 8: parameters that are set while a process runs",
         "upgrade the ledger to version 9: transactions that wait behind others in the error queue",
+        "upgrade the ledger to version 10: views of it, and what the file of the last run said",
     ]
     assert rows(lab, known) == before
     assert lab.target.execute("SELECT name, epoch FROM penstock.process ORDER BY 1").fetchall() == [
@@ -451,6 +452,7 @@ def test_tables_of_the_ledger_are_named_where_the_ledger_is_kept() -> None:
     assert found == {"ledger", "ledger_entries", "lane_ledger", "error_queue", "error_history", "retry_session"} | {
         "conflict_log",
         "controls",
+        "detail",
         "error_marks",
         "removal",
         "resync",

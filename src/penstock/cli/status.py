@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.console import FileOption, JsonOption, open_file, out, print_facts, print_json, say, warn
-from penstock.errors import RetryableError
+from penstock.cli.console import FileOption, JsonOption, open_file, out, print_facts, print_json, print_rows, say, warn
+from penstock.errors import ConfigError, RetryableError
 from penstock.text import count, duration
 
 if TYPE_CHECKING:
+    from penstock.apply.detail import Detail, ParameterDetail, TableDetail
     from penstock.pipeline.status import HeldBack, Status
 
 _EVERY_S = 2.0
@@ -25,34 +26,80 @@ def status(
         bool,
         typer.Option("--watch", help="Again every two seconds, until Ctrl-C; with --json an object a line."),
     ] = False,
+    detail: Annotated[
+        bool, typer.Option("--detail", help="Also by apply server and by table, and the parameters.")
+    ] = False,
 ) -> None:
     """Show the consistency point first, then lag, backlog, errors and conflicts."""
+    from penstock.pipeline.pipeline import Pipeline
+
     pipeline = open_file(file)
+    if detail and not isinstance(pipeline, Pipeline):
+        raise ConfigError("--detail: the pipeline publishes, and has no apply process to tell of")
+
+    def look() -> tuple[Status, Detail | None]:
+        more = pipeline.detail() if detail and isinstance(pipeline, Pipeline) else None
+        return pipeline.status(), more
+
     if not watch:
-        found = pipeline.status()
-        print_json(found.to_json()) if json else show(found)
+        _show(*look(), json=json)
         return
     with suppress(KeyboardInterrupt):
         while True:
             try:
-                found = pipeline.status()
+                found = look()
             except RetryableError as exc:
                 # A server that restarts is what somebody may be watching for.
                 warn(f"penstock: {exc}")
             else:
-                _show_again(found, json=json)
+                if out.is_terminal and not json:
+                    out.clear()
+                _show(*found, json=json, is_line=True)
+                if not out.is_terminal and not json:
+                    say("")
             time.sleep(_EVERY_S)
 
 
-def _show_again(found: Status, *, json: bool) -> None:
+def _show(found: Status, more: Detail | None, *, json: bool, is_line: bool = False) -> None:
     if json:
-        print_json(found.to_json(), is_line=True)
+        print_json(found.to_json() | ({} if more is None else {"detail": more.to_json()}), is_line=is_line)
         return
-    if out.is_terminal:
-        out.clear()
     show(found)
-    if not out.is_terminal:
+    if more is not None:
+        show_detail(more)
+
+
+def show_detail(more: Detail) -> None:
+    """Print for a person what is known by apply server and by table, and the parameters."""
+    if more.servers:
         say("")
+        print_rows(
+            ["server", "transactions", "changes", "errors", "held", "conflicts", "resolved"],
+            [[s.server, s.transactions, s.changes, s.errors, s.held, s.conflicts, s.resolved] for s in more.servers],
+        )
+    if more.tables:
+        say("")
+        print_rows(
+            ["table", "copied at", "errors", "conflicts resolved"],
+            [[table.table, _copied(table), table.errors, table.conflicts] for table in more.tables],
+        )
+    if more.parameters:
+        say("")
+        print_rows(
+            ["parameter", "value", "set"],
+            [[one.name, one.value or "none", "" if one.set_by is None else _set(one)] for one in more.parameters],
+        )
+
+
+def _copied(table: TableDetail) -> str:
+    if table.copied_at is None:
+        return "not copied"
+    return str(table.copied_at) if table.is_copied else f"{table.copied_at}, not complete"
+
+
+def _set(one: ParameterDetail) -> str:
+    assert one.set_at is not None
+    return f"by {one.set_by} at {one.set_at.isoformat(timespec='seconds')}"
 
 
 def show(found: Status) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 
+from penstock.apply.detail import Detail
 from penstock.apply.error_queue import ErrorQueue
 from penstock.apply.keys import key_faults
 from penstock.apply.ledger import ProcessState, ProcessStatus
@@ -20,6 +21,7 @@ from penstock.apply.patience import Patience
 from penstock.apply.process import ApplyProcess, Progress
 from penstock.apply.retry import Retried, RetryConfig, go_on, in_commit_order, retry
 from penstock.apply.server import ServerConfig
+from penstock.apply.settings_shown import settings_shown
 from penstock.apply.target import TargetTable
 from penstock.apply.virtual_dependencies import VirtualDependencies
 from penstock.change import TableName
@@ -187,6 +189,13 @@ class Pipeline(Capturing):
                 refused=refused,
                 attention=self._attention(followed & set(copied)),
             )
+
+    def detail(self) -> Detail | None:
+        """Say what the ledger knows beyond `status`, by apply server and by table; None before setup."""
+        if not self._target.has_ledger():
+            return None
+        with closing(self._target.ledger()) as ledger:
+            return ledger.detail()
 
     def verify(
         self, listener: VerifyListener | None = None, tables: Sequence[str] = (), *, repair: bool = False
@@ -486,6 +495,7 @@ class Pipeline(Capturing):
                 furnishing = Furnishing(self._source, self._target, listener.warned)
 
             def prepare(state: ProcessState, stop: threading.Event) -> Collection[TableName]:
+                ledger.note_settings(self._settings_shown())
                 if replay is not None:
                     return replay.prepare(spark, ledger, state, stop, copy_listener)
                 assert isinstance(self._source, Copyable)
@@ -529,6 +539,17 @@ class Pipeline(Capturing):
             finally:
                 if furnishing is not None:
                     furnishing.end(is_hurried=not is_finished)
+
+    def _settings_shown(self) -> Mapping[str, Any]:
+        apply = self._apply
+        return settings_shown(
+            tag=apply.tag,
+            parameters=apply.parameters,
+            keys=apply.keys,
+            conflicts=apply.conflict_rules,
+            handlers=self._handlers,
+            virtual=self._virtual,
+        )
 
     def _note_stop(self, error: PenstockError) -> None:
         # The ledger may be out of reach, or another role's: then there is nowhere to note it. And whatever goes wrong

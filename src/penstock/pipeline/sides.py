@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+from penstock.apply.detail import Detail
 from penstock.apply.error_queue import ErrorQueue
 from penstock.apply.handlers.statement import Statement
 from penstock.apply.ledger import ProcessState, StopRequest
@@ -85,6 +86,12 @@ class TargetLedger(Ledger, CopyLedger, CopyDestination, Definitions, Protocol):
 
     def set_parameter(self, name: str, value: str | None) -> None:
         """Keep the text of a parameter; None forgets it."""
+
+    def note_settings(self, shown: Mapping[str, Any]) -> None:
+        """Write down what the file of this run says, as `apply.settings_shown` has it."""
+
+    def detail(self) -> Detail:
+        """Return what the ledger tells beyond `state`."""
 
     def ask_to_stop(self, request: StopRequest | None) -> None:
         """Ask the run of the process to stop; None takes it back."""

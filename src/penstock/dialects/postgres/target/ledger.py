@@ -6,9 +6,12 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
 
+from penstock.apply.detail import Detail
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState, StopRequest
 from penstock.change import TableName
@@ -16,6 +19,7 @@ from penstock.dialects.base import Emptying
 from penstock.dialects.postgres.connection import Connection, connect, label, speaking
 from penstock.dialects.postgres.source.history import DATABASE_PLACE
 from penstock.dialects.postgres.target import controls, ledger_version, run_lock
+from penstock.dialects.postgres.target.detail import detail
 from penstock.dialects.postgres.target.error_marks import next_to_go_on
 from penstock.dialects.postgres.target.error_queue import entries_behind
 from penstock.dialects.postgres.target.lane_ledger import lane_application_name
@@ -294,6 +298,18 @@ class PostgresLedger:
         """Return the texts of the parameters that were set, by name."""
         with speaking("read the ledger", self._url):
             return controls.parameters(self._sql(), self._process)
+
+    def note_settings(self, shown: Mapping[str, Any]) -> None:
+        """Write down what the file of this run says, for the views and for `detail`."""
+        with speaking("write the ledger", self._url):
+            self._sql().execute(
+                "UPDATE penstock.process SET settings = %s WHERE name = %s", [Jsonb(dict(shown)), self._process]
+            )
+
+    def detail(self) -> Detail:
+        """Return what the ledger tells beyond `state`."""
+        with speaking("read the ledger", self._url):
+            return detail(self._sql(), self._process)
 
     def set_parameter(self, name: str, value: str | None) -> None:
         """Keep the text of a parameter; None forgets it."""

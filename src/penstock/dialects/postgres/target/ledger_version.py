@@ -21,11 +21,31 @@ _ADDED = {
     7: "who could not apply an entry of the error queue, and what was done with it",
     8: "parameters that are set while a process runs",
     9: "transactions that wait behind others in the error queue",
+    10: "views of it, and what the file of the last run said",
 }
 """What each version adds to the one before it; its SQL is sql/ledger/upgrade_<version>.sql."""
 
 VERSION = max(_ADDED)
 """The version that this program reads and writes; sql/ledger/tables.sql makes it."""
+
+VIEWS = (
+    "dba_apply",
+    "dba_apply_parameters",
+    "dba_apply_dml_handlers",
+    "dba_streams_stmts",
+    "dba_apply_conflict_columns",
+    "dba_apply_key_columns",
+    "dba_apply_table_columns",
+    "dba_apply_value_dependencies",
+    "dba_apply_object_dependencies",
+    "dba_apply_instantiated_objects",
+    "dba_apply_progress",
+    "dba_apply_error",
+    "dba_apply_error_messages",
+    "v$streams_apply_coordinator",
+    "v$streams_apply_server",
+)
+"""The views of the newest version, which sql/ledger/views.sql makes."""
 
 _UNNUMBERED = 1
 """What a ledger counts as that was made before versions had numbers."""
@@ -124,17 +144,27 @@ def ledger_steps(connection: Connection) -> list[Step]:
     """
     version = read_version(connection)
     if version is None:
-        steps = [*schema_steps(connection, SCHEMA), Step("the ledger", sql_text("ledger/tables"))]
+        steps = [*schema_steps(connection, SCHEMA), Step("the ledger", sql_text("ledger/tables")), _views_step()]
     elif version < VERSION:
         steps = [Step("nobody uses the ledger while it is upgraded", _alone_script(connection))]
         for number in range(version + 1, VERSION + 1):
             summary = f"upgrade the ledger to version {number}: {_ADDED[number]}"
             steps.append(Step(summary, sql_text(f"ledger/upgrade_{number}")))
+        steps.append(_views_step())
         steps.append(Step("the ledger's owner owns all of it", sql_text("ledger/owner")))
     else:
         return []
     noted = f"COMMENT ON SCHEMA {SCHEMA} IS {literal(stamp(VERSION))}"
     return [*steps, Step("a note of the version of the ledger", noted), seal_step(SCHEMA)]
+
+
+def named_views() -> str:
+    """All views, as SQL names them."""
+    return ", ".join(f'{SCHEMA}."{view}"' for view in VIEWS)
+
+
+def _views_step() -> Step:
+    return Step("views of the ledger", sql_text("ledger/views").replace("{views}", named_views()))
 
 
 def _alone_script(connection: Connection) -> str:

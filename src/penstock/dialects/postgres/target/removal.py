@@ -77,4 +77,5 @@ def removal_steps(connection: Connection, url: str, process: str) -> list[Step]:
     )
     # Ledgers of earlier versions have fewer tables.
     drops = [Step(f"table penstock.{table}", f"DROP TABLE IF EXISTS penstock.{table}") for table in tables]
-    return [*drops, Step("schema penstock", "DROP SCHEMA penstock")]
+    views = Step("views of the ledger", f"DROP VIEW IF EXISTS {ledger_version.named_views()}")
+    return [views, *drops, Step("schema penstock", "DROP SCHEMA penstock")]

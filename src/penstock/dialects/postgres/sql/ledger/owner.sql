@@ -6,7 +6,7 @@ DECLARE
 BEGIN
   FOR added IN
     SELECT oid FROM pg_class
-    WHERE relnamespace = 'penstock'::regnamespace AND relkind = 'r' AND relowner <> owner
+    WHERE relnamespace = 'penstock'::regnamespace AND relkind IN ('r', 'v') AND relowner <> owner
   LOOP
     EXECUTE format('ALTER TABLE %s OWNER TO %I', added::regclass, pg_get_userbyid(owner));
   END LOOP;

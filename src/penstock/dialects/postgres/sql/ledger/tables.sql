@@ -18,8 +18,10 @@ CREATE TABLE penstock.process (
   set_place text,
   anchor_scn bigint,
   anchor_mark text,
-  reason text
+  reason text,
+  settings jsonb NOT NULL DEFAULT '{}'
 );
+COMMENT ON COLUMN penstock.process.settings IS 'what the file of the last run said, as the views show it';
 COMMENT ON COLUMN penstock.process.consumer IS 'what the source knows this process by';
 COMMENT ON COLUMN penstock.process.set_id IS 'the capture set that is followed; set_place is where it was made';
 COMMENT ON COLUMN penstock.process.anchor_scn IS 'the last tick at or before the low watermark; the source must still have it';

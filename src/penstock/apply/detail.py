@@ -1,0 +1,76 @@
+"""What a ledger tells of an apply process beyond its state: by apply server, by table, and its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from penstock.change import TableName
+from penstock.position import Scn
+
+
+@dataclass(frozen=True)
+class ServerDetail:
+    """What one apply server has done, in all runs.
+
+    Attributes:
+        errors, held: Transactions that it put into the error queue, and behind entries of it.
+        conflicts, resolved: Conflicts that it met, and resolved.
+    """
+
+    server: int
+    transactions: int
+    changes: int
+    errors: int
+    held: int
+    conflicts: int
+    resolved: int
+
+
+@dataclass(frozen=True)
+class TableDetail:
+    """Where a table stands.
+
+    Attributes:
+        table: Its name at the target.
+        copied_at: The position that its first copy is as of; None where it has none.
+        is_copied: The copy is complete.
+        errors: Transactions in the error queue that failed at a change of it.
+        conflicts: Entries of the conflict log.
+    """
+
+    table: TableName
+    copied_at: Scn | None
+    is_copied: bool
+    errors: int
+    conflicts: int
+
+
+@dataclass(frozen=True)
+class ParameterDetail:
+    """A parameter as the next batch takes it: `set_by`, `set_at` where it was set by `penstock apply set`."""
+
+    name: str
+    value: str
+    set_by: str | None
+    set_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Detail:
+    """All of it, each in the order of its names."""
+
+    servers: Sequence[ServerDetail]
+    tables: Sequence[TableDetail]
+    parameters: Sequence[ParameterDetail]
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain data; an interface, see docs/cli.md."""
+        plain = asdict(self)
+        for table, one in zip(plain["tables"], self.tables, strict=True):
+            table["table"] = str(one.table)
+        for parameter in plain["parameters"]:
+            parameter["set_at"] = parameter["set_at"].isoformat() if parameter["set_at"] else None
+        return plain

@@ -1,0 +1,4 @@
+-- Version 10: what the last run was told by its file, and views of all that the ledger holds (views.sql).
+
+ALTER TABLE penstock.process ADD COLUMN IF NOT EXISTS settings jsonb NOT NULL DEFAULT '{}';
+COMMENT ON COLUMN penstock.process.settings IS 'what the file of the last run said, as the views show it';

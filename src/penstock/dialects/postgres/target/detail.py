@@ -1,0 +1,49 @@
+"""What the ledger tells of a process beyond its state."""
+
+from __future__ import annotations
+
+from psycopg.rows import dict_row
+
+from penstock.apply.detail import Detail, ParameterDetail, ServerDetail, TableDetail
+from penstock.change import TableName
+from penstock.dialects.postgres.connection import Connection
+from penstock.position import Scn
+
+_SERVERS = """
+SELECT lane AS server, transactions, changes, errors, held, conflicts, resolved FROM penstock.lane
+WHERE process = %s ORDER BY 1
+"""
+
+_TABLES = """
+WITH failed AS (
+  SELECT c.schema_name, c.table_name, count(*) AS errors
+  FROM penstock.error e JOIN penstock.error_change c
+    ON (c.process, c.error_id, c.message_number) = (e.process, e.id, e.message_number)
+  WHERE e.process = %(process)s AND NOT e.is_held GROUP BY 1, 2
+), resolved AS (
+  SELECT schema_name, table_name, count(*) AS conflicts FROM penstock.conflict WHERE process = %(process)s GROUP BY 1, 2
+), copied AS (
+  SELECT schema_name, table_name, scn, state FROM penstock.instantiation WHERE process = %(process)s
+)
+SELECT schema_name, table_name, scn, coalesce(state = 'READY', false), coalesce(errors, 0), coalesce(conflicts, 0)
+FROM copied FULL JOIN failed USING (schema_name, table_name) FULL JOIN resolved USING (schema_name, table_name)
+ORDER BY 1, 2
+"""
+
+_PARAMETERS = """
+SELECT lower(parameter) AS name, value, set_by, set_at FROM penstock.dba_apply_parameters
+WHERE apply_name = %s ORDER BY 1
+"""
+
+
+def detail(connection: Connection, process: str) -> Detail:
+    """Read it all."""
+    rows = connection.cursor(row_factory=dict_row)
+    return Detail(
+        servers=[ServerDetail(**row) for row in rows.execute(_SERVERS, [process])],
+        tables=[
+            TableDetail(TableName(schema, name), None if scn is None else Scn(scn), is_copied, errors, conflicts)
+            for schema, name, scn, is_copied, errors, conflicts in connection.execute(_TABLES, {"process": process})
+        ],
+        parameters=[ParameterDetail(**row) for row in rows.execute(_PARAMETERS, [process])],
+    )
