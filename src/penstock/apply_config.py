@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -338,6 +339,9 @@ class ApplyConfig(Part):
         default=DEFAULT_TAG,
         description="The origin mark that a capture at the target sees on what is applied; null: none, as users write",
     )
+    conflict_log_days: _Limit = Field(
+        default=90, description="Days that entries of the conflict log are kept, or INFINITE; a run deletes older ones"
+    )
     retry_s: float = Field(default=60, ge=0, description="Seconds to go on trying while a server is out of reach")
     compare_key_only: bool = Field(
         default=False, description="Compare no old values: rows are found by their key, whatever else they hold"
@@ -411,6 +415,12 @@ class ApplyConfig(Part):
             trace_level=self.trace_level,
             txn_lcr_spill_threshold=_finite(self.txn_lcr_spill_threshold),
         )
+
+    @property
+    def conflict_log_kept(self) -> timedelta | None:
+        """How long entries of the conflict log are kept; None: for ever."""
+        days = _finite(self.conflict_log_days)
+        return None if days is None else timedelta(days=days)
 
     @property
     def keys(self) -> Mapping[TableName, tuple[str, ...]]:

@@ -1,15 +1,16 @@
-"""What monitoring reads at the target: the ledger's views, and `penstock status --detail`."""
+"""What monitoring reads at the target: the ledger's views, `penstock status --detail`, and `penstock conflicts`."""
 
 from __future__ import annotations
 
 import threading
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from penstock.apply.conflicts import ROW_MISSING
+from penstock.apply.conflicts import ROW_DIFFERS, ROW_MISSING
 from penstock.cli.status import show_detail
 from penstock.dialects.postgres.target.ledger_version import VIEWS
 from penstock.pipeline.pipeline import Pipeline
@@ -192,3 +193,68 @@ def test_status_tells_the_same_in_detail(looked_at: Lab, capsys: pytest.CaptureF
         ("public.visit", True, 0, 0),
     ]
     assert {one["name"]: one["value"] for one in plain["parameters"]}["maximum_scn"] == "1000000"
+
+
+def test_conflicts_that_were_resolved_are_listed_without_their_values(looked_at: Lab, tmp_path: Path) -> None:
+    lab = looked_at
+    state = lab.ledger.state()
+    assert state is not None
+    program = Program(tmp_path, lab.source_url, lab.target_url, name=lab.name)
+
+    as_json = program("conflicts", "--json")
+    assert as_json.code == 0, as_json.err
+    (found,) = as_json.json
+    listed = program("conflicts", "--table", "public.acct", "--method", "maximum", "--since", "2020-01-01")
+    others = [
+        program("conflicts", *options).out
+        for options in (["--table", "*.visit"], ["--outcome", "merged"], ["--until", "2020-01-01T00:00:00Z"])
+    ]
+    wrong = program("conflicts", "--since", "yesterday")
+
+    assert datetime.fromisoformat(found.pop("resolved_at")).tzinfo is not None
+    assert 0 < found.pop("commit_scn") <= state.low_watermark
+    assert found.pop("txn_id").isdigit()
+    assert found == {
+        "id": 1,
+        "table": "public.acct",
+        "op": "update",
+        "error_number": ROW_DIFFERS,
+        "row_is": "exists",
+        "method": "maximum",
+        "outcome": "applied",
+        "columns": ["bal"],
+        "message_number": 1,
+    }
+    assert len(listed.out.splitlines()) == 2
+    assert "\tupdate public.acct\texists\tmaximum\tapplied\tbal\t" in listed.out
+    assert others == ["no conflict that was resolved fits\n"] * 3
+    assert (wrong.code, wrong.err) == (
+        2,
+        "penstock: --since must be a time, not 'yesterday'. Write 2024-01-02T03:04:05, UTC if not said\n",
+    )
+
+
+@pytest.mark.parametrize(("days", "kept"), [("90", 0), ("100", 1), ("INFINITE", 1)])
+def test_a_run_forgets_conflicts_that_are_older_than_the_file_says(looked_at: Lab, days: str, kept: int) -> None:
+    lab = looked_at
+    lab.target.execute("UPDATE penstock.conflict SET resolved_at = now() - interval '95 days'")
+    lab.apply_settings = f"  conflict_log_days: {days}\n" + SETTINGS
+
+    _catch_up(lab)
+
+    assert lab.rows("penstock.conflict") == [] if kept == 0 else len(lab.rows("penstock.conflict")) == kept
+
+
+def test_what_is_to_be_kept_ends_the_trimming(looked_at: Lab) -> None:
+    lab = looked_at
+    lab.target.execute(
+        "INSERT INTO penstock.conflict (process, txn_id, commit_scn, message_number, op, schema_name, table_name,"
+        " error_number, row_is, method, outcome, columns, resolved_at) SELECT c.process, c.txn_id, c.commit_scn, n,"
+        " c.op, c.schema_name, c.table_name, c.error_number, c.row_is, c.method, c.outcome, c.columns,"
+        " now() - interval '1 day' * (30000 - n) / 100 FROM penstock.conflict c, generate_series(1, 30000) n"
+    )
+
+    lab.ledger.trim_conflicts(timedelta(days=50))
+
+    # The one that was there before is the newest, and has the lowest id.
+    assert lab.target.execute("SELECT count(*) FROM penstock.conflict").fetchone() == (5001,)

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 import penstock
+from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.pipeline.pipeline import Pipeline
@@ -117,6 +118,25 @@ def print_json(value: Any, *, is_line: bool = False, to_err: bool = False) -> No
 def as_text(value: object) -> str:
     """What JSON has no notation for; times as RFC 3339 has them."""
     return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+TIME = "2024-01-02T03:04:05, UTC if not said."
+"""How a time is written in an option."""
+
+
+def parse_time(text: str | None, *, option: str) -> datetime | None:
+    """Read the time that an option has; None where it has none.
+
+    Raises:
+        ConfigError: It is no time.
+    """
+    if text is None:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as exc:
+        raise ConfigError(f"{option} must be a time, not {text!r}", do=f"write {TIME.rstrip('.')}") from exc
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 def shown(value: str | None) -> str:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.cli.console import (
+    TIME,
     FileOption,
     JsonOption,
     as_text,
     open_applying,
+    parse_time,
     print_json,
     print_rows,
     say,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="See, mend, retry and delete the transactions that could not be applied.", no_args_is_help=True)
 
 _ID = "As `penstock errors list` names it: shop.12, or just 12."
-_TIME = "2024-01-02T03:04:05, UTC if not said."
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help=_ID)]
 IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="ID", help=_ID)]
@@ -46,9 +46,7 @@ ErrorOption = Annotated[
     list[str] | None,
     typer.Option("--error", metavar="NUMBER", help="Entries with this error number or SQLSTATE; repeatable."),
 ]
-SinceOption = Annotated[
-    str | None, typer.Option("--since", metavar="TIME", help=f"Failed first then or later: {_TIME}")
-]
+SinceOption = Annotated[str | None, typer.Option("--since", metavar="TIME", help=f"Failed first then or later: {TIME}")]
 UntilOption = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Failed first then or earlier.")]
 TextOption = Annotated[str, typer.Option("--text", help="Entries whose error message holds this text.")]
 AsMeOption = Annotated[
@@ -378,20 +376,10 @@ def _filter(
     return ErrorFilter(
         tables=tuple(TablePattern.parse(pattern) for pattern in table or ()),
         errors=tuple(error or ()),
-        since=_time(since, option="--since"),
-        until=_time(until, option="--until"),
+        since=parse_time(since, option="--since"),
+        until=parse_time(until, option="--until"),
         text=text,
     )
-
-
-def _time(text: str | None, *, option: str) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError as exc:
-        raise ConfigError(f"{option} must be a time, not {text!r}", do=f"write {_TIME.rstrip('.')}") from exc
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 def _settings(setting: list[str] | None, null: list[str] | None, unset: list[str] | None) -> list[Setting]:

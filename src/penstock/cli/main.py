@@ -18,6 +18,7 @@ from penstock import __version__
 from penstock.cli import (
     apply,
     changes,
+    conflicts,
     consumers,
     cutover,
     decode,
@@ -65,6 +66,7 @@ app.command("run")(run.run)
 app.command("status")(status.status)
 app.add_typer(apply.app, name="apply")
 app.add_typer(errors.app, name="errors")
+app.command("conflicts")(conflicts.conflicts)
 app.add_typer(consumers.app, name="consumers")
 app.command("changes")(changes.changes)
 app.add_typer(decode.app, name="decode")

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 
+from penstock.apply.conflict_log import ConflictFilter, LoggedConflict
 from penstock.apply.detail import Detail
 from penstock.apply.error_queue import ErrorQueue
 from penstock.apply.keys import key_faults
@@ -62,6 +63,7 @@ from penstock.pipeline.sides import (
 from penstock.pipeline.status import Lacking, Status, lacking, not_set_up, status_of
 from penstock.pipeline.steps import carry_out, nothing_to_set_up
 from penstock.pipeline.switch import Switched, Way, switch
+from penstock.pipeline.trimming import Trimming
 from penstock.position import START, Scn
 from penstock.rules.ruleset import RuleSet
 from penstock.schema import TableSchema
@@ -196,6 +198,13 @@ class Pipeline(Capturing):
             return None
         with closing(self._target.ledger()) as ledger:
             return ledger.detail()
+
+    def conflicts(self, wanted: ConflictFilter) -> Sequence[LoggedConflict]:
+        """Return what the conflict log says, the newest first."""
+        if not self._target.has_ledger():
+            raise OperatorError("there is no conflict log yet", where=self._target.label, do="run `penstock setup`")
+        with closing(self._target.ledger()) as ledger:
+            return ledger.conflicts(wanted)
 
     def verify(
         self, listener: VerifyListener | None = None, tables: Sequence[str] = (), *, repair: bool = False
@@ -506,7 +515,10 @@ class Pipeline(Capturing):
                     furnishing.begin(ledger.instantiated())
                 return captured
 
+            trimming = Trimming(ledger, apply.conflict_log_kept)
+
             def parameters() -> Parameters:
+                trimming.look()
                 found = self._control.parameters_in(ledger)
                 feed.use(
                     ServerConfig(

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+from penstock.apply.conflict_log import ConflictFilter, LoggedConflict
 from penstock.apply.detail import Detail
 from penstock.apply.error_queue import ErrorQueue
 from penstock.apply.handlers.statement import Statement
@@ -89,6 +91,12 @@ class TargetLedger(Ledger, CopyLedger, CopyDestination, Definitions, Protocol):
 
     def note_settings(self, shown: Mapping[str, Any]) -> None:
         """Write down what the file of this run says, as `apply.settings_shown` has it."""
+
+    def conflicts(self, wanted: ConflictFilter) -> Sequence[LoggedConflict]:
+        """Return entries of the conflict log, the newest first."""
+
+    def trim_conflicts(self, keep: timedelta) -> None:
+        """Delete entries of the conflict log that are older."""
 
     def detail(self) -> Detail:
         """Return what the ledger tells beyond `state`."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
+from penstock.apply.conflict_log import ConflictFilter, LoggedConflict
 from penstock.apply.detail import Detail
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState, StopRequest
@@ -19,6 +20,7 @@ from penstock.dialects.base import Emptying
 from penstock.dialects.postgres.connection import Connection, connect, label, speaking
 from penstock.dialects.postgres.source.history import DATABASE_PLACE
 from penstock.dialects.postgres.target import controls, ledger_version, run_lock
+from penstock.dialects.postgres.target.conflict_log import read_conflicts, trim_conflicts
 from penstock.dialects.postgres.target.detail import detail
 from penstock.dialects.postgres.target.error_marks import next_to_go_on
 from penstock.dialects.postgres.target.error_queue import entries_behind
@@ -305,6 +307,16 @@ class PostgresLedger:
             self._sql().execute(
                 "UPDATE penstock.process SET settings = %s WHERE name = %s", [Jsonb(dict(shown)), self._process]
             )
+
+    def conflicts(self, wanted: ConflictFilter) -> Sequence[LoggedConflict]:
+        """Return entries of the conflict log, the newest first."""
+        with speaking("read the conflict log", self._url):
+            return read_conflicts(self._sql(), self._process, wanted)
+
+    def trim_conflicts(self, keep: timedelta) -> None:
+        """Delete what was resolved longer ago."""
+        with speaking("trim the conflict log", self._url):
+            trim_conflicts(self._sql(), self._process, keep)
 
     def detail(self) -> Detail:
         """Return what the ledger tells beyond `state`."""

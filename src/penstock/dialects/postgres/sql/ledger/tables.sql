@@ -213,7 +213,7 @@ CREATE TABLE penstock.conflict (
   resolved_at timestamptz NOT NULL DEFAULT now(),
   PRIMARY KEY (process, id)
 );
-COMMENT ON TABLE penstock.conflict IS 'the conflict log: conflicts and errors that were resolved; nobody reads it, so old rows may be deleted';
+COMMENT ON TABLE penstock.conflict IS 'the conflict log: conflicts and errors that were resolved; nothing is decided by it, so old rows may be deleted';
 COMMENT ON COLUMN penstock.conflict.row_is IS 'the row that the change looked for, or the row in its place; null for an error';
 COMMENT ON COLUMN penstock.conflict.columns IS 'the list that was decided about';
 

@@ -1,0 +1,82 @@
+"""`penstock conflicts`: what was resolved."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.cli.console import (
+    TIME,
+    FileOption,
+    JsonOption,
+    as_text,
+    open_applying,
+    parse_time,
+    print_json,
+    print_rows,
+    say,
+)
+
+_MOST = 100
+
+
+def conflicts(
+    table: Annotated[
+        list[str] | None,
+        typer.Option("--table", metavar="PATTERN", help="Of such a table, schema.table; repeatable."),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help=f"Resolved then or later: {TIME}")
+    ] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Resolved then or earlier.")] = None,
+    method: Annotated[
+        list[str] | None, typer.Option("--method", help="By this method, such as maximum; repeatable.")
+    ] = None,
+    outcome: Annotated[
+        list[str] | None, typer.Option("--outcome", help="applied, discarded, merged or recorded; repeatable.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = _MOST,
+    file: FileOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List the conflicts that were resolved, the newest first."""
+    from penstock.apply.conflict_log import ConflictFilter
+    from penstock.cli.error_view import named
+    from penstock.patterns import TablePattern
+
+    patterns = [TablePattern.parse(text) for text in table or ()]
+    pipeline = open_applying(file)
+    wanted = ConflictFilter(
+        is_meant=lambda name: (
+            not patterns or any(pattern.matches(one) for pattern in patterns for one in (name, *pipeline.origins(name)))
+        ),
+        since=parse_time(since, option="--since"),
+        until=parse_time(until, option="--until"),
+        methods=method or (),
+        outcomes=outcome or (),
+        most=limit,
+    )
+    found = pipeline.conflicts(wanted)
+    if json:
+        print_json([one.to_json() for one in found])
+    elif not found:
+        is_any = table or since or until or method or outcome
+        say("no conflict that was resolved fits" if is_any else "no conflict was resolved, or none is remembered")
+    else:
+        print_rows(
+            ["resolved at", "change", "row", "method", "outcome", "columns", "transaction", "position"],
+            [
+                [
+                    as_text(one.resolved_at),
+                    f"{one.op} {named(one.table, pipeline)}",
+                    one.row_is or f"error {one.error_number}",
+                    one.method,
+                    one.outcome,
+                    ", ".join(one.columns),
+                    one.txn_id,
+                    f"{one.commit_scn}, change {one.message_number}",
+                ]
+                for one in found
+            ],
+        )
