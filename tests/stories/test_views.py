@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
 
 from penstock.apply.conflicts import ROW_DIFFERS, ROW_MISSING
 from penstock.cli.status import show_detail
+from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres.target.ledger_version import VIEWS
 from penstock.pipeline.pipeline import Pipeline
+from penstock.pipeline.sides import TargetLedger
+from penstock.pipeline.trimming import Trimming
+from tests.conftest import lab_between
 from tests.lab import Lab
 from tests.program import Program
 
@@ -40,9 +45,15 @@ SETTINGS = """\
 """
 
 
-@pytest.fixture
-def looked_at(lab: Lab, spark: object) -> Lab:
+@pytest.fixture(scope="module")
+def looked_at(source_server: EmbeddedPostgres, target_server: EmbeddedPostgres, spark: object) -> Iterator[Lab]:
     """A pipeline with settings of each kind, one conflict that was resolved, and one transaction in the error queue."""
+    with lab_between(source_server, target_server) as lab:
+        _fill(lab)
+        yield lab
+
+
+def _fill(lab: Lab) -> None:
     lab.source.execute(TABLES)
     lab.apply_settings = SETTINGS
     lab.pipeline().setup()
@@ -52,7 +63,6 @@ def looked_at(lab: Lab, spark: object) -> Lab:
     lab.source.execute("UPDATE acct SET note = 'secret' WHERE id = 2")
     lab.source.execute("UPDATE acct SET bal = 301 WHERE id = 3")
     _catch_up(lab)
-    return lab
 
 
 def _catch_up(lab: Lab) -> None:
@@ -134,10 +144,11 @@ def test_counters_add_up(looked_at: Lab) -> None:
 
 
 @pytest.mark.rule("A-200")
-def test_a_run_that_is_alive_is_told_of(looked_at: Lab) -> None:
-    looked_at.acquire()
+def test_a_run_that_is_alive_is_told_of(lab: Lab) -> None:
+    lab.setup(TABLES)
+    lab.acquire()
 
-    assert _rows(looked_at, "v$streams_apply_coordinator", "state, startup_time IS NULL") == [("IDLE", False)]
+    assert _rows(lab, "v$streams_apply_coordinator", "state, startup_time IS NULL") == [("IDLE", False)]
 
 
 @pytest.mark.rule("A-192", "A-197")
@@ -192,7 +203,7 @@ def test_status_tells_the_same_in_detail(looked_at: Lab, capsys: pytest.CaptureF
         ("public.acct", True, 1, 1),
         ("public.visit", True, 0, 0),
     ]
-    assert {one["name"]: one["value"] for one in plain["parameters"]}["maximum_scn"] == "1000000"
+    assert {one["name"]: one["value"] for one in plain["parameters"]}["trace_level"] == "1"
 
 
 def test_conflicts_that_were_resolved_are_listed_without_their_values(looked_at: Lab, tmp_path: Path) -> None:
@@ -234,27 +245,47 @@ def test_conflicts_that_were_resolved_are_listed_without_their_values(looked_at:
     )
 
 
-@pytest.mark.parametrize(("days", "kept"), [("90", 0), ("100", 1), ("INFINITE", 1)])
-def test_a_run_forgets_conflicts_that_are_older_than_the_file_says(looked_at: Lab, days: str, kept: int) -> None:
-    lab = looked_at
-    lab.target.execute("UPDATE penstock.conflict SET resolved_at = now() - interval '95 days'")
-    lab.apply_settings = f"  conflict_log_days: {days}\n" + SETTINGS
+_RESOLVED = """
+INSERT INTO penstock.conflict (process, txn_id, commit_scn, message_number, op, schema_name, table_name, error_number,
+  row_is, method, outcome, columns, resolved_at)
+SELECT name, '1', 1, 1, 'update', 'public', 'acct', 26786, 'exists', 'overwrite', 'applied', '{bal}',
+  now() - %s * interval '1 day' FROM penstock.process
+"""
+
+
+def test_a_run_forgets_conflicts_that_are_older_than_the_file_says(lab: Lab, spark: object) -> None:
+    lab.source.execute(TABLES)
+    lab.pipeline().setup()
+    lab.acquire()
+    lab.target.execute(_RESOLVED, [95])
+    lab.ledger.close()
+    lab.apply_settings = "  conflict_log_days: 100\n"
 
     _catch_up(lab)
+    assert len(lab.rows("penstock.conflict")) == 1
 
-    assert lab.rows("penstock.conflict") == [] if kept == 0 else len(lab.rows("penstock.conflict")) == kept
+    lab.apply_settings = ""
+    _catch_up(lab)
+    assert lab.rows("penstock.conflict") == []
 
 
-def test_what_is_to_be_kept_ends_the_trimming(looked_at: Lab) -> None:
-    lab = looked_at
+def test_trimming_goes_on_until_none_of_the_oldest_is_too_old(lab: Lab) -> None:
+    lab.setup(TABLES)
+    lab.acquire()
+    lab.target.execute(_RESOLVED, [0])
     lab.target.execute(
-        "INSERT INTO penstock.conflict (process, txn_id, commit_scn, message_number, op, schema_name, table_name,"
-        " error_number, row_is, method, outcome, columns, resolved_at) SELECT c.process, c.txn_id, c.commit_scn, n,"
-        " c.op, c.schema_name, c.table_name, c.error_number, c.row_is, c.method, c.outcome, c.columns,"
-        " now() - interval '1 day' * (30000 - n) / 100 FROM penstock.conflict c, generate_series(1, 30000) n"
+        _RESOLVED.replace("FROM penstock.process", "FROM penstock.process, generate_series(1, 25000)"), [60]
     )
+    lab.target.execute(_RESOLVED, [40])
 
     lab.ledger.trim_conflicts(timedelta(days=50))
 
-    # The one that was there before is the newest, and has the lowest id.
-    assert lab.target.execute("SELECT count(*) FROM penstock.conflict").fetchone() == (5001,)
+    assert lab.target.execute("SELECT id FROM penstock.conflict ORDER BY 1").fetchall() == [(1,), (25002,)]
+
+
+def test_for_ever_is_for_ever() -> None:
+    class Ledger:
+        def trim_conflicts(self, keep: timedelta) -> None:
+            raise AssertionError(keep)
+
+    Trimming(cast(TargetLedger, Ledger()), None).look()
