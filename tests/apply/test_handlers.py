@@ -266,6 +266,31 @@ def test_s56_an_error_handler_has_the_change_as_it_came(target: Target, way: tup
     assert target.errors() == []
 
 
+@pytest.mark.rule("A-114", "A-122")
+@pytest.mark.parametrize(
+    ("executes", "method", "at_target", "sal", "called"),
+    [("FALSE", Method.OVERWRITE, 5000, 4500, 0), ("TRUE", Method.MAXIMUM, 4500, 4500, 1)],
+    ids=["resolvers have the change as it came", "a tie under the handler"],
+)
+def test_s57_resolvers_between_statements_and_an_error_handler(
+    target: Target, way: tuple[bool, int], executes: str, method: Method, at_target: int, sal: int, called: int
+) -> None:
+    target.connection.execute("UPDATE emp SET sal = %s WHERE id = 1", [at_target])
+    handler = statements("h", f":lcr.execute {executes}")
+
+    apply(
+        target,
+        settings(update=on(handler, error=lambda *_: None)),
+        T(100, update("emp", {"id": 1, "sal": "4400.00"}, {"sal": "4500.00"})),
+        conflicts=resolving(method, "sal", by="sal" if method is Method.MAXIMUM else None),
+        way=way,
+    )
+
+    assert target.one("SELECT sal FROM emp WHERE id = 1") == sal
+    assert CALLS.count("error") == called
+    assert target.errors() == []
+
+
 @pytest.mark.rule("A-118", "A-133")
 def test_s59_a_precommit_handler_refuses_a_transaction(target: Target, way: tuple[bool, int]) -> None:
     def refuse(transaction: Any, there: Any) -> None:
