@@ -128,6 +128,11 @@ def test_s1_three_independent_changes(target: Target, way: tuple[bool, int]) -> 
             id="s12 a key moves on",
         ),
         pytest.param(
+            [T(1, update("acct", {"id": 1, "code": "X"}, {"code": "Z"})), T(2, insert("acct", id=3, code="x", bal=0))],
+            [],
+            id="s89 texts that differ in case are two values",
+        ),
+        pytest.param(
             [T(1, insert("num", n="1.0")), T(2, delete("num", n="1"))], [{1, 2}], id="equal numbers, other text"
         ),
         pytest.param(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import psycopg
 import pytest
@@ -62,39 +63,56 @@ def test_s11_only_the_chain_keeps_its_order(target: Target) -> None:
     assert sorted(map(sorted, target.lanes(*CHAIN))) == [[100, 110, 120], [130]]
 
 
+@contextmanager
+def looking(target: Target, query: str) -> Iterator[set[tuple[Any, ...]]]:
+    """What another session sees of a query while the block is at work, and once behind it."""
+    seen: set[tuple[Any, ...]] = set()
+    stop = threading.Event()
+
+    def look() -> None:
+        with psycopg.connect(target.url, autocommit=True) as other:
+            while not stop.is_set():
+                seen.update(other.execute(query).fetchall())
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        yield seen
+    finally:
+        stop.set()
+        watcher.join()
+        seen.update(target.rows(query))
+
+
+@pytest.mark.rule("A-173")
+@pytest.mark.parametrize("use_set_path", [True, False])
+def test_s3_in_full_order_the_watermarks_are_one(target: Target, use_set_path: bool) -> None:
+    """One lane is what `commit_serialization: full` means: each commit moves the low watermark."""
+    work = (T(100, acct(1, 100, 110)), T(110, acct(2, 200, 210)), T(120, update("dept", {"id": 10}, {"name": "E"})))
+    highest = "greatest(high_watermark, (SELECT max(highest_scn) FROM penstock.applied))"
+
+    with looking(target, f"SELECT low_watermark, {highest} FROM penstock.process") as seen:
+        target.apply(*work, lanes=1, config=ServerConfig(use_set_path=use_set_path))
+
+    assert (120, 120) in seen
+    assert all(low == high for low, high in seen), seen
+
+
 @pytest.mark.rule("A-14", "A-191")
 @pytest.mark.parametrize("use_set_path", [True, False])
 def test_s20_in_full_order_a_failure_has_its_place_too(target: Target, use_set_path: bool) -> None:
-    """One lane is what `commit_serialization: full` means: each commit moves the low watermark."""
-    seen: list[tuple[int, int]] = []
+    work = (T(100, acct(1, 100, 110)), T(110, _missing(99)), T(120, acct(2, 200, 210)))
+    query = "SELECT (SELECT count(*) FROM penstock.error), (SELECT bal FROM acct WHERE id = 1)"
 
-    def look(stop: threading.Event) -> None:
-        with psycopg.connect(target.url, autocommit=True) as other:
-            while not stop.is_set():
-                row = other.execute(
-                    "SELECT (SELECT low_watermark FROM penstock.process),"
-                    " (SELECT count(*) FROM penstock.error), (SELECT bal FROM acct WHERE id = 1)"
-                ).fetchone()
-                assert row is not None
-                seen.append((row[1], row[2]))
-
-    stop = threading.Event()
-    watcher = threading.Thread(target=look, args=[stop])
-    watcher.start()
-    work: tuple[Txn, ...] = (T(100, acct(1, 100, 110)), T(110, _missing(99)), T(120, acct(2, 200, 210)))
-    try:
+    with looking(target, query) as seen:
         target.apply(*work, lanes=1, config=ServerConfig(use_set_path=use_set_path))
-    finally:
-        time.sleep(0.02)
-        stop.set()
-        watcher.join()
 
     assert target.failed() == [(110, ROW_MISSING, 1, 1)]
     assert target.one("SELECT bal FROM acct WHERE id = 2") == 210
     assert target.watermarks() == (120, 120)
     # Nobody has seen the entry before the first transaction was applied.
-    assert (1, 100) not in seen
     assert (1, 110) in seen
+    assert (1, 100) not in seen
 
 
 @pytest.mark.rule("A-38", "A-177")

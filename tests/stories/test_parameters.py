@@ -269,7 +269,7 @@ def test_a_run_takes_up_what_is_set_with_its_next_batch(copied: Lab, caplog: pyt
 
 
 @pytest.mark.rule("A-11", "A-173")
-def test_another_process_stops_the_run_which_finishes_what_it_has_begun(copied: Lab) -> None:
+def test_s30_another_process_stops_the_run_which_finishes_what_it_has_begun(copied: Lab) -> None:
     lab = copied
     with lab.pipeline().start() as run:
         lab.source.execute(add(1))
