@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC
 from typing import Annotated
 
 import typer
@@ -10,7 +11,6 @@ from penstock.cli.console import (
     TIME,
     FileOption,
     JsonOption,
-    as_text,
     open_applying,
     parse_time,
     print_json,
@@ -65,17 +65,16 @@ def conflicts(
         say("no conflict that was resolved fits" if is_any else "no conflict was resolved, or none is remembered")
     else:
         print_rows(
-            ["resolved at", "change", "row", "method", "outcome", "columns", "transaction", "position"],
+            ["resolved at", "change", "row", "method", "outcome", "columns", "position"],
             [
                 [
-                    as_text(one.resolved_at),
+                    one.resolved_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
                     f"{one.op} {named(one.table, pipeline)}",
                     one.row_is or f"error {one.error_number}",
                     one.method,
                     one.outcome,
                     ", ".join(one.columns),
-                    one.txn_id,
-                    f"{one.commit_scn}, change {one.message_number}",
+                    one.commit_scn,
                 ]
                 for one in found
             ],
