@@ -80,6 +80,15 @@ class Slice:
         """Number of changes in all transactions together."""
         return int(self.changes.sum())
 
+    @property
+    def has_ddl(self) -> bool:
+        """Whether one of its transactions altered a table; then apply takes that one alone."""
+        return False
+
+    def until_ddl(self) -> Self:
+        """The transactions before the first one that altered a table; that one alone where it is the first."""
+        return self
+
     def has_next(self, position: Scn) -> bool:
         """Whether the transaction behind a position is among them."""
         return len(self) > 0 and self.after <= position < self.commit_scns[-1]

@@ -67,7 +67,7 @@ TASK_MODULES = ("adbc_driver_postgresql.dbapi",)
 
 _Side = TypeVar("_Side")
 
-_DATABASES: Mapping[tuple[str, str], Callable[[str, str, Origins], DatabaseSource]] = {
+_DATABASES: Mapping[tuple[str, str], Callable[..., DatabaseSource]] = {
     ("trigger_queue", "postgres"): PostgresSourceSide,
 }
 _PLACES: Mapping[str, Callable[[Storage], StockedSource]] = {
@@ -373,7 +373,10 @@ def _database(config: PipelineConfig) -> DatabaseSource:
     connection = config.capture.connection
     assert connection is not None
     side = _DATABASES[config.capture.source, _kind(config, connection)]
-    return _open(lambda url, pipeline: side(url, pipeline, config.capture.origins), config, connection)
+    with_ddl = config.apply is not None and config.apply.ddl_rules.is_followed
+    return _open(
+        lambda url, pipeline: side(url, pipeline, config.capture.origins, with_ddl=with_ddl), config, connection
+    )
 
 
 def _target(config: PipelineConfig, apply: ApplyConfig) -> TargetSide:

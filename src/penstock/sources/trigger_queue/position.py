@@ -22,6 +22,7 @@ class QueueSlice(Slice):
         txn_ids: Those ids, one for each transaction.
         tag_codes: The place of each transaction's origin mark in `tags`; below 0 for those that no apply process wrote.
         tags: The marks; empty for an apply process that sets none.
+        ddl_scns: The positions of those that altered a table, where that is asked for.
     """
 
     PER_TRANSACTION: ClassVar[tuple[str, ...]] = (*Slice.PER_TRANSACTION, "txn_ids", "tag_codes")
@@ -29,6 +30,26 @@ class QueueSlice(Slice):
     txn_ids: NDArray[np.int64] = field(kw_only=True)
     tag_codes: NDArray[np.int32] = field(kw_only=True)
     tags: tuple[str, ...] = ()
+    ddl_scns: frozenset[int] = frozenset()
+
+    @property
+    def has_ddl(self) -> bool:
+        """Whether one of its transactions altered a table."""
+        return not self.ddl_scns.isdisjoint(self.commit_scns.tolist()) if self.ddl_scns else False
+
+    def until_ddl(self) -> Self:
+        """The transactions before the first one that altered a table; that one alone where it is the first."""
+        if not self.has_ddl:
+            return self
+        first = int(np.argmax(np.isin(self.commit_scns, list(self.ddl_scns))))
+        return self._cut(0, max(first, 1))
+
+    def without_empty(self) -> Self:
+        """Leave out the transactions that changed no row. Positions stay."""
+        is_taken = self.changes > 0
+        if is_taken.all():
+            return self
+        return replace(self, **{name: getattr(self, name)[is_taken] for name in self.PER_TRANSACTION})
 
     def of(self, origins: Origins) -> Self:
         """Leave out the transactions that are not of `origins`. Positions stay: they do not depend on who reads."""

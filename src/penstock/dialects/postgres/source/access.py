@@ -17,15 +17,20 @@ _logs: dict[PostgresSource, ChangeLog] = {}
 
 @dataclass(frozen=True)
 class PostgresSource:
-    """A capture set in a PostgreSQL database."""
+    """A capture set in a PostgreSQL database.
+
+    Attributes:
+        with_ddl: That a table was altered is a change, too.
+    """
 
     url: str = field(repr=False)
     set_name: str
+    with_ddl: bool = False
 
     def log(self) -> ChangeLog:
         """Return this worker's log."""
         if self not in _logs:
-            _logs[self] = ChangeLog(self.url, self.set_name)
+            _logs[self] = ChangeLog(self.url, self.set_name, with_ddl=self.with_ddl)
         return _logs[self]
 
     def reader(self, source: str, tables: Sequence[TableVersion], *, follows: Collection[TableName]) -> QueueReader:

@@ -16,7 +16,7 @@ from penstock.dialects.postgres.source.history import history_removal, history_s
 from penstock.dialects.postgres.source.wake import wake_key
 from penstock.errors import OperatorError
 
-VERSION = 3
+VERSION = 4
 """The version of capture sets that this program makes and reads. Sets from before there were numbers count as 1.
 
 It grows when a set is not what it was: an earlier program must leave it alone then. Setup runs the scripts again for
@@ -33,7 +33,7 @@ DO $$ BEGIN
   END IF;
 END $$"""
 
-_SCRIPTS = ("log", "images", "build", "follow")
+_SCRIPTS = ("log", "images", "build", "follow", "versions")
 
 
 def set_name(pipeline: str) -> str:
@@ -275,6 +275,7 @@ def uninstall_statements(connection: Connection, name: str) -> list[str]:
         *(f"DROP VIEW IF EXISTS {quoted}.{view}" for view in ("changes", "captured_now", "built_now")),
         *(f"DROP TABLE {quoted}.{table}" for table in ("marker", "log", "tick")),
         *history_removal(name),
+        f"DROP TRIGGER IF EXISTS note_version ON {quoted}.captured",
         *(f"DROP FUNCTION {function}{with_triggers}" for (function,) in functions),
         f"DROP TABLE {quoted}.captured",
         # Sets that were installed before there were these.

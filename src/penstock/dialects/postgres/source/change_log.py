@@ -59,8 +59,15 @@ class ChangeLog:
     Not for use by two threads at once.
     """
 
-    def __init__(self, url: str, set_name: str, origins: Origins = EVERYTHING) -> None:
-        """Read the set named `set_name` in the database at `url`, as far as its changes are of `origins`."""
+    def __init__(
+        self, url: str, set_name: str, origins: Origins = EVERYTHING, *, with_ddl: bool = False
+    ) -> None:
+        """Read the set named `set_name` in the database at `url`, as far as its changes are of `origins`.
+
+        Args:
+            with_ddl: That a table was altered is a change, too.
+        """
+        self._with_ddl = with_ddl
         self._url = url
         self._origins = origins
         self._set_name = set_name
@@ -132,7 +139,9 @@ class ChangeLog:
                 page = self._find_page(after, anchor, may_cut=until is None)
                 if page is None:
                     return None
-                page = self._page = page.of(self._origins)
+                page = page.of(self._origins)
+                self._page = page if self._with_ddl else page.without_empty()
+                page = self._page
                 if self._sleeper is not None:
                     self._sleeper.rise()
         return page.take(after, limit, until)
@@ -188,6 +197,8 @@ class ChangeLog:
             else f" AND EXISTS (SELECT FROM {self._set}.tick WHERE scn = {part.cut.scn}"
             f" AND mark = {literal(part.cut.mark)})"
         )
+        if not self._with_ddl:
+            is_same += " AND op <> 'A'"
         for low, high in _ranges(part.txn_ids):
             stored = self._stream(
                 "SELECT xid::text::bigint AS txn_id, seq, relid::bigint, version, op::text, before, after"
@@ -356,8 +367,12 @@ class ChangeLog:
         Returns:
             At most a page of them, which ends at `end` unless it is full: then more may follow.
         """
+        changes, ddl = "sum(changes)", "NULL::bool"
+        if self._with_ddl:
+            # DDL counts as no change in the log, since most readers leave it out.
+            changes, ddl = "sum(changes) + count(*) FILTER (WHERE op = 'A')", "bool_or(op = 'A')"
         ranked = (
-            "SELECT xid, sum(changes)::bigint AS changes, max(seq) AS last_seq, max(at) AS at,"
+            f"SELECT xid, ({changes})::bigint AS changes, {ddl} AS has_ddl, max(seq) AS last_seq, max(at) AS at,"
             " sum(coalesce(octet_length(before), 0) + coalesce(octet_length(after), 0))::bigint AS size_bytes"
             f" FROM {self._set}.log"
         )
@@ -368,7 +383,8 @@ class ChangeLog:
         # What fits into a page is put in order here, in a tenth of the time.
         by_place = f" ORDER BY place LIMIT {_PAGE} OFFSET {skip}" if most > _PAGE else ""
         found = self._arrow().table(
-            "SELECT xid::text::bigint AS txn_id, changes, size_bytes, at, greatest(last_seq, commit_seq) AS place, tag"
+            "SELECT xid::text::bigint AS txn_id, changes, size_bytes, at, greatest(last_seq, commit_seq) AS place, tag,"
+            " has_ddl"
             " FROM ("
             f"{ranked} WHERE xid >= '{start.snapshot.xmax}'::xid8 AND {is_seen} GROUP BY xid"
             f" UNION ALL {ranked} WHERE xid = ANY ('{{{running}}}'::xid8[]) AND {is_seen} GROUP BY xid"
@@ -379,16 +395,19 @@ class ChangeLog:
         order = np.argsort(found["place"].to_numpy(), kind="stable")[0 if by_place else skip :]
         after = Scn(start.scn + skip)
         tags = found["tag"].combine_chunks().dictionary_encode()
+        commit_scns = np.arange(after + 1, after + 1 + len(order))
+        has_ddl = np.asarray(found["has_ddl"].fill_null(False).to_numpy(), bool)[order]
         return QueueSlice(
             after=after,
             end=end if len(order) < _PAGE else Scn(after + len(order)),
-            commit_scns=np.arange(after + 1, after + 1 + len(order)),
+            commit_scns=commit_scns,
             txn_ids=found["txn_id"].to_numpy()[order],
             tag_codes=tags.indices.fill_null(-1).to_numpy()[order],
             tags=tuple(tags.dictionary.to_pylist()),
             changes=found["changes"].to_numpy()[order],
             size_bytes=found["size_bytes"].to_numpy()[order],
             committed_at_us=found["at"].cast(pa.int64()).to_numpy()[order],
+            ddl_scns=frozenset(commit_scns[has_ddl].tolist()),
             start=start.anchor,
         )
 

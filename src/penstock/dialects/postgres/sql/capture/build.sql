@@ -182,9 +182,10 @@ DECLARE
   result {set}.captured;
 BEGIN
   IF found_by_writer THEN
-    SELECT * INTO result FROM {set}.captured c WHERE c.relid = rel AND c.fingerprint = looks ORDER BY c.version DESC LIMIT 1;
+    SELECT * INTO result FROM {set}.captured c WHERE c.relid = rel ORDER BY c.version DESC LIMIT 1;
   END IF;
-  IF result IS NULL THEN
+  -- Not an earlier one that looked the same: what was altered back was altered.
+  IF result IS NULL OR result.fingerprint <> looks THEN
     SELECT d.definition, {set}.capture_mode(rel, d.definition) INTO result.definition, result.mode
     FROM {set}.describe(ARRAY[rel], NOT found_by_writer) d;
     INSERT INTO {set}.captured (relid, definition, mode, root, fingerprint, is_built)
@@ -261,9 +262,8 @@ BEGIN
   IF {set}.sees_old_snapshot() OR {set}.has_unknown_partition(rel) THEN
     RETURN NULL;
   END IF;
-  SELECT * INTO noted FROM {set}.captured c WHERE c.relid = rel AND c.fingerprint = {set}.fingerprint(rel)
-  ORDER BY c.version DESC LIMIT 1;
-  RETURN CASE WHEN FOUND THEN {set}.statement(kind, noted) END;
+  SELECT * INTO noted FROM {set}.captured c WHERE c.relid = rel ORDER BY c.version DESC LIMIT 1;
+  RETURN CASE WHEN noted.fingerprint = {set}.fingerprint(rel) THEN {set}.statement(kind, noted) END;
 END $$;
 
 CREATE OR REPLACE FUNCTION {set}.make_statement(kind text, rel oid) RETURNS text

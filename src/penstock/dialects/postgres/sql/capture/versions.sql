@@ -1,0 +1,55 @@
+-- DDL in the stream: what a new version of a table changes of the one before it is logged as an operation of its own,
+-- 'A', in the transaction that notes the version. With an event trigger that is the DDL's own; otherwise it is that of
+-- the first writer, or of a run that has found it: before any row of the new version in any case. It counts as no
+-- change, since most readers leave it out.
+
+-- What of a table is followed by apply: its columns by their numbers, which they keep when they are renamed.
+CREATE OR REPLACE FUNCTION {set}.shape(rel oid) RETURNS jsonb
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET jit = off SET quote_all_identifiers = off AS $$
+  SELECT jsonb_build_object('schema', n.nspname, 'name', c.relname, 'is_partitioned', c.relkind = 'p',
+    'key', (SELECT to_jsonb(i.indkey::int2[]) FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
+    'columns', (SELECT coalesce(jsonb_object_agg(a.attnum, jsonb_build_object('name', a.attname,
+      'type', format_type(a.atttypid, a.atttypmod),
+      'collation', CASE WHEN a.attcollation <> t.typcollation THEN a.attcollation::regcollation::text END,
+      'is_nullable', NOT a.attnotnull, 'is_identity', a.attidentity <> '', 'is_generated', a.attgenerated <> '',
+      'default', pg_get_expr(d.adbin, d.adrelid),
+      -- What rows have that were there before the column was, where the database has worked it out once.
+      'filled', CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] END)), '{{}}')
+      FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+      LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+      WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped))
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = rel
+$$;
+
+DO $$ BEGIN
+  IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = '{set}.captured'::regclass AND attname = 'shape') THEN
+    ALTER TABLE {set}.captured ADD COLUMN shape jsonb;
+    -- Of earlier versions it is not known any more what they looked like.
+    UPDATE {set}.captured c SET shape = {set}.shape(c.relid) FROM {set}.captured_now n
+    WHERE c.relid = n.relid AND c.version = n.version AND c.fingerprint = {set}.fingerprint(c.relid);
+  END IF;
+END $$;
+COMMENT ON COLUMN {set}.captured.shape IS 'its columns by their numbers, to tell what the next version has changed';
+
+CREATE OR REPLACE FUNCTION {set}.note_version() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
+DECLARE
+  last record;
+BEGIN
+  NEW.shape := {set}.shape(NEW.relid);
+  IF NEW.root <> NEW.relid OR NEW.mode = 'detached' THEN
+    RETURN NEW;
+  END IF;
+  SELECT c.version, c.shape INTO last FROM {set}.captured c WHERE c.relid = NEW.relid ORDER BY c.version DESC LIMIT 1;
+  IF last.shape <> NEW.shape THEN
+    INSERT INTO {set}.log (relid, version, op, before, changes) VALUES (NEW.relid, NEW.version, 'A', json_build_object(
+      -- Only an event trigger is asked during the statement itself; of others it is some statement that came later.
+      'statement', CASE current_setting('penstock.rebuilding', true) WHEN 'at once' THEN current_query() END,
+      'was_version', last.version::text, 'was', last.shape::text, 'is', NEW.shape::text), 0);
+  END IF;
+  RETURN NEW;
+END $$;
+CREATE OR REPLACE TRIGGER note_version BEFORE INSERT ON {set}.captured
+  FOR EACH ROW EXECUTE FUNCTION {set}.note_version();
+-- Event triggers work with triggers switched off, and so may those who write.
+ALTER TABLE {set}.captured ENABLE ALWAYS TRIGGER note_version;
