@@ -68,7 +68,8 @@ apply:
 class Lab:
     """A pipeline between two databases."""
 
-    def __init__(self, source_url: str, target_url: str, *, name: str = "lab") -> None:
+    def __init__(self, source_url: str, target_url: str, *, name: str = "lab", with_ddl: bool = False) -> None:
+        self.with_ddl = with_ddl
         self.source_url = source_url
         self.target_url = target_url
         self.name = name
@@ -78,7 +79,7 @@ class Lab:
         self.set_name = f"penstock_{name}"
         self.source = psycopg.connect(source_url, autocommit=True)
         self.target = psycopg.connect(target_url, autocommit=True)
-        self.log = ChangeLog(source_url, self.set_name)
+        self.log = ChangeLog(source_url, self.set_name, with_ddl=with_ddl)
         self.ledger = PostgresLedger(target_url, name)
         self.state: ProcessState | None = None
         self._attempt = 0
@@ -137,7 +138,7 @@ class Lab:
         return bool(row and row[0])
 
     def reader(self) -> QueueReader:
-        return QueueReader.of("shop", PostgresSource(self.source_url, self.set_name), self.log.tables())
+        return QueueReader.of("shop", PostgresSource(self.source_url, self.set_name, self.with_ddl), self.log.tables())
 
     def context(self, config: ServerConfig) -> TaskContext:
         captured = self.log.tables()
@@ -176,7 +177,8 @@ class Lab:
     def next_slice(self, limit: Limit = Limit()) -> QueueSlice | None:
         state = self.ledger.state()
         assert state is not None
-        return self.log.next_slice(state.low_watermark, limit, anchor=state.history.anchor)
+        part = self.log.next_slice(state.low_watermark, limit, anchor=state.history.anchor)
+        return None if part is None else part.until_ddl()
 
     def apply_slice(
         self,

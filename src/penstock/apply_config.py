@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from penstock.apply.ddl import DdlPolicy, DdlRules
 from penstock.apply.handlers.settings import Function, HandlerSettings
 from penstock.apply.parameters import INFINITE, MOST, CommitSerialization, Parameters
 from penstock.apply.resolve import ConflictRules, ErrorRule, Method, Resolver, RowIs, TableRules, Then
@@ -201,6 +202,9 @@ class ApplyTableConfig(Part):
         description="By operation: SQL and functions that are called for changes; default: functions for operations"
         " that name none",
     )
+    ddl: DdlPolicy | None = Field(
+        default=None, description="What becomes of DDL of this table, where that is not as apply.ddl says"
+    )
 
     @field_validator("handlers")
     @classmethod
@@ -326,6 +330,11 @@ class ApplyConfig(Part):
         description="Transactions that depend on one in the error queue wait behind it, and go on after it; otherwise"
         " they are applied, and often fail in turn",
     )
+    ddl: DdlPolicy = Field(
+        default=DdlPolicy.IGNORE,
+        description="What becomes of DDL at the source. apply: tables of the target follow, and new ones are taken up;"
+        " ignore: they are left as they are; stop: the run ends before it",
+    )
     allow_duplicate_rows: bool = Field(
         default=True, description="Where several rows are equal in every column, change one of them"
     )
@@ -426,6 +435,12 @@ class ApplyConfig(Part):
     def keys(self) -> Mapping[TableName, tuple[str, ...]]:
         """The substitute keys, by table."""
         return {table_named(text): tuple(table.key) for text, table in self.tables.items() if table.key}
+
+    @property
+    def ddl_rules(self) -> DdlRules:
+        """What becomes of DDL, for apply."""
+        said = {table_named(text): table.ddl for text, table in self.tables.items() if table.ddl is not None}
+        return DdlRules(self.ddl, said)
 
     @property
     def conflict_rules(self) -> ConflictRules:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -67,7 +67,12 @@ TASK_MODULES = ("adbc_driver_postgresql.dbapi",)
 
 _Side = TypeVar("_Side")
 
-_DATABASES: Mapping[tuple[str, str], Callable[..., DatabaseSource]] = {
+
+class _OpenDatabase(Protocol):
+    def __call__(self, url: str, pipeline: str, origins: Origins, *, with_ddl: bool) -> DatabaseSource: ...
+
+
+_DATABASES: Mapping[tuple[str, str], _OpenDatabase] = {
     ("trigger_queue", "postgres"): PostgresSourceSide,
 }
 _PLACES: Mapping[str, Callable[[Storage], StockedSource]] = {

@@ -16,6 +16,7 @@ from penstock.apply.conflicts import (
     CHECK_VIOLATED,
     COLUMN_MISSING,
     CONFLICTS,
+    DDL_NOT_CARRIED_OUT,
     MORE_THAN_ONE_ROW,
     NOT_CAPTURED,
     NOT_INSTANTIATED,
@@ -59,7 +60,7 @@ class ErrorType(StrEnum):
 _TYPES = {
     **dict.fromkeys(CONFLICTS | {MORE_THAN_ONE_ROW}, ErrorType.CONFLICT),
     **dict.fromkeys((NULL_REFUSED, CHECK_VIOLATED, VALUE_TOO_LONG, VALUE_MALFORMED, VALUE_MISSING), ErrorType.VALUE),
-    **dict.fromkeys((TABLE_MISSING, COLUMN_MISSING, NOT_INSTANTIATED), ErrorType.DEFINITION),
+    **dict.fromkeys((TABLE_MISSING, COLUMN_MISSING, NOT_INSTANTIATED, DDL_NOT_CARRIED_OUT), ErrorType.DEFINITION),
     NOT_CAPTURED: ErrorType.GAP,
 }
 

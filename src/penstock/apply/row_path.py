@@ -28,6 +28,7 @@ from penstock.apply.conflicts import (
     ApplyError,
     ContentionError,
 )
+from penstock.apply.ddl import DdlPolicy, DdlRules, alteration
 from penstock.apply.handlers.matrix import FailedError, execute
 from penstock.apply.handlers.runner import Effects, Handlers
 from penstock.apply.ledger import Failure
@@ -35,8 +36,10 @@ from penstock.apply.mender import NOTHING_DONE, Done, Images, Mender, changed_co
 from penstock.apply.resolve import ConflictRules, ErrorRule, Outcome, Resolution, Then, error_rule
 from penstock.apply.target import RowMatch, RowWriter, TargetCatalog, TargetTable
 from penstock.change import NO_VERSION, Change, Image, Op, TableName, Transaction
-from penstock.errors import PenstockError
+from penstock.errors import OperatorError, PenstockError
 from penstock.schema import Dictionary, ForeignKey
+
+_ALL_DDL = DdlRules(DdlPolicy.APPLY)
 
 
 class TransactionError(PenstockError):
@@ -85,6 +88,7 @@ class RowPath:
         allow_duplicate_rows: bool,
         conflicts: ConflictRules,
         handlers: Handlers | None = None,
+        ddl: DdlRules = _ALL_DDL,
     ) -> None:
         """Write to the catalog's tables changes of the tables in the dictionary.
 
@@ -92,8 +96,10 @@ class RowPath:
             allow_duplicate_rows: Where several rows are equal in every column, change one of them.
             conflicts: How conflicts are found and resolved, and what is done about errors.
             handlers: What users have done with changes.
+            ddl: What becomes of alterations of tables.
         """
         self._writer = writer
+        self._ddl = ddl
         self._handlers = handlers
         self._catalog = catalog
         self._dictionary = dictionary
@@ -106,7 +112,17 @@ class RowPath:
 
         Raises:
             TransactionError: A change conflicts or fails; the caller must roll back.
+            OperatorError: A table was altered, and that is to stop the process.
         """
+        catalog = self._catalog
+        try:
+            return self._apply(transaction)
+        except BaseException:
+            # Tables that it has altered are as before, once it is rolled back.
+            self._catalog = catalog
+            raise
+
+    def _apply(self, transaction: Transaction) -> Handled:
         message_number = 0
         handled = Handled()
         # By the number of a change that does not tell all that is checked in the end: what it came to.
@@ -119,6 +135,8 @@ class RowPath:
                 if run[0].op is Op.TRUNCATE:
                     self._writer.truncate([self._table(change) for change in run])
                     message_number += len(run) - 1
+                elif run[0].op is Op.DDL:
+                    self._alter(run[0])
                 else:
                     came_to = self._handle_or_process(message_number, run[0], transaction, handled)
                     if came_to is not None:
@@ -127,7 +145,7 @@ class RowPath:
             for number, change in enumerate(transaction.changes, start=1):
                 message_number = number
                 for done in special.get(number, (Done(change, _told(change)),)):
-                    if done.change is not None and done.change.op is not Op.TRUNCATE:
+                    if done.change is not None and done.change.op not in (Op.TRUNCATE, Op.DDL):
                         self._check(done.change, done.images, with_references=with_references)
             if self._handlers is not None:
                 message_number = 0
@@ -185,6 +203,22 @@ class RowPath:
         if change.table not in self._catalog.instantiated:
             raise _not_instantiated(change.table)
         return table
+
+    def _alter(self, change: Change) -> None:
+        """Have the table of the target follow that of the source; changes that come later find it so."""
+        policy = self._ddl.of(change.table)
+        if policy is DdlPolicy.IGNORE:
+            return
+        if policy is DdlPolicy.STOP:
+            raise OperatorError(
+                "the table was altered at the source, and `ddl: stop` ends the run here",
+                where=_place(change),
+                do="alter it at the target, set `ddl` to `ignore`, and run again; or set it to `apply`",
+            )
+        table = self._table(change)
+        altered = self._writer.alter(table, alteration(change))
+        tables = {**self._catalog.tables, change.table: replace(table, schema=altered)}
+        self._catalog = replace(self._catalog, tables=tables)
 
     def _handle_or_process(
         self, number: int, change: Change, transaction: Transaction, handled: Handled

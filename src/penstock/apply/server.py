@@ -23,6 +23,7 @@ from penstock import change as c
 from penstock.apply.ahead import ahead
 from penstock.apply.conflicts import CONFLICTS, CONTENTION, ApplyError, ContentionError, SpeculationError
 from penstock.apply.coordinator import with_followers
+from penstock.apply.ddl import DdlRules
 from penstock.apply.group import Group
 from penstock.apply.handlers.runner import handlers_of
 from penstock.apply.handlers.settings import NO_HANDLERS, HandlerSettings
@@ -70,6 +71,7 @@ class ServerConfig:
         ignored: Ids of transactions at the source whose changes are left out; they count as applied.
         handlers: What users have done with changes.
         hold_dependents: Transactions that depend on one in the error queue wait behind it.
+        ddl: What becomes of alterations of tables.
     """
 
     group_changes: int = 100_000
@@ -80,6 +82,7 @@ class ServerConfig:
     ignored: frozenset[str] = frozenset()
     handlers: HandlerSettings = NO_HANDLERS
     hold_dependents: bool = False
+    ddl: DdlRules = field(default_factory=DdlRules)
 
 
 @dataclass
@@ -178,7 +181,10 @@ class ApplyServer:
             allow_duplicate_rows=config.allow_duplicate_rows,
             conflicts=config.conflicts,
             handlers=handlers_of(config.handlers, session),
+            ddl=config.ddl,
         )
+        if config.ddl.is_followed:
+            session.forget_tables()
         self._holding: Holding | None = None
         if config.hold_dependents:
             self._holding = Holding(ledger, catalog, fingerprint(catalog.tables, catalog.virtual))

@@ -45,7 +45,7 @@ def _standing(session: RetrySession, change: Change, catalog: TargetCatalog) -> 
     table = catalog.tables.get(change.table)
     if table is None:
         return Standing(change, has_table=False)
-    if change.op in (Op.TRUNCATE, Op.GAP):
+    if change.op in (Op.TRUNCATE, Op.GAP, Op.DDL):
         return Standing(change)
     try:
         # A value that is of another type at the target makes the query fail: a savepoint keeps the others.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.apply.ddl import Alteration
 from penstock.apply.handlers.sql import SqlRunner
 from penstock.apply.keys import RowKey, row_key
 from penstock.apply.virtual_dependencies import NONE, VirtualDependencies
@@ -103,6 +104,9 @@ class RowWriter(Protocol):
     def truncate(self, tables: Sequence[TargetTable]) -> None:
         """Empty several tables at once."""
 
+    def alter(self, table: TargetTable, wanted: Alteration) -> TableSchema:
+        """Do what is not done yet of an alteration; returns the table as it is then."""
+
     def lock_rows(self, table: TargetTable, match: RowMatch) -> list[Image]:
         """Return up to two rows that have the key, whatever their other columns hold, and lock them."""
 
@@ -147,6 +151,9 @@ class TargetSession(RowWriter, SqlRunner, Protocol):
     @property
     def most_net_columns(self) -> int:
         """The most columns that a table may have whose changes `apply_net` takes; a wider one's go row by row."""
+
+    def forget_tables(self) -> None:
+        """Look up again what was known of tables: another session may have altered them."""
 
     def find_conflicts(self, nets: Sequence[NetChange]) -> list[NDArray[np.int64]]:
         """Look, inside the open transaction, for rows that are not as net changes expect them.

@@ -202,8 +202,12 @@ class Capturing:
                 where=self._source.label,
                 do=self._when_replaced,
             )
+        self._take_up_new_tables(listener)
         for table in self._not_captured():
             self._warn_once(table, listener, Event.TABLE_NOT_CAPTURED)
+
+    def _take_up_new_tables(self, listener: RunListener) -> None:
+        """Have tables captured that were made after setup, where the pipeline file says so."""
 
     def _set_fault(self) -> HistoryError | None:
         """What is wrong with the capture as a whole, once there is any."""

@@ -145,6 +145,9 @@ class SourceFeed:
         if limit.until is not None and part.end > limit.until:
             # Asked to end there itself, a source may not look whether there is more than it has seen.
             part = part.take(after, limit, limit.until)
+        # What altered a table is applied alone: everything before it was applied to the table as it was, and what
+        # follows meets it as it is then.
+        part = part.until_ddl()
         # Set before the batch is applied: any failure leads to another `join`, which sets it anew.
         self._anchor = part.anchor
         return SliceBatch(part, self.apply)
@@ -268,7 +271,7 @@ class SparkFeed(SourceFeed):
         self._jobs: BatchJobs | None = None
         self._catalog: TargetCatalog | None = None
         self._failed_tables: set[TableName] = set()
-        self._is_lacking = False
+        self._is_lacking = self._was_altered = False
         self._marked_by: int | None = None
 
     def start(self, state: ProcessState, known: Collection[TableName]) -> None:
@@ -292,6 +295,7 @@ class SparkFeed(SourceFeed):
         assert self._jobs is not None
         self._refresh()
         results = self._jobs.run(part, lanes=lanes)
+        self._was_altered = part.has_ddl
         # Another session may have changed a table at the target.
         for result in results:
             self._failed_tables |= result.failed_tables
@@ -305,11 +309,11 @@ class SparkFeed(SourceFeed):
         is_new = self._take_up()
         catalog = self._catalog
         # The user may just have added what the target lacks; the next change must not fail any more.
-        if catalog is None or is_new or is_aged or self._is_lacking:
+        if catalog is None or is_new or is_aged or self._is_lacking or self._was_altered:
             catalog = self._read_catalog()
         elif self._failed_tables:
             catalog = self._reread(catalog, self._failed_tables)
-        self._failed_tables = set()
+        self._failed_tables, self._was_altered = set(), False
         is_new = is_new or catalog != self._catalog or self._config != self._shared
         self._catalog, self._shared = catalog, self._config
         if is_new:

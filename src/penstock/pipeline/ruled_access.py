@@ -87,7 +87,8 @@ class RuledReader:
 
     def read(self, part: Slice, *, with_key: bool = True) -> Iterator[pa.RecordBatch]:
         """Yield what becomes of the changes of a slice; see `stream.Reader.read`."""
-        return self.rules.apply(self.inner.read(part, with_key=with_key))
+        read = self.inner.read(part, with_key=with_key)
+        return self.rules.apply(map(self.rules.named, read) if part.has_ddl else read)
 
 
 class _Access(SourceAccess, ReaderAccess, Protocol):

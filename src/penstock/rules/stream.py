@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock import change as c
-from penstock.change import NO_VERSION, TableName
+from penstock.change import NO_VERSION, Op, TableName
 from penstock.rules.changes import EDITED, LOOKED_AT, Changes
+from penstock.rules.ddl import with_names
 from penstock.rules.table_rule import TableRule
 
 
@@ -34,6 +37,26 @@ class StreamRules:
             made = self._apply(batch) if batch.num_rows else batch
             if made.num_rows:
                 yield made
+
+    def named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Give columns of tables that were altered the names that the rules give them; all else stays as it is."""
+        is_ddl = pc.equal(batch[c.OP], Op.DDL)
+        rows = batch.filter(is_ddl).select([c.SCHEMA_NAME, c.TABLE_NAME, c.TABLE_VERSION, c.BEFORE]).to_pylist()
+        if not rows:
+            return batch
+        made = []
+        for row in rows:
+            image = json.loads(row[c.BEFORE])
+            versions = (int(image["was_version"]), row[c.TABLE_VERSION])
+            names = [self._names(TableName(row[c.SCHEMA_NAME], row[c.TABLE_NAME]), version) for version in versions]
+            made.append(json.dumps(with_names(image, *names), ensure_ascii=False))
+        before = pc.replace_with_mask(batch[c.BEFORE], is_ddl, pa.array(made, pa.string()))
+        columns = [before if name == c.BEFORE else batch[name] for name in batch.schema.names]
+        return pa.record_batch(columns, schema=batch.schema)
+
+    def _names(self, table: TableName, version: int) -> Mapping[str, str] | None:
+        rule = self._rules.get((table, version))
+        return None if rule is None else rule.columns.names
 
     def _apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         versions, codes = _table_versions(batch)

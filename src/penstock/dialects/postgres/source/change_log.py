@@ -59,9 +59,7 @@ class ChangeLog:
     Not for use by two threads at once.
     """
 
-    def __init__(
-        self, url: str, set_name: str, origins: Origins = EVERYTHING, *, with_ddl: bool = False
-    ) -> None:
+    def __init__(self, url: str, set_name: str, origins: Origins = EVERYTHING, *, with_ddl: bool = False) -> None:
         """Read the set named `set_name` in the database at `url`, as far as its changes are of `origins`.
 
         Args:

@@ -15,7 +15,8 @@ import psycopg
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.apply.conflicts import OTHER, ApplyError, ContentionError
+from penstock.apply.conflicts import DDL_NOT_CARRIED_OUT, OTHER, TABLE_MISSING, ApplyError, ContentionError
+from penstock.apply.ddl import Alteration, pending
 from penstock.apply.handlers.sql import SqlResult
 from penstock.apply.handlers.statement import Statement
 from penstock.apply.net import NetChange
@@ -34,6 +35,7 @@ from penstock.dialects.postgres.errors import (
 )
 from penstock.dialects.postgres.rows import PostgresRowsAside
 from penstock.dialects.postgres.source.as_of import digest_of_row
+from penstock.dialects.postgres.target.alter import alter_statements
 from penstock.dialects.postgres.target.handler_sql import PostgresHandlerSql
 from penstock.dialects.postgres.target.ledger_entries import CLOSE_CHUNK, OPEN_CHUNK
 from penstock.dialects.postgres.target.set_path import MOST_STAGED_COLUMNS, SetPath
@@ -329,6 +331,31 @@ class PostgresSession:
     def truncate(self, tables: Sequence[TargetTable]) -> None:
         """Empty several tables at once; those that only refer to each other may be named together."""
         self._run("TRUNCATE " + ", ".join(_only(table) for table in tables))
+
+    def alter(self, table: TargetTable, wanted: Alteration) -> TableSchema:
+        """See `apply.target.RowWriter.alter`."""
+        self.forget_tables()
+        left = pending(wanted, self._there(table.name))
+        for statement in alter_statements(table.name, left):
+            try:
+                self.connection.execute(statement)
+            except psycopg.Error as exc:
+                error = self._translate(exc)
+                if isinstance(error, OperatorError) and exc.sqlstate is not None:
+                    # A right that lacks on one table, or a type that is not there, is no reason to stop all others.
+                    error = ApplyError(DDL_NOT_CARRIED_OUT, safe_message(exc.diag), code=exc.sqlstate)
+                raise error from exc
+        return self._there(table.name)
+
+    def _there(self, name: TableName) -> TableSchema:
+        found = self.describe(name)
+        if found is None:
+            raise ApplyError(TABLE_MISSING, f"table {name} does not exist at the target")
+        return found
+
+    def forget_tables(self) -> None:
+        """See `apply.target.TargetSession.forget_tables`."""
+        self._described = {}
 
     def lock_rows(self, table: TargetTable, match: RowMatch) -> list[Image]:
         """Return and lock up to two rows that have the key."""

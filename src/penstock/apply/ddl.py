@@ -1,0 +1,170 @@
+"""DDL among the changes: what a new version of a table changes of the one before it, and what is to be done about it.
+
+A change of this kind (`Op.DDL`) holds no SQL that would be run. It holds the table before and after, column by column
+with the numbers that columns keep, and the target makes a statement of its own of the difference (ADR 48).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from penstock.apply.conflicts import DDL_NOT_CARRIED_OUT, ApplyError
+from penstock.change import Change, Image, TableName
+from penstock.schema import TableSchema
+
+
+class DdlPolicy(StrEnum):
+    """What becomes of DDL of a table at the source."""
+
+    APPLY = "apply"
+    IGNORE = "ignore"
+    STOP = "stop"
+
+
+@dataclass(frozen=True)
+class DdlRules:
+    """What becomes of DDL, by table as it is called at the target."""
+
+    default: DdlPolicy = DdlPolicy.IGNORE
+    tables: Mapping[TableName, DdlPolicy] = field(default_factory=dict)
+
+    def of(self, table: TableName) -> DdlPolicy:
+        """What becomes of DDL of one table."""
+        return self.tables.get(table, self.default)
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether anything at all is to be done about DDL."""
+        return any(policy is not DdlPolicy.IGNORE for policy in (self.default, *self.tables.values()))
+
+
+@dataclass(frozen=True)
+class ShapedColumn:
+    """A column in one version of a table, in the words of the source.
+
+    Attributes:
+        default: SQL; None without one.
+        filled: The text that rows have which were there before the column; None where that is NULL, or not known.
+    """
+
+    name: str
+    type: str
+    collation: str | None = None
+    is_nullable: bool = True
+    is_identity: bool = False
+    is_generated: bool = False
+    default: str | None = None
+    filled: str | None = None
+
+
+@dataclass(frozen=True)
+class Alteration:
+    """What is to be done to a table of the target, in this order.
+
+    Attributes:
+        renamed: Old and new names.
+        dropped: Names.
+        added: As they are to be.
+        retyped: As they are to be, by their new names.
+        nullable: By their new names, whether they are to take NULL.
+        key: The columns of the primary key, where those are others than before; that is left to a person.
+        unclear: By the names of added or retyped columns, why it cannot be told what their rows have.
+    """
+
+    renamed: tuple[tuple[str, str], ...] = ()
+    dropped: tuple[str, ...] = ()
+    added: tuple[ShapedColumn, ...] = ()
+    retyped: tuple[ShapedColumn, ...] = ()
+    nullable: tuple[tuple[str, bool], ...] = ()
+    key: tuple[str, ...] | None = None
+    unclear: Mapping[str, str] = field(default_factory=dict)
+
+
+def alteration(change: Change) -> Alteration:
+    """Tell what a change of DDL is to do to its table.
+
+    Raises:
+        ApplyError: It is more than its columns.
+    """
+    image = change.before or {}
+    was, now = _shape(image, "was"), _shape(image, "is")
+    old, new = _columns(was), _columns(now)
+    if (was["schema"], was["name"]) != (now["schema"], now["name"]):
+        raise _refused(change.table, "the table was renamed; rename it at the target, and delete this entry")
+    kept = [(old[number], new[number]) for number in new if number in old]
+    added = tuple(column for number, column in new.items() if number not in old)
+    retyped = tuple(b for a, b in kept if (a.type, a.collation) != (b.type, b.collation))
+    unclear = {column.name: why for column in added if (why := _why_unfilled(column)) is not None}
+    if re.search(r"\busing\b", image.get("statement") or "", re.IGNORECASE):
+        unclear |= {column.name: f"became {column.type} by an expression of the statement" for column in retyped}
+    return Alteration(
+        renamed=tuple((a.name, b.name) for a, b in kept if a.name != b.name),
+        dropped=tuple(column.name for number, column in old.items() if number not in new),
+        added=added,
+        retyped=retyped,
+        nullable=tuple((b.name, b.is_nullable) for a, b in kept if a.is_nullable != b.is_nullable),
+        key=_key(now, new) if was["key"] != now["key"] else None,
+        unclear=unclear,
+    )
+
+
+def pending(wanted: Alteration, table: TableSchema) -> Alteration:
+    """What of it is still to be done to a table.
+
+    Two writers may have noted the same version, and a person may have altered the target beforehand.
+
+    Raises:
+        ApplyError: What is left cannot be told from the two versions.
+    """
+    there = table.by_name
+    exchanged = next((b for a, b in wanted.renamed if a in there and b in there), None)
+    if exchanged is not None:
+        raise _refused(table.name, f"another column is called {exchanged!r} already; rename it, and retry")
+    left = replace(
+        wanted,
+        renamed=tuple((a, b) for a, b in wanted.renamed if b not in there),
+        dropped=tuple(name for name in wanted.dropped if name in there),
+        added=tuple(column for column in wanted.added if column.name not in there),
+        retyped=tuple(c for c in wanted.retyped if c.name not in there or there[c.name].type != c.type),
+    )
+    for column in (*left.added, *left.retyped):
+        if column.name in wanted.unclear:
+            what = f"column {column.name!r} {wanted.unclear[column.name]}"
+            raise _refused(table.name, f"{what}: what its rows have is not told; do it at the target, and retry")
+    has = table.primary_key.columns if table.primary_key is not None else ()
+    if wanted.key is not None and set(wanted.key) != set(has):
+        raise _refused(table.name, "its primary key was changed; change it at the target, and retry")
+    return left
+
+
+def _columns(shape: Mapping[str, Any]) -> dict[int, ShapedColumn]:
+    found = {int(number): ShapedColumn(**column) for number, column in shape["columns"].items()}
+    return dict(sorted(found.items()))
+
+
+def _shape(image: Image, part: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(image.get(part) or "{}")
+    return found
+
+
+def _why_unfilled(column: ShapedColumn) -> str | None:
+    """Why it cannot be told what rows have in a new column that were there before it; None where it can."""
+    if column.is_generated or column.is_identity:
+        return "is generated, or an identity"
+    if column.default is not None and column.filled is None:
+        return "has a default that is worked out for each row, or is of a partitioned table"
+    return None
+
+
+def _key(shape: Mapping[str, Any], columns: Mapping[int, ShapedColumn]) -> tuple[str, ...]:
+    # Rules may leave a column out.
+    return tuple(columns[number].name for number in shape["key"] or () if number in columns)
+
+
+def _refused(table: TableName, why: str) -> ApplyError:
+    return ApplyError(DDL_NOT_CARRIED_OUT, why, where=f"table {table}")

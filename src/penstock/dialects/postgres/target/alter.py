@@ -1,0 +1,40 @@
+"""An alteration of a table as PostgreSQL's statements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.apply.ddl import Alteration, ShapedColumn
+from penstock.change import TableName
+from penstock.dialects.postgres.connection import literal, quote
+
+
+def alter_statements(name: TableName, left: Alteration) -> Iterator[str]:
+    """Yield the statements that do what is left of an alteration, in order."""
+    table = f"ALTER TABLE {quote(name.schema, name.name)}"
+    for old, new in left.renamed:
+        yield f"{table} RENAME COLUMN {quote(old)} TO {quote(new)}"
+    for dropped in left.dropped:
+        yield f"{table} DROP COLUMN {quote(dropped)}"
+    for column in left.added:
+        yield from _added(table, column)
+    for column in left.retyped:
+        yield f"{table} ALTER COLUMN {quote(column.name)} TYPE {_type(column)}"
+    for column_name, is_nullable in left.nullable:
+        yield f"{table} ALTER COLUMN {quote(column_name)} {'DROP' if is_nullable else 'SET'} NOT NULL"
+
+
+def _added(table: str, column: ShapedColumn) -> Iterator[str]:
+    # Rows that are there get what the source's got, whatever the default would be now.
+    filled = "" if column.filled is None else f" DEFAULT {literal(column.filled)}"
+    yield (
+        f"{table} ADD COLUMN {quote(column.name)} {_type(column)}{filled}{'' if column.is_nullable else ' NOT NULL'}"
+    )
+    if column.default is not None:
+        yield f"{table} ALTER COLUMN {quote(column.name)} SET DEFAULT {column.default}"
+    elif filled:
+        yield f"{table} ALTER COLUMN {quote(column.name)} DROP DEFAULT"
+
+
+def _type(column: ShapedColumn) -> str:
+    return column.type if column.collation is None else f"{column.type} COLLATE {column.collation}"
