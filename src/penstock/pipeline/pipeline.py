@@ -668,10 +668,15 @@ class Pipeline(Capturing):
                 listener.warned(f"{held}; `penstock errors list` says why")
 
     def _take_up_new_tables(self, listener: RunListener) -> None:
-        if self._apply.ddl is not DdlPolicy.APPLY or self._not_captured() == self._left_out:
+        if self._apply.ddl is not DdlPolicy.APPLY:
+            return
+        found = self._not_captured()
+        if not found or found == self._left_out:
             return
         try:
-            self.setup()
+            plan = self._plan_of_new([one.table for one in found])
+            plan.refuse_impossible()
+            self._carry_out(plan, printer="plan")
         except OperatorError as exc:
             # The others flow on; what is in the way may be gone at the next look.
             if str(exc) not in self._refused:
@@ -680,6 +685,25 @@ class Pipeline(Capturing):
         else:
             # What setup leaves out, such as an unlogged table, it would leave out again.
             self._left_out = self._not_captured()
+
+    def _plan_of_new(self, tables: Sequence[TableName]) -> Plan:
+        """Plan what `setup` would do for tables alone: others may be altered, and follow only later."""
+        patterns = [p for p in self.config.capture.row_triggers if any(map(TablePattern.parse(p).matches, tables))]
+        return Plan(
+            tables=[str(table) for table in tables],
+            rules=self._source.explain(tables),
+            source=self._source.plan(tables, patterns),
+            target=self._target.plan(
+                self._source.blueprint(tables),
+                self._source.describe(tables),
+                (),
+                adopt=False,
+                keeps=not self._apply.first_copy,
+                fittings=self._source.fittings(tables) if isinstance(self._source, Furnished) else None,
+                firing={},
+                keyed=self._apply.keys.keys(),
+            ),
+        )
 
     def _only(
         self, patterns: Sequence[str], followed: set[TableName], uncaptured: Sequence[Uncaptured]

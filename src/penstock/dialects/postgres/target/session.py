@@ -341,9 +341,12 @@ class PostgresSession:
                 self.connection.execute(statement)
             except psycopg.Error as exc:
                 error = self._translate(exc)
-                if isinstance(error, OperatorError) and exc.sqlstate is not None:
+                is_other = isinstance(error, ApplyError) and error.number == OTHER
+                if is_other or (isinstance(error, OperatorError) and exc.sqlstate is not None):
                     # A right that lacks on one table, or a type that is not there, is no reason to stop all others.
-                    error = ApplyError(DDL_NOT_CARRIED_OUT, safe_message(exc.diag), code=exc.sqlstate)
+                    # Errors of this class name objects of the statement, and no value of a row.
+                    told = exc.diag.message_primary if (exc.sqlstate or "").startswith("42") else None
+                    error = ApplyError(DDL_NOT_CARRIED_OUT, told or safe_message(exc.diag), code=exc.sqlstate)
                 raise error from exc
         return self._there(table.name)
 
