@@ -385,6 +385,11 @@ def test_what_is_given_is_taken() -> None:
             "15: apply.first_copy: only a pipeline from trigger_queue can begin with what the target holds",
         ),
         (
+            "source: trigger_queue\n  connection: source\n  tables: [public.*]\napply:\n",
+            "source: change_files\n  path: a\n  tables: [public.*]\napply:\n  ddl: apply\n",
+            "15: apply.ddl: only a pipeline from trigger_queue is told of DDL",
+        ),
+        (
             "source: trigger_queue\n",
             "source: trigger_queue\n  changes_of: nobody\n",
             "12: capture.changes_of: must be 'users' or 'everything', not 'nobody'",

@@ -136,7 +136,7 @@ def parse(text: str, *, name: str, environment: Mapping[str, str], folder: Path 
             name, [_Fault(1, "a pipeline file is a mapping: version, name, connections, capture, apply or publish")]
         )
     faults = document.faults + document.resolve(data, environment, folder) + document.unknown_connections(data)
-    faults += document.outputs(data) + document.place(data) + document.first_copy(data) + document.published(data)
+    faults += document.outputs(data) + document.place(data) + document.only_of_triggers(data) + document.published(data)
     faults += document.names_of_many(data)
     config = None
     try:
@@ -457,14 +457,26 @@ class _Document:
             faults.append(_Fault(self._line(("capture", "debezium")), what))
         return faults
 
-    def first_copy(self, data: Any) -> list[_Fault]:
-        """Say so where a first copy is to be left out that the source itself decides on."""
-        path: Path_ = ("apply", "first_copy")
+    def only_of_triggers(self, data: Any) -> list[_Fault]:
+        """What is said of applying that only a capture by triggers can do: other sources decide on copies, tell no DDL."""
         capture, apply = _at(data, "capture") or {}, _at(data, "apply") or {}
-        if capture.get("source") == "trigger_queue" or apply.get("first_copy") is not False:
+        if capture.get("source") == "trigger_queue" or not isinstance(apply, dict):
             return []
-        what = "only a pipeline from trigger_queue can begin with what the target holds"
-        return [_Fault(self._line(path), f"{dotted(path)}: {what}")]
+        faults = []
+        path: Path_
+        if apply.get("first_copy") is False:
+            path = ("apply", "first_copy")
+            what = "only a pipeline from trigger_queue can begin with what the target holds"
+            faults.append(_Fault(self._line(path), f"{dotted(path)}: {what}"))
+        tables = apply.get("tables")
+        by_table = tables.items() if isinstance(tables, dict) else ()
+        said = [(("apply", "ddl"), apply.get("ddl"))]
+        said += [(("apply", "tables", name, "ddl"), one.get("ddl")) for name, one in by_table if isinstance(one, dict)]
+        for path, policy in said:
+            if policy not in (None, "ignore"):
+                what = "only a pipeline from trigger_queue is told of DDL"
+                faults.append(_Fault(self._line(path), f"{dotted(path)}: {what}"))
+        return faults
 
     def published(self, data: Any) -> list[_Fault]:
         """What does not go with the place to publish to, or is missing."""
