@@ -458,7 +458,7 @@ class _Document:
         return faults
 
     def only_of_triggers(self, data: Any) -> list[_Fault]:
-        """What is said of applying that only a capture by triggers can do: other sources decide on copies, tell no DDL."""
+        """What only a capture by triggers can do: other sources decide on copies themselves, and tell no DDL."""
         capture, apply = _at(data, "capture") or {}, _at(data, "apply") or {}
         if capture.get("source") == "trigger_queue" or not isinstance(apply, dict):
             return []
@@ -470,7 +470,7 @@ class _Document:
             faults.append(_Fault(self._line(path), f"{dotted(path)}: {what}"))
         tables = apply.get("tables")
         by_table = tables.items() if isinstance(tables, dict) else ()
-        said = [(("apply", "ddl"), apply.get("ddl"))]
+        said: list[tuple[Path_, Any]] = [(("apply", "ddl"), apply.get("ddl"))]
         said += [(("apply", "tables", name, "ddl"), one.get("ddl")) for name, one in by_table if isinstance(one, dict)]
         for path, policy in said:
             if policy not in (None, "ignore"):
