@@ -6,6 +6,7 @@ import struct
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,9 +15,11 @@ from penstock import change as c
 from penstock.errors import MalformedInputError, OperatorError
 from penstock.sources.db2_log.buffers import Part
 from penstock.sources.db2_log.catalog import Catalog
+from penstock.sources.db2_log.columns import ColumnDecoder
 from penstock.sources.db2_log.framing import read_records
 from penstock.sources.db2_log.plain import find_plain
 from penstock.sources.db2_log.reading import Reading
+from penstock.sources.db2_log.rows import RowDecoder
 from penstock.sources.db2_log.transactions import Gatherer
 from tests.sources.db2.encoder import OUT, Absent, Log, Varying, image, inline
 from tests.sources.db2.test_examples import APPENDED, INSERTED, ROLLED_BACK, catalog_of
@@ -87,6 +90,32 @@ def images(draw: st.DrawFn, order: str = "<") -> bytes:
         draw(st.sampled_from([Varying(None), OUT, Varying(b""), Varying(b"\x80"), inline(text), Varying(b"\x69\x00")])),
     ]
     return image(parts, order)
+
+
+def a_row(number: int) -> bytes:
+    """A row of `EVERY` without NULL."""
+    digits = f"{number:06}"
+    return image(
+        [
+            struct.pack("<q", number),
+            struct.pack("<h", -number),
+            b"\x01",
+            struct.pack("<d", number / 7),
+            struct.pack("<f", number / 3),
+            packed("0" + digits, "cd"[number % 2]),
+            packed(digits.rjust(31, "1"), "c"),
+            b"ab  ",
+            b"\x00\xff" + bytes([number % 256]),
+            bytes.fromhex("19991231"),
+            bytes.fromhex("235959"),
+            bytes.fromhex("19991231235959" + digits),
+            bytes.fromhex("19991231235959" + digits + "1234"),
+            bytes.fromhex("19991231235959"),
+            Varying(b"name" * (number % 4)),
+            Varying(b"\x01\x02"),
+            inline(b"text"),
+        ]
+    )
 
 
 def read(buffers: Iterable[bytes], catalog: Catalog, *, in_bulk: bool) -> list[dict[str, Any]] | str:
@@ -160,6 +189,21 @@ def test_histories_are_those_that_are_read_one_by_one(order: str, steps: list[An
 @pytest.mark.parametrize("buffer", [INSERTED, ROLLED_BACK, APPENDED], ids=["inserted", "rolled back", "appended"])
 def test_examples_are_those_that_are_read_one_by_one(buffer: bytes) -> None:
     assert_same([buffer], catalog_of(on_unreplicable="leave_column_out"))
+
+
+def test_no_row_of_a_known_type_is_odd() -> None:
+    starts, data = [], b""
+    for number in range(20):
+        starts.append(len(data))
+        data += a_row(number)
+    catalog = catalog_of(EVERY)
+
+    found = ColumnDecoder(RowDecoder(catalog.tables[0], catalog)).decode(
+        np.frombuffer(data, np.uint8), np.array(starts, np.int64)
+    )
+
+    assert found is not None
+    assert not found.is_odd.any()
 
 
 def test_a_plain_history_is_read_in_bulk_to_its_last_row() -> None:
