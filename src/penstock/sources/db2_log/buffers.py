@@ -10,6 +10,7 @@ import hashlib
 import io
 import mmap
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -123,6 +124,19 @@ class Buffers:
         for number in range(len(self._indexed) + 1, len(numbers) + 1):
             self._indexed.append(self._stored(number) or self._scan(number, numbers))
         return self._indexed
+
+    def last_record(self) -> tuple[int, Lri | None]:
+        """Return the number of the last file, and the identifier of its last record; None where there is no record.
+
+        Raises:
+            MalformedInputError: The file breaks its format.
+            OperatorError: A file is missing.
+        """
+        numbers = self._numbers()
+        for number in reversed(range(1, len(numbers) + 1)):
+            if found := deque(self._read(number, numbers[number]), maxlen=1):
+                return len(numbers), found[0].lri
+        return len(numbers), None
 
     def transactions(self, first: int, last: int) -> Iterator[Part]:
         """Yield what is committed from one position to another, file by file; what had begun before is not whole."""

@@ -13,7 +13,7 @@ from penstock import change as c
 from penstock.sources.db2_log.buffers import Part, position_of
 from penstock.sources.db2_log.bulk import BulkDecoder
 from penstock.sources.db2_log.catalog import Catalog
-from penstock.sources.db2_log.changes import Decoded, Decoder, Left, group_size
+from penstock.sources.db2_log.changes import Decoded, Decoder, Left
 from penstock.sources.db2_log.columns import Ints
 from penstock.sources.db2_log.framing import read_records
 from penstock.sources.db2_log.plain import Plain
@@ -21,9 +21,6 @@ from penstock.sources.db2_log.transactions import Committed, Resolver, Row
 from penstock.values import encode_image
 
 _BATCH_ROWS, _BATCH_BYTES = 10_000, 32 * 1024 * 1024
-
-_MOST_LOB_BYTES = 512 * 1024 * 1024
-"""A change's values travel as one text: what has more LOB data is refused."""
 
 
 class Reading:
@@ -76,12 +73,7 @@ class Reading:
         changed = self.resolver.resolve(committed)
         common = _common(committed, len(changed))
         for seq, row in enumerate(changed):
-            lob_bytes = group_size(row.group)
-            if lob_bytes > _MOST_LOB_BYTES:
-                row.record.refuse(
-                    f"a row of {row.table.name} has {lob_bytes} bytes of LOB data, and {_MOST_LOB_BYTES} are taken",
-                    do="leave the table out of the catalogue",
-                )
+            lob_bytes = self._decoder.held_bytes(row)
             yield common | self.one(row, seq), 2 * lob_bytes + 1000
 
     def one(self, row: Row, seq: int) -> dict[str, Any]:
