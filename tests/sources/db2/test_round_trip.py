@@ -208,7 +208,7 @@ def test_a_lob_that_is_too_large_stops_the_source_or_its_column_is_left_out(monk
     buffer = b"".join(history.log.records)
 
     with pytest.raises(
-        OperatorError, match=r"column 'TEXT' of S\.T cannot be replicated: 1004 bytes of it were logged"
+        OperatorError, match=r"column 'TEXT' of S\.T .*: 1004 bytes of it were logged"
     ):
         decode(buffer, catalog=catalog_of(TABLE))
     ((_, _, changes),) = decode(buffer, catalog=catalog_of(TABLE, on_unreplicable="leave_column_out"))
