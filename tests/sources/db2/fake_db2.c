@@ -61,8 +61,8 @@ short SQLDriverConnect(int handle, void *window, char *in, short size, char *out
     return read == log_size ? 0 : -1;
 }
 
-int32_t db2ReadLog(uint32_t version, void *parms, struct sqlca *ca) {
-    db2ReadLogStruct *said = parms;
+int32_t db2ReadLog(uint32_t version, void *parameters, struct sqlca *ca) {
+    db2ReadLogStruct *said = parameters;
     db2ReadLogInfoStruct *info = said->poReadLogInfo;
     if (version != 10010000 || said->iFilterOption != 1 || said->piStartLRI->lriType != 1 || said->piEndLRI->lriType != 1)
         return ca->sqlcode = -2650;

@@ -231,8 +231,11 @@ def test_a_transaction_that_is_open_already_is_not_plain() -> None:
     assert (len(plain.others), len(plain.commits)) == (2, 0)
 
 
-def test_batches_of_both_kinds_are_in_the_order_of_commits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.sources.db2_log.reading._BATCH_ROWS", 4)
+@pytest.mark.parametrize(("limit", "most"), [("_BATCH_ROWS", 4), ("_PLAIN_BYTES", 150), ("_PLAIN_BYTES", 1)])
+def test_batches_of_both_kinds_are_in_the_order_of_commits(
+    limit: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"penstock.sources.db2_log.reading.{limit}", most)
     history = History("<")
     for n in range(40):
         # Every third one has LOB data, so it is not plain.

@@ -207,9 +207,7 @@ def test_a_lob_that_is_too_large_stops_the_source_or_its_column_is_left_out(monk
     history.step(0, "commit", 0, None, None)
     buffer = b"".join(history.log.records)
 
-    with pytest.raises(
-        OperatorError, match=r"column 'TEXT' of S\.T .*: 1004 bytes of it were logged"
-    ):
+    with pytest.raises(OperatorError, match=r"column 'TEXT' of S\.T .*: 1004 bytes of it were logged"):
         decode(buffer, catalog=catalog_of(TABLE))
     ((_, _, changes),) = decode(buffer, catalog=catalog_of(TABLE, on_unreplicable="leave_column_out"))
     assert [sorted(change["after"]) for change in changes] == [["ID", "NAME", "TEXT"], ["ID", "NAME"]]

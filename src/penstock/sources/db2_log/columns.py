@@ -29,6 +29,9 @@ _MOST_DIGITS = 18
 
 _HEADERS = 8
 
+_LONG = 200
+"""Pieces of more bytes, on average, are copied one by one: an index for each byte costs more."""
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -217,8 +220,14 @@ def _slices(data: Bytes, starts: Ints, sizes: Ints) -> pa.Array:
     ends = np.concatenate([[0], np.cumsum(sizes)])
     if ends[-1] >= 1 << 31:
         raise ValueError
-    # For each byte of the result where it comes from: its own place, moved by as much as its piece is.
-    content = data[np.repeat(starts - ends[:-1], sizes) + np.arange(ends[-1])]
+    if ends[-1] > _LONG * len(sizes):
+        whole = memoryview(data)
+        content: Any = b"".join(
+            [whole[at : at + size] for at, size in zip(starts.tolist(), sizes.tolist(), strict=True)]
+        )
+    else:
+        # For each byte of the result where it comes from: its own place, moved by as much as its piece is.
+        content = data[np.repeat(starts - ends[:-1], sizes) + np.arange(ends[-1])]
     buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(content)]
     return pa.Array.from_buffers(pa.binary(), len(sizes), buffers)
 

@@ -21,6 +21,8 @@ from penstock.sources.db2_log.transactions import Committed, Resolver, Row
 from penstock.values import encode_image
 
 _BATCH_ROWS, _BATCH_BYTES = 10_000, 32 * 1024 * 1024
+_PLAIN_BYTES = 8 * 1024 * 1024
+"""Decoding in bulk takes several times as much memory as the images that it is done with."""
 
 
 class Reading:
@@ -50,8 +52,8 @@ class Reading:
                 continue
             if plain is not None:
                 upto = plain.before(position)
-                while upto - done + len(others) >= _BATCH_ROWS:
-                    most = done + min(upto - done, _BATCH_ROWS)
+                while plain.is_full(done, upto, len(others)):
+                    most = plain.fit(done, upto)
                     yield _merged(plain.batch(done, most), others)
                     others, size, done = [], 0, most
             for row, row_size in self._rows(committed):
@@ -62,8 +64,8 @@ class Reading:
                     others, size, done = [], 0, upto
         end = 0 if plain is None else len(plain)
         while done < end:
-            most = min(end, done + _BATCH_ROWS)
             assert plain is not None
+            most = plain.fit(done, end)
             yield _merged(plain.batch(done, most), others)
             others, done = [], most
         if others:
@@ -91,10 +93,13 @@ class _Plain:
         self._part, self._reading, self._plain = part, reading, plain
         self._data = np.frombuffer(part.buffer, np.uint8)
         scns = (part.number << 32) + plain.commits
-        self._rows = plain.rows
+        self._rows, sizes = plain.rows, plain.size_bytes
         if reading.wanted is not None:
             is_wanted = np.isin(scns, np.fromiter(reading.wanted, np.int64, len(reading.wanted)))
-            self._rows = plain.rows[is_wanted[plain.rows[:, 0]]]
+            is_wanted = is_wanted[plain.rows[:, 0]]
+            self._rows, sizes = plain.rows[is_wanted], plain.size_bytes[is_wanted]
+        # So many bytes of images are before each row.
+        self._bytes = np.concatenate([[0], np.cumsum(sizes)])
         of = self._rows[:, 0]
         self._scns, self._counts = scns[of], np.bincount(of, minlength=len(scns))[of]
         # The rows of a transaction follow each other: each one's number is that of how many are before it.
@@ -106,6 +111,15 @@ class _Plain:
     def before(self, position: int) -> int:
         """Return how many of the rows were committed before a position."""
         return int(np.searchsorted(self._scns, position))
+
+    def is_full(self, first: int, end: int, others: int) -> bool:
+        """Whether rows, and so many others, are enough for a batch."""
+        return end - first + others >= _BATCH_ROWS or bool(self._bytes[end] - self._bytes[first] >= _PLAIN_BYTES)
+
+    def fit(self, first: int, end: int) -> int:
+        """Return up to where rows fit into a batch: at least one does, and all of those that do not fill one."""
+        upto = int(np.searchsorted(self._bytes, self._bytes[first] + _PLAIN_BYTES, side="right")) - 1
+        return min(end, first + _BATCH_ROWS, max(upto, first + 1))
 
     def batch(self, first: int, end: int) -> pa.RecordBatch | None:
         """Return some of the rows as a batch of the change stream; None for no rows."""
