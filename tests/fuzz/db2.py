@@ -2,7 +2,7 @@
 
 Records that an encoder has written, or those of the sheet, are cut, flipped, doubled, left out, put in other places and
 mixed with garbage. Each buffer is decoded within seconds and little memory, or refused by one error that names file and
-offset.
+offset; and what is read in bulk is what is read one by one.
 """
 
 from __future__ import annotations
@@ -16,12 +16,29 @@ from collections import Counter
 from typing import NoReturn
 
 from penstock.errors import MalformedInputError, OperatorError
+from tests.sources.db2.encoder import Log
+from tests.sources.db2.test_bulk import EVERY, a_row, assert_same
 from tests.sources.db2.test_examples import APPENDED, INSERTED, ROLLED_BACK, T1, catalog_of, decode
 from tests.sources.db2.test_round_trip import RECORDS, TABLE
 
 _MOST_BYTES = 2 * 1024**3
 _LONGEST_S = 10
-_STARTS = [(RECORDS, TABLE), ([INSERTED], T1), ([ROLLED_BACK], T1), ([APPENDED], T1)]
+
+
+def _plain() -> list[bytes]:
+    """Rows of every type, in transactions that are read in bulk."""
+    log = Log()
+    for number in range(12):
+        log.insert(number % 2, number, a_row(number))
+        log.update(number % 2, number, a_row(number), a_row(number + 1))
+        if number % 3 == 0:
+            log.delete(number % 2, number, a_row(number + 1))
+    log.commit(0)
+    log.commit(1)
+    return log.records
+
+
+_STARTS = [(_plain(), EVERY), (RECORDS, TABLE), ([INSERTED], T1), ([ROLLED_BACK], T1), ([APPENDED], T1)]
 
 
 def main() -> None:
@@ -58,6 +75,7 @@ def _try(chance: random.Random) -> str:
     buffer = _altered(list(records), chance)
     signal.alarm(_LONGEST_S)
     try:
+        assert_same([buffer], catalog_of(table))
         decode(buffer, catalog=catalog_of(table))
     except (MalformedInputError, OperatorError) as exc:
         if "1.db2log, offset " not in (exc.where or ""):

@@ -95,7 +95,7 @@ def _record(record: Record, with_hex: bool) -> dict[str, Any]:
 
 def _committed(buffers: Sequence[tuple[str, bytes]], catalog: Catalog, show: Show) -> Iterator[dict[str, Any]]:
     from penstock.sources.db2_log.changes import Decoder
-    from penstock.sources.db2_log.source import row_of, txn_id
+    from penstock.sources.db2_log.reading import row_of, txn_id
     from penstock.sources.db2_log.transactions import Gatherer, Resolver
 
     numbers = {name: number for number, (name, _) in enumerate(buffers, 1)}

@@ -21,6 +21,7 @@ from penstock.cli import (
     conflicts,
     consumers,
     cutover,
+    db2_collect,
     decode,
     demo,
     errors,
@@ -70,6 +71,7 @@ app.command("conflicts")(conflicts.conflicts)
 app.add_typer(consumers.app, name="consumers")
 app.command("changes")(changes.changes)
 app.add_typer(decode.app, name="decode")
+app.command("db2-collect")(db2_collect.db2_collect)
 app.command("resync")(resync.resync)
 app.command("verify")(verify.verify)
 app.command("switch")(switch.switch)

@@ -197,3 +197,17 @@ def _try(buffer: bytes) -> None:
 def test_a_catalogue_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match="not JSON"):
         read_catalog("{", where="catalog.json")
+
+
+def test_a_lob_that_is_too_large_stops_the_source_or_its_column_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.sources.db2_log.changes.MOST_LOB_BYTES", 1000)
+    history = History("<")
+    for text in ("long" * 250, "long" * 251):
+        history.step(0, "insert", 1, "n", text)
+    history.step(0, "commit", 0, None, None)
+    buffer = b"".join(history.log.records)
+
+    with pytest.raises(OperatorError, match=r"column 'TEXT' of S\.T .*: 1004 bytes of it were logged"):
+        decode(buffer, catalog=catalog_of(TABLE))
+    ((_, _, changes),) = decode(buffer, catalog=catalog_of(TABLE, on_unreplicable="leave_column_out"))
+    assert [sorted(change["after"]) for change in changes] == [["ID", "NAME", "TEXT"], ["ID", "NAME"]]

@@ -10,9 +10,11 @@ import hashlib
 import io
 import mmap
 import re
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from penstock.position import START, Scn
 from penstock.sources.db2_log.catalog import Catalog, read_catalog
 from penstock.sources.db2_log.changes import group_size
 from penstock.sources.db2_log.framing import Buffer, Lri, Record, read_records
+from penstock.sources.db2_log.plain import Plain, find_plain
 from penstock.sources.db2_log.transactions import Committed, Gatherer, Resolver
 from penstock.storage import LocalStorage, MissingFileError, NameTakenError, Storage
 
@@ -66,6 +69,29 @@ class Indexed:
             return cls(tuple(found[name].astype(np.int64) for name in _COLUMNS), oldest, Lri(*last))
 
 
+@dataclass(frozen=True)
+class Part:
+    """What is committed in a file, or in a part of it.
+
+    Attributes:
+        number: That of the file.
+        name: The file, for errors.
+        plain: The transactions that are plain; None where none is known to be.
+        records: Those that are not plain; they are read as they are asked for.
+    """
+
+    number: int
+    name: str
+    buffer: Buffer
+    plain: Plain | None
+    records: Iterable[Record]
+    gatherer: Gatherer
+
+    def others(self) -> Iterator[Committed]:
+        """Yield the transactions that are not plain, in commit order."""
+        yield from self.gatherer.gather(self.records)
+
+
 @dataclass
 class Buffers:
     """The files of a folder, and their index, as far as this process has looked.
@@ -99,10 +125,35 @@ class Buffers:
             self._indexed.append(self._stored(number) or self._scan(number, numbers))
         return self._indexed
 
-    def transactions(self, first: int, last: int) -> Iterator[Committed]:
-        """Yield what is committed from one position to another; what had begun before is not whole."""
-        gatherer = Gatherer(self.catalog)
-        yield from gatherer.gather(self._records(first, last))
+    def last_record(self) -> tuple[int, Lri | None]:
+        """Return the number of the last file, and the identifier of its last record; None where there is no record.
+
+        Raises:
+            MalformedInputError: The file breaks its format.
+            OperatorError: A file is missing.
+        """
+        numbers = self._numbers()
+        for number in reversed(range(1, len(numbers) + 1)):
+            if found := deque(self._read(number, numbers[number]), maxlen=1):
+                return len(numbers), found[0].lri
+        return len(numbers), None
+
+    def transactions(self, first: int, last: int) -> Iterator[Part]:
+        """Yield what is committed from one position to another, file by file; what had begun before is not whole."""
+        gatherer, numbers = Gatherer(self.catalog), self._numbers()
+        (begin, start), (end, upto) = file_of(first), file_of(last)
+        for number in range(begin, min(end, len(numbers)) + 1):
+            name, before = numbers[number], start if number == begin else 0
+            yield self._part(number, name, gatherer, start=before, end=upto if number == end else None)
+
+    def _part(self, number: int, name: str, gatherer: Gatherer, *, start: int = 0, end: int | None = None) -> Part:
+        buffer, where = self._open(name), f"{self.storage.label}/{name}"
+        plain = find_plain(buffer, self.catalog, start=start, end=end, is_open=gatherer.open.keys())
+        among = None if plain is None else plain.others.tolist()
+        records = read_records(buffer, self.catalog.form, where, start=start, among=among)
+        if end is not None:
+            records = takewhile(lambda record: record.offset <= end, records)
+        return Part(number, where, buffer, plain, records, gatherer)
 
     def _scan(self, number: int, numbers: dict[int, str]) -> Indexed:
         """Look at a file's records, with the transactions that are open at its beginning."""
@@ -115,9 +166,18 @@ class Buffers:
                 for _ in self._gatherer.gather(self._records(before.oldest, begin - 1)):
                     pass
         resolver, rows, last = Resolver(self.catalog), [], before.last if before else Lri(-1, -1)
-        records = list(self._read(number, numbers[number]))
-        if records and records[0].lri <= last:
-            records[0].refuse("the file does not follow the one before it: its identifiers are not above")
+        part = self._part(number, numbers[number], self._gatherer)
+        records = list(part.records)
+        if part.plain is not None:
+            first, last_here = part.plain.first, part.plain.last
+        else:
+            first, last_here = (records[0].lri, records[-1].lri) if records else (Lri(0, 0), last)
+        if (records or part.plain is not None) and first <= last:
+            raise MalformedInputError(
+                "the file does not follow the one before it: its identifiers are not above",
+                where=f"{part.name}, offset 0",
+            )
+        rows += _plain_rows(part)
         for committed in self._gatherer.gather(records):
             changed = resolver.resolve(committed)
             if not changed:
@@ -125,9 +185,10 @@ class Buffers:
             sizes = (sum(len(i) for i in (r.before, r.after) if i is not None) + group_size(r.group) for r in changed)
             at_us = (committed.committed_at_s or 0) * 1_000_000
             rows.append((position_of(committed.outcome), self._first(committed), len(changed), sum(sizes), at_us))
+        rows.sort()
         columns = np.array(rows, np.int64).reshape(-1, len(_COLUMNS)).T
         oldest = min((position_of(found[0]) for found in self._gatherer.open.values()), default=(number + 1) << 32)
-        indexed = Indexed(tuple(columns), oldest, records[-1].lri if records else last)
+        indexed = Indexed(tuple(columns), oldest, last_here)
         # Whoever may not write there looks at the files again in the next process.
         with suppress(NameTakenError, OperatorError, RetryableError):
             self.storage.create(self._index_name(number), indexed.pack())
@@ -198,6 +259,19 @@ class Buffers:
                 raise ConfigError("the catalogue has no `id`", where=where, do="name the database, and its history")
             self._catalog = catalog, hashlib.sha256(content).hexdigest()[:16]
         return self._catalog
+
+
+def _plain_rows(part: Part) -> list[tuple[int, ...]]:
+    """Return what `Indexed.columns` says of plain transactions that changed a row."""
+    plain = part.plain
+    if plain is None:
+        return []
+    count, base = len(plain.commits), part.number << _OFFSET_BITS
+    changes = np.bincount(plain.rows[:, 0], minlength=count)
+    sizes = np.bincount(plain.rows[:, 0], plain.size_bytes, count).astype(np.int64)
+    at_us = plain.committed_at_s * 1_000_000
+    lines = np.column_stack([base + plain.commits, base + plain.begins, changes, sizes, at_us])
+    return list(map(tuple, lines[changes > 0].tolist()))
 
 
 def position_of(record: Record) -> Scn:

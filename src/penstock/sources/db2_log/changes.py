@@ -14,6 +14,9 @@ from penstock.sources.db2_log.framing import Level
 from penstock.sources.db2_log.rows import Place, RowDecoder, RowError, Value
 from penstock.sources.db2_log.transactions import STRINGS, Group, Piece, Row
 
+MOST_LOB_BYTES = 512 * 1024 * 1024
+"""A change's values travel as one text: LOBs of a row that have more data together are not replicated."""
+
 _CONCAT = 8
 _EYE_CATCHER = 0x12
 
@@ -67,6 +70,11 @@ class Decoder:
             new = {name: value for name, value in new.items() if name not in old or old[name] != value}
         return Decoded(Change(seq, row.op, table.name, table.number, old, new), append)
 
+    def held_bytes(self, row: Row) -> int:
+        """Return how many bytes of LOB data are held in memory while a row is decoded."""
+        size = group_size(row.group)
+        return 0 if size > MOST_LOB_BYTES else size
+
     def _fill(
         self, row: Row, decoder: RowDecoder, before: dict[str, Value] | None, after: dict[str, Value]
     ) -> dict[str, str]:
@@ -76,6 +84,7 @@ class Decoder:
             pieces.setdefault(piece.column, []).append(piece)
         strings = pieces.pop(STRINGS, None)
         append: dict[str, str] = {}
+        is_too_large = group_size(row.group) > MOST_LOB_BYTES
         used = False
         parts: list[bytes] | None = None
         for number, column in enumerate(row.table.columns):
@@ -101,6 +110,10 @@ class Decoder:
                 raise RowError(f"LOB data of column {name!r} is of more than one kind")
             if found[0].is_amount:
                 self.left.not_logged += 1
+                continue
+            if is_too_large:
+                size = sum(len(piece.data) for piece in found)
+                self.unreplicable(row, name, f"{size} bytes of it were logged, and a row may have {MOST_LOB_BYTES}")
                 continue
             data = b"".join(piece.data for piece in found)
             if found[0].original != _CONCAT:

@@ -7,7 +7,7 @@ component of a record is looked at here.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -127,25 +127,28 @@ class Form:
         return struct.Struct(self.endian + ("IHHQQQ6sH" if self.level is Level.V10 else "IHHQ6sH"))
 
 
-def read_records(buffer: Buffer, form: Form, name: str, *, start: int = 0) -> Iterator[Record]:
+def read_records(
+    buffer: Buffer, form: Form, name: str, *, start: int = 0, among: Iterable[int] | None = None
+) -> Iterator[Record]:
     """Yield the records of a buffer in log order.
 
     Args:
         name: The file, for errors.
         start: Where the first prefix begins.
+        among: Yield these only, which begin here, in this order; `start` means nothing then.
 
     Raises:
         MalformedInputError: A length, an identifier or the order of records is not that of a log; nothing is passed
             over. The buffer ends inside a record.
     """
     size = len(buffer)
-    at = start
+    only = None if among is None else iter(among)
+    at = start if only is None else next(only, size)
     last = Lri(-1, -1)
     prefix_size, header_size = form.prefix.size, form.header.size
     is_v10, has_lri = form.level is Level.V10, form.framing is not Framing.NO_CONNECTION and form.level is Level.V10
     read_prefix, read_header = form.prefix.unpack_from, form.header.unpack_from
-    extra = struct.Struct(form.endian + "QQ").unpack_from
-    extra_v9 = struct.Struct(form.endian + "Q").unpack_from
+    undone_at = struct.Struct(form.endian + "Q").unpack_from
     while at < size:
         begin = at + prefix_size
         if begin + header_size > size:
@@ -179,7 +182,7 @@ def read_records(buffer: Buffer, form: Form, name: str, *, start: int = 0) -> It
             _refuse(name, at, f"a record of {length} bytes, where {hlen} to {size - begin} are possible")
         undone = None
         if type_ == COMPENSATION and flags & PROPAGATABLE:
-            undone = extra(buffer, begin + 48)[1] if is_v10 else extra_v9(buffer, begin + 32)[0]
+            undone = undone_at(buffer, begin + (56 if is_v10 else 32))[0]
         lri = Lri(lfs, lsn)
         if lri <= last:
             _refuse(name, at, "the record's identifier is not above that of the record before")
@@ -188,7 +191,7 @@ def read_records(buffer: Buffer, form: Form, name: str, *, start: int = 0) -> It
         yield Record(
             buffer, name, at, begin, begin + hlen, end, lri, stream, lso, sqlcode, type_, flags, tid, undone, previous
         )
-        at = end
+        at = end if only is None else next(only, size)
 
 
 def _refuse(name: str, offset: int, what: str, *, do: str = "") -> NoReturn:

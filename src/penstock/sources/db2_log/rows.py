@@ -6,6 +6,7 @@ A column whose value does not lie in the row is `OUT`: it comes from records of 
 from __future__ import annotations
 
 import base64
+import codecs
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,8 @@ class Place(Enum):
 Value = str | None | Place
 
 _DEFAULT, _NULL = 0x80, 0x01
-_INLINE_HEADER = 4
+INLINE_HEADER = 4
+INLINE_MARK, EMPTY_MARK = 0x69, 0x80
 _NUMBERS = ("SMALLINT", "INTEGER", "BIGINT", "REAL", "DOUBLE", "DECIMAL")
 _CODES = {"SMALLINT": "h", "INTEGER": "i", "BIGINT": "q", "REAL": "f", "DOUBLE": "d", "BOOLEAN": "B"}
 
@@ -64,7 +66,7 @@ class RowDecoder:
         return [self._text(column) for column in self.table.columns]
 
     @cached_property
-    def _layouts(self) -> dict[int, tuple[struct.Struct, list[tuple[str, int, int, Callable[[Any], str], Db2Column]]]]:
+    def layouts(self) -> dict[int, tuple[struct.Struct, list[tuple[str, int, int, Callable[[Any], str], Db2Column]]]]:
         """For each length of the fixed part that a row may have: how it is read, and which field is which column.
 
         The fields of the struct are the columns in order, an offset and a length for a varying one, and a null byte
@@ -82,6 +84,15 @@ class RowDecoder:
             found[layout.size] = (layout, list(plan))
         return found
 
+    def width(self, column: Db2Column) -> int:
+        """How many bytes of the fixed part a column has, without its null byte."""
+        return struct.calcsize(self.catalog.form.endian + self._code(column))
+
+    def is_utf8(self, column: Db2Column) -> bool:
+        """Whether a column holds text in UTF-8."""
+        is_text = column.type in ("CHAR", "VARCHAR", "CLOB") and not column.is_bit_data
+        return is_text and codecs.lookup(self.catalog.encoding).name == "utf-8"
+
     def decode(self, image: memoryview) -> dict[str, Value]:
         """Return the values of a row by column, in the table's order.
 
@@ -98,7 +109,7 @@ class RowDecoder:
 
     def _formatted(self, image: memoryview, fixed: int) -> dict[str, Value]:
         base = image[8:]
-        found = self._layouts.get(fixed)
+        found = self.layouts.get(fixed)
         if found is None or fixed > len(base):
             what = f"the fixed part of the row has {fixed} bytes, which is no length that the catalogue's columns make"
             raise RowError(what)
@@ -137,15 +148,15 @@ class RowDecoder:
         inline = column.inline_length
         if inline is not None and length > inline:
             return Place.OUT
-        if data[0] not in (0x69, 0x80):
+        if data[0] not in (INLINE_MARK, EMPTY_MARK):
             return Place.OUT
         if inline is None:
             raise RowError(f"column {column.name!r} may be inline or out of row: the catalogue lacks its inline_length")
-        if data[0] == 0x80:
+        if data[0] == EMPTY_MARK:
             return ""
-        if length < _INLINE_HEADER:
+        if length < INLINE_HEADER:
             raise RowError(f"the inline value of column {column.name!r} is shorter than its header")
-        return _read(text, data[_INLINE_HEADER:], column)
+        return _read(text, data[INLINE_HEADER:], column)
 
     def _compressed(self, image: memoryview, count: int) -> dict[str, Value]:
         columns = self.table.columns

@@ -30,7 +30,7 @@ _ALTERED = frozenset((102, 104, 113, 115, 116, 119, 122, 123, 169, 170, 171))
 _NOTHING = frozenset((108, 137, 128))
 _UNDONE = {110: Op.INSERT, 131: Op.INSERT, 168: Op.INSERT, 111: Op.DELETE, 166: Op.DELETE, 112: Op.UPDATE}
 _DONE = {161: Op.DELETE, 164: Op.DELETE, 162: Op.INSERT, 165: Op.INSERT, 167: Op.INSERT, 163: Op.UPDATE}
-_HALF = 0x8000
+HALF = 0x8000
 TRUNCATE, NOT_LOGGED_INITIALLY = 11, 12
 STRINGS = 65535
 """The column number of strings that did not fit into the row."""
@@ -86,7 +86,7 @@ class Gatherer:
         self.open: dict[tuple[int, bytes], list[Record]] = {}
         self._catalog = catalog
         self.passed_over = 0
-        form = catalog.form
+        form = self.form = catalog.form
         self._time = struct.Struct(form.endian + "I")
         self._pair = struct.Struct(form.endian + "HH")
 
@@ -235,7 +235,7 @@ class Resolver:
         first = p + (26 if function in (164, 165) else 20)
         image, behind = self._image(record, first)
         row = Row(record, table, id_, op, bytes(record.buffer[p + 12 : p + 18]))
-        row.is_half = bool(self._u16.unpack_from(record.buffer, p + 6)[0] & _HALF)
+        row.is_half = bool(self._u16.unpack_from(record.buffer, p + 6)[0] & HALF)
         if op is Op.UPDATE:
             row.before = image
             if behind + 20 > end or bytes(record.buffer[behind : behind + 6]) != bytes(record.buffer[p : p + 6]):
