@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import struct
 import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -89,6 +91,15 @@ def test_what_the_log_holds_is_in_files_and_a_new_process_goes_on_behind_them(co
     assert collected.changes() == 25
 
 
+@pytest.fixture
+def _signals_restored() -> Iterator[None]:
+    handlers = {told: signal.getsignal(told) for told in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for told, handler in handlers.items():
+        signal.signal(told, handler)
+
+
+@pytest.mark.usefixtures("_signals_restored")
 def test_the_command_says_what_it_wrote(collected: Collected, monkeypatch: pytest.MonkeyPatch) -> None:
     collected.write(1, rows=2)
     monkeypatch.setenv("DB2_CONNECTION", f"DSN={collected.file}")
