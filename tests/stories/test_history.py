@@ -23,6 +23,7 @@ from penstock.dialects.postgres.source.side import PostgresSourceSide
 from penstock.dialects.postgres.target import ledger as ledger_module
 from penstock.dialects.postgres.target.error_queue import PostgresErrorQueue
 from penstock.dialects.postgres.target.ledger import PostgresLedger
+from penstock.dialects.postgres.target.ledger_version import named_views
 from penstock.errors import OperatorError
 from penstock.history import Consumer
 from penstock.pipeline.report import Report
@@ -484,6 +485,7 @@ def of_an_earlier_version(lab: Lab) -> None:
         f"ALTER TABLE {lab.set_name}.tick DROP COLUMN mark;"
         f"COMMENT ON SCHEMA {lab.set_name} IS 'penstock: earlier'"
     )
+    lab.target.execute(f"DROP VIEW {named_views()}")
     lab.target.execute(
         "ALTER TABLE penstock.process DROP consumer, DROP set_id, DROP set_place, DROP anchor_scn, DROP anchor_mark,"
         " DROP reason; ALTER TABLE penstock.lane DROP cut_scn, DROP cut_mark;"

@@ -449,7 +449,7 @@ def test_what_only_a_pipeline_with_a_target_can_do_is_refused_clearly(lab: Lab, 
     assert lacking == []
     for name in (
         *("errors", "retry", "origins", "verify", "resync", "resync_plan", "switch", "cutover"),
-        *("parameters", "parameters_set", "set_parameter", "stop_run"),
+        *("parameters", "parameters_set", "set_parameter", "stop_run", "go_on", "conflicts", "detail"),
     ):
         with pytest.raises(OperatorError, match=f"pipeline '{lab.name}' publishes, and has no") as refused:
             getattr(pipeline, name)()

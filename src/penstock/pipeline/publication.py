@@ -162,6 +162,18 @@ class Publication(Capturing):
         """Refuse, as `errors` does."""
         raise self._without_target("no error queue")
 
+    def go_on(self, *_: object, **__: object) -> NoReturn:
+        """Refuse, as `errors` does."""
+        raise self._without_target("no error queue")
+
+    def conflicts(self, *_: object, **__: object) -> NoReturn:
+        """Refuse: what is published meets no rows of a target."""
+        raise self._without_target("no conflict log")
+
+    def detail(self, *_: object, **__: object) -> NoReturn:
+        """Refuse: there are no apply servers of which it would tell."""
+        raise self._without_target("no ledger in a target")
+
     def origins(self, *_: object, **__: object) -> NoReturn:
         """Refuse: there is no table at a target that would have another name at the source."""
         raise self._without_target("no tables at a target")

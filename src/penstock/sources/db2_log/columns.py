@@ -221,7 +221,7 @@ def _slices(data: Bytes, starts: Ints, sizes: Ints) -> pa.Array:
     if ends[-1] >= 1 << 31:
         raise ValueError
     if ends[-1] > _LONG * len(sizes):
-        whole = memoryview(data)
+        whole = memoryview(data.data)
         content: Any = b"".join(
             [whole[at : at + size] for at, size in zip(starts.tolist(), sizes.tolist(), strict=True)]
         )

@@ -222,8 +222,8 @@ def _rows(data: Bytes, heads: NDArray[Any], ends: Ints, e: str) -> NDArray[Any]:
 
 def _transaction_keys(stream: NDArray[Any], high: NDArray[Any], low: NDArray[Any]) -> NDArray[np.uint64]:
     """Return one number for each transaction: its log stream, of 16 bits, and its identifier, of 48."""
-    big = np.uint64
-    keys: NDArray[np.uint64] = (stream.astype(big) << big(48)) | (high.astype(big) << big(32)) | low.astype(big)
+    stream, high, low = stream.astype(np.uint64), high.astype(np.uint64), low.astype(np.uint64)
+    keys: NDArray[np.uint64] = (stream << np.uint64(48)) | (high << np.uint64(32)) | low
     return keys
 
 
