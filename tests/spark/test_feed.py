@@ -61,6 +61,7 @@ def test_a_failed_transaction_has_its_own_tables_described_anew(monkeypatch: pyt
         reader=lambda *_, **__: None,
         name="p",
         epoch=1,
+        has_ddl=False,
     )
     log: Any = Log()
     fed = SparkFeed(
