@@ -345,6 +345,19 @@ def test_what_an_upgrade_adds_belongs_to_the_owner_of_the_ledger(lab: Lab) -> No
     lab.target.execute(f"DROP SCHEMA penstock CASCADE; DROP OWNED BY {owner}; DROP ROLE {owner}")
 
 
+def test_an_upgrade_keeps_views_that_others_have_made_of_its_views(lab: Lab) -> None:
+    lab.setup(TABLE)
+    lab.ledger.close()
+    lab.target.execute("CREATE VIEW public.watched AS SELECT apply_name, status FROM penstock.dba_apply")
+    lab.target.execute(f"COMMENT ON SCHEMA penstock IS '{stamp(10)}'")
+
+    lab.pipeline().setup()
+
+    assert read_version(lab.target) == VERSION
+    assert lab.target.execute("SELECT apply_name FROM watched").fetchall() == [(lab.name,)]
+    lab.target.execute("DROP VIEW watched")
+
+
 def test_states_are_the_same_on_both_sides(lab: Lab) -> None:
     lab.setup(TABLE)
     lab.source.execute("INSERT INTO t VALUES (1, 'a')")

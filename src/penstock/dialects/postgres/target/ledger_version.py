@@ -165,7 +165,7 @@ def named_views() -> str:
 
 
 def _views_step() -> Step:
-    return Step("views of the ledger", sql_text("ledger/views").replace("{views}", named_views()))
+    return Step("views of the ledger", sql_text("ledger/views"))
 
 
 def _alone_script(connection: Connection) -> str:
