@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from penstock.demo.servers import EmbeddedPostgres
@@ -29,6 +30,11 @@ JARS = jars.folder()
 # No run leaves a program behind that prepares the next one; those that are programs of their own have one that is
 # prepared once (`program.prepared_start`), and tests/spark/test_prepared.py has its own.
 os.environ["PENSTOCK_CACHE"] = ""
+
+# The examples of a commit are the same wherever its tests run; `make soak` looks for others.
+settings.register_profile("same", derandomize=True)
+settings.register_profile("other", print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 # Nothing here outlives its test, and no test crashes the machine below a server.
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}

@@ -139,8 +139,13 @@ class Farm:
         for number, _ in enumerate(self._ways):
             drop_database(target, f"{name}{number}")
 
-    def reset(self, divergence: list[tuple[Any, ...]]) -> None:
-        """Put the same rows everywhere, but for the targets' divergence, and begin a new log interval."""
+    def reset(self, divergence: list[tuple[Any, ...]]) -> Scn:
+        """Put the same rows everywhere, but for the targets' divergence, and begin a new log interval after the SCN
+        returned.
+
+        No row of a target refers to one that is not there: whether PostgreSQL looks at such a reference again depends
+        on the statement that writes the row.
+        """
         fresh = f"TRUNCATE {', '.join(TABLES)}; {DATA}"
         _as_replica(self.source, fresh)
         position = self.labs[0].log.tick()
@@ -150,6 +155,8 @@ class Farm:
             for statement, *values in divergence:
                 lab.target.execute("SET session_replication_role = replica")
                 lab.target.execute(statement, values)
+            for table in ("c", "d"):
+                lab.target.execute(f"DELETE FROM {table} WHERE pid NOT IN (SELECT id FROM p)")
             lab.target.execute("RESET session_replication_role")
             lab.target.execute(
                 "DELETE FROM penstock.error; DELETE FROM penstock.applied; DELETE FROM penstock.conflict"
@@ -163,6 +170,7 @@ class Farm:
                 " anchor_scn = %(p)s, anchor_mark = %(m)s",
                 {"p": position, "m": mark},
             )
+        return position
 
     def work(self, work: list[list[tuple[Any, ...]]]) -> None:
         """Run transactions at the source; a statement that fails is rolled back by itself."""

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from penstock import change as c
 from penstock.change import Op
 from penstock.demo.servers import EmbeddedPostgres
+from penstock.position import Scn
 from penstock.sources.trigger_queue.queue import QueueReader
 from penstock.stream import Slice
 from penstock.values import decode_image, encode_image
@@ -29,9 +30,10 @@ from tests.properties.test_any_plan import Farm, divergences, transactions
 class CuttingReader:
     """A reader whose changes tell less of their rows: which ones, and how much less, a seed decides."""
 
-    def __init__(self, reader: QueueReader, seed: int, *, with_snapshots: bool) -> None:
+    def __init__(self, reader: QueueReader, seed: int, begin: Scn, *, with_snapshots: bool) -> None:
         self._reader = reader
         self._seed = seed
+        self._begin = begin
         self._with_snapshots = with_snapshots
 
     def open(self) -> None:
@@ -51,8 +53,8 @@ class CuttingReader:
         if key is None:
             # A table without a key, or a change of no row.
             return row
-        # The same for each way of applying, however often it reads.
-        chance = random.Random(f"{self._seed} {row[c.COMMIT_SCN]} {row[c.CHANGE_SEQ]}")
+        # The same for each way of applying, however often it reads, and whenever the history is run again.
+        chance = random.Random(f"{self._seed} {row[c.COMMIT_SCN] - self._begin} {row[c.CHANGE_SEQ]}")
         if before is None:
             if self._with_snapshots and chance.random() < 0.2:
                 return row | {c.OP: Op.SNAPSHOT.value}
@@ -75,10 +77,11 @@ class PartialLab(Lab):
     """A lab whose changes are cut; which ones is set for each run."""
 
     seed = 0
+    begin = Scn(0)
     with_snapshots = False
 
     def reader(self) -> CuttingReader:  # type: ignore[override]
-        return CuttingReader(super().reader(), self.seed, with_snapshots=self.with_snapshots)
+        return CuttingReader(super().reader(), self.seed, self.begin, with_snapshots=self.with_snapshots)
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +99,10 @@ def farm(source_server: EmbeddedPostgres, target_server: EmbeddedPostgres) -> It
 def test_every_way_gives_what_whole_images_give(
     farm: Farm, work: list[Any], divergence: list[Any], seed: int, with_snapshots: bool
 ) -> None:
+    begin = farm.reset(divergence)
     for lab in farm.labs:
         assert isinstance(lab, PartialLab)
-        lab.seed, lab.with_snapshots = seed, with_snapshots
-    farm.reset(divergence)
+        lab.seed, lab.begin, lab.with_snapshots = seed, begin, with_snapshots
     farm.work(work)
 
     farm.assert_equal_outcomes(seed, is_divergent=bool(divergence))
