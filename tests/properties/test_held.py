@@ -56,7 +56,7 @@ def farm(source_server: EmbeddedPostgres, target_server: EmbeddedPostgres) -> It
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(work=WORK, divergence=DIVERGENCES, seed=st.integers(0, 9))
 def test_mended_and_retried_the_target_is_equal_to_the_source(
