@@ -49,7 +49,7 @@ def main() -> None:
     settings = EventLogSettings(TableName("indirect", "event_log"), batch_size=128)
     with EmbeddedPostgres() as server, psycopg.connect(server.url(), autocommit=True) as connection:
         connection.execute(_TABLE.format(rows=rows))
-        for step in (log_step(settings), journal_step("bench")):
+        for step in (log_step(settings), journal_step("bench", settings.table)):
             connection.execute(step.sql)
         for name, statement in (("type 2", _FIELDS), ("type 6", _NOW)):
             connection.execute(statement.format(rows=rows))

@@ -39,6 +39,7 @@ from penstock.outputs.xds_files import XdsFolder
 from penstock.patterns import TablePattern
 from penstock.pipeline.archive_place import ArchivePlace
 from penstock.pipeline.channel import ChannelPublication
+from penstock.pipeline.errors import QueueFailures
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.place import Place
 from penstock.pipeline.publication import Publication
@@ -52,6 +53,7 @@ from penstock.sources.change_files.spark_source import ChangeFilesSource
 from penstock.sources.db2_log.source import open_db2_log
 from penstock.sources.event_log.channel import Channel
 from penstock.sources.event_log.settings import EventLogSettings
+from penstock.sources.event_log.source import NoFailures
 from penstock.sources.trigger_queue.queue import LogAccess
 from penstock.sources.trigger_queue.source import TriggerQueueSource
 from penstock.spark.java import Java
@@ -240,12 +242,11 @@ def _event_log(config: PipelineConfig, target: TargetSide | None) -> PostgresEve
         # Written in full, and read again for apply.
         settings = replace(settings, time_syntax=TimeSyntax.READABLE)
 
-    def failed() -> set[int]:
-        return set() if target is None else {entry.commit_scn for entry in target.error_queue().entries()}
+    failures = NoFailures() if target is None else QueueFailures(target.error_queue)
 
     def open_side(url: str, pipeline: str) -> PostgresEventLogSide:
         return PostgresEventLogSide(
-            url, pipeline, settings, capture.tables, creates_log=creates, triggers=triggers, failed=failed
+            url, pipeline, settings, capture.tables, creates_log=creates, triggers=triggers, failures=failures
         )
 
     return _open(open_side, config, capture.connection)

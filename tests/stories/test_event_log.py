@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline_file import parse
 from penstock.position import START, Limit, Scn
 from penstock.sources.event_log.channel import Channel
-from penstock.sources.event_log.source import EventLogSource
+from penstock.sources.event_log.source import EventLogSource, NoFailures
 from penstock.wiring import open_pipeline
 from tests.lab import Lab
 from tests.program import Program, await_true
@@ -201,10 +202,23 @@ def history(position: int, newest: Any = None) -> History:
     return History(Consumer("c", "idm"), newest, Scn(position), None, None, is_new=newest is None)
 
 
+class Queue:
+    """An error queue: which transactions are in it, and which were applied by a retry."""
+
+    def __init__(self, waiting: set[int], applied: set[int] = frozenset()) -> None:  # type: ignore[assignment]
+        self._waiting, self._applied = waiting, applied
+
+    def waiting(self) -> set[int]:
+        return self._waiting
+
+    def applied(self) -> set[int]:
+        return self._applied
+
+
 def test_what_was_applied_before_a_crash_is_settled_by_the_next_run_and_not_told_again(applied: Log) -> None:
     side = applied.open("apply: {connection: copy}\n")._source
     failed: set[int] = set()
-    source = EventLogSource(side.journal, lambda: failed)
+    source = EventLogSource(side.journal, Queue(failed))
     joined = source.join(history(0))
     applied.lab.source.execute("INSERT INTO indirect.acct VALUES (1, 'before')")
     applied.write(6, "num=1", table="acct")
@@ -218,7 +232,7 @@ def test_what_was_applied_before_a_crash_is_settled_by_the_next_run_and_not_told
     source.close()
 
     # Nothing was applied: the next run gets the same, in the same words.
-    again = EventLogSource(side.journal, lambda: failed)
+    again = EventLogSource(side.journal, Queue(failed))
     assert again.join(history(0, joined.origin)).position == START
     part = again.next_slice(START, Limit())
     assert part is not None
@@ -229,7 +243,7 @@ def test_what_was_applied_before_a_crash_is_settled_by_the_next_run_and_not_told
 
     # The first two were applied, one of them into the error queue, and the program died before it wrote that.
     failed.add(2)
-    last = EventLogSource(side.journal, lambda: failed)
+    last = EventLogSource(side.journal, Queue(failed))
     last.join(history(2, joined.origin))
     assert applied.statuses == "SEN"
     part = last.next_slice(Scn(2), Limit())
@@ -242,7 +256,7 @@ def test_what_was_applied_before_a_crash_is_settled_by_the_next_run_and_not_told
 
 def test_all_rows_of_a_child_table_are_removed_by_what_was_told_of_them(applied: Log) -> None:
     side = applied.open("apply: {connection: copy}\n")._source
-    source = EventLogSource(side.journal, set)
+    source = EventLogSource(side.journal, NoFailures())
     joined = source.join(history(0))
     reader = side.access.reader("idm", side.journal.tables(), follows=FOLLOWED)
 
@@ -318,6 +332,13 @@ def test_events_are_applied_with_old_values_compared_and_killed_runs_repeat_noth
     assert photo == (b"\xaa\xaa", "2024-01-02 03:04:05.678")
     left = source.execute("SELECT count(*) FROM penstock_idm_events.event").fetchone()
     assert left == (0,)
+
+    # Once it is mended and retried, the row says so.
+    target.execute("UPDATE indirect.usr SET fname = 'wrong' WHERE idu = 2")
+    assert program("errors", "retry", "--all").code == 0
+    with closing(log.open("apply: {connection: copy}\n")._source.open_source()) as polling:
+        assert polling.next_slice(polling.tick(), Limit()) is None
+    assert log.statuses == "S" * 3007 + "E"
 
 
 @pytest.mark.parametrize("mode", ["fields", "fields_now", "rows_now"])

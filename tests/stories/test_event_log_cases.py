@@ -85,7 +85,7 @@ def test_one_poll_yields_the_events_and_statuses_of_the_case(
     schema = config["schema"]
     make(log_connection, schema, content["fixtures"], case["tables"])
     settings = settings_of(config)
-    for step in (journal_step("cases"), log_step(settings)):
+    for step in (journal_step("cases", settings.table), log_step(settings)):
         log_connection.execute(step.sql)
     # Logs of others may hold what ours refuses.
     loose = [f"ALTER {name} DROP NOT NULL" for name in ("event_type", "event_time", "table_name", "table_key")]

@@ -35,6 +35,9 @@ _OUTCOMES = {
     Answer.FATAL: Outcome.FATAL,
 }
 
+_READER = "publication"
+"""What a journal calls whoever publishes from it; that only one does so at a time, a lock says."""
+
 Sink = Callable[[Scn, Sequence[str]], Sequence[Answer]]
 """Takes a document: the position of its first event, which names it for good, and its events as XDS elements.
 
@@ -122,8 +125,9 @@ class Channel:
         self._timetable = Timetable(settings)
 
     def open(self) -> None:
-        """Make sure that the log can be read."""
+        """Make sure that the log can be read, and is read here alone."""
         self._log.refuse_unfit()
+        self._log.claim(_READER, "publishes documents")
 
     def cycle(self) -> tuple[int, int, Scn]:
         """Deliver once; returns how many rows were read, how many events delivered, and the position then."""

@@ -94,6 +94,21 @@ class LogTransaction(Protocol):
     def forget(self, upto: Scn | None = None) -> None:
         """Take the events up to a position out of the journal; all of them if None."""
 
+    def keep_failed(self, events: Iterable[Pending]) -> None:
+        """Remember which rows are behind events that are in the error queue."""
+
+    def failed(self) -> Mapping[Scn, Sequence[int]]:
+        """Return the rows behind each event that is remembered as failed, by its position."""
+
+    def mend(self, gone: Iterable[Scn], applied: Sequence[int]) -> None:
+        """Forget failed events that are in the error queue no more, and give rows that were applied after all `S`.
+
+        Rows that are not `E` any more stay as they are.
+
+        Args:
+            applied: The record_ids of those.
+        """
+
 
 class Form(Protocol):
     """Makes of the events of one poll what is kept of them."""
@@ -120,6 +135,17 @@ class EventLog(Protocol):
 
         Raises:
             OperatorError: The log, a column of it, or a right to it is missing.
+        """
+
+    def claim(self, reader_id: str, reader: str) -> None:
+        """Make sure that whoever reads here is the only one to do so, now and later; the first one has the journal.
+
+        Args:
+            reader_id: Tells it from every other reader.
+            reader: What it does, for a person, as `applies to ...`.
+
+        Raises:
+            OperatorError: Another pipeline has a journal of this log, or this journal has another reader.
         """
 
     def transaction(self) -> AbstractContextManager[LogTransaction]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Protocol
 
@@ -18,8 +18,27 @@ from penstock.sources.event_log.timetable import Timetable
 from penstock.sources.recorded import RecordedSource, Recording
 from penstock.stream import Backlog, Slice, Source
 
-Failed = Callable[[], Collection[int]]
-"""Returns the positions of those transactions of this source that are in the target's error queue."""
+
+class Failures(Protocol):
+    """What the target's error queue says of the transactions of this source, by their positions."""
+
+    def waiting(self) -> Collection[int]:
+        """Return those that are in it."""
+
+    def applied(self) -> Collection[int]:
+        """Return those that have left it as they were applied after all, as far as is known."""
+
+
+class NoFailures:
+    """Implements `Failures`: nothing is applied, so nothing fails."""
+
+    def waiting(self) -> Collection[int]:
+        """Return none."""
+        return ()
+
+    def applied(self) -> Collection[int]:
+        """Return none."""
+        return ()
 
 
 class Journal(Recording, Protocol):
@@ -43,12 +62,12 @@ class EventLogSource(RecordedSource):
     that is settled before anything is polled, and a crash in between is made up for by the next `join`.
     """
 
-    def __init__(self, journal: Journal, failed: Failed) -> None:
+    def __init__(self, journal: Journal, failures: Failures) -> None:
         """Follow a log; nothing is touched yet."""
         super().__init__(journal)
         self._journal = journal
         self._log = journal.open_log()
-        self._failed = failed
+        self._failures = failures
         self._timetable = Timetable(journal.settings)
         self._settled = START
         self._ticked = START
@@ -62,6 +81,7 @@ class EventLogSource(RecordedSource):
         """Make sure that a process goes on with the journal it has followed, and settle what it has applied."""
         found = super().join(history)
         self._log.refuse_unfit()
+        self._log.claim(history.consumer.id, f"applies to {history.consumer.target or 'another target'}")
         if not history.is_new:
             self.settle(history.position)
         return found
@@ -78,6 +98,7 @@ class EventLogSource(RecordedSource):
         part = super().next_slice(after, limit, until=until, anchor=anchor)
         while part is None and (until is None or after < until) and not self._timetable.left_s:
             with self._log.transaction() as log:
+                mend(log, self._failures)
                 found = poll(log, self._journal.settings, AsChanges())
                 is_over = found.rows == 0 and self._ticked > after
                 if is_over:
@@ -99,7 +120,7 @@ class EventLogSource(RecordedSource):
         if upto <= self._settled:
             return
         with self._log.transaction() as log:
-            settle(log, upto, self._failed)
+            settle(log, upto, self._failures)
         self._settled = upto
 
     def wait(self, stop: threading.Event, timeout_s: float) -> None:
@@ -128,18 +149,34 @@ class EventLogSource(RecordedSource):
         self._log.close()
 
 
-def settle(log: LogTransaction, upto: Scn, failed: Failed) -> None:
+def settle(log: LogTransaction, upto: Scn, failures: Failures) -> None:
     """Settle the rows behind the journal's events up to a position, and take the events out of it."""
     pending = log.pending(upto)
     if not pending:
         return
-    positions = frozenset(failed())
+    waiting = frozenset(failures.waiting())
     outcomes: dict[int, Settled] = {}
     for event in pending:
-        outcome = Outcome.ERROR if event.position in positions else Outcome.SUCCESS
+        outcome = Outcome.ERROR if event.position in waiting else Outcome.SUCCESS
         outcomes |= dict.fromkeys(event.record_ids, Settled(outcome))
     log.settle(by_outcome(outcomes))
+    log.keep_failed(event for event in pending if event.position in waiting)
     log.forget(upto)
+
+
+def mend(log: LogTransaction, failures: Failures) -> None:
+    """Give the rows behind events that failed first, and were applied by a retry since, the status of those applied.
+
+    An event that was deleted from the error queue was never applied: its rows stay `E`.
+    """
+    failed = log.failed()
+    if not failed:
+        return
+    gone = failed.keys() - frozenset(failures.waiting())
+    if gone:
+        # Asked for after the queue: an entry that is applied leaves it in the same transaction that says so.
+        applied = frozenset(failures.applied())
+        log.mend(gone, [record_id for at in sorted(gone) if at in applied for record_id in failed[at]])
 
 
 _: type[Source] = EventLogSource

@@ -21,6 +21,11 @@ from penstock.dialects.postgres.source.event_log_rows import (
     PostgresLogTransaction,
     journal_schema,
 )
+from penstock.dialects.postgres.source.event_log_setup import (
+    JOURNAL_VERSION,
+    journal_version,
+    refuse_second_journal,
+)
 from penstock.errors import OperatorError
 from penstock.patterns import TablePattern
 from penstock.schema import TableSchema
@@ -83,6 +88,32 @@ class PostgresEventLog:
         self._bound = None
         with speaking("read the event log", self._url):
             self._binding(self._open())
+
+    def claim(self, reader_id: str, reader: str) -> None:
+        """Make sure that whoever reads here is the only one to do so, now and later; the first one has the journal.
+
+        Raises:
+            OperatorError: Another pipeline has a journal of this log, or this journal has another reader.
+        """
+        connection = self._open()
+        with speaking("read the event log", self._url), connection.transaction():
+            self._lock(connection)
+            if journal_version(connection, self._pipeline) != JOURNAL_VERSION:
+                where = f"schema {journal_schema(self._pipeline)}, {label(self._url)}"
+                raise OperatorError("the journal is of another version", where=where, do="run `penstock setup`")
+            refuse_second_journal(connection, self._pipeline, self._settings.table, where=self.label)
+            journal = quote(journal_schema(self._pipeline), "journal")
+            known = connection.execute(f"SELECT reader_id, reader FROM {journal}").fetchone()
+            if known is None or known[0] is None:
+                connection.execute(f"UPDATE {journal} SET reader_id = %s, reader = %s", [reader_id, reader])
+            elif known[0] != reader_id:
+                raise OperatorError(
+                    f"the journal of this event log is read by another pipeline of this name, which {known[1]}: each"
+                    " event is handed out once, so the two would take events from each other",
+                    where=self.label,
+                    do="use one pipeline for one log; or, if that one is gone for good, `penstock teardown` and"
+                    " `penstock setup` begin with the rows that are N",
+                )
 
     @contextmanager
     def transaction(self, *, is_alone: bool = True) -> Iterator[PostgresLogTransaction]:

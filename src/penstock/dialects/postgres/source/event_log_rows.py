@@ -92,7 +92,7 @@ class PostgresLogTransaction:
         self._log = quote(settings.table.schema, settings.table.name)
         schema = journal_schema(pipeline)
         self._journal, self._events, self._changes = (quote(schema, name) for name in ("journal", "event", "change"))
-        self._child_rows = quote(schema, "child_row")
+        self._child_rows, self._failed = quote(schema, "child_row"), quote(schema, "failed")
         self._position: int | None = None
 
     def position(self) -> Scn:
@@ -278,6 +278,29 @@ class PostgresLogTransaction:
             self._sql.execute(
                 f"DELETE FROM {table} WHERE %(upto)s::bigint IS NULL OR position <= %(upto)s::bigint", {"upto": upto}
             )
+
+    def keep_failed(self, events: Iterable[Pending]) -> None:
+        """Remember which rows are behind events that are in the error queue."""
+        settings = self._settings
+        if not settings.delete_processed or settings.keep_failed_rows:
+            kept = ((int(event.position), list(event.record_ids)) for event in events)
+            self._sql.cursor().executemany(f"INSERT INTO {self._failed} VALUES (%s, %s)", kept)
+
+    def failed(self) -> Mapping[Scn, Sequence[int]]:
+        """Return the rows behind each event that is remembered as failed, by its position."""
+        rows = self._sql.execute(f"SELECT position, record_ids FROM {self._failed} ORDER BY position").fetchall()
+        return {Scn(position): record_ids for position, record_ids in rows}
+
+    def mend(self, gone: Iterable[Scn], applied: Sequence[int]) -> None:
+        """Forget failed events that are in the error queue no more, and give the rows of those applied their status."""
+        b = self._bound
+        status = f"rtrim({b['status']}::text, ' ') = 'E'"
+        where = f"{b['record_id']} = ANY (%s::{b.types['record_id']}[]) AND {status}"
+        if self._settings.delete_processed:
+            self._sql.execute(f"DELETE FROM {self._log} WHERE {where}", [applied])
+        else:
+            self._sql.execute(f"UPDATE {self._log} SET {b['status']} = 'S' WHERE {where}", [applied])
+        self._sql.execute(f"DELETE FROM {self._failed} WHERE position = ANY (%s::bigint[])", [list(gone)])
 
     @property
     def _is_new(self) -> str:

@@ -1,19 +1,37 @@
-"""What setup makes for an event log in PostgreSQL: the journal of a pipeline, and the log where it is to be made."""
+"""What setup makes for an event log in PostgreSQL: the journal of a pipeline, and the log where it is to be made.
+
+A journal's comment says which log it is of: whoever may connect can read that, also of a journal that is another's.
+"""
 
 from __future__ import annotations
 
+import re
+
+from penstock.change import TableName
 from penstock.dialects.base import Step
 from penstock.dialects.postgres.connection import Connection, literal, quote
 from penstock.dialects.postgres.source.event_log_rows import journal_schema
+from penstock.errors import OperatorError
 from penstock.sources.event_log.settings import EventLogSettings
+
+JOURNAL_VERSION = 2
+
+_FAILED = """
+CREATE TABLE {schema}.failed (
+  position bigint PRIMARY KEY,
+  record_ids bigint[] NOT NULL
+);
+COMMENT ON TABLE {schema}.failed IS 'rows with status E whose event is in the error queue of the target';
+COMMENT ON SCHEMA {schema} IS {comment}"""
 
 _JOURNAL = """
 CREATE SCHEMA {schema};
-COMMENT ON SCHEMA {schema} IS {comment};
 CREATE TABLE {schema}.journal (
   id uuid NOT NULL DEFAULT pg_catalog.gen_random_uuid(),
   position bigint NOT NULL DEFAULT 0,
-  version integer NOT NULL DEFAULT 1,
+  version integer NOT NULL DEFAULT {version},
+  reader_id text,
+  reader text,
   is_only boolean PRIMARY KEY DEFAULT true CHECK (is_only)
 );
 INSERT INTO {schema}.journal DEFAULT VALUES;
@@ -43,7 +61,13 @@ CREATE TABLE {schema}.child_row (
   value text NOT NULL
 );
 CREATE INDEX child_row_parent ON {schema}.child_row (schema_name, table_name, parent);
-COMMENT ON TABLE {schema}.child_row IS 'rows of child tables that events have told of so far'"""
+COMMENT ON TABLE {schema}.child_row IS 'rows of child tables that events have told of so far';"""
+
+_UPGRADE = """
+ALTER TABLE {schema}.journal ADD reader_id text, ADD reader text, ALTER version SET DEFAULT {version};
+UPDATE {schema}.journal SET version = {version};"""
+
+_COMMENT = re.compile(r"penstock: journal of pipeline (?P<pipeline>[^,]+), event log (?P<log>.+)", re.DOTALL)
 
 _LOG = """
 CREATE TABLE {log} (
@@ -62,13 +86,19 @@ CREATE INDEX {by_id} ON {log} (record_id) WHERE status = 'N';
 CREATE INDEX {by_time} ON {log} (event_time, record_id) WHERE status = 'N'"""
 
 
-def journal_step(pipeline: str) -> Step:
-    """Make the journal of a pipeline."""
-    schema = quote(journal_schema(pipeline))
-    comment = literal(f"penstock: journal of the event log of pipeline {pipeline}")
-    return Step(
-        f"create the journal, schema {journal_schema(pipeline)}", _JOURNAL.format(schema=schema, comment=comment)
-    )
+def journal_step(pipeline: str, log: TableName) -> Step:
+    """Make the journal of a pipeline that reads a log."""
+    return Step(f"create the journal, schema {journal_schema(pipeline)}", _filled(_JOURNAL + _FAILED, pipeline, log))
+
+
+def upgrade_step(pipeline: str, log: TableName) -> Step:
+    """Make the journal of an earlier version one of this."""
+    return Step(f"upgrade the journal, schema {journal_schema(pipeline)}", _filled(_UPGRADE + _FAILED, pipeline, log))
+
+
+def _filled(sql: str, pipeline: str, log: TableName) -> str:
+    comment = literal(_comment(pipeline, log))
+    return sql.format(schema=quote(journal_schema(pipeline)), comment=comment, version=JOURNAL_VERSION)
 
 
 def log_step(settings: EventLogSettings) -> Step:
@@ -103,3 +133,44 @@ def journal_id(connection: Connection, pipeline: str) -> str:
     row = connection.execute(f"SELECT id::text FROM {quote(journal_schema(pipeline), 'journal')}").fetchone()
     assert row is not None
     return str(row[0])
+
+
+def journal_version(connection: Connection, pipeline: str) -> int:
+    """The version that a pipeline's journal is of."""
+    row = connection.execute(f"SELECT version FROM {quote(journal_schema(pipeline), 'journal')}").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def refuse_second_journal(connection: Connection, pipeline: str, log: TableName, *, where: str) -> None:
+    """Make sure that no other pipeline has a journal of the log, and that this one's is of no other log.
+
+    Raises:
+        OperatorError: One of the two is so. Of two pipelines, each would take rows away from the other.
+    """
+    rows = connection.execute(
+        "SELECT nspname, obj_description(oid, 'pg_namespace') FROM pg_namespace"
+        " WHERE nspname LIKE 'penstock\\_%\\_events' ORDER BY nspname"
+    ).fetchall()
+    for schema, comment in rows:
+        named = _COMMENT.fullmatch(comment or "")
+        if named is None or journal_schema(named["pipeline"]) != schema:
+            continue
+        is_ours, is_same = named["pipeline"] == pipeline, named["log"] == str(log)
+        if is_ours and not is_same:
+            raise OperatorError(
+                f"the journal of this pipeline is of event log {named['log']}: it knows rows by their record_id there",
+                where=where,
+                do="name that log; or run `penstock teardown` with it, then `penstock setup` with this one",
+            )
+        if not is_ours and is_same:
+            raise OperatorError(
+                f"pipeline {named['pipeline']!r} reads this event log already: each row is read once, so the two would"
+                " take rows from each other",
+                where=where,
+                do=f"use that pipeline alone; or run `penstock teardown` with its file, which drops schema {schema}",
+            )
+
+
+def _comment(pipeline: str, log: TableName) -> str:
+    return f"penstock: journal of pipeline {pipeline}, event log {log}"

@@ -16,7 +16,16 @@ from penstock.dialects.postgres.side import PostgresSide
 from penstock.dialects.postgres.source.event_journal import PostgresJournal
 from penstock.dialects.postgres.source.event_log import bind, has_log
 from penstock.dialects.postgres.source.event_log_rows import journal_schema
-from penstock.dialects.postgres.source.event_log_setup import has_journal, journal_step, log_step, removal_step
+from penstock.dialects.postgres.source.event_log_setup import (
+    JOURNAL_VERSION,
+    has_journal,
+    journal_step,
+    journal_version,
+    log_step,
+    refuse_second_journal,
+    removal_step,
+    upgrade_step,
+)
 from penstock.dialects.postgres.source.event_log_triggers import Mode, trigger_steps
 from penstock.dialects.postgres.waits import LockWatch
 from penstock.errors import OperatorError
@@ -24,10 +33,12 @@ from penstock.history import Consumer, History, HistoryError, Origin
 from penstock.schema import TableSchema
 from penstock.sources.event_log.classes import Classes
 from penstock.sources.event_log.settings import EventLogSettings
-from penstock.sources.event_log.source import EventLogSource, Failed
+from penstock.sources.event_log.source import EventLogSource, Failures, NoFailures
 from penstock.sources.recorded import RecordedSide
 
 _LOCK_PAUSE_S = 0.2
+
+NO_FAILURES = NoFailures()
 
 
 class PostgresEventLogSide(PostgresSide, RecordedSide):
@@ -42,7 +53,7 @@ class PostgresEventLogSide(PostgresSide, RecordedSide):
         *,
         creates_log: bool = False,
         triggers: Mapping[str, Mode] = MappingProxyType({}),
-        failed: Failed = tuple,
+        failures: Failures = NO_FAILURES,
     ) -> None:
         """Stand for the database at `url`; nothing is opened yet.
 
@@ -50,7 +61,7 @@ class PostgresEventLogSide(PostgresSide, RecordedSide):
             patterns: Mean the tables that the log may name.
             creates_log: Setup makes the log where there is none.
             triggers: What setup makes triggers of tables write, by patterns.
-            failed: See `EventLogSource`.
+            failures: See `EventLogSource`.
 
         Raises:
             ConfigError: The url cannot be read.
@@ -61,7 +72,7 @@ class PostgresEventLogSide(PostgresSide, RecordedSide):
         self._settings = settings
         self._creates_log = creates_log
         self._triggers = triggers
-        self._failed = failed
+        self._failures = failures
 
     @property
     def label(self) -> str:
@@ -87,8 +98,14 @@ class PostgresEventLogSide(PostgresSide, RecordedSide):
             else:
                 do = "correct capture.event_log.table, or set capture.event_log.create to true"
                 plan.faults.append(OperatorError("there is no such event log table", where=self.label, do=do))
+            try:
+                refuse_second_journal(connection, self._pipeline, self._settings.table, where=self.label)
+            except OperatorError as exc:
+                plan.faults.append(exc)
             if not has_journal(connection, self._pipeline):
-                plan.steps.append(journal_step(self._pipeline))
+                plan.steps.append(journal_step(self._pipeline, self._settings.table))
+            elif journal_version(connection, self._pipeline) < JOURNAL_VERSION:
+                plan.steps.append(upgrade_step(self._pipeline, self._settings.table))
         with closing(self.journal.open_log()) as log:
             classes = Classes(log.tables(), schema=self._settings.schema, keys=self._settings.keys)
         if self._triggers:
@@ -107,7 +124,7 @@ class PostgresEventLogSide(PostgresSide, RecordedSide):
 
     def open_source(self) -> EventLogSource:
         """Open what the driver follows events by."""
-        return EventLogSource(self.journal, self._failed)
+        return EventLogSource(self.journal, self._failures)
 
     def lock_watch(self) -> LockWatch:
         """Return a watch that finds our sessions that wait for a lock here."""

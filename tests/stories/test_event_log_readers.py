@@ -1,0 +1,176 @@
+"""An event log has one reader, and its rows say what became of an event in the end."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from penstock.errors import OperatorError
+from penstock.history import Consumer, History
+from penstock.pipeline_file import parse
+from penstock.position import START, Limit, Scn
+from penstock.sources.event_log.source import EventLogSource
+from penstock.wiring import open_pipeline
+from tests.lab import Lab
+from tests.stories.test_event_log import Log, Queue, run
+
+
+@pytest.fixture
+def log(lab: Lab, tmp_path: Path) -> Log:
+    folder = tmp_path / "xds"
+    folder.mkdir()
+    return Log(lab, folder)
+
+
+def named(log: Log, name: str, table: str = "event_log", url: str | None = None) -> Any:
+    """A pipeline of another name, or of another log, that publishes."""
+    text = log.text(f"publish: {{to: files, path: {log.folder}, format: xds}}\n")
+    text = text.replace("name: idm", f"name: {name}").replace("indirect.event_log", f"indirect.{table}")
+    environment = {"SHOP_URL": url or log.lab.source_url, "COPY_URL": log.lab.target_url}
+    return open_pipeline(parse(text, name="pipeline.yaml", environment=environment))
+
+
+def new(consumer: str, target: str) -> History:
+    return History(Consumer(consumer, "idm", target), None, START, None, None, is_new=True)
+
+
+def test_a_second_pipeline_on_a_log_is_refused_by_name_until_the_first_is_torn_down(log: Log) -> None:
+    first = log.publication()
+    first.setup()
+    second = named(log, "hr")
+
+    with pytest.raises(OperatorError, match=r"pipeline 'idm' reads this event log already.*teardown.*_idm_events"):
+        second.setup()
+
+    named(log, "hr", "other_log").setup()
+    first.teardown()
+    named(log, "hr", "other_log").teardown()
+    second.setup()
+    log.write(4, "idu=1")
+    assert run(second).transactions == 1
+
+
+def test_a_pipeline_whose_user_may_not_look_at_the_first_journal_is_refused_all_the_same(log: Log) -> None:
+    log.publication().setup()
+    name = f"second_{log.lab.source.info.dbname}"
+    log.lab.source.execute(f"CREATE ROLE {name} LOGIN; GRANT USAGE ON SCHEMA indirect TO {name}")
+    log.lab.source.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA indirect TO {name}")
+
+    faults = named(log, "hr", url=psycopg.conninfo.make_conninfo(log.lab.source_url, user=name)).plan().source.faults
+
+    log.lab.source.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
+    assert any("pipeline 'idm' reads this event log already" in str(fault) for fault in faults), faults
+
+
+def test_two_pipelines_that_were_set_up_at_the_same_moment_are_both_refused_when_they_run(log: Log) -> None:
+    first, second = log.publication(), named(log, "hr")
+    first.setup()
+    first.teardown()
+    second.setup()
+    # As if neither had seen the other.
+    schema = log.lab.source.execute("SELECT obj_description('penstock_hr_events'::regnamespace)").fetchone()
+    assert schema is not None
+    log.lab.source.execute("COMMENT ON SCHEMA penstock_hr_events IS 'something else'")
+    first.setup()
+    log.lab.source.execute(f"COMMENT ON SCHEMA penstock_hr_events IS '{schema[0]}'")
+    log.write(4, "idu=1")
+
+    for pipeline, other in ((first, "hr"), (second, "idm")):
+        with pytest.raises(OperatorError, match=f"pipeline '{other}' reads this event log already"):
+            run(pipeline)
+
+    assert log.statuses == "N"
+
+
+def test_a_journal_is_not_used_for_another_log(log: Log) -> None:
+    log.publication().setup()
+    log.lab.source.execute("CREATE TABLE indirect.other_log (LIKE indirect.event_log INCLUDING ALL)")
+    moved = named(log, "idm", "other_log")
+
+    for refused in (moved.setup, lambda: run(moved)):
+        with pytest.raises(OperatorError, match=r"journal of this pipeline is of event log indirect\.event_log"):
+            refused()
+
+
+def test_a_journal_has_one_target(log: Log) -> None:
+    side = log.open("apply: {connection: copy}\n")
+    side.setup()
+    journal = side._source.journal
+    log.write(4, "idu=1")
+    with closing(EventLogSource(journal, Queue(set()))) as source:
+        source.join(new("a", "host=one dbname=copy"))
+        assert source.next_slice(START, Limit()) is not None
+
+    with (
+        closing(EventLogSource(journal, Queue(set()))) as source,
+        pytest.raises(OperatorError, match="another pipeline of this name, which applies to host=one dbname=copy"),
+    ):
+        source.join(new("b", "host=two dbname=copy"))
+    with pytest.raises(OperatorError, match="another pipeline of this name, which applies to host=one"):
+        run(log.publication())
+
+    with closing(EventLogSource(journal, Queue(set()))) as source:
+        source.join(new("a", "host=one dbname=copy"))
+    assert log.statuses == "N"
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("", [(1, "S"), (2, "E"), (3, "E"), (4, "X"), (5, "S")]),
+        (", delete_processed: true, keep_failed_rows: true", [(2, "E"), (3, "E"), (4, "X")]),
+        (", delete_processed: true", []),
+    ],
+)
+def test_a_row_says_what_became_of_its_event_after_retries(
+    log: Log, more: str, expected: list[tuple[int, str]]
+) -> None:
+    pipeline = log.open("apply: {connection: copy}\n", more)
+    pipeline.setup()
+    journal = pipeline._source.journal
+    for key in range(1, 6):
+        log.write(4, f"idu={key}")
+    waiting, applied = {1, 2, 3, 4}, set[int]()
+    with closing(EventLogSource(journal, Queue(waiting, applied))) as source:
+        source.join(new("a", "host=one"))
+        part = source.next_slice(START, Limit())
+        assert part is not None
+        source.free(part.end, "a")
+        parked = "UPDATE indirect.event_log SET status = 'X' WHERE record_id = 4"
+        log.lab.source.execute(parked)
+
+        # One is applied by a retry, one deleted from the queue, one still there, and one applied whose row was parked.
+        waiting -= {1, 2, 4}
+        applied |= {1, 4}
+        assert source.next_slice(Scn(source.tick()), Limit()) is None
+
+    rows = log.lab.source.execute("SELECT record_id, status FROM indirect.event_log ORDER BY record_id").fetchall()
+    assert rows == expected
+    left = log.lab.source.execute("SELECT position FROM penstock_idm_events.failed").fetchall()
+    assert left == ([(3,)] if expected else [])
+
+
+def test_setup_upgrades_a_journal_of_the_first_version(log: Log) -> None:
+    pipeline = log.publication()
+    pipeline.setup()
+    log.lab.source.execute(
+        "DROP TABLE penstock_idm_events.failed; COMMENT ON SCHEMA penstock_idm_events IS NULL;"
+        " ALTER TABLE penstock_idm_events.journal DROP reader_id, DROP reader, ALTER version SET DEFAULT 1;"
+        " UPDATE penstock_idm_events.journal SET version = 1"
+    )
+    log.write(4, "idu=1")
+
+    with pytest.raises(OperatorError, match=r"journal is of another version.*penstock setup"):
+        run(pipeline)
+    assert [step.summary for step in pipeline.setup().source.steps] == [
+        "upgrade the journal, schema penstock_idm_events"
+    ]
+
+    assert run(pipeline).transactions == 1
+    assert pipeline.plan().source.steps == []
+    with pytest.raises(OperatorError, match="pipeline 'idm' reads this event log already"):
+        named(log, "hr").setup()
