@@ -205,11 +205,12 @@ class CaptureConfig(Part):
     )
 
     source: str = Field(
-        pattern=rf"^(trigger_queue|change_files|debezium|event_log|db2_log|{NAME})$",
+        pattern=rf"^(trigger_queue|change_files|debezium|event_log|xds|db2_log|{NAME})$",
         description="How changes are captured: trigger_queue by triggers, change_files from an archive of another"
         " pipeline's, debezium from change events, event_log from a table that other products' triggers fill,"
-        " db2_log from buffers of Db2's log; module:name in Python is a source of your own",
-        examples=["trigger_queue", "change_files", "debezium", "event_log", "db2_log"],
+        " xds from a folder of XDS documents, db2_log from buffers of Db2's log; module:name in Python is a source of"
+        " your own",
+        examples=["trigger_queue", "change_files", "debezium", "event_log", "xds", "db2_log"],
     )
     connection: str | None = Field(
         default=None,
@@ -220,7 +221,7 @@ class CaptureConfig(Part):
         default=None,
         description="change_files: folder of the archive, which may be below that of this file, or an url of an"
         " object store; debezium: a folder of files with events instead of a cluster; db2_log: folder of the"
-        " buffers; for a source of your own, the place that it reads",
+        " buffers; xds: folder of the documents; for a source of your own, the place that it reads",
     )
     debezium: DebeziumConfig | None = Field(default=None, description="debezium: which topics, and how they are read")
     event_log: EventLogConfig | None = Field(default=None, description="event_log: which table, and how it is read")

@@ -281,7 +281,8 @@ class _Document:
                 what = f"must be module:function{shown}"
             case "string_pattern_mismatch" if path[-1] == "source":
                 what = (
-                    f"must be 'trigger_queue', 'change_files', 'debezium', 'event_log', 'db2_log' or module:name{shown}"
+                    "must be 'trigger_queue', 'change_files', 'debezium', 'event_log', 'xds', 'db2_log' or"
+                    f" module:name{shown}"
                 )
             case "string_pattern_mismatch":
                 what = f"must be lower-case letters, digits and underscores, at most 36, beginning with a letter{shown}"
@@ -387,6 +388,18 @@ class _Document:
                 return self._events(capture)
             case "event_log":
                 return self._event_log(data, capture)
+            case "xds":
+                needed = "path"
+                odd = {
+                    "connection": "XDS documents are read from capture.path, through no connection",
+                    "row_triggers": "documents have no triggers",
+                    "changes_of": "only trigger_queue knows who wrote a change",
+                }
+                if data.get("publish") is not None:
+                    what = "publish: XDS documents are published already; they can be applied"
+                    return [_Fault(self._line(("publish",)), what)]
+                if data.get("rules") is not None:
+                    return [_Fault(self._line(("rules",)), "rules: rules do not go with capture.source xds")]
             case str(own) if ":" in own:
                 needed = "path"
                 odd = {

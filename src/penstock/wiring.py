@@ -56,6 +56,7 @@ from penstock.sources.event_log.settings import EventLogSettings
 from penstock.sources.event_log.source import NoFailures
 from penstock.sources.trigger_queue.queue import LogAccess
 from penstock.sources.trigger_queue.source import TriggerQueueSource
+from penstock.sources.xds.source import XdsSide
 from penstock.spark.java import Java
 from penstock.spark.session import start_session
 from penstock.storage import Storage, open_storage
@@ -118,6 +119,9 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
         source = events if rules is None else RuledStock(events, rules)
     elif config.capture.source == "event_log":
         source = _event_log(config, target)
+    elif config.capture.source == "xds":
+        assert place is not None
+        source = XdsSide(_open_place(place, "capture.path"), config.capture.tables, target.tables_like)
     elif place is None:
         database = _database(config)
         source = database if rules is None else RuledDatabase(database, rules)

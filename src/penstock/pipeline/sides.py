@@ -455,6 +455,9 @@ class TargetSide(Protocol):
     def describe(self, tables: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
         """Describe tables as they are now."""
 
+    def tables_like(self, patterns: Sequence[str]) -> Mapping[TableName, TableSchema]:
+        """Describe the tables that patterns mean, as they are now; no partitions."""
+
     def compared(self) -> ComparedTarget:
         """The target of a comparison."""
 

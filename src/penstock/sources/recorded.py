@@ -41,15 +41,22 @@ _BATCH_CHANGES = 10_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Recording(Protocol):
-    """Transactions that somebody has recorded: what is there never changes, and more may come behind it.
-
-    It travels to tasks, so it holds no open file and no connection.
-    """
+class Readable(Protocol):
+    """What tasks read of a recording. It travels to them, so it holds no open file and no connection."""
 
     @property
     def label(self) -> str:
         """Where it is, named without secrets."""
+
+    def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
+        """Yield the changes of a slice in commit order; see `batches_of`.
+
+        What column `source` says is put in place later. A slice may be any cut of those that `next_slice` returned.
+        """
+
+
+class Recording(Readable, Protocol):
+    """Transactions that somebody has recorded: what is there never changes, and more may come behind it."""
 
     @property
     def id(self) -> str:
@@ -65,12 +72,6 @@ class Recording(Protocol):
         """Return transactions that follow a position, the next one first; None when there are none.
 
         As many as come easily, whole ones, and without their rows: only what is counted of them. See `slice_of`.
-        """
-
-    def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
-        """Yield the changes of a slice in commit order; see `batches_of`.
-
-        What column `source` says is put in place later. A slice may be any cut of those that `next_slice` returned.
         """
 
 
@@ -311,7 +312,7 @@ class RecordedSource:
         last = self._recording.next_slice(Scn(self._recording.end() - 1))
         return Backlog(
             changes=sum(part.total_changes for part in parts),
-            oldest_at=_at(min((int(part.committed_at_us.min()) for part in parts), default=None)),
+            oldest_at=_at(min((int(part.committed_at_us.min()) for part in parts if len(part)), default=None)),
             size_bytes=sum(int(part.size_bytes.sum()) for part in parts),
             # Of what was committed later nobody knows whether it will be recorded.
             complete_until=(last and last.last_committed_at) or _EPOCH,
@@ -330,7 +331,7 @@ class RecordedReader:
         follows: The tables whose changes are read; None for all of them.
     """
 
-    recording: Recording
+    recording: Readable
     source: str
     follows: frozenset[TableName] | None
 
@@ -382,7 +383,7 @@ class RecordedReader:
 class RecordedAccess:
     """Implements `pipeline.sides.SourceAccess`."""
 
-    recording: Recording
+    recording: Readable
 
     def reader(self, source: str, tables: Sequence[TableVersion], *, follows: Collection[TableName]) -> RecordedReader:
         """Return a reader of what is of the tables that it follows, by their names or those of their roots."""

@@ -21,11 +21,7 @@ from penstock.dialects.postgres.source.event_log_rows import (
     PostgresLogTransaction,
     journal_schema,
 )
-from penstock.dialects.postgres.source.event_log_setup import (
-    JOURNAL_VERSION,
-    journal_version,
-    refuse_second_journal,
-)
+from penstock.dialects.postgres.source.event_log_setup import is_journal_current, refuse_second_journal
 from penstock.errors import OperatorError
 from penstock.patterns import TablePattern
 from penstock.schema import TableSchema
@@ -98,7 +94,7 @@ class PostgresEventLog:
         connection = self._open()
         with speaking("read the event log", self._url), connection.transaction():
             self._lock(connection)
-            if journal_version(connection, self._pipeline) != JOURNAL_VERSION:
+            if not is_journal_current(connection, self._pipeline):
                 where = f"schema {journal_schema(self._pipeline)}, {label(self._url)}"
                 raise OperatorError("the journal is of another version", where=where, do="run `penstock setup`")
             refuse_second_journal(connection, self._pipeline, self._settings.table, where=self.label)

@@ -14,7 +14,7 @@ from penstock.dialects.postgres.source.event_log_rows import journal_schema
 from penstock.errors import OperatorError
 from penstock.sources.event_log.settings import EventLogSettings
 
-JOURNAL_VERSION = 2
+_VERSION = 2
 
 _FAILED = """
 CREATE TABLE {schema}.failed (
@@ -98,7 +98,7 @@ def upgrade_step(pipeline: str, log: TableName) -> Step:
 
 def _filled(sql: str, pipeline: str, log: TableName) -> str:
     comment = literal(_comment(pipeline, log))
-    return sql.format(schema=quote(journal_schema(pipeline)), comment=comment, version=JOURNAL_VERSION)
+    return sql.format(schema=quote(journal_schema(pipeline)), comment=comment, version=_VERSION)
 
 
 def log_step(settings: EventLogSettings) -> Step:
@@ -120,10 +120,18 @@ def removal_step(pipeline: str) -> Step:
 
 def has_journal(connection: Connection, pipeline: str) -> bool:
     """Whether a pipeline has its journal."""
+    return _has_table(connection, pipeline, "journal")
+
+
+def is_journal_current(connection: Connection, pipeline: str) -> bool:
+    """Whether a pipeline's journal is of this version; asks the catalogue alone."""
+    return _has_table(connection, pipeline, "failed")
+
+
+def _has_table(connection: Connection, pipeline: str, name: str) -> bool:
     row = connection.execute(
-        "SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-        " WHERE (n.nspname, c.relname) = (%s, 'journal')",
-        [journal_schema(pipeline)],
+        "SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE (n.nspname, c.relname) = (%s, %s)",
+        [journal_schema(pipeline), name],
     ).fetchone()
     return row is not None
 
@@ -133,13 +141,6 @@ def journal_id(connection: Connection, pipeline: str) -> str:
     row = connection.execute(f"SELECT id::text FROM {quote(journal_schema(pipeline), 'journal')}").fetchone()
     assert row is not None
     return str(row[0])
-
-
-def journal_version(connection: Connection, pipeline: str) -> int:
-    """The version that a pipeline's journal is of."""
-    row = connection.execute(f"SELECT version FROM {quote(journal_schema(pipeline), 'journal')}").fetchone()
-    assert row is not None
-    return int(row[0])
 
 
 def refuse_second_journal(connection: Connection, pipeline: str, log: TableName, *, where: str) -> None:

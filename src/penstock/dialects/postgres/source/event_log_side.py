@@ -17,10 +17,9 @@ from penstock.dialects.postgres.source.event_journal import PostgresJournal
 from penstock.dialects.postgres.source.event_log import bind, has_log
 from penstock.dialects.postgres.source.event_log_rows import journal_schema
 from penstock.dialects.postgres.source.event_log_setup import (
-    JOURNAL_VERSION,
     has_journal,
+    is_journal_current,
     journal_step,
-    journal_version,
     log_step,
     refuse_second_journal,
     removal_step,
@@ -104,7 +103,7 @@ class PostgresEventLogSide(PostgresSide, RecordedSide):
                 plan.faults.append(exc)
             if not has_journal(connection, self._pipeline):
                 plan.steps.append(journal_step(self._pipeline, self._settings.table))
-            elif journal_version(connection, self._pipeline) < JOURNAL_VERSION:
+            elif not is_journal_current(connection, self._pipeline):
                 plan.steps.append(upgrade_step(self._pipeline, self._settings.table))
         with closing(self.journal.open_log()) as log:
             classes = Classes(log.tables(), schema=self._settings.schema, keys=self._settings.keys)

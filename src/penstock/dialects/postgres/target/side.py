@@ -11,7 +11,7 @@ from penstock.apply_config import TriggerFiring
 from penstock.change import TableName
 from penstock.dialects.base import DatabasePlan, LackingPart, NativeForm
 from penstock.dialects.postgres.blueprint import Blueprint, Parts, lacking_parts, read_parts
-from penstock.dialects.postgres.catalog import read_tables
+from penstock.dialects.postgres.catalog import list_tables, read_tables
 from penstock.dialects.postgres.fittings import Fittings
 from penstock.dialects.postgres.from_schema import blueprint_of
 from penstock.dialects.postgres.ownership import preamble, refuse_foreign
@@ -28,6 +28,7 @@ from penstock.dialects.postgres.target.session import PostgresSession
 from penstock.dialects.postgres.waits import LockWatch
 from penstock.errors import OperatorError
 from penstock.origins import DEFAULT_TAG
+from penstock.patterns import TablePattern
 from penstock.schema import TableSchema
 
 
@@ -84,6 +85,13 @@ class PostgresTargetSide(PostgresSide):
                 firing=firing or {},
                 keyed=keyed,
             )
+
+    def tables_like(self, patterns: Sequence[str]) -> Mapping[TableName, TableSchema]:
+        """Describe the tables that patterns mean, as they are now; no partitions."""
+        wanted = [TablePattern.parse(text) for text in patterns]
+        with self._connection("read the catalogue") as connection:
+            roots = [name for name, root in list_tables(connection).items() if name == root]
+            return read_tables(connection, [name for name in roots if any(one.matches(name) for one in wanted)])
 
     def statement_faults(self, statements: Sequence[tuple[TableName, Statement]]) -> Sequence[str | None]:
         """Say of each statement of a table's handlers why it cannot be run here as it is now; None where it can."""

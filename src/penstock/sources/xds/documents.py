@@ -1,0 +1,71 @@
+"""A folder of XDS documents, each named by a number: a number is the position of all that its document says."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from penstock.errors import OperatorError
+from penstock.events import Event, tell
+from penstock.position import Scn
+from penstock.storage import Storage
+
+_SUFFIX = ".xml"
+_MOST_DIGITS = 19
+_LAST = 2**63 - 1
+
+
+@dataclass
+class Documents:
+    """The documents of a folder. A file is put in place whole, never altered, and above all numbers that are there."""
+
+    storage: Storage
+    _told: set[str] = field(default_factory=set)
+    _seen: dict[int, str] = field(default_factory=dict)
+
+    def numbered(self) -> Sequence[tuple[Scn, str]]:
+        """Return the number and the name of each document, by their numbers.
+
+        A name that is no number is logged once, and left out.
+
+        Raises:
+            OperatorError: Two documents have one number; or one came since the last call below one that was there.
+        """
+        found: dict[int, str] = {}
+        for name in sorted(self.storage.names("")):
+            number = _number(name)
+            if number is None:
+                self._tell(name)
+            elif number in found:
+                raise OperatorError(
+                    f"documents {found[number]} and {name} have the same number",
+                    where=self.storage.label,
+                    do="give one of them a number of its own; documents are read in the order of their numbers",
+                )
+            else:
+                found[number] = name
+        last = max(self._seen, default=0)
+        late = min((number for number in found if number < last and number not in self._seen), default=None)
+        if late is not None:
+            raise OperatorError(
+                f"document {found[late]} came behind {self._seen[last]}, which has a higher number",
+                where=self.storage.label,
+                do="give it a number above all others; documents are read in the order of their numbers",
+            )
+        self._seen = found
+        return [(Scn(number), name) for number, name in sorted(found.items())]
+
+    def _tell(self, name: str) -> None:
+        if name in self._told or not name.endswith(_SUFFIX):
+            return
+        self._told.add(name)
+        text = f"file {name} is not read: its name is no number from 1 on, by which documents are read in order"
+        tell(Event.NOTE, f"{text} ({self.storage.label})", {"file": name}, level=logging.WARNING)
+
+
+def _number(name: str) -> int | None:
+    text = name.removesuffix(_SUFFIX)
+    if text == name or not (text.isascii() and text.isdecimal()) or len(text) > _MOST_DIGITS:
+        return None
+    return int(text) if 0 < int(text) <= _LAST else None

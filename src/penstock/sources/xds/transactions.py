@@ -1,0 +1,112 @@
+"""What documents say, as transactions: a document is one, so it is applied whole or not at all.
+
+What cannot be told as a change is a gap in its transaction. So the document goes to the error queue with the reason,
+and those beside it are applied.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from penstock.change import NO_VERSION, Change, Op, TableName, Transaction
+from penstock.errors import MalformedInputError
+from penstock.formats.xds.event import XdsEvent
+from penstock.formats.xds.reader import read_document
+from penstock.formats.xds.table_key import Association
+from penstock.formats.xds.values import UnreadableError
+from penstock.patterns import TablePattern
+from penstock.position import START, Scn
+from penstock.schema import TableSchema
+from penstock.sources.event_log.changes import changes_of, object_of
+from penstock.sources.event_log.classes import Classes
+from penstock.sources.event_log.poll import ChildRows
+
+
+@dataclass(frozen=True)
+class _Told:
+    """Which rows of a child table an object has, as the documents up to one have told."""
+
+    upto: Scn
+    values: tuple[str, ...]
+
+
+class Transactions:
+    """Makes transactions of documents.
+
+    That all values of a child table's attribute are removed says that rows go, and not which. Tables begin empty, so
+    the target has the rows that documents have told of. These are kept as of each document, which may be made again.
+    """
+
+    def __init__(self, tables: Iterable[TableSchema], patterns: Sequence[TablePattern]) -> None:
+        """Know tables, and by patterns the names that a document may mean; what it says of others is left out."""
+        self._tables = sorted(tables, key=lambda table: table.name)
+        self._patterns = patterns
+        schemas = {table.name.schema for table in self._tables}
+        self._classes = {schema: Classes(self._tables, schema=schema) for schema in schemas}
+        self._rows: dict[ChildRows, list[_Told]] = {}
+        self._told_upto = START
+
+    @property
+    def has_children(self) -> bool:
+        """Whether what a document means may depend on those before it."""
+        return any(one.children for classes in self._classes.values() for one in classes.by_name.values())
+
+    @property
+    def told_upto(self) -> Scn:
+        """The last document that was made, whose rows of child tables are known."""
+        return self._told_upto
+
+    def make(self, position: Scn, name: str, document: bytes) -> Transaction | None:
+        """Make a transaction; None where the document says nothing of the tables that are followed.
+
+        With child tables, a document is made after all of those before it; any may be made again.
+        """
+        changes: list[Change] = []
+        # The rows of child tables that its events have left so far.
+        rows: dict[ChildRows, list[str]] = {}
+        try:
+            events = read_document(document)
+        except MalformedInputError as exc:
+            events = []
+            changes.append(self._gap(f"the document cannot be read: {exc}"))
+        for number, event in enumerate(events, start=1):
+            try:
+                changes += self._changes(position, event, rows)
+            except (MalformedInputError, UnreadableError) as exc:
+                changes.append(self._gap(f"event {number} of the document: {exc}"))
+        if position > self._told_upto:
+            self._told_upto = position
+            for key, values in rows.items():
+                self._rows.setdefault(key, []).append(_Told(position, tuple(values)))
+        if not changes:
+            return None
+        # When it was written, a document does not say.
+        now_us = time.time_ns() // 1000
+        numbered = [replace(change, change_seq=number) for number, change in enumerate(changes)]
+        return Transaction(position, name, now_us, numbered)
+
+    def _changes(self, position: Scn, event: XdsEvent, rows: dict[ChildRows, list[str]]) -> Sequence[Change]:
+        named = Association.parse(event.association)
+        if not any(pattern.matches(TableName(named.schema, named.table)) for pattern in self._patterns):
+            return ()
+        classes = self._classes.get(named.schema)
+        if classes is None:
+            raise UnreadableError("the association means no table that is there")
+        of = object_of(event, classes)
+        keys = {child.table.name: ChildRows(child.table.name, of.key) for child in of.of.children}
+        held = {table: list(rows[key] if key in rows else self._before(position, key)) for table, key in keys.items()}
+        changes = changes_of(event, of, held)
+        for table, key in keys.items():
+            if key in rows or held[table] != list(self._before(position, key)):
+                rows[key] = held[table]
+        return changes
+
+    def _before(self, position: Scn, key: ChildRows) -> Sequence[str]:
+        """The rows of an object as the documents before a position have left them."""
+        return next((told.values for told in reversed(self._rows.get(key, ())) if told.upto < position), ())
+
+    def _gap(self, reason: str) -> Change:
+        # The error queue shows a table with each change; of a document that cannot be read, it is any.
+        return Change(0, Op.GAP, self._tables[0].name, NO_VERSION, {"reason": reason}, None)
