@@ -439,7 +439,7 @@ FAULTS = {
     ),
     "source: trigger_queue": (
         "source: log",
-        "11: capture.source: must be 'trigger_queue', 'change_files', 'debezium', 'event_log', 'db2_log' or"
+        "11: capture.source: must be 'trigger_queue', 'change_files', 'debezium', 'event_log', 'xds', 'db2_log' or"
         " module:name, not 'log'",
     ),
     "[public.*]": (

@@ -1,0 +1,283 @@
+"""A folder of XDS documents as a source: its order, what documents say, and what cannot be read."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.change import TableName
+from penstock.errors import OperatorError
+from penstock.formats.xds.writer import document_of
+from penstock.history import Consumer, History
+from penstock.logical import BINARY, STRING, LogicalType, integer
+from penstock.logical import Kind as Kinds
+from penstock.position import START, Limit, Scn
+from penstock.schema import Column, ForeignKey, TableSchema, Unique
+from penstock.sources.xds.source import XdsSide
+from penstock.storage import LocalStorage
+from penstock.stream import Slice
+
+USR, PHONE = TableName("idm", "usr"), TableName("idm", "usr_phone")
+
+TABLES = {
+    USR: TableSchema(
+        USR,
+        (
+            Column.of("idu", integer(32), is_nullable=False),
+            Column.of("fname", STRING),
+            Column.of("photo", BINARY),
+            Column.of("seen", LogicalType(Kinds.TIMESTAMP, precision=6)),
+        ),
+        Unique("usr_pkey", ("idu",), ("idu",)),
+    ),
+    PHONE: TableSchema(
+        PHONE,
+        (Column.of("idu", integer(32)), Column.of("phoneno", STRING)),
+        None,
+        foreign_keys=(ForeignKey("usr_phone_fkey", PHONE, ("idu",), USR, ("idu",)),),
+    ),
+}
+
+ADD = '<add class-name="usr"><association>idu={0},table=usr,schema=idm</association>{1}</add>'
+MODIFY = '<modify class-name="usr"><association>idu={0},table=usr,schema=idm</association>{1}</modify>'
+DELETE = '<delete class-name="usr"><association>idu={0},table=usr,schema=idm</association></delete>'
+
+
+def values(step: str, *texts: str, type_: str = "string") -> str:
+    return f"<{step}>" + "".join(f'<value type="{type_}">{text}</value>' for text in texts) + f"</{step}>"
+
+
+def added(name: str, *texts: str, type_: str = "string") -> str:
+    return values("add-attr", *texts, type_=type_).replace("<add-attr>", f'<add-attr attr-name="{name}">')
+
+
+def modified(name: str, *steps: str) -> str:
+    return f'<modify-attr attr-name="{name}">{"".join(steps)}</modify-attr>'
+
+
+class Folder:
+    """A folder of documents."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, number: int, *elements: str, name: str | None = None) -> None:
+        (self.path / (name or f"{number:019d}.xml")).write_bytes(document_of(elements))
+
+    def side(self) -> XdsSide:
+        return XdsSide(LocalStorage(self.path), ["idm.*"], lambda _: TABLES)
+
+    def slices(self, limit: Limit = Limit(), after: int = START) -> list[Slice]:
+        source, found = self.side().open_source(), []
+        while (part := source.next_slice(Scn(after), limit)) is not None:
+            found.append(part)
+            after = part.end
+        return found
+
+    def read(self, parts: Sequence[Slice] | None = None) -> list[tuple[int, str, str, Any, Any]]:
+        """Each change of slices that have travelled: position, operation, table and images."""
+        side = self.side()
+        reader = side.access.reader("xds", side.open_source().tables(), follows=[USR, PHONE])
+        carried = pickle.loads(pickle.dumps(reader))
+        parts = self.slices() if parts is None else parts
+        rows = [
+            row
+            for part in parts
+            for batch in carried.read(pickle.loads(pickle.dumps(part)))
+            for row in batch.to_pylist()
+        ]
+
+        def image(text: str | None) -> Any:
+            return None if text is None else json.loads(text)
+
+        return [
+            (row["commit_scn"], row["op"], row["table_name"], image(row["before"]), image(row["after"])) for row in rows
+        ]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+def test_a_document_is_a_transaction_at_the_position_that_names_it(folder: Folder) -> None:
+    folder.write(12, MODIFY.format(1, modified("fname", values("remove-value", "Jack"), values("add-value", "John"))))
+    photo = added("photo", "qq o=\n", type_="octet") + added("seen", "1709281800", type_="time")
+    folder.write(9, ADD.format(1, added("fname", "Jack") + photo), DELETE.format(2), name="9.xml")
+
+    assert folder.read() == [
+        (
+            9,
+            "insert",
+            "usr",
+            None,
+            {"idu": "1", "fname": "Jack", "photo": "qqo=", "seen": "2024-03-01T08:30:00.000000"},
+        ),
+        (9, "delete", "usr", {"idu": "2"}, None),
+        (12, "update", "usr", {"idu": "1", "fname": "Jack"}, {"fname": "John"}),
+    ]
+    (part,) = folder.slices()
+    assert (part.commit_scns.tolist(), part.changes.tolist(), part.end) == ([9, 12], [2, 1], 12)
+
+
+def test_all_values_of_a_child_table_are_the_rows_that_documents_have_told_of(folder: Folder) -> None:
+    folder.write(1, ADD.format(1, added("usr_phone.phoneno", "1", "2")))
+    replaced = modified("usr_phone.phoneno", "<remove-all-values/>", values("add-value", "3"))
+    folder.write(2, MODIFY.format(1, replaced), MODIFY.format(1, replaced.replace(">3<", ">4<")))
+    folder.write(3, DELETE.format(1))
+
+    def phones(rows: Sequence[tuple[int, str, str, Any, Any]]) -> list[tuple[int, str, str]]:
+        return [(at, op, (after or before)["phoneno"]) for at, op, table, before, after in rows if table == "usr_phone"]
+
+    expected = [
+        (1, "insert", "1"),
+        (1, "insert", "2"),
+        (2, "delete", "1"),
+        (2, "delete", "2"),
+        (2, "insert", "3"),
+        (2, "delete", "3"),
+        (2, "insert", "4"),
+        (3, "delete", "4"),
+    ]
+    assert phones(folder.read()) == expected
+    # A run that goes on behind a document knows what it has told of, and a slice is the same when asked for again.
+    assert phones(folder.read(folder.slices(after=2))) == expected[-1:]
+    source = folder.side().open_source()
+    first = [source.next_slice(Scn(after), Limit(max_transactions=1)) for after in (0, 1, 2, 1, 0)]
+    assert phones(folder.read([part for part in first if part is not None])) == [
+        *expected,
+        *[one for one in expected if one[0] == 2],
+        *[one for one in expected if one[0] == 1],
+    ]
+
+
+NOT_READ = [
+    ("<nds", "the document cannot be read: the document is no XML"),
+    ('<!DOCTYPE nds [<!ENTITY x "y">]><nds/>', "the document cannot be read: the document declares a document type"),
+    ("<nds><input><rename/></input></nds>", "the document cannot be read: an event is none of add, modify and delete"),
+    (
+        document_of([DELETE.format("x")]).decode(),
+        "event 1 of the document: is no integer",
+    ),
+    (
+        document_of([DELETE.format(1).replace("table=usr", "table=nobody")]).decode(),
+        "event 1 of the document: the association means no table that is followed",
+    ),
+    (
+        document_of([DELETE.format(1).replace(",schema=idm", "")]).decode(),
+        "event 1 of the document: an association is not of the form",
+    ),
+    (
+        document_of([ADD.format(1, added("photo", "no base64!", type_="octet"))]).decode(),
+        "event 1 of the document: is not padded Base64",
+    ),
+    (
+        document_of([ADD.format(1, added("shoe", "1"))]).decode(),
+        "event 1 of the document: an attribute is no column",
+    ),
+]
+
+
+@pytest.mark.parametrize(("document", "why"), NOT_READ)
+def test_a_document_that_cannot_be_read_is_put_aside_whole_and_its_neighbours_are_read(
+    folder: Folder, document: str, why: str
+) -> None:
+    folder.write(1, DELETE.format(1))
+    (folder.path / "2.xml").write_text(document)
+    folder.write(3, DELETE.format(3))
+
+    rows = folder.read()
+
+    assert [(at, op) for at, op, *_ in rows] == [(1, "delete"), (2, "gap"), (3, "delete")]
+    assert rows[1][3]["reason"].startswith(why)
+    assert "no base64!" not in rows[1][3]["reason"]
+
+
+def test_an_event_beside_one_that_cannot_be_read_waits_with_it(folder: Folder) -> None:
+    folder.write(1, DELETE.format(1), DELETE.format("x"))
+
+    assert [(at, op) for at, op, *_ in folder.read()] == [(1, "delete"), (1, "gap")]
+
+
+def test_documents_that_say_nothing_of_the_tables_move_the_position_alone(folder: Folder) -> None:
+    other = DELETE.format(1).replace("schema=idm", "schema=hr")
+    folder.write(1)
+    folder.write(2, other)
+    assert [(len(part), part.end) for part in folder.slices()] == [(0, 2)]
+    side = folder.side()
+    assert side.open_source().tick() == 2
+    assert side.open_source().backlog(START).changes == 0
+
+    folder.write(3, DELETE.format(1), other)
+    folder.write(4, other)
+
+    assert [(part.commit_scns.tolist(), part.end) for part in folder.slices()] == [([3], 4)]
+    assert [row[:2] for row in folder.read()] == [(3, "delete")]
+
+
+def test_names_that_are_no_numbers_are_told_once_and_not_read(folder: Folder, caplog: Any) -> None:
+    folder.write(1, DELETE.format(1))
+    for name in ("orders.xml", "-1.xml", "0.xml", "99999999999999999999.xml", "2.xml.part", "notes.txt"):
+        folder.write(0, DELETE.format(9), name=name)
+    source = folder.side().open_source()
+
+    with caplog.at_level(logging.WARNING, "penstock"):
+        assert source.next_slice(START, Limit()) is not None
+        assert source.next_slice(Scn(1), Limit()) is None
+
+    told = [record.getMessage().split(" is not read")[0] for record in caplog.records]
+    assert sorted(told) == [f"file {name}" for name in ("-1.xml", "0.xml", "99999999999999999999.xml", "orders.xml")]
+
+
+def test_two_documents_of_one_number_are_refused(folder: Folder) -> None:
+    folder.write(1, DELETE.format(1))
+    folder.write(1, DELETE.format(2), name="1.xml")
+
+    with pytest.raises(OperatorError, match=r"documents 0+1\.xml and 1\.xml have the same number"):
+        folder.slices()
+
+
+def test_a_document_that_comes_below_others_is_refused_and_not_left_out(folder: Folder) -> None:
+    folder.write(5, DELETE.format(1))
+    source = folder.side().open_source()
+    assert source.next_slice(START, Limit()) is not None
+    folder.write(4, DELETE.format(2), name="4.xml")
+
+    with pytest.raises(OperatorError, match=r"document 4\.xml came behind 0+5\.xml.*number above all others"):
+        source.next_slice(Scn(5), Limit())
+
+
+def test_a_pipeline_keeps_its_folder_and_documents_that_are_applied_may_be_taken_away_but_for_the_last(
+    folder: Folder, tmp_path: Path
+) -> None:
+    for number in (1, 2):
+        folder.write(number, DELETE.format(number))
+    source = folder.side().open_source()
+    joined = source.join(History(Consumer("c", "idm"), None, START, None, None, is_new=True))
+    part = source.next_slice(joined.position, Limit())
+    assert part is not None
+    went_on = History(Consumer("c", "idm"), joined.origin, part.end, part.anchor, part.anchor, is_new=False)
+    (folder.path / f"{1:019d}.xml").unlink()
+    assert folder.side().open_source().join(went_on).position == 2
+
+    (folder.path / f"{2:019d}.xml").unlink()
+    with pytest.raises(OperatorError, match="older state"):
+        folder.side().open_source().join(went_on)
+    elsewhere = Folder(tmp_path / "other")
+    elsewhere.path.mkdir()
+    elsewhere.write(2, DELETE.format(2))
+    with pytest.raises(OperatorError, match="not the one that the target was filled from"):
+        elsewhere.side().open_source().join(went_on)
+
+
+def test_tables_that_the_target_lacks_are_asked_for(folder: Folder) -> None:
+    side = XdsSide(LocalStorage(folder.path), ["idm.nobody"], lambda _: {})
+
+    with pytest.raises(OperatorError, match=r"no table of the target matches 'idm\.nobody'.*Make the tables"):
+        side.match(["idm.nobody"])
