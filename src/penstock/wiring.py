@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -26,12 +26,14 @@ from penstock.config import (
 )
 from penstock.config_parts import table_named
 from penstock.dialects.postgres.source.access import PostgresSource
+from penstock.dialects.postgres.source.event_journal import PostgresJournal
 from penstock.dialects.postgres.source.event_log import PostgresEventLog
 from penstock.dialects.postgres.source.event_log_side import PostgresEventLogSide
 from penstock.dialects.postgres.source.side import PostgresSourceSide
 from penstock.dialects.postgres.target.side import PostgresTargetSide
 from penstock.errors import ConfigError, PenstockError
 from penstock.event_log_config import EventLogConfig
+from penstock.event_log_options import read_log_options
 from penstock.formats.change_file import Encoding
 from penstock.formats.xds.values import TimeSyntax
 from penstock.origins import Origins
@@ -54,6 +56,7 @@ from penstock.sources.db2_log.source import open_db2_log
 from penstock.sources.event_log.channel import Channel
 from penstock.sources.event_log.settings import EventLogSettings
 from penstock.sources.event_log.source import NoFailures
+from penstock.sources.event_log.spark_source import EventLogDataSource, Reading
 from penstock.sources.trigger_queue.queue import LogAccess
 from penstock.sources.trigger_queue.source import TriggerQueueSource
 from penstock.sources.xds.source import XdsSide
@@ -425,7 +428,23 @@ class TriggerQueue(TriggerQueueSource):
         return _LOGS[kind](url, set_name)
 
 
+class EventLogTable(EventLogDataSource):
+    """The data source, for every database that has a folder."""
+
+    @staticmethod
+    def reading(options: Mapping[str, str], *, is_stream: bool) -> Reading:
+        """Say what options mean."""
+        return read_log_options(options, is_stream=is_stream, open_journal=_open_journal)
+
+
+def _open_journal(kind: str, url: str, name: str, config: EventLogConfig, tables: Sequence[str]) -> PostgresJournal:
+    if kind != "postgres":
+        raise ConfigError(f"option 'type' must be postgres, not {kind!r}")
+    return PostgresJournal(url, name, _log_settings(config), tuple(tables))
+
+
 def register_sources(spark: SparkSession) -> None:
-    """Make `format("penstock.trigger_queue")` and `format("penstock.change_files")` known to a Spark session."""
+    """Make `penstock.trigger_queue`, `penstock.change_files` and `penstock.event_log` known to a Spark session."""
     spark.dataSource.register(TriggerQueue)
     spark.dataSource.register(ChangeFilesSource)
+    spark.dataSource.register(EventLogTable)

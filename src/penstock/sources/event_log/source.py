@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Protocol
 
 from penstock.history import History, Joined
 from penstock.position import START, Anchor, Limit, Scn
 from penstock.sources.event_log.changes import AsChanges
-from penstock.sources.event_log.poll import EventLog, LogTransaction, by_outcome, poll
+from penstock.sources.event_log.poll import EventLog, Form, LogTransaction, by_outcome, poll
 from penstock.sources.event_log.rows import Outcome, Settled
 from penstock.sources.event_log.settings import EventLogSettings
 from penstock.sources.event_log.telling import tell_settled
@@ -62,12 +62,17 @@ class EventLogSource(RecordedSource):
     that is settled before anything is polled, and a crash in between is made up for by the next `join`.
     """
 
-    def __init__(self, journal: Journal, failures: Failures) -> None:
-        """Follow a log; nothing is touched yet."""
+    def __init__(self, journal: Journal, failures: Failures, *, form: Callable[[], Form] = AsChanges) -> None:
+        """Follow a log; nothing is touched yet.
+
+        Args:
+            form: Makes, for each poll, what the journal keeps of events.
+        """
         super().__init__(journal)
         self._journal = journal
         self._log = journal.open_log()
         self._failures = failures
+        self._form = form
         self._timetable = Timetable(journal.settings)
         self._settled = START
         self._ticked = START
@@ -80,11 +85,15 @@ class EventLogSource(RecordedSource):
     def join(self, history: History) -> Joined:
         """Make sure that a process goes on with the journal it has followed, and settle what it has applied."""
         found = super().join(history)
-        self._log.refuse_unfit()
-        self._log.claim(history.consumer.id, f"applies to {history.consumer.target or 'another target'}")
+        self.claim(history.consumer.id, f"applies to {history.consumer.target or 'another target'}")
         if not history.is_new:
             self.settle(history.position)
         return found
+
+    def claim(self, reader_id: str, reader: str) -> None:
+        """Make sure that the log can be read, and is read here alone; see `EventLog.claim`."""
+        self._log.refuse_unfit()
+        self._log.claim(reader_id, reader)
 
     def hold_against(self, history: History) -> None:
         """Make sure that a process's history is that of the journal; otherwise raise as `join` does."""
@@ -99,7 +108,7 @@ class EventLogSource(RecordedSource):
         while part is None and (until is None or after < until) and not self._timetable.left_s:
             with self._log.transaction() as log:
                 mend(log, self._failures)
-                found = poll(log, self._journal.settings, AsChanges())
+                found = poll(log, self._journal.settings, self._form())
                 is_over = found.rows == 0 and self._ticked > after
                 if is_over:
                     # Nothing is left of what was there at the tick: the position goes there, across no event.
@@ -129,11 +138,16 @@ class EventLogSource(RecordedSource):
 
     def tick(self) -> Scn:
         """Return a position that the events of all rows that are due now lie at or before; polls for them at once."""
+        self._ticked = self.last_due()
+        return self._ticked
+
+    def last_due(self) -> Scn:
+        """Return a position as `tick` does; a poll that finds nothing leaves the position where it is, though."""
         with self._log.transaction() as log:
             # At most one event for each row.
-            self._ticked = Scn(log.position() + self._journal.waiting().changes)
+            last = Scn(log.position() + self._journal.waiting().changes)
         self._timetable.at_once()
-        return self._ticked
+        return last
 
     def free(self, upto: Scn, consumer: str) -> int:
         """Settle what is applied."""

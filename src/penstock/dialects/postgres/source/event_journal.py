@@ -15,12 +15,19 @@ import pyarrow as pa
 from penstock import change as c
 from penstock.dialects.postgres.arrow import ArrowReader
 from penstock.dialects.postgres.connection import Connection, connect, label, quote, speaking
+from penstock.dialects.postgres.ownership import PINNED, refuse_foreign
 from penstock.dialects.postgres.source.event_log import PostgresEventLog
 from penstock.dialects.postgres.source.event_log_rows import journal_schema
-from penstock.dialects.postgres.source.event_log_setup import journal_id
+from penstock.dialects.postgres.source.event_log_setup import (
+    has_journal,
+    journal_id,
+    journal_step,
+    refuse_second_journal,
+)
 from penstock.errors import OperatorError
 from penstock.position import Scn
 from penstock.sources.event_log.classes import Classes
+from penstock.sources.event_log.elements import batch_of
 from penstock.sources.event_log.settings import EventLogSettings
 from penstock.sources.event_log.source import Journal
 from penstock.stream import Backlog, Slice, TableVersion
@@ -109,6 +116,34 @@ class PostgresJournal:
             for batch in reader.stream(query, doing="read the journal"):
                 columns = [batch[wanted.name].cast(wanted.type) for wanted in c.ARROW_SCHEMA]
                 yield pa.RecordBatch.from_arrays(columns, schema=c.ARROW_SCHEMA)
+
+    def make(self) -> None:
+        """Make it where there is none; the log has to be there."""
+        with closing(self.open_log()) as log:
+            log.refuse_unfit()
+        with self._connection() as connection, connection.transaction():
+            refuse_foreign(connection, journal_schema(self.pipeline))
+            refuse_second_journal(connection, self.pipeline, self.settings.table, where=self.label)
+            if not has_journal(connection, self.pipeline):
+                connection.execute(PINNED)
+                connection.execute(journal_step(self.pipeline, self.settings.table).sql)
+
+    def elements(self, part: Slice) -> Iterator[pa.RecordBatch]:
+        """Yield the events of a slice in order, each as its XDS element."""
+        query = (
+            f"SELECT position, record_ids, logged_at_us, element FROM {self._table('event')}"
+            " WHERE position BETWEEN %s AND %s ORDER BY position"
+        )
+        bounds = [int(part.commit_scns[0]), int(part.commit_scns[-1])]
+        with self._connection() as connection:
+            rows = connection.execute(query, bounds).fetchall()
+        if len(rows) != len(part) or any(element is None for *_, element in rows):
+            raise OperatorError(
+                "the journal does not hold these events as XDS elements",
+                where=self.label,
+                do="read it in the format in which it was polled; or begin anew, with another journal",
+            )
+        yield batch_of(rows)
 
     def waiting(self) -> Backlog:
         """Count the rows of the log that are due."""
