@@ -333,7 +333,11 @@ class PublishConfig(Part):
     model_config = ConfigDict(
         json_schema_extra={
             "if": {"properties": {"to": {"const": "kafka"}}},
-            "then": {"required": ["connection", "debezium"]},
+            "then": {
+                "required": ["connection"],
+                "if": {"properties": {"format": {"const": "xds"}}, "required": ["format"]},
+                "else": {"required": ["debezium"]},
+            },
             "else": {
                 "required": ["path"],
                 "if": {"properties": {"format": {"const": "debezium-json"}}, "required": ["format"]},
@@ -353,7 +357,12 @@ class PublishConfig(Part):
     format: Literal["changes", "parquet", "debezium-json", "debezium-avro", "xds"] | None = Field(
         default=None,
         description="files: changes (JSON lines, compressed), which is the default, parquet, debezium-json, or xds from"
-        " event_log; kafka: debezium-json, which is the default, or debezium-avro",
+        " event_log; kafka: debezium-json, which is the default, debezium-avro, or xds from event_log",
+    )
+    topic: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9._-]{1,249}$",
+        description="kafka, xds: the topic of the documents; <pipeline>.xds if absent",
     )
     debezium: PublishedEventsConfig | None = Field(default=None, description="How changes are told as change events")
     max_age_s: float = Field(

@@ -80,8 +80,8 @@ _PLACES: Mapping[str, tuple[Sequence[str], Sequence[str], Mapping[str, str]]] = 
         {"connection": "files are written to publish.path, through no connection"},
     ),
     "kafka": (
-        ("debezium-json", "debezium-avro"),
-        ("connection", "debezium"),
+        ("debezium-json", "debezium-avro", "xds"),
+        ("connection",),
         {
             "path": "events are published to a cluster, by publish.connection",
             "max_age_s": "events do not wait for others; linger.ms of the connection's settings does a little",
@@ -271,7 +271,7 @@ class _Document:
                 what = f"must be {error['ctx']['expected']}{shown}"
             case "value_error":
                 what = str(error["ctx"]["error"])
-            case "string_pattern_mismatch" if path[-1] in ("prefix", "transaction_topic"):
+            case "string_pattern_mismatch" if path[-1] in ("prefix", "transaction_topic", "topic"):
                 what = f"must be letters, digits, '.', '_' and '-'{shown}"
             case "string_pattern_mismatch" if path[-1] == "tag" or path[:2] == ("capture", "changes_of"):
                 what = f"must be letters, digits, '.', '_', ':' and '-'{shown}"
@@ -513,13 +513,24 @@ class _Document:
         ]
         form = publish.get("format")
         tells_events = str(form).startswith("debezium")
-        if to == "files" and tells_events and publish.get("debezium") is None:
+        is_xds = form == "xds"
+        if (to == "kafka" or tells_events) and not is_xds and publish.get("debezium") is None:
             faults.append(_Fault(self._line(("publish",)), "publish.debezium: is missing"))
         if to == "files" and not tells_events and publish.get("debezium") is not None:
             path = ("publish", "debezium")
             what = f"{dotted(path)}: change files are no change events; publish.format debezium-json writes those"
             faults.append(_Fault(self._line(path), what))
-        if form == "xds" and (_at(data, "capture") or {}).get("source") != "event_log":
+        if to == "kafka" and is_xds and publish.get("debezium") is not None:
+            path = ("publish", "debezium")
+            faults.append(_Fault(self._line(path), f"{dotted(path)}: XDS documents are no change events"))
+        if publish.get("topic") is not None and not (to == "kafka" and is_xds):
+            path = ("publish", "topic")
+            faults.append(_Fault(self._line(path), f"{dotted(path)}: goes with XDS documents in Kafka"))
+        batch_size = (_at(data, "capture", "event_log") or {}).get("batch_size")
+        if to == "kafka" and is_xds and batch_size not in (None, 1):
+            path = ("capture", "event_log", "batch_size")
+            faults.append(_Fault(self._line(path), f"{dotted(path)}: a record of Kafka holds one event"))
+        if is_xds and (_at(data, "capture") or {}).get("source") != "event_log":
             path = ("publish", "format")
             faults.append(_Fault(self._line(path), f"{dotted(path)}: xds goes with capture.source event_log"))
         registry, is_avro = _at(publish, "debezium", "registry"), form == "debezium-avro"

@@ -269,11 +269,24 @@ def open_event_log(config: PipelineConfig, *, is_xds: bool) -> PostgresEventLog:
 
 def _published_log(config: PipelineConfig, publish: PublishConfig) -> ChannelPublication:
     """What publishes an event log as XDS documents."""
-    assert publish.path is not None
     side = _event_log(config, None)
-    folder = XdsFolder(_open_place(publish.path, "publish.path"))
-    channel = Channel(side.journal.open_log(), side.journal.settings, folder.put)
-    return ChannelPublication(config, side, folder, channel)
+    log, settings = side.journal.open_log(), side.journal.settings
+    if publish.path is not None:
+        folder = XdsFolder(_open_place(publish.path, "publish.path"))
+        return ChannelPublication(config, side, folder, Channel(log, settings, folder.put))
+    try:
+        from penstock.outputs.events.kafka import Cluster
+        from penstock.outputs.xds_topic import AT_ONCE, XdsTopic
+    except ImportError as exc:
+        raise _not_installed("publish.to kafka", exc) from exc
+    assert publish.connection is not None
+    connection = config.connections[publish.connection]
+    assert isinstance(connection, KafkaConfig)
+    topic_name = publish.topic or f"{config.name}.xds"
+    topic = XdsTopic(Cluster(connection.client_settings, config.name), topic_name, config.capture.name, side.journal)
+    # A record holds one event, whatever goes into one transaction.
+    channel = Channel(log, replace(settings, batch_size=AT_ONCE), topic.put, let_go=topic.close)
+    return ChannelPublication(config, side, topic, channel)
 
 
 def _log_settings(config: EventLogConfig) -> EventLogSettings:

@@ -202,7 +202,7 @@ def test_a_log_that_lacks_a_column_does_not_start(spark: SparkSession, log: Log)
         ({"url": ""}, "option 'url' of penstock.event_log is missing"),
         ({"journal": ""}, "option 'journal' of penstock.event_log is missing"),
         ({"journal": "No"}, "option 'journal' of penstock.event_log must be lower-case"),
-        ({"tabel": "a.b"}, "no option of penstock.event_log: 'tabel'; did you mean 'table'?"),
+        ({"readPartition": "2"}, "no option of penstock.event_log: 'readPartition'; did you mean 'readPartitions'?"),
         ({"table": "nodot"}, "option 'table' of penstock.event_log"),
         ({"queryLimit": "-1"}, "option 'queryLimit' of penstock.event_log: must be greater"),
         ({"columns": "[x"}, "option 'columns' of penstock.event_log must be a JSON object"),

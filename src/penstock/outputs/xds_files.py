@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from penstock.dialects.base import Step
 from penstock.errors import OperatorError
 from penstock.formats.xds.writer import document_of
 from penstock.position import Scn
@@ -21,6 +22,18 @@ class XdsFolder:
     def label(self) -> str:
         """The folder, named without secrets."""
         return self._storage.label
+
+    @property
+    def shown_by(self) -> str:
+        """What shows what was published."""
+        return "the documents are files in that folder"
+
+    def steps(self) -> Sequence[Step]:
+        """Nothing has to be made: a folder comes with its first file."""
+        return ()
+
+    def make(self) -> None:
+        """Make nothing."""
 
     def refuse_unfit(self) -> None:
         """Make sure that files can be written; raises an `OperatorError` otherwise."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ from typing import NoReturn, Protocol
 from penstock.apply.patience import Patience
 from penstock.apply.process import Progress
 from penstock.config import PipelineConfig
-from penstock.dialects.base import DatabasePlan
+from penstock.dialects.base import DatabasePlan, Step
 from penstock.errors import OperatorError, RetryableError
 from penstock.history import Consumer
 from penstock.pipeline.capturing import Capturing, RunListener
@@ -56,8 +57,18 @@ class Documents(Protocol):
     def label(self) -> str:
         """The place, named without secrets."""
 
+    @property
+    def shown_by(self) -> str:
+        """What shows what was published."""
+
     def refuse_unfit(self) -> None:
         """Make sure that documents can be written; raises an `OperatorError` otherwise."""
+
+    def steps(self) -> Sequence[Step]:
+        """What `make` would do."""
+
+    def make(self) -> None:
+        """Make what documents need, as far as it is not there."""
 
 
 class ChannelPublication(Publication):
@@ -75,7 +86,7 @@ class ChannelPublication(Publication):
     @property
     def shown_by(self) -> str:
         """What shows what was published."""
-        return "the documents are files in that folder"
+        return self._documents.shown_by
 
     def plan(self, *, adopt: bool = False) -> Plan:
         """Work out what `setup` would do. Changes nothing."""
@@ -85,6 +96,7 @@ class ChannelPublication(Publication):
         target = DatabasePlan(self._documents.label)
         try:
             self._documents.refuse_unfit()
+            target.steps += self._documents.steps()
         except OperatorError as exc:
             target.faults.append(exc)
         return Plan([str(table) for table in tables], self._log.plan(tables, ()), target)
@@ -97,6 +109,7 @@ class ChannelPublication(Publication):
         """
         plan = self.plan(adopt=adopt)
         plan.refuse_impossible()
+        self._documents.make()
         self._take(plan, printer="plan")
         return plan
 
@@ -179,7 +192,9 @@ class ChannelPublication(Publication):
 
     def _take(self, plan: Plan, *, printer: str) -> None:
         with closing(Holders(self._lock_watches())) as holders:
-            carry_out(plan, nothing_to_set_up(), self._log.setup(printer=printer), holders)
+            # What documents need is made already.
+            at_source = Plan(plan.tables, plan.source, DatabasePlan(self._documents.label))
+            carry_out(at_source, nothing_to_set_up(), self._log.setup(printer=printer), holders)
 
     def _lock_run(self) -> RunLock:
         lock = self._log.lock_run(self._documents.label, wait_s=_LOCK_PATIENCE_S)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from penstock.change import TableName
 from penstock.dialects.base import Step
-from penstock.errors import OperatorError
 from penstock.formats.debezium.writer import EventSettings
 from penstock.history import Words
 from penstock.outputs.events.kafka import Cluster
@@ -41,16 +40,7 @@ class KafkaPlace(EventPlace):
 
     def check(self) -> None:
         """Refuse a position topic that forgets the position after a while."""
-        topic = self._cluster.position_topic
-        if self._cluster.missing([topic]):
-            return
-        policy = self._cluster.settings_of(topic).get("cleanup.policy") or ""
-        if policy.strip() != "compact":
-            raise OperatorError(
-                f"the topic that keeps the pipeline's position has cleanup.policy {policy!r}, which may delete it",
-                where=self._cluster.where,
-                do="set its cleanup.policy to compact",
-            )
+        self._cluster.refuse_forgetful()
 
     def steps(self, tables: Sequence[TableName]) -> Sequence[Step]:
         """A step for each topic that is missing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from xml.sax.saxutils import unescape
 
 from penstock.errors import MalformedInputError
 from penstock.formats.xds.event import Attribute, Kind, Operation, Value, XdsEvent
@@ -20,6 +21,9 @@ _FOOT = "</input>\n</nds>\n"
 _IN_TEXT = {ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;", ord("\r"): "&#13;"}
 # A reader would turn a line break or tab in an attribute into a blank.
 _IN_ATTRIBUTE = {**_IN_TEXT, ord('"'): "&quot;", ord("\n"): "&#10;", ord("\t"): "&#9;"}
+
+_ASSOCIATION = "<association>"
+_UNESCAPED = {"&#13;": "\r"}
 
 _SPECIAL = re.compile('[&<>\r"\n\t]')
 
@@ -40,6 +44,12 @@ def write_event(event: XdsEvent) -> str:
     if found is not None:
         raise MalformedInputError(f"an event holds U+{ord(found[0]):04X}, a character that XML cannot carry")
     return written
+
+
+def association_of(element: str) -> str:
+    """Return the association of an event that `write_event` has written."""
+    begin = element.index(_ASSOCIATION) + len(_ASSOCIATION)
+    return unescape(element[begin : element.index("<", begin)], _UNESCAPED)
 
 
 def write_document(events: Iterable[XdsEvent]) -> bytes:

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import RetryableError
+from penstock.errors import OperatorError, RetryableError
 from penstock.formats.debezium.writer import Record
 from penstock.kafka import QUIET, SILENT, bad_settings, failure
 from penstock.outputs.events.publisher import EventLog, Publisher
@@ -116,6 +116,19 @@ class Cluster:
             admin = self._admin(heard)
             asked = admin.describe_configs([resource], request_timeout=_ANSWER_S)
             return {name: entry.value for name, entry in asked[resource].result().items()}
+
+    def refuse_forgetful(self) -> None:
+        """Raise an `OperatorError` where the position topic is there, and may forget the position after a while."""
+        topic = self.position_topic
+        if self.missing([topic]):
+            return
+        policy = self.settings_of(topic).get("cleanup.policy") or ""
+        if policy.strip() != "compact":
+            raise OperatorError(
+                f"the topic that keeps the pipeline's position has cleanup.policy {policy!r}, which may delete it",
+                where=self.where,
+                do="set its cleanup.policy to compact",
+            )
 
     def open(self, *, is_large: bool = False) -> KafkaPublisher:
         """Become the one producer of the pipeline, and read where it stands."""

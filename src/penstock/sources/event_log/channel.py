@@ -117,11 +117,23 @@ def cycle(log: EventLog, settings: EventLogSettings, sink: Sink, *, now: datetim
 class Channel:
     """Implements `pipeline.channel.Channel`: cycles by a timetable, with a sink that has what it has taken for good."""
 
-    def __init__(self, log: EventLog, settings: EventLogSettings, put: Callable[[Scn, Sequence[str]], object]) -> None:
-        """Deliver to `put`, which takes what a `Sink` takes, and raises where it cannot."""
+    def __init__(
+        self,
+        log: EventLog,
+        settings: EventLogSettings,
+        put: Callable[[Scn, Sequence[str]], object],
+        *,
+        let_go: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Deliver to `put`, which takes what a `Sink` takes, and raises where it cannot.
+
+        Args:
+            let_go: Closes what `put` has opened; a later call opens it again.
+        """
         self._log = log
         self._settings = settings
         self._put = put
+        self._let_go = let_go
         self._timetable = Timetable(settings)
 
     def open(self) -> None:
@@ -154,8 +166,9 @@ class Channel:
             return log.position()
 
     def close(self) -> None:
-        """Close the session with the log; a later call opens it again."""
+        """Close the session with the log, and what documents go to; a later call opens both again."""
         self._log.close()
+        self._let_go()
 
     def _deliver(self, first: Scn, elements: Sequence[str]) -> Sequence[Answer]:
         self._put(first, elements)

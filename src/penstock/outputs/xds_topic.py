@@ -1,0 +1,123 @@
+"""A topic of Kafka with XDS documents: each of one event, and published together with the position that they reach.
+
+The key of a record is the event's association, so the events of an object stay in order in one partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from penstock.dialects.base import Step
+from penstock.errors import OperatorError
+from penstock.formats.debezium.writer import Record
+from penstock.formats.xds.writer import association_of, document_of
+from penstock.history import Origin
+from penstock.outputs.events.kafka import Cluster
+from penstock.outputs.events.publisher import Publisher, begin_run, make_position
+from penstock.position import Scn
+
+AT_ONCE = 1_000
+"""Most events in one Kafka transaction."""
+
+
+class Positions(Protocol):
+    """What positions are of: the journal of the log."""
+
+    @property
+    def id(self) -> str:
+        """Tells it from every other one."""
+
+    def end(self) -> Scn:
+        """Return the last position that it has given."""
+
+
+class XdsTopic:
+    """Takes events, each of which is there once for consumers that read what is committed."""
+
+    def __init__(self, cluster: Cluster, topic: str, source: str, positions: Positions) -> None:
+        """Publish to a topic; nothing is touched yet.
+
+        Args:
+            source: What the pipeline calls its source.
+        """
+        self._cluster = cluster
+        self._topic = topic
+        self._source = source
+        self._positions = positions
+        self._publisher: Publisher | None = None
+
+    @property
+    def label(self) -> str:
+        """The brokers, and the topic."""
+        return f"{self._cluster.label}, topic {self._topic}"
+
+    @property
+    def shown_by(self) -> str:
+        """What shows what was published."""
+        return "any Kafka consumer reads the documents, with isolation.level=read_committed"
+
+    def refuse_unfit(self) -> None:
+        """Make sure that the brokers answer, and that the position is kept."""
+        self._cluster.refuse_forgetful()
+
+    def steps(self) -> Sequence[Step]:
+        """A step for each topic that is missing."""
+        missing = self._cluster.missing([self._cluster.position_topic, self._topic])
+        return [Step(f"topic {topic}", "-- a topic, which `penstock setup` makes") for topic in missing]
+
+    def make(self) -> None:
+        """Make the topics, and say in that of the position which pipeline it is of."""
+        self._cluster.make_topics([self._cluster.position_topic, self._topic])
+        make_position(self._cluster, self._source)
+
+    def put(self, first: Scn, elements: Sequence[str]) -> None:
+        """Publish events, but for those that were published before.
+
+        Args:
+            first: The position of the first one.
+
+        Raises:
+            OperatorError: The position that is kept is of another journal, or the brokers refuse something.
+            RetryableError: The brokers are out of reach; the next call knows what was published.
+        """
+        try:
+            publisher = self._opened()
+            standing = publisher.standing
+            new = [element for position, element in enumerate(elements, first) if position > standing.position]
+            if not new:
+                return
+            with publisher.transaction() as transaction:
+                records = (Record(self._topic, association_of(one).encode(), document_of([one])) for one in new)
+                sent = transaction.send(records)
+                moved = standing.moved(Scn(first + len(elements) - 1), None)
+                counted = replace(moved, transactions=moved.transactions + sent, changes=moved.changes + sent)
+                transaction.stand(counted, counted.position_entry)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the producer; a later call becomes the only one anew."""
+        if self._publisher is not None:
+            self._publisher.close()
+        self._publisher = None
+
+    def _opened(self) -> Publisher:
+        if self._publisher is not None:
+            return self._publisher
+        self._publisher = publisher = begin_run(self._cluster, self._source)
+        standing, id_ = publisher.standing, self._positions.id
+        if standing.origin is None:
+            with publisher.transaction() as transaction:
+                named = replace(standing, origin=Origin(id_, f"journal/{id_}"))
+                transaction.stand(named, named.origin_entry)
+        elif standing.origin.set_id != id_ or standing.position > self._positions.end():
+            raise OperatorError(
+                "the topic was filled from another journal of this event log, or from this one in a later state",
+                where=self._cluster.where,
+                do=f"delete topic {self._cluster.position_topic}, and run `penstock setup`: what was not settled is"
+                " published again",
+            )
+        return publisher
