@@ -61,7 +61,7 @@ def main() -> None:
 def _measure(name: str, url: str, settings: EventLogSettings) -> None:
     log = PostgresEventLog(url, "bench", settings, ["indirect.*"])
     folder = XdsFolder(open_storage(tempfile.mkdtemp(prefix="penstock-bench-")))
-    with closing(Channel(log, settings, folder.put)) as channel:
+    with closing(Channel(log, settings, folder.put_all)) as channel:
         channel.open()
         began, used, done = time.monotonic(), time.process_time(), 0
         while rows := channel.cycle()[0]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,74 @@ def test_a_name_is_given_once(storage: Storage) -> None:
     with pytest.raises(NameTakenError, match=r"a file of this name already \(.*a/b/log/1\)"):
         storage.create("log/1", b"other")
     assert storage.read("log/1") == b"one"
+
+
+def test_many_files_are_there_once_they_are_created(storage: Storage) -> None:
+    files = [(f"log/{number}", str(number).encode() * 100) for number in range(300)]
+
+    storage.create_all(files)
+
+    assert sorted(storage.names("log")) == sorted(name.removeprefix("log/") for name, _ in files)
+    assert all(storage.read(name) == content for name, content in files)
+    storage.create_all([])
+
+
+def test_of_many_files_those_before_one_whose_name_is_taken_are_there(storage: Storage) -> None:
+    storage.create("log/2", b"two")
+
+    with pytest.raises(NameTakenError, match=r"a file of this name already \(.*a/b/log/2\)"):
+        storage.create_all([("log/1", b"1"), ("log/2", b"2"), ("log/3", b"3")])
+
+    assert sorted(storage.names("log")) == ["1", "2"]
+    assert (storage.read("log/1"), storage.read("log/2")) == (b"1", b"two")
+
+
+def test_many_files_are_on_the_disk_before_they_have_names_and_get_them_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    link, sync = os.link, os.fsync
+
+    def linked(source: Path, path: Path) -> None:
+        done.append(path.name)
+        link(source, path)
+
+    def synced(handle: int) -> None:
+        done.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
+        sync(handle)
+
+    storage = LocalStorage(tmp_path)
+    monkeypatch.setattr(os, "link", linked)
+    monkeypatch.setattr(os, "fsync", synced)
+    storage.create_all([("2", b"a"), ("1", b"b"), ("3", b"c")])
+
+    assert done == ["file", "file", "file", "2", "1", "3", "folder"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("at", range(1, 8))
+def test_a_disk_that_is_full_amid_many_files_leaves_whole_ones_and_no_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    calls = iter(range(1, 100))
+    storage = LocalStorage(tmp_path)
+
+    def failing(real: Callable[..., object]) -> Callable[..., object]:
+        def call(*args: object) -> object:
+            if next(calls) == at:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return real(*args)
+
+        return call
+
+    for name in ("write", "link", "fsync"):
+        monkeypatch.setattr(os, name, failing(getattr(os, name)))
+    with pytest.raises(OperatorError, match="no space"):
+        storage.create_all([("1", b"one"), ("2", b"two")])
+
+    there = sorted(path.name for path in tmp_path.iterdir())
+    assert there in ([], ["1"], ["1", "2"])
+    assert all((tmp_path / name).read_bytes() == {"1": b"one", "2": b"two"}[name] for name in there)
 
 
 def test_a_file_that_is_missing(storage: Storage) -> None:

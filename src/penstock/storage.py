@@ -11,8 +11,9 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -31,6 +32,12 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_PLACE = (errno.ENAMETOOLONG, errno.ELOOP, errno.EOPNOTSUPP, errno.EINVAL)
 _NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 """Errors of a file system that cannot make a file without a name."""
+
+_MOST_OPEN = 128
+"""Most files that are open at once."""
+
+_SYNCS = 8
+"""So many files are synced side by side."""
 
 _REFUSED = ("ACCESS_DENIED", "ACCESS DENIED", "FORBIDDEN", "PERMISSION_DENIED", "UNAUTHENTICATED", "CREDENTIAL")
 """Where rights are missing, the messages of object stores hold one of these words."""
@@ -58,6 +65,12 @@ class Storage(Protocol):
             NameTakenError: There is one of this name.
             OperatorError: No right to write there, or no space.
             RetryableError: The place is out of reach.
+        """
+
+    def create_all(self, files: Sequence[tuple[str, bytes]]) -> None:
+        """Write files, which appear in this order, and return once all are durable; raises as `create` does.
+
+        Where it raises, those before the one at fault may be there.
         """
 
     def check_writable(self, folder: str) -> None:
@@ -165,6 +178,37 @@ class LocalStorage:
                     unnamed.unlink()
             _sync_folder(path.parent)
 
+    def create_all(self, files: Sequence[tuple[str, bytes]]) -> None:
+        """Write them beside their names, and give them these once the disk has all of them.
+
+        A disk that is told to sync several files at once does it nearly as fast as one.
+        """
+        for first in range(0, len(files), _MOST_OPEN):
+            self._create_some(files[first : first + _MOST_OPEN])
+
+    def _create_some(self, files: Sequence[tuple[str, bytes]]) -> None:
+        paths = [self.root / name for name, _ in files]
+        unnamed = [path.with_name(f".{path.name}.{secrets.token_hex(8)}") for path in paths]
+        with _translated("write", str(paths[0].parent)), ExitStack() as stack:
+            for folder in {path.parent for path in paths}:
+                mode = self._make_folders(folder)
+                # Also where a name is taken: the files before it are there.
+                stack.callback(_sync_folder, folder)
+            for path in unnamed:
+                stack.callback(path.unlink, missing_ok=True)
+            handles = []
+            for path, (_, content) in zip(unnamed, files, strict=True):
+                handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                file = stack.enter_context(os.fdopen(handle, "wb", buffering=0))
+                os.fchmod(file.fileno(), mode & 0o666)
+                _write_whole(file.fileno(), content)
+                handles.append(handle)
+            with ThreadPoolExecutor(_SYNCS) as pool:
+                for _ in pool.map(os.fsync, handles):
+                    pass
+            for source, path in zip(unnamed, paths, strict=True):
+                _link(source, path)
+
     def check_writable(self, folder: str) -> None:
         """Make a file without a name in the folder, or in the nearest one above that is there."""
         path = self.root / folder
@@ -220,6 +264,11 @@ class ObjectStorage:
             with self._open_new(path) as stream:
                 stream.write(content)
 
+    def create_all(self, files: Sequence[tuple[str, bytes]]) -> None:
+        """Write one after the other."""
+        for name, content in files:
+            self.create(name, content)
+
     def check_writable(self, folder: str) -> None:
         """Ask the store for the folder: whether objects can be made in it shows with the first one only."""
         with _translated("find", f"{self.label}/{folder}"):
@@ -274,6 +323,12 @@ def _try_to_write(folder: Path) -> None:
     finally:
         with suppress(FileNotFoundError):
             trial.unlink()
+
+
+def _write_whole(handle: int, content: bytes) -> None:
+    left = memoryview(content)
+    while left:
+        left = left[os.write(handle, left) :]
 
 
 def _link(unnamed: Path, path: Path) -> None:

@@ -273,7 +273,7 @@ def _published_log(config: PipelineConfig, publish: PublishConfig) -> ChannelPub
     log, settings = side.journal.open_log(), side.journal.settings
     if publish.path is not None:
         folder = XdsFolder(_open_place(publish.path, "publish.path"))
-        return ChannelPublication(config, side, folder, Channel(log, settings, folder.put))
+        return ChannelPublication(config, side, folder, Channel(log, settings, folder.put_all))
     try:
         from penstock.outputs.events.kafka import Cluster
         from penstock.outputs.xds_topic import AT_ONCE, XdsTopic
@@ -285,7 +285,7 @@ def _published_log(config: PipelineConfig, publish: PublishConfig) -> ChannelPub
     topic_name = publish.topic or f"{config.name}.xds"
     topic = XdsTopic(Cluster(connection.client_settings, config.name), topic_name, config.capture.name, side.journal)
     # A record holds one event, whatever goes into one transaction.
-    channel = Channel(log, replace(settings, batch_size=AT_ONCE), topic.put, let_go=topic.close)
+    channel = Channel(log, replace(settings, batch_size=AT_ONCE), topic.put_all, let_go=topic.close)
     return ChannelPublication(config, side, topic, channel)
 
 

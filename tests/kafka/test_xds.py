@@ -106,8 +106,8 @@ def test_what_was_published_before_a_crash_is_not_published_again(topic: Topic) 
     documents: Any = publication._documents
     journal = publication._log.journal  # type: ignore[attr-defined]
 
-    def break_off(first: Scn, elements: Sequence[str]) -> None:
-        documents.put(first, elements)
+    def break_off(of_cycle: Sequence[tuple[Scn, Sequence[str]]]) -> None:
+        documents.put_all(of_cycle)
         raise BrokeOffError
 
     with closing(documents), pytest.raises(BrokeOffError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,10 @@ class MortalStorage:
         self.create, self.read = mortal(storage.create), mortal(storage.read)
         self.names, self.size = mortal(storage.names), mortal(storage.size)
         self.check_writable = mortal(storage.check_writable)
+
+    def create_all(self, files: Sequence[tuple[str, bytes]]) -> None:
+        for name, content in files:
+            self.create(name, content)
 
 
 @contextmanager

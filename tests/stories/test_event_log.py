@@ -156,10 +156,11 @@ def test_a_crash_after_documents_were_written_writes_none_of_them_twice_and_leav
         log.write(6, f"idu={key}")
     put = pipeline._documents.put  # type: ignore[attr-defined]
 
-    def break_off(first: Scn, elements: Sequence[str]) -> None:
-        put(first, elements)
-        if first == 2:
-            raise BrokeOffError
+    def break_off(documents: Sequence[tuple[Scn, Sequence[str]]]) -> None:
+        for first, elements in documents:
+            put(first, elements)
+            if first == 2:
+                raise BrokeOffError
 
     journal = pipeline._log.journal  # type: ignore[attr-defined]
     with pytest.raises(BrokeOffError):

@@ -39,6 +39,16 @@ class XdsFolder:
         """Make sure that files can be written; raises an `OperatorError` otherwise."""
         self._storage.check_writable("")
 
+    def put_all(self, documents: Sequence[tuple[Scn, Sequence[str]]]) -> None:
+        """Write documents, which appear in this order; each as `put` does."""
+        files = [(_name(first), document_of(elements)) for first, elements in documents]
+        try:
+            self._storage.create_all(files)
+        except NameTakenError:
+            # An earlier run has broken off here.
+            for first, elements in documents:
+                self.put(first, elements)
+
     def put(self, first: Scn, elements: Sequence[str]) -> None:
         """Write a document of event elements.
 
@@ -48,7 +58,7 @@ class XdsFolder:
         Raises:
             OperatorError: Another document has its name.
         """
-        name, document = f"{first:019d}.xml", document_of(elements)
+        name, document = _name(first), document_of(elements)
         try:
             self._storage.create(name, document)
         except NameTakenError as exc:
@@ -64,3 +74,7 @@ class XdsFolder:
                     where=self.label,
                     do="publish to an empty folder, or move that file away",
                 ) from exc
+
+
+def _name(first: Scn) -> str:
+    return f"{first:019d}.xml"

@@ -72,6 +72,11 @@ class XdsTopic:
         self._cluster.make_topics([self._cluster.position_topic, self._topic])
         make_position(self._cluster, self._source)
 
+    def put_all(self, documents: Sequence[tuple[Scn, Sequence[str]]]) -> None:
+        """Publish events; see `put`."""
+        for first, elements in documents:
+            self.put(first, elements)
+
     def put(self, first: Scn, elements: Sequence[str]) -> None:
         """Publish events, but for those that were published before.
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from itertools import islice
 
 from penstock.errors import OperatorError
 from penstock.formats.xds.writer import write_event
@@ -46,6 +47,10 @@ each event, or for those up to the first `FATAL` or `RETRY`.
 """
 
 
+Document = tuple[Scn, Sequence[str]]
+"""The position of the first event, and the events as XDS elements."""
+
+
 @dataclass
 class Delivered:
     """What a cycle has done.
@@ -81,10 +86,18 @@ class AsElements:
         """Write nothing."""
 
 
-def cycle(log: EventLog, settings: EventLogSettings, sink: Sink, *, now: datetime | None = None) -> Delivered:
+def cycle(
+    log: EventLog,
+    settings: EventLogSettings,
+    sink: Sink,
+    *,
+    begin: Callable[[Sequence[Document]], object] = lambda _: None,
+    now: datetime | None = None,
+) -> Delivered:
     """Deliver what the journal holds, or else what a new poll finds, and settle the rows behind it.
 
     Args:
+        begin: Is shown all documents before the sink gets the first.
         now: What counts as now; None is the database's clock.
     """
     polled = None
@@ -106,7 +119,9 @@ def cycle(log: EventLog, settings: EventLogSettings, sink: Sink, *, now: datetim
             where=log.label,
             do="apply them first; or `penstock teardown`, after which their rows are polled again",
         )
-    outcomes = _deliver(pending, settings.batch_size, sink, delivered)
+    documents = _documents(pending, settings.batch_size)
+    begin(documents)
+    outcomes = _deliver(pending, documents, sink, delivered)
     with log.transaction() as transaction:
         transaction.settle(outcomes)
         # What was not delivered is polled again, with whatever is logged for it until then.
@@ -121,18 +136,18 @@ class Channel:
         self,
         log: EventLog,
         settings: EventLogSettings,
-        put: Callable[[Scn, Sequence[str]], object],
+        put_all: Callable[[Sequence[Document]], object],
         *,
         let_go: Callable[[], None] = lambda: None,
     ) -> None:
-        """Deliver to `put`, which takes what a `Sink` takes, and raises where it cannot.
+        """Deliver to `put_all`, which takes the documents of a cycle, and raises where it cannot.
 
         Args:
-            let_go: Closes what `put` has opened; a later call opens it again.
+            let_go: Closes what `put_all` has opened; a later call opens it again.
         """
         self._log = log
         self._settings = settings
-        self._put = put
+        self._put_all = put_all
         self._let_go = let_go
         self._timetable = Timetable(settings)
 
@@ -143,7 +158,7 @@ class Channel:
 
     def cycle(self) -> tuple[int, int, Scn]:
         """Deliver once; returns how many rows were read, how many events delivered, and the position then."""
-        found = cycle(self._log, self._settings, self._deliver)
+        found = cycle(self._log, self._settings, _taken, begin=self._put_all)
         if found.polled is not None:
             tell_settled(found.polled, self._log.label)
         events = sum(found.answers.values())
@@ -170,18 +185,26 @@ class Channel:
         self._log.close()
         self._let_go()
 
-    def _deliver(self, first: Scn, elements: Sequence[str]) -> Sequence[Answer]:
-        self._put(first, elements)
-        return [Answer.SUCCESS] * len(elements)
+
+def _taken(first: Scn, elements: Sequence[str]) -> Sequence[Answer]:
+    """Implements `Sink`: what `begin` has taken is there for good."""
+    return [Answer.SUCCESS] * len(elements)
 
 
-def _deliver(pending: Sequence[Pending], batch_size: int, sink: Sink, delivered: Delivered) -> dict[Outcome, list[int]]:
+def _documents(pending: Sequence[Pending], batch_size: int) -> list[Document]:
+    parts = (pending[first : first + batch_size] for first in range(0, len(pending), batch_size))
+    return [(part[0].position, [event.element or "" for event in part]) for part in parts]
+
+
+def _deliver(
+    pending: Sequence[Pending], documents: Sequence[Document], sink: Sink, delivered: Delivered
+) -> dict[Outcome, list[int]]:
     outcomes: dict[Outcome, list[int]] = {}
-    for first in range(0, len(pending), batch_size):
-        document = pending[first : first + batch_size]
-        delivered.documents.append(len(document))
-        answers = sink(document[0].position, [event.element or "" for event in document])
-        for event, answer in zip(document, answers, strict=False):
+    events = iter(pending)
+    for first, elements in documents:
+        delivered.documents.append(len(elements))
+        answers = sink(first, elements)
+        for event, answer in zip(islice(events, len(elements)), answers, strict=False):
             delivered.answers[answer] = delivered.answers.get(answer, 0) + 1
             if answer is Answer.RETRY:
                 delivered.is_retry = True
