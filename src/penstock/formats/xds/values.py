@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import base64
 import binascii
 import calendar
 import re
@@ -119,8 +118,11 @@ def encode_octets(text: str) -> str:
         UnreadableError: It is not padded Base64 of the standard alphabet.
     """
     packed = "".join(text.split())
+    if len(packed) % 4:
+        # What is padded twice would be taken.
+        raise UnreadableError("is not padded Base64 of the standard alphabet")
     try:
-        return base64.b64encode(base64.b64decode(packed, validate=True)).decode()
+        return binascii.b2a_base64(binascii.a2b_base64(packed, strict_mode=True), newline=False).decode()
     except (binascii.Error, ValueError) as exc:
         raise UnreadableError("is not padded Base64 of the standard alphabet") from exc
 

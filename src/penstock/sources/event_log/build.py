@@ -124,8 +124,11 @@ class _Element:
 
     def of(self, attribute: Attribute, rows: Sequence[Usable]) -> list[Operation]:
         self.rows += rows
-        self.places[attribute] = min(self.places.get(attribute, rows[0].place), rows[0].place)
-        return self.operations.setdefault(attribute, [])
+        found = self.operations.get(attribute)
+        if found is None:
+            found = self.operations[attribute] = []
+            self.places[attribute] = rows[0].place
+        return found
 
     def attributes(self) -> tuple[XdsAttribute, ...]:
         ordered = sorted(self.operations, key=lambda attribute: self.places[attribute])
@@ -178,8 +181,9 @@ class _Builder:
             assert row.attribute is not None
             by_attribute.setdefault(row.attribute, []).append(row)
         add, modify = _Element(), _Element()
+        asks = any(row.type in FIELD_NOW for row in life.rows)
         for attribute, rows in by_attribute.items():
-            if not any(row.type in FIELD_NOW for row in rows):
+            if not asks or not any(row.type in FIELD_NOW for row in rows):
                 for row in rows:
                     self._logged(add if row.type is EventType.INSERT_FIELD else modify, attribute, row)
             elif current is None:

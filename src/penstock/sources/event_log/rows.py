@@ -120,7 +120,8 @@ class _Checker:
         self._classes = classes
         self._needs_time = needs_time
         self._tables: dict[str, tuple[DatabaseClass, Child | None] | None] = {}
-        self._objects: dict[tuple[TableName, str], Object | UnreadableError] = {}
+        # By the class as such, of which there is one in a poll: its name takes longer to look up.
+        self._objects: dict[tuple[int, str], Object | UnreadableError] = {}
         self._same: dict[tuple[TableName, tuple[str, ...]], Object] = {}
 
     def check(self, place: int, row: LogRow) -> Usable:
@@ -153,7 +154,7 @@ class _Checker:
     def _object(self, class_: DatabaseClass, text: str | None) -> Object:
         if text is None:
             raise UnreadableError("table_key is NULL")
-        said = (class_.name, text)
+        said = (id(class_), text)
         found = self._objects.get(said)
         if found is None:
             try:
