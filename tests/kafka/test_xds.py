@@ -71,6 +71,7 @@ def run(publication: ChannelPublication) -> Any:
     return publication.run(threading.Event(), until_caught_up=True)
 
 
+@pytest.mark.rule("E-21")
 def test_each_event_is_a_record_under_its_association(topic: Topic) -> None:
     publication = topic.open()
     steps = publication.setup().target.steps
@@ -98,6 +99,7 @@ class BrokeOffError(Exception):
     pass
 
 
+@pytest.mark.rule("E-15", "E-21")
 def test_what_was_published_before_a_crash_is_not_published_again(topic: Topic) -> None:
     publication = topic.open()
     publication.setup()

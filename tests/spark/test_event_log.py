@@ -71,6 +71,7 @@ def log(lab: Lab) -> Log:
     return Log(lab)
 
 
+@pytest.mark.rule("E-20")
 def test_a_stream_consumes_the_log_and_goes_on_where_it_stood(spark: SparkSession, log: Log, tmp_path: Path) -> None:
     sink, checkpoint = str(tmp_path / "sink"), str(tmp_path / "checkpoint")
 
@@ -109,6 +110,7 @@ def test_a_stream_consumes_the_log_and_goes_on_where_it_stood(spark: SparkSessio
     assert log.statuses == "SSESS"
 
 
+@pytest.mark.rule("E-20")
 def test_a_batch_shows_what_a_poll_would_find_and_consumes_nothing(spark: SparkSession, log: Log) -> None:
     log.write(2, 1, "fname", "A", "B")
     log.write(9, 1)
@@ -136,6 +138,7 @@ def rows_of(stream: Any, start: Any, end: Any) -> list[Any]:
     return [row for part in partitions for batch in stream.read(part) for row in batch.to_pylist()]
 
 
+@pytest.mark.rule("E-15")
 def test_what_was_polled_before_a_crash_is_read_again_in_the_same_words(log: Log) -> None:
     log.lab.source.execute("INSERT INTO indirect.usr VALUES (1, 'before')")
     log.write(6, 1)
@@ -177,6 +180,7 @@ def test_a_journal_is_read_in_the_format_in_which_it_was_polled(log: Log) -> Non
         rows_of(log.stream(format="xds"), start, end)
 
 
+@pytest.mark.rule("E-16")
 def test_a_log_that_another_pipeline_reads_is_refused(log: Log) -> None:
     first = log.stream()
     first.initialOffset()
@@ -186,6 +190,7 @@ def test_a_log_that_another_pipeline_reads_is_refused(log: Log) -> None:
         log.stream(journal="other").initialOffset()
 
 
+@pytest.mark.rule("E-1")
 def test_a_log_that_lacks_a_column_does_not_start(spark: SparkSession, log: Log) -> None:
     log.lab.source.execute("ALTER TABLE indirect.event_log RENAME old_value TO ov")
 

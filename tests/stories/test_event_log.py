@@ -113,6 +113,7 @@ def run(pipeline: Any) -> Any:
     return pipeline.run(threading.Event(), until_caught_up=True)
 
 
+@pytest.mark.rule("E-9", "E-11")
 def test_events_are_published_once_and_rows_get_their_status(log: Log) -> None:
     pipeline = log.publication(", batch_size: 2, query_limit: 2")
     assert [step.summary for step in pipeline.setup().source.steps] == [
@@ -148,6 +149,7 @@ class BrokeOffError(Exception):
     pass
 
 
+@pytest.mark.rule("E-15")
 def test_a_crash_after_documents_were_written_writes_none_of_them_twice_and_leaves_no_row(log: Log) -> None:
     pipeline = log.publication()
     pipeline.setup()
@@ -216,6 +218,7 @@ class Queue:
         return self._applied
 
 
+@pytest.mark.rule("E-15")
 def test_what_was_applied_before_a_crash_is_settled_by_the_next_run_and_not_told_again(applied: Log) -> None:
     side = applied.open("apply: {connection: copy}\n")._source
     failed: set[int] = set()
@@ -255,6 +258,7 @@ def test_what_was_applied_before_a_crash_is_settled_by_the_next_run_and_not_told
     assert applied.statuses == "SES"
 
 
+@pytest.mark.rule("E-13")
 def test_all_rows_of_a_child_table_are_removed_by_what_was_told_of_them(applied: Log) -> None:
     side = applied.open("apply: {connection: copy}\n")._source
     source = EventLogSource(side.journal, NoFailures())
@@ -293,6 +297,7 @@ def test_all_rows_of_a_child_table_are_removed_by_what_was_told_of_them(applied:
     assert applied.statuses == "SSSN"
 
 
+@pytest.mark.rule("E-15", "E-17")
 def test_events_are_applied_with_old_values_compared_and_killed_runs_repeat_nothing(log: Log, tmp_path: Path) -> None:
     program = Program(tmp_path, log.lab.source_url, log.lab.target_url, name="idm")
     text = log.text("apply: {connection: copy}\n", ", query_limit: 200")
@@ -398,6 +403,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.rule("E-1")
 @pytest.mark.parametrize(("change", "more", "why"), REFUSED)
 def test_a_log_that_lacks_something_is_refused_before_anything_is_polled(
     log: Log, change: str, more: str, why: str
@@ -410,6 +416,7 @@ def test_a_log_that_lacks_something_is_refused_before_anything_is_polled(
         run(pipeline)
 
 
+@pytest.mark.rule("E-1", "E-2", "E-4")
 @pytest.mark.parametrize("more", [", columns: {old_value: ov, status: st}", ", layout: B"])
 def test_columns_may_have_other_names_and_another_order(log: Log, more: str) -> None:
     log.lab.source.execute(

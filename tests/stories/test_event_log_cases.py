@@ -66,6 +66,7 @@ def log_connection(source_server: EmbeddedPostgres) -> Iterator[psycopg.Connecti
         yield connection
 
 
+@pytest.mark.rule("E-5")
 @pytest.mark.parametrize("key", KEYS)
 def test_key_is_read_as_the_case_says(key: dict[str, Any]) -> None:
     try:
@@ -77,6 +78,7 @@ def test_key_is_read_as_the_case_says(key: dict[str, Any]) -> None:
     assert parsed is None or [list(pair) for pair in parse_key(write_key([(a, b) for a, b in parsed]))] == parsed
 
 
+@pytest.mark.rule("E-2", "E-3", "E-4", "E-6", "E-7", "E-8", "E-9", "E-10", "E-11", "E-12", "E-13", "E-14")
 @pytest.mark.parametrize(("content", "case"), CASES)
 def test_one_poll_yields_the_events_and_statuses_of_the_case(
     content: dict[str, Any], case: dict[str, Any], source_server: EmbeddedPostgres, log_connection: Any

@@ -38,6 +38,7 @@ def new(consumer: str, target: str) -> History:
     return History(Consumer(consumer, "idm", target), None, START, None, None, is_new=True)
 
 
+@pytest.mark.rule("E-16")
 def test_a_second_pipeline_on_a_log_is_refused_by_name_until_the_first_is_torn_down(log: Log) -> None:
     first = log.publication()
     first.setup()
@@ -66,6 +67,7 @@ def test_a_pipeline_whose_user_may_not_look_at_the_first_journal_is_refused_all_
     assert any("pipeline 'idm' reads this event log already" in str(fault) for fault in faults), faults
 
 
+@pytest.mark.rule("E-16")
 def test_two_pipelines_that_were_set_up_at_the_same_moment_are_both_refused_when_they_run(log: Log) -> None:
     first, second = log.publication(), named(log, "hr")
     first.setup()
@@ -86,6 +88,7 @@ def test_two_pipelines_that_were_set_up_at_the_same_moment_are_both_refused_when
     assert log.statuses == "N"
 
 
+@pytest.mark.rule("E-16")
 def test_a_journal_is_not_used_for_another_log(log: Log) -> None:
     log.publication().setup()
     log.lab.source.execute("CREATE TABLE indirect.other_log (LIKE indirect.event_log INCLUDING ALL)")
@@ -96,6 +99,7 @@ def test_a_journal_is_not_used_for_another_log(log: Log) -> None:
             refused()
 
 
+@pytest.mark.rule("E-16")
 def test_a_journal_has_one_target(log: Log) -> None:
     side = log.open("apply: {connection: copy}\n")
     side.setup()
@@ -118,6 +122,7 @@ def test_a_journal_has_one_target(log: Log) -> None:
     assert log.statuses == "N"
 
 
+@pytest.mark.rule("E-12", "E-17")
 @pytest.mark.parametrize(
     ("more", "expected"),
     [

@@ -23,6 +23,7 @@ apply: {{connection: copy}}
 """
 
 
+@pytest.mark.rule("E-19")
 def test_documents_are_applied_and_one_that_cannot_be_read_stops_none_beside_it(lab: Lab, tmp_path: Path) -> None:
     folder = tmp_path / "xds"
     folder.mkdir()

@@ -126,6 +126,7 @@ TIMES = [
 ]
 
 
+@pytest.mark.rule("E-14")
 @pytest.mark.parametrize(("type_", "syntax", "logged", "value", "as_canonical"), TIMES)
 def test_a_logged_text_is_a_value_and_comes_back_as_canonical_text(
     type_: str, syntax: int, logged: str, value: Value, as_canonical: str
@@ -136,6 +137,7 @@ def test_a_logged_text_is_a_value_and_comes_back_as_canonical_text(
     assert canonical(logical, value) == as_canonical
 
 
+@pytest.mark.rule("E-14")
 @pytest.mark.parametrize(
     ("type_", "text"),
     [

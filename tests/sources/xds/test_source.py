@@ -106,6 +106,7 @@ def folder(tmp_path: Path) -> Folder:
     return Folder(tmp_path)
 
 
+@pytest.mark.rule("E-18")
 def test_a_document_is_a_transaction_at_the_position_that_names_it(folder: Folder) -> None:
     folder.write(12, MODIFY.format(1, modified("fname", values("remove-value", "Jack"), values("add-value", "John"))))
     photo = added("photo", "qq o=\n", type_="octet") + added("seen", "1709281800", type_="time")
@@ -126,6 +127,7 @@ def test_a_document_is_a_transaction_at_the_position_that_names_it(folder: Folde
     assert (part.commit_scns.tolist(), part.changes.tolist(), part.end) == ([9, 12], [2, 1], 12)
 
 
+@pytest.mark.rule("E-13")
 def test_all_values_of_a_child_table_are_the_rows_that_documents_have_told_of(folder: Folder) -> None:
     folder.write(1, ADD.format(1, added("usr_phone.phoneno", "1", "2")))
     replaced = modified("usr_phone.phoneno", "<remove-all-values/>", values("add-value", "3"))
@@ -184,6 +186,7 @@ NOT_READ = [
 ]
 
 
+@pytest.mark.rule("E-19")
 @pytest.mark.parametrize(("document", "why"), NOT_READ)
 def test_a_document_that_cannot_be_read_is_put_aside_whole_and_its_neighbours_are_read(
     folder: Folder, document: str, why: str
@@ -199,6 +202,7 @@ def test_a_document_that_cannot_be_read_is_put_aside_whole_and_its_neighbours_ar
     assert "no base64!" not in rows[1][3]["reason"]
 
 
+@pytest.mark.rule("E-19")
 def test_an_event_beside_one_that_cannot_be_read_waits_with_it(folder: Folder) -> None:
     folder.write(1, DELETE.format(1), DELETE.format("x"))
 
@@ -243,6 +247,7 @@ def test_two_documents_of_one_number_are_refused(folder: Folder) -> None:
         folder.slices()
 
 
+@pytest.mark.rule("E-18")
 def test_a_document_that_comes_below_others_is_refused_and_not_left_out(folder: Folder) -> None:
     folder.write(5, DELETE.format(1))
     source = folder.side().open_source()
