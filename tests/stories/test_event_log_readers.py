@@ -122,6 +122,31 @@ def test_a_journal_has_one_target(log: Log) -> None:
     assert log.statuses == "N"
 
 
+def test_a_process_that_begins_anew_with_empty_tables_has_the_journal_again(log: Log) -> None:
+    pipeline = log.open("apply: {connection: copy}\n")
+    pipeline.setup()
+    side = pipeline._source
+    log.write(2, "idu=1", "phoneno", None, "111", table="usr_phone")
+    with closing(EventLogSource(side.journal, Queue({1}))) as source:
+        source.join(new("a", "host=one"))
+        part = source.next_slice(START, Limit())
+        assert part is not None
+        source.free(part.end, "a")
+
+    for consumer in (Consumer("other", "idm"), Consumer("a", "idm")):
+        with pytest.raises(OperatorError, match="another pipeline of this name"), closing(side.open_source()) as source:
+            source.join(new("b", "host=one"))
+        with side.setup() as session, session.transaction():
+            for step in side.release(consumer):
+                session.take(step)
+
+    with closing(side.open_source()) as source:
+        source.join(new("b", "host=one"))
+    for table in ("child_row", "failed"):
+        left = log.lab.source.execute(f"SELECT count(*) FROM penstock_idm_events.{table}").fetchone()
+        assert left == (0,)
+
+
 @pytest.mark.rule("E-12", "E-17")
 @pytest.mark.parametrize(
     ("more", "expected"),

@@ -112,6 +112,17 @@ def log_step(settings: EventLogSettings) -> Step:
     return Step(f"create the event log {table}", sql)
 
 
+def release_step(pipeline: str, reader_id: str) -> Step:
+    """Let another reader have the journal of this one, whose tables are empty then: no child table has rows."""
+    schema, reader = quote(journal_schema(pipeline)), literal(reader_id)
+    is_its = f"EXISTS (SELECT FROM {schema}.journal WHERE reader_id = {reader})"
+    sql = (
+        f"DELETE FROM {schema}.child_row WHERE {is_its}; DELETE FROM {schema}.failed WHERE {is_its};"
+        f" UPDATE {schema}.journal SET reader_id = NULL, reader = NULL WHERE reader_id = {reader}"
+    )
+    return Step(f"begin the journal anew, schema {journal_schema(pipeline)}", sql)
+
+
 def removal_step(pipeline: str) -> Step:
     """Remove the journal of a pipeline; the log stays."""
     schema = journal_schema(pipeline)

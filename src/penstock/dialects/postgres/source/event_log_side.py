@@ -22,6 +22,7 @@ from penstock.dialects.postgres.source.event_log_setup import (
     journal_step,
     log_step,
     refuse_second_journal,
+    release_step,
     removal_step,
     upgrade_step,
 )
@@ -142,8 +143,11 @@ class PostgresEventLogSide(PostgresSide, RecordedSide):
         return plan
 
     def release(self, consumer: Consumer) -> Sequence[Step]:
-        """Nothing has to be done: rows that were not settled are polled again."""
-        return []
+        """Have the journal begin with empty tables, for the same process anew; rows that are N are polled again."""
+        with self._connection("read the catalogue") as connection:
+            if not is_journal_current(connection, self._pipeline):
+                return []
+        return [release_step(self._pipeline, consumer.id)]
 
     def remove_consumer(self, id_: str) -> None:
         """Do nothing: a log has one reader."""
