@@ -114,7 +114,7 @@ def test_what_was_published_before_a_crash_is_not_published_again(topic: Topic) 
 
     with closing(documents), pytest.raises(BrokeOffError):
         Channel(journal.open_log(), journal.settings, break_off).cycle()
-    assert (topic.read(), topic.log.statuses) == ([("delete", "idu=1")], "NNNN")
+    assert (topic.read(), topic.log.statuses) == ([("delete", "idu=1"), ("delete", "idu=2")], "NNNN")
 
     run(topic.open())
 
