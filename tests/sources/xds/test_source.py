@@ -19,6 +19,7 @@ from penstock.logical import BINARY, STRING, LogicalType, integer
 from penstock.logical import Kind as Kinds
 from penstock.position import START, Limit, Scn
 from penstock.schema import Column, ForeignKey, TableSchema, Unique
+from penstock.sources.xds.documents import Documents
 from penstock.sources.xds.source import XdsSide
 from penstock.storage import LocalStorage
 from penstock.stream import Slice
@@ -245,6 +246,16 @@ def test_two_documents_of_one_number_are_refused(folder: Folder) -> None:
 
     with pytest.raises(OperatorError, match=r"documents 0+1\.xml and 1\.xml have the same number"):
         folder.slices()
+
+
+def test_a_list_that_lacks_a_document_which_came_while_it_was_made_leaves_none_out(folder: Folder) -> None:
+    class Filling(LocalStorage):
+        lists = iter([["6.xml"], ["5.xml", "6.xml", "7.xml"]])
+
+        def names(self, _: str) -> list[str]:
+            return next(self.lists)
+
+    assert Documents(Filling(folder.path)).numbered() == [(5, "5.xml"), (6, "6.xml")]
 
 
 @pytest.mark.rule("E-18")

@@ -32,11 +32,16 @@ class Documents:
         Raises:
             OperatorError: Two documents have one number; or one came since the last call below one that was there.
         """
+        # A folder that is filled meanwhile may be told without a file, but with a later one. What came before the last
+        # file of this list is in the next list for certain.
+        last_listed = max(filter(None, map(_number, self.storage.names(""))), default=0)
         found: dict[int, str] = {}
         for name in sorted(self.storage.names("")):
             number = _number(name)
             if number is None:
                 self._tell(name)
+            elif number > last_listed:
+                continue
             elif number in found:
                 raise OperatorError(
                     f"documents {found[number]} and {name} have the same number",
