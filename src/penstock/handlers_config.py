@@ -58,6 +58,10 @@ class TransactionHandlersConfig(Part):
     precommit: HandlerName | None = Field(
         default=None, description="module:function that is called before each transaction commits"
     )
+    ddl: HandlerName | None = Field(
+        default=None,
+        description="module:function that is called for DDL of tables whose ddl is apply, instead of carrying it out",
+    )
     timeout_s: float = Field(default=60, gt=0, le=86_400, description="How many seconds a call of a function may take")
 
 

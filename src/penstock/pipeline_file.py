@@ -472,6 +472,8 @@ class _Document:
         by_table = tables.items() if isinstance(tables, dict) else ()
         said: list[tuple[Path_, Any]] = [(("apply", "ddl"), apply.get("ddl"))]
         said += [(("apply", "tables", name, "ddl"), one.get("ddl")) for name, one in by_table if isinstance(one, dict)]
+        handlers = apply.get("handlers")
+        said += [(("apply", "handlers", "ddl"), handlers.get("ddl"))] if isinstance(handlers, dict) else []
         for path, policy in said:
             if policy not in (None, "ignore"):
                 what = "only a pipeline from trigger_queue is told of DDL"

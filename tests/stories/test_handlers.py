@@ -52,7 +52,7 @@ def shop(lab: Lab) -> Lab:
 
 @pytest.mark.rule("A-105", "A-109", "A-113", "A-118", "A-119")
 def test_the_example_of_the_page_runs(shop: Lab, tmp_path: Path) -> None:
-    (yaml,), (module,) = blocks("yaml"), blocks("python")
+    (yaml,), (module, _) = blocks("yaml"), blocks("python")
     (tmp_path / "shop_handlers.py").write_text(module)
     made = pipeline(shop, tmp_path, yaml)
     made.setup()

@@ -38,9 +38,18 @@ class DdlRules:
         return self.tables.get(table, self.default)
 
     @property
+    def is_applied(self) -> bool:
+        """Whether tables of the target follow, some of them at least."""
+        return DdlPolicy.APPLY in (self.default, *self.tables.values())
+
+    @property
     def is_followed(self) -> bool:
         """Whether anything at all is to be done about DDL."""
         return any(policy is not DdlPolicy.IGNORE for policy in (self.default, *self.tables.values()))
+
+
+ALL_DDL = DdlRules(DdlPolicy.APPLY)
+"""Every table follows."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +109,7 @@ def alteration(change: Change) -> Alteration:
     added = tuple(column for number, column in new.items() if number not in old)
     retyped = tuple(b for a, b in kept if (a.type, a.collation) != (b.type, b.collation))
     unclear = {column.name: why for column in added if (why := _why_unfilled(column)) is not None}
-    if re.search(r"\busing\b", image.get("statement") or "", re.IGNORECASE):
+    if re.search(r"\busing\b", statement_of(change) or "", re.IGNORECASE):
         unclear |= {column.name: f"became {column.type} by an expression of the statement" for column in retyped}
     return Alteration(
         renamed=tuple((a.name, b.name) for a, b in kept if a.name != b.name),
@@ -111,6 +120,16 @@ def alteration(change: Change) -> Alteration:
         key=_key(now, new) if was["key"] != now["key"] else None,
         unclear=unclear,
     )
+
+
+def columns_of(change: Change, part: str) -> tuple[ShapedColumn, ...]:
+    """The columns of a table before (`was`) or behind (`is`) a change of DDL, in the source's order."""
+    return tuple(_columns(_shape(change.before or {}, part)).values())
+
+
+def statement_of(change: Change) -> str | None:
+    """The statement of a change of DDL, as the source ran it; None where it is not known."""
+    return (change.before or {}).get("statement")
 
 
 def pending(wanted: Alteration, table: TableSchema) -> Alteration:

@@ -18,7 +18,6 @@ from penstock.apply.conflicts import (
     FOREIGN_KEY_VIOLATED,
     MORE_THAN_ONE_ROW,
     NOT_CAPTURED,
-    NOT_INSTANTIATED,
     ROW_DIFFERS,
     ROW_MISSING,
     TABLE_MISSING,
@@ -28,7 +27,8 @@ from penstock.apply.conflicts import (
     ApplyError,
     ContentionError,
 )
-from penstock.apply.ddl import DdlPolicy, DdlRules, alteration
+from penstock.apply.ddl import ALL_DDL, DdlRules
+from penstock.apply.following import Following, copied_table, not_instantiated
 from penstock.apply.handlers.matrix import FailedError, execute
 from penstock.apply.handlers.runner import Effects, Handlers
 from penstock.apply.ledger import Failure
@@ -36,10 +36,8 @@ from penstock.apply.mender import NOTHING_DONE, Done, Images, Mender, changed_co
 from penstock.apply.resolve import ConflictRules, ErrorRule, Outcome, Resolution, Then, error_rule
 from penstock.apply.target import RowMatch, RowWriter, TargetCatalog, TargetTable
 from penstock.change import NO_VERSION, Change, Image, Op, TableName, Transaction
-from penstock.errors import OperatorError, PenstockError
+from penstock.errors import PenstockError
 from penstock.schema import Dictionary, ForeignKey
-
-_ALL_DDL = DdlRules(DdlPolicy.APPLY)
 
 
 class TransactionError(PenstockError):
@@ -88,7 +86,7 @@ class RowPath:
         allow_duplicate_rows: bool,
         conflicts: ConflictRules,
         handlers: Handlers | None = None,
-        ddl: DdlRules = _ALL_DDL,
+        ddl: DdlRules = ALL_DDL,
     ) -> None:
         """Write to the catalog's tables changes of the tables in the dictionary.
 
@@ -99,13 +97,13 @@ class RowPath:
             ddl: What becomes of alterations of tables.
         """
         self._writer = writer
-        self._ddl = ddl
         self._handlers = handlers
         self._catalog = catalog
         self._dictionary = dictionary
         self._allow_duplicate_rows = allow_duplicate_rows
         self._conflicts = conflicts
         self._mender = Mender(writer, dictionary, conflicts)
+        self._following = Following(writer, ddl, handlers)
 
     def apply(self, transaction: Transaction) -> Handled:
         """Apply every change of a transaction, then make the checks that the database leaves to us.
@@ -136,7 +134,7 @@ class RowPath:
                     self._writer.truncate([self._table(change) for change in run])
                     message_number += len(run) - 1
                 elif run[0].op is Op.DDL:
-                    self._alter(run[0])
+                    self._catalog = self._following.carry_out(run[0], transaction, self._catalog)
                 else:
                     came_to = self._handle_or_process(message_number, run[0], transaction, handled)
                     if came_to is not None:
@@ -197,28 +195,7 @@ class RowPath:
         return error
 
     def _table(self, change: Change) -> TargetTable:
-        table = self._catalog.tables.get(change.table)
-        if table is None:
-            raise ApplyError(TABLE_MISSING, f"table {change.table} does not exist at the target")
-        if change.table not in self._catalog.instantiated:
-            raise _not_instantiated(change.table)
-        return table
-
-    def _alter(self, change: Change) -> None:
-        """Have the table of the target follow that of the source; changes that come later find it so."""
-        policy = self._ddl.of(change.table)
-        if policy is DdlPolicy.IGNORE:
-            return
-        if policy is DdlPolicy.STOP:
-            raise OperatorError(
-                "the table was altered at the source, and `ddl: stop` ends the run here",
-                where=_place(change),
-                do="alter it at the target, set `ddl` to `ignore`, and run again; or set it to `apply`",
-            )
-        table = self._table(change)
-        altered = self._writer.alter(table, alteration(change))
-        tables = {**self._catalog.tables, change.table: replace(table, schema=altered)}
-        self._catalog = replace(self._catalog, tables=tables)
+        return copied_table(change.table, self._catalog)
 
     def _handle_or_process(
         self, number: int, change: Change, transaction: Transaction, handled: Handled
@@ -228,7 +205,7 @@ class RowPath:
             done = self._process(number, change, handled)
             return None if done is None else [done]
         if change.table not in self._catalog.instantiated:
-            raise _not_instantiated(change.table)
+            raise not_instantiated(change.table)
         effects = self._handlers.process(self, number, change, transaction)
         handled.resolutions += effects.resolutions
         handled.recorded += [(recorded, Failure(1, error)) for recorded, error in effects.recorded]
@@ -528,10 +505,6 @@ def _effects(change: Change, mended: _Mended) -> Effects:
     is_recorded = any(one.outcome is Outcome.RECORDED for one in mended.resolutions)
     recorded = [(change, mended.error)] if is_recorded and mended.error is not None else []
     return Effects([done], list(mended.resolutions), recorded)
-
-
-def _not_instantiated(table: TableName) -> ApplyError:
-    return ApplyError(NOT_INSTANTIATED, f"table {table} was never copied to this target")
 
 
 def _truncate_runs(changes: Iterable[Change]) -> Iterator[list[Change]]:

@@ -104,8 +104,11 @@ class RowWriter(Protocol):
     def truncate(self, tables: Sequence[TargetTable]) -> None:
         """Empty several tables at once."""
 
-    def alter(self, table: TargetTable, wanted: Alteration) -> TableSchema:
+    def alter(self, table: TableName, wanted: Alteration) -> TableSchema:
         """Do what is not done yet of an alteration; returns the table as it is then."""
+
+    def describe_anew(self, table: TableName) -> TableSchema | None:
+        """Describe a table as it is now, whatever was known of it; None where there is none."""
 
     def lock_rows(self, table: TargetTable, match: RowMatch) -> list[Image]:
         """Return up to two rows that have the key, whatever their other columns hold, and lock them."""

@@ -325,6 +325,7 @@ class Pipeline(Capturing):
             keys=self._apply.keys,
             conflicts=self._apply.conflict_rules,
             handlers=self._handlers,
+            ddl=self._apply.ddl_rules,
         )
 
     def parameters(self) -> Parameters:

@@ -332,11 +332,10 @@ class PostgresSession:
         """Empty several tables at once; those that only refer to each other may be named together."""
         self._run("TRUNCATE " + ", ".join(_only(table) for table in tables))
 
-    def alter(self, table: TargetTable, wanted: Alteration) -> TableSchema:
+    def alter(self, table: TableName, wanted: Alteration) -> TableSchema:
         """See `apply.target.RowWriter.alter`."""
-        self.forget_tables()
-        left = pending(wanted, self._there(table.name))
-        for statement in alter_statements(table.name, left):
+        left = pending(wanted, self._there(table))
+        for statement in alter_statements(table, left):
             try:
                 self.connection.execute(statement)
             except psycopg.Error as exc:
@@ -348,10 +347,15 @@ class PostgresSession:
                     told = exc.diag.message_primary if (exc.sqlstate or "").startswith("42") else None
                     error = ApplyError(DDL_NOT_CARRIED_OUT, told or safe_message(exc.diag), code=exc.sqlstate)
                 raise error from exc
-        return self._there(table.name)
+        return self._there(table)
+
+    def describe_anew(self, table: TableName) -> TableSchema | None:
+        """See `apply.target.RowWriter.describe_anew`."""
+        self.forget_tables()
+        return self.describe(table)
 
     def _there(self, name: TableName) -> TableSchema:
-        found = self.describe(name)
+        found = self.describe_anew(name)
         if found is None:
             raise ApplyError(TABLE_MISSING, f"table {name} does not exist at the target")
         return found
