@@ -396,7 +396,7 @@ def test_a_capture_set_of_the_first_version_is_upgraded_and_what_it_holds_is_rea
     lab.pipeline().setup()
     lab.source.execute("INSERT INTO t VALUES (2, 'after'); DELETE FROM t WHERE id = 1")
 
-    assert plan.source.steps[0].summary.startswith("bring up to date, to version 4: the log of")
+    assert plan.source.steps[0].summary.startswith("bring up to date, to version 5: the log of")
     assert lab.pipeline().plan().is_done
     assert [(change["op"], change["after"]) for change in lab.changes()] == [
         ("insert", '{"id":"1","v":"before"}'),

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import groupby, islice
 
 from penstock.apply.conflicts import (
     CHILD_EXISTS,
@@ -27,7 +27,7 @@ from penstock.apply.conflicts import (
     ApplyError,
     ContentionError,
 )
-from penstock.apply.ddl import ALL_DDL, DdlRules
+from penstock.apply.ddl import ALL_DDL, DdlRules, is_drop
 from penstock.apply.following import Following, copied_table, not_instantiated
 from penstock.apply.handlers.matrix import FailedError, execute
 from penstock.apply.handlers.runner import Effects, Handlers
@@ -125,16 +125,18 @@ class RowPath:
         handled = Handled()
         # By the number of a change that does not tell all that is checked in the end: what it came to.
         special: dict[int, Sequence[Done]] = {}
+        self._following.begin()
         if self._handlers is not None:
             self._handlers.begin()
         try:
-            for run in _truncate_runs(transaction.changes):
+            for run in _runs(transaction.changes):
                 message_number += 1
                 if run[0].op is Op.TRUNCATE:
                     self._writer.truncate([self._table(change) for change in run])
                     message_number += len(run) - 1
                 elif run[0].op is Op.DDL:
-                    self._catalog = self._following.carry_out(run[0], transaction, self._catalog)
+                    self._catalog = self._following.carry_out(message_number, run, transaction, self._catalog)
+                    message_number += len(run) - 1
                 else:
                     came_to = self._handle_or_process(message_number, run[0], transaction, handled)
                     if came_to is not None:
@@ -144,7 +146,7 @@ class RowPath:
                 message_number = number
                 for done in special.get(number, (Done(change, _told(change)),)):
                     if done.change is not None and done.change.op not in (Op.TRUNCATE, Op.DDL):
-                        self._check(done.change, done.images, with_references=with_references)
+                        self._check(number, done.change, done.images, with_references=with_references)
             if self._handlers is not None:
                 message_number = 0
                 self._handlers.before_commit(transaction)
@@ -462,8 +464,12 @@ class RowPath:
             differing=differing,
         )
 
-    def _check(self, change: Change, images: Images, *, with_references: bool) -> None:
-        table = self.table_named(change.table)
+    def _check(self, number: int, change: Change, images: Images, *, with_references: bool) -> None:
+        name = self._following.name_now(change.table, number)
+        if name is None:
+            # The transaction has dropped the table, and its rows with it.
+            return
+        table = self.table_named(name)
         if change.op is not Op.DELETE:
             broken = self._writer.is_unique_broken(table, images.after)
             if broken is not None:
@@ -507,19 +513,17 @@ def _effects(change: Change, mended: _Mended) -> Effects:
     return Effects([done], list(mended.resolutions), recorded)
 
 
-def _truncate_runs(changes: Iterable[Change]) -> Iterator[list[Change]]:
-    """Yield the changes one by one, but neighbouring truncates together: the source may have named them in one."""
-    run: list[Change] = []
-    for change in changes:
-        if run and change.op is not Op.TRUNCATE:
-            yield run
-            run = []
-        if change.op is Op.TRUNCATE:
-            run.append(change)
+def _runs(changes: Iterable[Change]) -> Iterator[list[Change]]:
+    """Yield the changes one by one, but neighbouring truncates together, and drops: one statement may name them all."""
+    for shared, run in groupby(changes, _shared):
+        if shared is None:
+            yield from ([change] for change in run)
         else:
-            yield [change]
-    if run:
-        yield run
+            yield list(run)
+
+
+def _shared(change: Change) -> Op | None:
+    return change.op if change.op is Op.TRUNCATE or is_drop(change) else None
 
 
 def _told(change: Change) -> Images:

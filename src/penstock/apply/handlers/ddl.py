@@ -7,7 +7,16 @@ from datetime import datetime
 from typing import Protocol
 
 from penstock.apply.conflicts import LCR_MALFORMED, ApplyError
-from penstock.apply.ddl import Alteration, ShapedColumn, alteration, columns_of, statement_of
+from penstock.apply.ddl import (
+    Alteration,
+    ShapedColumn,
+    alteration,
+    columns_of,
+    is_drop,
+    is_rename,
+    name_before,
+    statement_of,
+)
 from penstock.apply.handlers.lcr import Origin
 from penstock.change import Change, TableName
 
@@ -26,14 +35,16 @@ class DdlLcr:
         """Stand for a change of DDL."""
         self._change = change
         self._executor = executor
-        self._table = change.table
+        self._table = name_before(change)
         self._alteration: Alteration | None = None
         self.origin = origin
 
     @property
     def command_type(self) -> str:
-        """`ALTER TABLE`."""
-        return "ALTER TABLE"
+        """`ALTER TABLE`, `RENAME TABLE` (which may alter it besides) or `DROP TABLE`."""
+        if is_drop(self._change):
+            return "DROP TABLE"
+        return "RENAME TABLE" if is_rename(self._change) else "ALTER TABLE"
 
     @property
     def object_owner(self) -> str:
@@ -80,7 +91,7 @@ class DdlLcr:
 
     @property
     def now(self) -> Sequence[ShapedColumn]:
-        """The table's columns behind it."""
+        """The table's columns behind it; none where it was dropped."""
         return columns_of(self._change, "is")
 
     @property

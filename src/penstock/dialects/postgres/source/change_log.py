@@ -210,17 +210,18 @@ class ChangeLog:
         """Return every version of every captured table, oldest first."""
         with speaking("read the captured tables", self._url):
             rows = self._sql().execute(
-                "SELECT c.relid::bigint, c.version, c.definition, r.definition ->> 'schema', r.definition ->> 'name'"
+                "SELECT c.relid::bigint, c.version, c.definition, r.definition ->> 'schema', r.definition ->> 'name',"
+                " c.mode = 'detached' AND c.root = c.relid"
                 f" FROM {self._set}.captured c LEFT JOIN LATERAL (SELECT definition FROM {self._set}.captured r"
                 " WHERE r.relid = c.root ORDER BY r.version DESC LIMIT 1) r ON c.root <> c.relid"
                 " ORDER BY c.relid, c.version"
             )
             found = []
-            for relid, version, stored, root_schema, root_name in rows:
+            for relid, version, stored, root_schema, root_name, is_gone in rows:
                 definition = with_logical(stored)
                 table = TableSchema.from_definition(definition, version=version)
                 root = TableName(root_schema, root_name) if root_name else table.name
-                found.append(TableVersion(relid, table, definition, root))
+                found.append(TableVersion(relid, table, definition, root, is_gone=is_gone))
             return found
 
     def count_tables(self) -> int:
