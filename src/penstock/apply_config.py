@@ -470,4 +470,5 @@ class ApplyConfig(Part):
             precommit=None if precommit is None else Function(precommit, folder, "apply.handlers.precommit"),
             source=source,
             timeout_s=said.timeout_s,
+            message=None if said.message is None else Function(said.message, folder, "apply.handlers.message"),
         )

@@ -16,7 +16,7 @@ from penstock.dialects.postgres.source.history import history_removal, history_s
 from penstock.dialects.postgres.source.wake import wake_key
 from penstock.errors import OperatorError
 
-VERSION = 4
+VERSION = 5
 """The version of capture sets that this program makes and reads. Sets from before there were numbers count as 1.
 
 It grows when a set is not what it was: an earlier program must leave it alone then. Setup runs the scripts again for
@@ -33,7 +33,7 @@ DO $$ BEGIN
   END IF;
 END $$"""
 
-_SCRIPTS = ("log", "images", "build", "follow", "versions")
+_SCRIPTS = ("log", "images", "build", "follow", "versions", "messages")
 
 
 def set_name(pipeline: str) -> str:
