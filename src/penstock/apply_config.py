@@ -477,4 +477,5 @@ class ApplyConfig(Part):
             ddl=None if ddl is None else Function(ddl, folder, "apply.handlers.ddl"),
             source=source,
             timeout_s=said.timeout_s,
+            message=None if said.message is None else Function(said.message, folder, "apply.handlers.message"),
         )

@@ -30,6 +30,7 @@ from penstock.apply.conflicts import (
 from penstock.apply.ddl import ALL_DDL, DdlRules, is_drop
 from penstock.apply.following import Following, copied_table, not_instantiated
 from penstock.apply.handlers.matrix import FailedError, execute
+from penstock.apply.handlers.message import unhandled
 from penstock.apply.handlers.runner import Effects, Handlers
 from penstock.apply.ledger import Failure
 from penstock.apply.mender import NOTHING_DONE, Done, Images, Mender, changed_columns, writable
@@ -134,6 +135,10 @@ class RowPath:
                 if run[0].op is Op.TRUNCATE:
                     self._writer.truncate([self._table(change) for change in run])
                     message_number += len(run) - 1
+                elif run[0].op is Op.MESSAGE:
+                    if self._handlers is None:
+                        raise unhandled(run[0])
+                    self._handlers.deliver(run[0], message_number, transaction)
                 elif run[0].op is Op.DDL:
                     self._catalog = self._following.carry_out(message_number, run, transaction, self._catalog)
                     message_number += len(run) - 1
@@ -145,7 +150,7 @@ class RowPath:
             for number, change in enumerate(transaction.changes, start=1):
                 message_number = number
                 for done in special.get(number, (Done(change, _told(change)),)):
-                    if done.change is not None and done.change.op not in (Op.TRUNCATE, Op.DDL):
+                    if done.change is not None and done.change.op not in (Op.TRUNCATE, Op.DDL, Op.MESSAGE):
                         self._check(number, done.change, done.images, with_references=with_references)
             if self._handlers is not None:
                 message_number = 0

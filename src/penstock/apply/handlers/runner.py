@@ -19,6 +19,7 @@ from penstock.apply.handlers.calls import ErrorStack, HandledTransaction
 from penstock.apply.handlers.ddl import DdlLcr
 from penstock.apply.handlers.lcr import Origin, RowLcr, changed_keys
 from penstock.apply.handlers.matrix import FailedError
+from penstock.apply.handlers.message import message_of, unhandled
 from penstock.apply.handlers.settings import Function, HandlerSettings, OpHandlers, StatementHandler
 from penstock.apply.handlers.sql import Gate, HandlerSql, SqlRunner
 from penstock.apply.handlers.statement import Bind, Source, Statement
@@ -129,6 +130,21 @@ class Handlers:
             schema = self.session.describe(name)
             self._described[name] = None if schema is None else TargetTable(schema)
         return self._described[name]
+
+    def deliver(self, change: Change, number: int, transaction: Transaction) -> None:
+        """Call the message handler for a message.
+
+        Raises:
+            ApplyError: It refuses the message, or there is none.
+        """
+        function = self.settings.message
+        if function is None:
+            raise unhandled(change)
+        message = message_of(change, number, _origin(self.settings, transaction))
+        self.bar()
+        gate = Gate(self.session)
+        sql = HandlerSql(gate, gate.savepoint)
+        self.call(function, gate, lambda call: call(message, sql))
 
     def process(self, applier: Applier, number: int, change: Change, origin: Transaction) -> Effects:
         """Process a change that there are handlers for.

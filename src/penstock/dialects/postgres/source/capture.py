@@ -33,7 +33,7 @@ DO $$ BEGIN
   END IF;
 END $$"""
 
-_SCRIPTS = ("log", "images", "build", "follow", "versions")
+_SCRIPTS = ("log", "images", "build", "follow", "versions", "messages")
 
 
 def set_name(pipeline: str) -> str:
