@@ -29,6 +29,7 @@ from penstock.dialects.postgres.target.error_queue import PostgresErrorQueue
 from penstock.dialects.postgres.target.ledger import PostgresLedger
 from penstock.dialects.postgres.target.ledger_version import ledger_steps
 from penstock.position import Scn
+from penstock.rules.stream import StreamRules
 from penstock.schema import Dictionary
 from penstock.stream import TableVersion
 from penstock.values import encode_image
@@ -102,6 +103,7 @@ class Target:
         self.references_from = Scn(0)
         self.virtual = NONE
         self.keys: dict[TableName, tuple[str, ...]] = {}
+        self.rules = StreamRules({})
         self._attempt = 0
 
     def close(self) -> None:
@@ -138,17 +140,17 @@ class Target:
     ) -> list[LaneResult]:
         """Apply transactions, given in commit order, as one batch."""
         context = self.context(config)
-        batch = as_batch(transactions)
+        batches = list(self.rules.apply([as_batch(transactions)]))
         if lanes == 1:
-            rows = in_commit_order([batch], context.catalog.instantiated, config.ignored)
+            rows = in_commit_order(batches, context.catalog.instantiated, config.ignored)
             results = [apply_lane(rows.to_batches(), self._claim(0, moves_watermark=True), context)]
         else:
             sizes = np.array([len(txn.changes) for txn in transactions])
             scns = np.array([txn.scn for txn in transactions])
-            batches = list(plan_batch([batch], sizes, scns, lanes, context))
+            laid_out = list(plan_batch(batches, sizes, scns, lanes, context))
             results = []
-            if batches:
-                planned = pa.Table.from_batches(batches)
+            if laid_out:
+                planned = pa.Table.from_batches(laid_out)
                 numbers = sorted(set(planned[LANE].to_pylist()))
                 if shuffle is not None:
                     shuffle.shuffle(numbers)

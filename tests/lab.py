@@ -68,8 +68,16 @@ apply:
 class Lab:
     """A pipeline between two databases."""
 
-    def __init__(self, source_url: str, target_url: str, *, name: str = "lab", with_ddl: bool = False) -> None:
-        self.with_ddl = with_ddl
+    def __init__(
+        self,
+        source_url: str,
+        target_url: str,
+        *,
+        name: str = "lab",
+        with_ddl: bool = False,
+        with_messages: bool = False,
+    ) -> None:
+        self.with_ddl, self.with_messages = with_ddl, with_messages
         self.source_url = source_url
         self.target_url = target_url
         self.name = name
@@ -79,7 +87,7 @@ class Lab:
         self.set_name = f"penstock_{name}"
         self.source = psycopg.connect(source_url, autocommit=True)
         self.target = psycopg.connect(target_url, autocommit=True)
-        self.log = ChangeLog(source_url, self.set_name, with_ddl=with_ddl)
+        self.log = ChangeLog(source_url, self.set_name, with_ddl=with_ddl, with_messages=with_messages)
         self.ledger = PostgresLedger(target_url, name)
         self.state: ProcessState | None = None
         self._attempt = 0
@@ -138,7 +146,9 @@ class Lab:
         return bool(row and row[0])
 
     def reader(self) -> QueueReader:
-        return QueueReader.of("shop", PostgresSource(self.source_url, self.set_name, self.with_ddl), self.log.tables())
+        return QueueReader.of(
+            "shop", PostgresSource(self.source_url, self.set_name, self.with_ddl, self.with_messages), self.log.tables()
+        )
 
     def context(self, config: ServerConfig) -> TaskContext:
         captured = self.log.tables()
@@ -234,9 +244,9 @@ class Lab:
     def errors(self) -> list[ErrorEntry]:
         return list(PostgresErrorQueue(self.target_url, self.name).entries())
 
-    def retry(self, *entry_ids: str) -> list[str]:
+    def retry(self, *entry_ids: str, **more: Any) -> list[str]:
         queue = PostgresErrorQueue(self.target_url, self.name)
-        config = RetryConfig(allow_duplicate_rows=True)
+        config = RetryConfig(allow_duplicate_rows=True, **more)
         return [retried.entry_id for retried in retry(queue, entry_ids, config)]
 
     @contextmanager

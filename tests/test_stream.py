@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import repeat
 
@@ -15,7 +17,7 @@ from penstock.pipeline.ruled_access import RuledVersion
 from penstock.position import Limit, Scn
 from penstock.schema import TableSchema
 from penstock.sources.trigger_queue.position import QueueSlice
-from penstock.stream import Slice, TableVersion, root_versions
+from penstock.stream import Slice, TableVersion, renamed_since, root_versions
 
 
 def a_slice(changes: list[int], *, after: int = 100, end: int | None = None, gap: int = 0) -> QueueSlice:
@@ -150,3 +152,56 @@ def test_a_table_is_what_its_newest_version_at_the_source_says_whatever_numbers_
 
     old, new = version("t", 1, 70_000), version("renamed", 2, 2)
     assert root_versions([new, old]) == {TableName("public", "renamed"): new}
+
+
+def named(id_: int, *names: str, is_gone: bool = False) -> list[TableVersion]:
+    """The versions of a table that had these names, one after the other."""
+    tables = [TableName("public", name) for name in names]
+    made = [TableVersion(id_, TableSchema(t, (), version=10 * n + id_), {}, t) for n, t in enumerate(tables)]
+    return [*made[:-1], replace(made[-1], is_gone=is_gone)]
+
+
+@pytest.mark.parametrize(
+    ("versions", "copied", "found"),
+    [
+        (named(1, "a", "b"), "a", {1: "a"}),
+        (named(1, "a", "b"), "b", {}),
+        (named(1, "a", "tmp", "b"), "a", {1: "a"}),
+        (named(1, "a", "tmp", "b"), ["tmp"], {1: "tmp"}),
+        ([*named(1, "a", "b"), *named(2, "b", "c")], "ab", {1: "a", 2: "b"}),
+        ([*named(1, "a", "b"), *named(2, "b", "c")], "bc", {}),
+        ([*named(1, "a", "tmp", "b"), *named(2, "b", "a")], "ab", {}),
+        ([*named(1, "a", "old"), *named(2, "a")], "a", {}),
+        ([*named(1, "a", "old"), *named(2, "a")], ["a", "old"], {}),
+        ([*named(1, "a", "old"), *named(2, "new", "a")], ["a", "new"], {2: "new", 1: "a"}),
+        (named(1, "a", "b", is_gone=True), "a", {1: "a"}),
+        (named(1, "a"), "", {}),
+    ],
+    ids=[
+        "to come",
+        "done",
+        "twice to come",
+        "half way",
+        "one into the place of the other",
+        "that is done",
+        "exchanged",
+        "another has the name and is copied",
+        "and both are",
+        "another comes into its place",
+        "renamed and dropped",
+        "never renamed",
+    ],
+)
+def test_what_goes_by_an_earlier_name_yet(
+    versions: list[TableVersion], copied: Sequence[str], found: dict[int, str]
+) -> None:
+    names = {TableName("public", name) for name in copied}
+
+    assert renamed_since(versions[::-1], names) == {id_: TableName("public", name) for id_, name in found.items()}
+
+
+def test_of_two_tables_of_one_name_the_one_that_is_there_has_it() -> None:
+    """That the other is gone may be noted last."""
+    gone, there = named(1, "t", "t", "t", is_gone=True), named(2, "t")
+    assert root_versions([*there, *gone]) == {TableName("public", "t"): there[0]}
+    assert root_versions(gone) == {TableName("public", "t"): gone[-1]}

@@ -407,6 +407,12 @@ class ApplyConfig(Part):
             raise ValueError("a table is named twice")
         return tables
 
+    @model_validator(mode="after")
+    def _has_ddl_for_its_handler(self) -> ApplyConfig:
+        if self.handlers.ddl is not None and not self.ddl_rules.is_applied:
+            raise ValueError("handlers.ddl is never called: set ddl to apply, here or for a table")
+        return self
+
     @property
     def parameters(self) -> Parameters:
         """How to work, as apply takes it."""
@@ -464,10 +470,12 @@ class ApplyConfig(Part):
             if table.handlers
         }
 
-        precommit = said.precommit
+        precommit, ddl = said.precommit, said.ddl
         return HandlerSettings(
             tables=tables,
             precommit=None if precommit is None else Function(precommit, folder, "apply.handlers.precommit"),
+            ddl=None if ddl is None else Function(ddl, folder, "apply.handlers.ddl"),
             source=source,
             timeout_s=said.timeout_s,
+            message=None if said.message is None else Function(said.message, folder, "apply.handlers.message"),
         )

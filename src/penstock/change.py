@@ -64,7 +64,10 @@ Image: TypeAlias = Mapping[str, str | None]
 
 
 class Op(StrEnum):
-    """What happened to the row, or to the table; a gap says that something did, and why it was not captured."""
+    """What happened to the row, or to the table; a gap says that something did, and why it was not captured.
+
+    A message is what an application said in the midst of its transaction.
+    """
 
     INSERT = "insert"
     UPDATE = "update"
@@ -73,6 +76,7 @@ class Op(StrEnum):
     GAP = "gap"
     SNAPSHOT = "snapshot"
     DDL = "ddl"
+    MESSAGE = "message"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -86,12 +90,17 @@ class TableName:
         return printable(f"{self.schema}.{self.name}")
 
 
+MESSAGES = TableName("penstock", "message")
+"""Stands where a change has its table, for messages, which are of none; no table of a user has this name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """One row change, as the source committed it (an LCR).
 
     `before` is None for inserts, `after` is None for deletes, both are None for truncates. An update's
-    `after` holds the columns that changed; `before` holds every column the source captured.
+    `after` holds the columns that changed; `before` holds every column the source captured. A message has no row: its
+    `before` holds what it says.
     """
 
     change_seq: int

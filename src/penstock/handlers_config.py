@@ -58,7 +58,15 @@ class TransactionHandlersConfig(Part):
     precommit: HandlerName | None = Field(
         default=None, description="module:function that is called before each transaction commits"
     )
+    ddl: HandlerName | None = Field(
+        default=None,
+        description="module:function that is called for DDL of tables whose ddl is apply, instead of carrying it out",
+    )
     timeout_s: float = Field(default=60, gt=0, le=86_400, description="How many seconds a call of a function may take")
+    message: HandlerName | None = Field(
+        default=None,
+        description="module:function that is called for each message of the source's applications (emit_message)",
+    )
 
 
 def check_operations(handlers: Mapping[str, OperationHandlersConfig]) -> None:

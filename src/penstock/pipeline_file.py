@@ -275,7 +275,7 @@ class _Document:
                 what = f"must be letters, digits, '.', '_' and '-'{shown}"
             case "string_pattern_mismatch" if path[-1] == "tag" or path[:2] == ("capture", "changes_of"):
                 what = f"must be letters, digits, '.', '_', ':' and '-'{shown}"
-            case "string_pattern_mismatch" if path[-1] in ("procedure", "error", "precommit", "ddl"):
+            case "string_pattern_mismatch" if path[-1] in ("procedure", "error", "precommit", "ddl", "message"):
                 what = f"must be module:function, or the name of an entry point{shown}"
             case "string_pattern_mismatch" if path[-1] == "step":
                 what = f"must be module:function{shown}"
@@ -481,10 +481,16 @@ class _Document:
             path = ("apply", "first_copy")
             what = "only a pipeline from trigger_queue can begin with what the target holds"
             faults.append(_Fault(self._line(path), f"{dotted(path)}: {what}"))
+        if (_at(apply, "handlers") or {}).get("message") is not None:
+            path = ("apply", "handlers", "message")
+            what = "only a pipeline from trigger_queue has messages"
+            faults.append(_Fault(self._line(path), f"{dotted(path)}: {what}"))
         tables = apply.get("tables")
         by_table = tables.items() if isinstance(tables, dict) else ()
         said: list[tuple[Path_, Any]] = [(("apply", "ddl"), apply.get("ddl"))]
         said += [(("apply", "tables", name, "ddl"), one.get("ddl")) for name, one in by_table if isinstance(one, dict)]
+        handlers = apply.get("handlers")
+        said += [(("apply", "handlers", "ddl"), handlers.get("ddl"))] if isinstance(handlers, dict) else []
         for path, policy in said:
             if policy not in (None, "ignore"):
                 what = "only a pipeline from trigger_queue is told of DDL"

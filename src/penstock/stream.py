@@ -7,8 +7,8 @@ its changes as Arrow batches (`change.ARROW_SCHEMA`).
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, ClassVar, Protocol, Self
@@ -167,12 +167,14 @@ class TableVersion:
         definition: The JSON it was read from, as it is kept in the ledger.
         root: The table that it is a partition of: its rows are changes of that table, only its truncation is its
             own. Otherwise the table itself.
+        is_gone: The table was dropped; this is what it was like.
     """
 
     id: int
     table: TableSchema
     definition: Mapping[str, Any]
     root: TableName
+    is_gone: bool = field(default=False, kw_only=True)
 
     @property
     def is_left_out(self) -> bool:
@@ -191,15 +193,49 @@ class TableVersion:
 
 
 def roots(versions: Iterable[TableVersion]) -> dict[TableName, TableSchema]:
-    """Return the tables as they are now: neither partitions, nor by names they had before."""
+    """Return the tables as they are now: neither partitions, nor by names they had before.
+
+    What is gone is among them: changes of it may be to come.
+    """
     return {name: version.table for name, version in root_versions(versions).items()}
 
 
 def root_versions(versions: Iterable[TableVersion]) -> dict[TableName, TableVersion]:
     """Return the same as versions; of two tables that had a name one after the other, the later one."""
-    ordered = sorted(versions, key=lambda v: v.number)
-    last = {v.id: v for v in ordered}
-    return {v.table.name: v for v in ordered if last[v.id] is v and not v.is_partition}
+    last = {v.id: v for v in sorted(versions, key=lambda v: v.number)}
+    # That one is gone may be noted when the other is there.
+    ordered = sorted(last.values(), key=lambda v: (not v.is_gone, v.number))
+    return {v.table.name: v for v in ordered if not v.is_partition}
+
+
+def given_up(versions: Iterable[TableVersion], copied: Container[TableName]) -> set[TableName]:
+    """Return the tables that were dropped, and whose copies are, too."""
+    return {name for name, version in root_versions(versions).items() if version.is_gone and name not in copied}
+
+
+def renamed_since(versions: Iterable[TableVersion], copied: Collection[TableName]) -> dict[int, TableName]:
+    """Return the tables, by id, whose copy goes by a name that they had before: the change that says so is to come.
+
+    A name may have gone from one table to another: the copy of a name is that of the table which has it now, unless
+    that one's own copy goes by another name.
+    """
+    ordered = [v for v in sorted(versions, key=lambda v: v.number) if not v.is_partition]
+    now = {v.id: v.table.name for v in ordered}
+    had: dict[int, dict[TableName, None]] = {}
+    for version in ordered:
+        had.setdefault(version.id, {})[version.table.name] = None
+    holder = {name: id_ for id_, name in now.items()}
+    found: dict[int, TableName] = {}
+    is_settled = False
+    while not is_settled:
+        is_settled = True
+        for id_, names in had.items():
+            for name in reversed(list(names)):
+                is_of_other = holder.get(name) not in (None, *found) or name in found.values()
+                if id_ not in found and name != now[id_] and name in copied and not is_of_other:
+                    found[id_] = name
+                    is_settled = False
+    return found
 
 
 @dataclass(frozen=True)

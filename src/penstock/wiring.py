@@ -75,7 +75,9 @@ _Side = TypeVar("_Side")
 
 
 class _OpenDatabase(Protocol):
-    def __call__(self, url: str, pipeline: str, origins: Origins, *, with_ddl: bool) -> DatabaseSource: ...
+    def __call__(
+        self, url: str, pipeline: str, origins: Origins, *, with_ddl: bool, with_messages: bool
+    ) -> DatabaseSource: ...
 
 
 _DATABASES: Mapping[tuple[str, str], _OpenDatabase] = {
@@ -399,10 +401,13 @@ def _database(config: PipelineConfig) -> DatabaseSource:
     connection = config.capture.connection
     assert connection is not None
     side = _DATABASES[config.capture.source, _kind(config, connection)]
-    with_ddl = config.apply is not None and config.apply.ddl_rules.is_followed
-    return _open(
-        lambda url, pipeline: side(url, pipeline, config.capture.origins, with_ddl=with_ddl), config, connection
-    )
+    apply, origins = config.apply, config.capture.origins
+    told = {
+        "with_ddl": apply is not None and apply.ddl_rules.is_followed,
+        # What is published has no place for messages; what is applied must not lose any.
+        "with_messages": apply is not None,
+    }
+    return _open(lambda url, pipeline: side(url, pipeline, origins, **told), config, connection)
 
 
 def _target(config: PipelineConfig, apply: ApplyConfig) -> TargetSide:

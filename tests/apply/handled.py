@@ -40,6 +40,11 @@ def precommit(transaction: Any, target: Any) -> Any:
     return DO["precommit"](transaction, target)
 
 
+def message(message: Any, target: Any) -> Any:
+    CALLS.append("message")
+    return DO["message"](message, target)
+
+
 def ddl(lcr: Any, target: Any) -> Any:
     CALLS.append("ddl")
     return DO["ddl"](lcr, target)

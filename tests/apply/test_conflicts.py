@@ -228,7 +228,7 @@ def test_s43_self_updates_are_compared_where_that_is_asked_for(target: Target, w
 S44 = update("emp", {"id": 1, "name": "ann", "sal": "4400.00"}, {"sal": "4500.00"})
 
 
-@pytest.mark.rule("A-85", "A-86", "A-137")
+@pytest.mark.rule("A-81", "A-85", "A-86", "A-137")
 def test_s44_a_retry_compares_what_is_compared_by_then(target: Target, way: tuple[bool, int]) -> None:
     target.connection.execute("UPDATE emp SET name = 'eve' WHERE id = 1")
     apply(target, way, ConflictRules(), T(100, S44))

@@ -50,7 +50,7 @@ uses = st.lists(st.builds(Use, st.integers(0, COUNT - 1), st.integers(0, 15), st
 sizes = st.lists(st.integers(1, 1000), min_size=COUNT, max_size=COUNT)
 
 
-@pytest.mark.rule("A-31")
+@pytest.mark.rule("A-29", "A-31")
 @settings(deadline=None)
 @given(uses, sizes, st.integers(1, 6))
 def test_transactions_that_conflict_are_never_in_two_lanes(touched: list[Use], size: list[int], lanes: int) -> None:

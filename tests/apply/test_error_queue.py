@@ -249,7 +249,7 @@ def test_an_entry_tells_everything_of_its_transaction(target: Target) -> None:
     assert target.queue.tables() == {"A1.1": {change.table for change in transaction.changes}}
 
 
-@pytest.mark.rule("A-133")
+@pytest.mark.rule("A-133", "A-208")
 def test_a_failure_at_commit_has_the_number_0(target: Target) -> None:
     target.connection.execute(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"
@@ -416,6 +416,7 @@ def test_s66_giving_up_applies_nothing_and_moves_no_watermark(target: Target) ->
     assert rows(target) == BEFORE
 
 
+@pytest.mark.rule("A-22")
 def test_s68_an_entry_holds_what_rules_made_of_it_and_is_applied_once_the_column_is_there(target: Target) -> None:
     target.apply(T(100, update("emp", {"id": 1, "pay": "4400"}, {"pay": "4500"})))
     assert target.failed() == [(100, COLUMN_MISSING, 1, 1)]

@@ -348,7 +348,7 @@ CREATE TABLE item (name text PRIMARY KEY);
 """
 
 
-@pytest.mark.rule("A-47", "A-111", "A-120")
+@pytest.mark.rule("A-18", "A-47", "A-111", "A-120")
 def test_s63_one_change_becomes_rows_of_several_tables(database: str, way: tuple[bool, int]) -> None:
     def fan_out(lcr: Any, there: Any) -> None:
         lcr.make("INSERT", "item", new={"name": lcr.get_value("new", "item")}).execute(False)

@@ -69,7 +69,7 @@ def test_s1_three_independent_changes(target: Target, way: tuple[bool, int]) -> 
     assert target.errors() == []
 
 
-@pytest.mark.rule("A-41", "A-42", "A-43", "A-44", "A-45", "A-54")
+@pytest.mark.rule("A-40", "A-41", "A-42", "A-43", "A-44", "A-45", "A-54")
 @pytest.mark.parametrize(
     ("transactions", "together"),
     [
@@ -312,7 +312,7 @@ def test_s28_delivered_again_nothing_happens(target: Target, way: tuple[bool, in
     assert target.errors() == []
 
 
-@pytest.mark.rule("A-169", "A-170")
+@pytest.mark.rule("A-169", "A-170", "A-171")
 def test_s29_what_was_applied_above_the_low_watermark_is_not_applied_twice(target: Target) -> None:
     transactions = [
         T(100, acct(1, 100, 110)),
@@ -663,7 +663,7 @@ def test_s81_columns_of_the_target_s_own(target: Target, way: tuple[bool, int]) 
     assert target.errors() == []
 
 
-@pytest.mark.rule("A-88", "A-216")
+@pytest.mark.rule("A-37", "A-88", "A-216")
 def test_s87_a_conflict_inside_a_group_costs_only_its_transaction(target: Target, way: tuple[bool, int]) -> None:
     target.connection.execute("INSERT INTO acct SELECT n, 'c' || n, 0 FROM generate_series(101, 110) n")
 

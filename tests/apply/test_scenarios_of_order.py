@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.apply.conflicts import ROW_MISSING
+from penstock.apply.conflicts import CHILD_EXISTS, ROW_MISSING
 from penstock.apply.server import ServerConfig
 from tests.apply.test_scenarios import WAYS, acct, apply
 from tests.hand_made import Lcr, T, Target, Txn, delete, insert, update
@@ -28,7 +28,7 @@ def target(database: str) -> Iterator[Target]:
     made.close()
 
 
-@pytest.mark.rule("A-41")
+@pytest.mark.rule("A-26", "A-28", "A-41")
 def test_s5_a_later_transaction_deletes_what_an_earlier_one_has_inserted(target: Target, way: tuple[bool, int]) -> None:
     first = T(100, *(insert("nk", a=i, b="a", c=i) for i in range(2, 102)))
     changes = [insert("nk", a=1000 + i, b="b", c=i) for i in range(1, 101)]
@@ -98,7 +98,7 @@ def test_s3_in_full_order_the_watermarks_are_one(target: Target, use_set_path: b
     assert all(low == high for low, high in seen), seen
 
 
-@pytest.mark.rule("A-14", "A-191")
+@pytest.mark.rule("A-14", "A-34", "A-191")
 @pytest.mark.parametrize("use_set_path", [True, False])
 def test_s20_in_full_order_a_failure_has_its_place_too(target: Target, use_set_path: bool) -> None:
     work = (T(100, acct(1, 100, 110)), T(110, _missing(99)), T(120, acct(2, 200, 210)))
@@ -152,7 +152,7 @@ def test_s22_a_row_that_another_session_has_locked_is_waited_for(target: Target,
     assert target.errors() == []
 
 
-@pytest.mark.rule("A-177")
+@pytest.mark.rule("A-177", "A-183")
 @pytest.mark.parametrize(("fires", "rows"), [("ORIGIN", 1), ("ALWAYS", 2)])
 def test_s72_a_trigger_writes_what_the_source_has_sent_as_well(
     target: Target, way: tuple[bool, int], fires: str, rows: int
@@ -185,3 +185,28 @@ def test_s72_a_trigger_writes_what_the_source_has_sent_as_well(
 
 def _missing(key: int) -> Lcr:
     return update("acct", {"id": key, "code": "Q", "bal": 0}, {"bal": 1})
+
+
+@pytest.mark.rule("A-182")
+def test_what_a_foreign_key_does_to_children_at_the_source_comes_as_changes(
+    database: str, way: tuple[bool, int]
+) -> None:
+    """In the source's log the parent's end comes first; at the target the key's own action does nothing."""
+    target = Target(
+        database,
+        "CREATE TABLE p (id int PRIMARY KEY);"
+        "CREATE TABLE c (id int PRIMARY KEY, p int REFERENCES p ON DELETE CASCADE);"
+        "INSERT INTO p VALUES (1), (2); INSERT INTO c VALUES (1, 1), (2, 2), (3, 2)",
+    )
+
+    apply(
+        target,
+        way,
+        T(100, delete("p", id=1), delete("c", id=1, p=1)),
+        # The source had one child, and the target has another one.
+        T(110, delete("p", id=2), delete("c", id=2, p=2)),
+    )
+
+    assert target.failed() == [(110, CHILD_EXISTS, 1, 2)]
+    assert target.rows("SELECT id FROM c ORDER BY id") == [(2,), (3,)]
+    target.close()

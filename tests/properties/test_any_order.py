@@ -81,7 +81,7 @@ def deed(chance: random.Random) -> Deed:
     )
 
 
-@pytest.mark.rule("A-31", "A-49", "A-224")
+@pytest.mark.rule("A-31", "A-32", "A-49", "A-224")
 @pytest.mark.parametrize("seed", range(300))
 @pytest.mark.parametrize(("tables", "virtual"), [((MAIL, NOTE), NONE), (BARE, TOLD)], ids=["constraints", "told"])
 def test_whatever_is_not_linked_may_be_applied_in_any_order(

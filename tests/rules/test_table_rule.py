@@ -375,6 +375,7 @@ def test_a_step_sees_old_and_new_rows_alike_and_comes_last(folder: Path) -> None
     assert not rule.keeps_key
 
 
+@pytest.mark.rule("A-21")
 @pytest.mark.parametrize(
     ("step", "what"),
     [

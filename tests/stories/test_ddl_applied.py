@@ -192,7 +192,7 @@ def test_each_table_has_its_policy(following: Lab) -> None:
 
 
 @pytest.mark.rule("A-150")
-def test_a_task_that_is_killed_at_any_step_leaves_ddl_done_once_or_not_at_all(following: Lab) -> None:
+def test_s77_a_task_that_is_killed_at_any_step_leaves_ddl_done_once_or_not_at_all(following: Lab) -> None:
     lab = following
     lab.setup("CREATE TABLE t (id int PRIMARY KEY, v int)")
     lab.target.execute(

@@ -47,18 +47,21 @@ def shop(lab: Lab) -> Lab:
     lab.name = "shop"
     lab.source.execute(TABLES)
     lab.target.execute("CREATE TABLE hist (emp_id int, job text); CREATE TABLE seen (source text, scn bigint)")
+    lab.target.execute("CREATE TABLE letters (about text)")
     return lab
 
 
 @pytest.mark.rule("A-105", "A-109", "A-113", "A-118", "A-119")
 def test_the_example_of_the_page_runs(shop: Lab, tmp_path: Path) -> None:
-    (yaml,), (module,) = blocks("yaml"), blocks("python")
+    (yaml,), (module, _) = blocks("yaml"), blocks("python")
     (tmp_path / "shop_handlers.py").write_text(module)
     made = pipeline(shop, tmp_path, yaml)
     made.setup()
     run(made)
     shop.target.execute("INSERT INTO emp VALUES (3, 'here', 'X', 1)")
-    shop.source.execute("UPDATE emp SET job = 'C' WHERE id = 1")
+    with shop.source.transaction():
+        shop.source.execute("UPDATE emp SET job = 'C' WHERE id = 1")
+        shop.source.execute("SELECT penstock_shop.emit_message('promoted', 'ann')")
     shop.source.execute("UPDATE emp SET sal = 1 WHERE id = 2")
     shop.source.execute("DELETE FROM acct WHERE id = 2")
     shop.source.execute("INSERT INTO emp VALUES (3, 'cy', 'A', 2)")
@@ -74,6 +77,7 @@ def test_the_example_of_the_page_runs(shop: Lab, tmp_path: Path) -> None:
         (1003, "A", 2),
     ]
     assert shop.rows("acct") == [(1, "open"), (2, "closed")]
+    assert shop.rows("letters") == [("ann",)]
     assert shop.target.execute("SELECT source, count(*) FROM seen GROUP BY 1").fetchall() == [("shop", 4)]
 
     # One that is lost stops the process, and is no error of a transaction; once it is back, all goes on.

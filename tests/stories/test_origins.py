@@ -321,7 +321,7 @@ def test_a_hub_sends_no_spoke_its_own_changes(site: Callable[[], Site]) -> None:
     assert [flow.waiting() for flow in (from_x, from_y, to_x, to_y)] == [0, 0, 0, 0]
 
 
-@pytest.mark.rule("A-161", "A-186")
+@pytest.mark.rule("A-5", "A-161", "A-186")
 def test_s26_two_sources_fill_one_table_each_from_its_own_position(site: Callable[[], Site]) -> None:
     a, b, all_ = site(), site(), site()
     for one, first in ((a, 1), (b, 1001)):

@@ -92,7 +92,9 @@ def test_a_table_is_published_from_its_first_row_to_its_last_change(publisher: P
     with lab.source.transaction():
         lab.source.execute("UPDATE customer SET name = NULL, id = 1000 WHERE id = 1")
         lab.source.execute("DELETE FROM customer WHERE id = 2")
+        lab.source.execute(f"SELECT {lab.set_name}.emit_message('note', 'left out')")
         lab.source.execute("INSERT INTO note VALUES ('two')")
+    lab.source.execute(f"SELECT {lab.set_name}.emit_message('note', 'left out, too')")
     lab.source.execute("TRUNCATE note")
     second = publisher("run", "--until-caught-up")
 

@@ -288,3 +288,27 @@ def test_what_was_published_through_rules_is_restored_through_others(one: Lab, t
     assert [error.error_message for error in lab.errors()] == [
         "a change was not captured: partition public.p1 was truncated (table back.p)"
     ]
+
+
+@pytest.mark.rule("A-16", "A-36")
+def test_s86_an_empty_list_takes_nothing_and_positions_move_all_the_same(lab: Lab, spark: object) -> None:
+    lab.source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    # Without rules everything is processed.
+    everything = opened(lab, "")
+    everything.setup()
+    catch_up(everything)
+    lab.source.execute("INSERT INTO t VALUES (1)")
+    catch_up(everything)
+    lab.assert_identical("t")
+    before = lab.ledger.state()
+    lab.source.execute("INSERT INTO t VALUES (2)")
+    lab.source.execute("INSERT INTO t VALUES (3); UPDATE t SET id = 4 WHERE id = 3")
+
+    catch_up(opened(lab, "rules: {include: []}"))
+
+    after = lab.ledger.state()
+    assert before is not None
+    assert after is not None
+    assert after.low_watermark == after.high_watermark >= before.low_watermark + 2
+    assert lab.rows("t") == [(1,)]
+    assert lab.errors() == []

@@ -29,7 +29,7 @@ FIRING = """\
 """
 
 
-@pytest.mark.rule("A-177")
+@pytest.mark.rule("A-176", "A-177")
 def test_s73_each_trigger_fires_for_those_that_the_file_says(lab: Lab) -> None:
     lab.setup("CREATE TABLE t (id int PRIMARY KEY, v int)")
     lab.target.execute(NOTE)

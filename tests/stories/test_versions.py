@@ -160,6 +160,7 @@ def test_an_upgraded_ledger_is_what_a_new_one_is_and_has_lost_nothing(lab: Lab, 
         "upgrade the ledger to version 9: transactions that wait behind others in the error queue",
         "upgrade the ledger to version 10: views of it, and what the file of the last run said",
         "upgrade the ledger to version 11: alterations of tables in the error queue",
+        "upgrade the ledger to version 12: messages in the error queue",
     ]
     assert rows(lab, known) == before
     assert lab.target.execute("SELECT name, epoch FROM penstock.process ORDER BY 1").fetchall() == [
@@ -396,7 +397,7 @@ def test_a_capture_set_of_the_first_version_is_upgraded_and_what_it_holds_is_rea
     lab.pipeline().setup()
     lab.source.execute("INSERT INTO t VALUES (2, 'after'); DELETE FROM t WHERE id = 1")
 
-    assert plan.source.steps[0].summary.startswith("bring up to date, to version 4: the log of")
+    assert plan.source.steps[0].summary.startswith("bring up to date, to version 5: the log of")
     assert lab.pipeline().plan().is_done
     assert [(change["op"], change["after"]) for change in lab.changes()] == [
         ("insert", '{"id":"1","v":"before"}'),

@@ -1,5 +1,7 @@
 """DDL among the changes: what a new version of a table changes of the one before it, and what is to be done about it.
 
+Where there is no new version, the table was dropped.
+
 A change of this kind (`Op.DDL`) holds no SQL that would be run. It holds the table before and after, column by column
 with the numbers that columns keep, and the target makes a statement of its own of the difference (ADR 48).
 """
@@ -14,7 +16,7 @@ from enum import StrEnum
 from typing import Any
 
 from penstock.apply.conflicts import DDL_NOT_CARRIED_OUT, ApplyError
-from penstock.change import Change, Image, TableName
+from penstock.change import Change, Image, Op, TableName
 from penstock.schema import TableSchema
 
 
@@ -38,9 +40,21 @@ class DdlRules:
         return self.tables.get(table, self.default)
 
     @property
+    def is_applied(self) -> bool:
+        """Whether tables of the target follow, some of them at least."""
+        return DdlPolicy.APPLY in (self.default, *self.tables.values())
+
+    @property
     def is_followed(self) -> bool:
         """Whether anything at all is to be done about DDL."""
         return any(policy is not DdlPolicy.IGNORE for policy in (self.default, *self.tables.values()))
+
+
+NO_DDL = DdlRules()
+"""No table follows."""
+
+ALL_DDL = DdlRules(DdlPolicy.APPLY)
+"""Every table follows."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +88,8 @@ class Alteration:
         nullable: By their new names, whether they are to take NULL.
         key: The columns of the primary key, where those are others than before; that is left to a person.
         unclear: By the names of added or retyped columns, why it cannot be told what their rows have.
+        called: What the table is to be called, where that is another name than it has.
+        is_drop: The table is to be dropped, and nothing else.
     """
 
     renamed: tuple[tuple[str, str], ...] = ()
@@ -83,24 +99,46 @@ class Alteration:
     nullable: tuple[tuple[str, bool], ...] = ()
     key: tuple[str, ...] | None = None
     unclear: Mapping[str, str] = field(default_factory=dict)
+    called: TableName | None = None
+    is_drop: bool = False
+
+
+def is_drop(change: Change) -> bool:
+    """Whether a change says that its table was dropped."""
+    return change.op is Op.DDL and (change.before or {}).get("is") is None
+
+
+def is_rename(change: Change) -> bool:
+    """Whether a change says that its table is called otherwise at the target."""
+    was, now = (_shape(change.before or {}, part) for part in ("was", "is"))
+    return change.op is Op.DDL and now != {} and _name(was) != _name(now)
+
+
+def name_before(change: Change) -> TableName:
+    """What the target calls the table of a change of DDL until then."""
+    # An entry of the error queue goes by the name that its table has now.
+    return _name(_shape(change.before or {}, "was")) if is_rename(change) else change.table
 
 
 def alteration(change: Change) -> Alteration:
     """Tell what a change of DDL is to do to its table.
 
     Raises:
-        ApplyError: It is more than its columns.
+        ApplyError: The two versions do not tell it.
     """
     image = change.before or {}
     was, now = _shape(image, "was"), _shape(image, "is")
+    if not now:
+        return Alteration(is_drop=True)
     old, new = _columns(was), _columns(now)
-    if (was["schema"], was["name"]) != (now["schema"], now["name"]):
-        raise _refused(change.table, "the table was renamed; rename it at the target, and delete this entry")
+    if (reason := image.get("unlike")) is not None:
+        what = f"it is to be {_name(now)}, but {reason}; delete this entry, and have the table copied anew"
+        raise _refused(change.table, what)
     kept = [(old[number], new[number]) for number in new if number in old]
     added = tuple(column for number, column in new.items() if number not in old)
     retyped = tuple(b for a, b in kept if (a.type, a.collation) != (b.type, b.collation))
     unclear = {column.name: why for column in added if (why := _why_unfilled(column)) is not None}
-    if re.search(r"\busing\b", image.get("statement") or "", re.IGNORECASE):
+    if re.search(r"\busing\b", statement_of(change) or "", re.IGNORECASE):
         unclear |= {column.name: f"became {column.type} by an expression of the statement" for column in retyped}
     return Alteration(
         renamed=tuple((a.name, b.name) for a, b in kept if a.name != b.name),
@@ -110,7 +148,18 @@ def alteration(change: Change) -> Alteration:
         nullable=tuple((b.name, b.is_nullable) for a, b in kept if a.is_nullable != b.is_nullable),
         key=_key(now, new) if was["key"] != now["key"] else None,
         unclear=unclear,
+        called=_name(now) if _name(was) != _name(now) else None,
     )
+
+
+def columns_of(change: Change, part: str) -> tuple[ShapedColumn, ...]:
+    """The columns of a table before (`was`) or behind (`is`) a change of DDL, in the source's order."""
+    return tuple(_columns(_shape(change.before or {}, part)).values())
+
+
+def statement_of(change: Change) -> str | None:
+    """The statement of a change of DDL, as the source ran it; None where it is not known."""
+    return (change.before or {}).get("statement")
 
 
 def pending(wanted: Alteration, table: TableSchema) -> Alteration:
@@ -142,14 +191,18 @@ def pending(wanted: Alteration, table: TableSchema) -> Alteration:
     return left
 
 
+def _name(shape: Mapping[str, Any]) -> TableName:
+    return TableName(shape["schema"], shape["name"])
+
+
 def _columns(shape: Mapping[str, Any]) -> dict[int, ShapedColumn]:
-    found = {int(number): ShapedColumn(**column) for number, column in shape["columns"].items()}
+    found = {int(number): ShapedColumn(**column) for number, column in shape.get("columns", {}).items()}
     return dict(sorted(found.items()))
 
 
 def _shape(image: Image, part: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(image.get(part) or "{}")
-    return found
+    found: dict[str, Any] | None = json.loads(image.get(part) or "{}")
+    return found or {}
 
 
 def _why_unfilled(column: ShapedColumn) -> str | None:

@@ -17,6 +17,7 @@ from penstock.apply.conflicts import (
     COLUMN_MISSING,
     CONFLICTS,
     DDL_NOT_CARRIED_OUT,
+    MESSAGE_UNHANDLED,
     MORE_THAN_ONE_ROW,
     NOT_CAPTURED,
     NOT_INSTANTIATED,
@@ -45,7 +46,7 @@ class ErrorType(StrEnum):
     VALUE = "value"
     """A column or a check of the target does not take a value."""
     DEFINITION = "definition"
-    """A table or a column is missing, was never copied, or is of another type."""
+    """A table or a column is missing, was never copied, or is of another type; or a handler of messages is missing."""
     GAP = "gap"
     """A change was not captured: it cannot be applied, only left out."""
     OTHER = "other"
@@ -61,6 +62,7 @@ _TYPES = {
     **dict.fromkeys(CONFLICTS | {MORE_THAN_ONE_ROW}, ErrorType.CONFLICT),
     **dict.fromkeys((NULL_REFUSED, CHECK_VIOLATED, VALUE_TOO_LONG, VALUE_MALFORMED, VALUE_MISSING), ErrorType.VALUE),
     **dict.fromkeys((TABLE_MISSING, COLUMN_MISSING, NOT_INSTANTIATED, DDL_NOT_CARRIED_OUT), ErrorType.DEFINITION),
+    MESSAGE_UNHANDLED: ErrorType.DEFINITION,
     NOT_CAPTURED: ErrorType.GAP,
 }
 

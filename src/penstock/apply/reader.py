@@ -26,7 +26,7 @@ from penstock.apply.hashing import hash_name, hash_rows, hash_text, normalise_nu
 from penstock.apply.marks import Marks, Use
 from penstock.apply.target import TargetTable
 from penstock.apply.virtual_dependencies import NONE, ObjectDependency, VirtualDependencies
-from penstock.change import Op, TableName
+from penstock.change import MESSAGES, Op, TableName
 from penstock.images import is_present, parse_images
 from penstock.logical import Kind
 from penstock.schema import Column, TableSchema
@@ -93,6 +93,10 @@ def find_uses(
             txn = txn_of[offset : offset + batch.num_rows][rows]
             if virtual.objects:
                 found.touched[name].append(np.unique(txn))
+            if name == MESSAGES:
+                for kind, members in _by_kind(batch.take(pa.array(rows)), txn):
+                    found.write(members, f"message {kind}")
+                continue
             table = tables.get(name)
             if not spaces.get(name) and not (table is None and name in named):
                 found.barriers.append(txn)
@@ -112,6 +116,14 @@ def find_uses(
                 found.add(use, txn)
         offset += batch.num_rows
     return found
+
+
+def _by_kind(messages: pa.RecordBatch, txn: NDArray[np.int64]) -> Iterator[tuple[str, NDArray[np.int64]]]:
+    """Yield the transactions of messages by what kind they are of: those of one kind keep their order."""
+    kinds = dict(parse_images(messages[c.BEFORE], ["kind"]))["kind"].dictionary_encode()
+    codes = kinds.indices.fill_null(-1).to_numpy()
+    for code, kind in enumerate(kinds.dictionary.to_pylist()):
+        yield kind, txn[codes == code]
 
 
 def fingerprint(tables: Mapping[TableName, TargetTable], virtual: VirtualDependencies) -> int:

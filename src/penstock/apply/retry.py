@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock.apply.conflicts import ApplyError
+from penstock.apply.ddl import ALL_DDL, DdlRules
 from penstock.apply.error_queue import (
     Deed,
     Emptied,
@@ -37,6 +38,7 @@ class RetryConfig:
         conflicts: As they stand in the pipeline file now; what they would record stays in the queue.
         keys: Substitute keys of tables.
         handlers: As they are configured now.
+        ddl: What becomes of DDL, as the pipeline file says now.
         mend: Gives the changes to apply in place of those that the source committed.
         as_me: Use the rights of the connection, not those of the role that could not apply the entry.
         role: Use the rights of this role instead.
@@ -48,6 +50,7 @@ class RetryConfig:
     conflicts: ConflictRules = field(default_factory=ConflictRules)
     keys: Mapping[TableName, tuple[str, ...]] = field(default_factory=dict)
     handlers: HandlerSettings = NO_HANDLERS
+    ddl: DdlRules = ALL_DDL
     mend: Mend | None = None
     as_me: bool = False
     role: str | None = None
@@ -246,6 +249,7 @@ class _Attempts:
             allow_duplicate_rows=self._config.allow_duplicate_rows,
             conflicts=self._config.conflicts.without_recording,
             handlers=handlers_of(self._config.handlers, self._session),
+            ddl=self._config.ddl,
         )
         try:
             with self._session.transaction():

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import groupby, islice
 
 from penstock.apply.conflicts import (
     CHILD_EXISTS,
@@ -18,7 +18,6 @@ from penstock.apply.conflicts import (
     FOREIGN_KEY_VIOLATED,
     MORE_THAN_ONE_ROW,
     NOT_CAPTURED,
-    NOT_INSTANTIATED,
     ROW_DIFFERS,
     ROW_MISSING,
     TABLE_MISSING,
@@ -28,18 +27,18 @@ from penstock.apply.conflicts import (
     ApplyError,
     ContentionError,
 )
-from penstock.apply.ddl import DdlPolicy, DdlRules, alteration
+from penstock.apply.ddl import ALL_DDL, DdlRules, is_drop
+from penstock.apply.following import Following, copied_table, not_instantiated
 from penstock.apply.handlers.matrix import FailedError, execute
+from penstock.apply.handlers.message import unhandled
 from penstock.apply.handlers.runner import Effects, Handlers
 from penstock.apply.ledger import Failure
 from penstock.apply.mender import NOTHING_DONE, Done, Images, Mender, changed_columns, writable
 from penstock.apply.resolve import ConflictRules, ErrorRule, Outcome, Resolution, Then, error_rule
 from penstock.apply.target import RowMatch, RowWriter, TargetCatalog, TargetTable
 from penstock.change import NO_VERSION, Change, Image, Op, TableName, Transaction
-from penstock.errors import OperatorError, PenstockError
+from penstock.errors import PenstockError
 from penstock.schema import Dictionary, ForeignKey
-
-_ALL_DDL = DdlRules(DdlPolicy.APPLY)
 
 
 class TransactionError(PenstockError):
@@ -88,7 +87,7 @@ class RowPath:
         allow_duplicate_rows: bool,
         conflicts: ConflictRules,
         handlers: Handlers | None = None,
-        ddl: DdlRules = _ALL_DDL,
+        ddl: DdlRules = ALL_DDL,
     ) -> None:
         """Write to the catalog's tables changes of the tables in the dictionary.
 
@@ -99,13 +98,13 @@ class RowPath:
             ddl: What becomes of alterations of tables.
         """
         self._writer = writer
-        self._ddl = ddl
         self._handlers = handlers
         self._catalog = catalog
         self._dictionary = dictionary
         self._allow_duplicate_rows = allow_duplicate_rows
         self._conflicts = conflicts
         self._mender = Mender(writer, dictionary, conflicts)
+        self._following = Following(writer, ddl, handlers)
 
     def apply(self, transaction: Transaction) -> Handled:
         """Apply every change of a transaction, then make the checks that the database leaves to us.
@@ -127,16 +126,22 @@ class RowPath:
         handled = Handled()
         # By the number of a change that does not tell all that is checked in the end: what it came to.
         special: dict[int, Sequence[Done]] = {}
+        self._following.begin()
         if self._handlers is not None:
             self._handlers.begin()
         try:
-            for run in _truncate_runs(transaction.changes):
+            for run in _runs(transaction.changes):
                 message_number += 1
                 if run[0].op is Op.TRUNCATE:
                     self._writer.truncate([self._table(change) for change in run])
                     message_number += len(run) - 1
+                elif run[0].op is Op.MESSAGE:
+                    if self._handlers is None:
+                        raise unhandled(run[0])
+                    self._handlers.deliver(run[0], message_number, transaction)
                 elif run[0].op is Op.DDL:
-                    self._alter(run[0])
+                    self._catalog = self._following.carry_out(message_number, run, transaction, self._catalog)
+                    message_number += len(run) - 1
                 else:
                     came_to = self._handle_or_process(message_number, run[0], transaction, handled)
                     if came_to is not None:
@@ -145,8 +150,8 @@ class RowPath:
             for number, change in enumerate(transaction.changes, start=1):
                 message_number = number
                 for done in special.get(number, (Done(change, _told(change)),)):
-                    if done.change is not None and done.change.op not in (Op.TRUNCATE, Op.DDL):
-                        self._check(done.change, done.images, with_references=with_references)
+                    if done.change is not None and done.change.op not in (Op.TRUNCATE, Op.DDL, Op.MESSAGE):
+                        self._check(number, done.change, done.images, with_references=with_references)
             if self._handlers is not None:
                 message_number = 0
                 self._handlers.before_commit(transaction)
@@ -197,28 +202,7 @@ class RowPath:
         return error
 
     def _table(self, change: Change) -> TargetTable:
-        table = self._catalog.tables.get(change.table)
-        if table is None:
-            raise ApplyError(TABLE_MISSING, f"table {change.table} does not exist at the target")
-        if change.table not in self._catalog.instantiated:
-            raise _not_instantiated(change.table)
-        return table
-
-    def _alter(self, change: Change) -> None:
-        """Have the table of the target follow that of the source; changes that come later find it so."""
-        policy = self._ddl.of(change.table)
-        if policy is DdlPolicy.IGNORE:
-            return
-        if policy is DdlPolicy.STOP:
-            raise OperatorError(
-                "the table was altered at the source, and `ddl: stop` ends the run here",
-                where=_place(change),
-                do="alter it at the target, set `ddl` to `ignore`, and run again; or set it to `apply`",
-            )
-        table = self._table(change)
-        altered = self._writer.alter(table, alteration(change))
-        tables = {**self._catalog.tables, change.table: replace(table, schema=altered)}
-        self._catalog = replace(self._catalog, tables=tables)
+        return copied_table(change.table, self._catalog)
 
     def _handle_or_process(
         self, number: int, change: Change, transaction: Transaction, handled: Handled
@@ -228,7 +212,7 @@ class RowPath:
             done = self._process(number, change, handled)
             return None if done is None else [done]
         if change.table not in self._catalog.instantiated:
-            raise _not_instantiated(change.table)
+            raise not_instantiated(change.table)
         effects = self._handlers.process(self, number, change, transaction)
         handled.resolutions += effects.resolutions
         handled.recorded += [(recorded, Failure(1, error)) for recorded, error in effects.recorded]
@@ -485,8 +469,12 @@ class RowPath:
             differing=differing,
         )
 
-    def _check(self, change: Change, images: Images, *, with_references: bool) -> None:
-        table = self.table_named(change.table)
+    def _check(self, number: int, change: Change, images: Images, *, with_references: bool) -> None:
+        name = self._following.name_now(change.table, number)
+        if name is None:
+            # The transaction has dropped the table, and its rows with it.
+            return
+        table = self.table_named(name)
         if change.op is not Op.DELETE:
             broken = self._writer.is_unique_broken(table, images.after)
             if broken is not None:
@@ -530,23 +518,17 @@ def _effects(change: Change, mended: _Mended) -> Effects:
     return Effects([done], list(mended.resolutions), recorded)
 
 
-def _not_instantiated(table: TableName) -> ApplyError:
-    return ApplyError(NOT_INSTANTIATED, f"table {table} was never copied to this target")
-
-
-def _truncate_runs(changes: Iterable[Change]) -> Iterator[list[Change]]:
-    """Yield the changes one by one, but neighbouring truncates together: the source may have named them in one."""
-    run: list[Change] = []
-    for change in changes:
-        if run and change.op is not Op.TRUNCATE:
-            yield run
-            run = []
-        if change.op is Op.TRUNCATE:
-            run.append(change)
+def _runs(changes: Iterable[Change]) -> Iterator[list[Change]]:
+    """Yield the changes one by one, but neighbouring truncates together, and drops: one statement may name them all."""
+    for shared, run in groupby(changes, _shared):
+        if shared is None:
+            yield from ([change] for change in run)
         else:
-            yield [change]
-    if run:
-        yield run
+            yield list(run)
+
+
+def _shared(change: Change) -> Op | None:
+    return change.op if change.op is Op.TRUNCATE or is_drop(change) else None
 
 
 def _told(change: Change) -> Images:

@@ -25,6 +25,7 @@ def settings_shown(
     return {
         "tag": tag,
         "precommit": None if handlers.precommit is None else handlers.precommit.name,
+        "message": None if handlers.message is None else handlers.message.name,
         "parameters": parameters.texts(),
         "keys": [_object(table) | {"columns": list(columns)} for table, columns in sorted(keys.items())],
         "handlers": list(_handlers(handlers)),

@@ -29,6 +29,11 @@ class Standing:
     differing: Sequence[str] = ()
     in_the_way: Mapping[str, Image] = field(default_factory=dict)
 
+    @property
+    def finds_no_row(self) -> bool:
+        """Whether the change is one of a row, and the target has none with its key."""
+        return self.now is None and self.has_table and self.change.op is not Op.MESSAGE
+
 
 def stand(session: RetrySession, transaction: Transaction, keys: Mapping[TableName, tuple[str, ...]]) -> list[Standing]:
     """Look up each change's row as it is now. Locks no row; changes of one transaction are not seen by each other.
@@ -42,6 +47,8 @@ def stand(session: RetrySession, transaction: Transaction, keys: Mapping[TableNa
 
 
 def _standing(session: RetrySession, change: Change, catalog: TargetCatalog) -> Standing:
+    if change.op is Op.MESSAGE:
+        return Standing(change)
     table = catalog.tables.get(change.table)
     if table is None:
         return Standing(change, has_table=False)

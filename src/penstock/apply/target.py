@@ -104,8 +104,17 @@ class RowWriter(Protocol):
     def truncate(self, tables: Sequence[TargetTable]) -> None:
         """Empty several tables at once."""
 
-    def alter(self, table: TargetTable, wanted: Alteration) -> TableSchema:
-        """Do what is not done yet of an alteration; returns the table as it is then."""
+    def alter(self, table: TableName, wanted: Alteration) -> TableSchema | None:
+        """Do what is not done yet of an alteration; returns the table as it is then, None where it was dropped.
+
+        What the ledger knows of a table goes with its name, and with the table.
+        """
+
+    def drop(self, tables: Sequence[TableName]) -> None:
+        """Drop tables together, those of them that there are; they may refer to each other."""
+
+    def describe_anew(self, table: TableName) -> TableSchema | None:
+        """Describe a table as it is now, whatever was known of it; None where there is none."""
 
     def lock_rows(self, table: TargetTable, match: RowMatch) -> list[Image]:
         """Return up to two rows that have the key, whatever their other columns hold, and lock them."""

@@ -75,7 +75,12 @@ class TaskContext:
         """Apply what has waited in the error queue, and waits for nothing any more."""
         # With the rights that all else is applied with now.
         config = RetryConfig(
-            self.config.allow_duplicate_rows, conflicts=self.config.conflicts, keys=self.keys, as_me=True
+            self.config.allow_duplicate_rows,
+            conflicts=self.config.conflicts,
+            keys=self.keys,
+            handlers=self.config.handlers,
+            ddl=self.config.ddl,
+            as_me=True,
         )
         return list(go_on(self.target.error_queue(), config))
 

@@ -108,7 +108,7 @@ def _print_values(standing: Standing) -> None:
     for row in cells:
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         say(f"     {line}".rstrip())
-    if now is None and standing.has_table:
+    if standing.finds_no_row:
         say("       the target holds no row with its key now")
     elif standing.differing:
         say(f"     ! {count(len(standing.differing), 'column')} not as the change expects")

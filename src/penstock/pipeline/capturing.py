@@ -195,7 +195,7 @@ class Capturing:
             return
         for behind in self._installed.follow():
             self._warn_once(behind, listener, Event.CAPTURE_BEHIND)
-        replaced = self._installed.replaced_tables()
+        replaced = [table for table in self._installed.replaced_tables() if not self._makes_way(table)]
         if replaced:
             raise OperatorError(
                 f"another table has taken the name of {', '.join(map(str, replaced))}, and is not captured",
@@ -205,6 +205,10 @@ class Capturing:
         self._take_up_new_tables(listener)
         for table in self._not_captured():
             self._warn_once(table, listener, Event.TABLE_NOT_CAPTURED)
+
+    def _makes_way(self, table: TableName) -> bool:
+        """Whether a table is dropped or renamed by a change that is to come, so that another may have its name."""
+        return False
 
     def _take_up_new_tables(self, listener: RunListener) -> None:
         """Have tables captured that were made after setup, where the pipeline file says so."""

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
+from penstock.apply.ddl import NO_DDL, DdlPolicy, DdlRules
 from penstock.apply.ledger import ProcessState
 from penstock.apply.process import TablesAddedError, WentOn
 from penstock.apply.reader import fingerprint
@@ -25,7 +26,7 @@ from penstock.history import History, Joined
 from penstock.position import Anchor, Limit, Scn
 from penstock.schema import Dictionary, TableSchema
 from penstock.spark.job import BatchJobs
-from penstock.stream import Slice, Source, SourceAccess, TableVersion, roots
+from penstock.stream import Slice, Source, SourceAccess, TableVersion, renamed_since, roots
 
 _CATALOG_AGE_S = 30.0
 """How long the catalogues are trusted while nothing looks wrong."""
@@ -213,11 +214,16 @@ class SourceFeed:
             return False
         self._versions = self._source.tables()
         self._definitions.save_dictionary(self._versions)
+        self._known.update(self._names_to_come(self._versions))
         if not {name for name in roots(self._versions) if self._is_meant(name)} <= self._known:
             raise TablesAddedError("tables were added to the capture set; they are copied first")
         # A partition that is detached later is no new table.
         self._known |= {v.table.name for v in self._versions if v.root in self._known}
         return True
+
+    def _names_to_come(self, versions: Sequence[TableVersion]) -> Collection[TableName]:
+        """Names that known tables get by changes that are to come; none where nobody follows that."""
+        return ()
 
 
 class SparkFeed(SourceFeed):
@@ -236,6 +242,7 @@ class SparkFeed(SourceFeed):
         compare: Callable[[Collection[TableName], Mapping[TableName, TableSchema]], bool],
         is_meant: Callable[[TableName], bool],
         definitions: Definitions,
+        ddl: DdlRules = NO_DDL,
         virtual: VirtualDependencies = NONE,
         keys: Mapping[TableName, tuple[str, ...]] = _NO_KEYS,
         reached: Callable[[Scn], None] = lambda _: None,
@@ -244,6 +251,7 @@ class SparkFeed(SourceFeed):
         """Prepare; nothing is opened yet. See `SourceFeed` for the rest.
 
         Args:
+            ddl: Which tables follow, also by another name.
             virtual: What depends on each other beyond the constraints of the target.
             keys: Substitute keys of tables.
             access: How tasks reach the source; `open_source` is how this process does.
@@ -266,6 +274,7 @@ class SparkFeed(SourceFeed):
         self._describe_target = describe_target
         self._compare = compare
         self._config = self._shared = ServerConfig()
+        self._ddl = ddl
         self._virtual = virtual
         self._keys = keys
         self._jobs: BatchJobs | None = None
@@ -302,6 +311,9 @@ class SparkFeed(SourceFeed):
         if any(result.failure for result in results):
             self._read_at = -math.inf
         return results
+
+    def _names_to_come(self, versions: Sequence[TableVersion]) -> Collection[TableName]:
+        return names_to_come(versions, self._definitions.instantiated(), self._ddl) if self._ddl.is_followed else ()
 
     def _refresh(self) -> None:
         assert self._jobs is not None
@@ -347,6 +359,15 @@ class SparkFeed(SourceFeed):
             references_from=Scn(max(instantiated.values(), default=0)),
             virtual=self._virtual,
         ).with_keys(self._keys)
+
+
+def names_to_come(
+    versions: Sequence[TableVersion], copied: Collection[TableName], ddl: DdlRules
+) -> Collection[TableName]:
+    """Every name of copied tables that are called otherwise now, where the change that says so is to be followed."""
+    waiting = renamed_since(versions, copied)
+    followed = {id_ for id_, name in waiting.items() if ddl.of(name) is not DdlPolicy.IGNORE}
+    return {version.table.name for version in versions if version.id in followed}
 
 
 class _Freer:

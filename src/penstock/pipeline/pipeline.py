@@ -40,7 +40,7 @@ from penstock.pipeline.control import Control
 from penstock.pipeline.cutover import Cutover, cutover
 from penstock.pipeline.cutover import Way as CutoverWay
 from penstock.pipeline.errors import Errors
-from penstock.pipeline.feed import SparkFeed
+from penstock.pipeline.feed import SparkFeed, names_to_come
 from penstock.pipeline.furnishing import Furnishing
 from penstock.pipeline.handlers import handler_faults, statement_faults
 from penstock.pipeline.locks import Holders, LockWatch
@@ -71,7 +71,7 @@ from penstock.schema import TableSchema
 from penstock.snapshot.instantiate import CopyListener, CopyOrigin, Instantiator
 from penstock.snapshot.task import CopyContext
 from penstock.spark.job import ChunkJobs, CompareJobs, for_each
-from penstock.stream import Source, roots
+from penstock.stream import Source, given_up, roots
 from penstock.text import are, count
 from penstock.verify import compare
 from penstock.verify.compare import VerifyResult
@@ -115,14 +115,16 @@ class Pipeline(Capturing):
         named = self._named_faults({**described, **self._describe_named()})
         if adopt:
             comparable(self._source)
-        fittings = self._source.fittings(tables) if isinstance(self._source, Furnished) else None
+        coming = self._renamed_by_the_run()
+        there = [table for table in tables if table not in coming]
+        fittings = self._source.fittings(there) if isinstance(self._source, Furnished) else None
         plan = Plan(
             tables=[str(table) for table in tables],
             rules=self._source.explain(tables),
             source=self._source.plan(tables, self.config.capture.row_triggers),
             target=self._target.plan(
-                self._source.blueprint(tables),
-                described,
+                self._source.blueprint(there),
+                {name: table for name, table in described.items() if name not in coming},
                 installed.replaced_tables() if installed is not None else (),
                 adopt=adopt,
                 keeps=not self._apply.first_copy,
@@ -132,6 +134,9 @@ class Pipeline(Capturing):
             ),
         )
         plan.target.faults = [*plan.target.faults, *named]
+        plan.target.notes += [
+            f"{name} is made by the run, by renaming the copy that there is" for name in sorted(coming)
+        ]
         if not isinstance(self._source, Comparable):
             what = "`verify`, `resync TABLE` and `setup --adopt` have nothing to compare with here"
             plan.source.notes.append(f"{what}: {COMPARE_ELSEWHERE}")
@@ -148,6 +153,18 @@ class Pipeline(Capturing):
             what = "source and target are the same database"
             plan.target.faults.append(OperatorError(what, where=self._target.label, do="correct one of the urls"))
         return replace(plan, refused=self._parted()) if plan.is_possible else plan
+
+    def _renamed_by_the_run(self) -> Collection[TableName]:
+        """Names of tables whose copies go by earlier ones until a run gets to the change that says so."""
+        ddl = self._apply.ddl_rules
+        # What keeps the two from being asked is told as a fault.
+        with suppress(OperatorError):
+            if not ddl.is_followed or not (self._target.has_ledger() and self._source.has_capture()):
+                return ()
+            with closing(self._target.ledger()) as ledger, closing(self._source.open_source()) as stream:
+                copied = ledger.instantiated()
+                return set(names_to_come(stream.tables(), copied, ddl)) - set(copied)
+        return ()
 
     def setup(self, *, adopt: bool = False) -> Plan:
         """Install capture and ledger, and make the tables that are missing at the target.
@@ -182,7 +199,8 @@ class Pipeline(Capturing):
             except OperatorError as exc:
                 process, refused = ledger.state(), str(exc)
             copied = ledger.instantiated()
-            followed = set(self._followed(stream.tables(), copied))
+            versions = stream.tables()
+            followed = set(self._followed(versions, copied)) - given_up(versions, copied)
             return status_of(
                 self.config.name,
                 process,
@@ -325,6 +343,7 @@ class Pipeline(Capturing):
             keys=self._apply.keys,
             conflicts=self._apply.conflict_rules,
             handlers=self._handlers,
+            ddl=self._apply.ddl_rules,
         )
 
     def parameters(self) -> Parameters:
@@ -425,7 +444,8 @@ class Pipeline(Capturing):
         with closing(self._target.ledger()) as ledger, closing(self._source.open_source()) as stream:
             _held(ledger, stream)
             copied = ledger.instantiated()
-            followed = sorted(self._followed(stream.tables(), copied))
+            versions = stream.tables()
+            followed = sorted(self._followed(versions, copied) - given_up(versions, copied))
         waiting = [name for name in followed if name not in copied]
         if waiting or not followed:
             raise (
@@ -498,6 +518,7 @@ class Pipeline(Capturing):
                 definitions=ledger,
                 reached=replay.check if replay is not None else lambda _: None,
                 until=end,
+                ddl=apply.ddl_rules,
                 virtual=self._virtual,
                 keys=apply.keys,
             )
@@ -667,10 +688,16 @@ class Pipeline(Capturing):
                 held = f"the error queue holds {count(state.errors, 'transaction')}"
                 listener.warned(f"{held}; `penstock errors list` says why")
 
+    def _makes_way(self, table: TableName) -> bool:
+        return self._apply.ddl_rules.of(table) is not DdlPolicy.IGNORE
+
     def _take_up_new_tables(self, listener: RunListener) -> None:
         if self._apply.ddl is not DdlPolicy.APPLY:
             return
-        found = self._not_captured()
+        with closing(self._target.ledger()) as ledger:
+            copied = ledger.copied_from()
+        # The copy of a name is of the table that had it before, until the change comes that takes it away.
+        found = [one for one in self._not_captured() if one.table not in copied]
         if not found or found == self._left_out:
             return
         try:
@@ -684,7 +711,7 @@ class Pipeline(Capturing):
                 listener.warned(f"new tables are not taken up yet: {exc}")
         else:
             # What setup leaves out, such as an unlogged table, it would leave out again.
-            self._left_out = self._not_captured()
+            self._left_out = [one for one in self._not_captured() if one.table not in copied]
 
     def _plan_of_new(self, tables: Sequence[TableName]) -> Plan:
         """Plan what `setup` would do for tables alone: others may be altered, and follow only later."""
@@ -788,12 +815,13 @@ class Pipeline(Capturing):
         """Copy what is not copied yet; returns the tables that were captured when it began."""
         with closing(self._source.open_source()) as stream:
             versions = stream.tables()
-        followed = self._followed(versions, ledger.instantiated())
+        copied = set(ledger.instantiated())
+        to_come = names_to_come(versions, copied, self._apply.ddl_rules)
+        followed = self._followed(versions, copied) - set(to_come)
         captured = {name: table for name, table in roots(versions).items() if name in followed}
         existing = self._source.describe(captured)
         at_target = self._target.describe(captured)
         copyable = sorted(name for name in existing if name in at_target)
-        copied = set(ledger.instantiated())
         lacking = sorted(set(existing) - set(at_target) - copied)
         if lacking:
             raise OperatorError(
@@ -835,7 +863,8 @@ class Pipeline(Capturing):
         Instantiator(origin, ledger, ledger, jobs, listener, confirm=confirm, copies=self._apply.first_copy).run(
             copyable, stop
         )
-        return captured
+        # Changes made before a table was dropped or renamed are of its earlier name.
+        return {*captured, *copied, *to_come}
 
 
 def _held(ledger: TargetLedger, stream: Source) -> ProcessState | None:

@@ -318,11 +318,23 @@ class RuledSource:
         if not self._rules.takes(version.root):
             name = TableName("", str(version.table.name))
             nobody = replace(version.table, name=name)
-            return RuledVersion(version.id, nobody, nobody.to_definition(), name, version, None, is_taken=False)
+            return RuledVersion(
+                version.id,
+                nobody,
+                nobody.to_definition(),
+                name,
+                version,
+                None,
+                is_taken=False,
+                called=self._rules.target_name(version.root),
+                is_gone=version.is_gone,
+            )
         table = _ruled(self._rules, version.table, version.root, is_current=is_current)
         root = self._rules.target_name(version.root)
         definition = version.definition if table.rule is None else table.to_definition()
-        return RuledVersion(version.id, table, definition, root, version, table.rule, is_taken=True)
+        return RuledVersion(
+            version.id, table, definition, root, version, table.rule, is_taken=True, is_gone=version.is_gone
+        )
 
 
 class RuledOrigin:

@@ -47,11 +47,13 @@ class RuledVersion(TableVersion):
         captured: The version at the source.
         rule: What becomes of its changes; None where they pass as they are.
         is_taken: Whether its changes are processed at all.
+        called: What it would be called where they are not.
     """
 
     captured: TableVersion
     rule: TableRule | None
     is_taken: bool
+    called: TableName | None = None
 
     @property
     def is_left_out(self) -> bool:
@@ -117,7 +119,10 @@ class RuledAccess:
                 rules[table.name, table.version] = version.rule
                 # A gap names its table, and no version of it.
                 rules[table.name, NO_VERSION] = version.rule
-        return RuledReader(reader, StreamRules(rules))
+        left_out = {
+            (v.captured.table.name, v.captured.table.version): v.called for v in versions if v.called is not None
+        }
+        return RuledReader(reader, StreamRules(rules, left_out))
 
     def chunk_reader(self, source: CopySource) -> RuledChunkReader:
         """Return a reader of chunks."""

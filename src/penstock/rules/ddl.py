@@ -1,31 +1,79 @@
-"""Rules for alterations of tables: their columns go by the names that they have at the target."""
+"""Rules for DDL: tables and their columns go by the names that they have at the target."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from penstock.change import Image
+from penstock.change import Image, TableName
+from penstock.rules.table_rule import TableRule
 
 
-def with_names(image: Image, was: Mapping[str, str] | None, now: Mapping[str, str] | None) -> Image:
-    """Give the columns of a change of DDL the names that rules give them; those without one are left out.
+def shape_of(image: Image, part: str) -> dict[str, Any] | None:
+    """The table before (`was`) or behind (`is`) a change of DDL; None where there is none any more."""
+    found: dict[str, Any] | None = json.loads(image.get(part) or "null")
+    return found
 
-    Args:
-        was: For each column of the version before, by its name at the source, what it is called; None: the same.
-        now: The same for the version after.
+
+@dataclass(frozen=True)
+class RuledName:
+    """What rules make of one version of a table.
+
+    Attributes:
+        rule: None: everything is called as it is at the source.
+        called: What a table would be called that rules do not take; None where they take it.
     """
-    return {**image, "was": _named(image["was"], was), "is": _named(image["is"], now)}
+
+    rule: TableRule | None = None
+    called: TableName | None = None
 
 
-def _named(text: str | None, names: Mapping[str, str] | None) -> str | None:
-    if text is None or names is None:
-        return text
-    shape: dict[str, Any] = json.loads(text)
-    shape["columns"] = {
-        number: {**column, "name": names[column["name"]]}
-        for number, column in shape["columns"].items()
-        if column["name"] in names
-    }
-    return json.dumps(shape, ensure_ascii=False)
+def with_names(image: Image, was: RuledName, now: RuledName) -> Image:
+    """Give table and columns of a change of DDL the names that rules give them; columns without one are left out."""
+    old, new = shape_of(image, "was"), shape_of(image, "is")
+    made = {**image, "was": _named(old, was), "is": _named(new, now)}
+    if old is None or new is None or _table(old) == _table(new):
+        return made
+    if was.called is not None and now.called is None:
+        made["unlike"] = f"what was done to it as {_table(old)} was left out"
+    elif now.called is None and _says(was.rule) != _says(now.rule):
+        # What the target holds was made by the one rule, and is not what the other one would have made.
+        made["unlike"] = f"rules say something else of it than of {_table(old)}"
+    return made
+
+
+def _named(shape: Mapping[str, Any] | None, named: RuledName) -> str | None:
+    if shape is None:
+        return None
+    made = dict(shape)
+    if named.called is not None:
+        made |= {"schema": named.called.schema, "name": named.called.name}
+    elif named.rule is not None:
+        names: Mapping[str, str] = named.rule.columns.names
+        made |= {"schema": named.rule.table.name.schema, "name": named.rule.table.name.name}
+        made["columns"] = {
+            number: {**column, "name": names[column["name"]]}
+            for number, column in shape["columns"].items()
+            if column["name"] in names
+        }
+    return json.dumps(made, ensure_ascii=False)
+
+
+def _table(shape: Mapping[str, Any]) -> TableName:
+    return TableName(shape["schema"], shape["name"])
+
+
+def _says(rule: TableRule | None) -> tuple[Any, ...]:
+    """What a rule makes of rows."""
+    if rule is None:
+        return ({}, (), None, None, {}, None)
+    return (
+        {name: new for name, new in rule.columns.names.items() if name != new},
+        tuple(sorted(rule.columns.dropped)),
+        rule.condition and rule.condition.sql,
+        rule.operations and frozenset(rule.operations),
+        {name: added.sql for name, added in rule.added.items()},
+        rule.step,
+    )

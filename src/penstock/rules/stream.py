@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,15 +14,24 @@ from numpy.typing import NDArray
 from penstock import change as c
 from penstock.change import NO_VERSION, Op, TableName
 from penstock.rules.changes import EDITED, LOOKED_AT, Changes
-from penstock.rules.ddl import with_names
+from penstock.rules.ddl import RuledName, shape_of, with_names
 from penstock.rules.table_rule import TableRule
 
 
 class StreamRules:
     """Puts each change through the rule of its table's version. Travels to tasks."""
 
-    def __init__(self, rules: Mapping[tuple[TableName, int], TableRule]) -> None:
-        """Keep rules by the name and version of their table at the source; other tables pass as they are."""
+    def __init__(
+        self,
+        rules: Mapping[tuple[TableName, int], TableRule],
+        left_out: Mapping[tuple[TableName, int], TableName] | None = None,
+    ) -> None:
+        """Keep rules by the name and version of their table at the source; other tables pass as they are.
+
+        Args:
+            left_out: What versions of tables that are not processed would be called.
+        """
+        self._left_out = left_out or {}
         # A gap has no version, only the table's name.
         gaps = {(name, NO_VERSION): rule.numbered(NO_VERSION) for (name, _), rule in rules.items()}
         self._rules = {**gaps, **rules}
@@ -39,7 +49,7 @@ class StreamRules:
                 yield made
 
     def named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Give columns of tables that were altered the names that the rules give them; all else stays as it is."""
+        """Give what was altered, renamed or dropped the names that the rules give it; all else stays as it is."""
         is_ddl = pc.equal(batch[c.OP], Op.DDL)
         rows = batch.filter(is_ddl).select([c.SCHEMA_NAME, c.TABLE_NAME, c.TABLE_VERSION, c.BEFORE]).to_pylist()
         if not rows:
@@ -47,16 +57,19 @@ class StreamRules:
         made = []
         for row in rows:
             image = json.loads(row[c.BEFORE])
-            versions = (int(image["was_version"]), row[c.TABLE_VERSION])
-            names = [self._names(TableName(row[c.SCHEMA_NAME], row[c.TABLE_NAME]), version) for version in versions]
-            made.append(json.dumps(with_names(image, *names), ensure_ascii=False))
+            versions = (int(image["was_version"]), int(image.get("is_version") or row[c.TABLE_VERSION]))
+            shapes = (shape_of(image, "was"), shape_of(image, "is"))
+            was, now = map(self._ruled_name, shapes, versions)
+            made.append(json.dumps(with_names(image, was, now), ensure_ascii=False))
         before = pc.replace_with_mask(batch[c.BEFORE], is_ddl, pa.array(made, pa.string()))
         columns = [before if name == c.BEFORE else batch[name] for name in batch.schema.names]
         return pa.record_batch(columns, schema=batch.schema)
 
-    def _names(self, table: TableName, version: int) -> Mapping[str, str] | None:
-        rule = self._rules.get((table, version))
-        return None if rule is None else rule.columns.names
+    def _ruled_name(self, shape: Mapping[str, Any] | None, version: int) -> RuledName:
+        if shape is None:
+            return RuledName()
+        key = TableName(shape["schema"], shape["name"]), version
+        return RuledName(self._rules.get(key), self._left_out.get(key))
 
     def _apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         versions, codes = _table_versions(batch)

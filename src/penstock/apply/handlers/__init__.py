@@ -5,7 +5,8 @@ A handler written in Python needs nothing from here but, to tell errors apart or
 
 from penstock.apply.conflicts import ApplyError
 from penstock.apply.handlers.calls import ErrorStack, HandledTransaction
+from penstock.apply.handlers.ddl import DdlLcr
 from penstock.apply.handlers.lcr import RowLcr
 from penstock.apply.handlers.sql import HandlerSql, SqlResult
 
-__all__ = ["ApplyError", "ErrorStack", "HandledTransaction", "HandlerSql", "RowLcr", "SqlResult"]
+__all__ = ["ApplyError", "DdlLcr", "ErrorStack", "HandledTransaction", "HandlerSql", "RowLcr", "SqlResult"]

@@ -12,18 +12,21 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from penstock.apply.conflicts import HANDLER_FAILED, HANDLER_LATE, LCR_MALFORMED, ApplyError
+from penstock.apply.ddl import Alteration
 from penstock.apply.handlers import matrix
 from penstock.apply.handlers.caller import LateError, caller_here
 from penstock.apply.handlers.calls import ErrorStack, HandledTransaction
+from penstock.apply.handlers.ddl import DdlLcr
 from penstock.apply.handlers.lcr import Origin, RowLcr, changed_keys
 from penstock.apply.handlers.matrix import FailedError
+from penstock.apply.handlers.message import message_of, unhandled
 from penstock.apply.handlers.settings import Function, HandlerSettings, OpHandlers, StatementHandler
 from penstock.apply.handlers.sql import Gate, HandlerSql, SqlRunner
 from penstock.apply.handlers.statement import Bind, Source, Statement
 from penstock.apply.mender import Done
 from penstock.apply.resolve import Resolution
 from penstock.apply.target import TargetTable
-from penstock.change import Change, TableName, Transaction
+from penstock.change import Change, Op, TableName, Transaction
 from penstock.errors import HandlerError, PenstockError, RetryableError
 from penstock.logical import LogicalType
 from penstock.schema import Column
@@ -128,6 +131,21 @@ class Handlers:
             self._described[name] = None if schema is None else TargetTable(schema)
         return self._described[name]
 
+    def deliver(self, change: Change, number: int, transaction: Transaction) -> None:
+        """Call the message handler for a message.
+
+        Raises:
+            ApplyError: It refuses the message, or there is none.
+        """
+        function = self.settings.message
+        if function is None:
+            raise unhandled(change)
+        message = message_of(change, number, _origin(self.settings, transaction))
+        self.bar()
+        gate = Gate(self.session)
+        sql = HandlerSql(gate, gate.savepoint)
+        self.call(function, gate, lambda call: call(message, sql))
+
     def process(self, applier: Applier, number: int, change: Change, origin: Transaction) -> Effects:
         """Process a change that there are handlers for.
 
@@ -153,7 +171,7 @@ class Handlers:
             ApplyError: It refuses the transaction.
         """
         function = self.settings.precommit
-        if function is None:
+        if function is None or (transaction.changes and all(one.op is Op.DDL for one in transaction.changes)):
             return
         origin = _origin(self.settings, transaction)
         seen = HandledTransaction(
@@ -163,6 +181,28 @@ class Handlers:
         gate = Gate(self.session)
         sql = HandlerSql(gate, gate.savepoint)
         self.call(function, gate, lambda call: call(seen, sql))
+
+    @property
+    def takes_ddl(self) -> bool:
+        """Whether DDL is left to a handler."""
+        return self.settings.ddl is not None
+
+    def handle_ddl(
+        self, change: Change, transaction: Transaction, execute: Callable[[TableName, Alteration], None]
+    ) -> None:
+        """Call the handler for DDL, which has `execute` do what the process itself would do, if it likes.
+
+        Raises:
+            ApplyError: It refuses the DDL.
+        """
+        function = self.settings.ddl
+        assert function is not None
+        self.bar()
+        gate = Gate(self.session)
+        ddl = DdlLcr(change, _origin(self.settings, transaction), _DdlExecutor(gate, execute))
+        sql = HandlerSql(gate, gate.savepoint)
+        self.call(function, gate, lambda call: call(ddl, sql))
+        self._described.clear()
 
     def call(self, function: Function, gate: Gate, make: Callable[[Callable[..., object]], object]) -> None:
         """Call a function of the user's.
@@ -389,6 +429,18 @@ class _Executor:
             except ApplyError:
                 return None
         return None if found is None else found.logical
+
+
+class _DdlExecutor:
+    """Executes the DDL of one call of a handler; what fails is undone alone."""
+
+    def __init__(self, gate: Gate, alter: Callable[[TableName, Alteration], None]) -> None:
+        self._gate = gate
+        self._alter = alter
+
+    def execute(self, table: TableName, wanted: Alteration) -> None:
+        with self._gate.enter(), self._gate.savepoint():
+            self._alter(table, wanted)
 
 
 def _bound(run: Callable[[Handler], None], handler: Handler) -> Callable[[], None]:

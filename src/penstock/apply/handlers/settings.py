@@ -133,19 +133,23 @@ class HandlerSettings:
     Attributes:
         tables: By name at the target, after rules, and by operation.
         precommit: Called before each transaction commits.
+        ddl: Called for DDL, whichever table it is of, instead of carrying it out.
         source: What the source is called, for handlers to ask.
         timeout_s: How long one call may take.
+        message: Called for each message.
     """
 
     tables: Mapping[TableName, Mapping[Op, OpHandlers]] = field(default_factory=dict)
     precommit: Function | None = None
+    ddl: Function | None = None
     source: str = ""
     timeout_s: float = 60
+    message: Function | None = None
 
     @property
     def is_empty(self) -> bool:
         """Whether there are no handlers at all."""
-        return not self.tables and self.precommit is None
+        return not self.tables and self.precommit is None and self.ddl is None and self.message is None
 
     def of(self, table: TableName, op: Op) -> OpHandlers | None:
         """The handlers for an operation of a table; None where there are none."""
@@ -161,8 +165,7 @@ class HandlerSettings:
 
     def functions(self) -> Iterator[Function]:
         """Every function that is named."""
-        if self.precommit is not None:
-            yield self.precommit
+        yield from (one for one in (self.precommit, self.ddl, self.message) if one is not None)
         for handlers in (one for by_op in self.tables.values() for one in by_op.values()):
             yield from (one for one in (handlers.procedure, handlers.error) if one is not None)
 

@@ -33,7 +33,7 @@ LOG_SCHEMA = pa.schema(
 
 _PACKED_OPS = ("i", "u", "d")
 
-_OPS = {"I": Op.INSERT, "U": Op.UPDATE, "D": Op.DELETE, "T": Op.TRUNCATE, "!": Op.GAP, "A": Op.DDL}
+_OPS = {"I": Op.INSERT, "U": Op.UPDATE, "D": Op.DELETE, "T": Op.TRUNCATE, "!": Op.GAP, "A": Op.DDL, "M": Op.MESSAGE}
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,15 @@ from typing import Protocol, Self
 
 import pyarrow as pa
 
-from penstock.change import NO_VERSION, TableName
+from penstock.change import MESSAGES, NO_VERSION, TableName
 from penstock.history import Consumer
 from penstock.position import Anchor, Limit, Scn
 from penstock.sources.trigger_queue.decode import CapturedTable, Decoder
 from penstock.sources.trigger_queue.position import QueueSlice
 from penstock.stream import Slice, Source, TableVersion
+
+_NO_TABLE = 0
+"""What the log names as the relation of a message."""
 
 
 class ChangeLog(Source, Protocol):
@@ -78,6 +81,7 @@ class QueueReader:
         # A gap names its table, and no version of it.
         for v in in_order:
             tables[v.id, NO_VERSION] = CapturedTable(v.table.name, ())
+        tables[_NO_TABLE, NO_VERSION] = CapturedTable(MESSAGES, ())
         # A table may have had another name in between. What was done to it then is not left out: no table of the target
         # has that name, and it is told so.
         last = {v.id: v for v in in_order}

@@ -21,16 +21,18 @@ class PostgresSource:
 
     Attributes:
         with_ddl: That a table was altered is a change, too.
+        with_messages: So are messages.
     """
 
     url: str = field(repr=False)
     set_name: str
     with_ddl: bool = False
+    with_messages: bool = False
 
     def log(self) -> ChangeLog:
         """Return this worker's log."""
         if self not in _logs:
-            _logs[self] = ChangeLog(self.url, self.set_name, with_ddl=self.with_ddl)
+            _logs[self] = ChangeLog(self.url, self.set_name, with_ddl=self.with_ddl, with_messages=self.with_messages)
         return _logs[self]
 
     def reader(self, source: str, tables: Sequence[TableVersion], *, follows: Collection[TableName]) -> QueueReader:

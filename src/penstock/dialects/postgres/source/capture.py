@@ -16,7 +16,7 @@ from penstock.dialects.postgres.source.history import history_removal, history_s
 from penstock.dialects.postgres.source.wake import wake_key
 from penstock.errors import OperatorError
 
-VERSION = 4
+VERSION = 5
 """The version of capture sets that this program makes and reads. Sets from before there were numbers count as 1.
 
 It grows when a set is not what it was: an earlier program must leave it alone then. Setup runs the scripts again for
@@ -33,7 +33,7 @@ DO $$ BEGIN
   END IF;
 END $$"""
 
-_SCRIPTS = ("log", "images", "build", "follow", "versions")
+_SCRIPTS = ("log", "images", "build", "follow", "versions", "messages")
 
 
 def set_name(pipeline: str) -> str:
@@ -179,6 +179,7 @@ def follow(connection: Connection, name: str) -> list[CaptureBehind]:
     """
     quoted = quote(name)
     left = []
+    connection.execute(f"SELECT {quoted}.note_drops(NULL)")
     behind = connection.execute(
         f"SELECT b, n.nspname, c.relname FROM {quoted}.behind() b JOIN pg_class c ON c.oid = b"
         " JOIN pg_namespace n ON n.oid = c.relnamespace ORDER BY 2, 3"

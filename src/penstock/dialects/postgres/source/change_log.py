@@ -59,13 +59,24 @@ class ChangeLog:
     Not for use by two threads at once.
     """
 
-    def __init__(self, url: str, set_name: str, origins: Origins = EVERYTHING, *, with_ddl: bool = False) -> None:
+    def __init__(
+        self,
+        url: str,
+        set_name: str,
+        origins: Origins = EVERYTHING,
+        *,
+        with_ddl: bool = False,
+        with_messages: bool = False,
+    ) -> None:
         """Read the set named `set_name` in the database at `url`, as far as its changes are of `origins`.
 
         Args:
             with_ddl: That a table was altered is a change, too.
+            with_messages: So are messages.
         """
         self._with_ddl = with_ddl
+        self._also = [op for op, is_wanted in (("A", with_ddl), ("M", with_messages)) if is_wanted]
+        self._left_out = [op for op in ("A", "M") if op not in self._also]
         self._url = url
         self._origins = origins
         self._set_name = set_name
@@ -138,8 +149,7 @@ class ChangeLog:
                 if page is None:
                     return None
                 page = page.of(self._origins)
-                self._page = page if self._with_ddl else page.without_empty()
-                page = self._page
+                self._page = page = page.without_empty()
                 if self._sleeper is not None:
                     self._sleeper.rise()
         return page.take(after, limit, until)
@@ -195,8 +205,7 @@ class ChangeLog:
             else f" AND EXISTS (SELECT FROM {self._set}.tick WHERE scn = {part.cut.scn}"
             f" AND mark = {literal(part.cut.mark)})"
         )
-        if not self._with_ddl:
-            is_same += " AND op <> 'A'"
+        is_same += "".join(f" AND op <> '{op}'" for op in self._left_out)
         for low, high in _ranges(part.txn_ids):
             stored = self._stream(
                 "SELECT xid::text::bigint AS txn_id, seq, relid::bigint, version, op::text, before, after"
@@ -210,17 +219,18 @@ class ChangeLog:
         """Return every version of every captured table, oldest first."""
         with speaking("read the captured tables", self._url):
             rows = self._sql().execute(
-                "SELECT c.relid::bigint, c.version, c.definition, r.definition ->> 'schema', r.definition ->> 'name'"
+                "SELECT c.relid::bigint, c.version, c.definition, r.definition ->> 'schema', r.definition ->> 'name',"
+                " c.mode = 'detached' AND c.root = c.relid"
                 f" FROM {self._set}.captured c LEFT JOIN LATERAL (SELECT definition FROM {self._set}.captured r"
                 " WHERE r.relid = c.root ORDER BY r.version DESC LIMIT 1) r ON c.root <> c.relid"
                 " ORDER BY c.relid, c.version"
             )
             found = []
-            for relid, version, stored, root_schema, root_name in rows:
+            for relid, version, stored, root_schema, root_name, is_gone in rows:
                 definition = with_logical(stored)
                 table = TableSchema.from_definition(definition, version=version)
                 root = TableName(root_schema, root_name) if root_name else table.name
-                found.append(TableVersion(relid, table, definition, root))
+                found.append(TableVersion(relid, table, definition, root, is_gone=is_gone))
             return found
 
     def count_tables(self) -> int:
@@ -365,10 +375,9 @@ class ChangeLog:
         Returns:
             At most a page of them, which ends at `end` unless it is full: then more may follow.
         """
-        changes, ddl = "sum(changes)", "NULL::bool"
-        if self._with_ddl:
-            # DDL counts as no change in the log, since most readers leave it out.
-            changes, ddl = "sum(changes) + count(*) FILTER (WHERE op = 'A')", "bool_or(op = 'A')"
+        # DDL and messages count as no change in the log, since most readers leave them out.
+        also = "".join(f" + count(*) FILTER (WHERE op = '{op}')" for op in self._also)
+        changes, ddl = f"sum(changes){also}", "bool_or(op = 'A')" if self._with_ddl else "NULL::bool"
         ranked = (
             f"SELECT xid, ({changes})::bigint AS changes, {ddl} AS has_ddl, max(seq) AS last_seq, max(at) AS at,"
             " sum(coalesce(octet_length(before), 0) + coalesce(octet_length(after), 0))::bigint AS size_bytes"

@@ -39,11 +39,14 @@ _DIGITS = 18
 class PostgresSourceSide(PostgresSide):
     """Implements `pipeline.sides.SourceSide`."""
 
-    def __init__(self, url: str, pipeline: str, origins: Origins = USERS, *, with_ddl: bool = False) -> None:
+    def __init__(
+        self, url: str, pipeline: str, origins: Origins = USERS, *, with_ddl: bool = False, with_messages: bool = False
+    ) -> None:
         """Stand for the database at `url`, as far as its changes are of `origins`; nothing is opened yet.
 
         Args:
             with_ddl: That a table was altered is a change, too.
+            with_messages: So are messages.
 
         Raises:
             ConfigError: The url cannot be read.
@@ -51,6 +54,7 @@ class PostgresSourceSide(PostgresSide):
         super().__init__(url, pipeline)
         self._origins = origins
         self._with_ddl = with_ddl
+        self._with_messages = with_messages
 
     @property
     def _set_name(self) -> str:
@@ -59,7 +63,7 @@ class PostgresSourceSide(PostgresSide):
     @property
     def access(self) -> PostgresSource:
         """How tasks reach it."""
-        return PostgresSource(self._url, self._set_name, self._with_ddl)
+        return PostgresSource(self._url, self._set_name, self._with_ddl, self._with_messages)
 
     def lock_watch(self) -> LockWatch:
         """Return a watch that finds our sessions that wait for a lock here."""
@@ -196,7 +200,9 @@ class PostgresSourceSide(PostgresSide):
 
     def open_source(self) -> ChangeLog:
         """Open the change log."""
-        return ChangeLog(self._url, self._set_name, self._origins, with_ddl=self._with_ddl)
+        return ChangeLog(
+            self._url, self._set_name, self._origins, with_ddl=self._with_ddl, with_messages=self._with_messages
+        )
 
     def position_of(self, text: str, *, option: str) -> Scn:
         """Read the position that a person gave for an option, and make sure that the log has been so far."""

@@ -35,7 +35,7 @@ class PostgresTarget:
         if session is None or of_run != epoch or not session.is_usable:
             if session is not None:
                 session.close()
-            session = PostgresSession(self.url, lane_application_name(self.process), self.tag)
+            session = PostgresSession(self.url, lane_application_name(self.process), self.tag, self.process)
             _sessions[self] = epoch, session
         return session
 

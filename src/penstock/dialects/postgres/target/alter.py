@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 
 from penstock.apply.ddl import Alteration, ShapedColumn
@@ -22,6 +23,20 @@ def alter_statements(name: TableName, left: Alteration) -> Iterator[str]:
         yield f"{table} ALTER COLUMN {quote(column.name)} TYPE {_type(column)}"
     for column_name, is_nullable in left.nullable:
         yield f"{table} ALTER COLUMN {quote(column_name)} {'DROP' if is_nullable else 'SET'} NOT NULL"
+
+
+def rename_statements(name: TableName, called: TableName) -> Iterator[str]:
+    """Yield the statements that give a table another name, another schema, or both."""
+    between = name
+    if called.schema != name.schema and called.name != name.name:
+        # By way of a name that is free in both: the new one may be taken in the old schema, and the old one in the new.
+        between = TableName(name.schema, f"penstock renames {zlib.crc32(repr((name, called)).encode())}")
+        yield f"ALTER TABLE {quote(name.schema, name.name)} RENAME TO {quote(between.name)}"
+    if called.schema != name.schema:
+        yield f"ALTER TABLE {quote(between.schema, between.name)} SET SCHEMA {quote(called.schema)}"
+        between = TableName(called.schema, between.name)
+    if between.name != called.name:
+        yield f"ALTER TABLE {quote(between.schema, between.name)} RENAME TO {quote(called.name)}"
 
 
 def _added(table: str, column: ShapedColumn) -> Iterator[str]:

@@ -28,6 +28,29 @@ CLOSE_CHUNK = (
 """Marks a chunk as copied."""
 
 
+_OLD = "process = %(process)s AND (schema_name, table_name) = (%(schema)s, %(name)s)"
+_NEW = "process = %(process)s AND (schema_name, table_name) = (%(to_schema)s, %(to_name)s)"
+_TO = "schema_name = %(to_schema)s, table_name = %(to_name)s"
+_BY_TABLE = ("chunk", "instantiation", "emptied", "made", "adoption")
+
+FORGET_TABLE = tuple(f"DELETE FROM penstock.{table} WHERE {_OLD}" for table in _BY_TABLE)
+"""Forget a table that is gone; entries of the error queue stay, and say what was of it."""
+
+RENAME_TABLE = (
+    # Whatever had the name before is gone.
+    *(f"DELETE FROM penstock.{table} WHERE {_NEW}" for table in _BY_TABLE),
+    *(f"UPDATE penstock.{table} SET {_TO} WHERE {_OLD}" for table in reversed(_BY_TABLE)),
+    # Changes that are still to be retried are of the same table.
+    f"INSERT INTO penstock.dictionary (process, schema_name, table_name, version, definition) SELECT process,"
+    " %(to_schema)s, %(to_name)s, version,"
+    " definition || jsonb_build_object('schema', %(to_schema)s::text, 'name', %(to_name)s::text)"
+    f" FROM penstock.dictionary WHERE {_OLD} ON CONFLICT DO NOTHING",
+    f"UPDATE penstock.error_change SET {_TO} WHERE {_OLD}",
+    f"UPDATE penstock.held SET {_TO} WHERE {_OLD}",
+)
+"""Give a table another name in all that is known of it. Where the session checks no foreign keys."""
+
+
 def applied_query(process: str) -> str:
     """A query for `scn`: the low watermark in the first row, then what is applied above it."""
     name = literal(process)

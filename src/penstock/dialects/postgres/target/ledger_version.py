@@ -23,6 +23,7 @@ _ADDED = {
     9: "transactions that wait behind others in the error queue",
     10: "views of it, and what the file of the last run said",
     11: "alterations of tables in the error queue",
+    12: "messages in the error queue",
 }
 """What each version adds to the one before it; its SQL is sql/ledger/upgrade_<version>.sql."""
 

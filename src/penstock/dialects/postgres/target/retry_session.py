@@ -28,7 +28,7 @@ class PostgresRetrySession(PostgresSession):
 
     def __init__(self, url: str, process: str, tag: str | None, actor: Actor) -> None:
         """Open a session that writes like an apply server: ordinary triggers do not fire."""
-        super().__init__(url, f"penstock {process} retry", tag)
+        super().__init__(url, f"penstock {process} retry", tag, process)
         # Wait for the disk at commit: the user is about to be told "applied", and no later batch would wait for us.
         self._execute(
             "SELECT set_config('synchronous_commit', CASE reset_val WHEN 'off' THEN 'on' ELSE reset_val END, false)"

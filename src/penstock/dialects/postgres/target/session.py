@@ -15,8 +15,8 @@ import psycopg
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.apply.conflicts import DDL_NOT_CARRIED_OUT, OTHER, TABLE_MISSING, ApplyError, ContentionError
-from penstock.apply.ddl import Alteration, pending
+from penstock.apply.conflicts import OTHER, ApplyError, ContentionError
+from penstock.apply.ddl import Alteration
 from penstock.apply.handlers.sql import SqlResult
 from penstock.apply.handlers.statement import Statement
 from penstock.apply.net import NetChange
@@ -35,7 +35,7 @@ from penstock.dialects.postgres.errors import (
 )
 from penstock.dialects.postgres.rows import PostgresRowsAside
 from penstock.dialects.postgres.source.as_of import digest_of_row
-from penstock.dialects.postgres.target.alter import alter_statements
+from penstock.dialects.postgres.target.altering import Altering
 from penstock.dialects.postgres.target.handler_sql import PostgresHandlerSql
 from penstock.dialects.postgres.target.ledger_entries import CLOSE_CHUNK, OPEN_CHUNK
 from penstock.dialects.postgres.target.set_path import MOST_STAGED_COLUMNS, SetPath
@@ -69,8 +69,11 @@ class PostgresSession:
 
     most_net_columns = MOST_STAGED_COLUMNS
 
-    def __init__(self, url: str, application_name: str, tag: str | None) -> None:
+    def __init__(self, url: str, application_name: str, tag: str | None, process: str = "") -> None:
         """Connect, and switch ordinary triggers off for this session; what it writes carries the origin mark `tag`.
+
+        Args:
+            process: Whose ledger follows where tables are dropped or renamed.
 
         Raises:
             OperatorError: The user may not do that.
@@ -92,6 +95,7 @@ class PostgresSession:
         self._set_path = SetPath(self.connection)
         self._described: dict[TableName, TableSchema] = {}
         self._handler_sql = PostgresHandlerSql(self.connection)
+        self._altering = Altering(self.connection, process, self.describe_anew, self._translate)
 
     @property
     def is_usable(self) -> bool:
@@ -332,29 +336,18 @@ class PostgresSession:
         """Empty several tables at once; those that only refer to each other may be named together."""
         self._run("TRUNCATE " + ", ".join(_only(table) for table in tables))
 
-    def alter(self, table: TargetTable, wanted: Alteration) -> TableSchema:
+    def alter(self, table: TableName, wanted: Alteration) -> TableSchema | None:
         """See `apply.target.RowWriter.alter`."""
-        self.forget_tables()
-        left = pending(wanted, self._there(table.name))
-        for statement in alter_statements(table.name, left):
-            try:
-                self.connection.execute(statement)
-            except psycopg.Error as exc:
-                error = self._translate(exc)
-                is_other = isinstance(error, ApplyError) and error.number == OTHER
-                if is_other or (isinstance(error, OperatorError) and exc.sqlstate is not None):
-                    # A right that lacks on one table, or a type that is not there, is no reason to stop all others.
-                    # Errors of this class name objects of the statement, and no value of a row.
-                    told = exc.diag.message_primary if (exc.sqlstate or "").startswith("42") else None
-                    error = ApplyError(DDL_NOT_CARRIED_OUT, told or safe_message(exc.diag), code=exc.sqlstate)
-                raise error from exc
-        return self._there(table.name)
+        return self._altering.alter(table, wanted)
 
-    def _there(self, name: TableName) -> TableSchema:
-        found = self.describe(name)
-        if found is None:
-            raise ApplyError(TABLE_MISSING, f"table {name} does not exist at the target")
-        return found
+    def drop(self, tables: Sequence[TableName]) -> None:
+        """See `apply.target.RowWriter.drop`."""
+        self._altering.drop(tables)
+
+    def describe_anew(self, table: TableName) -> TableSchema | None:
+        """See `apply.target.RowWriter.describe_anew`."""
+        self.forget_tables()
+        return self.describe(table)
 
     def forget_tables(self) -> None:
         """See `apply.target.TargetSession.forget_tables`."""

@@ -44,6 +44,7 @@ BEGIN
   IF TG_EVENT = 'sql_drop' THEN
     SELECT array_agg(DISTINCT d.objid) INTO relids FROM pg_event_trigger_dropped_objects() d
     WHERE d.classid = 'pg_class'::regclass;
+    PERFORM {set}.note_drops(relids);
   ELSE
     SELECT array_agg(DISTINCT coalesce(t.tgrelid, k.oid)) INTO relids FROM pg_event_trigger_ddl_commands() d
     LEFT JOIN pg_trigger t ON d.classid = 'pg_trigger'::regclass AND t.oid = d.objid AND NOT starts_with(t.tgname, 'R_penstock_')

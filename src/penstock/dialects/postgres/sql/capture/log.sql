@@ -43,7 +43,7 @@ DO $$ BEGIN
   END IF;
 END $$;
 
-COMMENT ON TABLE {set}.log IS 'one change: I, U, D or T (truncate); or many of one statement: i, u or d; !: a change that could not be captured; A: the table was altered';
+COMMENT ON TABLE {set}.log IS 'one change: I, U, D or T (truncate); or many of one statement: i, u or d; !: a change that could not be captured; A: the table was altered; M: a message';
 COMMENT ON COLUMN {set}.log.before IS 'of many changes their images, a line each; an update''s two with a tab between';
 -- Not a key: that would be checked. The reader gets its order from it; sorting would cost it a third more.
 CREATE INDEX IF NOT EXISTS log_order ON {set}.log (xid, seq);

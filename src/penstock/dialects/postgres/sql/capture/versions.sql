@@ -1,7 +1,8 @@
 -- DDL in the stream: what a new version of a table changes of the one before it is logged as an operation of its own,
 -- 'A', in the transaction that notes the version. With an event trigger that is the DDL's own; otherwise it is that of
 -- the first writer, or of a run that has found it: before any row of the new version in any case. It counts as no
--- change, since most readers leave it out.
+-- change, since most readers leave it out. A table that is renamed or dropped has it under its last version before that,
+-- and so under the name that the target knows.
 
 -- What of a table is followed by apply: its columns by their numbers, which they keep when they are renamed.
 CREATE OR REPLACE FUNCTION {set}.shape(rel oid) RETURNS jsonb
@@ -42,10 +43,14 @@ BEGIN
   END IF;
   SELECT c.version, c.shape INTO last FROM {set}.captured c WHERE c.relid = NEW.relid ORDER BY c.version DESC LIMIT 1;
   IF last.shape <> NEW.shape THEN
-    INSERT INTO {set}.log (relid, version, op, before, changes) VALUES (NEW.relid, NEW.version, 'A', json_build_object(
+    INSERT INTO {set}.log (relid, version, op, before, changes) VALUES (NEW.relid,
+      CASE WHEN last.shape -> 'name' = NEW.shape -> 'name' AND last.shape -> 'schema' = NEW.shape -> 'schema'
+        THEN NEW.version ELSE last.version END,
+      'A', json_build_object(
       -- Only an event trigger is asked during the statement itself; of others it is some statement that came later.
       'statement', CASE current_setting('penstock.rebuilding', true) WHEN 'at once' THEN current_query() END,
-      'was_version', last.version::text, 'was', last.shape::text, 'is', NEW.shape::text), 0);
+      'was_version', last.version::text, 'is_version', NEW.version::text,
+      'was', last.shape::text, 'is', NEW.shape::text), 0);
   END IF;
   RETURN NEW;
 END $$;
@@ -53,3 +58,26 @@ CREATE OR REPLACE TRIGGER note_version BEFORE INSERT ON {set}.captured
   FOR EACH ROW EXECUTE FUNCTION {set}.note_version();
 -- Event triggers work with triggers switched off, and so may those who write.
 ALTER TABLE {set}.captured ENABLE ALWAYS TRIGGER note_version;
+
+-- Tables that are gone, of these or of all: nobody can write to them any more, so whenever it is noticed, it stands behind
+-- their last row. Whoever finds a table gone that is noted already does nothing.
+CREATE OR REPLACE FUNCTION {set}.note_drops(relids oid[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off AS $$
+DECLARE
+  gone record;
+BEGIN
+  FOR gone IN
+    SELECT c.* FROM (SELECT DISTINCT ON (relid) * FROM {set}.captured ORDER BY relid, version DESC) c
+    WHERE c.root = c.relid AND c.mode <> 'detached' AND (relids IS NULL OR c.relid = ANY (relids))
+      AND NOT EXISTS (SELECT FROM pg_class k WHERE k.oid = c.relid)
+    ORDER BY c.relid
+  LOOP
+    IF pg_try_advisory_xact_lock({changing}, gone.relid::int) THEN
+      INSERT INTO {set}.log (relid, version, op, before, changes) VALUES (gone.relid, gone.version, 'A', json_build_object(
+        'statement', CASE WHEN relids IS NOT NULL THEN current_query() END,
+        'was_version', gone.version::text, 'was', gone.shape::text, 'is', NULL), 0);
+      INSERT INTO {set}.captured (relid, definition, mode, root, fingerprint, is_built)
+      VALUES (gone.relid, gone.definition, 'detached', gone.root, gone.fingerprint, true);
+    END IF;
+  END LOOP;
+END $$;

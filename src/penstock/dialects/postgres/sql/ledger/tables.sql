@@ -185,7 +185,7 @@ CREATE TABLE penstock.error_change (
   process text NOT NULL,
   error_id bigint NOT NULL,
   message_number int NOT NULL,
-  op text NOT NULL CHECK (op IN ('insert', 'update', 'delete', 'truncate', 'gap', 'snapshot', 'ddl')),
+  op text NOT NULL CHECK (op IN ('insert', 'update', 'delete', 'truncate', 'gap', 'snapshot', 'ddl', 'message')),
   schema_name text NOT NULL,
   table_name text NOT NULL,
   table_version int NOT NULL,

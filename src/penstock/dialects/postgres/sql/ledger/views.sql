@@ -8,7 +8,8 @@ SELECT p.name AS apply_name, p.source AS source_database, 'YES' AS apply_capture
   p.settings ->> 'precommit' AS precommit_handler, p.status, p.status_at AS status_change_time,
   coalesce(p.error, p.reason) AS error_message,
   greatest(p.high_watermark, (SELECT max(a.highest_scn) FROM penstock.applied a WHERE a.process = p.name))
-    AS max_applied_message_number
+    AS max_applied_message_number,
+  p.settings ->> 'message' AS message_handler
 FROM penstock.process p;
 COMMENT ON VIEW penstock.dba_apply IS 'the apply processes';
 

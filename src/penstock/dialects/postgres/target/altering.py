@@ -1,0 +1,106 @@
+"""Tables of a PostgreSQL target altered, renamed and dropped, and the ledger with them, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import psycopg
+
+from penstock.apply.conflicts import DDL_NOT_CARRIED_OUT, OTHER, TABLE_MISSING, ApplyError
+from penstock.apply.ddl import Alteration, pending
+from penstock.change import TableName
+from penstock.dialects.postgres.connection import Connection, quote
+from penstock.dialects.postgres.errors import safe_message
+from penstock.dialects.postgres.target.alter import alter_statements, rename_statements
+from penstock.dialects.postgres.target.ledger_entries import FORGET_TABLE, RENAME_TABLE
+from penstock.dialects.postgres.target.resync import copied_by_others
+from penstock.errors import OperatorError, PenstockError
+from penstock.schema import TableSchema
+
+
+class Altering:
+    """Carries out DDL through a session, inside its open transaction."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        process: str,
+        describe: Callable[[TableName], TableSchema | None],
+        translate: Callable[[psycopg.Error], PenstockError],
+    ) -> None:
+        """Alter tables that a process applies to; `describe` looks at one as it is now."""
+        self._connection = connection
+        self._process = process
+        self._describe = describe
+        self._translate = translate
+
+    def alter(self, table: TableName, wanted: Alteration) -> TableSchema | None:
+        """See `apply.target.RowWriter.alter`."""
+        if wanted.is_drop:
+            self.drop([table])
+            return None
+        there = self._describe(table)
+        if there is None and wanted.called is not None and self._describe(wanted.called) is not None:
+            # A person has renamed it, and may have done the rest.
+            self._rename_in_ledger(table, wanted.called)
+            table = wanted.called
+            there = self._describe(table)
+        if there is None:
+            raise ApplyError(TABLE_MISSING, f"table {table} does not exist at the target")
+        for statement in alter_statements(table, pending(wanted, there)):
+            self._run(statement)
+        if wanted.called is not None and wanted.called != table:
+            self._refuse_shared(table, "rename")
+            for statement in rename_statements(table, wanted.called):
+                self._run(statement)
+            self._rename_in_ledger(table, wanted.called)
+            table = wanted.called
+        return self._describe(table)
+
+    def drop(self, tables: Sequence[TableName]) -> None:
+        """See `apply.target.RowWriter.drop`."""
+        there = [table for table in tables if self._describe(table) is not None]
+        for table in there:
+            self._refuse_shared(table, "drop")
+        if there:
+            self._run(f"DROP TABLE {', '.join(quote(table.schema, table.name) for table in there)}")
+        for table in tables:
+            for forget in FORGET_TABLE:
+                self._write_ledger(forget, {"schema": table.schema, "name": table.name})
+
+    def _rename_in_ledger(self, table: TableName, called: TableName) -> None:
+        names = {"schema": table.schema, "name": table.name, "to_schema": called.schema, "to_name": called.name}
+        for rename in RENAME_TABLE:
+            self._write_ledger(rename, names)
+
+    def _write_ledger(self, statement: str, names: Mapping[str, str]) -> None:
+        try:
+            self._connection.execute(statement, {"process": self._process, **names})
+        except psycopg.Error as exc:
+            raise self._translate(exc) from exc
+
+    def _refuse_shared(self, table: TableName, verb: str) -> None:
+        others = copied_by_others(self._connection, self._process, [table])
+        if table in others:
+            what = f"it holds what process {others[table]!r} applies, too; {verb} it by hand once that is given up"
+            raise ApplyError(DDL_NOT_CARRIED_OUT, what, where=f"table {table}")
+
+    def _run(self, statement: str) -> None:
+        try:
+            self._connection.execute(statement)
+        except psycopg.Error as exc:
+            error = self._translate(exc)
+            is_other = isinstance(error, ApplyError) and error.number == OTHER
+            if is_other or (isinstance(error, OperatorError) and exc.sqlstate is not None):
+                # A right that lacks on one table, or a type that is not there, is no reason to stop all others.
+                error = ApplyError(DDL_NOT_CARRIED_OUT, _told(exc), code=exc.sqlstate)
+            raise error from exc
+
+
+def _told(exc: psycopg.Error) -> str:
+    """The server's words, where they name objects, and no value of a row."""
+    said, state = exc.diag.message_primary, exc.sqlstate or ""
+    if said and state == "2BP01" and exc.diag.message_detail:
+        # What depends on the table is the reason.
+        return f"{said}: {exc.diag.message_detail.replace(chr(10), '; ')}"
+    return said if said and state[:2] in ("42", "3F") else safe_message(exc.diag)

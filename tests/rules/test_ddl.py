@@ -1,0 +1,91 @@
+"""DDL seen through rules: tables and columns by the names that they have at the target, and renames that do not do."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from penstock.apply.conflicts import DDL_NOT_CARRIED_OUT, ApplyError
+from penstock.apply.ddl import alteration, is_drop, is_rename, name_before
+from penstock.change import Change, Op, TableName
+from penstock.rules.ddl import RuledName, with_names
+from penstock.rules.ruleset import RuleSet
+from tests.rules.made import rule_set, schema
+
+COLUMNS = {"id": "integer", "v": "integer", "secret": "text"}
+
+
+def name(text: str) -> TableName:
+    return TableName(*text.split("."))
+
+
+def shape(table: TableName) -> str:
+    columns = {n: {"name": column, "type": type_} for n, (column, type_) in enumerate(COLUMNS.items(), start=1)}
+    return json.dumps({"schema": table.schema, "name": table.name, "key": [1], "columns": columns})
+
+
+def ruled(rules: RuleSet, table: TableName) -> RuledName:
+    if not rules.takes(table):
+        return RuledName(called=rules.target_name(table))
+    described = schema(COLUMNS, name=table)
+    return RuledName(rules.rule(described, described))
+
+
+def seen(rules: Any, was: str, now: str | None) -> Change:
+    """A rename, or a drop, as it comes out of rules."""
+    made = rule_set(rules, captured=["public.*"])
+    image = {"was_version": "1", "was": shape(name(was)), "is": None if now is None else shape(name(now))}
+    after = RuledName() if now is None else ruled(made, name(now))
+    return Change(0, Op.DDL, made.target_name(name(was)), 1, with_names(image, ruled(made, name(was)), after), None)
+
+
+@pytest.mark.parametrize(
+    ("rules", "was", "now"),
+    [
+        ({}, "public.t", "public.t2"),
+        ({"public.*": {"to": "far.*"}}, "far.t", "far.t2"),
+        ({"public.t": {"to": "far.whole"}}, "far.whole", "public.t2"),
+        ({"public.t": {"to": "far.whole"}, "public.t2": {"to": "far.whole"}}, "far.whole", None),
+        ({"public.t*": {"drop": ["secret"], "rename": {"v": "w"}}}, "public.t", "public.t2"),
+    ],
+    ids=["none", "a pattern", "the new name has none", "the same name for both", "columns"],
+)
+@pytest.mark.rule("A-148")
+def test_a_rename_is_from_one_name_at_the_target_to_the_other(rules: Any, was: str, now: str | None) -> None:
+    change = seen({"tables": rules}, "public.t", "public.t2")
+
+    wanted = alteration(change)
+
+    assert (name_before(change), is_rename(change), is_drop(change)) == (name(was), now is not None, False)
+    assert wanted.called == (None if now is None else name(now))
+    assert (wanted.renamed, wanted.dropped, wanted.added) == ((), (), ())
+
+
+def test_a_drop_is_of_the_table_that_the_target_knows() -> None:
+    change = seen({"tables": {"public.t": {"to": "far.whole"}}}, "public.t", None)
+    assert (name_before(change), is_drop(change), alteration(change).is_drop) == (name("far.whole"), True, True)
+
+
+@pytest.mark.parametrize(
+    ("rules", "was", "why"),
+    [
+        ({"tables": {"public.t": {"rows": "v > 5"}}}, "public.t", r"rules say something else of it than of public\.t;"),
+        ({"tables": {"public.t2": {"drop": ["secret"]}}}, "public.t", "rules say something else"),
+        ({"tables": {"public.t": {"rename": {"v": "w"}}}}, "public.t", "rules say something else"),
+        ({"tables": {"public.t": {"operations": ["insert"]}}}, "public.t", "rules say something else"),
+        ({"tables": {"public.t2": {"add": {"d": "v * 2"}}}}, "public.t", "rules say something else"),
+        ({"exclude": ["public.tmp"]}, "public.tmp", r"what was done to it as public\.tmp was left out;"),
+    ],
+    ids=["rows", "drop", "rename", "operations", "add", "left out before"],
+)
+def test_a_rename_under_which_rules_say_something_else_is_refused(rules: Any, was: str, why: str) -> None:
+    with pytest.raises(ApplyError, match=why) as error:
+        alteration(seen(rules, was, "public.t2"))
+    assert error.value.number == DDL_NOT_CARRIED_OUT
+
+
+def test_a_table_that_rules_leave_out_under_its_new_name_is_called_so_all_the_same() -> None:
+    rules = {"exclude": ["public.old"], "tables": {"public.*": {"to": "far.*", "rows": "v > 5"}}}
+    assert alteration(seen(rules, "public.t", "public.old")).called == name("far.old")
