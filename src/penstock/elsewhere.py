@@ -1,7 +1,7 @@
 """Values that are not in their image: too large for one, or appended to what the target holds.
 
-In an image after a change such a value is an object, where every other value is a string or null. Whatever does not know
-of it refuses the image; so no part of apply can take what is told about a value for the value.
+In an image after a change such a value is an object, where every other value is a string or null. Whatever does not
+know of it refuses the image; so no part of apply can take what is told about a value for the value.
 """
 
 from __future__ import annotations
