@@ -29,6 +29,7 @@ from tests.hand_made import T, Target, as_batch, insert, update
 MADE = """
 CREATE TABLE doc (id int PRIMARY KEY, text text, data bytea, short varchar(4), said json);
 CREATE TABLE hist (id int);
+CREATE TABLE numbered (id int PRIMARY KEY, no int GENERATED ALWAYS AS IDENTITY, text text, data bytea);
 """
 
 
@@ -119,6 +120,16 @@ def test_what_is_appended_comes_behind_each_value_once(copy: Copy) -> None:
 
     assert copy.row() == {"text": "old and new", "data": b"\x01" + bytes(range(256)) + b"\xff", "short": "old"}
     assert copy.errors() == []
+
+
+def test_a_row_whose_identity_changes_has_them_too(copy: Copy) -> None:
+    copy.connection.execute("INSERT INTO numbered (id, text) VALUES (1, 'old ')")
+    values = {"no": 7, "text": there("a", is_appended=True), "data": there("b", is_binary=True)}
+
+    copy.apply(T(100, update("numbered", {"id": 1, "no": 1}, values)))
+
+    assert copy.errors() == []
+    assert copy.rows("SELECT id, no, text, data FROM numbered") == [(1, 7, "old fünf", bytes(range(256)))]
 
 
 REFUSED = {

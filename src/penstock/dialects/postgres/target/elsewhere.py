@@ -35,13 +35,14 @@ class Pieces:
         self._values = values
 
     def marks(
-        self, table: TargetTable, values: Image, *, is_insert: bool = False
+        self, table: TargetTable, values: Image, *, row: str = "t", is_insert: bool = False
     ) -> tuple[Mapping[str, str], Sequence[str | int | None]]:
         """Return SQL for the value of each column, with a zero byte for a parameter, and the parameters in order.
 
         What is elsewhere is brought to the server for it, until the next call.
 
         Args:
+            row: What the statement calls the row that a value is appended to.
             is_insert: There is no row yet that a value could be appended to.
 
         Raises:
@@ -69,7 +70,7 @@ class Pieces:
                 self._bring(value.place, count)
                 mark = _joined(column)
                 given.append(count)
-            marks[name] = f"t.{quote(name)} || {mark}" if value.is_appended else mark
+            marks[name] = f"{row}.{quote(name)} || {mark}" if value.is_appended else mark
         return marks, given
 
     def _check_sizes(self, table: TargetTable, values: Image, held: Mapping[str, int] = MappingProxyType({})) -> None:

@@ -315,7 +315,10 @@ class PostgresSession:
         condition, wanted = condition_sql(table, match)
         limit = " LIMIT 1" if match.only_one else ""
         names = [column.name for column in table.schema.columns if not column.is_generated]
-        kept = ", ".join(mark_of(table.schema.by_name[n]) if n in values else f"gone.{quote(n)}" for n in names)
+        with self._translated():
+            self._pieces.check_appended(table, values, f"{only(table)} t WHERE {condition}", wanted)
+            marks, given = self._pieces.marks(table, {n: values[n] for n in names if n in values}, row="gone")
+        kept = ", ".join(marks.get(name, f"gone.{quote(name)}") for name in names)
         statement = (
             f"WITH one AS (SELECT tableoid, ctid FROM {only(table)} t WHERE {condition}{limit} FOR UPDATE),"
             f" gone AS (DELETE FROM {only(table)} t USING one WHERE t.ctid = one.ctid AND t.tableoid = one.tableoid"
@@ -323,7 +326,7 @@ class PostgresSession:
             f" INSERT INTO {quoted(table)} ({', '.join(map(quote, names))}) OVERRIDING SYSTEM VALUE"
             f" SELECT {kept} FROM gone"
         )
-        return self._run(statement, [*wanted, *(values[n] for n in names if n in values)]).rowcount
+        return self._run(statement, [*wanted, *given]).rowcount
 
     def delete(self, table: TargetTable, match: RowMatch) -> int:
         """Delete the rows that match."""
