@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
+import resource
 import struct
 import tracemalloc
 from collections.abc import Iterator
@@ -25,7 +27,7 @@ from penstock.dialects.postgres.target.access import PostgresTarget
 from penstock.dialects.postgres.target.elsewhere import MOST_BYTES
 from penstock.dialects.postgres.target.error_queue import PostgresErrorQueue
 from penstock.elsewhere import Elsewhere
-from penstock.errors import MalformedInputError
+from penstock.errors import MalformedInputError, OperatorError
 from penstock.position import Scn
 from penstock.sources.db2_log.buffers import Buffers
 from penstock.sources.db2_log.changes import LARGE_LOB_BYTES
@@ -303,6 +305,53 @@ def test_files_of_an_object_store_are_read_as_those_of_a_disk(folder: Folder) ->
 
     assert "".join(piece.decode() for piece in LogValues(store).pieces(after["text"].place)) == LONG
     assert b"".join(LogValues(store).pieces(after["data"].place)) == BYTES
+
+
+@pytest.fixture
+def few_files() -> Iterator[None]:
+    """This process may open a few files more, and not hundreds."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 50, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("few_files")
+def test_a_transaction_may_span_more_small_files_than_may_be_open(folder: Folder) -> None:
+    log = folder.log
+    log.start(1)
+    log.lob(1, TEXT, LONG.encode())
+    log.insert(1, 7, row(7, OUT, Varying(None)))
+    log.commit(1)
+    folder.flush(most_records=1)
+
+    (after,) = folder.images()
+
+    assert after["text"].size_bytes == len(LONG.encode())
+
+
+@pytest.mark.usefixtures("few_files")
+def test_what_to_do_where_too_many_files_would_be_open_is_said(folder: Folder) -> None:
+    log = folder.log
+    log.start(1)
+    log.lob(1, TEXT, b"x" * 100 * 70_000, most=70_000)
+    folder.flush(most_records=1)
+
+    with pytest.raises(OperatorError, match=r"too many open files .*\.db2log\)\. Allow more open files"):
+        folder.changes()
+
+
+def test_a_local_disk_without_room_for_them_is_named(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.log.lob(1, TEXT, b"x" * 100_000)
+    folder.flush()
+
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+
+    with pytest.raises(OperatorError, match=r"local disk: no space left.* \(store/000000001\.db2log\)\. Set TMPDIR"):
+        folder.changes(ObjectStorage(pafs.LocalFileSystem(), str(folder.root), "store"))
 
 
 @pytest.mark.parametrize("order", ["<", ">"], ids=["little", "big"])

@@ -6,6 +6,7 @@ index says beside which transactions there are, how many changes each has, and w
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import mmap
@@ -33,6 +34,9 @@ from penstock.storage import LocalStorage, MissingFileError, NameTakenError, Sto
 CATALOG = "catalog.json"
 _NAME = re.compile(r"([0-9]{1,9})\.db2log")
 _OFFSET_BITS = 32
+_SMALL_BYTES = 64 * 1024
+"""A map keeps a file open, and a transaction may span many: smaller ones are read instead."""
+
 _COLUMNS = ("commit_scns", "firsts", "changes", "size_bytes", "committed_at_us")
 
 
@@ -228,19 +232,28 @@ class Buffers:
         return read_records(self._open(name), self.catalog.form, where, start=start)
 
     def _open(self, name: str) -> Buffer:
-        try:
-            if isinstance(self.storage, LocalStorage):
+        where = f"{self.storage.label}/{name}"
+        if isinstance(self.storage, LocalStorage):
+            try:
                 with (self.storage.root / name).open("rb") as file:
                     return _mapped(file)
-            content = self.storage.read(name)
+            except OSError as exc:
+                raise OperatorError(f"cannot read: {(exc.strerror or '').lower()}", where=where, do=_help(exc)) from exc
+        content = self.storage.read(name)
+        if len(content) < _SMALL_BYTES:
+            return content
+        try:
             # What is open refers to its records: on a disk they take no memory, however many files it goes through.
             with tempfile.TemporaryFile() as file:
                 file.write(content)
                 file.flush()
                 return _mapped(file)
         except OSError as exc:
-            where = f"{self.storage.label}/{name}"
-            raise OperatorError(f"cannot read: {(exc.strerror or '').lower()}", where=where) from exc
+            raise OperatorError(
+                f"cannot hold a file of the log on the local disk: {(exc.strerror or '').lower()}",
+                where=where,
+                do=_help(exc) or "set TMPDIR to a folder with room for what the oldest open transaction spans",
+            ) from exc
 
     def _numbers(self) -> dict[int, str]:
         named = {int(found[1]): name for name in self.storage.names("") if (found := _NAME.fullmatch(name))}
@@ -268,8 +281,16 @@ class Buffers:
 
 
 def _mapped(file: IO[bytes]) -> Buffer:
-    # No map is made of an empty file.
-    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if file.seek(0, io.SEEK_END) else b""
+    if file.seek(0, io.SEEK_END) < _SMALL_BYTES:
+        file.seek(0)
+        return file.read()
+    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _help(exc: OSError) -> str:
+    if exc.errno != errno.EMFILE:
+        return ""
+    return "allow more open files (ulimit -n), or make larger ones: an open transaction needs all that it spans"
 
 
 def _plain_rows(part: Part) -> list[tuple[int, ...]]:
