@@ -247,4 +247,5 @@ def as_batch(transactions: Sequence[Txn], *, version: int = 1) -> pa.RecordBatch
 
 
 def _texts(values: Row) -> dict[str, str | None]:
-    return {name: None if value is None else str(value) for name, value in values.items()}
+    # A text stays what it is: it may be one that tells of a value elsewhere.
+    return {name: value if value is None or isinstance(value, str) else str(value) for name, value in values.items()}

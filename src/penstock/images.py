@@ -12,11 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as paj
 
-from penstock.errors import MalformedInputError
+from penstock.elsewhere import MARK
+from penstock.errors import MalformedInputError, OperatorError
 
 _PLAIN_NAME = re.compile(r"[^\x00-\x1f\"\\\\,}][^\x00-\x1f\"\\\\]*")
 
-_VALUE = r'(?:null|"(?:[^"\\]|\\.)*")'
+_STRING = r'"(?:[^"\\]|\\.)*"'
+_VALUE = rf"(?:null|{_STRING}|\{{(?:{_STRING}|[^\"{{}}])*\}})"
+"""The last one is what an image tells of a value that is elsewhere."""
 
 _CONTROL = r"[\x00-\x1f]"
 
@@ -35,6 +38,7 @@ def parse_images(images: pa.Array, columns: Sequence[str], *, are_all: bool = Fa
 
     Raises:
         MalformedInputError: An image is not a JSON object of strings and nulls, or `are_all` does not hold.
+        OperatorError: The value of one of `columns` is elsewhere.
     """
     if images.null_count == len(images) or not columns:
         return {name: pa.nulls(len(images), pa.string()) for name in columns}
@@ -59,6 +63,7 @@ def parse_images(images: pa.Array, columns: Sequence[str], *, are_all: bool = Fa
             ),
         )
     except pa.ArrowInvalid as exc:
+        _refuse_elsewhere(images, columns)
         # Arrow's text may repeat a value.
         raise malformed from exc
     if len(table) != len(images):
@@ -109,6 +114,13 @@ def is_complete(images: pa.Array, parsed: Mapping[str, pa.Array]) -> bool:
     return bool(written == nulls)
 
 
+def tell_elsewhere(images: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    """Tell which images have a value that is elsewhere; None where no image has."""
+    if not any(MARK.encode() in _content(chunk) for chunk in images.chunks):
+        return None
+    return pc.fill_null(pc.match_substring(images, MARK), False)
+
+
 def build_images(values: Mapping[str, pa.Array], present: Mapping[str, pa.Array]) -> pa.Array:
     """Write images of at least one column, in the order of the columns; the inverse of `parse_images`.
 
@@ -146,6 +158,17 @@ def edit_images(
 def are_plain(columns: Iterable[str]) -> bool:
     """Whether each column's name is found in an image by its text alone; see `is_present`."""
     return all(_PLAIN_NAME.fullmatch(column) for column in columns)
+
+
+def _refuse_elsewhere(images: pa.Array, columns: Sequence[str]) -> None:
+    content = _content(images)
+    for name in columns:
+        if (json.dumps(name, ensure_ascii=False) + MARK).encode() in content:
+            raise OperatorError(
+                f"the value of column {name!r} is looked at, and is too large for its change, or only appended to",
+                where=f"one of {len(images)} changes",
+                do="let no rule, step or unique key depend on what this column holds",
+            )
 
 
 def _quoted(texts: pa.Array) -> pa.Array:

@@ -19,31 +19,38 @@ Every value is a JSON string, never a JSON number (too many parsers turn those i
 
 Dates and timestamps before the year 1 end in ` BC`, years above 9999 have as many digits as they need, and
 the ends of time are `infinity` and `-infinity`: no calendar library has to agree for a value to pass through.
+
+A value that is too large for an image is not in it, see `elsewhere`.
 """
 
 from __future__ import annotations
 
 import json
-from typing import cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 from penstock.change import Image
+from penstock.elsewhere import MARK, Elsewhere
 from penstock.errors import MalformedInputError
 from penstock.text import count
 
 
 def encode_image(image: Image, *, is_ascii: bool = False) -> str:
     """Write an image as JSON, in the order of its columns; with `is_ascii` for a place that may know few characters."""
-    return json.dumps(dict(image), ensure_ascii=is_ascii, separators=(",", ":"))
+    told = {name: value.told if isinstance(value, Elsewhere) else value for name, value in image.items()}
+    return json.dumps(told, ensure_ascii=is_ascii, separators=(",", ":"))
 
 
 def decode_image(text: str) -> Image:
     """Read an image; the inverse of `encode_image`.
 
     Raises:
-        MalformedInputError: The text is not a JSON object of strings and nulls.
+        MalformedInputError: The text is not a JSON object of strings and nulls, and of values that are elsewhere.
     """
     try:
         image = json.loads(text)
+        if MARK in text and isinstance(image, dict):
+            image = with_elsewhere(image)
     except (ValueError, RecursionError) as exc:
         raise MalformedInputError("image is not JSON", where=count(len(text), "character")) from exc
     if not isinstance(image, dict) or any(not isinstance(v, str | None) for v in image.values()):
@@ -51,3 +58,8 @@ def decode_image(text: str) -> Image:
             "image is not a JSON object of strings and nulls", where=count(len(text), "character")
         )
     return cast(Image, image)
+
+
+def with_elsewhere(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Make of JSON's objects what is told of values elsewhere; raises a `ValueError` at one that tells of none."""
+    return {name: Elsewhere.read(value) if isinstance(value, dict) else value for name, value in told.items()}

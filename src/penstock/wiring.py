@@ -31,6 +31,7 @@ from penstock.dialects.postgres.source.event_log import PostgresEventLog
 from penstock.dialects.postgres.source.event_log_side import PostgresEventLogSide
 from penstock.dialects.postgres.source.side import PostgresSourceSide
 from penstock.dialects.postgres.target.side import PostgresTargetSide
+from penstock.elsewhere import ValueStore
 from penstock.errors import ConfigError, PenstockError
 from penstock.event_log_config import EventLogConfig
 from penstock.event_log_options import read_log_options
@@ -52,6 +53,7 @@ from penstock.schema import TableSchema
 from penstock.schema_registry import Registry, read_authorities
 from penstock.sources.change_files.side import ChangeFilesSide
 from penstock.sources.change_files.spark_source import ChangeFilesSource
+from penstock.sources.db2_log.lobs import LogValues
 from penstock.sources.db2_log.source import open_db2_log
 from penstock.sources.event_log.channel import Channel
 from penstock.sources.event_log.settings import EventLogSettings
@@ -88,7 +90,9 @@ _PLACES: Mapping[str, Callable[[Storage], StockedSource]] = {
     "db2_log": open_db2_log,
 }
 _LOGS: Mapping[str, Callable[[str, str], LogAccess]] = {"postgres": PostgresSource}
-_TARGETS: Mapping[str, Callable[[str, str, str | None], TargetSide]] = {"postgres": PostgresTargetSide}
+_TARGETS: Mapping[str, Callable[[str, str, str | None, ValueStore | None], TargetSide]] = {
+    "postgres": PostgresTargetSide
+}
 
 
 def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline | Publication:
@@ -412,7 +416,11 @@ def _database(config: PipelineConfig) -> DatabaseSource:
 
 def _target(config: PipelineConfig, apply: ApplyConfig) -> TargetSide:
     side = _TARGETS[_kind(config, apply.connection)]
-    return _open(lambda url, pipeline: side(url, pipeline, apply.tag), config, apply.connection)
+    place = config.capture.path
+    values = None
+    if config.capture.source == "db2_log" and place is not None:
+        values = LogValues(_open_place(place, "capture.path"))
+    return _open(lambda url, pipeline: side(url, pipeline, apply.tag, values), config, apply.connection)
 
 
 def _kind(config: PipelineConfig, connection: str) -> str:

@@ -2,12 +2,13 @@
 
 Records that an encoder has written, or those of the sheet, are cut, flipped, doubled, left out, put in other places and
 mixed with garbage. Each buffer is decoded within seconds and little memory, or refused by one error that names file and
-offset; and what is read in bulk is what is read one by one.
+offset; what is read in bulk is what is read one by one; and what is brought of LOBs is what is read of them whole.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import resource
 import signal
@@ -16,6 +17,7 @@ from collections import Counter
 from typing import NoReturn
 
 from penstock.errors import MalformedInputError, OperatorError
+from tests.sources.db2.brought import brought
 from tests.sources.db2.encoder import Log
 from tests.sources.db2.test_bulk import EVERY, a_row, assert_same
 from tests.sources.db2.test_examples import APPENDED, INSERTED, ROLLED_BACK, T1, catalog_of, decode
@@ -77,6 +79,9 @@ def _try(chance: random.Random) -> str:
     try:
         assert_same([buffer], catalog_of(table))
         decode(buffer, catalog=catalog_of(table))
+        said = json.dumps({"id": "SAMPLE"}) + json.dumps(table)
+        for value, whole in brought([buffer], said):
+            assert value == whole
     except (MalformedInputError, OperatorError) as exc:
         if "1.db2log, offset " not in (exc.where or ""):
             raise

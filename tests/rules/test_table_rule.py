@@ -12,6 +12,7 @@ import pytest
 
 from penstock import change as c
 from penstock.change import NO_VERSION, TableName
+from penstock.elsewhere import Elsewhere
 from penstock.errors import MalformedInputError, OperatorError
 from penstock.rules.stream import StreamRules
 from penstock.schema import ForeignKey, Unique
@@ -393,3 +394,34 @@ def test_a_step_that_does_not_keep_its_promise_stops_the_work(folder: Path, step
         put_through(rule, T(1, insert("customers", **(ANN | {"name": "s3cret"}))))
     assert "s3cret" not in str(caught.value)
     assert caught.value.where == "table public.customers"
+
+
+LARGE = Elsewhere.at("7:9:2", 10**7, is_binary=False)
+MORE = Elsewhere.appending("more", is_binary=False)
+
+
+def test_a_value_that_is_not_in_its_image_passes_rules_that_do_not_look_at_it() -> None:
+    rule = rule_of(
+        TABLE, rename={"name": "text", "tax": "duty"}, drop=["ssn"], rows="region = 'EU'", add={"twice": "net + net"}
+    )
+    old = {n: v for n, v in ANN.items() if n not in ("name", "ssn")}
+
+    made = put_through(
+        rule,
+        T(1, insert("customers", **(ANN | {"name": LARGE, "ssn": LARGE}))),
+        T(2, update("customers", old, {"name": MORE, "net": "3.00"})),
+    )
+
+    kept = {"id": "1", "net": "1.00", "duty": "0.19", "region": "EU", "twice": "2.00"}
+    assert made == [
+        ("insert", None, kept | {"text": LARGE.told}),
+        ("update", kept, {"text": MORE.told, "net": "3.00", "twice": "6.00"}),
+    ]
+
+
+@pytest.mark.parametrize("settings", [{"rows": "name <> ''"}, {"add": {"size": "length(name)"}}], ids=str)
+def test_a_rule_that_looks_at_such_a_value_is_refused(settings: Any) -> None:
+    rule = rule_of(TABLE, **settings)
+
+    with pytest.raises(OperatorError, match="the value of column 'name' is looked at, and is too large"):
+        put_through(rule, T(1, insert("customers", **(ANN | {"name": LARGE}))))

@@ -28,6 +28,9 @@ capture: {{source: db2_log, path: log, tables: ["S.*"]}}
 apply: {{connection: copy}}
 """
 
+LONG = "long " * 300_000
+"""A LOB that is too large for its change."""
+
 
 class Folder:
     """What a collector fills, and the pipeline that reads it."""
@@ -78,7 +81,7 @@ def test_a_target_becomes_what_the_log_says_and_goes_on_with_the_buffers_that_co
     log.insert(1, 1, row(1, "one", inline(b"short")))
     # Begun here, committed in the next buffer.
     log.start(2)
-    log.lob(2, 2, b"long " * 30_000)
+    log.lob(2, 2, b"long " * 300_000)
     log.insert(3, 3, row(3, "never", inline(b"")))
     log.commit(1)
     folder.flush()
@@ -94,15 +97,18 @@ def test_a_target_becomes_what_the_log_says_and_goes_on_with_the_buffers_that_co
     status = folder.pipeline().status()
     assert status.backlog_changes == 2
     folder.run()
-    assert folder.rows() == [(1, "uno", "short"), (2, "two", "long " * 30_000)]
+    assert folder.rows() == [(1, "uno", "short"), (2, "two", LONG)]
 
     # What is known of the files is made again where it is gone.
     shutil.rmtree(folder.buffers / "index")
     log.delete(4, 1, row(1, "uno", inline(b"short")))
+    log.start(4)
+    log.lob(4, 2, b"and more", original=8)
+    log.update(4, 2, row(2, "two", OUT), row(2, "duo", OUT))
     log.commit(4)
     folder.flush()
     folder.run()
-    assert folder.rows() == [(2, "two", "long " * 30_000)]
+    assert folder.rows() == [(2, "duo", LONG + "and more")]
 
 
 def test_what_is_wrong_in_the_folder_is_said_before_anything_is_applied(folder: Folder) -> None:

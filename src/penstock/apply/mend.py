@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.target import TargetCatalog
 from penstock.change import Change, Image, Op, Transaction
+from penstock.elsewhere import Elsewhere
 from penstock.errors import ConfigError, OperatorError
 from penstock.text import nearest
 
@@ -212,7 +213,10 @@ def _from_form(form: Mapping[str, Any], change: Change, number: int) -> Change |
                     f"change {number}: {name}.{column} is not a text",
                     do='write every value in quotes, as "10" or "true", and SQL NULL as null',
                 )
-        images[name] = image
+        # What is told about a value stays that, and does not become its text.
+        old = (change.before if name == "before" else change.after) or {}
+        kept = {n: v for n, v in old.items() if isinstance(v, Elsewhere) and (image or {}).get(n) == v}
+        images[name] = None if image is None else {**image, **kept}
     return replace(change, op=op, before=images["before"], after=images["after"])
 
 

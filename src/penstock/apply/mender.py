@@ -23,6 +23,7 @@ from penstock.apply.resolve import (
 )
 from penstock.apply.target import RowMatch, RowWriter, TargetTable
 from penstock.change import NO_VERSION, Change, Image, Op
+from penstock.elsewhere import Elsewhere
 from penstock.schema import Dictionary
 
 
@@ -156,11 +157,15 @@ class Mender:
         if len(found) != 1:
             return None
         key = RowMatch({name: found[0][name] for name in table.key.columns}, {})
-        compared = self._writer.compare_rows(table, RowMatch(key.key, writable(change.after, table)))
+        given = writable(change.after, table)
+        # Values that are not in the change are not compared with those of the row.
+        unknown = [name for name, value in given.items() if isinstance(value, Elsewhere)]
+        known = {name: value for name, value in given.items() if name not in unknown}
+        compared = self._writer.compare_rows(table, RowMatch(key.key, known))
         if len(compared) != 1:
             # A key that the user has named, and that several rows have: it does not say which one is meant.
             return None
-        ((_, differing),) = compared
+        differing = [*compared[0][1], *unknown]
         # What is equal need not be set again.
         changed = {name: change.after[name] for name in differing}
         decision = self._decide(resolvers, _Conflict(table, key, differing, changed, {}, change.after))

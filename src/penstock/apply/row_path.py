@@ -37,6 +37,7 @@ from penstock.apply.mender import NOTHING_DONE, Done, Images, Mender, changed_co
 from penstock.apply.resolve import ConflictRules, ErrorRule, Outcome, Resolution, Then, error_rule
 from penstock.apply.target import RowMatch, RowWriter, TargetCatalog, TargetTable
 from penstock.change import NO_VERSION, Change, Image, Op, TableName, Transaction
+from penstock.elsewhere import Elsewhere
 from penstock.errors import PenstockError
 from penstock.schema import Dictionary, ForeignKey
 
@@ -213,6 +214,10 @@ class RowPath:
             return None if done is None else [done]
         if change.table not in self._catalog.instantiated:
             raise not_instantiated(change.table)
+        for name, value in _present(change.after).items():
+            if isinstance(value, Elsewhere):
+                what = f"column {name!r} has a value that is too large for handlers, or that was appended to"
+                raise ApplyError(VALUE_MISSING, what, where=_place(change))
         effects = self._handlers.process(self, number, change, transaction)
         handled.resolutions += effects.resolutions
         handled.recorded += [(recorded, Failure(1, error)) for recorded, error in effects.recorded]

@@ -40,6 +40,7 @@ from penstock.apply.row_path import Handled, RowPath, TransactionError
 from penstock.apply.target import TargetCatalog, TargetSession, TargetTable
 from penstock.change import NO_VERSION, Op, TableName, Transaction
 from penstock.errors import MalformedInputError, OperatorError, PenstockError, from_json
+from penstock.images import tell_elsewhere
 from penstock.schema import Dictionary
 
 _SMALLEST_SPLIT = 50
@@ -281,7 +282,9 @@ class ApplyServer:
             taken_over = handlers.taken_over(table)
             if taken_over:
                 can_net &= ~(is_here & _mask(pc.is_in(rows[c.OP], pa.array(sorted(taken_over)))))
-        return can_net
+        # A value that is not in its image is brought to the target by itself.
+        is_elsewhere = tell_elsewhere(rows[c.AFTER])
+        return can_net if is_elsewhere is None else can_net & ~_mask(is_elsewhere)
 
     def _netting(self, table: TableName, version: int) -> Netting | None:
         if version == NO_VERSION:

@@ -114,7 +114,7 @@ def _committed(buffers: Sequence[tuple[str, bytes]], catalog: Catalog, show: Sho
             continue
         for seq, row in enumerate(rows):
             decoded = decoder.decode(row, seq)
-            line = common | row_of(decoded, keys[row.table.name])
+            line = common | row_of(decoded.change, keys[row.table.name])
             for name in ("key", "before", "after"):
                 line[name] = None if line[name] is None else json_.loads(str(line[name]))
             yield line | ({"append": decoded.append} if decoded.append else {})

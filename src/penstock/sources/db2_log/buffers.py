@@ -6,16 +6,18 @@ index says beside which transactions there are, how many changes each has, and w
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import mmap
 import re
+import tempfile
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +25,7 @@ from numpy.typing import NDArray
 from penstock.errors import ConfigError, MalformedInputError, OperatorError, RetryableError
 from penstock.position import START, Scn
 from penstock.sources.db2_log.catalog import Catalog, read_catalog
-from penstock.sources.db2_log.changes import group_size
+from penstock.sources.db2_log.changes import held_size
 from penstock.sources.db2_log.framing import Buffer, Lri, Record, read_records
 from penstock.sources.db2_log.plain import Plain, find_plain
 from penstock.sources.db2_log.transactions import Committed, Gatherer, Resolver
@@ -32,6 +34,9 @@ from penstock.storage import LocalStorage, MissingFileError, NameTakenError, Sto
 CATALOG = "catalog.json"
 _NAME = re.compile(r"([0-9]{1,9})\.db2log")
 _OFFSET_BITS = 32
+_SMALL_BYTES = 64 * 1024
+"""A map keeps a file open, and a transaction may span many: smaller ones are read instead."""
+
 _COLUMNS = ("commit_scns", "firsts", "changes", "size_bytes", "committed_at_us")
 
 
@@ -163,7 +168,7 @@ class Buffers:
             self._gatherer = Gatherer(self.catalog)
             if before is not None:
                 # In a process that has just begun; what it finds committed was counted by an earlier one.
-                for _ in self._gatherer.gather(self._records(before.oldest, begin - 1)):
+                for _ in self._gatherer.gather(self.records(before.oldest, begin - 1)):
                     pass
         resolver, rows, last = Resolver(self.catalog), [], before.last if before else Lri(-1, -1)
         part = self._part(number, numbers[number], self._gatherer)
@@ -182,7 +187,7 @@ class Buffers:
             changed = resolver.resolve(committed)
             if not changed:
                 continue
-            sizes = (sum(len(i) for i in (r.before, r.after) if i is not None) + group_size(r.group) for r in changed)
+            sizes = (sum(len(i) for i in (r.before, r.after) if i is not None) + held_size(r.group) for r in changed)
             at_us = (committed.committed_at_s or 0) * 1_000_000
             rows.append((position_of(committed.outcome), self._first(committed), len(changed), sum(sizes), at_us))
         rows.sort()
@@ -212,7 +217,8 @@ class Buffers:
     def _index_name(self, number: int) -> str:
         return f"index/{self._read_catalog()[1]}/{number:09}.npz"
 
-    def _records(self, first: int, last: int) -> Iterator[Record]:
+    def records(self, first: int, last: int) -> Iterator[Record]:
+        """Yield every record from one position to another, each the position of a record."""
         numbers = self._numbers()
         (begin, offset), (end, upto) = file_of(first), file_of(last)
         for number in range(begin, min(end, len(numbers)) + 1):
@@ -226,15 +232,28 @@ class Buffers:
         return read_records(self._open(name), self.catalog.form, where, start=start)
 
     def _open(self, name: str) -> Buffer:
-        if not isinstance(self.storage, LocalStorage):
-            return self.storage.read(name)
+        where = f"{self.storage.label}/{name}"
+        if isinstance(self.storage, LocalStorage):
+            try:
+                with (self.storage.root / name).open("rb") as file:
+                    return _mapped(file)
+            except OSError as exc:
+                raise OperatorError(f"cannot read: {(exc.strerror or '').lower()}", where=where, do=_help(exc)) from exc
+        content = self.storage.read(name)
+        if len(content) < _SMALL_BYTES:
+            return content
         try:
-            with (self.storage.root / name).open("rb") as file:
-                # No map is made of an empty file.
-                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if file.seek(0, io.SEEK_END) else b""
+            # What is open refers to its records: on a disk they take no memory, however many files it goes through.
+            with tempfile.TemporaryFile() as file:
+                file.write(content)
+                file.flush()
+                return _mapped(file)
         except OSError as exc:
-            where = f"{self.storage.label}/{name}"
-            raise OperatorError(f"cannot read: {(exc.strerror or '').lower()}", where=where) from exc
+            raise OperatorError(
+                f"cannot hold a file of the log on the local disk: {(exc.strerror or '').lower()}",
+                where=where,
+                do=_help(exc) or "set TMPDIR to a folder with room for what the oldest open transaction spans",
+            ) from exc
 
     def _numbers(self) -> dict[int, str]:
         named = {int(found[1]): name for name in self.storage.names("") if (found := _NAME.fullmatch(name))}
@@ -259,6 +278,19 @@ class Buffers:
                 raise ConfigError("the catalogue has no `id`", where=where, do="name the database, and its history")
             self._catalog = catalog, hashlib.sha256(content).hexdigest()[:16]
         return self._catalog
+
+
+def _mapped(file: IO[bytes]) -> Buffer:
+    if file.seek(0, io.SEEK_END) < _SMALL_BYTES:
+        file.seek(0)
+        return file.read()
+    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _help(exc: OSError) -> str:
+    if exc.errno != errno.EMFILE:
+        return ""
+    return "allow more open files (ulimit -n), or make larger ones: an open transaction needs all that it spans"
 
 
 def _plain_rows(part: Part) -> list[tuple[int, ...]]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import struct
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from penstock.change import Change, Op
+from penstock.elsewhere import Elsewhere
 from penstock.errors import OperatorError
 from penstock.sources.db2_log.catalog import Catalog, Db2Table
 from penstock.sources.db2_log.framing import Level
@@ -15,7 +17,12 @@ from penstock.sources.db2_log.rows import Place, RowDecoder, RowError, Value
 from penstock.sources.db2_log.transactions import STRINGS, Group, Piece, Row
 
 MOST_LOB_BYTES = 512 * 1024 * 1024
-"""A change's values travel as one text: LOBs of a row that have more data together are not replicated."""
+"""Where all values of a change travel as one text, LOBs of a row that have more data together are not read."""
+
+LARGE_LOB_BYTES = 1024 * 1024
+"""A LOB with more data stays in the files of the log until a target is brought it from there."""
+
+PlaceOf = Callable[[Sequence[Piece]], str]
 
 _CONCAT = 8
 _EYE_CATCHER = 0x12
@@ -36,13 +43,26 @@ class Decoded:
     change: Change
     append: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def whole(self) -> Change:
+        """The change with what it appends, as apply understands it."""
+        if not self.append or self.change.after is None:
+            return self.change
+        return replace(self.change, after={**self.change.after, **self.append})
+
 
 class Decoder:
     """Decodes rows of every table of a catalogue."""
 
-    def __init__(self, catalog: Catalog) -> None:
-        """Decode with a catalogue; nothing of a table is worked out before it is met."""
+    def __init__(self, catalog: Catalog, *, place_of: PlaceOf | None = None) -> None:
+        """Decode with a catalogue; nothing of a table is worked out before it is met.
+
+        Args:
+            place_of: Names the place of a large LOB, which then stays there, and what is appended is told as that;
+                None to have every LOB whole in memory.
+        """
         self.left = Left()
+        self._place_of = place_of
         self._catalog = catalog
         self._decoder = cache(lambda table: RowDecoder(table, catalog))
 
@@ -72,8 +92,11 @@ class Decoder:
 
     def held_bytes(self, row: Row) -> int:
         """Return how many bytes of LOB data are held in memory while a row is decoded."""
-        size = group_size(row.group)
+        size = self._held_size(row.group)
         return 0 if size > MOST_LOB_BYTES else size
+
+    def _held_size(self, group: Group | None) -> int:
+        return group_size(group) if self._place_of is None else held_size(group)
 
     def _fill(
         self, row: Row, decoder: RowDecoder, before: dict[str, Value] | None, after: dict[str, Value]
@@ -84,7 +107,7 @@ class Decoder:
             pieces.setdefault(piece.column, []).append(piece)
         strings = pieces.pop(STRINGS, None)
         append: dict[str, str] = {}
-        is_too_large = group_size(row.group) > MOST_LOB_BYTES
+        is_too_large = self._held_size(row.group) > MOST_LOB_BYTES
         used = False
         parts: list[bytes] | None = None
         for number, column in enumerate(row.table.columns):
@@ -111,26 +134,38 @@ class Decoder:
             if found[0].is_amount:
                 self.left.not_logged += 1
                 continue
-            if is_too_large:
-                size = sum(len(piece.data) for piece in found)
+            size = sum(piece.size for piece in found)
+            if is_too_large and self._stays(size) is None:
                 self.unreplicable(row, name, f"{size} bytes of it were logged, and a row may have {MOST_LOB_BYTES}")
                 continue
-            data = b"".join(piece.data for piece in found)
+            old = None if before is None else before[name]
             if found[0].original != _CONCAT:
-                after[name] = self._text(decoder, number, data)
-                continue
-            old = before[name] if before is not None else None
-            if old is None:
+                after[name] = self._lob(decoder, number, found)
+            elif old is None:
                 raise RowError(f"LOB data was appended to column {name!r}, which had no value")
-            if old is Place.OUT:
-                append[name] = self._text(decoder, number, data)
+            elif old is Place.OUT:
+                append[name] = self._lob(decoder, number, found, is_appended=True)
+            elif self._stays(size) is not None:
+                after[name] = self._lob(decoder, number, found, is_appended=True)
             elif column.type == "BLOB":
-                after[name] = base64.b64encode(base64.b64decode(old) + data).decode()
+                after[name] = base64.b64encode(base64.b64decode(old) + _joined(found)).decode()
             else:
-                after[name] = old + self._text(decoder, number, data)
+                after[name] = old + self._text(decoder, number, _joined(found))
         if strings is not None and not used:
             raise RowError("strings were logged out of row, and all of them lie in the row")
         return append
+
+    def _stays(self, size: int) -> PlaceOf | None:
+        """What names the place of a LOB of so many bytes; None where it does not stay in the files of the log."""
+        return self._place_of if size > LARGE_LOB_BYTES else None
+
+    def _lob(self, decoder: RowDecoder, number: int, pieces: list[Piece], *, is_appended: bool = False) -> str:
+        """Return the value of a LOB, or what is told of it."""
+        is_binary, size = decoder.table.columns[number].type == "BLOB", sum(piece.size for piece in pieces)
+        if (place_of := self._stays(size)) is not None:
+            return Elsewhere.at(place_of(pieces), size, is_binary=is_binary, is_appended=is_appended)
+        text = self._text(decoder, number, _joined(pieces))
+        return Elsewhere.appending(text, is_binary=is_binary) if is_appended and self._place_of is not None else text
 
     def _missing(self, row: Row, name: str) -> None:
         if self._catalog.form.level is Level.V10:
@@ -175,7 +210,19 @@ class Decoder:
 
 def group_size(group: Group | None) -> int:
     """How many bytes of LOB data a row has."""
-    return 0 if group is None else sum(len(piece.data) for piece in group.pieces)
+    return 0 if group is None else sum(piece.size for piece in group.pieces)
+
+
+def held_size(group: Group | None) -> int:
+    """How many of these bytes are held in memory where large LOBs stay in the files of the log."""
+    sizes: dict[int, int] = {}
+    for piece in () if group is None else group.pieces:
+        sizes[piece.column] = sizes.get(piece.column, 0) + piece.size
+    return sum(size for column, size in sizes.items() if size <= LARGE_LOB_BYTES or column == STRINGS)
+
+
+def _joined(pieces: list[Piece]) -> bytes:
+    return b"".join(piece.data for piece in pieces)
 
 
 def _in_row(values: dict[str, Value]) -> dict[str, str | None]:

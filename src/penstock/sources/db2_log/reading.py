@@ -10,12 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from penstock import change as c
+from penstock.change import Change
 from penstock.sources.db2_log.buffers import Part, position_of
 from penstock.sources.db2_log.bulk import BulkDecoder
 from penstock.sources.db2_log.catalog import Catalog
-from penstock.sources.db2_log.changes import Decoded, Decoder, Left
+from penstock.sources.db2_log.changes import Decoder, Left
 from penstock.sources.db2_log.columns import Ints
 from penstock.sources.db2_log.framing import read_records
+from penstock.sources.db2_log.lobs import place_of
 from penstock.sources.db2_log.plain import Plain
 from penstock.sources.db2_log.transactions import Committed, Resolver, Row
 from penstock.values import encode_image
@@ -31,7 +33,8 @@ class Reading:
     def __init__(self, catalog: Catalog, wanted: Collection[int] | None) -> None:
         """Read transactions at these positions; None: all that there are."""
         self.wanted = wanted
-        self.resolver, self._decoder, self.bulk = Resolver(catalog), Decoder(catalog), BulkDecoder(catalog)
+        self.resolver, self.bulk = Resolver(catalog), BulkDecoder(catalog)
+        self._decoder = Decoder(catalog, place_of=place_of)
         self._keys = {table.name: table.key for table in catalog.tables}
 
     @property
@@ -80,10 +83,7 @@ class Reading:
 
     def one(self, row: Row, seq: int) -> dict[str, Any]:
         """Decode a row by itself; returns what it has of its own in the change stream."""
-        decoded = self._decoder.decode(row, seq)
-        for name in decoded.append:
-            self._decoder.unreplicable(row, name, "an update appended to it, and its old value is not in the log")
-        return row_of(decoded, self._keys[row.table.name])
+        return row_of(self._decoder.decode(row, seq).whole, self._keys[row.table.name])
 
 
 class _Plain:
@@ -170,9 +170,8 @@ def _merged(plain: pa.RecordBatch | None, others: Sequence[dict[str, Any]]) -> p
     return in_order.combine_chunks().to_batches()[0]
 
 
-def row_of(decoded: Decoded, key: Sequence[str]) -> dict[str, Any]:
+def row_of(change: Change, key: Sequence[str]) -> dict[str, Any]:
     """Return what a row of the change stream holds of its own."""
-    change = decoded.change
     image = change.before if change.before is not None else change.after
     found = {} if image is None else {name: image[name] for name in key if name in image}
     return {

@@ -30,6 +30,10 @@ _ALTERED = frozenset((102, 104, 113, 115, 116, 119, 122, 123, 169, 170, 171))
 _NOTHING = frozenset((108, 137, 128))
 _UNDONE = {110: Op.INSERT, 131: Op.INSERT, 168: Op.INSERT, 111: Op.DELETE, 166: Op.DELETE, 112: Op.UPDATE}
 _DONE = {161: Op.DELETE, 164: Op.DELETE, 162: Op.INSERT, 165: Op.INSERT, 167: Op.INSERT, 163: Op.UPDATE}
+ADD_DATA, ADD_AMOUNT = 64, 65
+LOB_DATA_AT = 32
+"""Where data begins in a record of the LOB manager."""
+
 HALF = 0x8000
 TRUNCATE, NOT_LOGGED_INITIALLY = 11, 12
 STRINGS = 65535
@@ -51,7 +55,13 @@ class Piece(NamedTuple):
     column: int
     is_amount: bool
     original: int
-    data: memoryview
+    size: int
+
+    @property
+    def data(self) -> memoryview:
+        """What it adds; not held, as there are many of them."""
+        at = self.record.payload + LOB_DATA_AT
+        return memoryview(self.record.buffer)[at : at + self.size]
 
 
 @dataclass(slots=True)
@@ -297,23 +307,22 @@ class Resolver:
             if group is not None:
                 group.is_informed = True
             return
-        if operation not in (64, 65):
+        if operation not in (ADD_DATA, ADD_AMOUNT):
             record.refuse(f"operation {operation} of the LOB manager on {table.name} is not known")
         size = record.end - record.payload
-        if size < 32:
+        if size < LOB_DATA_AT:
             record.refuse("the record ends before its LOB data")
         length, _, _, original, column = self._lob.unpack_from(record.buffer, record.payload + 12)
-        at = record.payload + 32
-        if operation == 64 and 32 + length > size:
-            record.refuse(f"{length} bytes of LOB data, where the record has room for {size - 32}")
+        if operation == ADD_DATA and LOB_DATA_AT + length > size:
+            record.refuse(f"{length} bytes of LOB data, where the record has room for {size - LOB_DATA_AT}")
         if group is None:
             record.refuse(f"LOB data of {table.name} comes before the start of out-of-row data")
         if original not in (1, 4, 8):
             record.refuse(f"LOB data of {table.name} was added by operation {original}")
         if column != STRINGS and column not in table.lob_numbers:
             record.refuse(f"LOB data is for column {column} of {table.name}, which is no LOB")
-        data = memoryview(record.buffer)[at : at + length] if operation == 64 else memoryview(b"")
-        group.pieces.append(Piece(record, column, operation == 65, original, data))
+        is_amount = operation == ADD_AMOUNT
+        group.pieces.append(Piece(record, column, is_amount, original, 0 if is_amount else length))
 
 
 def _is_kept(row: Row) -> bool:

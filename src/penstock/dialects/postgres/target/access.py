@@ -11,6 +11,7 @@ from penstock.dialects.postgres.target.error_marks import QueueCache
 from penstock.dialects.postgres.target.error_queue import PostgresErrorQueue
 from penstock.dialects.postgres.target.lane_ledger import PostgresLaneLedger, lane_application_name
 from penstock.dialects.postgres.target.session import PostgresSession
+from penstock.elsewhere import ValueStore
 from penstock.origins import DEFAULT_TAG
 
 _caches: WeakKeyDictionary[PostgresSession, QueueCache] = WeakKeyDictionary()
@@ -20,11 +21,16 @@ _sessions: dict[PostgresTarget, tuple[int, PostgresSession]] = {}
 
 @dataclass(frozen=True)
 class PostgresTarget:
-    """A PostgreSQL database that a process applies to."""
+    """A PostgreSQL database that a process applies to.
+
+    Attributes:
+        values: Where values are that are too large for their changes.
+    """
 
     url: str = field(repr=False)
     process: str
     tag: str | None = DEFAULT_TAG
+    values: ValueStore | None = field(default=None, compare=False)
 
     def session(self, epoch: int) -> PostgresSession:
         """Return this worker's session for a run of the process; a new one where the last one broke.
@@ -35,7 +41,8 @@ class PostgresTarget:
         if session is None or of_run != epoch or not session.is_usable:
             if session is not None:
                 session.close()
-            session = PostgresSession(self.url, lane_application_name(self.process), self.tag, self.process)
+            name = lane_application_name(self.process)
+            session = PostgresSession(self.url, name, self.tag, self.process, self.values)
             _sessions[self] = epoch, session
         return session
 
@@ -52,4 +59,4 @@ class PostgresTarget:
 
     def error_queue(self) -> PostgresErrorQueue:
         """Return the error queue."""
-        return PostgresErrorQueue(self.url, self.process, self.tag)
+        return PostgresErrorQueue(self.url, self.process, self.tag, values=self.values)

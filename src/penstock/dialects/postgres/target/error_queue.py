@@ -16,13 +16,14 @@ from penstock.apply.ledger import Failure
 from penstock.apply.marks import Marks
 from penstock.apply.reader import fingerprint
 from penstock.apply.target import TargetCatalog
-from penstock.change import Change, Op, TableName, Transaction
+from penstock.change import Change, Image, Op, TableName, Transaction
 from penstock.dialects.postgres.connection import Connection, connect, label, speaking
 from penstock.dialects.postgres.target.error_history import read_actions, write_action
 from penstock.dialects.postgres.target.error_marks import WAITS_FOR, note_marked, replace_marks, unmarked, write_marks
 from penstock.dialects.postgres.target.retry_session import PostgresRetrySession
+from penstock.elsewhere import ValueStore
 from penstock.origins import DEFAULT_TAG
-from penstock.values import encode_image
+from penstock.values import encode_image, with_elsewhere
 
 _ENTRY = f"""
 SELECT e.id, p.source, e.txn_id, e.commit_scn, e.committed_at, e.message_number, e.message_count, e.error_number,
@@ -156,13 +157,23 @@ def note_held(connection: Connection, process: str, table: TableName) -> None:
 class PostgresErrorQueue:
     """Implements `apply.error_queue.ErrorQueue`."""
 
-    def __init__(self, url: str, process: str, tag: str | None = DEFAULT_TAG, *, actor: Actor | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        process: str,
+        tag: str | None = DEFAULT_TAG,
+        *,
+        actor: Actor | None = None,
+        values: ValueStore | None = None,
+    ) -> None:
         """Open the entries of a process in the database at `url`.
 
         Args:
             tag: The origin mark that what is tried again carries.
             actor: Who is written down for what is done; the user of this program if it is not said.
+            values: Where values are that are too large for their changes.
         """
+        self._values = values
         self._url = url
         self._tag = tag
         self._process = process
@@ -304,7 +315,7 @@ class PostgresErrorQueue:
     @contextmanager
     def retry_session(self) -> Iterator[PostgresRetrySession]:
         """Open a session to apply entries through."""
-        session = PostgresRetrySession(self._url, self._process, self._tag, self._actor)
+        session = PostgresRetrySession(self._url, self._process, self._tag, self._actor, self._values)
         try:
             yield session
         finally:
@@ -345,6 +356,10 @@ def _change(row: DictRow) -> Change:
         op=Op(row["op"]),
         table=TableName(row["schema_name"], row["table_name"]),
         table_version=row["table_version"],
-        before=row["before"],
-        after=row["after"],
+        before=_image(row["before"]),
+        after=_image(row["after"]),
     )
+
+
+def _image(told: Mapping[str, Any] | None) -> Image | None:
+    return None if told is None else with_elsewhere(told)

@@ -17,6 +17,7 @@ from penstock.dialects.postgres.target.conflict_log import log_resolutions
 from penstock.dialects.postgres.target.error_history import write_action
 from penstock.dialects.postgres.target.error_marks import WAITS_FOR, next_to_go_on
 from penstock.dialects.postgres.target.session import PostgresSession
+from penstock.elsewhere import ValueStore
 from penstock.errors import OperatorError, PenstockError
 from penstock.position import START, Scn
 from penstock.schema import Dictionary, TableSchema
@@ -26,9 +27,9 @@ from penstock.snapshot.instantiate import CopyState
 class PostgresRetrySession(PostgresSession):
     """Implements `apply.error_queue.RetrySession`."""
 
-    def __init__(self, url: str, process: str, tag: str | None, actor: Actor) -> None:
+    def __init__(self, url: str, process: str, tag: str | None, actor: Actor, values: ValueStore | None = None) -> None:
         """Open a session that writes like an apply server: ordinary triggers do not fire."""
-        super().__init__(url, f"penstock {process} retry", tag, process)
+        super().__init__(url, f"penstock {process} retry", tag, process, values)
         # Wait for the disk at commit: the user is about to be told "applied", and no later batch would wait for us.
         self._execute(
             "SELECT set_config('synchronous_commit', CASE reset_val WHEN 'off' THEN 'on' ELSE reset_val END, false)"

@@ -22,7 +22,7 @@ from penstock.apply.handlers.statement import Statement
 from penstock.apply.net import NetChange
 from penstock.apply.target import RowMatch, TargetTable
 from penstock.change import Image, TableName
-from penstock.dialects.postgres.casts import cast_sql, equal_sql, refers_sql, same_text_sql, text_sql
+from penstock.dialects.postgres.casts import equal_sql, refers_sql, text_sql
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.connection import RAW_FORM, WITHOUT_VIEWS, Connection, connect, label, quote, set_tag
 from penstock.dialects.postgres.errors import (
@@ -36,9 +36,12 @@ from penstock.dialects.postgres.errors import (
 from penstock.dialects.postgres.rows import PostgresRowsAside
 from penstock.dialects.postgres.source.as_of import digest_of_row
 from penstock.dialects.postgres.target.altering import Altering
+from penstock.dialects.postgres.target.elsewhere import Pieces, refuse_elsewhere
 from penstock.dialects.postgres.target.handler_sql import PostgresHandlerSql
 from penstock.dialects.postgres.target.ledger_entries import CLOSE_CHUNK, OPEN_CHUNK
+from penstock.dialects.postgres.target.row_sql import PARAMETER, condition_sql, mark_of, only, quoted
 from penstock.dialects.postgres.target.set_path import MOST_STAGED_COLUMNS, SetPath
+from penstock.elsewhere import ValueStore
 from penstock.errors import OperatorError, PenstockError
 from penstock.schema import Column, Exclusion, ForeignKey, TableSchema, Unique
 from penstock.snapshot.chunk import Chunk
@@ -60,20 +63,25 @@ _APPLY_SETTINGS = (
 _CUT_TYPES = frozenset({"character varying", "character", "bit", "bit varying"})
 """Types that have a length, which an explicit cast cuts a value to without a word."""
 
-_PARAMETER = "\0"
-"""Stands for a value in a statement built from names, which may hold a % but no zero byte."""
-
 
 class PostgresSession:
     """Implements `apply.target.TargetSession`."""
 
     most_net_columns = MOST_STAGED_COLUMNS
 
-    def __init__(self, url: str, application_name: str, tag: str | None, process: str = "") -> None:
+    def __init__(
+        self,
+        url: str,
+        application_name: str,
+        tag: str | None,
+        process: str = "",
+        values: ValueStore | None = None,
+    ) -> None:
         """Connect, and switch ordinary triggers off for this session; what it writes carries the origin mark `tag`.
 
         Args:
             process: Whose ledger follows where tables are dropped or renamed.
+            values: Where values are that are too large for their changes; None where there are none.
 
         Raises:
             OperatorError: The user may not do that.
@@ -96,6 +104,7 @@ class PostgresSession:
         self._described: dict[TableName, TableSchema] = {}
         self._handler_sql = PostgresHandlerSql(self.connection)
         self._altering = Altering(self.connection, process, self.describe_anew, self._translate)
+        self._pieces = Pieces(self.connection, values)
 
     @property
     def is_usable(self) -> bool:
@@ -182,10 +191,10 @@ class PostgresSession:
         # A join of all rows with all digests; without hashing it would take the product of the two.
         self._execute("SET LOCAL enable_hashjoin = on")
         self._run(
-            f"WITH found AS (SELECT t.tableoid AS part, t.ctid AS place, {digest} AS digest FROM {_only(table)} t),"
+            f"WITH found AS (SELECT t.tableoid AS part, t.ctid AS place, {digest} AS digest FROM {only(table)} t),"
             " chosen AS (SELECT part, place, row_number() OVER (PARTITION BY digest) <= n AS is_gone FROM found"
-            f" JOIN unnest({_PARAMETER}::text[], {_PARAMETER}::bigint[]) w (digest, n) USING (digest))"
-            f" DELETE FROM {_only(table)} t USING chosen c"
+            f" JOIN unnest({PARAMETER}::text[], {PARAMETER}::bigint[]) w (digest, n) USING (digest))"
+            f" DELETE FROM {only(table)} t USING chosen c"
             " WHERE t.tableoid = c.part AND t.ctid = c.place AND c.is_gone",
             [list(counts), list(counts.values())],
         )
@@ -201,7 +210,7 @@ class PostgresSession:
         names = ", ".join(quote(name) for name in columns)
         cursor = self.connection.cursor()
         try:
-            with cursor.copy(f"COPY {_quoted(table)} ({names}) FROM STDIN") as into:
+            with cursor.copy(f"COPY {quoted(table)} ({names}) FROM STDIN") as into:
                 for block in blocks:
                     into.write(block)
         except psycopg.Error as exc:
@@ -210,7 +219,7 @@ class PostgresSession:
 
     def load_defaults(self, table: TargetTable, rows: int) -> None:
         """Insert so many rows of which the target makes every column itself."""
-        self._execute(f"INSERT INTO {_quoted(table)} SELECT FROM generate_series(1, %s)", [rows])
+        self._execute(f"INSERT INTO {quoted(table)} SELECT FROM generate_series(1, %s)", [rows])
 
     def open_chunk(self, process: str, epoch: int, chunk: Chunk) -> bool | None:
         """Lock a chunk's mark; False when it is done already, None when this run is over or it is not a chunk."""
@@ -278,63 +287,71 @@ class PostgresSession:
 
     def insert(self, table: TargetTable, values: Image) -> None:
         """Insert a row; an identity takes the given value."""
-        columns = [table.schema.by_name[name] for name in values]
-        if columns:
-            names = ", ".join(quote(column.name) for column in columns)
-            marks = ", ".join(_mark(column) for column in columns)
-            statement = f"INSERT INTO {_quoted(table)} ({names}) OVERRIDING SYSTEM VALUE VALUES ({marks})"
+        with self._translated():
+            marks, given = self._pieces.marks(table, values, is_insert=True)
+        if marks:
+            names = ", ".join(map(quote, marks))
+            statement = (
+                f"INSERT INTO {quoted(table)} ({names}) OVERRIDING SYSTEM VALUE VALUES ({', '.join(marks.values())})"
+            )
         else:
-            statement = f"INSERT INTO {_quoted(table)} DEFAULT VALUES"
-        self._run(statement, list(values.values()))
+            statement = f"INSERT INTO {quoted(table)} DEFAULT VALUES"
+        self._run(statement, given)
 
     def update(self, table: TargetTable, match: RowMatch, values: Image) -> int:
         """Set columns of the rows that match."""
         if not values:
             return len(self._find(table, match))
-        settings = ", ".join(f"{quote(name)} = {_mark(table.schema.by_name[name])}" for name in values)
-        condition, wanted = _condition(table, match)
+        condition, wanted = condition_sql(table, match)
         if any(table.schema.by_name[name].is_identity_always for name in values):
             return self._replace(table, match, values)
+        with self._translated():
+            self._pieces.check_appended(table, values, f"{only(table)} t WHERE {condition}", wanted)
+            marks, given = self._pieces.marks(table, values)
+        settings = ", ".join(f"{quote(name)} = {mark}" for name, mark in marks.items())
         if match.only_one:
             statement = (
-                f"WITH one AS (SELECT tableoid, ctid FROM {_only(table)} t WHERE {condition} LIMIT 1 FOR UPDATE)"
-                f" UPDATE {_only(table)} t SET {settings} FROM one"
+                f"WITH one AS (SELECT tableoid, ctid FROM {only(table)} t WHERE {condition} LIMIT 1 FOR UPDATE)"
+                f" UPDATE {only(table)} t SET {settings} FROM one"
                 " WHERE t.ctid = one.ctid AND t.tableoid = one.tableoid"
             )
-            return self._run(statement, [*wanted, *values.values()]).rowcount
-        statement = f"UPDATE {_only(table)} t SET {settings} WHERE {condition}"
-        return self._run(statement, [*values.values(), *wanted]).rowcount
+            return self._run(statement, [*wanted, *given]).rowcount
+        statement = f"UPDATE {only(table)} t SET {settings} WHERE {condition}"
+        return self._run(statement, [*given, *wanted]).rowcount
 
     def _replace(self, table: TargetTable, match: RowMatch, values: Image) -> int:
         """Set columns of the rows that match, one of them an identity, which only an insert may write."""
-        condition, wanted = _condition(table, match)
+        condition, wanted = condition_sql(table, match)
         limit = " LIMIT 1" if match.only_one else ""
         names = [column.name for column in table.schema.columns if not column.is_generated]
-        kept = ", ".join(_mark(table.schema.by_name[n]) if n in values else f"gone.{quote(n)}" for n in names)
+        with self._translated():
+            self._pieces.check_appended(table, values, f"{only(table)} t WHERE {condition}", wanted)
+            marks, given = self._pieces.marks(table, {n: values[n] for n in names if n in values}, row="gone")
+        kept = ", ".join(marks.get(name, f"gone.{quote(name)}") for name in names)
         statement = (
-            f"WITH one AS (SELECT tableoid, ctid FROM {_only(table)} t WHERE {condition}{limit} FOR UPDATE),"
-            f" gone AS (DELETE FROM {_only(table)} t USING one WHERE t.ctid = one.ctid AND t.tableoid = one.tableoid"
+            f"WITH one AS (SELECT tableoid, ctid FROM {only(table)} t WHERE {condition}{limit} FOR UPDATE),"
+            f" gone AS (DELETE FROM {only(table)} t USING one WHERE t.ctid = one.ctid AND t.tableoid = one.tableoid"
             " RETURNING t.*)"
-            f" INSERT INTO {_quoted(table)} ({', '.join(map(quote, names))}) OVERRIDING SYSTEM VALUE"
+            f" INSERT INTO {quoted(table)} ({', '.join(map(quote, names))}) OVERRIDING SYSTEM VALUE"
             f" SELECT {kept} FROM gone"
         )
-        return self._run(statement, [*wanted, *(values[n] for n in names if n in values)]).rowcount
+        return self._run(statement, [*wanted, *given]).rowcount
 
     def delete(self, table: TargetTable, match: RowMatch) -> int:
         """Delete the rows that match."""
-        condition, wanted = _condition(table, match)
+        condition, wanted = condition_sql(table, match)
         if match.only_one:
             statement = (
-                f"WITH one AS (SELECT tableoid, ctid FROM {_only(table)} t WHERE {condition} LIMIT 1 FOR UPDATE)"
-                f" DELETE FROM {_only(table)} t USING one WHERE t.ctid = one.ctid AND t.tableoid = one.tableoid"
+                f"WITH one AS (SELECT tableoid, ctid FROM {only(table)} t WHERE {condition} LIMIT 1 FOR UPDATE)"
+                f" DELETE FROM {only(table)} t USING one WHERE t.ctid = one.ctid AND t.tableoid = one.tableoid"
             )
         else:
-            statement = f"DELETE FROM {_only(table)} t WHERE {condition}"
+            statement = f"DELETE FROM {only(table)} t WHERE {condition}"
         return self._run(statement, wanted).rowcount
 
     def truncate(self, tables: Sequence[TargetTable]) -> None:
         """Empty several tables at once; those that only refer to each other may be named together."""
-        self._run("TRUNCATE " + ", ".join(_only(table) for table in tables))
+        self._run("TRUNCATE " + ", ".join(only(table) for table in tables))
 
     def alter(self, table: TableName, wanted: Alteration) -> TableSchema | None:
         """See `apply.target.RowWriter.alter`."""
@@ -359,16 +376,16 @@ class PostgresSession:
 
     def compare_rows(self, table: TargetTable, match: RowMatch) -> list[tuple[Image, list[str]]]:
         """Return and lock up to two rows that have the key, each with the columns of `match.old` that differ."""
-        condition, wanted = _condition(table, RowMatch(match.key, {}))
+        condition, wanted = condition_sql(table, RowMatch(match.key, {}))
         tests, values = [], []
         for name, value in match.old.items():
-            test, used = _condition(table, RowMatch({}, {name: value}))
+            test, used = condition_sql(table, RowMatch({}, {name: value}))
             tests.append(test)
             values += used
         names = table.schema.column_names
         texts = [text_sql(column, f"t.{quote(column.name)}") for column in table.schema.columns]
         rows = self._run(
-            f"SELECT {', '.join(texts + tests)} FROM {_only(table)} t WHERE {condition} LIMIT 2 FOR UPDATE",
+            f"SELECT {', '.join(texts + tests)} FROM {only(table)} t WHERE {condition} LIMIT 2 FOR UPDATE",
             [*values, *wanted],
         )
         return [
@@ -381,32 +398,32 @@ class PostgresSession:
 
     def order(self, table: TargetTable, match: RowMatch, column: str, value: str | None) -> int | None:
         """Compare a value with a column of the row with the key; the column's own collation applies."""
-        condition, wanted = _condition(table, RowMatch(match.key, {}))
-        field, given = f"t.{quote(column)}", _mark(table.schema.by_name[column])
+        condition, wanted = condition_sql(table, RowMatch(match.key, {}))
+        field, given = f"t.{quote(column)}", mark_of(table.schema.by_name[column])
         row = self._run(
             f"SELECT CASE WHEN {given} > {field} THEN 1 WHEN {given} = {field} THEN 0 WHEN {given} < {field} THEN -1"
-            f" END FROM {_only(table)} t WHERE {condition} LIMIT 1",
-            [*[value] * (3 * given.count(_PARAMETER)), *wanted],
+            f" END FROM {only(table)} t WHERE {condition} LIMIT 1",
+            [*[value] * (3 * given.count(PARAMETER)), *wanted],
         ).fetchone()
         return None if row is None else row[0]
 
     def shifted(self, table: TargetTable, match: RowMatch, column: str, old: str | None, new: str | None) -> str | None:
         """Return what a number of the row with the key is after it moved by `new` - `old`."""
-        condition, wanted = _condition(table, RowMatch(match.key, {}))
+        condition, wanted = condition_sql(table, RowMatch(match.key, {}))
         described = table.schema.by_name[column]
-        mark = _mark(described)
+        mark = mark_of(described)
         moved = text_sql(described, f"(t.{quote(column)} + ({mark} - {mark}))")
         row = self._run(
-            f"SELECT {moved} FROM {_only(table)} t WHERE {condition} LIMIT 1", [new, old, *wanted]
+            f"SELECT {moved} FROM {only(table)} t WHERE {condition} LIMIT 1", [new, old, *wanted]
         ).fetchone()
         return None if row is None else row[0]
 
     def do_rows_differ(self, table: TargetTable, match: RowMatch) -> bool:
         """See `RowWriter.do_rows_differ`."""
-        condition, wanted = _condition(table, match)
+        condition, wanted = condition_sql(table, match)
         texts = ", ".join(text_sql(column, f"t.{quote(column.name)}") for column in table.schema.columns)
         row = self._run(
-            f"SELECT count(*) FROM (SELECT DISTINCT {texts} FROM {_only(table)} t WHERE {condition} LIMIT 2) found",
+            f"SELECT count(*) FROM (SELECT DISTINCT {texts} FROM {only(table)} t WHERE {condition} LIMIT 2) found",
             wanted,
         ).fetchone()
         return bool(row and row[0] > 1)
@@ -419,7 +436,7 @@ class PostgresSession:
         )
         columns = self._columns(side)
         # The two may be of different types: a date refers to a timestamp.
-        given = [_mark(columns[name]) for name in names]
+        given = [mark_of(columns[name]) for name in names]
         on_parent = refers_sql(foreign_key, parents, given)
         on_child = refers_sql(foreign_key, children, given) if is_child else refers_sql(foreign_key, given, children)
         found = self._run(
@@ -466,12 +483,12 @@ class PostgresSession:
 
     def _is_cut(self, column: Column, value: str | None) -> bool:
         """Whether a cast to the column's type cuts off more than blanks, which an assignment refuses."""
-        given = _mark(column)
+        given = mark_of(column)
         whole, cut = (
             f'pg_catalog.rtrim({text_sql(column, sql)}) COLLATE "C"' for sql in (given, f"({given})::{column.type}")
         )
         test = f"{whole} IS DISTINCT FROM {cut}"
-        row = self._run(f"SELECT {test}", [value] * test.count(_PARAMETER)).fetchone()
+        row = self._run(f"SELECT {test}", [value] * test.count(PARAMETER)).fetchone()
         return bool(row and row[0]) and column.base_type.removesuffix("[]") in _CUT_TYPES
 
     def rows_in_the_way(self, table: TargetTable, constraint: str, image: Image, *, lock: bool = False) -> list[Image]:
@@ -493,12 +510,12 @@ class PostgresSession:
     def _is_excluded(
         self, table: TargetTable, columns: Sequence[str], operators: Sequence[str], values: Sequence[str | None]
     ) -> bool:
-        marks = [_mark(table.schema.by_name[name]) for name in columns]
+        marks = [mark_of(table.schema.by_name[name]) for name in columns]
         tests = list(zip(columns, operators, marks, strict=True))
         with_rows = " AND ".join(equal_sql(quote(name), operator, mark) for name, operator, mark in tests)
         with_self = " AND ".join(equal_sql(mark, operator, mark) for _, operator, mark in tests)
         row = self._run(
-            f"SELECT (SELECT count(*) FROM (SELECT FROM {_only(table)} WHERE {with_rows} LIMIT 2) found)"
+            f"SELECT (SELECT count(*) FROM (SELECT FROM {only(table)} WHERE {with_rows} LIMIT 2) found)"
             f" > CASE WHEN {with_self} THEN 1 ELSE 0 END",
             [*values, *(value for value in values for _ in range(2))],
         ).fetchone()
@@ -507,11 +524,11 @@ class PostgresSession:
     def _find(
         self, table: TargetTable, match: RowMatch, equals: Mapping[str, str] | None = None, *, lock: bool = True
     ) -> list[Image]:
-        condition, wanted = _condition(table, match, equals)
+        condition, wanted = condition_sql(table, match, equals)
         names = table.schema.column_names
         texts = ", ".join(text_sql(column, f"t.{quote(column.name)}") for column in table.schema.columns)
         rows = self._run(
-            f"SELECT {texts} FROM {_only(table)} t WHERE {condition} LIMIT 2{' FOR UPDATE' if lock else ''}", wanted
+            f"SELECT {texts} FROM {only(table)} t WHERE {condition} LIMIT 2{' FOR UPDATE' if lock else ''}", wanted
         )
         return [dict(zip(names, row, strict=True)) for row in rows]
 
@@ -522,9 +539,10 @@ class PostgresSession:
         return self._described[name].by_name
 
     def _run(self, statement: str, values: Sequence[Any] = ()) -> psycopg.Cursor[tuple[Any, ...]]:
-        return self._execute(statement.replace("%", "%%").replace(_PARAMETER, "%s"), values)
+        return self._execute(statement.replace("%", "%%").replace(PARAMETER, "%s"), values)
 
     def _execute(self, statement: str, values: Sequence[Any] = ()) -> psycopg.Cursor[tuple[Any, ...]]:
+        refuse_elsewhere(values)
         try:
             return self.connection.execute(statement, values)
         except psycopg.Error as exc:
@@ -568,48 +586,3 @@ class PostgresSession:
                 constraint=exc.diag.constraint_name,
             )
         return translate(exc, doing="apply", where=label(self._url))
-
-
-def _condition(
-    table: TargetTable, match: RowMatch, equals: Mapping[str, str] | None = None
-) -> tuple[str, list[str | None]]:
-    """SQL that finds the rows of a match, and its values in order; `equals` are operators other than the row key's."""
-    equals = table.key.equals if equals is None else equals
-    tests, values = [], []
-
-    def add(test: str, value: str | None) -> None:
-        tests.append(test)
-        values.extend([value] * test.count(_PARAMETER))
-
-    for name, value in match.key.items():
-        column, field = table.schema.by_name[name], f"t.{quote(name)}"
-        if value is None:
-            # A test for null, which IS NULL is not of rows; and an index can be used.
-            add(f"{field} IS NOT DISTINCT FROM NULL", value)
-        elif name in equals or column.is_builtin:
-            add(equal_sql(field, equals.get(name, "="), _mark(column)), value)
-        else:
-            # A cast that an enum's owner made may leave it open which `=` is meant; compare the text.
-            add(same_text_sql(column, field, _mark(column)), value)
-    for name, value in match.old.items():
-        column, field = table.schema.by_name[name], f"t.{quote(name)}"
-        if value is None:
-            add(f"{field} IS NOT DISTINCT FROM NULL", value)
-        elif column.is_exact and column.is_builtin:
-            add(f"{field} IS NOT DISTINCT FROM {_mark(column)}", value)
-        else:
-            add(same_text_sql(column, field, _mark(column)), value)
-    return " AND ".join(tests) or "true", values
-
-
-def _mark(column: Column) -> str:
-    return cast_sql(column, _PARAMETER)
-
-
-def _quoted(table: TargetTable) -> str:
-    return quote(table.name.schema, table.name.name)
-
-
-def _only(table: TargetTable) -> str:
-    """The table without those that inherit from it, unless they are its partitions."""
-    return _quoted(table) if table.schema.is_partitioned else f"ONLY {_quoted(table)}"

@@ -26,6 +26,7 @@ from penstock.dialects.postgres.target.ledger import PostgresLedger
 from penstock.dialects.postgres.target.removal import removal_steps
 from penstock.dialects.postgres.target.session import PostgresSession
 from penstock.dialects.postgres.waits import LockWatch
+from penstock.elsewhere import ValueStore
 from penstock.errors import OperatorError
 from penstock.origins import DEFAULT_TAG
 from penstock.patterns import TablePattern
@@ -35,19 +36,25 @@ from penstock.schema import TableSchema
 class PostgresTargetSide(PostgresSide):
     """Implements `pipeline.sides.TargetSide`."""
 
-    def __init__(self, url: str, pipeline: str, tag: str | None = DEFAULT_TAG) -> None:
+    def __init__(
+        self, url: str, pipeline: str, tag: str | None = DEFAULT_TAG, values: ValueStore | None = None
+    ) -> None:
         """Stand for the database at `url`; what is written there carries the origin mark `tag`. Nothing is opened yet.
+
+        Args:
+            values: Where values are that are too large for their changes.
 
         Raises:
             ConfigError: The url cannot be read.
         """
         super().__init__(url, pipeline)
         self._tag = tag
+        self._values = values
 
     @property
     def access(self) -> PostgresTarget:
         """How tasks reach it."""
-        return PostgresTarget(self._url, self._pipeline, self._tag)
+        return PostgresTarget(self._url, self._pipeline, self._tag, self._values)
 
     def compared(self) -> PostgresComparedTarget:
         """This database as the target of a comparison."""
@@ -134,7 +141,7 @@ class PostgresTargetSide(PostgresSide):
 
     def error_queue(self) -> PostgresErrorQueue:
         """Open the error queue."""
-        return PostgresErrorQueue(self._url, self._pipeline, self._tag)
+        return PostgresErrorQueue(self._url, self._pipeline, self._tag, values=self._values)
 
     def check(self) -> None:
         """Make sure that changes can be applied here at all."""

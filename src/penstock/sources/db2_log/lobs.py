@@ -1,0 +1,104 @@
+"""Large LOBs stay in the files of the log: a place names one, and a target is brought it from there in pieces."""
+
+from __future__ import annotations
+
+import codecs
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from penstock.errors import MalformedInputError
+from penstock.position import Scn
+from penstock.sources.db2_log.buffers import Buffers, position_of
+from penstock.sources.db2_log.catalog import Catalog, Db2Column
+from penstock.sources.db2_log.framing import Record
+from penstock.sources.db2_log.transactions import ADD_DATA, LOB, LOB_DATA_AT, Piece
+from penstock.storage import Storage
+
+_PIECE_BYTES = 1024 * 1024
+
+
+def place_of(pieces: Sequence[Piece]) -> str:
+    """Name the place of a LOB: its first and its last record, and its column."""
+    return f"{position_of(pieces[0].record)}:{position_of(pieces[-1].record)}:{pieces[0].column}"
+
+
+@dataclass(frozen=True)
+class LogValues:
+    """Implements `elsewhere.ValueStore`."""
+
+    storage: Storage
+
+    def pieces(self, place: str) -> Iterator[bytes]:
+        """Yield a LOB in pieces of about a megabyte: as bytes, or as text in UTF-8."""
+        first, last, column = _read(place, self.storage.label)
+        buffers = Buffers(self.storage)
+        held, size = list[bytes](), 0
+        recode: Callable[[bytes, bool], bytes] | None = None
+        record: Record | None = None
+        for record, data in _records(buffers, first, last, column):
+            recode = recode or _recoder(_column(buffers.catalog, record, column), buffers.catalog)
+            held.append(_recoded(recode, data, record, is_last=False))
+            size += len(held[-1])
+            if size >= _PIECE_BYTES:
+                yield b"".join(held)
+                held, size = [], 0
+        if record is None or recode is None or position_of(record) != last:
+            _gone(place, self.storage.label)
+        held.append(_recoded(recode, b"", record, is_last=True))
+        yield b"".join(held)
+
+
+def _records(buffers: Buffers, first: int, last: int, column: int) -> Iterator[tuple[Record, bytes]]:
+    """Yield the records of a LOB, and what each has of it: those of one transaction, table and column."""
+    ids = struct.Struct(buffers.catalog.form.endian + "HH")
+    add = struct.Struct(buffers.catalog.form.endian + "I10xH")
+    of: tuple[object, ...] | None = None
+    for record in buffers.records(Scn(first), Scn(last)):
+        p = record.payload
+        if record.end - p < LOB_DATA_AT or record.buffer[p] != LOB or record.buffer[p + 1] != ADD_DATA:
+            continue
+        length, number = add.unpack_from(record.buffer, p + 12)
+        key = (record.stream, record.tid, ids.unpack_from(record.buffer, p + 6))
+        of = of or key
+        if number == column and key == of:
+            yield record, bytes(record.buffer[p + LOB_DATA_AT : p + LOB_DATA_AT + length])
+
+
+def _column(catalog: Catalog, record: Record, number: int) -> Db2Column:
+    id_ = struct.unpack_from(catalog.form.endian + "HH", record.buffer, record.payload + 6)
+    table = catalog.find(id_, record.lri)
+    if table is None or number not in table.lob_numbers:
+        record.refuse("the LOB that begins here is of no column in the catalogue")
+    return table.columns[number]
+
+
+def _recoder(column: Db2Column, catalog: Catalog) -> Callable[[bytes, bool], bytes]:
+    if column.type == "BLOB":
+        return lambda data, is_last: data
+    encoding = catalog.encoding if column.type == "CLOB" else catalog.graphic or ""
+    decoder = codecs.getincrementaldecoder(encoding)()
+    return lambda data, is_last: decoder.decode(data, is_last).encode()
+
+
+def _recoded(recode: Callable[[bytes, bool], bytes], data: bytes, record: Record, *, is_last: bool) -> bytes:
+    try:
+        return recode(data, is_last)
+    except ValueError:
+        # Not what the exception says, which repeats bytes of the value.
+        record.refuse("the data of a LOB is no text in the encoding of the catalogue")
+
+
+def _read(place: str, label: str) -> tuple[int, int, int]:
+    try:
+        first, last, column = map(int, place.split(":"))
+    except ValueError:
+        _gone(place, label)
+    return first, last, column
+
+
+def _gone(place: str, label: str) -> NoReturn:
+    raise MalformedInputError(
+        f"a LOB is not where it was, at {place!r}", where=label, do="what is recorded once must stay as it is"
+    )
