@@ -175,7 +175,7 @@ class RowPath:
             return failure
         change = _nth(transaction, failure.message_number)
         table = self._catalog.tables.get(change.table)
-        if table is None:
+        if table is None or not _can_be_explained(failure.error, change):
             return failure
         # Another session may have altered the table, or hold a lock on it; report the first failure.
         scope = self._writer.savepoint if is_open else self._writer.transaction
@@ -189,7 +189,7 @@ class RowPath:
                 column = self._writer.unfit_column(table, _known(image, table))
                 if column is not None:
                     return error.with_column(column, table.schema.by_name[column].type)
-        elif error.number == UNIQUE_VIOLATED and error.constraint is not None and change.op is not Op.DELETE:
+        elif error.constraint is not None:
             image = _known({**_present(change.before), **_present(change.after)}, table)
             for row in self._writer.rows_in_the_way(table, error.constraint, image):
                 if not _is_own(row, change, table):
@@ -520,6 +520,12 @@ class RowPath:
             raise ApplyError(FOREIGN_KEY_VIOLATED, what, where=_place(change))
         what = f"rows of {foreign_key.child} still refer by foreign key {foreign_key.name!r}"
         raise ApplyError(CHILD_EXISTS, what, where=_place(change))
+
+
+def _can_be_explained(error: ApplyError, change: Change) -> bool:
+    """Whether more may be found out of an error at the target."""
+    is_taken = error.number == UNIQUE_VIOLATED and error.constraint is not None and change.op is not Op.DELETE
+    return error.is_of_value or is_taken
 
 
 def _effects(change: Change, mended: _Mended) -> Effects:

@@ -30,7 +30,7 @@ from penstock.apply.handlers.settings import NO_HANDLERS, HandlerSettings
 from penstock.apply.holding import Holding
 from penstock.apply.lag import LagHistogram
 from penstock.apply.large import LargeTransaction
-from penstock.apply.ledger import Failure, LaneLedger
+from penstock.apply.ledger import Failed, Failure, LaneLedger
 from penstock.apply.marks import Marks
 from penstock.apply.net import NETTED, NetChange, net_change
 from penstock.apply.netting import Netting
@@ -144,7 +144,8 @@ class _Apart:
 
     transaction: Transaction
     handled: Handled
-    failure: Failure | None
+    failure: Failure | None = None
+    marks: Marks | None = None
     is_held: bool = False
 
 
@@ -404,11 +405,18 @@ class ApplyServer:
                             raise SpeculationError("the changes cannot be netted")
                         self._session.apply_net(rest, with_references=self._with_references(group))
                     apart, queued = self._write_apart(plan)
+                    queue = self._queued(apart)
+                    if queue:
+                        self._ledger.put_errors(queue)
                     self._note_resolutions((one.transaction, one.handled) for one in apart)
             except _SplitError as exc:
+                print("SPLIT", exc.__cause__)  # XXX
                 failing[exc.txn] = True
                 continue
-            except (SpeculationError, ApplyError, ContentionError):
+            except (SpeculationError, ApplyError, ContentionError) as exc:
+                import traceback
+
+                traceback.print_exc()  # XXX
                 break
             self._count_around(group, plan, apart, queued, held)
             return True
@@ -484,14 +492,14 @@ class ApplyServer:
         apart = []
         for index, transaction in enumerate(plan.apart.transactions()):
             if plan.is_whole[index]:
-                apart.append(_Apart(transaction, *self._write_or_queue(transaction, None)))
+                apart.append(self._try_apart(transaction))
                 continue
             try:
                 handled = self._write_rows(transaction)
             except TransactionError as exc:
                 raise _SplitError(int(plan.txn[index])) from exc
             handled.resolutions = plan.renumbered(index, handled.resolutions)
-            apart.append(_Apart(transaction, handled, None))
+            apart.append(_Apart(transaction, handled))
         return apart, []
 
     def _write_or_hold(self, group: Group, holding: Holding) -> tuple[list[_Apart], list[Marks]]:
@@ -501,7 +509,7 @@ class ApplyServer:
         if any(self._config.conflicts.resolves(table) for table in tables):
             # A savepoint for each costs two round trips, and each of them may well be resolved.
             with suppress(TransactionError, _RecordedError), self._session.savepoint():
-                apart = [_Apart(one, self._write_rows(one), None) for one in transactions]
+                apart = [_Apart(one, self._write_rows(one)) for one in transactions]
                 if any(one.handled.recorded for one in apart):
                     raise _RecordedError
                 return apart, []
@@ -514,7 +522,7 @@ class ApplyServer:
                 self._ledger.put_held([transaction], own)
                 apart.append(_Apart(transaction, Handled(), None, is_held=True))
             else:
-                apart.append(_Apart(transaction, *self._write_or_queue(transaction, own)))
+                apart.append(self._try_apart(transaction, own))
                 if apart[-1].failure is None:
                     for change, _ in apart[-1].handled.recorded:
                         waiting.add(holding.of_change(transaction, change))
@@ -522,17 +530,26 @@ class ApplyServer:
             waiting.add(own)
         return apart, waiting.added
 
-    def _write_or_queue(self, transaction: Transaction, marks: Marks | None) -> tuple[Handled, Failure | None]:
+    def _try_apart(self, transaction: Transaction, marks: Marks | None = None) -> _Apart:
+        """Apply a whole transaction by the row path inside the open transaction, or find out why that cannot be."""
         try:
             with self._session.savepoint():
-                return self._write_rows(transaction), None
+                return _Apart(transaction, self._write_rows(transaction))
         except TransactionError as exc:
             rule = self._rows.error_rule(transaction, exc.failure)
             if rule is not None and rule.then in (Then.ABEND, Then.RETRY_TRANSACTION):
                 raise SpeculationError("a transaction is to be tried again, or to stop the run") from exc
             failure = self._rows.explain(transaction, exc.failure, is_open=True)
-            self._ledger.put_error(transaction, failure, marks)
-            return Handled(), failure
+            return _Apart(transaction, Handled(), failure, marks)
+
+    def _queued(self, apart: Iterable[_Apart]) -> list[Failed]:
+        """What goes to the error queue."""
+        queued = []
+        for one in apart:
+            if one.failure is not None:
+                queued.append(Failed(one.transaction, one.failure, one.marks))
+            queued += self._recorded(one.transaction, one.handled)
+        return queued
 
     def _apply_parts(self, group: Group) -> None:
         """Narrow down to the transactions that the set path cannot apply; those go by the row path."""
@@ -642,7 +659,7 @@ class ApplyServer:
             marks = self._holding.of_batches(read())
         with self._session.transaction():
             self._ledger.record(scns, changes=len(transaction.changes))
-            self._ledger.put_error(transaction, failure, marks)
+            self._ledger.put_errors([Failed(transaction, failure, marks)])
         if self._holding is not None and marks is not None:
             self._holding.add(marks)
         self._count_error(transaction, failure)
@@ -683,6 +700,8 @@ class ApplyServer:
                 with self._session.transaction():
                     self._ledger.record(scns, changes=len(transaction.changes))
                     handled = self._write_rows(transaction)
+                    if handled.recorded:
+                        self._ledger.put_errors(self._recorded(transaction, handled))
                     self._note_resolutions([(transaction, handled)])
             except TransactionError as exc:
                 return exc.failure
@@ -700,15 +719,24 @@ class ApplyServer:
         return contention
 
     def _write_rows(self, transaction: Transaction) -> Handled:
-        """Apply a transaction by the row path, inside the open transaction, and write down all that belongs to it."""
+        """Apply a transaction by the row path, inside the open transaction, and write down which tables it empties."""
         handled = self._rows.apply(transaction)
-        for change, failure in handled.recorded:
-            marks = self._holding.of_change(transaction, change) if self._holding is not None else None
-            self._ledger.put_error(replace(transaction, changes=(change,)), failure, marks, is_whole=False)
         emptied = {change.table for change in transaction.changes if change.op is Op.TRUNCATE}
         if emptied:
             self._ledger.note_emptied(emptied, transaction.commit_scn)
         return handled
+
+    def _recorded(self, transaction: Transaction, handled: Handled) -> list[Failed]:
+        """What goes to the error queue of a transaction that is applied."""
+        return [
+            Failed(
+                replace(transaction, changes=(change,)),
+                failure,
+                None if self._holding is None else self._holding.of_change(transaction, change),
+                is_whole=False,
+            )
+            for change, failure in handled.recorded
+        ]
 
     def _note_resolutions(self, written: Iterable[tuple[Transaction, Handled]]) -> None:
         resolved = [(transaction, handled.resolutions) for transaction, handled in written if handled.resolutions]
