@@ -431,11 +431,12 @@ class ApplyServer:
         Raises:
             SpeculationError: It is not worth it.
         """
-        found = np.zeros(len(group.rows), bool)
+        found, is_there = np.zeros(len(group.rows), bool), np.zeros(len(group.rows), bool)
         is_here_of = {table: is_here for table, _, is_here in group.tables}
-        for net, changes in zip(nets, self._session.find_conflicts(nets), strict=True):
+        for net, unexpected in zip(nets, self._session.find_conflicts(nets), strict=True):
             # Indexes among the changes of the table, then among all.
-            found[np.flatnonzero(is_here_of[net.table.name])[changes]] = True
+            changes = np.flatnonzero(is_here_of[net.table.name])[unexpected.changes]
+            found[changes], is_there[changes] = True, unexpected.is_there
         if not found.any():
             raise SpeculationError("no conflict was found")
         if splits:
@@ -444,7 +445,7 @@ class ApplyServer:
             failing |= np.logical_or.reduceat(found, group.starts[:-1])
         # A resolver may then change a row that no dependency value of its transaction names.
         all_behind = any(self._may_take_another_key(net.table) for net in nets)
-        plan = plan_around(group, found, failing, self._catalog, all_behind=all_behind)
+        plan = plan_around(group, found, is_there, failing, self._catalog, all_behind=all_behind)
         if 2 * len(plan.rest.rows) < len(group.rows):
             raise SpeculationError("every second change would go by the row path")
         return plan
@@ -492,10 +493,10 @@ class ApplyServer:
         apart = []
         for index, transaction in enumerate(plan.apart.transactions()):
             if plan.is_whole[index]:
-                apart.append(self._try_apart(transaction))
+                apart.append(self._try_apart(transaction, meeting=plan.meeting(index)))
                 continue
             try:
-                handled = self._write_rows(transaction)
+                handled = self._write_rows(transaction, plan.meeting(index))
             except TransactionError as exc:
                 raise _SplitError(int(plan.txn[index])) from exc
             handled.resolutions = plan.renumbered(index, handled.resolutions)
@@ -530,11 +531,13 @@ class ApplyServer:
             waiting.add(own)
         return apart, waiting.added
 
-    def _try_apart(self, transaction: Transaction, marks: Marks | None = None) -> _Apart:
+    def _try_apart(
+        self, transaction: Transaction, marks: Marks | None = None, *, meeting: frozenset[int] = frozenset()
+    ) -> _Apart:
         """Apply a whole transaction by the row path inside the open transaction, or find out why that cannot be."""
         try:
             with self._session.savepoint():
-                return _Apart(transaction, self._write_rows(transaction))
+                return _Apart(transaction, self._write_rows(transaction, meeting))
         except TransactionError as exc:
             rule = self._rows.error_rule(transaction, exc.failure)
             if rule is not None and rule.then in (Then.ABEND, Then.RETRY_TRANSACTION):
@@ -718,9 +721,9 @@ class ApplyServer:
                 return None
         return contention
 
-    def _write_rows(self, transaction: Transaction) -> Handled:
+    def _write_rows(self, transaction: Transaction, meeting: frozenset[int] = frozenset()) -> Handled:
         """Apply a transaction by the row path, inside the open transaction, and write down which tables it empties."""
-        handled = self._rows.apply(transaction)
+        handled = self._rows.apply(transaction, meeting)
         emptied = {change.table for change in transaction.changes if change.op is Op.TRUNCATE}
         if emptied:
             self._ledger.note_emptied(emptied, transaction.commit_scn)

@@ -10,17 +10,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import numpy as np
 import psycopg
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from penstock.apply.conflicts import DDL_NOT_CARRIED_OUT, OTHER, TABLE_MISSING, ApplyError, ContentionError
 from penstock.apply.ddl import Alteration, pending
 from penstock.apply.handlers.sql import SqlResult
 from penstock.apply.handlers.statement import Statement
 from penstock.apply.net import NetChange
-from penstock.apply.target import RowMatch, TargetTable
+from penstock.apply.target import RowMatch, TargetTable, Unexpected
 from penstock.change import Image, TableName
 from penstock.dialects.postgres.casts import cast_sql, equal_sql, refers_sql, same_text_sql, text_sql
 from penstock.dialects.postgres.catalog import read_tables
@@ -145,7 +143,7 @@ class PostgresSession:
             if result.status != psycopg.pq.ExecStatus.COMMAND_OK:
                 raise psycopg.errors.error_from_result(result, encoding="utf-8")
 
-    def find_conflicts(self, nets: Sequence[NetChange]) -> list[NDArray[np.int64]]:
+    def find_conflicts(self, nets: Sequence[NetChange]) -> list[Unexpected]:
         """See `apply.target.TargetSession.find_conflicts`."""
         try:
             return self._set_path.find_conflicts(nets)
