@@ -112,7 +112,7 @@ class RowPath:
         """Apply every change of a transaction, then make the checks that the database leaves to us.
 
         Args:
-            meeting: Changes, counted from 1, of which it is likely that they meet a row that they do not expect: that is
+            meeting: Changes, counted from 1, of which it is likely that they meet a row that they do not expect: it is
                 looked for before they are tried.
 
         Raises:

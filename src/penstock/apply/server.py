@@ -410,13 +410,9 @@ class ApplyServer:
                         self._ledger.put_errors(queue)
                     self._note_resolutions((one.transaction, one.handled) for one in apart)
             except _SplitError as exc:
-                print("SPLIT", exc.__cause__)  # XXX
                 failing[exc.txn] = True
                 continue
-            except (SpeculationError, ApplyError, ContentionError) as exc:
-                import traceback
-
-                traceback.print_exc()  # XXX
+            except (SpeculationError, ApplyError, ContentionError):
                 break
             self._count_around(group, plan, apart, queued, held)
             return True

@@ -30,8 +30,11 @@ from penstock.dialects.postgres.casts import (
 from penstock.dialects.postgres.connection import Connection, quote
 from penstock.schema import ForeignKey, Unique
 
-MOST_STAGED_COLUMNS = 800
-"""A staging table holds each column twice, and a table has at most 1,600."""
+MOST_STAGED_COLUMNS = 799
+"""A staging table holds each column twice and a number, and a table has at most 1,600."""
+
+_NUMBER = "number"
+"""The column of a staging table that counts its rows, where they are counted; all others begin with `o_` or `n_`."""
 
 _CSV = pacsv.WriteOptions(include_header=False)
 
@@ -128,11 +131,8 @@ class SetPath:
         return found
 
     def unexpected(self, s: Staged, by: NDArray[np.int64], condition: str, is_there: str) -> Unexpected:
-        """Find staged rows for which a test holds; `by` has the change of each, in the order in which they came."""
-        rows = self._connection.execute(
-            f"SELECT s.number, {is_there} FROM (SELECT *, row_number() OVER () - 1 AS number FROM {s.name}) s"
-            f" WHERE {condition}"
-        ).fetchall()
+        """Find numbered rows for which a test holds; `by` has the change of each."""
+        rows = self._connection.execute(f"SELECT s.{_NUMBER}, {is_there} FROM {s.name} s WHERE {condition}").fetchall()
         numbers, are_there = ([row[n] for row in rows] for n in range(2))
         return Unexpected(by[np.array(numbers, np.int64)], np.array(are_there, bool))
 
@@ -223,8 +223,14 @@ class SetPath:
             f"INSERT INTO {_quoted(s.table)} ({names}) OVERRIDING SYSTEM VALUE SELECT {values} FROM {s.name} s", s.count
         )
 
-    def stage(self, table: TargetTable, kind: str, old: pa.Table, new: pa.Table) -> Staged:
-        """Copy rows into the staging table of a target table and kind of change."""
+    def stage(
+        self, table: TargetTable, kind: str, old: pa.Table, new: pa.Table, *, is_numbered: bool = False
+    ) -> Staged:
+        """Copy rows into the staging table of a target table and kind of change.
+
+        Args:
+            is_numbered: Number them from 0. The server may put a row before earlier ones, where a page has room for it.
+        """
         key = (kind, table.name, tuple((column.name, staging_type(column)) for column in table.schema.columns))
         if key not in self._tables:
             self._made += 1
@@ -233,10 +239,12 @@ class SetPath:
             self._create(self._tables[key], table)
         self._filled.add(self._tables[key])
         names = [f"o_{column}" for column in old.column_names] + [f"n_{column}" for column in new.column_names]
-        self.copy(self._tables[key], names, pa.Table.from_arrays([*old.columns, *new.columns], names=names))
-        return Staged(
-            table, self._tables[key], tuple(old.column_names), tuple(new.column_names), max(len(old), len(new))
-        )
+        count = max(len(old), len(new))
+        columns = [*old.columns, *new.columns]
+        if is_numbered:
+            names, columns = [_NUMBER, *names], [pa.array(np.arange(count)), *columns]
+        self.copy(self._tables[key], names, pa.Table.from_arrays(columns, names=names))
+        return Staged(table, self._tables[key], tuple(old.column_names), tuple(new.column_names), count)
 
     def copy(self, into: str, columns: Sequence[str], rows: pa.Table) -> None:
         """Copy canonical text into columns of a table."""
@@ -280,7 +288,7 @@ class SetPath:
             for side in ("o_", "n_")
             for column in table.schema.columns
         )
-        self._connection.execute(f"CREATE TEMP TABLE {quoted} ({columns}) ON COMMIT DELETE ROWS")
+        self._connection.execute(f"CREATE TEMP TABLE {quoted} ({_NUMBER} int, {columns}) ON COMMIT DELETE ROWS")
 
 
 class _NetStatements:
@@ -302,16 +310,16 @@ class _NetStatements:
         """Yield the changes whose rows are missing, have other values, or have a unique key that is taken."""
         net = self._net
         for n, (rows, by) in enumerate(zip(net.deletes, net.deleted_by, strict=True)):
-            yield self._unmatched(self._path.stage(self._table, f"d{n}", rows, NO_COLUMNS), by)
+            yield self._unmatched(self._path.stage(self._table, f"d{n}", rows, NO_COLUMNS, is_numbered=True), by)
         for n, (update, by) in enumerate(zip(net.updates, net.updated_by, strict=True)):
-            yield self._unmatched(self._path.stage(self._table, f"u{n}", update.old, NO_COLUMNS), by)
+            yield self._unmatched(self._path.stage(self._table, f"u{n}", update.old, NO_COLUMNS, is_numbered=True), by)
         uniques = [u for u in self._table.schema.all_uniques if u.columns and not u.is_deferrable]
         for n, (rows, by) in enumerate(zip(net.inserts, net.inserted_by, strict=True)):
             told = [unique for unique in uniques if set(unique.columns) <= set(rows.column_names)]
             if not told:
                 continue
             names = sorted({name for unique in told for name in unique.columns})
-            s = self._path.stage(self._table, f"i{n}", NO_COLUMNS, rows.select(names))
+            s = self._path.stage(self._table, f"i{n}", NO_COLUMNS, rows.select(names), is_numbered=True)
             tests = (
                 _all(equal_sql(f"t.{quote(c)}", equals, s.new_value(c)) for c, equals in unique.equals.items())
                 for unique in told
