@@ -47,13 +47,17 @@ def plan_lanes(dependencies: Dependencies, sizes: NDArray[np.int64], lanes: int)
     return _balance(group, sizes, lanes)
 
 
-def with_followers(dependencies: Dependencies, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def with_followers(
+    dependencies: Dependencies, chosen: NDArray[np.bool_], *, keeping: NDArray[np.bool_] | None = None
+) -> NDArray[np.bool_]:
     """Add to the chosen transactions all later ones that depend on them, directly or through others.
 
     All others may be applied before them, in commit order, with the same outcome.
 
     Args:
         chosen: For each transaction, in commit order, whether it is one.
+        keeping: For each transaction, whether the values that it writes are there without it, too: one that only refers
+            to them does not depend on it.
     """
     found = chosen.copy()
     if len(dependencies.barriers):
@@ -61,19 +65,27 @@ def with_followers(dependencies: Dependencies, chosen: NDArray[np.bool_]) -> NDA
         return np.logical_or.accumulate(chosen)
     # One entry per use of a value that some use writes: the uses of one value stand together, in commit order.
     order = np.lexsort((dependencies.txn, dependencies.value))
-    value, txn = dependencies.value[order], dependencies.txn[order]
+    value, txn, writes = dependencies.value[order], dependencies.txn[order], dependencies.is_written[order]
     starts = np.flatnonzero(np.r_[True, value[1:] != value[:-1]]) if len(value) else np.zeros(0, np.int64)
     lengths = np.diff(np.r_[starts, len(value)])
-    written = np.logical_or.reduceat(dependencies.is_written[order], starts) if len(starts) else np.zeros(0, bool)
+    written = np.logical_or.reduceat(writes, starts) if len(starts) else np.zeros(0, bool)
     is_written = np.repeat(written, lengths)
+
+    def follows(which: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """For each use, whether one of its value up to it is of such a transaction."""
+        count = np.cumsum(which)
+        before: NDArray[np.int64] = np.repeat(count[starts] - which[starts], lengths)
+        return np.asarray(count > before)
+
     while True:
-        # For each use, how many of the uses of its value up to it are of a transaction that was found.
-        count = np.cumsum(found[txn])
-        before: NDArray[np.int64] = np.repeat(count[starts] - found[txn[starts]], lengths)
-        more = txn[(count > before) & is_written & ~found[txn]]
-        if not len(more):
+        is_found = found[txn]
+        more = follows(is_found) & (is_written if keeping is None else writes)
+        if keeping is not None:
+            more |= follows(is_found & ~keeping[txn]) & is_written
+        more &= ~is_found
+        if not more.any():
             return found
-        found[more] = True
+        found[txn[more]] = True
 
 
 def connected_components(count: int, left: NDArray[np.int64], right: NDArray[np.int64]) -> NDArray[np.int64]:

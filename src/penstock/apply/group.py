@@ -92,6 +92,18 @@ class Group:
         rows = self.rows.filter(pa.array(np.repeat(wanted, lengths)))
         return Group(rows, np.r_[0, np.cumsum(lengths[wanted])])
 
+    @property
+    def txn_of(self) -> NDArray[np.int64]:
+        """For each change, the index of its transaction."""
+        return np.repeat(np.arange(len(self)), np.diff(self.starts))
+
+    def changes(self, wanted: NDArray[np.bool_]) -> Group:
+        """The changes for which `wanted` is true; transactions that keep none are gone."""
+        if wanted.all():
+            return self
+        lengths = np.bincount(self.txn_of[wanted], minlength=len(self))
+        return Group(self.rows.filter(pa.array(wanted)), np.r_[0, np.cumsum(lengths[lengths > 0])])
+
     def transactions(self) -> Iterator[Transaction]:
         """Yield the transactions one by one, as values."""
         for i in range(len(self)):

@@ -58,6 +58,21 @@ class Failure:
     error: ApplyError
 
 
+@dataclass(frozen=True)
+class Failed:
+    """A transaction that is to go to the error queue.
+
+    Attributes:
+        marks: By what it keeps others back; None where none are to wait.
+        is_whole: Otherwise these are some of its changes, and the others are applied.
+    """
+
+    transaction: Transaction
+    failure: Failure
+    marks: Marks | None = None
+    is_whole: bool = True
+
+
 class LaneLedger(Protocol):
     """The lane's entries. Every method runs inside an open transaction of the lane's session."""
 
@@ -78,14 +93,11 @@ class LaneLedger(Protocol):
             FencedError: The claim does not hold any more.
         """
 
-    def put_error(
-        self, transaction: Transaction, failure: Failure, marks: Marks | None = None, *, is_whole: bool = True
-    ) -> None:
-        """Put a transaction, which was recorded before, into the error queue, and do not count it as applied.
+    def put_errors(self, failed: Sequence[Failed]) -> None:
+        """Put transactions, which were recorded before, into the error queue, and do not count them as applied.
 
         Args:
-            marks: By what it keeps others back; None where none are to wait.
-            is_whole: Otherwise these are some of its changes, and the others are applied.
+            failed: In commit order.
         """
 
     def put_held(self, transactions: Sequence[Transaction], marks: Marks) -> None:

@@ -34,7 +34,7 @@ from penstock.apply.handlers.message import unhandled
 from penstock.apply.handlers.runner import Effects, Handlers
 from penstock.apply.ledger import Failure
 from penstock.apply.mender import NOTHING_DONE, Done, Images, Mender, changed_columns, writable
-from penstock.apply.resolve import ConflictRules, ErrorRule, Outcome, Resolution, Then, error_rule
+from penstock.apply.resolve import ConflictRules, ErrorRule, Method, Outcome, Resolution, RowIs, Then, error_rule
 from penstock.apply.target import RowMatch, RowWriter, TargetCatalog, TargetTable
 from penstock.change import NO_VERSION, Change, Image, Op, TableName, Transaction
 from penstock.elsewhere import Elsewhere
@@ -106,9 +106,14 @@ class RowPath:
         self._conflicts = conflicts
         self._mender = Mender(writer, dictionary, conflicts)
         self._following = Following(writer, ddl, handlers)
+        self._meeting: frozenset[int] = frozenset()
 
-    def apply(self, transaction: Transaction) -> Handled:
+    def apply(self, transaction: Transaction, meeting: frozenset[int] = frozenset()) -> Handled:
         """Apply every change of a transaction, then make the checks that the database leaves to us.
+
+        Args:
+            meeting: Changes, counted from 1, of which it is likely that they meet a row that they do not expect: it is
+                looked for before they are tried.
 
         Raises:
             TransactionError: A change conflicts or fails; the caller must roll back.
@@ -116,6 +121,7 @@ class RowPath:
         """
         catalog = self._catalog
         try:
+            self._meeting = meeting
             return self._apply(transaction)
         except BaseException:
             # Tables that it has altered are as before, once it is rolled back.
@@ -181,7 +187,7 @@ class RowPath:
             return failure
         change = _nth(transaction, failure.message_number)
         table = self._catalog.tables.get(change.table)
-        if table is None:
+        if table is None or not _can_be_explained(failure.error, change):
             return failure
         # Another session may have altered the table, or hold a lock on it; report the first failure.
         scope = self._writer.savepoint if is_open else self._writer.transaction
@@ -195,7 +201,7 @@ class RowPath:
                 column = self._writer.unfit_column(table, _known(image, table))
                 if column is not None:
                     return error.with_column(column, table.schema.by_name[column].type)
-        elif error.number == UNIQUE_VIOLATED and error.constraint is not None and change.op is not Op.DELETE:
+        elif error.constraint is not None:
             image = _known({**_present(change.before), **_present(change.after)}, table)
             for row in self._writer.rows_in_the_way(table, error.constraint, image):
                 if not _is_own(row, change, table):
@@ -320,6 +326,12 @@ class RowPath:
         return NOTHING_DONE
 
     def _apply_or_mend(self, number: int, change: Change, table: TargetTable) -> _Mended:
+        if number in self._meeting and (error := self._foreseen(change, table)) is not None:
+            mended = self._mender.mend(number, change, table, error)
+            if mended is not None:
+                return _Mended(*mended, error)
+            if error.found is not None:
+                raise error
         try:
             with self._writer.savepoint() if self._mender.mends_refusals(change, table) else nullcontext():
                 return _Mended(self._apply_row(change, table))
@@ -328,6 +340,26 @@ class RowPath:
             if mended is None:
                 raise
             return _Mended(*mended, exc)
+
+    def _foreseen(self, change: Change, table: TargetTable) -> ApplyError | None:
+        """What a change would fail with that meets a row with its key; None where that cannot be told without trying.
+
+        Without `found`, that a row is there is only likely.
+        """
+        if change.op not in (Op.INSERT, Op.UPDATE, Op.DELETE):
+            return None
+        self._check_columns(change, table)
+        if change.op is Op.INSERT:
+            uniques = table.schema.all_uniques
+            resolvers = self._conflicts.resolvers_for(table.name, Op.INSERT, RowIs.EXISTS)
+            # A resolver that does not look at the row must be sure of it.
+            is_sure = not resolvers or resolvers[0].method is Method.RECORD
+            if is_sure or len(uniques) != 1 or uniques[0].is_deferrable or table.schema.exclusions:
+                return None
+            return ApplyError(UNIQUE_VIOLATED, "a row has the key", where=_place(change), constraint=uniques[0].name)
+        told = self._update_of(change, table) if change.op is Op.UPDATE else self._delete_of(change, table)
+        error = None if told is None or told.only_one else self._difference(told, table, change)
+        return error if error is not None and error.differing else None
 
     def _apply_row(self, change: Change, table: TargetTable) -> Done | None:
         """Apply a change; return its row before and after it where the change does not tell all that is checked."""
@@ -345,7 +377,7 @@ class RowPath:
             case Op.UPDATE:
                 self._update(change, table)
             case Op.DELETE:
-                row = self._match(_present(change.before), self._compared(change, table), table, change)
+                row = self._delete_of(change, table)
                 self._expect_alike(row, table, change)
                 self._expect_one(self._writer.delete(table, row), row, table, change)
             case Op.SNAPSHOT:
@@ -391,17 +423,28 @@ class RowPath:
                 raise ApplyError(TYPE_DIFFERS, what, where=_place(change))
 
     def _update(self, change: Change, table: TargetTable) -> None:
+        row = self._update_of(change, table)
+        if row is None:
+            return
+        self._expect_alike(row, table, change)
+        count = self._writer.update(table, row, writable(changed_columns(change), table))
+        self._expect_one(count, row, table, change)
+
+    def _update_of(self, change: Change, table: TargetTable) -> RowMatch | None:
+        """Which row an update is about; None where it changes nothing."""
         before, after = _present(change.before), _present(change.after)
         # A column set to the value it had is not written, and compared only where that is asked for.
         changed = changed_columns(change)
         if not changed and (self._conflicts.optimize_self_updates or not after):
-            return
+            return None
         compared = self._compared(change, table)
         if self._conflicts.optimize_self_updates:
             compared = {name: value for name, value in compared.items() if name not in after or name in changed}
-        row = self._match(before, compared, table, change)
-        self._expect_alike(row, table, change)
-        self._expect_one(self._writer.update(table, row, writable(changed, table)), row, table, change)
+        return self._match(before, compared, table, change)
+
+    def _delete_of(self, change: Change, table: TargetTable) -> RowMatch:
+        """Which row a delete is about."""
+        return self._match(_present(change.before), self._compared(change, table), table, change)
 
     def _put(self, change: Change, table: TargetTable) -> None:
         """Make the row with the key of the change what the change says, whether there is one or not."""
@@ -461,12 +504,17 @@ class RowPath:
             return
         if count > 1:
             raise ApplyError(MORE_THAN_ONE_ROW, f"{change.op} matches {count} rows", where=_place(change))
+        error = self._difference(row, table, change)
+        raise error or ApplyError(ROW_MISSING, f"{change.op} finds no row with its key", where=_place(change))
+
+    def _difference(self, row: RowMatch, table: TargetTable, change: Change) -> ApplyError | None:
+        """Tell what the row with a change's key has that the change does not expect; None without such a row."""
         found = self._writer.compare_rows(table, row) if table.key.is_declared else []
         if not found:
-            raise ApplyError(ROW_MISSING, f"{change.op} finds no row with its key", where=_place(change))
+            return None
         current, differing = found[0]
         columns = ", ".join(repr(name) for name in differing)
-        raise ApplyError(
+        return ApplyError(
             ROW_DIFFERS,
             f"{change.op} finds other values in column {columns}",
             where=_place(change),
@@ -513,6 +561,12 @@ class RowPath:
             raise ApplyError(FOREIGN_KEY_VIOLATED, what, where=_place(change))
         what = f"rows of {foreign_key.child} still refer by foreign key {foreign_key.name!r}"
         raise ApplyError(CHILD_EXISTS, what, where=_place(change))
+
+
+def _can_be_explained(error: ApplyError, change: Change) -> bool:
+    """Whether more may be found out of an error at the target."""
+    is_taken = error.number == UNIQUE_VIOLATED and error.constraint is not None and change.op is not Op.DELETE
+    return error.is_of_value or is_taken
 
 
 def _effects(change: Change, mended: _Mended) -> Effects:

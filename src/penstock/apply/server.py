@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from penstock import change as c
 from penstock.apply.ahead import ahead
+from penstock.apply.around import Around, may_fail, plan_around
 from penstock.apply.conflicts import CONFLICTS, CONTENTION, ApplyError, ContentionError, SpeculationError
-from penstock.apply.coordinator import with_followers
 from penstock.apply.ddl import DdlRules
 from penstock.apply.group import Group
 from penstock.apply.handlers.runner import handlers_of
@@ -30,11 +30,11 @@ from penstock.apply.handlers.settings import NO_HANDLERS, HandlerSettings
 from penstock.apply.holding import Holding
 from penstock.apply.lag import LagHistogram
 from penstock.apply.large import LargeTransaction
-from penstock.apply.ledger import Failure, LaneLedger
+from penstock.apply.ledger import Failed, Failure, LaneLedger
 from penstock.apply.marks import Marks
 from penstock.apply.net import NETTED, NetChange, net_change
 from penstock.apply.netting import Netting
-from penstock.apply.reader import Uses, find_dependencies, fingerprint
+from penstock.apply.reader import Uses, fingerprint
 from penstock.apply.resolve import ConflictRules, RowIs, Then
 from penstock.apply.row_path import Handled, RowPath, TransactionError
 from penstock.apply.target import TargetCatalog, TargetSession, TargetTable
@@ -48,6 +48,9 @@ _SMALLEST_SPLIT = 50
 
 _WARY_GROUPS = 8
 """After a group with conflicts, so many are searched for conflicts before they are applied."""
+
+_SPLITS = 3
+"""How often a group is tried with transactions parted of which one turns out to fail; then all are kept whole."""
 
 GROUP_BYTES = 32 * 1024 * 1024
 """A group, or a piece of a large transaction, ends where it reaches so many bytes of images."""
@@ -142,7 +145,8 @@ class _Apart:
 
     transaction: Transaction
     handled: Handled
-    failure: Failure | None
+    failure: Failure | None = None
+    marks: Marks | None = None
     is_held: bool = False
 
 
@@ -152,6 +156,14 @@ class _Held:
 
     group: Group
     marks: Marks
+
+
+class _SplitError(Exception):
+    """A transaction fails that was parted; `txn` is its index in the group."""
+
+    def __init__(self, txn: int) -> None:
+        super().__init__(txn)
+        self.txn = txn
 
 
 class _RecordedError(Exception):
@@ -371,8 +383,8 @@ class ApplyServer:
     def _try_around(self, group: Group, nets: Sequence[NetChange] | None, held: _Held | None = None) -> bool:
         """Apply a group in one target transaction: by the set path, but for what conflicts, and by the row path that.
 
-        Transactions that conflict, and later ones that depend on them, come last; the others share nothing with them,
-        so the outcome is that of commit order.
+        Changes that conflict, and later ones that depend on them, come last; the others share nothing with them, so the
+        outcome is that of commit order. Of a transaction that may fail nothing is applied before that is known.
 
         Returns:
             False, and nothing is done, where nothing conflicts, too much does, or others must decide.
@@ -382,27 +394,69 @@ class ApplyServer:
         is_handled = any(self._config.handlers.handles_errors(table) for table, _, _ in group.tables)
         if nets is None or len(group) <= 1 or is_stoppable or is_handled:
             return False
-        try:
-            with self._session.transaction():
-                self._record(group, held)
-                is_apart = self._in_conflict(group, nets)
-                around = group.only(~is_apart)
-                if not is_apart.any() or 2 * len(around.rows) < len(group.rows):
-                    raise SpeculationError("no conflict was found, or one in every second change")
-                nets = self._nets(around)
-                if nets is None:
-                    raise SpeculationError("the changes cannot be netted")
-                self._session.apply_net(nets, with_references=self._with_references(group))
-                apart, queued = self._write_apart(group.only(is_apart))
-                self._note_resolutions((one.transaction, one.handled) for one in apart)
-        except (SpeculationError, ApplyError, ContentionError):
-            self._wary = max(0, self._wary - 1)
-            return False
+        failing = np.zeros(len(group), bool)
+        for attempt in range(_SPLITS + 1):
+            try:
+                with self._session.transaction():
+                    self._record(group, held)
+                    # One that waits behind the error queue, or has others wait, is looked at as a whole.
+                    splits = attempt < _SPLITS and self._holding is None
+                    plan = self._plan_around(group, nets, failing, splits=splits)
+                    if len(plan.rest):
+                        rest = self._nets(plan.rest)
+                        if rest is None:
+                            raise SpeculationError("the changes cannot be netted")
+                        self._session.apply_net(rest, with_references=self._with_references(group))
+                    apart, queued = self._write_apart(plan)
+                    queue = self._queued(apart)
+                    if queue:
+                        self._ledger.put_errors(queue)
+                    self._note_resolutions((one.transaction, one.handled) for one in apart)
+            except _SplitError as exc:
+                failing[exc.txn] = True
+                continue
+            except (SpeculationError, ApplyError, ContentionError):
+                break
+            self._count_around(group, plan, apart, queued, held)
+            return True
+        self._wary = max(0, self._wary - 1)
+        return False
+
+    def _plan_around(
+        self, group: Group, nets: Sequence[NetChange], failing: NDArray[np.bool_], *, splits: bool
+    ) -> Around:
+        """Part a group; `failing` are transactions that have turned out to fail, and to which others are added.
+
+        Raises:
+            SpeculationError: It is not worth it.
+        """
+        found, is_there = np.zeros(len(group.rows), bool), np.zeros(len(group.rows), bool)
+        is_here_of = {table: is_here for table, _, is_here in group.tables}
+        for net, unexpected in zip(nets, self._session.find_conflicts(nets), strict=True):
+            # Indexes among the changes of the table, then among all.
+            changes = np.flatnonzero(is_here_of[net.table.name])[unexpected.changes]
+            found[changes], is_there[changes] = True, unexpected.is_there
+        if not found.any():
+            raise SpeculationError("no conflict was found")
+        if splits:
+            failing |= may_fail(group, found, self._config.conflicts)
+        else:
+            failing |= np.logical_or.reduceat(found, group.starts[:-1])
+        # A resolver may then change a row that no dependency value of its transaction names.
+        all_behind = any(self._may_take_another_key(net.table) for net in nets)
+        plan = plan_around(group, found, is_there, failing, self._catalog, all_behind=all_behind)
+        if 2 * len(plan.rest.rows) < len(group.rows):
+            raise SpeculationError("every second change would go by the row path")
+        return plan
+
+    def _count_around(
+        self, group: Group, plan: Around, apart: Sequence[_Apart], queued: Sequence[Marks], held: _Held | None
+    ) -> None:
         self._wary = _WARY_GROUPS
         self._count_held(held)
         if self._holding is not None:
             self._holding.add(*queued)
-        self._result.set_changes += len(around.rows)
+        self._result.set_changes += len(plan.rest.rows)
         applied = len(group)
         changes = len(group.rows)
         for one in apart:
@@ -417,25 +471,6 @@ class ApplyServer:
             else:
                 self._count_error(one.transaction, one.failure)
         self._count(applied, changes, group.committed_at_us)
-        return True
-
-    def _in_conflict(self, group: Group, nets: Sequence[NetChange]) -> NDArray[np.bool_]:
-        """Which transactions of a group the target's rows conflict with, or depend on one of those."""
-        found = np.zeros(len(group), bool)
-        is_here_of = {table: is_here for table, _, is_here in group.tables}
-        for net, changes in zip(nets, self._session.find_conflicts(nets), strict=True):
-            # Indexes among the changes of the table, then among all.
-            rows = np.flatnonzero(is_here_of[net.table.name])[changes]
-            found[np.searchsorted(group.starts, rows, side="right") - 1] = True
-        if not found.any():
-            return found
-        if any(self._may_take_another_key(net.table) for net in nets):
-            # A resolver may then change a row that no dependency value of its transaction names.
-            return np.logical_or.accumulate(found)
-        txn_of = np.repeat(np.arange(len(group)), np.diff(group.starts))
-        catalog = self._catalog
-        dependencies = find_dependencies(group.rows.to_batches(), txn_of, catalog.tables, catalog.virtual)
-        return with_followers(dependencies, found)
 
     def _may_take_another_key(self, table: TargetTable) -> bool:
         """Whether an insert may be resolved against a row of another key, by a unique key that they share."""
@@ -443,25 +478,43 @@ class ApplyServer:
         resolvers = self._config.conflicts.resolvers_for(table.name, Op.INSERT, RowIs.EXISTS)
         return bool(resolvers) and any(not unique.is_deferrable for unique in others)
 
-    def _write_apart(self, group: Group) -> tuple[list[_Apart], list[Marks]]:
-        """Apply transactions by the row path, or put them into the error queue, inside the open transaction.
+    def _write_apart(self, plan: Around) -> tuple[list[_Apart], list[Marks]]:
+        """Apply changes by the row path, or put their transactions into the error queue, inside the open transaction.
 
         Returns:
             What became of each, and the marks of those that went to the queue, where others are to wait for them.
+
+        Raises:
+            _SplitError: A transaction fails of which changes are applied already.
         """
+        if self._holding is not None:
+            return self._write_or_hold(plan.apart, self._holding)
+        apart = []
+        for index, transaction in enumerate(plan.apart.transactions()):
+            if plan.is_whole[index]:
+                apart.append(self._try_apart(transaction, meeting=plan.meeting(index)))
+                continue
+            try:
+                handled = self._write_rows(transaction, plan.meeting(index))
+            except TransactionError as exc:
+                raise _SplitError(int(plan.txn[index])) from exc
+            handled.resolutions = plan.renumbered(index, handled.resolutions)
+            apart.append(_Apart(transaction, handled))
+        return apart, []
+
+    def _write_or_hold(self, group: Group, holding: Holding) -> tuple[list[_Apart], list[Marks]]:
+        """The same for whole transactions, of which some may have to wait for others."""
         transactions = list(group.transactions())
         tables = {change.table for transaction in transactions for change in transaction.changes}
         if any(self._config.conflicts.resolves(table) for table in tables):
             # A savepoint for each costs two round trips, and each of them may well be resolved.
             with suppress(TransactionError, _RecordedError), self._session.savepoint():
-                apart = [_Apart(one, self._write_rows(one), None) for one in transactions]
-                if self._holding is not None and any(one.handled.recorded for one in apart):
+                apart = [_Apart(one, self._write_rows(one)) for one in transactions]
+                if any(one.handled.recorded for one in apart):
                     raise _RecordedError
                 return apart, []
-        if self._holding is None:
-            return [_Apart(one, *self._write_or_queue(one, None)) for one in transactions], []
-        marks = self._holding.of_group(group)
-        waiting = self._holding.behind_more()
+        marks = holding.of_group(group)
+        waiting = holding.behind_more()
         apart = []
         for number, transaction in enumerate(transactions):
             own = marks.of_one(number)
@@ -469,25 +522,36 @@ class ApplyServer:
                 self._ledger.put_held([transaction], own)
                 apart.append(_Apart(transaction, Handled(), None, is_held=True))
             else:
-                apart.append(_Apart(transaction, *self._write_or_queue(transaction, own)))
+                apart.append(self._try_apart(transaction, own))
                 if apart[-1].failure is None:
                     for change, _ in apart[-1].handled.recorded:
-                        waiting.add(self._holding.of_change(transaction, change))
+                        waiting.add(holding.of_change(transaction, change))
                     continue
             waiting.add(own)
         return apart, waiting.added
 
-    def _write_or_queue(self, transaction: Transaction, marks: Marks | None) -> tuple[Handled, Failure | None]:
+    def _try_apart(
+        self, transaction: Transaction, marks: Marks | None = None, *, meeting: frozenset[int] = frozenset()
+    ) -> _Apart:
+        """Apply a whole transaction by the row path inside the open transaction, or find out why that cannot be."""
         try:
             with self._session.savepoint():
-                return self._write_rows(transaction), None
+                return _Apart(transaction, self._write_rows(transaction, meeting))
         except TransactionError as exc:
             rule = self._rows.error_rule(transaction, exc.failure)
             if rule is not None and rule.then in (Then.ABEND, Then.RETRY_TRANSACTION):
                 raise SpeculationError("a transaction is to be tried again, or to stop the run") from exc
             failure = self._rows.explain(transaction, exc.failure, is_open=True)
-            self._ledger.put_error(transaction, failure, marks)
-            return Handled(), failure
+            return _Apart(transaction, Handled(), failure, marks)
+
+    def _queued(self, apart: Iterable[_Apart]) -> list[Failed]:
+        """What goes to the error queue."""
+        queued = []
+        for one in apart:
+            if one.failure is not None:
+                queued.append(Failed(one.transaction, one.failure, one.marks))
+            queued += self._recorded(one.transaction, one.handled)
+        return queued
 
     def _apply_parts(self, group: Group) -> None:
         """Narrow down to the transactions that the set path cannot apply; those go by the row path."""
@@ -597,7 +661,7 @@ class ApplyServer:
             marks = self._holding.of_batches(read())
         with self._session.transaction():
             self._ledger.record(scns, changes=len(transaction.changes))
-            self._ledger.put_error(transaction, failure, marks)
+            self._ledger.put_errors([Failed(transaction, failure, marks)])
         if self._holding is not None and marks is not None:
             self._holding.add(marks)
         self._count_error(transaction, failure)
@@ -638,6 +702,8 @@ class ApplyServer:
                 with self._session.transaction():
                     self._ledger.record(scns, changes=len(transaction.changes))
                     handled = self._write_rows(transaction)
+                    if handled.recorded:
+                        self._ledger.put_errors(self._recorded(transaction, handled))
                     self._note_resolutions([(transaction, handled)])
             except TransactionError as exc:
                 return exc.failure
@@ -654,16 +720,25 @@ class ApplyServer:
                 return None
         return contention
 
-    def _write_rows(self, transaction: Transaction) -> Handled:
-        """Apply a transaction by the row path, inside the open transaction, and write down all that belongs to it."""
-        handled = self._rows.apply(transaction)
-        for change, failure in handled.recorded:
-            marks = self._holding.of_change(transaction, change) if self._holding is not None else None
-            self._ledger.put_error(replace(transaction, changes=(change,)), failure, marks, is_whole=False)
+    def _write_rows(self, transaction: Transaction, meeting: frozenset[int] = frozenset()) -> Handled:
+        """Apply a transaction by the row path, inside the open transaction, and write down which tables it empties."""
+        handled = self._rows.apply(transaction, meeting)
         emptied = {change.table for change in transaction.changes if change.op is Op.TRUNCATE}
         if emptied:
             self._ledger.note_emptied(emptied, transaction.commit_scn)
         return handled
+
+    def _recorded(self, transaction: Transaction, handled: Handled) -> list[Failed]:
+        """What goes to the error queue of a transaction that is applied."""
+        return [
+            Failed(
+                replace(transaction, changes=(change,)),
+                failure,
+                None if self._holding is None else self._holding.of_change(transaction, change),
+                is_whole=False,
+            )
+            for change, failure in handled.recorded
+        ]
 
     def _note_resolutions(self, written: Iterable[tuple[Transaction, Handled]]) -> None:
         resolved = [(transaction, handled.resolutions) for transaction, handled in written if handled.resolutions]

@@ -83,6 +83,20 @@ class RowMatch:
     only_one: bool = False
 
 
+@dataclass(frozen=True)
+class Unexpected:
+    """Rows of one table that are not as the changes of a group expect them; the arrays line up.
+
+    Attributes:
+        changes: The indexes of the first changes of these rows, as `net_change` was given them.
+        is_there: Whether a row has the key: one with other values or, for an insert, any. Otherwise it is missing, or
+            another unique key is taken, or that is not told.
+    """
+
+    changes: NDArray[np.int64]
+    is_there: NDArray[np.bool_]
+
+
 class RowWriter(Protocol):
     """Writes single rows. A database error is an `ApplyError`, a `ContentionError`, or one of the process."""
 
@@ -164,12 +178,11 @@ class TargetSession(RowWriter, SqlRunner, Protocol):
     def forget_tables(self) -> None:
         """Look up again what was known of tables: another session may have altered them."""
 
-    def find_conflicts(self, nets: Sequence[NetChange]) -> list[NDArray[np.int64]]:
+    def find_conflicts(self, nets: Sequence[NetChange]) -> list[Unexpected]:
         """Look, inside the open transaction, for rows that are not as net changes expect them.
 
         Returns:
-            For each net change, the indexes of the first changes of these rows, as `net_change` was given them. There
-            may be conflicts of other kinds.
+            For each net change, what was found; there may be conflicts of other kinds.
         """
 
     def apply_net(self, nets: Sequence[NetChange], *, with_references: bool) -> None:

@@ -12,7 +12,7 @@ from psycopg.rows import DictRow, dict_row
 
 from penstock.apply.error_queue import Action, Actor, Deed, ErrorEntry, NoEntryError, Note, Outcome
 from penstock.apply.holding import as_batches, marks_of
-from penstock.apply.ledger import Failure
+from penstock.apply.ledger import Failed, Failure
 from penstock.apply.marks import Marks
 from penstock.apply.reader import fingerprint
 from penstock.apply.target import TargetCatalog
@@ -38,41 +38,42 @@ WHERE e.process = %s
 HELD_MESSAGE = "waits for an earlier transaction in the error queue"
 
 
-def put_error(
-    connection: Connection,
-    process: str,
-    transaction: Transaction,
-    failure: Failure,
-    marks: tuple[Marks, int] | None = None,
-) -> None:
-    """Insert a transaction with all its changes into the error queue.
+def put_errors(connection: Connection, process: str, failed: Sequence[Failed], marked_by: int | None) -> None:
+    """Insert transactions with all their changes into the error queue.
 
     Args:
-        marks: By what it keeps others back, and by which keys that was found.
+        marked_by: By which keys their marks were found, where they have any.
     """
-    error = failure.error
-    row = connection.execute(
+    errors = [one.failure.error for one in failed]
+    rows = connection.execute(
         "INSERT INTO penstock.error (process, txn_id, commit_scn, committed_at, message_number, message_count,"
         " error_number, error_code, error_message, found, marked_by)"
-        " VALUES (%s, %s, %s, to_timestamp(%s / 1000000.0), %s, %s, %s, %s, %s, %s, %s) RETURNING id",
+        " SELECT %s, e.txn_id, e.scn, to_timestamp(e.us / 1000000.0), e.message, e.messages, e.number, e.code, e.text,"
+        " e.found::json, CASE WHEN e.is_marked THEN %s::bigint END FROM unnest(%s::text[], %s::bigint[], %s::bigint[],"
+        " %s::int[], %s::int[], %s::int[], %s::text[], %s::text[], %s::text[], %s::boolean[]) WITH ORDINALITY"
+        " e (txn_id, scn, us, message, messages, number, code, text, found, is_marked, place) ORDER BY e.place"
+        " RETURNING id",
         [
             process,
-            transaction.txn_id,
-            transaction.commit_scn,
-            transaction.committed_at_us,
-            failure.message_number,
-            len(transaction.changes),
-            error.number,
-            error.code,
-            str(error),
-            None if error.found is None else encode_image(error.found, is_ascii=True),
-            marks[1] if marks is not None else None,
+            marked_by,
+            [one.transaction.txn_id for one in failed],
+            [one.transaction.commit_scn for one in failed],
+            [one.transaction.committed_at_us for one in failed],
+            [one.failure.message_number for one in failed],
+            [len(one.transaction.changes) for one in failed],
+            [error.number for error in errors],
+            [error.code for error in errors],
+            [str(error) for error in errors],
+            [None if error.found is None else encode_image(error.found, is_ascii=True) for error in errors],
+            [one.marks is not None for one in failed],
         ],
-    ).fetchone()
-    assert row is not None
-    _copy_changes(connection, process, [(row[0], transaction)])
-    if marks is not None:
-        write_marks(connection, process, marks[0], [row[0]], [transaction.commit_scn])
+    ).fetchall()
+    # Numbers are drawn in the order in which the rows come.
+    ids = sorted(number for (number,) in rows)
+    _copy_changes(connection, process, [(number, one.transaction) for number, one in zip(ids, failed, strict=True)])
+    for number, one in zip(ids, failed, strict=True):
+        if one.marks is not None:
+            write_marks(connection, process, one.marks, [number], [one.transaction.commit_scn])
 
 
 def put_held(

@@ -9,14 +9,14 @@ import psycopg
 from numpy.typing import NDArray
 
 from penstock.apply.conflicts import CONFLICTS
-from penstock.apply.ledger import Failure, LaneClaim
+from penstock.apply.ledger import Failed, LaneClaim
 from penstock.apply.marks import Kept, Marks
 from penstock.apply.resolve import Resolution
 from penstock.change import TableName, Transaction
 from penstock.dialects.postgres.connection import Connection, speaking
 from penstock.dialects.postgres.target.conflict_log import log_resolutions
 from penstock.dialects.postgres.target.error_marks import QueueCache
-from penstock.dialects.postgres.target.error_queue import put_error, put_held
+from penstock.dialects.postgres.target.error_queue import put_errors, put_held
 from penstock.errors import FencedError
 
 _PATIENCE_MS = 5_000
@@ -83,24 +83,22 @@ class PostgresLaneLedger:
             )
             put_held(self._connection, self._claim.process, transactions, marks, self._marked_by)
 
-    def put_error(
-        self, transaction: Transaction, failure: Failure, marks: Marks | None = None, *, is_whole: bool = True
-    ) -> None:
-        """See `LaneLedger.put_error`."""
+    def put_errors(self, failed: Sequence[Failed]) -> None:
+        """See `LaneLedger.put_errors`."""
         with speaking("write the error queue", self._url):
             self._connection.execute(
                 "UPDATE penstock.lane SET transactions = transactions - %s, changes = changes - %s,"
-                " errors = errors + 1, conflicts = conflicts + %s WHERE process = %s AND lane = %s",
+                " errors = errors + %s, conflicts = conflicts + %s WHERE process = %s AND lane = %s",
                 [
-                    int(is_whole),
-                    len(transaction.changes),
-                    int(failure.error.number in CONFLICTS),
+                    sum(one.is_whole for one in failed),
+                    sum(len(one.transaction.changes) for one in failed),
+                    len(failed),
+                    sum(one.failure.error.number in CONFLICTS for one in failed),
                     self._claim.process,
                     self._claim.lane,
                 ],
             )
-            marked = None if marks is None or self._marked_by is None else (marks, self._marked_by)
-            put_error(self._connection, self._claim.process, transaction, failure, marked)
+            put_errors(self._connection, self._claim.process, failed, self._marked_by)
 
     def note_resolutions(self, resolved: Sequence[tuple[Transaction, Sequence[Resolution]]]) -> None:
         """See `LaneLedger.note_resolutions`."""

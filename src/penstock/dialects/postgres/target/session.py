@@ -7,20 +7,18 @@ also silences foreign keys and deferrable constraints, whose checks are triggers
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
-import numpy as np
 import psycopg
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from penstock.apply.conflicts import OTHER, ApplyError, ContentionError
 from penstock.apply.ddl import Alteration
 from penstock.apply.handlers.sql import SqlResult
 from penstock.apply.handlers.statement import Statement
 from penstock.apply.net import NetChange
-from penstock.apply.target import RowMatch, TargetTable
+from penstock.apply.target import RowMatch, TargetTable, Unexpected
 from penstock.change import Image, TableName
 from penstock.dialects.postgres.casts import equal_sql, refers_sql, text_sql
 from penstock.dialects.postgres.catalog import read_tables
@@ -59,6 +57,8 @@ _APPLY_SETTINGS = (
     "SET jit = off",
 )
 
+
+_IDLE = psycopg.pq.TransactionStatus.IDLE
 
 _CUT_TYPES = frozenset({"character varying", "character", "bit", "bit varying"})
 """Types that have a length, which an explicit cast cuts a value to without a word."""
@@ -109,8 +109,7 @@ class PostgresSession:
     @property
     def is_usable(self) -> bool:
         """Whether the connection is open and outside a transaction."""
-        idle = psycopg.pq.TransactionStatus.IDLE
-        return not self.connection.closed and self.connection.info.transaction_status == idle
+        return not self.connection.closed and self.connection.info.transaction_status == _IDLE
 
     def close(self) -> None:
         """Close the connection."""
@@ -136,11 +135,28 @@ class PostgresSession:
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """Undo what the block did if it raises, and nothing else."""
-        with self.connection.transaction():
-            yield
+        """Undo what the block did if it raises, and nothing else.
 
-    def find_conflicts(self, nets: Sequence[NetChange]) -> list[NDArray[np.int64]]:
+        Not by psycopg's own `transaction()`: it forgets all prepared statements at a rollback, also at one to here.
+        """
+        self._at_once(b"SAVEPOINT penstock")
+        try:
+            yield
+        except BaseException:
+            if not self.connection.closed and self.connection.info.transaction_status != _IDLE:
+                with suppress(psycopg.OperationalError):
+                    self._at_once(b"ROLLBACK TO penstock; RELEASE penstock")
+            raise
+        self._at_once(b"RELEASE penstock")
+
+    def _at_once(self, statement: bytes) -> None:
+        """Run a statement that psycopg does not see."""
+        with self._translated(), self.connection.lock:
+            result = self.connection.pgconn.exec_(statement)
+            if result.status != psycopg.pq.ExecStatus.COMMAND_OK:
+                raise psycopg.errors.error_from_result(result, encoding="utf-8")
+
+    def find_conflicts(self, nets: Sequence[NetChange]) -> list[Unexpected]:
         """See `apply.target.TargetSession.find_conflicts`."""
         try:
             return self._set_path.find_conflicts(nets)
@@ -471,7 +487,7 @@ class PostgresSession:
         for name, value in image.items():
             column = table.schema.by_name[name]
             try:
-                with self.connection.transaction():
+                with self.savepoint():
                     is_cut = self._is_cut(column, value)
             except ApplyError as exc:
                 if exc.is_of_value:

@@ -6,7 +6,7 @@ exactly as expected raises `SpeculationError`; the caller rolls back and lets th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from penstock.apply.conflicts import SpeculationError
 from penstock.apply.net import NetChange
-from penstock.apply.target import TargetTable
+from penstock.apply.target import TargetTable, Unexpected
 from penstock.dialects.postgres.casts import (
     equal_sql,
     is_copied_as_text,
@@ -30,8 +30,11 @@ from penstock.dialects.postgres.casts import (
 from penstock.dialects.postgres.connection import Connection, quote
 from penstock.schema import ForeignKey, Unique
 
-MOST_STAGED_COLUMNS = 800
-"""A staging table holds each column twice, and a table has at most 1,600."""
+MOST_STAGED_COLUMNS = 799
+"""A staging table holds each column twice and a number, and a table has at most 1,600."""
+
+_NUMBER = "number"
+"""The column of a staging table that counts its rows, where they are counted; all others begin with `o_` or `n_`."""
 
 _CSV = pacsv.WriteOptions(include_header=False)
 
@@ -117,21 +120,21 @@ class SetPath:
             if with_references:
                 statements.check_references()
 
-    def find_conflicts(self, nets: Sequence[NetChange]) -> list[NDArray[np.int64]]:
+    def find_conflicts(self, nets: Sequence[NetChange]) -> list[Unexpected]:
         """Look for rows that are not as the net changes expect; see `TargetSession.find_conflicts`."""
         self._empty()
         found = []
         for net in nets:
-            statements = _NetStatements(net, self)
-            found.append(np.concatenate([np.zeros(0, np.int64), *statements.conflicts()]))
+            parts = list(_NetStatements(net, self).conflicts())
+            changes = np.concatenate([np.zeros(0, np.int64), *(part.changes for part in parts)])
+            found.append(Unexpected(changes, np.concatenate([np.zeros(0, bool), *(part.is_there for part in parts)])))
         return found
 
-    def numbers(self, s: Staged, condition: str) -> NDArray[np.int64]:
-        """Count the staged rows from 0, in the order in which they came, and return those for which a test holds."""
-        rows = self._connection.execute(
-            f"SELECT s.number FROM (SELECT *, row_number() OVER () - 1 AS number FROM {s.name}) s WHERE {condition}"
-        ).fetchall()
-        return np.array([number for (number,) in rows], np.int64)
+    def unexpected(self, s: Staged, by: NDArray[np.int64], condition: str, is_there: str) -> Unexpected:
+        """Find numbered rows for which a test holds; `by` has the change of each."""
+        rows = self._connection.execute(f"SELECT s.{_NUMBER}, {is_there} FROM {s.name} s WHERE {condition}").fetchall()
+        numbers, are_there = ([row[n] for row in rows] for n in range(2))
+        return Unexpected(by[np.array(numbers, np.int64)], np.array(are_there, bool))
 
     def load(self, table: TargetTable, rows: pa.Table) -> None:
         """Insert rows that need no check beyond the table's own."""
@@ -220,8 +223,14 @@ class SetPath:
             f"INSERT INTO {_quoted(s.table)} ({names}) OVERRIDING SYSTEM VALUE SELECT {values} FROM {s.name} s", s.count
         )
 
-    def stage(self, table: TargetTable, kind: str, old: pa.Table, new: pa.Table) -> Staged:
-        """Copy rows into the staging table of a target table and kind of change."""
+    def stage(
+        self, table: TargetTable, kind: str, old: pa.Table, new: pa.Table, *, is_numbered: bool = False
+    ) -> Staged:
+        """Copy rows into the staging table of a target table and kind of change.
+
+        Args:
+            is_numbered: Number them from 0. The server may put a row before earlier ones, where a page has room for it.
+        """
         key = (kind, table.name, tuple((column.name, staging_type(column)) for column in table.schema.columns))
         if key not in self._tables:
             self._made += 1
@@ -230,10 +239,12 @@ class SetPath:
             self._create(self._tables[key], table)
         self._filled.add(self._tables[key])
         names = [f"o_{column}" for column in old.column_names] + [f"n_{column}" for column in new.column_names]
-        self.copy(self._tables[key], names, pa.Table.from_arrays([*old.columns, *new.columns], names=names))
-        return Staged(
-            table, self._tables[key], tuple(old.column_names), tuple(new.column_names), max(len(old), len(new))
-        )
+        count = max(len(old), len(new))
+        columns = [*old.columns, *new.columns]
+        if is_numbered:
+            names, columns = [_NUMBER, *names], [pa.array(np.arange(count)), *columns]
+        self.copy(self._tables[key], names, pa.Table.from_arrays(columns, names=names))
+        return Staged(table, self._tables[key], tuple(old.column_names), tuple(new.column_names), count)
 
     def copy(self, into: str, columns: Sequence[str], rows: pa.Table) -> None:
         """Copy canonical text into columns of a table."""
@@ -277,7 +288,7 @@ class SetPath:
             for side in ("o_", "n_")
             for column in table.schema.columns
         )
-        self._connection.execute(f"CREATE TEMP TABLE {quoted} ({columns}) ON COMMIT DELETE ROWS")
+        self._connection.execute(f"CREATE TEMP TABLE {quoted} ({_NUMBER} int, {columns}) ON COMMIT DELETE ROWS")
 
 
 class _NetStatements:
@@ -295,28 +306,45 @@ class _NetStatements:
         self._put: list[Staged] = []
         self._probed: list[Staged] = []
 
-    def conflicts(self) -> Iterator[NDArray[np.int64]]:
+    def conflicts(self) -> Iterator[Unexpected]:
         """Yield the changes whose rows are missing, have other values, or have a unique key that is taken."""
-        net, missing = self._net, f"NOT EXISTS (SELECT FROM {self._target} t WHERE "
+        net = self._net
         for n, (rows, by) in enumerate(zip(net.deletes, net.deleted_by, strict=True)):
-            s = self._path.stage(self._table, f"d{n}", rows, NO_COLUMNS)
-            yield by[self._path.numbers(s, f"{missing}{self._matches(s)})")]
+            yield self._unmatched(self._path.stage(self._table, f"d{n}", rows, NO_COLUMNS, is_numbered=True), by)
         for n, (update, by) in enumerate(zip(net.updates, net.updated_by, strict=True)):
-            s = self._path.stage(self._table, f"u{n}", update.old, NO_COLUMNS)
-            yield by[self._path.numbers(s, f"{missing}{self._matches(s)})")]
+            yield self._unmatched(self._path.stage(self._table, f"u{n}", update.old, NO_COLUMNS, is_numbered=True), by)
         uniques = [u for u in self._table.schema.all_uniques if u.columns and not u.is_deferrable]
         for n, (rows, by) in enumerate(zip(net.inserts, net.inserted_by, strict=True)):
             told = [unique for unique in uniques if set(unique.columns) <= set(rows.column_names)]
             if not told:
                 continue
             names = sorted({name for unique in told for name in unique.columns})
-            s = self._path.stage(self._table, f"i{n}", NO_COLUMNS, rows.select(names))
+            s = self._path.stage(self._table, f"i{n}", NO_COLUMNS, rows.select(names), is_numbered=True)
             tests = (
                 _all(equal_sql(f"t.{quote(c)}", equals, s.new_value(c)) for c, equals in unique.equals.items())
                 for unique in told
             )
             taken = " OR ".join(f"EXISTS (SELECT FROM {self._target} t WHERE {test})" for test in tests)
-            yield by[self._path.numbers(s, taken)]
+            is_there = self._has_key(s, s.new_value) if set(self._table.key.columns) <= set(names) else "false"
+            yield self._path.unexpected(s, by, taken, is_there)
+
+    def _unmatched(self, s: Staged, by: NDArray[np.int64]) -> Unexpected:
+        missing = f"NOT EXISTS (SELECT FROM {self._target} t WHERE {self._matches(s)})"
+        return self._path.unexpected(s, by, missing, self._has_key(s, s.old_value))
+
+    def _has_key(self, s: Staged, value: Callable[[str], str]) -> str:
+        """SQL for whether a row has the key of a staged one."""
+        key = self._table.key
+        if not key.is_declared or not key.is_unique:
+            return "false"
+        same = _all(
+            _same(f"t.{quote(n)}", key.equals[n], value(n), may_be_null=self._by_name[n].is_nullable)
+            if n in key.equals
+            else same_text_sql(self._by_name[n], f"t.{quote(n)}", value(n))
+            for n in key.columns
+        )
+        # Not EXISTS: the planner may then hash all the keys of the table.
+        return f"coalesce((SELECT true FROM {self._target} t WHERE {same} LIMIT 1), false)"
 
     def delete(self) -> None:
         for n, rows in enumerate(self._net.deletes):

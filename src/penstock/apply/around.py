@@ -1,0 +1,120 @@
+"""Going around conflicts: which changes of a group the set path takes, and which go change by change.
+
+Dependency values are those of `reader`, found here for each change and not for each transaction: what a transaction
+does besides its conflict does not depend on how that ends, as long as it is resolved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from penstock import change as c
+from penstock.apply.coordinator import Dependencies, with_followers
+from penstock.apply.group import Group
+from penstock.apply.reader import find_dependencies
+from penstock.apply.resolve import ConflictRules, Resolution, RowIs
+from penstock.apply.target import TargetCatalog
+from penstock.change import Op, TableName
+
+
+@dataclass(frozen=True)
+class Around:
+    """A group in two parts; the first may be applied before the second with the outcome of commit order.
+
+    Attributes:
+        rest: What the set path takes; there may be nothing.
+        apart: What goes by the row path, in commit order. Other changes of its transactions may be in `rest`.
+        numbers: For each change of `apart`, its number in its transaction, counted from 1.
+        meets_row: For each change of `apart`, whether it is known to meet a row with its key that it does not expect.
+        txn: For each transaction of `apart`, its index in the group.
+        is_whole: For each transaction of `apart`, whether all its changes are there, since it may fail.
+    """
+
+    rest: Group
+    apart: Group
+    numbers: NDArray[np.int64]
+    meets_row: NDArray[np.bool_]
+    txn: NDArray[np.int64]
+    is_whole: NDArray[np.bool_]
+
+    def meeting(self, index: int) -> frozenset[int]:
+        """Which changes of a transaction of `apart`, counted from 1 as they are there, `meets_row` is about."""
+        first, end = self.apart.starts[index], self.apart.starts[index + 1]
+        return frozenset((np.flatnonzero(self.meets_row[first:end]) + 1).tolist())
+
+    def renumbered(self, index: int, resolutions: Sequence[Resolution]) -> list[Resolution]:
+        """What was resolved in a transaction of `apart`, by the numbers that its changes have in the whole of it."""
+        first = int(self.apart.starts[index])
+        return [replace(one, message_number=int(self.numbers[first + one.message_number - 1])) for one in resolutions]
+
+
+def plan_around(
+    group: Group,
+    found: NDArray[np.bool_],
+    is_there: NDArray[np.bool_],
+    failing: NDArray[np.bool_],
+    catalog: TargetCatalog,
+    *,
+    all_behind: bool,
+) -> Around:
+    """Part a group where changes conflict.
+
+    Args:
+        found: For each change, whether it is known to conflict.
+        is_there: For each of these, whether a row has its key.
+        failing: For each transaction, whether it may fail, so that nothing of it is to be applied before that is known.
+        all_behind: A resolver may change a row that no dependency value tells of: everything behind the first conflict
+            stays behind it.
+    """
+    txn_of = group.txn_of
+    if all_behind:
+        is_apart = np.logical_or.accumulate(found | failing[txn_of])
+        is_whole = failing
+    else:
+        changes = np.arange(len(txn_of))
+        by_change = find_dependencies(group.rows.to_batches(), changes, catalog.tables, catalog.virtual)
+        by_transaction = Dependencies(
+            txn_of[by_change.txn], by_change.value, by_change.is_written, np.unique(txn_of[by_change.barriers])
+        )
+        is_whole = with_followers(by_transaction, failing) if failing.any() else failing
+        # Who refers to a row that is there, and stays, need not wait until it is decided about.
+        keeping = is_there & _keeps_key(group, catalog) & ~is_whole[txn_of]
+        is_apart = with_followers(by_change, found | is_whole[txn_of], keeping=keeping)
+    numbers = np.arange(len(txn_of)) - group.starts[txn_of] + 1
+    apart = group.changes(is_apart)
+    txn = np.unique(txn_of[is_apart])
+    return Around(group.changes(~is_apart), apart, numbers[is_apart], is_there[is_apart], txn, is_whole[txn])
+
+
+def _keeps_key(group: Group, catalog: TargetCatalog) -> NDArray[np.bool_]:
+    """Which changes cannot take from a row that has their key what other rows refer to."""
+    keeps = np.zeros(len(group.rows), bool)
+    stays = np.asarray(pc.is_in(group.rows[c.OP], pa.array([Op.INSERT, Op.UPDATE])))
+    for name, _, is_here in group.tables:
+        table = catalog.tables[name]
+        key = set(table.key.columns)
+        if all(set(one.parent_columns) <= key for one in table.schema.referenced_by):
+            keeps |= is_here & stays
+    return keeps
+
+
+def may_fail(group: Group, found: NDArray[np.bool_], conflicts: ConflictRules) -> NDArray[np.bool_]:
+    """Tell for each transaction whether one of its conflicts is none that the rules have an answer to."""
+    is_open = found.copy()
+    for table, _, is_here in group.tables:
+        for op in (Op.INSERT, Op.UPDATE, Op.DELETE):
+            if _is_answered(conflicts, table, op):
+                is_open &= ~(is_here & np.asarray(pc.equal(group.rows[c.OP], op)))
+    return np.logical_or.reduceat(is_open, group.starts[:-1])
+
+
+def _is_answered(conflicts: ConflictRules, table: TableName, op: Op) -> bool:
+    if any(rule.then.is_of_change for rule in conflicts.of(table).on_error):
+        return True
+    return any(conflicts.resolvers_for(table, op, row) for row in RowIs)
