@@ -25,7 +25,7 @@ from typing import Any
 
 import psycopg
 
-from bench import debezium, files, publish, sink
+from bench import conflicts, debezium, files, publish, sink
 from bench.systems import Meter, Native, Ours, System, execute
 from bench.workloads import HOT, MIXED, MIXED_RULES, TABLES, WORKLOADS, Workload
 from penstock.demo.servers import EmbeddedPostgres
@@ -319,6 +319,13 @@ class Bench:
                 )
         self._drop(MIXED)
 
+    def conflicts(self) -> None:
+        """Catch up with and without conflicts, by turns."""
+        self._create(MIXED)
+        for result in conflicts.measure(self._captured, self._target, self._rounds, self._share, self._checkpoint):
+            self._note(**result)
+        self._drop(MIXED)
+
     def change_files(self) -> None:
         """Write and read archives of change files."""
         for result in files.measure():
@@ -388,6 +395,13 @@ def report(results: Sequence[dict[str, Any]]) -> None:
             starts.setdefault(r["system"], []).append(r["seconds"])
     for system, seconds in starts.items():
         print(f"{'cold start':16} {system:28} {statistics.median(seconds):.1f} s to the first applied change")
+    spoiled: dict[str, list[float]] = {}
+    for r in results:
+        if r["workload"] == "conflicts":
+            spoiled.setdefault(r["system"], []).append(r["seconds"])
+    for system, seconds in spoiled.items():
+        times = statistics.median(seconds) / statistics.median(spoiled["clean"])
+        print(f"{'conflicts':16} {system:28} {statistics.median(seconds):.2f} s, {times:.2f} times as long")
     grown: dict[tuple[str, int, int], list[float]] = {}
     for r in results:
         if r["workload"] == "growth":
@@ -407,7 +421,19 @@ def report(results: Sequence[dict[str, Any]]) -> None:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(prog="bench", description=__doc__.splitlines()[0])
-    names = [*WORKLOADS, "lag", "cold", "growth", TABLES.name, "files", "debezium", "publish", "sink", "rules"]
+    names = [
+        *WORKLOADS,
+        "lag",
+        "cold",
+        "growth",
+        TABLES.name,
+        "files",
+        "debezium",
+        "publish",
+        "sink",
+        "rules",
+        "conflicts",
+    ]
     arguments.add_argument("workloads", nargs="*", default=names, metavar="WORKLOAD", help=", ".join(names))
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--share", type=float, default=1.0, help="part of each backlog to write")
@@ -430,6 +456,8 @@ def main() -> None:
             bench.many_tables()
         if "rules" in given.workloads:
             bench.rules()
+        if "conflicts" in given.workloads:
+            bench.conflicts()
         if "files" in given.workloads:
             bench.change_files()
         if "debezium" in given.workloads:

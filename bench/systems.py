@@ -30,7 +30,7 @@ connections:
   source: {{type: postgres, url: "${{env:BENCH_SOURCE_URL}}"}}
   copy: {{type: postgres, url: "${{env:BENCH_COPY_URL}}"}}
 capture: {{source: trigger_queue, connection: source, tables: ["public.*"], row_triggers: {row_triggers}}}
-apply: {{connection: copy, parallelism: 2}}
+apply: {{connection: copy, parallelism: 2{apply}}}
 """
 
 
@@ -129,8 +129,18 @@ class Ours:
 
     name = "penstock"
 
-    def __init__(self, source: EmbeddedPostgres, target: EmbeddedPostgres, *, rules: str = "") -> None:
-        """Apply from one server to another; `rules` is what the pipeline file says of rules."""
+    def __init__(
+        self, source: EmbeddedPostgres, target: EmbeddedPostgres, *, rules: str = "", apply: str = "", label: str = ""
+    ) -> None:
+        """Apply from one server to another.
+
+        Args:
+            rules: What the pipeline file says of rules.
+            apply: What it says more in the section `apply`, as a flow mapping goes on.
+            label: A part of the names of its targets, where there are several of these.
+        """
+        self._label = label or ("ruled_" if rules else "")
+        self._apply = apply
         self.source, self._target = source, target
         self._rules = rules
         if rules:
@@ -152,12 +162,14 @@ class Ours:
         # A name of its own: workers keep sessions with databases they know.
         self._copies += 1
         self.source_db = workload.name
-        self.target_db = f"{workload.name}_penstock_{'ruled_' if self._rules else ''}{self._copies}"
+        self.target_db = f"{workload.name}_penstock_{self._label}{self._copies}"
         if self._rules:
             execute(self._target.url(), f"CREATE DATABASE {self.target_db}")
         else:
             copy_schema(workload, self._target, self.target_db)
-        self.file.write_text(FILE.format(row_triggers=json.dumps(workload.row_triggers)) + self._rules)
+        self.file.write_text(
+            FILE.format(row_triggers=json.dumps(workload.row_triggers), apply=self._apply) + self._rules
+        )
         self._pipeline().setup()
         clock = Clock()
         self._pipeline().run(threading.Event(), clock, until_caught_up=True)
@@ -191,7 +203,7 @@ class Ours:
         self._copies += 1
         self.source_db, self.target_db = workload.name, f"{workload.name}_penstock_{self._copies}"
         execute(self._target.url(), f"CREATE DATABASE {self.target_db}")
-        self.file.write_text(FILE.format(row_triggers=json.dumps(workload.row_triggers)))
+        self.file.write_text(FILE.format(row_triggers=json.dumps(workload.row_triggers), apply=self._apply))
 
         def run() -> None:
             self._pipeline().run(threading.Event(), until_caught_up=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, repeat
+from itertools import chain, pairwise, repeat
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +33,9 @@ COLUMNS = (
 """The columns of the change stream that apply needs."""
 
 SCHEMA = pa.schema([c.ARROW_SCHEMA.field(name) for name in COLUMNS])
+
+
+_MADE_VALUES = 1000
 
 
 @dataclass(frozen=True)
@@ -106,8 +110,17 @@ class Group:
 
     def transactions(self) -> Iterator[Transaction]:
         """Yield the transactions one by one, as values."""
-        for i in range(len(self)):
-            yield _transaction(self.part(i, i + 1))
+        first = 0
+        while first < len(self):
+            # Rows become values many at a time, which is quicker, and not all at a time, which would take memory.
+            end = int(np.searchsorted(self.starts, self.starts[first] + _MADE_VALUES, side="right")) - 1
+            part = self.part(first, max(end, first + 1))
+            rows = part.rows.to_pylist()
+            for (low, high), committed_at_us in zip(
+                pairwise(part.starts.tolist()), part.committed_at_us.tolist(), strict=True
+            ):
+                yield _transaction(rows[low:high], committed_at_us or None)
+            first += len(part)
 
 
 def group_sizes(most: int) -> Iterator[int]:
@@ -189,8 +202,7 @@ def _image_bytes(rows: pa.Table | pa.RecordBatch) -> NDArray[np.int64]:
     return np.asarray(before, np.int64) + np.asarray(after, np.int64)
 
 
-def _transaction(group: Group) -> Transaction:
-    rows = group.rows.to_pylist()
+def _transaction(rows: Sequence[Mapping[str, Any]], committed_at_us: int | None) -> Transaction:
     changes = tuple(
         Change(
             change_seq=row[c.CHANGE_SEQ],
@@ -202,9 +214,4 @@ def _transaction(group: Group) -> Transaction:
         )
         for row in rows
     )
-    return Transaction(
-        commit_scn=int(group.commit_scns[0]),
-        txn_id=rows[0][c.TXN_ID],
-        committed_at_us=int(group.committed_at_us[0]) or None,
-        changes=changes,
-    )
+    return Transaction(rows[0][c.COMMIT_SCN], rows[0][c.TXN_ID], committed_at_us, changes)
