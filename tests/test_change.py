@@ -35,7 +35,7 @@ def test_the_stream_has_the_columns_of_the_design_in_its_order() -> None:
 
 
 def test_operations_are_spelled_as_the_stream_spells_them() -> None:
-    assert [op.value for op in Op] == ["insert", "update", "delete", "truncate", "gap", "snapshot", "ddl"]
+    assert [op.value for op in Op] == ["insert", "update", "delete", "truncate", "gap", "snapshot", "ddl", "message"]
     assert [str(op) for op in Op] == [op.value for op in Op]
 
 

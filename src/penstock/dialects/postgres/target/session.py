@@ -143,8 +143,10 @@ class PostgresSession:
         try:
             yield
         except BaseException:
+            # Where that fails, the connection is lost, or a handler has ended the transaction: what the block raised
+            # says more, and the server refuses whatever comes next.
             if not self.connection.closed and self.connection.info.transaction_status != _IDLE:
-                with suppress(psycopg.OperationalError):
+                with suppress(PenstockError):
                     self._at_once(b"ROLLBACK TO penstock; RELEASE penstock")
             raise
         self._at_once(b"RELEASE penstock")
