@@ -185,6 +185,16 @@ class TargetSession(RowWriter, SqlRunner, Protocol):
             For each net change, what was found; there may be conflicts of other kinds.
         """
 
+    def apply_found(self, left_out: Sequence[NDArray[np.int64]], *, with_references: bool) -> None:
+        """Write the net changes that `find_conflicts` has looked at in the same transaction, but for some rows.
+
+        Args:
+            left_out: For each net change, the first changes of these rows. Nothing is put in place or probed.
+
+        Raises:
+            SpeculationError: Rows were not as expected; nothing may be concluded but that the row path must run.
+        """
+
     def apply_net(self, nets: Sequence[NetChange], *, with_references: bool) -> None:
         """Write the net changes of a group by set statements, inside the open transaction.
 

@@ -10,8 +10,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import numpy as np
 import psycopg
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from penstock.apply.conflicts import OTHER, ApplyError, ContentionError
 from penstock.apply.ddl import Alteration
@@ -167,6 +169,13 @@ class PostgresSession:
         """See `apply.target.TargetSession.apply_net`."""
         try:
             self._set_path.apply(nets, with_references=with_references)
+        except psycopg.Error as exc:
+            raise self._translate(exc) from exc
+
+    def apply_found(self, left_out: Sequence[NDArray[np.int64]], *, with_references: bool) -> None:
+        """See `apply.target.TargetSession.apply_found`."""
+        try:
+            self._set_path.apply_found(left_out, with_references=with_references)
         except psycopg.Error as exc:
             raise self._translate(exc) from exc
 
