@@ -153,7 +153,7 @@ class Mender:
         assert change.after is not None
         if error.constraint is None or not table.key.is_declared:
             return None
-        if _is_key(error.constraint, table):
+        if _is_key(error.constraint, table) and set(table.key.columns) <= set(change.after):
             key = RowMatch({name: change.after[name] for name in table.key.columns}, {})
         else:
             found = self._writer.rows_in_the_way(table, error.constraint, change.after, lock=True)
