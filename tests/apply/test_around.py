@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from penstock.apply.conflicts import ROW_DIFFERS, UNIQUE_VIOLATED
+from penstock.apply.conflicts import CHECK_VIOLATED, ROW_DIFFERS, UNIQUE_VIOLATED
 from penstock.apply.coordinator import Dependencies, with_followers
 from penstock.apply.resolve import ConflictRules, Method, Resolver, RowIs, TableRules
 from penstock.apply.server import LaneResult, ServerConfig
@@ -139,6 +139,35 @@ def test_a_row_moves_to_another_key_beside_a_conflict(database: str) -> None:
     found = target.rows("SELECT id, bal FROM parent WHERE id > 200 OR id IN (20, 40, 41, 60) ORDER BY id")
     assert found == [(40, 5), (60, 5), (320, 5), (340, 8)]
     target.close()
+
+
+@pytest.mark.rule("A-216")
+def test_a_value_that_is_refused_is_so_where_the_insert_would_be_discarded(database: str) -> None:
+    target = Target(database, "CREATE TABLE t (id int PRIMARY KEY, v int CHECK (v < 10)); INSERT INTO t VALUES (50, 1)")
+    said = TableRules(resolvers=(Resolver(Op.INSERT, RowIs.EXISTS, Method.DISCARD),))
+    conflicts = ConflictRules(tables={TableName("public", "t"): said})
+
+    apply(target, conflicts, *(T(1000 + n, insert("t", id=n, v=99 if n == 50 else 0)) for n in range(100)))
+
+    # PostgreSQL looks at the value before it looks for the key.
+    assert target.failed() == [(1050, CHECK_VIOLATED, 1, 1)]
+    target.close()
+
+
+@pytest.mark.rule("A-216")
+def test_a_parent_that_conflicts_and_moves_takes_its_children_along(target: Target) -> None:
+    target.connection.execute("UPDATE parent SET bal = 7 WHERE id = 150")
+    moved = T(
+        2000,
+        update("parent", {"id": 150, "bal": 0, "name": "p"}, {"id": 450}),
+        update("child", {"id": 150, "parent_id": 150, "v": 0}, {"parent_id": 450}),
+    )
+
+    result = apply(target, rules(Method.OVERWRITE), *(three_changes(n) for n in range(1, 101)), moved)
+
+    assert (result.errors, result.resolved, result.target_transactions) == (0, 1, 1)
+    assert (result.set_changes, result.row_changes) == (300, 2)
+    assert target.rows("SELECT parent_id FROM child WHERE id = 150") == [(450,)]
 
 
 def test_a_taken_key_of_a_computed_column_is_found(database: str) -> None:

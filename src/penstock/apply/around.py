@@ -22,6 +22,7 @@ from penstock.apply.reader import find_dependencies
 from penstock.apply.resolve import ConflictRules, Resolution, RowIs
 from penstock.apply.target import TargetCatalog
 from penstock.change import Op, TableName
+from penstock.images import is_present
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def plan_around(
         )
         is_whole = with_followers(by_transaction, failing) if failing.any() else failing
         # Who refers to a row that is there, and stays, need not wait until it is decided about.
-        keeping = is_there & _keeps_key(group, catalog) & ~is_whole[txn_of]
+        keeping = _keeps_key(group, is_there & ~is_whole[txn_of], catalog)
         is_apart = with_followers(by_change, found | is_whole[txn_of], keeping=keeping)
     numbers = np.arange(len(txn_of)) - group.starts[txn_of] + 1
     apart = group.changes(is_apart)
@@ -121,15 +122,20 @@ def untouched_rows(
     return left_out, torn
 
 
-def _keeps_key(group: Group, catalog: TargetCatalog) -> NDArray[np.bool_]:
-    """Which changes cannot take from a row that has their key what other rows refer to."""
-    keeps = np.zeros(len(group.rows), bool)
-    stays = np.asarray(pc.is_in(group.rows[c.OP], pa.array([Op.INSERT, Op.UPDATE])))
+def _keeps_key(group: Group, is_there: NDArray[np.bool_], catalog: TargetCatalog) -> NDArray[np.bool_]:
+    """Which of the changes that meet a row with their key cannot take from it what other rows refer to."""
+    keeps = np.zeros(len(is_there), bool)
     for name, _, is_here in group.tables:
         table = catalog.tables[name]
         key = set(table.key.columns)
-        if all(set(one.parent_columns) <= key for one in table.schema.referenced_by):
-            keeps |= is_here & stays
+        at = np.flatnonzero(is_here & is_there)
+        if not len(at) or not all(set(one.parent_columns) <= key for one in table.schema.referenced_by):
+            continue
+        rows = group.rows.take(pa.array(at)).combine_chunks()
+        ops = np.asarray(rows[c.OP])
+        after = pa.concat_arrays(rows[c.AFTER].chunks)
+        moves = np.logical_or.reduce([np.asarray(is_present(after, column)) for column in sorted(key)])
+        keeps[at] = (ops == Op.INSERT) | ((ops == Op.UPDATE) & ~moves)
     return keeps
 
 

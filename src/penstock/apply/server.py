@@ -719,8 +719,10 @@ class ApplyServer:
                 return exc.failure
             except ApplyError as exc:
                 # At commit: no change of the transaction can be named.
+                self._rows.rolled_back()
                 return Failure(0, exc)
             except ContentionError as exc:
+                self._rows.rolled_back()
                 contention = Failure(0, ApplyError(CONTENTION, exc.what, where=exc.where))
                 time.sleep(0.01 * 2**attempt)
             else:

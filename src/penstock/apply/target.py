@@ -118,7 +118,7 @@ class RowWriter(Protocol):
     def truncate(self, tables: Sequence[TargetTable]) -> None:
         """Empty several tables at once."""
 
-    def alter(self, table: TableName, wanted: Alteration) -> TableSchema | None:
+    def alter(self, table: TableName, wanted: Alteration, commit_scn: Scn) -> TableSchema | None:
         """Do what is not done yet of an alteration; returns the table as it is then, None where it was dropped.
 
         What the ledger knows of a table goes with its name, and with the table.

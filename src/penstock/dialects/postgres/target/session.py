@@ -43,6 +43,7 @@ from penstock.dialects.postgres.target.row_sql import PARAMETER, condition_sql, 
 from penstock.dialects.postgres.target.set_path import MOST_STAGED_COLUMNS, SetPath
 from penstock.elsewhere import ValueStore
 from penstock.errors import OperatorError, PenstockError
+from penstock.position import Scn
 from penstock.schema import Column, Exclusion, ForeignKey, TableSchema, Unique
 from penstock.snapshot.chunk import Chunk
 
@@ -378,9 +379,9 @@ class PostgresSession:
         """Empty several tables at once; those that only refer to each other may be named together."""
         self._run("TRUNCATE " + ", ".join(only(table) for table in tables))
 
-    def alter(self, table: TableName, wanted: Alteration) -> TableSchema | None:
+    def alter(self, table: TableName, wanted: Alteration, commit_scn: Scn) -> TableSchema | None:
         """See `apply.target.RowWriter.alter`."""
-        return self._altering.alter(table, wanted)
+        return self._altering.alter(table, wanted, commit_scn)
 
     def drop(self, tables: Sequence[TableName]) -> None:
         """See `apply.target.RowWriter.drop`."""
