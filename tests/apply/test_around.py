@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from penstock.apply.conflicts import ROW_DIFFERS, UNIQUE_VIOLATED
+from penstock.apply.conflicts import CHECK_VIOLATED, ROW_DIFFERS, UNIQUE_VIOLATED
 from penstock.apply.coordinator import Dependencies, with_followers
 from penstock.apply.resolve import ConflictRules, Method, Resolver, RowIs, TableRules
 from penstock.apply.server import LaneResult, ServerConfig
@@ -94,6 +94,91 @@ def test_what_comes_later_for_the_same_row_waits_for_the_conflict(target: Target
 
     assert (result.resolved, result.set_changes, result.row_changes) == (1, 300, 2)
     assert target.rows("SELECT id, bal FROM parent WHERE bal <> 5 AND id <= 100 ORDER BY id") == [(20, 6), (21, 6)]
+
+
+@pytest.mark.rule("A-216")
+def test_what_came_before_for_the_row_of_a_failing_transaction_is_applied(target: Target) -> None:
+    target.connection.execute("UPDATE child SET v = 9 WHERE id = 150")
+    failing = T(
+        2000,
+        update("parent", {"id": 20, "bal": 5, "name": "p"}, {"bal": 6}),
+        update("parent", {"id": 150, "bal": 0, "name": "p"}, {"name": "q"}),
+        update("child", {"id": 150, "parent_id": 150, "v": 0}, {"v": 1}),
+    )
+
+    result = apply(target, ConflictRules(), *(three_changes(n) for n in range(1, 101)), failing)
+
+    assert target.failed() == [(2000, ROW_DIFFERS, 3, 3)]
+    assert (result.set_changes, result.row_changes, result.target_transactions) == (300, 0, 1)
+    assert target.rows("SELECT id, bal, name FROM parent WHERE id IN (20, 150) ORDER BY id") == [
+        (20, 5, "p"),
+        (150, 0, "p"),
+    ]
+
+
+@pytest.mark.rule("A-216")
+def test_a_row_moves_to_another_key_beside_a_conflict(database: str) -> None:
+    # A key that nobody refers to, so that rows may be netted that leave it.
+    sql = "CREATE TABLE parent (id int PRIMARY KEY, bal numeric, name text);"
+    target = Target(database, f"{sql} INSERT INTO parent SELECT n, 0, 'p' FROM generate_series(1, 100) n")
+    target.connection.execute("UPDATE parent SET bal = 7 WHERE id IN (20, 41)")
+    moves = [
+        T(2000, update("parent", {"id": 20, "bal": 5, "name": "p"}, {"id": 320})),
+        T(2001, update("parent", {"id": 40, "bal": 5, "name": "p"}, {"id": 340})),
+        T(2002, update("parent", {"id": 340, "bal": 5, "name": "p"}, {"bal": 8})),
+        T(2003, update("parent", {"id": 60, "bal": 5, "name": "p"}, {"id": 40})),
+        T(2004, update("parent", {"id": 41, "bal": 5, "name": "p"}, {"id": 60})),
+    ]
+    first = (T(1000 + n, update("parent", {"id": n, "bal": 0, "name": "p"}, {"bal": 5})) for n in range(1, 101))
+
+    result = apply(target, rules(Method.OVERWRITE), *first, *moves)
+
+    # The conflicts, what became of their rows, and nothing else: 60 is free again before 41 takes it.
+    assert (result.resolved, result.errors, result.target_transactions) == (2, 0, 1)
+    assert (result.set_changes, result.row_changes) == (101, 4)
+    found = target.rows("SELECT id, bal FROM parent WHERE id > 200 OR id IN (20, 40, 41, 60) ORDER BY id")
+    assert found == [(40, 5), (60, 5), (320, 5), (340, 8)]
+    target.close()
+
+
+@pytest.mark.rule("A-216")
+def test_a_value_that_is_refused_is_so_where_the_insert_would_be_discarded(database: str) -> None:
+    target = Target(database, "CREATE TABLE t (id int PRIMARY KEY, v int CHECK (v < 10)); INSERT INTO t VALUES (50, 1)")
+    said = TableRules(resolvers=(Resolver(Op.INSERT, RowIs.EXISTS, Method.DISCARD),))
+    conflicts = ConflictRules(tables={TableName("public", "t"): said})
+
+    apply(target, conflicts, *(T(1000 + n, insert("t", id=n, v=99 if n == 50 else 0)) for n in range(100)))
+
+    # PostgreSQL looks at the value before it looks for the key.
+    assert target.failed() == [(1050, CHECK_VIOLATED, 1, 1)]
+    target.close()
+
+
+@pytest.mark.rule("A-216")
+def test_a_parent_that_conflicts_and_moves_takes_its_children_along(target: Target) -> None:
+    target.connection.execute("UPDATE parent SET bal = 7 WHERE id = 150")
+    moved = T(
+        2000,
+        update("parent", {"id": 150, "bal": 0, "name": "p"}, {"id": 450}),
+        update("child", {"id": 150, "parent_id": 150, "v": 0}, {"parent_id": 450}),
+    )
+
+    result = apply(target, rules(Method.OVERWRITE), *(three_changes(n) for n in range(1, 101)), moved)
+
+    assert (result.errors, result.resolved, result.target_transactions) == (0, 1, 1)
+    assert (result.set_changes, result.row_changes) == (300, 2)
+    assert target.rows("SELECT parent_id FROM child WHERE id = 150") == [(450,)]
+
+
+def test_a_taken_key_of_a_computed_column_is_found(database: str) -> None:
+    sql = "CREATE TABLE t (id int PRIMARY KEY, a int, b int GENERATED ALWAYS AS (a * 2) STORED UNIQUE)"
+    target = Target(database, f"{sql}; INSERT INTO t (id, a) VALUES (500, 50)")
+
+    apply(target, ConflictRules(), *(T(1000 + n, insert("t", id=n, a=n, b=2 * n)) for n in range(100)))
+
+    assert target.failed() == [(1050, UNIQUE_VIOLATED, 1, 1)]
+    assert target.one("SELECT count(*) FROM t") == 100
+    target.close()
 
 
 @pytest.mark.rule("A-216")

@@ -255,6 +255,52 @@ def test_entries_of_the_error_queue_go_by_the_name_that_their_table_has_now(foll
     lab.assert_identical("t2")
 
 
+def test_an_entry_of_a_dropped_table_does_not_meet_the_one_that_took_its_name(following: Lab) -> None:
+    lab = following
+    lab.setup("CREATE TABLE a (id int, v int); CREATE TABLE b (id int, v int)")
+    lab.source.execute("INSERT INTO a VALUES (1, 1); INSERT INTO b VALUES (1, 1)")
+    lab.apply(config=FOLLOWING)
+    lab.target.execute("ALTER TABLE b ADD CHECK (v < 5); ALTER TABLE a ADD CHECK (v < 5)")
+    lab.source.execute("INSERT INTO b VALUES (2, 9)")
+    lab.source.execute("INSERT INTO a VALUES (2, 9)")
+    lab.apply(config=FOLLOWING)
+    of_b, of_a = lab.errors()
+    # As if both had been repaired, so that they hold what the entries did.
+    for name in ("a", "b"):
+        lab.target.execute("INSERT INTO penstock.held SELECT process, id, 'public', %s FROM penstock.error", [name])
+    lab.source.execute("BEGIN; DROP TABLE b; ALTER TABLE a RENAME TO b; COMMIT")
+
+    lab.apply(config=FOLLOWING)
+
+    assert len(lab.errors()) == 2
+    assert [str(entry.table) for entry in lab.errors()] == ["public.b, dropped", "public.b"]
+    lab.target.execute("ALTER TABLE b DROP CONSTRAINT a_v_check; DELETE FROM penstock.held")
+    with pytest.raises(PenstockError, match="b, dropped does not exist at the target"):
+        lab.retry(of_b.id)
+    assert lab.retry(of_a.id) == [of_a.id]
+    lab.assert_identical("b")
+
+
+def test_ddl_waits_in_the_queue_whatever_becomes_of_the_rows(following: Lab) -> None:
+    lab = following
+    lab.setup("CREATE TABLE t (id int, v int)")
+    lab.target.execute("CREATE VIEW seen AS SELECT v FROM t")
+    lab.source.execute("ALTER TABLE t DROP v")
+    lab.source.execute("TRUNCATE t")
+    lab.apply(config=FOLLOWING)
+    (entry,) = lab.errors()
+    lab.target.execute("DROP VIEW seen")
+
+    assert lab.retry(entry.id) == [entry.id]
+
+    assert [
+        name
+        for (name,) in lab.target.execute(
+            "SELECT attname FROM pg_attribute WHERE attrelid = 't'::regclass AND attnum > 0 AND NOT attisdropped"
+        )
+    ] == ["id"]
+
+
 @pytest.mark.rule("A-150")
 @pytest.mark.parametrize("ddl", ["DROP TABLE t", "ALTER TABLE t RENAME TO t2"], ids=["drop", "rename"])
 def test_a_task_that_is_killed_leaves_it_done_once_or_not_at_all(following: Lab, ddl: str) -> None:

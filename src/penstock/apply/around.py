@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 from penstock import change as c
 from penstock.apply.coordinator import Dependencies, with_followers
 from penstock.apply.group import Group
+from penstock.apply.net import NetChange
 from penstock.apply.reader import find_dependencies
 from penstock.apply.resolve import ConflictRules, Resolution, RowIs
 from penstock.apply.target import TargetCatalog
 from penstock.change import Op, TableName
+from penstock.images import is_present
 
 
 @dataclass(frozen=True)
@@ -28,15 +30,15 @@ class Around:
     """A group in two parts; the first may be applied before the second with the outcome of commit order.
 
     Attributes:
-        rest: What the set path takes; there may be nothing.
-        apart: What goes by the row path, in commit order. Other changes of its transactions may be in `rest`.
+        is_apart: For each change of the group, whether it is in the second part, which goes by the row path.
+        apart: That part, in commit order. Other changes of its transactions may be in the first one.
         numbers: For each change of `apart`, its number in its transaction, counted from 1.
         meets_row: For each change of `apart`, whether it is known to meet a row with its key that it does not expect.
         txn: For each transaction of `apart`, its index in the group.
         is_whole: For each transaction of `apart`, whether all its changes are there, since it may fail.
     """
 
-    rest: Group
+    is_apart: NDArray[np.bool_]
     apart: Group
     numbers: NDArray[np.int64]
     meets_row: NDArray[np.bool_]
@@ -84,23 +86,56 @@ def plan_around(
         )
         is_whole = with_followers(by_transaction, failing) if failing.any() else failing
         # Who refers to a row that is there, and stays, need not wait until it is decided about.
-        keeping = is_there & _keeps_key(group, catalog) & ~is_whole[txn_of]
+        keeping = _keeps_key(group, is_there & ~is_whole[txn_of], catalog)
         is_apart = with_followers(by_change, found | is_whole[txn_of], keeping=keeping)
     numbers = np.arange(len(txn_of)) - group.starts[txn_of] + 1
     apart = group.changes(is_apart)
     txn = np.unique(txn_of[is_apart])
-    return Around(group.changes(~is_apart), apart, numbers[is_apart], is_there[is_apart], txn, is_whole[txn])
+    return Around(is_apart, apart, numbers[is_apart], is_there[is_apart], txn, is_whole[txn])
 
 
-def _keeps_key(group: Group, catalog: TargetCatalog) -> NDArray[np.bool_]:
-    """Which changes cannot take from a row that has their key what other rows refer to."""
-    keeps = np.zeros(len(group.rows), bool)
-    stays = np.asarray(pc.is_in(group.rows[c.OP], pa.array([Op.INSERT, Op.UPDATE])))
+def untouched_rows(
+    group: Group, nets: Sequence[NetChange], is_apart: NDArray[np.bool_]
+) -> tuple[list[NDArray[np.int64]], NDArray[np.bool_]]:
+    """Tell which rows of net changes no change apart has to do with.
+
+    Returns:
+        For each net change, the first changes of all other rows. And which changes of the group are of these rows, and
+        not apart: they have to be netted by themselves.
+    """
+    left_out = []
+    torn = np.zeros(len(is_apart), bool)
+    is_here_of = {table: is_here for table, _, is_here in group.tables}
+    for net in nets:
+        changes, firsts = net.chains
+        here = np.flatnonzero(is_here_of[net.table.name])
+        # For each change of the table, whether a row of it is left out; `rows` names them by their first changes.
+        is_left = is_apart[here]
+        while True:
+            rows = np.unique(firsts[is_left[changes]])
+            more = changes[np.isin(firsts, rows)]
+            if is_left[more].all():
+                break
+            is_left[more] = True
+        left_out.append(rows)
+        torn[here[is_left & ~is_apart[here]]] = True
+    return left_out, torn
+
+
+def _keeps_key(group: Group, is_there: NDArray[np.bool_], catalog: TargetCatalog) -> NDArray[np.bool_]:
+    """Which of the changes that meet a row with their key cannot take from it what other rows refer to."""
+    keeps = np.zeros(len(is_there), bool)
     for name, _, is_here in group.tables:
         table = catalog.tables[name]
         key = set(table.key.columns)
-        if all(set(one.parent_columns) <= key for one in table.schema.referenced_by):
-            keeps |= is_here & stays
+        at = np.flatnonzero(is_here & is_there)
+        if not len(at) or not all(set(one.parent_columns) <= key for one in table.schema.referenced_by):
+            continue
+        rows = group.rows.take(pa.array(at)).combine_chunks()
+        ops = np.asarray(rows[c.OP])
+        after = pa.concat_arrays(rows[c.AFTER].chunks)
+        moves = np.logical_or.reduce([np.asarray(is_present(after, column)) for column in sorted(key)])
+        keeps[at] = (ops == Op.INSERT) | ((ops == Op.UPDATE) & ~moves)
     return keeps
 
 

@@ -11,6 +11,7 @@ from penstock.apply.handlers.runner import Handlers
 from penstock.apply.target import RowWriter, TargetCatalog, TargetTable
 from penstock.change import Change, TableName, Transaction
 from penstock.errors import OperatorError
+from penstock.position import Scn
 from penstock.schema import TableSchema
 
 
@@ -66,7 +67,7 @@ class Following:
             self._writer.drop(drops)
             return self._look_again(catalog, dict.fromkeys(drops))
         for change in wanted:
-            catalog = self._alter(change, catalog)
+            catalog = self._alter(change, transaction, catalog)
         return catalog
 
     def _is_wanted(self, change: Change, catalog: TargetCatalog) -> bool:
@@ -78,11 +79,11 @@ class Following:
         is_ours = table in catalog.instantiated or not (is_drop(change) or is_rename(change))
         return policy is DdlPolicy.APPLY and is_ours
 
-    def _alter(self, change: Change, catalog: TargetCatalog) -> TargetCatalog:
+    def _alter(self, change: Change, transaction: Transaction, catalog: TargetCatalog) -> TargetCatalog:
         table, wanted = name_before(change), alteration(change)
         if wanted.called is None:
             table = copied_table(table, catalog).name
-        self._writer.alter(table, wanted)
+        self._writer.alter(table, wanted, Scn(transaction.commit_scn))
         return self._look_again(catalog, {table: wanted.called or table})
 
     def _by_handler(
@@ -94,10 +95,14 @@ class Following:
         touched: dict[TableName, TableName | None] = {table: table}
 
         def execute(name: TableName, wanted: Alteration) -> None:
-            self._writer.alter(name, wanted)
+            self._writer.alter(name, wanted, Scn(transaction.commit_scn))
             touched[name] = None if wanted.is_drop else wanted.called or name
 
-        handlers.handle_ddl(change, transaction, execute)
+        try:
+            handlers.handle_ddl(change, transaction, execute)
+        except ApplyError as exc:
+            # Of several tables that are dropped together the queue shows the first.
+            raise exc if exc.where else exc.with_place(f"table {table}") from exc
         # What SQL of its own has done is seen only there.
         return self._look_again(catalog, touched)
 

@@ -153,10 +153,13 @@ class Mender:
         assert change.after is not None
         if error.constraint is None or not table.key.is_declared:
             return None
-        found = self._writer.rows_in_the_way(table, error.constraint, change.after, lock=True)
-        if len(found) != 1:
-            return None
-        key = RowMatch({name: found[0][name] for name in table.key.columns}, {})
+        if _is_key(error.constraint, table) and set(table.key.columns) <= set(change.after):
+            key = RowMatch({name: change.after[name] for name in table.key.columns}, {})
+        else:
+            found = self._writer.rows_in_the_way(table, error.constraint, change.after, lock=True)
+            if len(found) != 1:
+                return None
+            key = RowMatch({name: found[0][name] for name in table.key.columns}, {})
         given = writable(change.after, table)
         # Values that are not in the change are not compared with those of the row.
         unknown = [name for name, value in given.items() if isinstance(value, Elsewhere)]
@@ -165,11 +168,11 @@ class Mender:
         if len(compared) != 1:
             # A key that the user has named, and that several rows have: it does not say which one is meant.
             return None
-        differing = [*compared[0][1], *unknown]
+        current, differing = compared[0][0], [*compared[0][1], *unknown]
         # What is equal need not be set again.
         changed = {name: change.after[name] for name in differing}
         decision = self._decide(resolvers, _Conflict(table, key, differing, changed, {}, change.after))
-        return None if decision is None else self._set(change, table, key, found[0], decision)
+        return None if decision is None else self._set(change, table, key, current, decision)
 
     def _decide(self, resolvers: Sequence[Resolver], conflict: _Conflict) -> _Decision | None:
         """Ask the resolvers what to set in a row; None where one of those that have a say cannot decide."""
@@ -300,6 +303,12 @@ def writable(image: Image, table: TargetTable) -> Image:
 def _leave(change: Change, table: TargetTable, error: ApplyError, resolvers: Sequence[Resolver]) -> _Made:
     """Do nothing: there is nothing left to change, or it is to stay as it is."""
     return NOTHING_DONE, [(resolvers[0], Outcome.DISCARDED, ())]
+
+
+def _is_key(constraint: str, table: TargetTable) -> bool:
+    """Whether it is the row key that a constraint keeps apart, so that the row in the way is found by it."""
+    named = (unique for unique in table.schema.all_uniques if unique.name == constraint)
+    return any(unique.columns == table.key.columns and table.key.is_unique for unique in named)
 
 
 def _moves(change: Change, table: TargetTable) -> bool:

@@ -66,6 +66,8 @@ class NetChange:
         inserts: New images; the target fills in what they lack.
         puts: New images of rows that are there already, or not.
         deleted_by, updated_by, inserted_by: For each part, and each row of it, the index of the row's first change.
+        chains: Two arrays that line up: the index of a change, and that of the first change of its row. A change that
+            moves a row to another key is there twice.
         compares_key_text: Values that the key's index calls equal, as 1.0 and 1.00, must be written alike, too.
         probes: Images that no row has in the end, but that had to be legal in between.
         are_probes_absent: For each probe, whether no row may be left with its key.
@@ -81,6 +83,7 @@ class NetChange:
     deleted_by: Sequence[NDArray[np.int64]] = ()
     updated_by: Sequence[NDArray[np.int64]] = ()
     inserted_by: Sequence[NDArray[np.int64]] = ()
+    chains: tuple[NDArray[np.int64], NDArray[np.int64]] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
     compares_key_text: bool = True
 
 
@@ -139,7 +142,7 @@ class _Net:
                 name: everything if told.all() else np.where(told, everything, -1)
                 for name, told in self._tells_new.items()
             }
-            return self._build(inserts={**inserts, _FIRST: everything})
+            return self._build(inserts={**inserts, _FIRST: everything}, chains=(everything, everything))
         self._check_keys()
         events = self._events()
         # Two arrays with one entry per key: did its row exist before all changes, does it exist after them?
@@ -170,6 +173,7 @@ class _Net:
             puts=_at(last, put),
             probes=probes,
             are_absent=are_absent,
+            chains=(events.row, first_row[np.cumsum(events.is_first) - 1]),
         )
 
     def _given(self, after: pa.Array, changed: Columns) -> Masks:
@@ -341,6 +345,7 @@ class _Net:
         puts: Places = _NONE,
         probes: pa.Table | None = None,
         are_absent: NDArray[np.bool_] | None = None,
+        chains: tuple[NDArray[np.int64], NDArray[np.int64]],
     ) -> NetChange:
         deleted, updated, inserted = list(_parts(deletes)), list(_parts(*updates)), list(_parts(inserts))
         return NetChange(
@@ -354,6 +359,7 @@ class _Net:
             puts=[_take(self._new, part) for (part,) in _parts(puts)],
             probes=_take(self._new, dict.fromkeys(self._new, np.zeros(0, int))) if probes is None else probes,
             are_probes_absent=pa.array(np.zeros(0, bool) if are_absent is None else are_absent),
+            chains=(self._index[chains[0]], self._index[chains[1]]),
             compares_key_text=not self._netting.conflicts.compare_key_only,
         )
 

@@ -280,10 +280,12 @@ class _Attempts:
         late = [
             (number, change)
             for number, change in changes
-            if catalog.instantiated[change.table] < whole.commit_scn and change.table not in held
+            if catalog.instantiated[change.table] < whole.commit_scn
+            # DDL is of the table, and not of the rows that were repaired or truncated.
+            and (change.table not in held or change.op is Op.DDL)
         ]
         emptied = _emptied_since(self._session.emptied({change.table for _, change in late}), entry.id, whole)
-        wanted = [(number, change) for number, change in late if change.table not in emptied]
+        wanted = [pair for pair in late if pair[1].table not in emptied or pair[1].op is Op.DDL]
         if len(wanted) < len(changes):
             number = len(changes) - len(wanted)
             left_out = {c.table for _, c in changes} - {c.table for _, c in wanted}

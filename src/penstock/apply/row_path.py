@@ -100,7 +100,7 @@ class RowPath:
         """
         self._writer = writer
         self._handlers = handlers
-        self._catalog = catalog
+        self._catalog = self._before = catalog
         self._dictionary = dictionary
         self._allow_duplicate_rows = allow_duplicate_rows
         self._conflicts = conflicts
@@ -119,14 +119,17 @@ class RowPath:
             TransactionError: A change conflicts or fails; the caller must roll back.
             OperatorError: A table was altered, and that is to stop the process.
         """
-        catalog = self._catalog
+        self._before = self._catalog
+        self._meeting = meeting
         try:
-            self._meeting = meeting
             return self._apply(transaction)
         except BaseException:
-            # Tables that it has altered are as before, once it is rolled back.
-            self._catalog = catalog
+            self.rolled_back()
             raise
+
+    def rolled_back(self) -> None:
+        """The transaction that was applied last is not committed: tables that it has altered are as before."""
+        self._catalog = self._before
 
     def _apply(self, transaction: Transaction) -> Handled:
         message_number = 0
@@ -352,9 +355,9 @@ class RowPath:
         if change.op is Op.INSERT:
             uniques = table.schema.all_uniques
             resolvers = self._conflicts.resolvers_for(table.name, Op.INSERT, RowIs.EXISTS)
-            # A resolver that does not look at the row must be sure of it.
-            is_sure = not resolvers or resolvers[0].method is Method.RECORD
-            if is_sure or len(uniques) != 1 or uniques[0].is_deferrable or table.schema.exclusions:
+            # The statement would tell of values that the table does not take; so does one that writes all of them.
+            writes_all = any((one.method, one.columns) == (Method.OVERWRITE, None) for one in resolvers[:1])
+            if not writes_all or len(uniques) != 1 or uniques[0].is_deferrable or table.schema.exclusions:
                 return None
             return ApplyError(UNIQUE_VIOLATED, "a row has the key", where=_place(change), constraint=uniques[0].name)
         told = self._update_of(change, table) if change.op is Op.UPDATE else self._delete_of(change, table)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from penstock import change as c
 from penstock.apply.ahead import ahead
-from penstock.apply.around import Around, may_fail, plan_around
+from penstock.apply.around import Around, may_fail, plan_around, untouched_rows
 from penstock.apply.conflicts import CONFLICTS, CONTENTION, ApplyError, ContentionError, SpeculationError
 from penstock.apply.ddl import DdlRules
 from penstock.apply.group import Group
@@ -402,11 +402,7 @@ class ApplyServer:
                     # One that waits behind the error queue, or has others wait, is looked at as a whole.
                     splits = attempt < _SPLITS and self._holding is None
                     plan = self._plan_around(group, nets, failing, splits=splits)
-                    if len(plan.rest):
-                        rest = self._nets(plan.rest)
-                        if rest is None:
-                            raise SpeculationError("the changes cannot be netted")
-                        self._session.apply_net(rest, with_references=self._with_references(group))
+                    self._apply_rest(group, nets, plan)
                     apart, queued = self._write_apart(plan)
                     queue = self._queued(apart)
                     if queue:
@@ -421,6 +417,20 @@ class ApplyServer:
             return True
         self._wary = max(0, self._wary - 1)
         return False
+
+    def _apply_rest(self, group: Group, nets: Sequence[NetChange], plan: Around) -> None:
+        """Apply by the set path what is not apart."""
+        with_references = self._with_references(group)
+        is_rest = ~plan.is_apart
+        if not any(len(net.puts) or len(net.probes) for net in nets):
+            # Rows that nothing apart has to do with are netted and staged already.
+            left_out, is_rest = untouched_rows(group, nets, plan.is_apart)
+            self._session.apply_found(left_out, with_references=with_references)
+        if is_rest.any():
+            rest = self._nets(group.changes(is_rest))
+            if rest is None:
+                raise SpeculationError("the changes cannot be netted")
+            self._session.apply_net(rest, with_references=with_references)
 
     def _plan_around(
         self, group: Group, nets: Sequence[NetChange], failing: NDArray[np.bool_], *, splits: bool
@@ -445,7 +455,7 @@ class ApplyServer:
         # A resolver may then change a row that no dependency value of its transaction names.
         all_behind = any(self._may_take_another_key(net.table) for net in nets)
         plan = plan_around(group, found, is_there, failing, self._catalog, all_behind=all_behind)
-        if 2 * len(plan.rest.rows) < len(group.rows):
+        if 2 * len(plan.apart.rows) > len(group.rows):
             raise SpeculationError("every second change would go by the row path")
         return plan
 
@@ -456,7 +466,7 @@ class ApplyServer:
         self._count_held(held)
         if self._holding is not None:
             self._holding.add(*queued)
-        self._result.set_changes += len(plan.rest.rows)
+        self._result.set_changes += len(group.rows) - len(plan.apart.rows)
         applied = len(group)
         changes = len(group.rows)
         for one in apart:
@@ -709,8 +719,10 @@ class ApplyServer:
                 return exc.failure
             except ApplyError as exc:
                 # At commit: no change of the transaction can be named.
+                self._rows.rolled_back()
                 return Failure(0, exc)
             except ContentionError as exc:
+                self._rows.rolled_back()
                 contention = Failure(0, ApplyError(CONTENTION, exc.what, where=exc.where))
                 time.sleep(0.01 * 2**attempt)
             else:

@@ -118,7 +118,7 @@ class RowWriter(Protocol):
     def truncate(self, tables: Sequence[TargetTable]) -> None:
         """Empty several tables at once."""
 
-    def alter(self, table: TableName, wanted: Alteration) -> TableSchema | None:
+    def alter(self, table: TableName, wanted: Alteration, commit_scn: Scn) -> TableSchema | None:
         """Do what is not done yet of an alteration; returns the table as it is then, None where it was dropped.
 
         What the ledger knows of a table goes with its name, and with the table.
@@ -183,6 +183,16 @@ class TargetSession(RowWriter, SqlRunner, Protocol):
 
         Returns:
             For each net change, what was found; there may be conflicts of other kinds.
+        """
+
+    def apply_found(self, left_out: Sequence[NDArray[np.int64]], *, with_references: bool) -> None:
+        """Write the net changes that `find_conflicts` has looked at in the same transaction, but for some rows.
+
+        Args:
+            left_out: For each net change, the first changes of these rows. Nothing is put in place or probed.
+
+        Raises:
+            SpeculationError: Rows were not as expected; nothing may be concluded but that the row path must run.
         """
 
     def apply_net(self, nets: Sequence[NetChange], *, with_references: bool) -> None:

@@ -12,9 +12,10 @@ from penstock.change import TableName
 from penstock.dialects.postgres.connection import Connection, quote
 from penstock.dialects.postgres.errors import safe_message
 from penstock.dialects.postgres.target.alter import alter_statements, rename_statements
-from penstock.dialects.postgres.target.ledger_entries import FORGET_TABLE, RENAME_TABLE
+from penstock.dialects.postgres.target.ledger_entries import FORGET_TABLE, IS_KNOWN, RENAME_TABLE
 from penstock.dialects.postgres.target.resync import copied_by_others
 from penstock.errors import OperatorError, PenstockError
+from penstock.position import Scn
 from penstock.schema import TableSchema
 
 
@@ -34,7 +35,7 @@ class Altering:
         self._describe = describe
         self._translate = translate
 
-    def alter(self, table: TableName, wanted: Alteration) -> TableSchema | None:
+    def alter(self, table: TableName, wanted: Alteration, commit_scn: Scn) -> TableSchema | None:
         """See `apply.target.RowWriter.alter`."""
         if wanted.is_drop:
             self.drop([table])
@@ -42,7 +43,7 @@ class Altering:
         there = self._describe(table)
         if there is None and wanted.called is not None and self._describe(wanted.called) is not None:
             # A person has renamed it, and may have done the rest.
-            self._rename_in_ledger(table, wanted.called)
+            self._rename_in_ledger(table, wanted.called, commit_scn)
             table = wanted.called
             there = self._describe(table)
         if there is None:
@@ -53,7 +54,7 @@ class Altering:
             self._refuse_shared(table, "rename")
             for statement in rename_statements(table, wanted.called):
                 self._run(statement)
-            self._rename_in_ledger(table, wanted.called)
+            self._rename_in_ledger(table, wanted.called, commit_scn)
             table = wanted.called
         return self._describe(table)
 
@@ -68,12 +69,16 @@ class Altering:
             for forget in FORGET_TABLE:
                 self._write_ledger(forget, {"schema": table.schema, "name": table.name})
 
-    def _rename_in_ledger(self, table: TableName, called: TableName) -> None:
+    def _rename_in_ledger(self, table: TableName, called: TableName, commit_scn: Scn) -> None:
         names = {"schema": table.schema, "name": table.name, "to_schema": called.schema, "to_name": called.name}
+        values = {"process": self._process, **names, "scn": commit_scn}
+        if self._connection.execute(IS_KNOWN, values).fetchone() is None:
+            # It is done already.
+            return
         for rename in RENAME_TABLE:
-            self._write_ledger(rename, names)
+            self._write_ledger(rename, {**names, "scn": commit_scn})
 
-    def _write_ledger(self, statement: str, names: Mapping[str, str]) -> None:
+    def _write_ledger(self, statement: str, names: Mapping[str, str | int]) -> None:
         try:
             self._connection.execute(statement, {"process": self._process, **names})
         except psycopg.Error as exc:

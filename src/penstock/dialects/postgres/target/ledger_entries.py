@@ -33,12 +33,15 @@ _NEW = "process = %(process)s AND (schema_name, table_name) = (%(to_schema)s, %(
 _TO = "schema_name = %(to_schema)s, table_name = %(to_name)s"
 _BY_TABLE = ("chunk", "instantiation", "emptied", "made", "adoption")
 
-FORGET_TABLE = tuple(f"DELETE FROM penstock.{table} WHERE {_OLD}" for table in _BY_TABLE)
+FORGET_TABLE = tuple(f"DELETE FROM penstock.{table} WHERE {_OLD}" for table in (*_BY_TABLE, "held"))
 """Forget a table that is gone; entries of the error queue stay, and say what was of it."""
 
 RENAME_TABLE = (
     # Whatever had the name before is gone.
-    *(f"DELETE FROM penstock.{table} WHERE {_NEW}" for table in _BY_TABLE),
+    *(f"DELETE FROM penstock.{table} WHERE {_NEW}" for table in (*_BY_TABLE, "held")),
+    # A retry of its changes must not meet the table that has its name now.
+    f"UPDATE penstock.error_change c SET table_name = c.table_name || ', dropped' WHERE {_NEW} AND EXISTS (SELECT FROM"
+    " penstock.error e WHERE e.process = c.process AND e.id = c.error_id AND e.commit_scn < %(scn)s)",
     *(f"UPDATE penstock.{table} SET {_TO} WHERE {_OLD}" for table in reversed(_BY_TABLE)),
     # Changes that are still to be retried are of the same table.
     f"INSERT INTO penstock.dictionary (process, schema_name, table_name, version, definition) SELECT process,"
@@ -48,7 +51,10 @@ RENAME_TABLE = (
     f"UPDATE penstock.error_change SET {_TO} WHERE {_OLD}",
     f"UPDATE penstock.held SET {_TO} WHERE {_OLD}",
 )
-"""Give a table another name in all that is known of it. Where the session checks no foreign keys."""
+"""Give a table another name in all that is known of it, by a transaction. Where the session checks no foreign keys."""
+
+IS_KNOWN = f"SELECT FROM penstock.instantiation WHERE {_OLD}"
+"""Whether the process has a copy of a table of this name."""
 
 
 def applied_query(process: str) -> str:

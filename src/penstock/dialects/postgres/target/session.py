@@ -10,8 +10,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import numpy as np
 import psycopg
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from penstock.apply.conflicts import OTHER, ApplyError, ContentionError
 from penstock.apply.ddl import Alteration
@@ -41,6 +43,7 @@ from penstock.dialects.postgres.target.row_sql import PARAMETER, condition_sql, 
 from penstock.dialects.postgres.target.set_path import MOST_STAGED_COLUMNS, SetPath
 from penstock.elsewhere import ValueStore
 from penstock.errors import OperatorError, PenstockError
+from penstock.position import Scn
 from penstock.schema import Column, Exclusion, ForeignKey, TableSchema, Unique
 from penstock.snapshot.chunk import Chunk
 
@@ -169,6 +172,13 @@ class PostgresSession:
         """See `apply.target.TargetSession.apply_net`."""
         try:
             self._set_path.apply(nets, with_references=with_references)
+        except psycopg.Error as exc:
+            raise self._translate(exc) from exc
+
+    def apply_found(self, left_out: Sequence[NDArray[np.int64]], *, with_references: bool) -> None:
+        """See `apply.target.TargetSession.apply_found`."""
+        try:
+            self._set_path.apply_found(left_out, with_references=with_references)
         except psycopg.Error as exc:
             raise self._translate(exc) from exc
 
@@ -371,9 +381,9 @@ class PostgresSession:
         """Empty several tables at once; those that only refer to each other may be named together."""
         self._run("TRUNCATE " + ", ".join(only(table) for table in tables))
 
-    def alter(self, table: TableName, wanted: Alteration) -> TableSchema | None:
+    def alter(self, table: TableName, wanted: Alteration, commit_scn: Scn) -> TableSchema | None:
         """See `apply.target.RowWriter.alter`."""
-        return self._altering.alter(table, wanted)
+        return self._altering.alter(table, wanted, commit_scn)
 
     def drop(self, tables: Sequence[TableName]) -> None:
         """See `apply.target.RowWriter.drop`."""

@@ -7,7 +7,7 @@ exactly as expected raises `SpeculationError`; the caller rolls back and lets th
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import psycopg
@@ -83,12 +83,14 @@ class SetPath:
         self._tables: dict[Hashable, str] = {}
         self._new_tables: list[Hashable] = []
         self._filled: set[str] = set()
+        self._searched: list[_NetStatements] = []
         self._made = 0
 
     def keep_new_tables(self) -> None:
         """The transaction was committed, and the staging tables it made with it."""
         self._new_tables.clear()
         self._filled.clear()
+        self._searched = []
 
     def forget_new_tables(self) -> None:
         """The transaction was rolled back, and the staging tables it made with it."""
@@ -96,6 +98,7 @@ class SetPath:
             del self._tables[key]
         self._new_tables.clear()
         self._filled.clear()
+        self._searched = []
 
     def apply(self, nets: Sequence[NetChange], *, with_references: bool) -> None:
         """Write the net changes: all deletes, then all updates, then what is put in place, then inserts; then check.
@@ -105,7 +108,16 @@ class SetPath:
             psycopg.Error: A statement failed.
         """
         self._empty()
-        staged = [_NetStatements(net, self) for net in nets]
+        self._write([_NetStatements(net, self) for net in nets], with_references=with_references)
+
+    def apply_found(self, left_out: Sequence[NDArray[np.int64]], *, with_references: bool) -> None:
+        """Write what `find_conflicts` has staged, but for some rows; see `TargetSession.apply_found`."""
+        searched, self._searched = self._searched, []
+        for statements, firsts in zip(searched, left_out, strict=True):
+            statements.leave_out(firsts)
+        self._write(searched, with_references=with_references)
+
+    def _write(self, staged: Sequence[_NetStatements], *, with_references: bool) -> None:
         for statements in staged:
             statements.delete()
         for statements in staged:
@@ -123,9 +135,10 @@ class SetPath:
     def find_conflicts(self, nets: Sequence[NetChange]) -> list[Unexpected]:
         """Look for rows that are not as the net changes expect; see `TargetSession.find_conflicts`."""
         self._empty()
+        self._searched = [_NetStatements(net, self) for net in nets]
         found = []
-        for net in nets:
-            parts = list(_NetStatements(net, self).conflicts())
+        for statements in self._searched:
+            parts = list(statements.conflicts())
             changes = np.concatenate([np.zeros(0, np.int64), *(part.changes for part in parts)])
             found.append(Unexpected(changes, np.concatenate([np.zeros(0, bool), *(part.is_there for part in parts)])))
         return found
@@ -135,6 +148,10 @@ class SetPath:
         rows = self._connection.execute(f"SELECT s.{_NUMBER}, {is_there} FROM {s.name} s WHERE {condition}").fetchall()
         numbers, are_there = ([row[n] for row in rows] for n in range(2))
         return Unexpected(by[np.array(numbers, np.int64)], np.array(are_there, bool))
+
+    def unstage(self, s: Staged, numbers: NDArray[np.int64]) -> None:
+        """Take numbered rows out of a staging table."""
+        self._connection.execute(f"DELETE FROM {s.name} WHERE {_NUMBER} = ANY (%s)", [numbers.tolist()])
 
     def load(self, table: TargetTable, rows: pa.Table) -> None:
         """Insert rows that need no check beyond the table's own."""
@@ -300,6 +317,8 @@ class _NetStatements:
         self._table = net.table
         self._by_name = net.table.schema.by_name
         self._target = _only(net.table)
+        self._staged: dict[tuple[str, int], Staged] = {}
+        self._left_out = np.zeros(0, np.int64)
         self._deleted: list[Staged] = []
         self._updated: list[Staged] = []
         self._inserted: list[Staged] = []
@@ -309,17 +328,22 @@ class _NetStatements:
     def conflicts(self) -> Iterator[Unexpected]:
         """Yield the changes whose rows are missing, have other values, or have a unique key that is taken."""
         net = self._net
-        for n, (rows, by) in enumerate(zip(net.deletes, net.deleted_by, strict=True)):
-            yield self._unmatched(self._path.stage(self._table, f"d{n}", rows, NO_COLUMNS, is_numbered=True), by)
-        for n, (update, by) in enumerate(zip(net.updates, net.updated_by, strict=True)):
-            yield self._unmatched(self._path.stage(self._table, f"u{n}", update.old, NO_COLUMNS, is_numbered=True), by)
+        for n, by in enumerate(net.deleted_by):
+            yield self._unmatched(self._part("d", n, is_numbered=True), by)
+        for n, by in enumerate(net.updated_by):
+            yield self._unmatched(self._part("u", n, is_numbered=True), by)
         uniques = [u for u in self._table.schema.all_uniques if u.columns and not u.is_deferrable]
         for n, (rows, by) in enumerate(zip(net.inserts, net.inserted_by, strict=True)):
             told = [unique for unique in uniques if set(unique.columns) <= set(rows.column_names)]
             if not told:
                 continue
             names = sorted({name for unique in told for name in unique.columns})
-            s = self._path.stage(self._table, f"i{n}", NO_COLUMNS, rows.select(names), is_numbered=True)
+            writable = self._writable(rows)
+            if self._can_copy(rows.select(writable)) or not set(names) <= set(writable):
+                # These are not staged for the statements, or not with all columns that are looked at here.
+                s = self._path.stage(self._table, f"c{n}", NO_COLUMNS, rows.select(names), is_numbered=True)
+            else:
+                s = self._part("i", n, is_numbered=True)
             tests = (
                 _all(equal_sql(f"t.{quote(c)}", equals, s.new_value(c)) for c, equals in unique.equals.items())
                 for unique in told
@@ -327,6 +351,40 @@ class _NetStatements:
             taken = " OR ".join(f"EXISTS (SELECT FROM {self._target} t WHERE {test})" for test in tests)
             is_there = self._has_key(s, s.new_value) if set(self._table.key.columns) <= set(names) else "false"
             yield self._path.unexpected(s, by, taken, is_there)
+
+    def leave_out(self, firsts: NDArray[np.int64]) -> None:
+        """Write all but the rows with these first changes."""
+        self._left_out = firsts
+        for (kind, n), s in self._staged.items():
+            numbers = np.flatnonzero(np.isin(self._by(kind, n), firsts))
+            if len(numbers):
+                self._path.unstage(s, numbers)
+                self._staged[kind, n] = replace(s, count=s.count - len(numbers))
+
+    def _by(self, kind: str, n: int) -> NDArray[np.int64]:
+        net = self._net
+        return {"d": net.deleted_by, "u": net.updated_by, "i": net.inserted_by}[kind][n]
+
+    def _part(self, kind: str, n: int, *, is_numbered: bool = False) -> Staged:
+        """The rows of a part of the deletes, updates or inserts in their staging table, where they are put once."""
+        if (kind, n) not in self._staged:
+            net = self._net
+            match kind:
+                case "d":
+                    old, new = net.deletes[n], NO_COLUMNS
+                case "u":
+                    old, new = net.updates[n].old, net.updates[n].new
+                case _:
+                    old, new = NO_COLUMNS, net.inserts[n]
+            old, new = self._kept(old, kind, n), self._kept(new.select(self._writable(new)), kind, n)
+            self._staged[kind, n] = self._path.stage(self._table, f"{kind}{n}", old, new, is_numbered=is_numbered)
+        return self._staged[kind, n]
+
+    def _kept(self, rows: pa.Table, kind: str, n: int) -> pa.Table:
+        """The rows that are not left out."""
+        if not len(self._left_out) or not rows.column_names:
+            return rows if rows.column_names else NO_COLUMNS
+        return rows.filter(pa.array(~np.isin(self._by(kind, n), self._left_out)))
 
     def _unmatched(self, s: Staged, by: NDArray[np.int64]) -> Unexpected:
         missing = f"NOT EXISTS (SELECT FROM {self._target} t WHERE {self._matches(s)})"
@@ -347,14 +405,14 @@ class _NetStatements:
         return f"coalesce((SELECT true FROM {self._target} t WHERE {same} LIMIT 1), false)"
 
     def delete(self) -> None:
-        for n, rows in enumerate(self._net.deletes):
-            s = self._path.stage(self._table, f"d{n}", rows, NO_COLUMNS)
+        for n in range(len(self._net.deletes)):
+            s = self._part("d", n)
             self._path.expect(f"DELETE FROM {self._target} t USING {s.name} s WHERE {self._matches(s)}", s.count)
             self._deleted.append(s)
 
     def update(self) -> None:
-        for n, rows in enumerate(self._net.updates):
-            s = self._path.stage(self._table, f"u{n}", rows.old, rows.new.select(self._writable(rows.new)))
+        for n in range(len(self._net.updates)):
+            s = self._part("u", n)
             if s.new:
                 settings = ", ".join(f"{quote(name)} = {s.new_value(name)}" for name in s.new)
                 statement = f"UPDATE {self._target} t SET {settings} FROM {s.name} s WHERE {self._matches(s)}"
@@ -367,9 +425,9 @@ class _NetStatements:
         for n, whole in enumerate(self._net.inserts):
             rows = whole.select(self._writable(whole))
             if self._can_copy(rows):
-                self._path.copy(_quoted(self._table), rows.column_names, rows)
+                self._path.copy(_quoted(self._table), rows.column_names, self._kept(rows, "i", n))
                 continue
-            s = self._path.stage(self._table, f"i{n}", NO_COLUMNS, rows)
+            s = self._part("i", n)
             self._path.insert_staged(s)
             self._inserted.append(s)
 
