@@ -163,6 +163,10 @@ def test_all_values_of_a_child_table_are_the_rows_that_documents_have_told_of(fo
 NOT_READ = [
     ("<nds", "the document cannot be read: the document is no XML"),
     ('<!DOCTYPE nds [<!ENTITY x "y">]><nds/>', "the document cannot be read: the document declares a document type"),
+    (
+        '<?xml version="1.0" encoding="Shift_JIS"?><nds><input/></nds>',
+        "the document cannot be read: the document's XML declaration names an encoding that cannot be read",
+    ),
     ("<nds><input><rename/></input></nds>", "the document cannot be read: an event is none of add, modify and delete"),
     (
         document_of([DELETE.format("x")]).decode(),
