@@ -232,6 +232,7 @@ def test_what_was_applied_before_a_crash_is_settled_by_the_next_run_and_not_told
     assert part is not None
     reader = side.access.reader("idm", side.journal.tables(), follows=FOLLOWED)
     first = [batch.to_pylist() for batch in reader.read(part)]
+    assert [row["key"] for batch in first for row in batch] == ['{"num":"1"}', '{"idu":"2"}', '{"idu":"3"}']
     applied.lab.source.execute("UPDATE indirect.acct SET owner = 'after'")
     source.close()
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock import change as c
-from penstock.change import Image, TableName, Transaction
+from penstock.change import Change, Image, TableName, Transaction
 from penstock.dialects.base import DatabasePlan
 from penstock.errors import MalformedInputError, OperatorError
 from penstock.history import ConsumerState, Facts, History, Joined, Origin, joined
@@ -105,8 +105,7 @@ def batches_of(
     rows = []
     for txn in transactions:
         for change in txn.changes:
-            row = change.before if change.before is not None else change.after
-            key = [] if row is None else [name for name in keys.get(change.table, ()) if name in row]
+            key = key_of(change, keys)
             rows.append(
                 {
                     c.SOURCE: "",
@@ -119,7 +118,7 @@ def batches_of(
                     c.SCHEMA_NAME: change.table.schema,
                     c.TABLE_NAME: change.table.name,
                     c.TABLE_VERSION: change.table_version,
-                    c.KEY: encode_image({name: row[name] for name in key}) if row is not None and key else None,
+                    c.KEY: None if key is None else encode_image(key),
                     c.BEFORE: None if change.before is None else encode_image(change.before),
                     c.AFTER: None if change.after is None else encode_image(change.after),
                 }
@@ -129,6 +128,17 @@ def batches_of(
                 rows = []
     if rows:
         yield pa.RecordBatch.from_pylist(rows, c.ARROW_SCHEMA)
+
+
+def key_of(change: Change, keys: Mapping[TableName, Sequence[str]]) -> Image | None:
+    """Return the key of the row that a change is about, as it was before; None without one.
+
+    Args:
+        keys: The key columns of each table that has some.
+    """
+    row = change.before if change.before is not None else change.after
+    found = {} if row is None else {name: row[name] for name in keys.get(change.table, ()) if name in row}
+    return found or None
 
 
 class RecordedSide:
