@@ -24,6 +24,7 @@ FORMAT = "penstock.event_log"
 TABLES = """
 CREATE SCHEMA indirect;
 CREATE TABLE indirect.usr (idu integer PRIMARY KEY, fname varchar(64), seen timestamp);
+CREATE TABLE indirect.usr_phone (idu integer REFERENCES indirect.usr, phoneno text);
 """
 
 

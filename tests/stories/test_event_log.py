@@ -459,6 +459,11 @@ def test_decode_shows_the_next_poll_and_changes_nothing(log: Log, tmp_path: Path
     assert (row["op"], row["before"], row["after"]) == ("update", {"idu": "1", "fname": "A"}, {"fname": "B"})
     assert log.statuses == "NN"
 
+    # The log may be there before the journal is.
+    log.lab.source.execute("DROP SCHEMA penstock_idm_events CASCADE")
+    early = CliRunner().invoke(app, ["decode", "event-log", "-f", str(file), "--format", "changes", "--json"])
+    assert (early.stdout, early.stderr) == (changes.stdout, changes.stderr)
+
 
 def test_what_does_not_go_with_an_event_log_is_refused_with_its_line() -> None:
     text = FILE.format(more="") + "publish: {to: files, path: p, format: parquet}\nrules: {exclude: [a.b]}\n"

@@ -234,6 +234,10 @@ class PostgresLogTransaction:
     def child_rows(self, of: Iterable[ChildRows]) -> dict[ChildRows, list[str]]:
         """Return the rows of child tables that events have told of so far, by their values, as canonical text."""
         found: dict[ChildRows, list[str]] = {one: [] for one in of}
+        row = self._sql.execute("SELECT to_regclass(%s) IS NOT NULL", [self._child_rows]).fetchone()
+        if row != (True,):
+            # Who only looks at the log may do so before there is a journal, which has told of nothing.
+            return found
         by_name = {(one.table.schema, one.table.name, _parent(one)): one for one in found}
         rows = self._sql.execute(
             f"SELECT schema_name, table_name, parent, value FROM {self._child_rows}"
