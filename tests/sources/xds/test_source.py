@@ -160,6 +160,18 @@ def test_all_values_of_a_child_table_are_the_rows_that_documents_have_told_of(fo
     ]
 
 
+@pytest.mark.rule("E-13", "E-19")
+def test_a_document_that_is_put_aside_has_told_of_no_rows_of_child_tables(folder: Folder) -> None:
+    replaced = modified("usr_phone.phoneno", "<remove-all-values/>", values("add-value", "2"))
+    folder.write(1, ADD.format(1, added("usr_phone.phoneno", "1")))
+    folder.write(2, MODIFY.format(1, replaced), DELETE.format("x"))
+    folder.write(3, DELETE.format(1))
+
+    told = [row[3]["phoneno"] for row in folder.read() if row[:3] == (3, "delete", "usr_phone")]
+
+    assert told == ["1"]
+
+
 NOT_READ = [
     ("<nds", "the document cannot be read: the document is no XML"),
     ('<!DOCTYPE nds [<!ENTITY x "y">]><nds/>', "the document cannot be read: the document declares a document type"),

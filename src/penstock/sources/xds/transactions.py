@@ -78,6 +78,9 @@ class Transactions:
                 changes.append(self._gap(f"event {number} of the document: {exc}"))
         if position > self._told_upto:
             self._told_upto = position
+            if any(change.op is Op.GAP for change in changes):
+                # The document is put aside whole: the target gets none of its rows.
+                rows = {}
             for key, values in rows.items():
                 self._rows.setdefault(key, []).append(_Told(position, tuple(values)))
         if not changes:
