@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -281,8 +282,28 @@ def test_a_document_that_comes_below_others_is_refused_and_not_left_out(folder: 
     assert source.next_slice(START, Limit()) is not None
     folder.write(4, DELETE.format(2), name="4.xml")
 
-    with pytest.raises(OperatorError, match=r"document 4\.xml came behind 0+5\.xml.*number above all others"):
+    with pytest.raises(
+        OperatorError, match=r"document 4\.xml came behind 0+5\.xml.*also not after a restart.*above all"
+    ):
         source.next_slice(Scn(5), Limit())
+
+
+@pytest.mark.rule("E-18")
+def test_a_folder_that_is_emptied_and_begun_anew_during_a_run_is_refused(folder: Folder) -> None:
+    for number in (1, 2):
+        folder.write(number, DELETE.format(number))
+    source = folder.side().open_source()
+    part = source.next_slice(START, Limit())
+    assert part is not None
+    for path in folder.path.iterdir():
+        path.unlink()
+
+    gone = r"document 0+2\.xml, the last one, is not there any more.*penstock resync --all"
+    with pytest.raises(OperatorError, match=gone):
+        source.wait(threading.Event(), 0.1)
+    folder.write(1, DELETE.format(3))
+    with pytest.raises(OperatorError, match=gone):
+        source.next_slice(part.end, Limit())
 
 
 def test_a_pipeline_keeps_its_folder_and_documents_that_are_applied_may_be_taken_away_but_for_the_last(
