@@ -243,6 +243,26 @@ def test_documents_that_say_nothing_of_the_tables_move_the_position_alone(folder
     assert [row[:2] for row in folder.read()] == [(3, "delete")]
 
 
+@pytest.mark.rule("E-18")
+def test_an_association_names_a_table_in_any_case_and_a_table_that_is_left_out_is_told_once(
+    folder: Folder, caplog: Any
+) -> None:
+    folder.write(1, DELETE.format(1).replace("table=usr,schema=idm", "table=USR,schema=IDM"))
+    folder.write(2, DELETE.format(2).replace("table=usr,schema=idm", "table=nobody,schema=IDM"))
+    other = DELETE.format(1).replace("schema=idm", "schema=hr")
+    folder.write(3, other, other)
+    folder.write(4, other)
+
+    with caplog.at_level(logging.INFO, "penstock"):
+        folder.slices()
+
+    assert [row[:3] for row in folder.read()] == [(1, "delete", "usr"), (2, "gap", "usr")]
+    told = [record.getMessage() for record in caplog.records if "is left out" in record.getMessage()]
+    assert told == [
+        f"what documents say of table hr.usr is left out, which is none of those that are followed ({folder.path})"
+    ]
+
+
 def test_names_that_are_no_numbers_are_told_once_and_not_read(folder: Folder, caplog: Any) -> None:
     folder.write(1, DELETE.format(1))
     for name in ("orders.xml", "-1.xml", "0.xml", "99999999999999999999.xml", "2.xml.part", "notes.txt"):

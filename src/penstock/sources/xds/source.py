@@ -140,7 +140,8 @@ class XdsDocuments:
 
     @cached_property
     def _transactions(self) -> Transactions:
-        return Transactions(self.described.values(), [TablePattern.parse(text) for text in self._patterns])
+        patterns = [TablePattern.parse(text) for text in self._patterns]
+        return Transactions(self.described.values(), patterns, self.label)
 
     def _make(self, position: Scn, name: str) -> tuple[Transaction | None, int]:
         document = self._storage.read(name)
