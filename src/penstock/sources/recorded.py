@@ -40,6 +40,8 @@ _BATCH_CHANGES = 10_000
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+_NEVER_US = 2**63 - 1
+
 
 class Readable(Protocol):
     """What tasks read of a recording. It travels to them, so it holds no open file and no connection."""
@@ -318,12 +320,18 @@ class RecordedSource:
 
     def backlog(self, after: Scn) -> Backlog:
         """Count what waits behind a position; the size is that of the images."""
-        parts = list(_slices(self._recording, after))
+        changes, size_bytes, oldest_us = 0, 0, _NEVER_US
+        # One slice at a time: it may carry all that its transactions say.
+        for part in _slices(self._recording, after):
+            changes += part.total_changes
+            size_bytes += int(part.size_bytes.sum())
+            if len(part):
+                oldest_us = min(oldest_us, int(part.committed_at_us.min()))
         last = self._recording.next_slice(Scn(self._recording.end() - 1))
         return Backlog(
-            changes=sum(part.total_changes for part in parts),
-            oldest_at=_at(min((int(part.committed_at_us.min()) for part in parts if len(part)), default=None)),
-            size_bytes=sum(int(part.size_bytes.sum()) for part in parts),
+            changes=changes,
+            oldest_at=None if oldest_us == _NEVER_US else _at(oldest_us),
+            size_bytes=size_bytes,
             # Of what was committed later nobody knows whether it will be recorded.
             complete_until=(last and last.last_committed_at) or _EPOCH,
         )

@@ -6,6 +6,7 @@ import json
 import logging
 import pickle
 import threading
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from penstock.logical import Kind as Kinds
 from penstock.position import START, Limit, Scn
 from penstock.schema import Column, ForeignKey, TableSchema, Unique
 from penstock.sources.xds.documents import Documents
-from penstock.sources.xds.source import XdsSide
+from penstock.sources.xds.source import XdsDocuments, XdsSide
 from penstock.storage import LocalStorage
 from penstock.stream import Slice
 
@@ -159,6 +160,51 @@ def test_all_values_of_a_child_table_are_the_rows_that_documents_have_told_of(fo
         *[one for one in expected if one[0] == 2],
         *[one for one in expected if one[0] == 1],
     ]
+
+
+@pytest.mark.rule("E-13")
+def test_a_run_forgets_how_rows_of_child_tables_came_to_be_and_may_go_back_all_the_same(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.sources.xds.source._MOST_DOCUMENTS", 1)
+    folder.write(1, ADD.format(1, added("usr_phone.phoneno", "1")))
+    for number in range(2, 9):
+        replaced = modified("usr_phone.phoneno", "<remove-all-values/>", values("add-value", str(number)))
+        folder.write(number, MODIFY.format(1, replaced))
+    documents = XdsDocuments(LocalStorage(folder.path), ["idm.*"], lambda _: TABLES)
+
+    def removed(after: int) -> str:
+        """The one value that the document behind a position removes."""
+        part = documents.next_slice(Scn(after))
+        assert part is not None
+        (removed,) = [row for batch in documents.read(part) for row in batch.to_pylist() if row["op"] == "delete"]
+        return str(json.loads(removed["before"])["phoneno"])
+
+    assert [removed(after) for after in range(1, 8)] == list("1234567")
+    (kept,) = documents._transactions._rows.values()
+    assert len(kept) == 2
+    assert [removed(after) for after in (6, 2, 7, 1)] == list("6271")
+
+
+def test_the_backlog_is_counted_a_slice_at_a_time(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.sources.xds.source._MOST_DOCUMENTS", 1)
+    for number in range(1, 6):
+        folder.write(number, DELETE.format(number))
+    held, most, slice_behind = list[weakref.ref[Slice]](), 0, XdsDocuments.next_slice
+
+    def next_slice(documents: XdsDocuments, after: Scn) -> Slice | None:
+        nonlocal most
+        most = max(most, sum(one() is not None for one in held))
+        part = slice_behind(documents, after)
+        held.extend([] if part is None else [weakref.ref(part)])
+        return part
+
+    monkeypatch.setattr(XdsDocuments, "next_slice", next_slice)
+    found = folder.side().open_source().backlog(Scn(1))
+
+    assert (found.changes, found.size_bytes) == (4, 16)
+    assert found.oldest_at is not None
+    assert most == 1
 
 
 @pytest.mark.rule("E-13", "E-19")

@@ -106,6 +106,7 @@ class XdsDocuments:
         there = self._documents.numbered()
         if not there or there[-1][0] <= after:
             return None
+        self._transactions.begin(after)
         known = self._transactions.told_upto
         if self._transactions.has_children and known < after:
             for position, name in there:

@@ -37,7 +37,8 @@ class Transactions:
     """Makes transactions of documents.
 
     That all values of a child table's attribute are removed says that rows go, and not which. Tables begin empty, so
-    the target has the rows that documents have told of. These are kept as of each document, which may be made again.
+    the target has the rows that documents have told of. These are kept as of each document behind the position that
+    `begin` named last; such a document may be made again.
     """
 
     def __init__(self, tables: Iterable[TableSchema], patterns: Sequence[TablePattern], label: str) -> None:
@@ -51,7 +52,7 @@ class Transactions:
         schemas = {table.name.schema for table in self._tables}
         self._classes = {schema: Classes(self._tables, schema=schema) for schema in schemas}
         self._rows: dict[ChildRows, list[_Told]] = {}
-        self._told_upto = START
+        self._told_upto = self._kept_from = self._forgotten = START
         self._label = label
         self._left_out: set[TableName] = set()
 
@@ -65,10 +66,20 @@ class Transactions:
         """The last document that was made, whose rows of child tables are known."""
         return self._told_upto
 
+    def begin(self, after: Scn) -> None:
+        """Have documents behind a position made next: what led to the rows of child tables there may be forgotten.
+
+        Where that has been forgotten already, all documents have to be made again, see `told_upto`.
+        """
+        if after < self._forgotten:
+            self._rows.clear()
+            self._told_upto = self._forgotten = START
+        self._kept_from = after
+
     def make(self, position: Scn, name: str, document: bytes) -> Transaction | None:
         """Make a transaction; None where the document says nothing of the tables that are followed.
 
-        With child tables, a document is made after all of those before it; any may be made again.
+        With child tables, a document is made after all of those before it.
         """
         changes: list[Change] = []
         # The rows of child tables that its events have left so far.
@@ -89,7 +100,11 @@ class Transactions:
                 # The document is put aside whole: the target gets none of its rows.
                 rows = {}
             for key, values in rows.items():
-                self._rows.setdefault(key, []).append(_Told(position, tuple(values)))
+                told = self._rows.setdefault(key, [])
+                told.append(_Told(position, tuple(values)))
+                while len(told) > 1 and told[1].upto <= self._kept_from:
+                    del told[0]
+                    self._forgotten = max(self._forgotten, told[0].upto)
         if not changes:
             return None
         # When it was written, a document does not say.
