@@ -206,7 +206,7 @@ def history(position: int, newest: Any = None) -> History:
 
 
 class Queue:
-    """An error queue: which transactions are in it, and which were applied by a retry."""
+    """An error queue: which transactions are in it, which were applied by a retry, and that none was given up."""
 
     def __init__(self, waiting: set[int], applied: set[int] = frozenset()) -> None:  # type: ignore[assignment]
         self._waiting, self._applied = waiting, applied
@@ -216,6 +216,9 @@ class Queue:
 
     def applied(self) -> set[int]:
         return self._applied
+
+    def deleted(self, first: int, last: int) -> set[int]:
+        return set()
 
 
 @pytest.mark.rule("E-15")

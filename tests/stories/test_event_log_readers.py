@@ -196,6 +196,30 @@ def test_a_row_says_what_became_of_its_event_after_retries(
     assert left == ([(3,)] if expected else [])
 
 
+@pytest.mark.rule("E-17")
+def test_rows_get_e_whose_event_was_deleted_from_the_error_queue_before_they_were_settled(log: Log) -> None:
+    pipeline = log.open("apply: {connection: copy}\n")
+    pipeline.setup()
+    for key in range(1, 4):
+        log.write(4, f"idu={key}")
+    with closing(pipeline._target.ledger()) as ledger:
+        ledger.acquire("idm", lanes=1)
+    log.lab.target.execute(
+        "INSERT INTO penstock.error_action"
+        " (process, os_user, host, action, outcome, error_id, txn_id, commit_scn, edits)"
+        " VALUES ('idm', 'ann', 'here', 'delete', 'deleted', 1, '2', 2, '{}'),"
+        " ('idm', 'ann', 'here', 'retry', 'failed', 2, '3', 3, '{}')"
+    )
+
+    with closing(pipeline._source.open_source()) as source:
+        source.join(new("a", "host=one"))
+        part = source.next_slice(START, Limit())
+        assert part is not None
+        source.free(part.end, "a")
+
+    assert log.statuses == "SES"
+
+
 def test_setup_upgrades_a_journal_of_the_first_version(log: Log) -> None:
     pipeline = log.publication()
     pipeline.setup()
