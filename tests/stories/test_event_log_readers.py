@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from penstock.errors import OperatorError
 from penstock.history import Consumer, History
 from penstock.pipeline_file import parse
 from penstock.position import START, Limit, Scn
+from penstock.sources.event_log.channel import Channel
 from penstock.sources.event_log.source import EventLogSource
 from penstock.wiring import open_pipeline
 from tests.lab import Lab
@@ -194,6 +196,30 @@ def test_a_row_says_what_became_of_its_event_after_retries(
     assert rows == expected
     left = log.lab.source.execute("SELECT position FROM penstock_idm_events.failed").fetchall()
     assert left == ([(3,)] if expected else [])
+
+
+def test_why_a_row_cannot_be_used_is_told_also_where_its_neighbours_cannot_be_delivered(log: Log, caplog: Any) -> None:
+    pipeline: Any = log.publication()
+    pipeline.setup()
+    log.write(9, "idu=1")
+    log.write(4, "idu=2")
+    journal = pipeline._log.journal
+
+    def refuse(_: Any) -> None:
+        raise OperatorError("no space left", where="sink", do="make room")
+
+    with (
+        caplog.at_level(logging.INFO, "penstock"),
+        closing(Channel(journal.open_log(), journal.settings, refuse)) as channel,
+    ):
+        for _ in range(2):
+            with pytest.raises(OperatorError, match="no space left"):
+                channel.cycle()
+
+    told = [record.getMessage() for record in caplog.records if "record_id 1" in record.getMessage()]
+    assert len(told) == 1
+    assert "get status E: event_type is none of 1 to 8" in told[0]
+    assert log.statuses == "EN"
 
 
 @pytest.mark.rule("E-17")
