@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -377,6 +378,13 @@ class PublishConfig(Part):
     def form(self) -> str:
         """The format, where the file does not say it that of the place."""
         return self.format or ("changes" if self.to == "files" else "debezium-json")
+
+    @field_validator("topic")
+    @classmethod
+    def _holds_no_positions(cls, topic: str | None) -> str | None:
+        if topic is not None and re.fullmatch(r"penstock\..+\.position", topic):
+            raise ValueError("is a topic that keeps the position of a pipeline; documents need one of their own")
+        return topic
 
     @field_validator("path")
     @classmethod

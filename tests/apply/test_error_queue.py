@@ -410,6 +410,8 @@ def test_s66_giving_up_applies_nothing_and_moves_no_watermark(target: Target) ->
     (action,) = target.queue.history(entry_id="1", most=9)
     assert (action.action, action.outcome, action.txn_id) == (Deed.DELETE, Outcome.DELETED, "700")
     assert (action.os_user, action.host, action.db_user) == ("ann", "desk", target.one("SELECT session_user"))
+    at = action.commit_scn
+    assert (target.queue.deleted(at, at), target.queue.deleted(0, at - 1)) == ({at}, set())
     # Sent again it is a duplicate.
     (result,) = target.apply(T(100, acct(1, 100, 50)), complete=False)
     assert (result.already_applied, result.transactions) == (1, 0)

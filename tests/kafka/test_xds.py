@@ -189,6 +189,7 @@ def test_brokers_that_do_not_answer_leave_everything_as_it_was(topic: Topic, mon
         ("", ", debezium: {prefix: x}", "publish.debezium: XDS documents are no change events"),
         ("", ", path: x", "publish.path: events are published to a cluster"),
         ("", ", topic: 'a b'", "publish.topic: must be letters, digits"),
+        ("", ", topic: penstock.people.position", "publish.topic: is a topic that keeps the position of a pipeline"),
     ],
 )
 def test_what_does_not_go_with_a_topic_is_refused(more: str, to: str, why: str) -> None:

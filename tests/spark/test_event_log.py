@@ -24,6 +24,7 @@ FORMAT = "penstock.event_log"
 TABLES = """
 CREATE SCHEMA indirect;
 CREATE TABLE indirect.usr (idu integer PRIMARY KEY, fname varchar(64), seen timestamp);
+CREATE TABLE indirect.usr_phone (idu integer REFERENCES indirect.usr, phoneno text);
 """
 
 
@@ -107,6 +108,8 @@ def test_a_stream_consumes_the_log_and_goes_on_where_it_stood(spark: SparkSessio
     assert {(row.source, row.schema_name, row.table_name) for row in rows} == {
         ("indirect.event_log", "indirect", "usr")
     }
+    # As the batch below has it.
+    assert [row.key for row in rows] == ['{"idu":"1"}', '{"idu":"2"}', '{"idu":"4"}', '{"idu":"5"}']
     assert log.statuses == "SSESS"
 
 

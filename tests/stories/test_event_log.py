@@ -206,7 +206,7 @@ def history(position: int, newest: Any = None) -> History:
 
 
 class Queue:
-    """An error queue: which transactions are in it, and which were applied by a retry."""
+    """An error queue: which transactions are in it, which were applied by a retry, and that none was given up."""
 
     def __init__(self, waiting: set[int], applied: set[int] = frozenset()) -> None:  # type: ignore[assignment]
         self._waiting, self._applied = waiting, applied
@@ -216,6 +216,9 @@ class Queue:
 
     def applied(self) -> set[int]:
         return self._applied
+
+    def deleted(self, first: int, last: int) -> set[int]:
+        return set()
 
 
 @pytest.mark.rule("E-15")
@@ -232,6 +235,7 @@ def test_what_was_applied_before_a_crash_is_settled_by_the_next_run_and_not_told
     assert part is not None
     reader = side.access.reader("idm", side.journal.tables(), follows=FOLLOWED)
     first = [batch.to_pylist() for batch in reader.read(part)]
+    assert [row["key"] for batch in first for row in batch] == ['{"num":"1"}', '{"idu":"2"}', '{"idu":"3"}']
     applied.lab.source.execute("UPDATE indirect.acct SET owner = 'after'")
     source.close()
 
@@ -457,6 +461,11 @@ def test_decode_shows_the_next_poll_and_changes_nothing(log: Log, tmp_path: Path
     row = json.loads(changes.stdout)
     assert (row["op"], row["before"], row["after"]) == ("update", {"idu": "1", "fname": "A"}, {"fname": "B"})
     assert log.statuses == "NN"
+
+    # The log may be there before the journal is.
+    log.lab.source.execute("DROP SCHEMA penstock_idm_events CASCADE")
+    early = CliRunner().invoke(app, ["decode", "event-log", "-f", str(file), "--format", "changes", "--json"])
+    assert (early.stdout, early.stderr) == (changes.stdout, changes.stderr)
 
 
 def test_what_does_not_go_with_an_event_log_is_refused_with_its_line() -> None:

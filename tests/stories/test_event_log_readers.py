@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from penstock.errors import OperatorError
 from penstock.history import Consumer, History
 from penstock.pipeline_file import parse
 from penstock.position import START, Limit, Scn
+from penstock.sources.event_log.channel import Channel
 from penstock.sources.event_log.source import EventLogSource
 from penstock.wiring import open_pipeline
 from tests.lab import Lab
@@ -132,6 +134,10 @@ def test_a_process_that_begins_anew_with_empty_tables_has_the_journal_again(log:
         part = source.next_slice(START, Limit())
         assert part is not None
         source.free(part.end, "a")
+        log.write(4, "idu=1")
+        unsettled = source.next_slice(part.end, Limit())
+        assert unsettled is not None
+        assert unsettled.changes.tolist() == [2]
 
     for consumer in (Consumer("other", "idm"), Consumer("a", "idm")):
         with pytest.raises(OperatorError, match="another pipeline of this name"), closing(side.open_source()) as source:
@@ -140,11 +146,19 @@ def test_a_process_that_begins_anew_with_empty_tables_has_the_journal_again(log:
             for step in side.release(consumer):
                 session.take(step)
 
-    with closing(side.open_source()) as source:
-        source.join(new("b", "host=one"))
-    for table in ("child_row", "failed"):
+    for table in ("child_row", "failed", "event", "change"):
         left = log.lab.source.execute(f"SELECT count(*) FROM penstock_idm_events.{table}").fetchone()
         assert left == (0,)
+    # Half done, the tables may be full still.
+    unfinished = "new first copy was begun and not finished.*`penstock resync --all`"
+    with pytest.raises(OperatorError, match=unfinished), closing(side.open_source()) as source:
+        source.join(new("a", "host=one"))
+    with closing(side.open_source()) as source:
+        source.join(new("b", "host=one"))
+        # What was polled and not settled is polled anew: its row is still N, and no child table has rows to delete.
+        part = source.next_slice(START, Limit())
+        assert part is not None
+        assert part.changes.tolist() == [1]
 
 
 @pytest.mark.rule("E-12", "E-17")
@@ -182,6 +196,54 @@ def test_a_row_says_what_became_of_its_event_after_retries(
     assert rows == expected
     left = log.lab.source.execute("SELECT position FROM penstock_idm_events.failed").fetchall()
     assert left == ([(3,)] if expected else [])
+
+
+def test_why_a_row_cannot_be_used_is_told_also_where_its_neighbours_cannot_be_delivered(log: Log, caplog: Any) -> None:
+    pipeline: Any = log.publication()
+    pipeline.setup()
+    log.write(9, "idu=1")
+    log.write(4, "idu=2")
+    journal = pipeline._log.journal
+
+    def refuse(_: Any) -> None:
+        raise OperatorError("no space left", where="sink", do="make room")
+
+    with (
+        caplog.at_level(logging.INFO, "penstock"),
+        closing(Channel(journal.open_log(), journal.settings, refuse)) as channel,
+    ):
+        for _ in range(2):
+            with pytest.raises(OperatorError, match="no space left"):
+                channel.cycle()
+
+    told = [record.getMessage() for record in caplog.records if "record_id 1" in record.getMessage()]
+    assert len(told) == 1
+    assert "get status E: event_type is none of 1 to 8" in told[0]
+    assert log.statuses == "EN"
+
+
+@pytest.mark.rule("E-17")
+def test_rows_get_e_whose_event_was_deleted_from_the_error_queue_before_they_were_settled(log: Log) -> None:
+    pipeline = log.open("apply: {connection: copy}\n")
+    pipeline.setup()
+    for key in range(1, 4):
+        log.write(4, f"idu={key}")
+    with closing(pipeline._target.ledger()) as ledger:
+        ledger.acquire("idm", lanes=1)
+    log.lab.target.execute(
+        "INSERT INTO penstock.error_action"
+        " (process, os_user, host, action, outcome, error_id, txn_id, commit_scn, edits)"
+        " VALUES ('idm', 'ann', 'here', 'delete', 'deleted', 1, '2', 2, '{}'),"
+        " ('idm', 'ann', 'here', 'retry', 'failed', 2, '3', 3, '{}')"
+    )
+
+    with closing(pipeline._source.open_source()) as source:
+        source.join(new("a", "host=one"))
+        part = source.next_slice(START, Limit())
+        assert part is not None
+        source.free(part.end, "a")
+
+    assert log.statuses == "SES"
 
 
 def test_setup_upgrades_a_journal_of_the_first_version(log: Log) -> None:

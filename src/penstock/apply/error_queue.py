@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -248,6 +248,9 @@ class ErrorQueue(Protocol):
 
     def history(self, *, entry_id: str | None = None, most: int) -> Sequence[Action]:
         """Return the last deeds, of one entry or of all, the oldest of them first."""
+
+    def deleted(self, first: int, last: int) -> Set[int]:
+        """Return the positions, from one to another, of transactions that were deleted from the queue."""
 
     def retry_session(self) -> AbstractContextManager[RetrySession]:
         """Open a session to apply entries through."""

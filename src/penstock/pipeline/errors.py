@@ -120,3 +120,7 @@ class QueueFailures:
         """Return those that have left it as they were applied, as far as its history goes back."""
         deeds = self._queue().history(most=_MOST_DEEDS)
         return {deed.commit_scn for deed in deeds if deed.outcome is Outcome.APPLIED}
+
+    def deleted(self, first: int, last: int) -> Set[int]:
+        """Return those from one position to another that have left it as they were given up."""
+        return self._queue().deleted(first, last)

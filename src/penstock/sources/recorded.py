@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock import change as c
-from penstock.change import Image, TableName, Transaction
+from penstock.change import Change, Image, TableName, Transaction
 from penstock.dialects.base import DatabasePlan
 from penstock.errors import MalformedInputError, OperatorError
 from penstock.history import ConsumerState, Facts, History, Joined, Origin, joined
@@ -39,6 +39,8 @@ _LOOK_EVERY_S = 0.5
 _BATCH_CHANGES = 10_000
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_NEVER_US = 2**63 - 1
 
 
 class Readable(Protocol):
@@ -105,8 +107,7 @@ def batches_of(
     rows = []
     for txn in transactions:
         for change in txn.changes:
-            row = change.before if change.before is not None else change.after
-            key = [] if row is None else [name for name in keys.get(change.table, ()) if name in row]
+            key = key_of(change, keys)
             rows.append(
                 {
                     c.SOURCE: "",
@@ -119,7 +120,7 @@ def batches_of(
                     c.SCHEMA_NAME: change.table.schema,
                     c.TABLE_NAME: change.table.name,
                     c.TABLE_VERSION: change.table_version,
-                    c.KEY: encode_image({name: row[name] for name in key}) if row is not None and key else None,
+                    c.KEY: None if key is None else encode_image(key),
                     c.BEFORE: None if change.before is None else encode_image(change.before),
                     c.AFTER: None if change.after is None else encode_image(change.after),
                 }
@@ -129,6 +130,17 @@ def batches_of(
                 rows = []
     if rows:
         yield pa.RecordBatch.from_pylist(rows, c.ARROW_SCHEMA)
+
+
+def key_of(change: Change, keys: Mapping[TableName, Sequence[str]]) -> Image | None:
+    """Return the key of the row that a change is about, as it was before; None without one.
+
+    Args:
+        keys: The key columns of each table that has some.
+    """
+    row = change.before if change.before is not None else change.after
+    found = {} if row is None else {name: row[name] for name in keys.get(change.table, ()) if name in row}
+    return found or None
 
 
 class RecordedSide:
@@ -308,12 +320,18 @@ class RecordedSource:
 
     def backlog(self, after: Scn) -> Backlog:
         """Count what waits behind a position; the size is that of the images."""
-        parts = list(_slices(self._recording, after))
+        changes, size_bytes, oldest_us = 0, 0, _NEVER_US
+        # One slice at a time: it may carry all that its transactions say.
+        for part in _slices(self._recording, after):
+            changes += part.total_changes
+            size_bytes += int(part.size_bytes.sum())
+            if len(part):
+                oldest_us = min(oldest_us, int(part.committed_at_us.min()))
         last = self._recording.next_slice(Scn(self._recording.end() - 1))
         return Backlog(
-            changes=sum(part.total_changes for part in parts),
-            oldest_at=_at(min((int(part.committed_at_us.min()) for part in parts if len(part)), default=None)),
-            size_bytes=sum(int(part.size_bytes.sum()) for part in parts),
+            changes=changes,
+            oldest_at=None if oldest_us == _NEVER_US else _at(oldest_us),
+            size_bytes=size_bytes,
             # Of what was committed later nobody knows whether it will be recorded.
             complete_until=(last and last.last_committed_at) or _EPOCH,
         )

@@ -103,6 +103,14 @@ def test_what_is_no_xds_is_refused(why: str) -> None:
         read_document(REFUSED[why].encode(), name="in.xml")
 
 
+@pytest.mark.parametrize("encoding", ["Shift_JIS", "GB2312", "UTF-32", "UTF-7", "punycode", "nobody"])
+def test_an_encoding_that_the_parser_does_not_know_is_refused_with_the_documents_name(encoding: str) -> None:
+    document = f'<?xml version="1.0" encoding="{encoding}"?><nds><input/></nds>'.encode("ascii")
+
+    with pytest.raises(MalformedInputError, match=r"encoding that cannot be read \(in\.xml\)"):
+        read_document(document, name="in.xml")
+
+
 MORNING = "2024-03-01T08:30:00"
 
 TIMES = [

@@ -284,15 +284,61 @@ def test_a_log_that_is_not_what_it_was_is_refused(folder: Folder, copy: Copy) ->
     folder.flush()
     values = LogValues(LocalStorage(folder.root))
     (after,) = folder.images()
-    first, last, column = after["text"].place.split(":")
+    first, last, column, size = after["text"].place.split(":")
 
-    for place in (f"{first}:{int(last) - 1}:{column}", f"{first}:{last}:0", "nowhere"):
+    nowhere = ("nowhere", f"{after['text'].place}:0")
+    for place in (f"{first}:{int(last) - 1}:{column}:{size}", f"{first}:{last}:0:{size}", *nowhere):
         with pytest.raises(MalformedInputError, match=r"is not where it was|is of no column"):
             list(values.pieces(place))
+    short = rf"{size} bytes of the LOB .* where there were 7.*000000001\.db2log, offset \d+"
+    with pytest.raises(MalformedInputError, match=short):
+        list(values.pieces(f"{first}:{last}:{column}:7"))
+    # As an earlier version named it.
+    assert b"".join(values.pieces(f"{first}:{last}:{column}")) == LONG.encode()
 
     folder.say(encoding="ascii")
     with pytest.raises(MalformedInputError, match=r"000000001\.db2log, offset \d+"):
         list(values.pieces(after["text"].place))
+
+
+def not_for_readers(record: bytes, prefix_size: int) -> bytes:
+    """A record without the flag that says that readers of the log may see it."""
+    flagged = bytearray(record)
+    struct.pack_into("<H", flagged, prefix_size + 6, 0)
+    return bytes(flagged)
+
+
+def insert_in_pieces(log: Log, *pieces: bytes) -> None:
+    log.start(1)
+    for data in pieces:
+        log.lob(1, DATA, data, most=len(data))
+    log.insert(1, 7, row(7, Varying(None), OUT))
+    log.commit(1)
+
+
+def test_records_that_are_not_for_readers_are_no_piece_of_a_lob(folder: Folder) -> None:
+    insert_in_pieces(folder.log, BYTES, b"not for readers", BYTES)
+    # Without a filter, what it tells of expansion does not stand before a record.
+    folder.log.records[:] = [record[:48] + record[56:] for record in folder.log.records]
+    folder.log.records[2] = not_for_readers(folder.log.records[2], 48)
+    folder.say(framing="raw")
+    folder.flush()
+
+    (after,) = folder.images()
+
+    assert b"".join(LogValues(LocalStorage(folder.root)).pieces(after["data"].place)) == BYTES + BYTES
+
+
+def test_a_record_that_a_filter_should_have_left_out_is_refused_when_a_lob_is_brought(folder: Folder) -> None:
+    insert_in_pieces(folder.log, BYTES, b"more", BYTES)
+    folder.flush()
+    (after,) = folder.images()
+    records = folder.log.records
+    altered = [*records[:2], not_for_readers(records[2], 56), *records[3:]]
+    (folder.root / "000000001.db2log").write_bytes(b"".join(altered))
+
+    with pytest.raises(MalformedInputError, match=r"not for readers of the log.*000000001\.db2log, offset \d+"):
+        list(LogValues(LocalStorage(folder.root)).pieces(after["data"].place))
 
 
 def test_files_of_an_object_store_are_read_as_those_of_a_disk(folder: Folder) -> None:

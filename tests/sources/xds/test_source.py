@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import threading
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from penstock.logical import Kind as Kinds
 from penstock.position import START, Limit, Scn
 from penstock.schema import Column, ForeignKey, TableSchema, Unique
 from penstock.sources.xds.documents import Documents
-from penstock.sources.xds.source import XdsSide
+from penstock.sources.xds.source import XdsDocuments, XdsSide
 from penstock.storage import LocalStorage
 from penstock.stream import Slice
 
@@ -160,9 +162,70 @@ def test_all_values_of_a_child_table_are_the_rows_that_documents_have_told_of(fo
     ]
 
 
+@pytest.mark.rule("E-13")
+def test_a_run_forgets_how_rows_of_child_tables_came_to_be_and_may_go_back_all_the_same(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.sources.xds.source._MOST_DOCUMENTS", 1)
+    folder.write(1, ADD.format(1, added("usr_phone.phoneno", "1")))
+    for number in range(2, 9):
+        replaced = modified("usr_phone.phoneno", "<remove-all-values/>", values("add-value", str(number)))
+        folder.write(number, MODIFY.format(1, replaced))
+    documents = XdsDocuments(LocalStorage(folder.path), ["idm.*"], lambda _: TABLES)
+
+    def removed(after: int) -> str:
+        """The one value that the document behind a position removes."""
+        part = documents.next_slice(Scn(after))
+        assert part is not None
+        (removed,) = [row for batch in documents.read(part) for row in batch.to_pylist() if row["op"] == "delete"]
+        return str(json.loads(removed["before"])["phoneno"])
+
+    assert [removed(after) for after in range(1, 8)] == list("1234567")
+    (kept,) = documents._transactions._rows.values()
+    assert len(kept) == 2
+    assert [removed(after) for after in (6, 2, 7, 1)] == list("6271")
+
+
+def test_the_backlog_is_counted_a_slice_at_a_time(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.sources.xds.source._MOST_DOCUMENTS", 1)
+    for number in range(1, 6):
+        folder.write(number, DELETE.format(number))
+    held, most, slice_behind = list[weakref.ref[Slice]](), 0, XdsDocuments.next_slice
+
+    def next_slice(documents: XdsDocuments, after: Scn) -> Slice | None:
+        nonlocal most
+        most = max(most, sum(one() is not None for one in held))
+        part = slice_behind(documents, after)
+        held.extend([] if part is None else [weakref.ref(part)])
+        return part
+
+    monkeypatch.setattr(XdsDocuments, "next_slice", next_slice)
+    found = folder.side().open_source().backlog(Scn(1))
+
+    assert (found.changes, found.size_bytes) == (4, 16)
+    assert found.oldest_at is not None
+    assert most == 1
+
+
+@pytest.mark.rule("E-13", "E-19")
+def test_a_document_that_is_put_aside_has_told_of_no_rows_of_child_tables(folder: Folder) -> None:
+    replaced = modified("usr_phone.phoneno", "<remove-all-values/>", values("add-value", "2"))
+    folder.write(1, ADD.format(1, added("usr_phone.phoneno", "1")))
+    folder.write(2, MODIFY.format(1, replaced), DELETE.format("x"))
+    folder.write(3, DELETE.format(1))
+
+    told = [row[3]["phoneno"] for row in folder.read() if row[:3] == (3, "delete", "usr_phone")]
+
+    assert told == ["1"]
+
+
 NOT_READ = [
     ("<nds", "the document cannot be read: the document is no XML"),
     ('<!DOCTYPE nds [<!ENTITY x "y">]><nds/>', "the document cannot be read: the document declares a document type"),
+    (
+        '<?xml version="1.0" encoding="Shift_JIS"?><nds><input/></nds>',
+        "the document cannot be read: the document's XML declaration names an encoding that cannot be read",
+    ),
     ("<nds><input><rename/></input></nds>", "the document cannot be read: an event is none of add, modify and delete"),
     (
         document_of([DELETE.format("x")]).decode(),
@@ -226,6 +289,26 @@ def test_documents_that_say_nothing_of_the_tables_move_the_position_alone(folder
     assert [row[:2] for row in folder.read()] == [(3, "delete")]
 
 
+@pytest.mark.rule("E-18")
+def test_an_association_names_a_table_in_any_case_and_a_table_that_is_left_out_is_told_once(
+    folder: Folder, caplog: Any
+) -> None:
+    folder.write(1, DELETE.format(1).replace("table=usr,schema=idm", "table=USR,schema=IDM"))
+    folder.write(2, DELETE.format(2).replace("table=usr,schema=idm", "table=nobody,schema=IDM"))
+    other = DELETE.format(1).replace("schema=idm", "schema=hr")
+    folder.write(3, other, other)
+    folder.write(4, other)
+
+    with caplog.at_level(logging.INFO, "penstock"):
+        folder.slices()
+
+    assert [row[:3] for row in folder.read()] == [(1, "delete", "usr"), (2, "gap", "usr")]
+    told = [record.getMessage() for record in caplog.records if "is left out" in record.getMessage()]
+    assert told == [
+        f"what documents say of table hr.usr is left out, which is none of those that are followed ({folder.path})"
+    ]
+
+
 def test_names_that_are_no_numbers_are_told_once_and_not_read(folder: Folder, caplog: Any) -> None:
     folder.write(1, DELETE.format(1))
     for name in ("orders.xml", "-1.xml", "0.xml", "99999999999999999999.xml", "2.xml.part", "notes.txt"):
@@ -265,8 +348,28 @@ def test_a_document_that_comes_below_others_is_refused_and_not_left_out(folder: 
     assert source.next_slice(START, Limit()) is not None
     folder.write(4, DELETE.format(2), name="4.xml")
 
-    with pytest.raises(OperatorError, match=r"document 4\.xml came behind 0+5\.xml.*number above all others"):
+    with pytest.raises(
+        OperatorError, match=r"document 4\.xml came behind 0+5\.xml.*also not after a restart.*above all"
+    ):
         source.next_slice(Scn(5), Limit())
+
+
+@pytest.mark.rule("E-18")
+def test_a_folder_that_is_emptied_and_begun_anew_during_a_run_is_refused(folder: Folder) -> None:
+    for number in (1, 2):
+        folder.write(number, DELETE.format(number))
+    source = folder.side().open_source()
+    part = source.next_slice(START, Limit())
+    assert part is not None
+    for path in folder.path.iterdir():
+        path.unlink()
+
+    gone = r"document 0+2\.xml, the last one, is not there any more.*penstock resync --all"
+    with pytest.raises(OperatorError, match=gone):
+        source.wait(threading.Event(), 0.1)
+    folder.write(1, DELETE.format(3))
+    with pytest.raises(OperatorError, match=gone):
+        source.next_slice(part.end, Limit())
 
 
 def test_a_pipeline_keeps_its_folder_and_documents_that_are_applied_may_be_taken_away_but_for_the_last(

@@ -25,14 +25,21 @@ def read_document(document: bytes, *, name: str = "") -> list[XdsEvent]:
         name: What messages call the document.
 
     Raises:
-        MalformedInputError: It is no XML, declares a document type, or is not as the DTD of XDS has it; or it holds
-            something else than add, modify and delete.
+        MalformedInputError: It is no XML, declares a document type or an encoding that cannot be read, or is not as the
+            DTD of XDS has it; or it holds something else than add, modify and delete.
     """
     parser = XMLParser(target=_Builder())  # noqa: S314 - no document type, so no entities
     try:
         root = ElementTree.fromstring(document, parser)  # noqa: S314 - see above
     except ParseError as exc:
         raise MalformedInputError("the document is no XML", where=_where(name, f"line {exc.position[0]}")) from exc
+    except (LookupError, ValueError) as exc:
+        # What the parser asks Python's codecs for, and does not get: several bytes to a character, or no such name.
+        raise MalformedInputError(
+            "the document's XML declaration names an encoding that cannot be read",
+            where=name,
+            do="write it in UTF-8 or UTF-16, or in an encoding of one byte to a character",
+        ) from exc
     except _DoctypeError as exc:
         raise MalformedInputError(
             "the document declares a document type", where=name, do="remove <!DOCTYPE ...>; no entity is resolved"

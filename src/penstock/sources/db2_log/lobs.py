@@ -12,7 +12,7 @@ from penstock.errors import MalformedInputError
 from penstock.position import Scn
 from penstock.sources.db2_log.buffers import Buffers, position_of
 from penstock.sources.db2_log.catalog import Catalog, Db2Column
-from penstock.sources.db2_log.framing import Record
+from penstock.sources.db2_log.framing import PROPAGATABLE, Framing, Level, Record
 from penstock.sources.db2_log.transactions import ADD_DATA, LOB, LOB_DATA_AT, Piece
 from penstock.storage import Storage
 
@@ -20,8 +20,9 @@ _PIECE_BYTES = 1024 * 1024
 
 
 def place_of(pieces: Sequence[Piece]) -> str:
-    """Name the place of a LOB: its first and its last record, and its column."""
-    return f"{position_of(pieces[0].record)}:{position_of(pieces[-1].record)}:{pieces[0].column}"
+    """Name the place of a LOB: its first and its last record, its column, and how many bytes its records have of it."""
+    first, last = position_of(pieces[0].record), position_of(pieces[-1].record)
+    return f"{first}:{last}:{pieces[0].column}:{sum(piece.size for piece in pieces)}"
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,13 @@ class LogValues:
 
     def pieces(self, place: str) -> Iterator[bytes]:
         """Yield a LOB in pieces of about a megabyte: as bytes, or as text in UTF-8."""
-        first, last, column = _read(place, self.storage.label)
+        first, last, column, told = _read(place, self.storage.label)
         buffers = Buffers(self.storage)
-        held, size = list[bytes](), 0
+        held, size, found = list[bytes](), 0, 0
         recode: Callable[[bytes, bool], bytes] | None = None
         record: Record | None = None
         for record, data in _records(buffers, first, last, column):
+            found += len(data)
             recode = recode or _recoder(_column(buffers.catalog, record, column), buffers.catalog)
             held.append(_recoded(recode, data, record, is_last=False))
             size += len(held[-1])
@@ -46,6 +48,11 @@ class LogValues:
                 held, size = [], 0
         if record is None or recode is None or position_of(record) != last:
             _gone(place, self.storage.label)
+        if told not in (None, found):
+            record.refuse(
+                f"{found} bytes of the LOB that ends here are in the log, where there were {told}",
+                do="what is recorded once must stay as it is",
+            )
         held.append(_recoded(recode, b"", record, is_last=True))
         yield b"".join(held)
 
@@ -54,10 +61,16 @@ def _records(buffers: Buffers, first: int, last: int, column: int) -> Iterator[t
     """Yield the records of a LOB, and what each has of it: those of one transaction, table and column."""
     ids = struct.Struct(buffers.catalog.form.endian + "HH")
     add = struct.Struct(buffers.catalog.form.endian + "I10xH")
+    is_v10, is_filtered = buffers.catalog.form.level is Level.V10, buffers.catalog.form.framing is Framing.FILTER
     of: tuple[object, ...] | None = None
     for record in buffers.records(Scn(first), Scn(last)):
         p = record.payload
         if record.end - p < LOB_DATA_AT or record.buffer[p] != LOB or record.buffer[p + 1] != ADD_DATA:
+            continue
+        if not record.flags & PROPAGATABLE and is_v10:
+            # As `Gatherer.gather` has it.
+            if is_filtered:
+                record.refuse("a record is not for readers of the log, and the log was read with a filter")
             continue
         length, number = add.unpack_from(record.buffer, p + 12)
         key = (record.stream, record.tid, ids.unpack_from(record.buffer, p + 6))
@@ -90,12 +103,15 @@ def _recoded(recode: Callable[[bytes, bool], bytes], data: bytes, record: Record
         record.refuse("the data of a LOB is no text in the encoding of the catalogue")
 
 
-def _read(place: str, label: str) -> tuple[int, int, int]:
+def _read(place: str, label: str) -> tuple[int, int, int, int | None]:
     try:
-        first, last, column = map(int, place.split(":"))
+        # A place that an earlier version named, in the error queue, does not tell the size.
+        first, last, column, *told = map(int, place.split(":"))
     except ValueError:
         _gone(place, label)
-    return first, last, column
+    if len(told) > 1:
+        _gone(place, label)
+    return first, last, column, told[0] if told else None
 
 
 def _gone(place: str, label: str) -> NoReturn:

@@ -96,6 +96,8 @@ def cycle(
 ) -> Delivered:
     """Deliver what the journal holds, or else what a new poll finds, and settle the rows behind it.
 
+    Why rows of a poll have no event is logged.
+
     Args:
         begin: Is shown all documents before the sink gets the first.
         now: What counts as now; None is the database's clock.
@@ -107,6 +109,8 @@ def cycle(
             polled = poll(transaction, settings, AsElements(), now=now)
         delivered = Delivered(polled, position=transaction.position())
     if polled is not None:
+        # Before anything is delivered, which may fail: these rows are settled, and no later poll finds them.
+        tell_settled(polled, log.label)
         first = delivered.position - len(polled.kept) + 1
         pending = [
             Pending(Scn(position), kept.record_ids, kept.element) for position, kept in enumerate(polled.kept, first)
@@ -159,8 +163,6 @@ class Channel:
     def cycle(self) -> tuple[int, int, Scn]:
         """Deliver once; returns how many rows were read, how many events delivered, and the position then."""
         found = cycle(self._log, self._settings, _taken, begin=self._put_all)
-        if found.polled is not None:
-            tell_settled(found.polled, self._log.label)
         events = sum(found.answers.values())
         rows = found.polled.rows if found.polled is not None else events
         self._timetable.polled(has_found=rows > 0)

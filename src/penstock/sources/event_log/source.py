@@ -28,6 +28,9 @@ class Failures(Protocol):
     def applied(self) -> Collection[int]:
         """Return those that have left it as they were applied after all, as far as is known."""
 
+    def deleted(self, first: int, last: int) -> Collection[int]:
+        """Return those from one position to another that have left it as they were given up."""
+
 
 class NoFailures:
     """Implements `Failures`: nothing is applied, so nothing fails."""
@@ -37,6 +40,10 @@ class NoFailures:
         return ()
 
     def applied(self) -> Collection[int]:
+        """Return none."""
+        return ()
+
+    def deleted(self, first: int, last: int) -> Collection[int]:
         """Return none."""
         return ()
 
@@ -169,9 +176,11 @@ def settle(log: LogTransaction, upto: Scn, failures: Failures) -> None:
     if not pending:
         return
     waiting = frozenset(failures.waiting())
+    # Asked for after the queue: an entry that is deleted leaves it in the same transaction that says so.
+    failed = waiting.union(failures.deleted(pending[0].position, pending[-1].position))
     outcomes: dict[int, Settled] = {}
     for event in pending:
-        outcome = Outcome.ERROR if event.position in waiting else Outcome.SUCCESS
+        outcome = Outcome.ERROR if event.position in failed else Outcome.SUCCESS
         outcomes |= dict.fromkeys(event.record_ids, Settled(outcome))
     log.settle(by_outcome(outcomes))
     log.keep_failed(event for event in pending if event.position in waiting)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from penstock.errors import OperatorError
 from penstock.events import Event, tell
+from penstock.history import RESYNC
 from penstock.position import Scn
 from penstock.storage import Storage
 
@@ -30,7 +31,8 @@ class Documents:
         A name that is no number is logged once, and left out.
 
         Raises:
-            OperatorError: Two documents have one number; or one came since the last call below one that was there.
+            OperatorError: Two documents have one number; or, since the last call, one came below one that was there, or
+                the last one went.
         """
         # A folder that is filled meanwhile may be told without a file, but with a later one. What came before the last
         # file of this list is in the next list for certain.
@@ -51,10 +53,18 @@ class Documents:
             else:
                 found[number] = name
         last = max(self._seen, default=0)
+        if max(found, default=0) < last:
+            # Begun anew, it would be read from the old position on, and what lies before that never.
+            raise OperatorError(
+                f"document {self._seen[last]}, the last one, is not there any more, and none has a higher number",
+                where=self.storage.label,
+                do=f"bring it back, or give documents higher numbers; for a folder that is begun anew, {RESYNC}",
+            )
         late = min((number for number in found if number < last and number not in self._seen), default=None)
         if late is not None:
             raise OperatorError(
-                f"document {found[late]} came behind {self._seen[last]}, which has a higher number",
+                f"document {found[late]} came behind {self._seen[last]}, which has a higher number: it is never read by"
+                " this number, also not after a restart",
                 where=self.storage.label,
                 do="give it a number above all others; documents are read in the order of their numbers",
             )

@@ -106,6 +106,7 @@ class XdsDocuments:
         there = self._documents.numbered()
         if not there or there[-1][0] <= after:
             return None
+        self._transactions.begin(after)
         known = self._transactions.told_upto
         if self._transactions.has_children and known < after:
             for position, name in there:
@@ -140,7 +141,8 @@ class XdsDocuments:
 
     @cached_property
     def _transactions(self) -> Transactions:
-        return Transactions(self.described.values(), [TablePattern.parse(text) for text in self._patterns])
+        patterns = [TablePattern.parse(text) for text in self._patterns]
+        return Transactions(self.described.values(), patterns, self.label)
 
     def _make(self, position: Scn, name: str) -> tuple[Transaction | None, int]:
         document = self._storage.read(name)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from penstock.change import NO_VERSION, Change, Op, TableName, Transaction
 from penstock.errors import MalformedInputError
+from penstock.events import Event, tell
 from penstock.formats.xds.event import XdsEvent
 from penstock.formats.xds.reader import read_document
 from penstock.formats.xds.table_key import Association
@@ -20,7 +21,7 @@ from penstock.patterns import TablePattern
 from penstock.position import START, Scn
 from penstock.schema import TableSchema
 from penstock.sources.event_log.changes import changes_of, object_of
-from penstock.sources.event_log.classes import Classes
+from penstock.sources.event_log.classes import Classes, one_named
 from penstock.sources.event_log.poll import ChildRows
 
 
@@ -36,17 +37,24 @@ class Transactions:
     """Makes transactions of documents.
 
     That all values of a child table's attribute are removed says that rows go, and not which. Tables begin empty, so
-    the target has the rows that documents have told of. These are kept as of each document, which may be made again.
+    the target has the rows that documents have told of. These are kept as of each document behind the position that
+    `begin` named last; such a document may be made again.
     """
 
-    def __init__(self, tables: Iterable[TableSchema], patterns: Sequence[TablePattern]) -> None:
-        """Know tables, and by patterns the names that a document may mean; what it says of others is left out."""
+    def __init__(self, tables: Iterable[TableSchema], patterns: Sequence[TablePattern], label: str) -> None:
+        """Know tables, and by patterns the names that a document may mean; what it says of others is left out.
+
+        Args:
+            label: Where documents are, for the log.
+        """
         self._tables = sorted(tables, key=lambda table: table.name)
         self._patterns = patterns
         schemas = {table.name.schema for table in self._tables}
         self._classes = {schema: Classes(self._tables, schema=schema) for schema in schemas}
         self._rows: dict[ChildRows, list[_Told]] = {}
-        self._told_upto = START
+        self._told_upto = self._kept_from = self._forgotten = START
+        self._label = label
+        self._left_out: set[TableName] = set()
 
     @property
     def has_children(self) -> bool:
@@ -58,10 +66,20 @@ class Transactions:
         """The last document that was made, whose rows of child tables are known."""
         return self._told_upto
 
+    def begin(self, after: Scn) -> None:
+        """Have documents behind a position made next: what led to the rows of child tables there may be forgotten.
+
+        Where that has been forgotten already, all documents have to be made again, see `told_upto`.
+        """
+        if after < self._forgotten:
+            self._rows.clear()
+            self._told_upto = self._forgotten = START
+        self._kept_from = after
+
     def make(self, position: Scn, name: str, document: bytes) -> Transaction | None:
         """Make a transaction; None where the document says nothing of the tables that are followed.
 
-        With child tables, a document is made after all of those before it; any may be made again.
+        With child tables, a document is made after all of those before it.
         """
         changes: list[Change] = []
         # The rows of child tables that its events have left so far.
@@ -78,8 +96,15 @@ class Transactions:
                 changes.append(self._gap(f"event {number} of the document: {exc}"))
         if position > self._told_upto:
             self._told_upto = position
+            if any(change.op is Op.GAP for change in changes):
+                # The document is put aside whole: the target gets none of its rows.
+                rows = {}
             for key, values in rows.items():
-                self._rows.setdefault(key, []).append(_Told(position, tuple(values)))
+                told = self._rows.setdefault(key, [])
+                told.append(_Told(position, tuple(values)))
+                while len(told) > 1 and told[1].upto <= self._kept_from:
+                    del told[0]
+                    self._forgotten = max(self._forgotten, told[0].upto)
         if not changes:
             return None
         # When it was written, a document does not say.
@@ -89,11 +114,14 @@ class Transactions:
 
     def _changes(self, position: Scn, event: XdsEvent, rows: dict[ChildRows, list[str]]) -> Sequence[Change]:
         named = Association.parse(event.association)
-        if not any(pattern.matches(TableName(named.schema, named.table)) for pattern in self._patterns):
+        schema = one_named(named.schema, self._classes)
+        classes = None if schema is None else self._classes[schema]
+        if classes is None or classes.find(named.table) is None:
+            meant = TableName(schema or named.schema, named.table)
+            if any(pattern.matches(meant) for pattern in self._patterns):
+                raise UnreadableError("the association means no table that is followed")
+            self._tell_left_out(meant)
             return ()
-        classes = self._classes.get(named.schema)
-        if classes is None:
-            raise UnreadableError("the association means no table that is there")
         of = object_of(event, classes)
         keys = {child.table.name: ChildRows(child.table.name, of.key) for child in of.of.children}
         held = {table: list(rows[key] if key in rows else self._before(position, key)) for table, key in keys.items()}
@@ -106,6 +134,16 @@ class Transactions:
     def _before(self, position: Scn, key: ChildRows) -> Sequence[str]:
         """The rows of an object as the documents before a position have left them."""
         return next((told.values for told in reversed(self._rows.get(key, ())) if told.upto < position), ())
+
+    def _tell_left_out(self, table: TableName) -> None:
+        if table not in self._left_out:
+            self._left_out.add(table)
+            tell(
+                Event.NOTE,
+                f"what documents say of table {table} is left out, which is none of those that are followed"
+                f" ({self._label})",
+                {"table": str(table)},
+            )
 
     def _gap(self, reason: str) -> Change:
         # The error queue shows a table with each change; of a document that cannot be read, it is any.

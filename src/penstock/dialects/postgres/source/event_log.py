@@ -21,8 +21,14 @@ from penstock.dialects.postgres.source.event_log_rows import (
     PostgresLogTransaction,
     journal_schema,
 )
-from penstock.dialects.postgres.source.event_log_setup import is_journal_current, refuse_second_journal
+from penstock.dialects.postgres.source.event_log_setup import (
+    is_journal_current,
+    is_released,
+    refuse_second_journal,
+    released,
+)
 from penstock.errors import OperatorError
+from penstock.history import RESYNC
 from penstock.patterns import TablePattern
 from penstock.schema import TableSchema
 from penstock.sources.event_log.classes import one_named
@@ -89,7 +95,8 @@ class PostgresEventLog:
         """Make sure that whoever reads here is the only one to do so, now and later; the first one has the journal.
 
         Raises:
-            OperatorError: Another pipeline has a journal of this log, or this journal has another reader.
+            OperatorError: Another pipeline has a journal of this log, or this journal has another reader, or was taken
+                from this one.
         """
         connection = self._open()
         with speaking("read the event log", self._url), connection.transaction():
@@ -100,7 +107,14 @@ class PostgresEventLog:
             refuse_second_journal(connection, self._pipeline, self._settings.table, where=self.label)
             journal = quote(journal_schema(self._pipeline), "journal")
             known = connection.execute(f"SELECT reader_id, reader FROM {journal}").fetchone()
-            if known is None or known[0] is None:
+            if known is not None and known[0] == released(reader_id):
+                raise OperatorError(
+                    "a new first copy was begun and not finished: the journal has begun anew, and the tables of the"
+                    " target were not emptied",
+                    where=self.label,
+                    do=RESYNC,
+                )
+            if known is None or known[0] is None or is_released(known[0]):
                 connection.execute(f"UPDATE {journal} SET reader_id = %s, reader = %s", [reader_id, reader])
             elif known[0] != reader_id:
                 raise OperatorError(

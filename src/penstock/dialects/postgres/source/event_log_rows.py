@@ -15,7 +15,7 @@ from typing import Any
 
 import psycopg
 
-from penstock.change import Change
+from penstock.change import Change, TableName
 from penstock.dialects.postgres.casts import cast_sql, text_sql
 from penstock.dialects.postgres.connection import Connection, quote
 from penstock.errors import RetryableError
@@ -27,6 +27,7 @@ from penstock.sources.event_log.classes import Attribute, Child, Classes, Databa
 from penstock.sources.event_log.poll import ChildRows, Kept, LogTransaction, Pending
 from penstock.sources.event_log.rows import LogRow, Object, Outcome
 from penstock.sources.event_log.settings import EventLogSettings
+from penstock.sources.recorded import key_of
 from penstock.values import encode_image
 
 _COPY_EVENTS = "COPY {} (position, record_ids, changes, size_bytes, logged_at_us, element) FROM STDIN"
@@ -94,6 +95,7 @@ class PostgresLogTransaction:
         self._journal, self._events, self._changes = (quote(schema, name) for name in ("journal", "event", "change"))
         self._child_rows, self._failed = quote(schema, "child_row"), quote(schema, "failed")
         self._position: int | None = None
+        self._classes: Classes | None = None
 
     def position(self) -> Scn:
         """Return the position of the last event that was ever kept."""
@@ -110,9 +112,13 @@ class PostgresLogTransaction:
             self._sql.execute(f"UPDATE {self._journal} SET position = %s", [position])
 
     def classes(self) -> Classes:
-        """Return the classes that the log may name, as they are now."""
-        settings = self._settings
-        return Classes(self._tables(), schema=settings.schema, keys=settings.keys, syntax=settings.time_syntax)
+        """Return the classes that the log may name, as they were when this transaction asked first."""
+        if self._classes is None:
+            settings = self._settings
+            self._classes = Classes(
+                self._tables(), schema=settings.schema, keys=settings.keys, syntax=settings.time_syntax
+            )
+        return self._classes
 
     def window(self, now: datetime | None) -> Sequence[LogRow]:
         """Return the rows that are due, in order, at most as many as a poll takes."""
@@ -206,8 +212,16 @@ class PostgresLogTransaction:
         """Add events to the journal, with the positions that follow."""
         first = self.position() + 1
         self._copy(_COPY_EVENTS.format(self._events), map(_event_line, range(first, first + len(events)), events))
+        # A child table has no primary key, so these are all.
+        keys = {
+            name: of.table.primary_key.columns
+            for name, of in self.classes().by_name.items()
+            if of.table.primary_key is not None
+        }
         lines = (
-            _change_line(position, change) for position, event in enumerate(events, first) for change in event.changes
+            _change_line(position, change, keys)
+            for position, event in enumerate(events, first)
+            for change in event.changes
         )
         self._copy(_COPY_CHANGES.format(self._changes), lines)
         self.move(Scn(first + len(events) - 1))
@@ -220,6 +234,10 @@ class PostgresLogTransaction:
     def child_rows(self, of: Iterable[ChildRows]) -> dict[ChildRows, list[str]]:
         """Return the rows of child tables that events have told of so far, by their values, as canonical text."""
         found: dict[ChildRows, list[str]] = {one: [] for one in of}
+        row = self._sql.execute("SELECT to_regclass(%s) IS NOT NULL", [self._child_rows]).fetchone()
+        if row != (True,):
+            # Who only looks at the log may do so before there is a journal, which has told of nothing.
+            return found
         by_name = {(one.table.schema, one.table.name, _parent(one)): one for one in found}
         rows = self._sql.execute(
             f"SELECT schema_name, table_name, parent, value FROM {self._child_rows}"
@@ -339,9 +357,10 @@ def _event_line(position: int, event: Kept) -> str:
     return f"{position}\t{{{ids}}}\t{len(event.changes) or 1}\t{size}\t{event.logged_at_us}\t{_cell(event.element)}\n"
 
 
-def _change_line(position: int, change: Change) -> str:
-    images = (None if image is None else encode_image(image) for image in (change.before, change.after))
-    cells = (change.op.value, change.table.schema, change.table.name, None, *images)
+def _change_line(position: int, change: Change, keys: Mapping[TableName, Sequence[str]]) -> str:
+    shown = (key_of(change, keys), change.before, change.after)
+    images = (None if image is None else encode_image(image) for image in shown)
+    cells = (change.op.value, change.table.schema, change.table.name, *images)
     return "\t".join((str(position), str(change.change_seq), *map(_cell, cells))) + "\n"
 
 

@@ -16,6 +16,8 @@ from penstock.sources.event_log.settings import EventLogSettings
 
 _VERSION = 2
 
+_RELEASED = "released "
+
 _FAILED = """
 CREATE TABLE {schema}.failed (
   position bigint PRIMARY KEY,
@@ -113,14 +115,30 @@ def log_step(settings: EventLogSettings) -> Step:
 
 
 def release_step(pipeline: str, reader_id: str) -> Step:
-    """Let another reader have the journal of this one, whose tables are empty then: no child table has rows."""
+    """Let another reader have the journal of this one, whose tables are empty then: no child table has rows.
+
+    Events that were not settled go, too: they say what they do of child tables' rows that are no more. The rows behind
+    them are still N, and are polled again. This reader does not get the journal back: it may be that its tables could
+    not be emptied.
+    """
     schema, reader = quote(journal_schema(pipeline)), literal(reader_id)
     is_its = f"EXISTS (SELECT FROM {schema}.journal WHERE reader_id = {reader})"
-    sql = (
-        f"DELETE FROM {schema}.child_row WHERE {is_its}; DELETE FROM {schema}.failed WHERE {is_its};"
-        f" UPDATE {schema}.journal SET reader_id = NULL, reader = NULL WHERE reader_id = {reader}"
+    gone = literal(released(reader_id))
+    emptied = " ".join(
+        f"DELETE FROM {schema}.{table} WHERE {is_its};" for table in ("child_row", "failed", "change", "event")
     )
+    sql = f"{emptied} UPDATE {schema}.journal SET reader_id = {gone}, reader = NULL WHERE reader_id = {reader}"
     return Step(f"begin the journal anew, schema {journal_schema(pipeline)}", sql)
+
+
+def released(reader_id: str) -> str:
+    """What a journal that was taken from a reader has in place of its id: every other reader may have it."""
+    return f"{_RELEASED}{reader_id}"
+
+
+def is_released(reader_id: str) -> bool:
+    """Whether what a journal has as its reader's id says that it was taken from one, see `released`."""
+    return reader_id.startswith(_RELEASED)
 
 
 def removal_step(pipeline: str) -> Step:

@@ -49,3 +49,13 @@ def read_actions(connection: Connection, process: str, error_id: int | None, mos
         for row in rows
     ]
     return found[::-1]
+
+
+def read_deleted(connection: Connection, process: str, first: int, last: int) -> set[int]:
+    """Return the positions, from one to another, of transactions that were deleted from the queue of a process."""
+    rows = connection.execute(
+        "SELECT DISTINCT commit_scn FROM penstock.error_action"
+        " WHERE process = %s AND outcome = %s AND commit_scn BETWEEN %s AND %s",
+        [process, Outcome.DELETED, first, last],
+    )
+    return {commit_scn for (commit_scn,) in rows}

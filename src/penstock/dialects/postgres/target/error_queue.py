@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,7 @@ from penstock.apply.reader import fingerprint
 from penstock.apply.target import TargetCatalog
 from penstock.change import Change, Image, Op, TableName, Transaction
 from penstock.dialects.postgres.connection import Connection, connect, label, speaking
-from penstock.dialects.postgres.target.error_history import read_actions, write_action
+from penstock.dialects.postgres.target.error_history import read_actions, read_deleted, write_action
 from penstock.dialects.postgres.target.error_marks import WAITS_FOR, note_marked, replace_marks, unmarked, write_marks
 from penstock.dialects.postgres.target.retry_session import PostgresRetrySession
 from penstock.elsewhere import ValueStore
@@ -312,6 +312,11 @@ class PostgresErrorQueue:
         number = None if entry_id is None else self._number(entry_id)
         with speaking("read what was done with the error queue", self._url):
             return read_actions(self._sql(), self._process, number, most)
+
+    def deleted(self, first: int, last: int) -> Set[int]:
+        """Return the positions, from one to another, of transactions that were deleted from the queue."""
+        with speaking("read what was done with the error queue", self._url):
+            return read_deleted(self._sql(), self._process, first, last)
 
     @contextmanager
     def retry_session(self) -> Iterator[PostgresRetrySession]:
