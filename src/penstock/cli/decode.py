@@ -121,11 +121,12 @@ def event_log(
         raise ConfigError("the pipeline does not read an event log", where=str(file), do="capture.source: event_log")
     with closing(open_event_log(config, is_xds=form == "xds")) as log:
         found = preview(log, log.settings, AsElements() if form == "xds" else AsChanges(), limit=limit)
+        keys = {table.name: table.primary_key.columns for table in log.tables() if table.primary_key is not None}
     if form == "xds":
         sys.stdout.write(document_of(found.elements()).decode())
     else:
         show = print_lines if json else Printer().show
-        for batch in batches_of(found.transactions(), {}):
+        for batch in batches_of(found.transactions(), keys):
             show(batch)
     for (outcome, reason), record_ids in reasons(found.settled.items()).items():
         warn(f"note: record_id {', '.join(map(str, record_ids))}: status {outcome}: {reason}")
