@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Protocol
 
 from penstock.apply.conflicts import LCR_MALFORMED, ApplyError
@@ -17,7 +16,7 @@ from penstock.apply.ddl import (
     name_before,
     statement_of,
 )
-from penstock.apply.handlers.lcr import Origin
+from penstock.apply.handlers.lcr import Lcr, Origin
 from penstock.change import Change, TableName
 
 
@@ -28,16 +27,15 @@ class DdlExecutor(Protocol):
         """Do to a table of the target what is not done yet."""
 
 
-class DdlLcr:
+class DdlLcr(Lcr):
     """DDL of one table. What is done to it concerns nobody else until it is executed."""
 
     def __init__(self, change: Change, origin: Origin, executor: DdlExecutor | None) -> None:
         """Stand for a change of DDL."""
+        super().__init__(name_before(change), origin)
         self._change = change
         self._executor = executor
-        self._table = name_before(change)
         self._alteration: Alteration | None = None
-        self.origin = origin
 
     @property
     def command_type(self) -> str:
@@ -45,39 +43,6 @@ class DdlLcr:
         if is_drop(self._change):
             return "DROP TABLE"
         return "RENAME TABLE" if is_rename(self._change) else "ALTER TABLE"
-
-    @property
-    def object_owner(self) -> str:
-        """The table's schema."""
-        return self._table.schema
-
-    @property
-    def object_name(self) -> str:
-        """The table's name."""
-        return self._table.name
-
-    @property
-    def table(self) -> TableName:
-        """The table, by its name at the target."""
-        return self._table
-
-    @property
-    def source_database_name(self) -> str:
-        """The name of the source in the pipeline file."""
-        return self.origin.source
-
-    @property
-    def transaction_id(self) -> str:
-        """The source's own id of the transaction."""
-        return self.origin.txn_id
-
-    def get_commit_scn(self) -> int:
-        """The position of the transaction."""
-        return self.origin.commit_scn
-
-    def get_commit_time(self) -> datetime | None:
-        """When the transaction was committed at the source, where that is known."""
-        return self.origin.committed_at
 
     @property
     def ddl_text(self) -> str | None:
@@ -132,7 +97,3 @@ class DdlLcr:
     def __repr__(self) -> str:
         """Name it without its statement, which may hold a value."""
         return f"<DdlLcr {self.command_type} {self._table}>"
-
-    @property
-    def _place(self) -> str:
-        return f"table {self._table}"

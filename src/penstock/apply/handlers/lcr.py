@@ -52,25 +52,13 @@ class Executor(Protocol):
         """What a column holds; None where that is not known."""
 
 
-class RowLcr:
-    """A change of one row. What is done to it concerns nobody else until it is executed."""
+class Lcr:
+    """What every change that a handler sees tells: its table, and the transaction that it is of."""
 
-    def __init__(self, change: Change, origin: Origin, executor: Executor | None, *, is_made: bool = False) -> None:
-        """Copy a change; `is_made` where no source committed it so."""
-        self._change = change
-        self._executor = executor
-        self._op, self._table = change.op, change.table
-        self._values: dict[str, dict[str, str | None]] = {
-            "old": dict(change.before or {}),
-            "new": dict(change.after or {}),
-        }
+    def __init__(self, table: TableName, origin: Origin) -> None:
+        """Stand for a change of a table."""
+        self._table = table
         self.origin = origin
-        self.is_made = is_made
-
-    @property
-    def command_type(self) -> str:
-        """`INSERT`, `UPDATE` or `DELETE`."""
-        return self._op.name
 
     @property
     def object_owner(self) -> str:
@@ -104,6 +92,31 @@ class RowLcr:
     def get_commit_time(self) -> datetime | None:
         """When the transaction was committed at the source, where that is known."""
         return self.origin.committed_at
+
+    @property
+    def _place(self) -> str:
+        return f"table {self._table}"
+
+
+class RowLcr(Lcr):
+    """A change of one row. What is done to it concerns nobody else until it is executed."""
+
+    def __init__(self, change: Change, origin: Origin, executor: Executor | None, *, is_made: bool = False) -> None:
+        """Copy a change; `is_made` where no source committed it so."""
+        super().__init__(change.table, origin)
+        self._change = change
+        self._executor = executor
+        self._op = change.op
+        self._values: dict[str, dict[str, str | None]] = {
+            "old": dict(change.before or {}),
+            "new": dict(change.after or {}),
+        }
+        self.is_made = is_made
+
+    @property
+    def command_type(self) -> str:
+        """`INSERT`, `UPDATE` or `DELETE`."""
+        return self._op.name
 
     def set_command_type(self, command_type: str) -> None:
         """Make it another operation; its old and new values must become those of that one."""
@@ -289,10 +302,6 @@ class RowLcr:
     def __repr__(self) -> str:
         """Name it without its values, which belong in no log."""
         return f"<RowLcr {self._op} {self._table}>"
-
-    @property
-    def _place(self) -> str:
-        return f"table {self._table}"
 
     def _of(self, kind: str) -> dict[str, str | None]:
         if kind not in self._values:
