@@ -170,6 +170,27 @@ def test_a_parent_that_conflicts_and_moves_takes_its_children_along(target: Targ
     assert target.rows("SELECT parent_id FROM child WHERE id = 150") == [(450,)]
 
 
+@pytest.mark.rule("A-216")
+def test_what_fails_behind_a_row_that_may_be_any_is_put_aside_at_once(database: str) -> None:
+    # An insert may take a row of another key, by its code: everything behind the first conflict stays behind it.
+    sql = (
+        "CREATE TABLE t (id int PRIMARY KEY, code int UNIQUE, v int CHECK (v < 10)); INSERT INTO t VALUES (900, 70, 1)"
+    )
+    target = Target(database, sql)
+    said = TableRules(resolvers=(Resolver(Op.INSERT, RowIs.EXISTS, Method.OVERWRITE),))
+    conflicts = ConflictRules(tables={TableName("public", "t"): said})
+    wrong = range(80, 88)
+
+    result = apply(
+        target, conflicts, *(T(1000 + n, insert("t", id=n, code=n, v=99 if n in wrong else 0)) for n in range(100))
+    )
+
+    assert target.failed() == [(1000 + n, CHECK_VIOLATED, 1, 1) for n in wrong]
+    assert (result.resolved, result.target_transactions) == (1, 1)
+    assert target.one("SELECT count(*) FROM t") == 100 - len(wrong)
+    target.close()
+
+
 def test_a_taken_key_of_a_computed_column_is_found(database: str) -> None:
     sql = "CREATE TABLE t (id int PRIMARY KEY, a int, b int GENERATED ALWAYS AS (a * 2) STORED UNIQUE)"
     target = Target(database, f"{sql}; INSERT INTO t (id, a) VALUES (500, 50)")

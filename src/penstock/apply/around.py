@@ -77,7 +77,8 @@ def plan_around(
     txn_of = group.txn_of
     if all_behind:
         is_apart = np.logical_or.accumulate(found | failing[txn_of])
-        is_whole = failing
+        # All of a transaction that comes behind one of these is apart.
+        is_whole = np.logical_or.accumulate(failing)
     else:
         changes = np.arange(len(txn_of))
         by_change = find_dependencies(group.rows.to_batches(), changes, catalog.tables, catalog.virtual)

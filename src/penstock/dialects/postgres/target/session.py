@@ -159,7 +159,7 @@ class PostgresSession:
         with self._translated(), self.connection.lock:
             result = self.connection.pgconn.exec_(statement)
             if result.status != psycopg.pq.ExecStatus.COMMAND_OK:
-                raise psycopg.errors.error_from_result(result, encoding="utf-8")
+                raise psycopg.errors.error_from_result(result, encoding=self.connection.info.encoding)
 
     def find_conflicts(self, nets: Sequence[NetChange]) -> list[Unexpected]:
         """See `apply.target.TargetSession.find_conflicts`."""
