@@ -1,4 +1,7 @@
-"""Buffers of Db2's log: how many row records are indexed, and read, in a second: `python -m bench.db2_log`."""
+"""Buffers of Db2's log: how many row records are indexed, and read, in a second: `python -m bench.db2_log`.
+
+Read by two processes, and by the Spark data source with two cores, which hands every row on to Spark.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,14 @@ from tests.sources.db2.encoder import Log, Varying, image
 
 from penstock.sources.db2_log.buffers import Buffers
 from penstock.sources.db2_log.source import Db2Log
+from penstock.spark.session import start_session
 from penstock.storage import LocalStorage
+from penstock.wiring import register_sources
 
 _PROCESSES = 2
-_FILES = 4
+_FILES = 8
 _TXN_ROWS = 9
-_TXNS = 5_500
+_TXNS = 11_000
 """How many transactions a file has."""
 
 _TABLE = {
@@ -53,6 +58,20 @@ def measure(rounds: int = 3) -> Iterator[dict[str, Any]]:
             for what, work in (("indexed, one process", _index), ("read, two processes", _read)):
                 rates = [rows / _spent(processes, work, folder) for _ in range(rounds)]
                 yield {"workload": "db2_log", "system": what, "rate": median(rates), "bytes_per_row": size / rows}
+        rates = [rows / spent for spent in _through_spark(folder, rounds)]
+        yield {"workload": "db2_log", "system": "through Spark", "rate": median(rates), "bytes_per_row": size / rows}
+
+
+def _through_spark(folder: str, rounds: int) -> Iterator[float]:
+    spark = start_session("bench", lanes=_PROCESSES)
+    register_sources(spark)
+    frame = spark.read.format("penstock.db2_log").option("path", folder).load()
+    # Not the first round: workers have to begin.
+    for number in range(rounds + 1):
+        began = time.perf_counter()
+        frame.write.format("noop").mode("overwrite").save()
+        if number:
+            yield time.perf_counter() - began
 
 
 def _spent(processes: ProcessPoolExecutor, work: Callable[[str, int], int], folder: str) -> float:

@@ -33,6 +33,12 @@ class Limit:
     until: Scn | None = None
 
 
+_NO_LIMIT = 2**62
+
+EVERYTHING = Limit(_NO_LIMIT, _NO_LIMIT, _NO_LIMIT, _NO_LIMIT, _NO_LIMIT)
+"""All at once, and none of it by itself."""
+
+
 @dataclass(frozen=True)
 class Anchor:
     """A cut of the log, by which its history is recognised.

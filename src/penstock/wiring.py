@@ -55,6 +55,7 @@ from penstock.sources.change_files.side import ChangeFilesSide
 from penstock.sources.change_files.spark_source import ChangeFilesSource
 from penstock.sources.db2_log.lobs import LogValues
 from penstock.sources.db2_log.source import open_db2_log
+from penstock.sources.db2_log.spark_source import Db2LogSource
 from penstock.sources.event_log.channel import Channel
 from penstock.sources.event_log.settings import EventLogSettings
 from penstock.sources.event_log.source import NoFailures
@@ -470,7 +471,11 @@ def _open_journal(kind: str, url: str, name: str, config: EventLogConfig, tables
 
 
 def register_sources(spark: SparkSession) -> None:
-    """Make `penstock.trigger_queue`, `penstock.change_files` and `penstock.event_log` known to a Spark session."""
+    """Make our data sources known to a Spark session.
+
+    They are `penstock.trigger_queue`, `penstock.change_files`, `penstock.event_log` and `penstock.db2_log`.
+    """
     spark.dataSource.register(TriggerQueue)
     spark.dataSource.register(ChangeFilesSource)
     spark.dataSource.register(EventLogTable)
+    spark.dataSource.register(Db2LogSource)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.position import START, Scn
-from penstock.sources.db2_log.buffers import Buffers
+from penstock.sources.db2_log.buffers import Buffers, file_of
 from penstock.sources.db2_log.reading import Reading
 from penstock.sources.recorded import RecordedSide, Recording
 from penstock.storage import Storage
@@ -59,7 +59,8 @@ class Db2Log:
 
     def next_slice(self, after: Scn) -> LogSlice | None:
         """Return what follows a position in the first file that has something."""
-        for indexed in self.buffers.indexed():
+        # What follows a position was committed in the file that it lies in, or in a later one.
+        for indexed in self.buffers.indexed()[max(0, file_of(after)[0] - 1) :]:
             scns = indexed.columns[0]
             if len(scns) and scns[-1] > after:
                 skip = int(np.searchsorted(scns, after, side="right"))

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from pyspark.sql.types import StructType
 
 from penstock.errors import MalformedInputError, OperatorError
-from penstock.position import Limit, Scn
+from penstock.position import EVERYTHING, Scn
 from penstock.sources.event_log.changes import AsChanges
 from penstock.sources.event_log.channel import AsElements
 from penstock.sources.event_log.elements import ELEMENTS, batch_of
@@ -39,8 +39,6 @@ _FORMAT = "penstock.event_log"
 
 XDS_EVENTS: StructType = from_arrow_schema(ELEMENTS)
 """What `format` xds yields."""
-
-_EVERYTHING = Limit(max_transactions=2**62, max_changes=2**62, max_bytes=2**62)
 
 _READER = ("stream", "feeds a Spark stream")
 
@@ -189,7 +187,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         # Spark has written down that all before `start` is done, so a poll may follow.
-        part = self._source().next_slice(self._known(start), _EVERYTHING, until=self._until)
+        part = self._source().next_slice(self._known(start), EVERYTHING, until=self._until)
         return start if part is None else self._offset(part.end)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -200,7 +198,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         after, upto = self._known(start), self._known(end)
         found = self._reading.journal.next_slice(after) if after < upto else None
-        part = Slice.empty(after) if found is None else found.take(after, _EVERYTHING, upto)
+        part = Slice.empty(after) if found is None else found.take(after, EVERYTHING, upto)
         if len(part) < upto - after:
             raise OperatorError(
                 f"the journal does not hold all events from position {after} to {upto}: they were settled for another"
