@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock import change as c
-from penstock.apply.coordinator import Dependencies, with_followers
+from penstock.apply.coordinator import Dependencies, behind_writers, with_followers
 from penstock.apply.group import Group
 from penstock.apply.net import NetChange
 from penstock.apply.reader import find_dependencies
@@ -34,6 +34,7 @@ class Around:
         apart: That part, in commit order. Other changes of its transactions may be in the first one.
         numbers: For each change of `apart`, its number in its transaction, counted from 1.
         meets_row: For each change of `apart`, whether it is known to meet a row with its key that it does not expect.
+        meets_it_now: For each of these, whether no other change of `apart` writes to that row before.
         txn: For each transaction of `apart`, its index in the group.
         is_whole: For each transaction of `apart`, whether all its changes are there, since it may fail.
     """
@@ -42,18 +43,30 @@ class Around:
     apart: Group
     numbers: NDArray[np.int64]
     meets_row: NDArray[np.bool_]
+    meets_it_now: NDArray[np.bool_]
     txn: NDArray[np.int64]
     is_whole: NDArray[np.bool_]
 
-    def meeting(self, index: int) -> frozenset[int]:
-        """Which changes of a transaction of `apart`, counted from 1 as they are there, `meets_row` is about."""
+    def meeting(self, index: int, *, now: bool = False) -> list[int]:
+        """Which changes of a transaction of `apart`, counted from 1 as they are there, `meets_row` is about.
+
+        Args:
+            now: Those of `meets_it_now` alone.
+        """
         first, end = self.apart.starts[index], self.apart.starts[index + 1]
-        return frozenset((np.flatnonzero(self.meets_row[first:end]) + 1).tolist())
+        which = self.meets_it_now if now else self.meets_row
+        numbers: list[int] = (np.flatnonzero(which[first:end]) + 1).tolist()
+        return numbers
 
     def renumbered(self, index: int, resolutions: Sequence[Resolution]) -> list[Resolution]:
         """What was resolved in a transaction of `apart`, by the numbers that its changes have in the whole of it."""
         first = int(self.apart.starts[index])
         return [replace(one, message_number=int(self.numbers[first + one.message_number - 1])) for one in resolutions]
+
+
+def dependencies_of_changes(group: Group, catalog: TargetCatalog) -> Dependencies:
+    """Find the dependency values of each change of a group; where these speak of transactions, changes are meant."""
+    return find_dependencies(group.rows.to_batches(), np.arange(len(group.rows)), catalog.tables, catalog.virtual)
 
 
 def plan_around(
@@ -63,7 +76,7 @@ def plan_around(
     failing: NDArray[np.bool_],
     catalog: TargetCatalog,
     *,
-    all_behind: bool,
+    by_change: Dependencies | None,
 ) -> Around:
     """Part a group where changes conflict.
 
@@ -71,17 +84,16 @@ def plan_around(
         found: For each change, whether it is known to conflict.
         is_there: For each of these, whether a row has its key.
         failing: For each transaction, whether it may fail, so that nothing of it is to be applied before that is known.
-        all_behind: A resolver may change a row that no dependency value tells of: everything behind the first conflict
-            stays behind it.
+        by_change: See `dependencies_of_changes`. None where a resolver may change a row that no dependency value tells
+            of: then everything behind the first conflict stays behind it.
     """
     txn_of = group.txn_of
-    if all_behind:
+    if by_change is None:
         is_apart = np.logical_or.accumulate(found | failing[txn_of])
         # All of a transaction that comes behind one of these is apart.
         is_whole = np.logical_or.accumulate(failing)
+        meets_now = np.zeros(len(is_there), bool)
     else:
-        changes = np.arange(len(txn_of))
-        by_change = find_dependencies(group.rows.to_batches(), changes, catalog.tables, catalog.virtual)
         by_transaction = Dependencies(
             txn_of[by_change.txn], by_change.value, by_change.is_written, np.unique(txn_of[by_change.barriers])
         )
@@ -89,10 +101,11 @@ def plan_around(
         # Who refers to a row that is there, and stays, need not wait until it is decided about.
         keeping = _keeps_key(group, is_there & ~is_whole[txn_of], catalog)
         is_apart = with_followers(by_change, found | is_whole[txn_of], keeping=keeping)
+        meets_now = is_there & ~behind_writers(by_change, is_apart)
     numbers = np.arange(len(txn_of)) - group.starts[txn_of] + 1
     apart = group.changes(is_apart)
     txn = np.unique(txn_of[is_apart])
-    return Around(is_apart, apart, numbers[is_apart], is_there[is_apart], txn, is_whole[txn])
+    return Around(is_apart, apart, numbers[is_apart], is_there[is_apart], meets_now[is_apart], txn, is_whole[txn])
 
 
 def untouched_rows(

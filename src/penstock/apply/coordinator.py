@@ -88,6 +88,24 @@ def with_followers(
         found[txn[more]] = True
 
 
+def behind_writers(dependencies: Dependencies, among: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Tell for each transaction whether one of `among` that comes before it writes a value that it uses."""
+    is_behind = np.zeros(len(among), bool)
+    if len(dependencies.barriers):
+        is_behind[1:] = np.logical_or.accumulate(among)[:-1]
+        return is_behind
+    # For each value that one of them writes, the first that does.
+    writes = dependencies.is_written & among[dependencies.txn]
+    values, which = np.unique(dependencies.value[writes], return_inverse=True)
+    first = np.full(len(values) + 1, len(among))
+    np.minimum.at(first, which, dependencies.txn[writes])
+    at = np.searchsorted(values, dependencies.value)
+    is_used = at < len(values)
+    is_used[is_used] = values[at[is_used]] == dependencies.value[is_used]
+    is_behind[dependencies.txn[is_used & (first[at] < dependencies.txn)]] = True
+    return is_behind
+
+
 def connected_components(count: int, left: NDArray[np.int64], right: NDArray[np.int64]) -> NDArray[np.int64]:
     """Label `count` nodes so that two nodes have the same label exactly if a path of edges joins them.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from penstock.apply.conflicts import ROW_DIFFERS, ROW_MISSING, UNIQUE_VIOLATED, ApplyError
 from penstock.apply.resolve import (
@@ -21,7 +22,7 @@ from penstock.apply.resolve import (
     columns_of,
     incoming_wins,
 )
-from penstock.apply.target import RowMatch, RowWriter, TargetTable
+from penstock.apply.target import ComparedRow, RowMatch, RowWriter, TargetTable
 from penstock.change import NO_VERSION, Change, Image, Op
 from penstock.elsewhere import Elsewhere
 from penstock.schema import Dictionary
@@ -93,13 +94,19 @@ class Mender:
         return self._conflicts.handle_collisions and _moves(change, table)
 
     def mend(
-        self, number: int, change: Change, table: TargetTable, error: ApplyError
+        self,
+        number: int,
+        change: Change,
+        table: TargetTable,
+        error: ApplyError,
+        seen: Sequence[ComparedRow] | None = None,
     ) -> tuple[Done, Sequence[Resolution]] | None:
         """Resolve the conflict that a change has met; None where no resolver is for it, or none can decide.
 
         Args:
             number: Of the change in its transaction, counted from 1.
             error: What the change met; the statement was undone if the database has refused it.
+            seen: What was found by `row_in_the_way` of an insert, if that was looked for already.
 
         Raises:
             ApplyError: What was decided cannot be written.
@@ -114,7 +121,7 @@ class Mender:
             case Op.DELETE, n if n == ROW_MISSING:
                 row, mend = RowIs.MISSING, _leave
             case Op.INSERT, n if n == UNIQUE_VIOLATED:
-                row, mend = RowIs.EXISTS, self._update_in_the_way
+                row, mend = RowIs.EXISTS, partial(self._update_in_the_way, seen=seen)
             case Op.UPDATE, n if n == UNIQUE_VIOLATED:
                 return self._move_onto(number, change, table, error)
             case _:
@@ -147,27 +154,30 @@ class Mender:
         return None if decision is None else self._set(change, table, key, current, decision)
 
     def _update_in_the_way(
-        self, change: Change, table: TargetTable, error: ApplyError, resolvers: Sequence[Resolver]
+        self,
+        change: Change,
+        table: TargetTable,
+        error: ApplyError,
+        resolvers: Sequence[Resolver],
+        *,
+        seen: Sequence[ComparedRow] | None,
     ) -> _Made | None:
         """An insert finds a row that has one of its unique keys: that row becomes what the resolvers say."""
         assert change.after is not None
         if error.constraint is None or not table.key.is_declared:
             return None
-        if _is_key(error.constraint, table) and set(table.key.columns) <= set(change.after):
-            key = RowMatch({name: change.after[name] for name in table.key.columns}, {})
-        else:
+        match = row_in_the_way(change, table) if _is_key(error.constraint, table) else None
+        if match is None:
             found = self._writer.rows_in_the_way(table, error.constraint, change.after, lock=True)
             if len(found) != 1:
                 return None
-            key = RowMatch({name: found[0][name] for name in table.key.columns}, {})
-        given = writable(change.after, table)
-        # Values that are not in the change are not compared with those of the row.
-        unknown = [name for name, value in given.items() if isinstance(value, Elsewhere)]
-        known = {name: value for name, value in given.items() if name not in unknown}
-        compared = self._writer.compare_rows(table, RowMatch(key.key, known))
+            match = _whole_row(change.after, {name: found[0][name] for name in table.key.columns}, table)
+        key = RowMatch(match.key, {})
+        compared = self._writer.compare_rows(table, match) if seen is None else seen
         if len(compared) != 1:
             # A key that the user has named, and that several rows have: it does not say which one is meant.
             return None
+        unknown = [name for name, value in writable(change.after, table).items() if isinstance(value, Elsewhere)]
         current, differing = compared[0][0], [*compared[0][1], *unknown]
         # What is equal need not be set again.
         changed = {name: change.after[name] for name in differing}
@@ -298,6 +308,19 @@ def changed_columns(change: Change) -> Image:
 def writable(image: Image, table: TargetTable) -> Image:
     """Leave out what the target computes by itself."""
     return {name: value for name, value in image.items() if not table.schema.by_name[name].is_generated}
+
+
+def row_in_the_way(insert: Change, table: TargetTable) -> RowMatch | None:
+    """By what the row is found and compared that has the key of an insert; None where the insert has no whole key."""
+    after = insert.after or {}
+    if not set(table.key.columns) <= set(after):
+        return None
+    return _whole_row(after, {name: after[name] for name in table.key.columns}, table)
+
+
+def _whole_row(image: Image, key: Image, table: TargetTable) -> RowMatch:
+    # Values that are not in the change are not compared with those of the row.
+    return RowMatch(key, {n: v for n, v in writable(image, table).items() if not isinstance(v, Elsewhere)})
 
 
 def _leave(change: Change, table: TargetTable, error: ApplyError, resolvers: Sequence[Resolver]) -> _Made:

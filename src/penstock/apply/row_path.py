@@ -7,11 +7,12 @@ so a constraint that is broken half-way does not matter (ADR 4).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
 
+from penstock.apply.aim import Aim
 from penstock.apply.conflicts import (
     CHILD_EXISTS,
     COLUMN_MISSING,
@@ -34,12 +35,20 @@ from penstock.apply.handlers.message import unhandled
 from penstock.apply.handlers.runner import Effects, Handlers
 from penstock.apply.ledger import Failure
 from penstock.apply.mender import NOTHING_DONE, Done, Images, Mender, changed_columns, writable
-from penstock.apply.resolve import ConflictRules, ErrorRule, Method, Outcome, Resolution, RowIs, Then, error_rule
-from penstock.apply.target import RowMatch, RowWriter, TargetCatalog, TargetTable
+from penstock.apply.resolve import ConflictRules, ErrorRule, Outcome, Resolution, Then, error_rule
+from penstock.apply.target import ComparedRow, RowMatch, RowWriter, TargetCatalog, TargetTable
 from penstock.change import NO_VERSION, Change, Image, Op, TableName, Transaction
 from penstock.elsewhere import Elsewhere
 from penstock.errors import PenstockError
 from penstock.schema import Dictionary, ForeignKey
+
+Rows = Sequence[ComparedRow]
+"""What is found by a key."""
+
+Meeting = Mapping[int, Rows | None]
+"""Changes, counted from 1, that are likely to meet a row that they do not expect; and what was found, if it was."""
+
+NOTHING_MET: Meeting = {}
 
 
 class TransactionError(PenstockError):
@@ -102,18 +111,51 @@ class RowPath:
         self._handlers = handlers
         self._catalog = self._before = catalog
         self._dictionary = dictionary
-        self._allow_duplicate_rows = allow_duplicate_rows
         self._conflicts = conflicts
+        self._aim = Aim(conflicts, allow_duplicate_rows=allow_duplicate_rows)
         self._mender = Mender(writer, dictionary, conflicts)
         self._following = Following(writer, ddl, handlers)
-        self._meeting: frozenset[int] = frozenset()
+        self._meeting: Meeting = {}
 
-    def apply(self, transaction: Transaction, meeting: frozenset[int] = frozenset()) -> Handled:
+    def look_ahead(self, asking: Iterable[tuple[Transaction, Iterable[int]]]) -> list[dict[int, Rows]]:
+        """Look at once for the rows that changes meet, and lock them.
+
+        Args:
+            asking: Transactions, and which of their changes, counted from 1, meet rows that no other change writes to
+                before.
+
+        Returns:
+            For each transaction the rows of these changes, where it can be told beforehand which they are.
+        """
+        asked: list[tuple[TargetTable, RowMatch]] = []
+        found: list[dict[int, Rows]] = []
+        of: list[tuple[dict[int, Rows], int]] = []
+        for transaction, numbers in asking:
+            found.append({})
+            for number in numbers:
+                change = _nth(transaction, number)
+                table = self._catalog.tables.get(change.table)
+                with suppress(ApplyError):
+                    match = None if table is None else self._aim.foreseen(change, table)
+                    if table is not None and match is not None:
+                        asked.append((table, match))
+                        of.append((found[-1], number))
+        try:
+            with self._writer.savepoint():
+                for (seen, number), rows in zip(of, self._writer.compare_many(asked), strict=True):
+                    seen[number] = rows
+        except ApplyError as exc:
+            if not exc.is_of_value:
+                raise
+            # Each is looked for when it comes; then it is known whose value it is.
+        return found
+
+    def apply(self, transaction: Transaction, meeting: Meeting = NOTHING_MET) -> Handled:
         """Apply every change of a transaction, then make the checks that the database leaves to us.
 
         Args:
             meeting: Changes, counted from 1, of which it is likely that they meet a row that they do not expect: it is
-                looked for before they are tried.
+                looked for before they are tried, unless `look_ahead` has found it.
 
         Raises:
             TransactionError: A change conflicts or fails; the caller must roll back.
@@ -329,8 +371,9 @@ class RowPath:
         return NOTHING_DONE
 
     def _apply_or_mend(self, number: int, change: Change, table: TargetTable) -> _Mended:
-        if number in self._meeting and (error := self._foreseen(change, table)) is not None:
-            mended = self._mender.mend(number, change, table, error)
+        seen = self._meeting.get(number)
+        if number in self._meeting and (error := self._foreseen(change, table, seen)) is not None:
+            mended = self._mender.mend(number, change, table, error, seen)
             if mended is not None:
                 return _Mended(*mended, error)
             if error.found is not None:
@@ -344,7 +387,7 @@ class RowPath:
                 raise
             return _Mended(*mended, exc)
 
-    def _foreseen(self, change: Change, table: TargetTable) -> ApplyError | None:
+    def _foreseen(self, change: Change, table: TargetTable, seen: Rows | None) -> ApplyError | None:
         """What a change would fail with that meets a row with its key; None where that cannot be told without trying.
 
         Without `found`, that a row is there is only likely.
@@ -353,15 +396,12 @@ class RowPath:
             return None
         self._check_columns(change, table)
         if change.op is Op.INSERT:
-            uniques = table.schema.all_uniques
-            resolvers = self._conflicts.resolvers_for(table.name, Op.INSERT, RowIs.EXISTS)
-            # The statement would tell of values that the table does not take; so does one that writes all of them.
-            writes_all = any((one.method, one.columns) == (Method.OVERWRITE, None) for one in resolvers[:1])
-            if not writes_all or len(uniques) != 1 or uniques[0].is_deferrable or table.schema.exclusions:
+            if not self._aim.overwrites(change, table):
                 return None
-            return ApplyError(UNIQUE_VIOLATED, "a row has the key", where=_place(change), constraint=uniques[0].name)
-        told = self._update_of(change, table) if change.op is Op.UPDATE else self._delete_of(change, table)
-        error = None if told is None or told.only_one else self._difference(told, table, change)
+            name = table.schema.all_uniques[0].name
+            return ApplyError(UNIQUE_VIOLATED, "a row has the key", where=_place(change), constraint=name)
+        told = self._aim.at_one(change, table)
+        error = None if told is None else self._difference(told, table, change, seen)
         return error if error is not None and error.differing else None
 
     def _apply_row(self, change: Change, table: TargetTable) -> Done | None:
@@ -380,7 +420,7 @@ class RowPath:
             case Op.UPDATE:
                 self._update(change, table)
             case Op.DELETE:
-                row = self._delete_of(change, table)
+                row = self._aim.of_delete(change, table)
                 self._expect_alike(row, table, change)
                 self._expect_one(self._writer.delete(table, row), row, table, change)
             case Op.SNAPSHOT:
@@ -395,20 +435,11 @@ class RowPath:
     def _told(self, change: Change, table: TargetTable) -> Images:
         """The row before and after a change, as far as it is sure to be so at the target, too."""
         told = _told(change)
-        compared = self._compared(change, table)
+        compared = self._aim.compared(change, table)
         if len(compared) == len(told.before):
             return told
         before = {n: v for n, v in told.before.items() if n in compared or n in table.key.columns}
         return Images(before, {} if change.op is Op.DELETE else {**before, **_present(change.after)})
-
-    def _compared(self, change: Change, table: TargetTable) -> Image:
-        """The old values of a change that the row at the target must have."""
-        before = _present(change.before)
-        if change.op not in (Op.UPDATE, Op.DELETE):
-            return before
-        others = before if self._conflicts.compare_key_only else [n for n in before if n not in table.key.columns]
-        uncompared = self._conflicts.uncompared(table.name, others, change.op)
-        return {n: v for n, v in before.items() if n not in uncompared} if uncompared else before
 
     def _check_columns(self, change: Change, table: TargetTable) -> None:
         is_known = change.table_version != NO_VERSION
@@ -426,28 +457,12 @@ class RowPath:
                 raise ApplyError(TYPE_DIFFERS, what, where=_place(change))
 
     def _update(self, change: Change, table: TargetTable) -> None:
-        row = self._update_of(change, table)
+        row = self._aim.of_update(change, table)
         if row is None:
             return
         self._expect_alike(row, table, change)
         count = self._writer.update(table, row, writable(changed_columns(change), table))
         self._expect_one(count, row, table, change)
-
-    def _update_of(self, change: Change, table: TargetTable) -> RowMatch | None:
-        """Which row an update is about; None where it changes nothing."""
-        before, after = _present(change.before), _present(change.after)
-        # A column set to the value it had is not written, and compared only where that is asked for.
-        changed = changed_columns(change)
-        if not changed and (self._conflicts.optimize_self_updates or not after):
-            return None
-        compared = self._compared(change, table)
-        if self._conflicts.optimize_self_updates:
-            compared = {name: value for name, value in compared.items() if name not in after or name in changed}
-        return self._match(before, compared, table, change)
-
-    def _delete_of(self, change: Change, table: TargetTable) -> RowMatch:
-        """Which row a delete is about."""
-        return self._match(_present(change.before), self._compared(change, table), table, change)
 
     def _put(self, change: Change, table: TargetTable) -> None:
         """Make the row with the key of the change what the change says, whether there is one or not."""
@@ -455,7 +470,7 @@ class RowPath:
         if not table.key.is_declared:
             what = "without a key it cannot be told whether a row of a snapshot is there already"
             raise ApplyError(VALUE_MISSING, what, where=_place(change))
-        match = replace(self._match(after, {}, table, change), old={})
+        match = replace(self._aim.match(after, {}, table, change), old={})
         rows = self._writer.lock_rows(table, match)
         if len(rows) > 1:
             raise ApplyError(MORE_THAN_ONE_ROW, f"{change.op} matches several rows", where=_place(change))
@@ -476,22 +491,6 @@ class RowPath:
         # A key that the user has named may have several rows: then it is not told which one this is.
         return rows[0] if len(rows) == 1 or (rows and table.key.is_unique) else {}
 
-    def _match(self, before: Image, compared: Image, table: TargetTable, change: Change) -> RowMatch:
-        missing = [name for name in table.key.columns if name not in before]
-        if missing:
-            raise ApplyError(VALUE_MISSING, f"key column {missing[0]!r} is not in the change", where=_place(change))
-        return RowMatch(
-            key={name: before[name] for name in table.key.columns},
-            # Values that a key's index calls equal, as 1.0 and 1.00, may be written in different ways.
-            old={
-                name: value
-                for name, value in compared.items()
-                if name not in table.key.columns or not table.schema.by_name[name].is_exact
-            },
-            # Rows that a key keeps apart only in the end may be equal for a while, and any of them will do.
-            only_one=table.key.is_deferrable or (not table.key.is_unique and self._allow_duplicate_rows),
-        )
-
     def _expect_alike(self, row: RowMatch, table: TargetTable, change: Change) -> None:
         """Any one of several rows may only be taken if all that match are equal in every column.
 
@@ -510,9 +509,17 @@ class RowPath:
         error = self._difference(row, table, change)
         raise error or ApplyError(ROW_MISSING, f"{change.op} finds no row with its key", where=_place(change))
 
-    def _difference(self, row: RowMatch, table: TargetTable, change: Change) -> ApplyError | None:
-        """Tell what the row with a change's key has that the change does not expect; None without such a row."""
-        found = self._writer.compare_rows(table, row) if table.key.is_declared else []
+    def _difference(
+        self, row: RowMatch, table: TargetTable, change: Change, seen: Rows | None = None
+    ) -> ApplyError | None:
+        """Tell what the row with a change's key has that the change does not expect; None without such a row.
+
+        Args:
+            seen: What is found by the key, if that was looked for already.
+        """
+        found = seen
+        if found is None:
+            found = self._writer.compare_rows(table, row) if table.key.is_declared else []
         if not found:
             return None
         current, differing = found[0]

@@ -11,8 +11,10 @@ import json
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import numpy as np
 import pyarrow as pa
@@ -21,8 +23,9 @@ from numpy.typing import NDArray
 
 from penstock import change as c
 from penstock.apply.ahead import ahead
-from penstock.apply.around import Around, may_fail, plan_around, untouched_rows
+from penstock.apply.around import Around, dependencies_of_changes, may_fail, plan_around, untouched_rows
 from penstock.apply.conflicts import CONFLICTS, CONTENTION, ApplyError, ContentionError, SpeculationError
+from penstock.apply.coordinator import Dependencies
 from penstock.apply.ddl import DdlRules
 from penstock.apply.group import Group
 from penstock.apply.handlers.runner import handlers_of
@@ -36,7 +39,7 @@ from penstock.apply.net import NETTED, NetChange, net_change
 from penstock.apply.netting import Netting
 from penstock.apply.reader import Uses, fingerprint
 from penstock.apply.resolve import ConflictRules, RowIs, Then
-from penstock.apply.row_path import Handled, RowPath, TransactionError
+from penstock.apply.row_path import NOTHING_MET, Handled, Meeting, RowPath, TransactionError
 from penstock.apply.target import TargetCatalog, TargetSession, TargetTable
 from penstock.change import NO_VERSION, Op, TableName, Transaction
 from penstock.errors import MalformedInputError, OperatorError, PenstockError, from_json
@@ -56,6 +59,9 @@ GROUP_BYTES = 32 * 1024 * 1024
 """A group, or a piece of a large transaction, ends where it reaches so many bytes of images."""
 
 _WIDE_BYTES = 1024 * 1024
+
+_LOOKED_AT = 500
+"""So many transactions at a time are held as values, while the rows that they meet are looked for together."""
 
 _CONTENTION_RETRIES = 8
 """How often a transaction that another session blocks is tried again before it goes to the error queue."""
@@ -394,6 +400,16 @@ class ApplyServer:
         is_handled = any(self._config.handlers.handles_errors(table) for table, _, _ in group.tables)
         if nets is None or len(group) <= 1 or is_stoppable or is_handled:
             return False
+        # A resolver may then change a row that no dependency value of its transaction names.
+        all_behind = any(self._may_take_another_key(net.table) for net in nets)
+        # While the target is searched.
+        with ThreadPoolExecutor(1, "dependencies") as aside:
+            by_change = None if all_behind else aside.submit(dependencies_of_changes, group, self._catalog)
+            return self._go_around(group, nets, held, by_change)
+
+    def _go_around(
+        self, group: Group, nets: Sequence[NetChange], held: _Held | None, by_change: Future[Dependencies] | None
+    ) -> bool:
         failing = np.zeros(len(group), bool)
         for attempt in range(_SPLITS + 1):
             try:
@@ -401,7 +417,7 @@ class ApplyServer:
                     self._record(group, held)
                     # One that waits behind the error queue, or has others wait, is looked at as a whole.
                     splits = attempt < _SPLITS and self._holding is None
-                    plan = self._plan_around(group, nets, failing, splits=splits)
+                    plan = self._plan_around(group, nets, failing, by_change, splits=splits)
                     self._apply_rest(group, nets, plan)
                     apart, queued = self._write_apart(plan)
                     queue = self._queued(apart)
@@ -433,7 +449,13 @@ class ApplyServer:
             self._session.apply_net(rest, with_references=with_references)
 
     def _plan_around(
-        self, group: Group, nets: Sequence[NetChange], failing: NDArray[np.bool_], *, splits: bool
+        self,
+        group: Group,
+        nets: Sequence[NetChange],
+        failing: NDArray[np.bool_],
+        by_change: Future[Dependencies] | None,
+        *,
+        splits: bool,
     ) -> Around:
         """Part a group; `failing` are transactions that have turned out to fail, and to which others are added.
 
@@ -452,9 +474,8 @@ class ApplyServer:
             failing |= may_fail(group, found, self._config.conflicts)
         else:
             failing |= np.logical_or.reduceat(found, group.starts[:-1])
-        # A resolver may then change a row that no dependency value of its transaction names.
-        all_behind = any(self._may_take_another_key(net.table) for net in nets)
-        plan = plan_around(group, found, is_there, failing, self._catalog, all_behind=all_behind)
+        depends = None if by_change is None else by_change.result()
+        plan = plan_around(group, found, is_there, failing, self._catalog, by_change=depends)
         if 2 * len(plan.apart.rows) > len(group.rows):
             raise SpeculationError("every second change would go by the row path")
         return plan
@@ -500,16 +521,20 @@ class ApplyServer:
         if self._holding is not None:
             return self._write_or_hold(plan.apart, self._holding)
         apart = []
-        for index, transaction in enumerate(plan.apart.transactions()):
-            if plan.is_whole[index]:
-                apart.append(self._try_apart(transaction, meeting=plan.meeting(index)))
-                continue
-            try:
-                handled = self._write_rows(transaction, plan.meeting(index))
-            except TransactionError as exc:
-                raise _SplitError(int(plan.txn[index])) from exc
-            handled.resolutions = plan.renumbered(index, handled.resolutions)
-            apart.append(_Apart(transaction, handled))
+        numbered = enumerate(plan.apart.transactions())
+        while some := list(islice(numbered, _LOOKED_AT)):
+            seen = self._rows.look_ahead((transaction, plan.meeting(n, now=True)) for n, transaction in some)
+            for (index, transaction), rows in zip(some, seen, strict=True):
+                meeting = {number: rows.get(number) for number in plan.meeting(index)}
+                if plan.is_whole[index]:
+                    apart.append(self._try_apart(transaction, meeting=meeting))
+                    continue
+                try:
+                    handled = self._write_rows(transaction, meeting)
+                except TransactionError as exc:
+                    raise _SplitError(int(plan.txn[index])) from exc
+                handled.resolutions = plan.renumbered(index, handled.resolutions)
+                apart.append(_Apart(transaction, handled))
         return apart, []
 
     def _write_or_hold(self, group: Group, holding: Holding) -> tuple[list[_Apart], list[Marks]]:
@@ -541,7 +566,7 @@ class ApplyServer:
         return apart, waiting.added
 
     def _try_apart(
-        self, transaction: Transaction, marks: Marks | None = None, *, meeting: frozenset[int] = frozenset()
+        self, transaction: Transaction, marks: Marks | None = None, *, meeting: Meeting = NOTHING_MET
     ) -> _Apart:
         """Apply a whole transaction by the row path inside the open transaction, or find out why that cannot be."""
         try:
@@ -732,7 +757,7 @@ class ApplyServer:
                 return None
         return contention
 
-    def _write_rows(self, transaction: Transaction, meeting: frozenset[int] = frozenset()) -> Handled:
+    def _write_rows(self, transaction: Transaction, meeting: Meeting = NOTHING_MET) -> Handled:
         """Apply a transaction by the row path, inside the open transaction, and write down which tables it empties."""
         handled = self._rows.apply(transaction, meeting)
         emptied = {change.table for change in transaction.changes if change.op is Op.TRUNCATE}

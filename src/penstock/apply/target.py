@@ -97,6 +97,10 @@ class Unexpected:
     is_there: NDArray[np.bool_]
 
 
+ComparedRow = tuple[Image, list[str]]
+"""A row, and the columns that it has otherwise than was expected of it."""
+
+
 class RowWriter(Protocol):
     """Writes single rows. A database error is an `ApplyError`, a `ContentionError`, or one of the process."""
 
@@ -133,8 +137,11 @@ class RowWriter(Protocol):
     def lock_rows(self, table: TargetTable, match: RowMatch) -> list[Image]:
         """Return up to two rows that have the key, whatever their other columns hold, and lock them."""
 
-    def compare_rows(self, table: TargetTable, match: RowMatch) -> list[tuple[Image, list[str]]]:
+    def compare_rows(self, table: TargetTable, match: RowMatch) -> list[ComparedRow]:
         """Return up to two rows that have the key, and lock them; each with the columns of `match.old` that differ."""
+
+    def compare_many(self, asked: Sequence[tuple[TargetTable, RowMatch]]) -> list[list[ComparedRow]]:
+        """Do the same for many changes at once; each by a key that tells rows apart."""
 
     def order(self, table: TargetTable, match: RowMatch, column: str, value: str | None) -> int | None:
         """Compare a value with a column of the row with the key, by the column's type and collation.

@@ -20,7 +20,7 @@ from penstock.apply.ddl import Alteration
 from penstock.apply.handlers.sql import SqlResult
 from penstock.apply.handlers.statement import Statement
 from penstock.apply.net import NetChange
-from penstock.apply.target import RowMatch, TargetTable, Unexpected
+from penstock.apply.target import ComparedRow, RowMatch, TargetTable, Unexpected
 from penstock.change import Image, TableName
 from penstock.dialects.postgres.casts import equal_sql, refers_sql, text_sql
 from penstock.dialects.postgres.catalog import read_tables
@@ -36,6 +36,7 @@ from penstock.dialects.postgres.errors import (
 from penstock.dialects.postgres.rows import PostgresRowsAside
 from penstock.dialects.postgres.source.as_of import digest_of_row
 from penstock.dialects.postgres.target.altering import Altering
+from penstock.dialects.postgres.target.comparing import alike, compare_many_sql, compared
 from penstock.dialects.postgres.target.elsewhere import Pieces, refuse_elsewhere
 from penstock.dialects.postgres.target.handler_sql import PostgresHandlerSql
 from penstock.dialects.postgres.target.ledger_entries import CLOSE_CHUNK, OPEN_CHUNK
@@ -402,7 +403,7 @@ class PostgresSession:
         """Return and lock up to two rows that have the key."""
         return self._find(table, RowMatch(match.key, {}))
 
-    def compare_rows(self, table: TargetTable, match: RowMatch) -> list[tuple[Image, list[str]]]:
+    def compare_rows(self, table: TargetTable, match: RowMatch) -> list[ComparedRow]:
         """Return and lock up to two rows that have the key, each with the columns of `match.old` that differ."""
         condition, wanted = condition_sql(table, RowMatch(match.key, {}))
         tests, values = [], []
@@ -410,19 +411,22 @@ class PostgresSession:
             test, used = condition_sql(table, RowMatch({}, {name: value}))
             tests.append(test)
             values += used
-        names = table.schema.column_names
         texts = [text_sql(column, f"t.{quote(column.name)}") for column in table.schema.columns]
         rows = self._run(
             f"SELECT {', '.join(texts + tests)} FROM {only(table)} t WHERE {condition} LIMIT 2 FOR UPDATE",
             [*values, *wanted],
         )
-        return [
-            (
-                dict(zip(names, row, strict=False)),
-                [name for name, is_same in zip(match.old, row[len(names) :], strict=True) if not is_same],
-            )
-            for row in rows
-        ]
+        return [compared(table, match, row) for row in rows]
+
+    def compare_many(self, asked: Sequence[tuple[TargetTable, RowMatch]]) -> list[list[ComparedRow]]:
+        """See `RowWriter.compare_many`."""
+        found: list[list[ComparedRow]] = [[] for _ in asked]
+        for indexes in alike(asked):
+            table = asked[indexes[0]][0]
+            for row in self._run(*compare_many_sql(table, [asked[index][1] for index in indexes])):
+                index = indexes[row[0] - 1]
+                found[index].append(compared(table, asked[index][1], row[1:]))
+        return found
 
     def order(self, table: TargetTable, match: RowMatch, column: str, value: str | None) -> int | None:
         """Compare a value with a column of the row with the key; the column's own collation applies."""
