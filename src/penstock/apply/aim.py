@@ -1,12 +1,22 @@
-"""Which row a change is about, and what that row is expected to have."""
+"""Which row a change is about, what that row is expected to have, and what is wrong where it has not."""
 
 from __future__ import annotations
 
-from penstock.apply.conflicts import VALUE_MISSING, ApplyError
+from collections.abc import Sequence
+
+from penstock.apply.conflicts import (
+    COLUMN_MISSING,
+    ROW_DIFFERS,
+    TYPE_DIFFERS,
+    UNIQUE_VIOLATED,
+    VALUE_MISSING,
+    ApplyError,
+)
 from penstock.apply.mender import changed_columns, row_in_the_way
 from penstock.apply.resolve import ConflictRules, Method, RowIs
-from penstock.apply.target import RowMatch, TargetTable
-from penstock.change import Change, Image, Op
+from penstock.apply.target import ComparedRow, RowMatch, TargetTable
+from penstock.change import NO_VERSION, Change, Image, Op
+from penstock.schema import Dictionary
 
 
 class Aim:
@@ -81,7 +91,7 @@ class Aim:
         missing = [name for name in table.key.columns if name not in before]
         if missing:
             what = f"key column {missing[0]!r} is not in the change"
-            raise ApplyError(VALUE_MISSING, what, where=f"table {change.table}")
+            raise ApplyError(VALUE_MISSING, what, where=_place(change))
         return RowMatch(
             key={name: before[name] for name in table.key.columns},
             # Values that a key's index calls equal, as 1.0 and 1.00, may be written in different ways.
@@ -93,3 +103,63 @@ class Aim:
             # Rows that a key keeps apart only in the end may be equal for a while, and any of them will do.
             only_one=table.key.is_deferrable or (not table.key.is_unique and self._allow_duplicate_rows),
         )
+
+
+def foreseen(change: Change, table: TargetTable, rows: Sequence[ComparedRow] | None, aim: Aim) -> ApplyError | None:
+    """What a change would fail with that meets a row with its key; None where that cannot be told without trying.
+
+    Args:
+        rows: What is found by `aim.foreseen`; None, of an insert, where it was not looked for.
+    """
+    if change.op is Op.INSERT:
+        if not aim.overwrites(change, table):
+            return None
+        name = table.schema.all_uniques[0].name
+        return ApplyError(UNIQUE_VIOLATED, "a row has the key", where=_place(change), constraint=name)
+    return differs(change, rows[0]) if rows and rows[0][1] else None
+
+
+def differs(change: Change, row: ComparedRow) -> ApplyError:
+    """What is wrong where the row with a change's key has other values than it expects."""
+    current, differing = row
+    columns = ", ".join(repr(name) for name in differing)
+    return ApplyError(
+        ROW_DIFFERS,
+        f"{change.op} finds other values in column {columns}",
+        where=_place(change),
+        found=current,
+        differing=differing,
+    )
+
+
+def expects_columns(change: Change, table: TargetTable, dictionary: Dictionary) -> None:
+    """Make sure that the target has the columns of a change, of types that take their values.
+
+    Raises:
+        ApplyError: It has not.
+    """
+    is_known = change.table_version != NO_VERSION
+    captured = dictionary.get(change.table, change.table_version).by_name if is_known else {}
+    for name in {**(change.before or {}), **(change.after or {})}:
+        column = table.schema.by_name.get(name)
+        if column is None:
+            what = f"column {name!r} does not exist at the target"
+            raise ApplyError(COLUMN_MISSING, what, where=_place(change))
+        if name in captured and not column.reads(captured[name]):
+            what = (
+                f"column {name!r} was {captured[name].type} when this was captured, and is {column.type} at the"
+                " target now: retry while it is of the old type"
+            )
+            raise ApplyError(TYPE_DIFFERS, what, where=_place(change))
+
+
+def concerns(change: Change, columns: Sequence[str]) -> bool:
+    """Whether a change may have given these columns other values."""
+    before, after = change.before or {}, change.after or {}
+    return change.op is not Op.UPDATE or any(
+        name in after and (name not in before or before[name] != after[name]) for name in columns
+    )
+
+
+def _place(change: Change) -> str:
+    return f"table {change.table}"

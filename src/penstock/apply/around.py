@@ -101,7 +101,7 @@ def plan_around(
         # Who refers to a row that is there, and stays, need not wait until it is decided about.
         keeping = _keeps_key(group, is_there & ~is_whole[txn_of], catalog)
         is_apart = with_followers(by_change, found | is_whole[txn_of], keeping=keeping)
-        meets_now = is_there & ~behind_writers(by_change, is_apart)
+        meets_now = is_there & ~behind_writers(by_change, is_apart, keeping)
     numbers = np.arange(len(txn_of)) - group.starts[txn_of] + 1
     apart = group.changes(is_apart)
     txn = np.unique(txn_of[is_apart])

@@ -88,21 +88,29 @@ def with_followers(
         found[txn[more]] = True
 
 
-def behind_writers(dependencies: Dependencies, among: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Tell for each transaction whether one of `among` that comes before it writes a value that it uses."""
+def behind_writers(
+    dependencies: Dependencies, among: NDArray[np.bool_], keeping: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Tell for each transaction whether it depends on one of `among` that comes before it.
+
+    Args:
+        keeping: As `with_followers` has it.
+    """
     is_behind = np.zeros(len(among), bool)
     if len(dependencies.barriers):
         is_behind[1:] = np.logical_or.accumulate(among)[:-1]
         return is_behind
-    # For each value that one of them writes, the first that does.
-    writes = dependencies.is_written & among[dependencies.txn]
-    values, which = np.unique(dependencies.value[writes], return_inverse=True)
-    first = np.full(len(values) + 1, len(among))
-    np.minimum.at(first, which, dependencies.txn[writes])
-    at = np.searchsorted(values, dependencies.value)
-    is_used = at < len(values)
-    is_used[is_used] = values[at[is_used]] == dependencies.value[is_used]
-    is_behind[dependencies.txn[is_used & (first[at] < dependencies.txn)]] = True
+    txn, value, writes = dependencies.txn, dependencies.value, dependencies.is_written
+    for writers, users in ((among, writes), (among & ~keeping, ~writes)):
+        is_one = writes & writers[txn]
+        # For each value that one of them writes, the first that does; none behind the last value.
+        values, which = np.unique(value[is_one], return_inverse=True)
+        first = np.full(len(values) + 1, len(among))
+        np.minimum.at(first, which, txn[is_one])
+        at = np.searchsorted(values, value)
+        is_met = users & (first[at] < txn)
+        is_met[is_met] = values[at[is_met]] == value[is_met]
+        is_behind[txn[is_met]] = True
     return is_behind
 
 

@@ -81,9 +81,21 @@ class _Decision:
 class Mender:
     """Resolves conflicts of single changes, inside the open transaction of a session."""
 
-    def __init__(self, writer: RowWriter, dictionary: Dictionary, conflicts: ConflictRules) -> None:
-        """Write through `writer` changes of the tables in the dictionary."""
+    def __init__(
+        self,
+        writer: RowWriter,
+        dictionary: Dictionary,
+        conflicts: ConflictRules,
+        *,
+        update: Callable[[TargetTable, RowMatch, Image], int] | None = None,
+    ) -> None:
+        """Write through `writer` changes of the tables in the dictionary.
+
+        Args:
+            update: Takes what is decided about a row that is there, in place of `writer`.
+        """
         self._writer = writer
+        self._update = update or writer.update
         self._dictionary = dictionary
         self._conflicts = conflicts
 
@@ -235,7 +247,7 @@ class Mender:
         values = writable(decision.values, table)
         if not values:
             return NOTHING_DONE, decision.outcomes
-        if self._writer.update(table, key, values) != 1:
+        if self._update(table, key, values) != 1:
             # Rows that are equal in their key for a while, as a deferrable key has them.
             return None
         after = {**current, **values}

@@ -7,22 +7,19 @@ so a constraint that is broken half-way does not matter (ADR 4).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
 
-from penstock.apply.aim import Aim
+from penstock.apply.aim import Aim, concerns, differs, expects_columns, foreseen
 from penstock.apply.conflicts import (
     CHILD_EXISTS,
-    COLUMN_MISSING,
     FOREIGN_KEY_VIOLATED,
     MORE_THAN_ONE_ROW,
     NOT_CAPTURED,
-    ROW_DIFFERS,
     ROW_MISSING,
     TABLE_MISSING,
-    TYPE_DIFFERS,
     UNIQUE_VIOLATED,
     VALUE_MISSING,
     ApplyError,
@@ -30,6 +27,7 @@ from penstock.apply.conflicts import (
 )
 from penstock.apply.ddl import ALL_DDL, DdlRules, is_drop
 from penstock.apply.following import Following, copied_table, not_instantiated
+from penstock.apply.foresight import NOTHING_MET, Meeting
 from penstock.apply.handlers.matrix import FailedError, execute
 from penstock.apply.handlers.message import unhandled
 from penstock.apply.handlers.runner import Effects, Handlers
@@ -37,18 +35,10 @@ from penstock.apply.ledger import Failure
 from penstock.apply.mender import NOTHING_DONE, Done, Images, Mender, changed_columns, writable
 from penstock.apply.resolve import ConflictRules, ErrorRule, Outcome, Resolution, Then, error_rule
 from penstock.apply.target import ComparedRow, RowMatch, RowWriter, TargetCatalog, TargetTable
-from penstock.change import NO_VERSION, Change, Image, Op, TableName, Transaction
+from penstock.change import Change, Image, Op, TableName, Transaction
 from penstock.elsewhere import Elsewhere
 from penstock.errors import PenstockError
 from penstock.schema import Dictionary, ForeignKey
-
-Rows = Sequence[ComparedRow]
-"""What is found by a key."""
-
-Meeting = Mapping[int, Rows | None]
-"""Changes, counted from 1, that are likely to meet a row that they do not expect; and what was found, if it was."""
-
-NOTHING_MET: Meeting = {}
 
 
 class TransactionError(PenstockError):
@@ -112,50 +102,17 @@ class RowPath:
         self._catalog = self._before = catalog
         self._dictionary = dictionary
         self._conflicts = conflicts
-        self._aim = Aim(conflicts, allow_duplicate_rows=allow_duplicate_rows)
+        self.aim = Aim(conflicts, allow_duplicate_rows=allow_duplicate_rows)
         self._mender = Mender(writer, dictionary, conflicts)
         self._following = Following(writer, ddl, handlers)
         self._meeting: Meeting = {}
-
-    def look_ahead(self, asking: Iterable[tuple[Transaction, Iterable[int]]]) -> list[dict[int, Rows]]:
-        """Look at once for the rows that changes meet, and lock them.
-
-        Args:
-            asking: Transactions, and which of their changes, counted from 1, meet rows that no other change writes to
-                before.
-
-        Returns:
-            For each transaction the rows of these changes, where it can be told beforehand which they are.
-        """
-        asked: list[tuple[TargetTable, RowMatch]] = []
-        found: list[dict[int, Rows]] = []
-        of: list[tuple[dict[int, Rows], int]] = []
-        for transaction, numbers in asking:
-            found.append({})
-            for number in numbers:
-                change = _nth(transaction, number)
-                table = self._catalog.tables.get(change.table)
-                with suppress(ApplyError):
-                    match = None if table is None else self._aim.foreseen(change, table)
-                    if table is not None and match is not None:
-                        asked.append((table, match))
-                        of.append((found[-1], number))
-        try:
-            with self._writer.savepoint():
-                for (seen, number), rows in zip(of, self._writer.compare_many(asked), strict=True):
-                    seen[number] = rows
-        except ApplyError as exc:
-            if not exc.is_of_value:
-                raise
-            # Each is looked for when it comes; then it is known whose value it is.
-        return found
 
     def apply(self, transaction: Transaction, meeting: Meeting = NOTHING_MET) -> Handled:
         """Apply every change of a transaction, then make the checks that the database leaves to us.
 
         Args:
-            meeting: Changes, counted from 1, of which it is likely that they meet a row that they do not expect: it is
-                looked for before they are tried, unless `look_ahead` has found it.
+            meeting: Changes of which it is likely that they meet a row that they do not expect: it is looked for before
+                they are tried, unless it was found already.
 
         Raises:
             TransactionError: A change conflicts or fails; the caller must roll back.
@@ -371,9 +328,11 @@ class RowPath:
         return NOTHING_DONE
 
     def _apply_or_mend(self, number: int, change: Change, table: TargetTable) -> _Mended:
-        seen = self._meeting.get(number)
-        if number in self._meeting and (error := self._foreseen(change, table, seen)) is not None:
-            mended = self._mender.mend(number, change, table, error, seen)
+        met = self._meeting.get(number)
+        if met is not None and met.mended is not None:
+            return _Mended(*met.mended)
+        if met is not None and (error := self._foreseen(change, table, met.rows)) is not None:
+            mended = self._mender.mend(number, change, table, error, met.rows)
             if mended is not None:
                 return _Mended(*mended, error)
             if error.found is not None:
@@ -387,29 +346,23 @@ class RowPath:
                 raise
             return _Mended(*mended, exc)
 
-    def _foreseen(self, change: Change, table: TargetTable, seen: Rows | None) -> ApplyError | None:
+    def _foreseen(self, change: Change, table: TargetTable, rows: Sequence[ComparedRow] | None) -> ApplyError | None:
         """What a change would fail with that meets a row with its key; None where that cannot be told without trying.
 
         Without `found`, that a row is there is only likely.
         """
-        if change.op not in (Op.INSERT, Op.UPDATE, Op.DELETE):
-            return None
-        self._check_columns(change, table)
-        if change.op is Op.INSERT:
-            if not self._aim.overwrites(change, table):
-                return None
-            name = table.schema.all_uniques[0].name
-            return ApplyError(UNIQUE_VIOLATED, "a row has the key", where=_place(change), constraint=name)
-        told = self._aim.at_one(change, table)
-        error = None if told is None else self._difference(told, table, change, seen)
-        return error if error is not None and error.differing else None
+        expects_columns(change, table, self._dictionary)
+        match = self.aim.foreseen(change, table)
+        if match is not None and rows is None and change.op is not Op.INSERT:
+            rows = self._writer.compare_rows(table, match)
+        return foreseen(change, table, rows, self.aim)
 
     def _apply_row(self, change: Change, table: TargetTable) -> Done | None:
         """Apply a change; return its row before and after it where the change does not tell all that is checked."""
         if change.op is Op.GAP:
             what = f"a change was not captured: {_present(change.before).get('reason')}"
             raise ApplyError(NOT_CAPTURED, what, where=_place(change))
-        self._check_columns(change, table)
+        expects_columns(change, table, self._dictionary)
         told = self._told(change, table)
         lacks_old = change.before is not None and not _referred(change, table) <= set(told.before)
         lacks_new = change.op is not Op.DELETE and not _checked(change, table) <= set(told.after)
@@ -420,7 +373,7 @@ class RowPath:
             case Op.UPDATE:
                 self._update(change, table)
             case Op.DELETE:
-                row = self._aim.of_delete(change, table)
+                row = self.aim.of_delete(change, table)
                 self._expect_alike(row, table, change)
                 self._expect_one(self._writer.delete(table, row), row, table, change)
             case Op.SNAPSHOT:
@@ -435,29 +388,14 @@ class RowPath:
     def _told(self, change: Change, table: TargetTable) -> Images:
         """The row before and after a change, as far as it is sure to be so at the target, too."""
         told = _told(change)
-        compared = self._aim.compared(change, table)
+        compared = self.aim.compared(change, table)
         if len(compared) == len(told.before):
             return told
         before = {n: v for n, v in told.before.items() if n in compared or n in table.key.columns}
         return Images(before, {} if change.op is Op.DELETE else {**before, **_present(change.after)})
 
-    def _check_columns(self, change: Change, table: TargetTable) -> None:
-        is_known = change.table_version != NO_VERSION
-        captured = self._dictionary.get(change.table, change.table_version).by_name if is_known else {}
-        for name in {**(change.before or {}), **(change.after or {})}:
-            column = table.schema.by_name.get(name)
-            if column is None:
-                what = f"column {name!r} does not exist at the target"
-                raise ApplyError(COLUMN_MISSING, what, where=_place(change))
-            if name in captured and not column.reads(captured[name]):
-                what = (
-                    f"column {name!r} was {captured[name].type} when this was captured, and is {column.type} at the"
-                    " target now: retry while it is of the old type"
-                )
-                raise ApplyError(TYPE_DIFFERS, what, where=_place(change))
-
     def _update(self, change: Change, table: TargetTable) -> None:
-        row = self._aim.of_update(change, table)
+        row = self.aim.of_update(change, table)
         if row is None:
             return
         self._expect_alike(row, table, change)
@@ -470,7 +408,7 @@ class RowPath:
         if not table.key.is_declared:
             what = "without a key it cannot be told whether a row of a snapshot is there already"
             raise ApplyError(VALUE_MISSING, what, where=_place(change))
-        match = replace(self._aim.match(after, {}, table, change), old={})
+        match = replace(self.aim.match(after, {}, table, change), old={})
         rows = self._writer.lock_rows(table, match)
         if len(rows) > 1:
             raise ApplyError(MORE_THAN_ONE_ROW, f"{change.op} matches several rows", where=_place(change))
@@ -509,28 +447,10 @@ class RowPath:
         error = self._difference(row, table, change)
         raise error or ApplyError(ROW_MISSING, f"{change.op} finds no row with its key", where=_place(change))
 
-    def _difference(
-        self, row: RowMatch, table: TargetTable, change: Change, seen: Rows | None = None
-    ) -> ApplyError | None:
-        """Tell what the row with a change's key has that the change does not expect; None without such a row.
-
-        Args:
-            seen: What is found by the key, if that was looked for already.
-        """
-        found = seen
-        if found is None:
-            found = self._writer.compare_rows(table, row) if table.key.is_declared else []
-        if not found:
-            return None
-        current, differing = found[0]
-        columns = ", ".join(repr(name) for name in differing)
-        return ApplyError(
-            ROW_DIFFERS,
-            f"{change.op} finds other values in column {columns}",
-            where=_place(change),
-            found=current,
-            differing=differing,
-        )
+    def _difference(self, row: RowMatch, table: TargetTable, change: Change) -> ApplyError | None:
+        """Tell what the row with a change's key has that the change does not expect; None without such a row."""
+        found = self._writer.compare_rows(table, row) if table.key.is_declared else []
+        return differs(change, found[0]) if found else None
 
     def _check(self, number: int, change: Change, images: Images, *, with_references: bool) -> None:
         name = self._following.name_now(change.table, number)
@@ -546,11 +466,13 @@ class RowPath:
         # A row of a snapshot is put in place as a first copy does it: parents may come with later changes.
         if not with_references or change.op is Op.SNAPSHOT:
             return
+        met = self._meeting.get(number)
+        found = met.references if met is not None else ()
         for foreign_key in table.schema.foreign_keys:
-            if change.op is not Op.DELETE and _concerns(change, foreign_key.columns):
+            if change.op is not Op.DELETE and foreign_key not in found and concerns(change, foreign_key.columns):
                 self._check_reference(foreign_key, images.after, change, is_child=True)
         for foreign_key in table.schema.referenced_by:
-            if change.before is not None and _concerns(change, foreign_key.parent_columns):
+            if change.before is not None and concerns(change, foreign_key.parent_columns):
                 self._check_reference(foreign_key, images.before, change, is_child=False)
 
     def _check_reference(self, foreign_key: ForeignKey, image: Image, change: Change, *, is_child: bool) -> None:
@@ -621,17 +543,9 @@ def _is_own(row: Image, change: Change, table: TargetTable) -> bool:
     return old is not None and all(row[name] == old.get(name) for name in table.key.columns)
 
 
-def _concerns(change: Change, columns: tuple[str, ...]) -> bool:
-    """Whether a change may have given these columns other values."""
-    before, after = _present(change.before), _present(change.after)
-    return change.op is not Op.UPDATE or any(
-        name in after and (name not in before or before[name] != after[name]) for name in columns
-    )
-
-
 def _referred(change: Change, table: TargetTable) -> set[str]:
     """Columns that rows of other tables refer to, and that a change takes other values from."""
-    keys = (fk.parent_columns for fk in table.schema.referenced_by if _concerns(change, fk.parent_columns))
+    keys = (fk.parent_columns for fk in table.schema.referenced_by if concerns(change, fk.parent_columns))
     return {name for columns in keys for name in columns}
 
 
@@ -640,7 +554,7 @@ def _checked(change: Change, table: TargetTable) -> set[str]:
     if change.op is Op.SNAPSHOT:
         keys = []
     else:
-        keys = [fk.columns for fk in table.schema.foreign_keys if _concerns(change, fk.columns)]
+        keys = [fk.columns for fk in table.schema.foreign_keys if concerns(change, fk.columns)]
     keys += [unique.columns for unique in table.schema.all_uniques if unique.is_deferrable]
     keys += [rule.columns for rule in table.schema.exclusions if rule.is_deferrable]
     return {name for columns in keys for name in columns}

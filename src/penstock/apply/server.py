@@ -27,6 +27,7 @@ from penstock.apply.around import Around, dependencies_of_changes, may_fail, pla
 from penstock.apply.conflicts import CONFLICTS, CONTENTION, ApplyError, ContentionError, SpeculationError
 from penstock.apply.coordinator import Dependencies
 from penstock.apply.ddl import DdlRules
+from penstock.apply.foresight import NOTHING_MET, Asking, Foresight, Meeting
 from penstock.apply.group import Group
 from penstock.apply.handlers.runner import handlers_of
 from penstock.apply.handlers.settings import NO_HANDLERS, HandlerSettings
@@ -39,7 +40,7 @@ from penstock.apply.net import NETTED, NetChange, net_change
 from penstock.apply.netting import Netting
 from penstock.apply.reader import Uses, fingerprint
 from penstock.apply.resolve import ConflictRules, RowIs, Then
-from penstock.apply.row_path import NOTHING_MET, Handled, Meeting, RowPath, TransactionError
+from penstock.apply.row_path import Handled, RowPath, TransactionError
 from penstock.apply.target import TargetCatalog, TargetSession, TargetTable
 from penstock.change import NO_VERSION, Op, TableName, Transaction
 from penstock.errors import MalformedInputError, OperatorError, PenstockError, from_json
@@ -202,6 +203,7 @@ class ApplyServer:
             handlers=handlers_of(config.handlers, session),
             ddl=config.ddl,
         )
+        self._foresight = Foresight(session, catalog, dictionary, config.conflicts, self._rows.aim)
         if config.ddl.is_followed:
             session.forget_tables()
         self._holding: Holding | None = None
@@ -523,9 +525,9 @@ class ApplyServer:
         apart = []
         numbered = enumerate(plan.apart.transactions())
         while some := list(islice(numbered, _LOOKED_AT)):
-            seen = self._rows.look_ahead((transaction, plan.meeting(n, now=True)) for n, transaction in some)
-            for (index, transaction), rows in zip(some, seen, strict=True):
-                meeting = {number: rows.get(number) for number in plan.meeting(index)}
+            asking = [Asking(one, plan.meeting(n), plan.meeting(n, now=True), not plan.is_whole[n]) for n, one in some]
+            meetings = self._foresight.look(asking)
+            for (index, transaction), meeting in zip(some, meetings, strict=True):
                 if plan.is_whole[index]:
                     apart.append(self._try_apart(transaction, meeting=meeting))
                     continue

@@ -143,6 +143,9 @@ class RowWriter(Protocol):
     def compare_many(self, asked: Sequence[tuple[TargetTable, RowMatch]]) -> list[list[ComparedRow]]:
         """Do the same for many changes at once; each by a key that tells rows apart."""
 
+    def update_many(self, updates: Sequence[tuple[TargetTable, RowMatch, Image]]) -> int:
+        """Set columns of as many different rows, each found by its key; returns how many there were."""
+
     def order(self, table: TargetTable, match: RowMatch, column: str, value: str | None) -> int | None:
         """Compare a value with a column of the row with the key, by the column's type and collation.
 
@@ -161,6 +164,9 @@ class RowWriter(Protocol):
 
         The values are the text of the child's columns, or of the parent's.
         """
+
+    def find_parents(self, foreign_key: ForeignKey, values: Sequence[Sequence[str]]) -> list[bool]:
+        """Tell for each child's values whether a parent has them; those that are found are locked against removal."""
 
     def is_unique_broken(self, table: TargetTable, image: Image) -> str | None:
         """Name a deferrable constraint that two rows now break, one of them with the values of `image`."""

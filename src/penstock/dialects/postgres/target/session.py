@@ -36,10 +36,16 @@ from penstock.dialects.postgres.errors import (
 from penstock.dialects.postgres.rows import PostgresRowsAside
 from penstock.dialects.postgres.source.as_of import digest_of_row
 from penstock.dialects.postgres.target.altering import Altering
-from penstock.dialects.postgres.target.comparing import alike, compare_many_sql, compared
 from penstock.dialects.postgres.target.elsewhere import Pieces, refuse_elsewhere
 from penstock.dialects.postgres.target.handler_sql import PostgresHandlerSql
 from penstock.dialects.postgres.target.ledger_entries import CLOSE_CHUNK, OPEN_CHUNK
+from penstock.dialects.postgres.target.many_rows import (
+    alike,
+    compare_many_sql,
+    compared,
+    find_parents_sql,
+    update_many_sql,
+)
 from penstock.dialects.postgres.target.row_sql import PARAMETER, condition_sql, mark_of, only, quoted
 from penstock.dialects.postgres.target.set_path import MOST_STAGED_COLUMNS, SetPath
 from penstock.elsewhere import ValueStore
@@ -421,12 +427,27 @@ class PostgresSession:
     def compare_many(self, asked: Sequence[tuple[TargetTable, RowMatch]]) -> list[list[ComparedRow]]:
         """See `RowWriter.compare_many`."""
         found: list[list[ComparedRow]] = [[] for _ in asked]
-        for indexes in alike(asked):
+        for indexes in alike((table, match.key, match.old) for table, match in asked):
             table = asked[indexes[0]][0]
             for row in self._run(*compare_many_sql(table, [asked[index][1] for index in indexes])):
                 index = indexes[row[0] - 1]
                 found[index].append(compared(table, asked[index][1], row[1:]))
         return found
+
+    def update_many(self, updates: Sequence[tuple[TargetTable, RowMatch, Image]]) -> int:
+        """See `RowWriter.update_many`."""
+        count = 0
+        for indexes in alike((table, match.key, values) for table, match, values in updates):
+            keys, rows = [updates[n][1].key for n in indexes], [updates[n][2] for n in indexes]
+            count += self._run(*update_many_sql(updates[indexes[0]][0], keys, rows)).rowcount
+        return count
+
+    def find_parents(self, foreign_key: ForeignKey, values: Sequence[Sequence[str]]) -> list[bool]:
+        """See `RowWriter.find_parents`."""
+        described = self._columns(foreign_key.child)
+        columns = [described[name] for name in foreign_key.columns]
+        found = {row[0] for row in self._run(*find_parents_sql(foreign_key, columns, values))}
+        return [number in found for number in range(1, len(values) + 1)]
 
     def order(self, table: TargetTable, match: RowMatch, column: str, value: str | None) -> int | None:
         """Compare a value with a column of the row with the key; the column's own collation applies."""

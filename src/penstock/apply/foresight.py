@@ -1,0 +1,219 @@
+"""What changes will meet, looked for at once and, where it is sure to stay so, resolved at once.
+
+A group that goes around its conflicts knows which changes meet rows that they do not expect. One by one each of them
+costs two round trips or three: to find its row, to write it, to check what it refers to. Together they cost three.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from penstock.apply.aim import Aim, concerns, expects_columns, foreseen
+from penstock.apply.conflicts import ApplyError, SpeculationError
+from penstock.apply.mender import Done, Mender
+from penstock.apply.resolve import ConflictRules, Method, Resolution, RowIs
+from penstock.apply.target import ComparedRow, RowMatch, RowWriter, TargetCatalog, TargetTable
+from penstock.change import Change, Image, Op, TableName, Transaction
+from penstock.schema import Dictionary, Exclusion, ForeignKey, Unique
+
+_WITHOUT_LOOKING = (Method.OVERWRITE, Method.DISCARD)
+"""Methods that decide without asking the target."""
+
+
+@dataclass(frozen=True)
+class Met:
+    """What is known of a change that is likely to meet a row that it does not expect.
+
+    Attributes:
+        rows: What is found by its key; None where that was not looked for.
+        mended: What it came to and how it was resolved, where that is done.
+        references: Foreign keys that its row has parents for, which are locked.
+    """
+
+    rows: Sequence[ComparedRow] | None = None
+    mended: tuple[Done, Sequence[Resolution]] | None = None
+    references: frozenset[ForeignKey] = frozenset()
+
+
+Meeting = Mapping[int, Met]
+"""By their numbers, counted from 1: the changes of a transaction that are likely to meet such rows."""
+
+NOTHING_MET: Meeting = {}
+
+
+@dataclass(frozen=True)
+class Asking:
+    """A transaction of which some changes are likely to meet rows that they do not expect.
+
+    Attributes:
+        numbers: These changes, counted from 1.
+        now: Those of them whose rows no earlier change that is still to be applied writes to.
+        is_sure: That it is applied is not undone by itself.
+    """
+
+    transaction: Transaction
+    numbers: Sequence[int]
+    now: Sequence[int]
+    is_sure: bool
+
+
+@dataclass
+class _Case:
+    """A change whose row is looked for."""
+
+    at: int
+    number: int
+    change: Change
+    table: TargetTable
+    match: RowMatch
+    rows: Sequence[ComparedRow] | None = None
+    mended: tuple[Done, Sequence[Resolution]] | None = None
+    references: frozenset[ForeignKey] = frozenset()
+
+
+class Foresight:
+    """Looks ahead for the row path, inside the open transaction of a session."""
+
+    def __init__(
+        self, writer: RowWriter, catalog: TargetCatalog, dictionary: Dictionary, conflicts: ConflictRules, aim: Aim
+    ) -> None:
+        """Look through `writer`, for changes of the tables in the dictionary."""
+        self._writer = writer
+        self._catalog = catalog
+        self._dictionary = dictionary
+        self._conflicts = conflicts
+        self._aim = aim
+        self._noted: list[tuple[TargetTable, RowMatch, Image]] = []
+        self._mender = Mender(writer, dictionary, conflicts, update=self._note)
+
+    def look(self, asking: Sequence[Asking]) -> list[Meeting]:
+        """Find the rows that changes meet, lock them, and resolve what can be resolved out of turn.
+
+        Args:
+            asking: In commit order; all that comes before them is applied.
+
+        Raises:
+            SpeculationError: Rows were not as they had to be; nothing may be concluded from that.
+        """
+        cases = list(self._cases(asking))
+        if self._tried(lambda: self._compare(cases)):
+            self._resolve([one for one in cases if asking[one.at].is_sure], set(self._removing(asking)))
+        found: list[dict[int, Met]] = [dict.fromkeys(one.numbers, Met()) for one in asking]
+        for one in cases:
+            found[one.at][one.number] = Met(one.rows, one.mended, one.references)
+        return list(found)
+
+    def _cases(self, asking: Sequence[Asking]) -> Iterator[_Case]:
+        for at, one in enumerate(asking):
+            now = frozenset(one.now)
+            for number, change in enumerate(one.transaction.changes, start=1) if now else ():
+                table = self._catalog.tables.get(change.table)
+                if number not in now or table is None:
+                    continue
+                try:
+                    expects_columns(change, table, self._dictionary)
+                    match = self._aim.foreseen(change, table)
+                except ApplyError:
+                    # It is said when the change is tried.
+                    continue
+                if match is not None:
+                    yield _Case(at, number, change, table, match)
+
+    def _removing(self, asking: Iterable[Asking]) -> Iterator[TableName]:
+        """Yield tables from which changes may take a row away, or what others refer to it by."""
+        for asked in asking:
+            for change in asked.transaction.changes:
+                if change.op is Op.INSERT:
+                    continue
+                table = self._catalog.tables.get(change.table)
+                if (
+                    change.op is not Op.UPDATE
+                    or table is None
+                    or any(concerns(change, foreign_key.parent_columns) for foreign_key in table.schema.referenced_by)
+                ):
+                    yield change.table
+
+    def _compare(self, cases: Sequence[_Case]) -> None:
+        found = self._writer.compare_many([(one.table, one.match) for one in cases])
+        for one, rows in zip(cases, found, strict=True):
+            one.rows = rows
+
+    def _resolve(self, cases: Iterable[_Case], removing: Set[TableName]) -> None:
+        self._noted, mended = [], []
+        for one in cases:
+            error = foreseen(one.change, one.table, one.rows, self._aim)
+            if error is None or one.rows is None or len(one.rows) != 1 or not self._decides_alone(one):
+                continue
+            count = len(self._noted)
+            made = self._mender.mend(one.number, one.change, one.table, error, one.rows)
+            if made is None or not all(
+                _may_be_early(table, values, removing) for table, _, values in self._noted[count:]
+            ):
+                del self._noted[count:]
+                continue
+            mended.append((one, made))
+        if not self._tried(self._write):
+            return
+        for one, made in mended:
+            one.mended = made
+        self._refer([one for one, _ in mended])
+
+    def _decides_alone(self, one: _Case) -> bool:
+        if one.change.op not in (Op.INSERT, Op.UPDATE):
+            return False
+        resolvers = self._conflicts.resolvers_for(one.table.name, one.change.op, RowIs.EXISTS)
+        return bool(resolvers) and all(resolver.method in _WITHOUT_LOOKING for resolver in resolvers)
+
+    def _note(self, table: TargetTable, match: RowMatch, values: Image) -> int:
+        self._noted.append((table, match, values))
+        return 1
+
+    def _write(self) -> None:
+        if self._writer.update_many(self._noted) != len(self._noted):
+            raise SpeculationError("rows that were locked are not there")
+
+    def _refer(self, cases: Sequence[_Case]) -> None:
+        """Find the parents that rows refer to now. Whatever takes one away later looks for its children."""
+        asked: dict[ForeignKey, list[tuple[_Case, Sequence[str]]]] = defaultdict(list)
+        for one in cases:
+            assert one.mended is not None
+            done = one.mended[0]
+            for foreign_key in one.table.schema.foreign_keys if done.change is not None else ():
+                assert done.change is not None
+                values = [done.images.after.get(name) for name in foreign_key.columns]
+                if concerns(done.change, foreign_key.columns) and None not in values:
+                    asked[foreign_key].append((one, [value for value in values if value is not None]))
+        for foreign_key, rows in asked.items():
+            found = self._writer.find_parents(foreign_key, [values for _, values in rows])
+            for (one, _), is_found in zip(rows, found, strict=True):
+                if is_found:
+                    one.references |= {foreign_key}
+
+    def _tried(self, step: Callable[[], None]) -> bool:
+        """Take a step for all changes; False where the target refuses it: one by one it is known who is to blame."""
+        try:
+            with self._writer.savepoint():
+                step()
+        except ApplyError:
+            return False
+        return True
+
+
+def _may_be_early(table: TargetTable, values: Image, removing: Set[TableName]) -> bool:
+    """Whether a row may be written before changes that come first, as far as nothing tells what it has now.
+
+    Not what a constraint looks at: it may free a value that one of them would take, or let go of a parent that one of
+    them takes away.
+    """
+    schema = table.schema
+    rules: list[Unique | Exclusion] = [*schema.all_uniques, *schema.exclusions]
+    if not all(rule.columns for rule in rules):
+        # It looks at an expression.
+        return False
+    looked_at = {name for rule in rules for name in rule.columns}
+    looked_at |= {name for foreign_key in schema.referenced_by for name in foreign_key.parent_columns}
+    looked_at |= {name for one in schema.foreign_keys if one.parent in removing for name in one.columns}
+    looked_at |= {column.name for column in schema.columns if column.is_identity_always}
+    return not looked_at & values.keys()
