@@ -18,6 +18,7 @@ from penstock.apply.conflicts import (
     FOREIGN_KEY_VIOLATED,
     MORE_THAN_ONE_ROW,
     NOT_CAPTURED,
+    OTHER,
     ROW_DIFFERS,
     ROW_MISSING,
     TABLE_MISSING,
@@ -516,6 +517,12 @@ class RowPath:
         if not found:
             return None
         current, differing = found[0]
+        if not differing:
+            # No column is in conflict, so no resolver has a say.
+            what = (
+                f"{change.op} leaves its row alone, which is as expected: a trigger or a rule of the target keeps it so"
+            )
+            return ApplyError(OTHER, what, where=_place(change), found=current)
         columns = ", ".join(repr(name) for name in differing)
         return ApplyError(
             ROW_DIFFERS,
