@@ -77,6 +77,31 @@ class ShapedColumn:
 
 
 @dataclass(frozen=True)
+class ShapedFitting:
+    """A check, or an index that is not unique, in one version of a table.
+
+    Attributes:
+        kind: `check` or `index`.
+        definition: `CHECK (...)` or `USING ...`, in the words of the source.
+        is_valid: Off for a check that rows from before it may break.
+        looks: A digest that is the same whatever it and its columns are called.
+        unworded: Why the target's words for it are not known; None where they are the source's.
+    """
+
+    kind: str
+    name: str
+    definition: str
+    is_valid: bool = True
+    looks: str = ""
+    unworded: str | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What it is found by."""
+        return self.kind, self.name
+
+
+@dataclass(frozen=True)
 class Alteration:
     """What is to be done to a table of the target, in this order.
 
@@ -86,6 +111,9 @@ class Alteration:
         added: As they are to be.
         retyped: As they are to be, by their new names.
         nullable: By their new names, whether they are to take NULL.
+        defaults: By their new names, the SQL of the default of columns that were there before; None without one.
+        fittings_dropped: Checks and indexes that are there no more, by the names that the table had before.
+        fittings_added: Those that are new, or not the same as before.
         key: The columns of the primary key, where those are others than before; that is left to a person.
         unclear: By the names of added or retyped columns, why it cannot be told what their rows have.
         called: What the table is to be called, where that is another name than it has.
@@ -97,6 +125,9 @@ class Alteration:
     added: tuple[ShapedColumn, ...] = ()
     retyped: tuple[ShapedColumn, ...] = ()
     nullable: tuple[tuple[str, bool], ...] = ()
+    defaults: tuple[tuple[str, str | None], ...] = ()
+    fittings_dropped: tuple[ShapedFitting, ...] = ()
+    fittings_added: tuple[ShapedFitting, ...] = ()
     key: tuple[str, ...] | None = None
     unclear: Mapping[str, str] = field(default_factory=dict)
     called: TableName | None = None
@@ -138,6 +169,8 @@ def alteration(change: Change) -> Alteration:
     added = tuple(column for number, column in new.items() if number not in old)
     retyped = tuple(b for a, b in kept if (a.type, a.collation) != (b.type, b.collation))
     unclear = {column.name: why for column in added if (why := _why_unfilled(column)) is not None}
+    # Versions that an earlier capture set has noted do not tell of them.
+    had, has = (_fittings(was), _fittings(now)) if "fittings" in was and "fittings" in now else ({}, {})
     if re.search(r"\busing\b", statement_of(change) or "", re.IGNORECASE):
         unclear |= {column.name: f"became {column.type} by an expression of the statement" for column in retyped}
     return Alteration(
@@ -146,6 +179,9 @@ def alteration(change: Change) -> Alteration:
         added=added,
         retyped=retyped,
         nullable=tuple((b.name, b.is_nullable) for a, b in kept if a.is_nullable != b.is_nullable),
+        defaults=tuple((b.name, b.default) for a, b in kept if a.default != b.default and not _is_computed(a, b)),
+        fittings_dropped=tuple(one for one in had.values() if not _is_same(one, has.get(one.key))),
+        fittings_added=tuple(one for one in has.values() if not _is_same(one, had.get(one.key))),
         key=_key(now, new) if was["key"] != now["key"] else None,
         unclear=unclear,
         called=_name(now) if _name(was) != _name(now) else None,
@@ -200,6 +236,23 @@ def _columns(shape: Mapping[str, Any]) -> dict[int, ShapedColumn]:
     return dict(sorted(found.items()))
 
 
+def _fittings(shape: Mapping[str, Any]) -> dict[tuple[str, str], ShapedFitting]:
+    found = [
+        ShapedFitting(**{name: one[name] for name in one if name not in ("columns", "has_row")})
+        for one in shape["fittings"]
+    ]
+    return {one.key: one for one in found}
+
+
+def _is_same(one: ShapedFitting, other: ShapedFitting | None) -> bool:
+    return other is not None and (one.looks, one.is_valid) == (other.looks, other.is_valid)
+
+
+def _is_computed(*columns: ShapedColumn) -> bool:
+    """Whether what stands as the default of a column is none."""
+    return any(column.is_generated or column.is_identity for column in columns)
+
+
 def _shape(image: Image, part: str) -> dict[str, Any]:
     found: dict[str, Any] | None = json.loads(image.get(part) or "{}")
     return found or {}
@@ -207,7 +260,7 @@ def _shape(image: Image, part: str) -> dict[str, Any]:
 
 def _why_unfilled(column: ShapedColumn) -> str | None:
     """Why it cannot be told what rows have in a new column that were there before it; None where it can."""
-    if column.is_generated or column.is_identity:
+    if _is_computed(column):
         return "is generated, or an identity"
     if column.default is not None and column.filled is None:
         return "has a default that is worked out for each row, or is of a partitioned table"
