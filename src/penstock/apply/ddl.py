@@ -139,10 +139,25 @@ def is_drop(change: Change) -> bool:
     return change.op is Op.DDL and (change.before or {}).get("is") is None
 
 
+def is_creation(change: Change) -> bool:
+    """Whether a change says that its table was made."""
+    return change.op is Op.DDL and (change.before or {}).get("was") is None and not is_drop(change)
+
+
+def creation(table: TableSchema) -> Change:
+    """A change that says that a table was made, as it is to be at the target."""
+    columns = {
+        number: {"name": one.name, "type": one.type, "is_nullable": one.is_nullable, "is_generated": one.is_generated}
+        for number, one in enumerate(table.columns, start=1)
+    }
+    shape = {"schema": table.name.schema, "name": table.name.name, "columns": columns}
+    return Change(0, Op.DDL, table.name, table.version, {"was": None, "is": json.dumps(shape)}, None)
+
+
 def is_rename(change: Change) -> bool:
     """Whether a change says that its table is called otherwise at the target."""
     was, now = (_shape(change.before or {}, part) for part in ("was", "is"))
-    return change.op is Op.DDL and now != {} and _name(was) != _name(now)
+    return change.op is Op.DDL and was != {} != now and _name(was) != _name(now)
 
 
 def name_before(change: Change) -> TableName:
@@ -161,6 +176,8 @@ def alteration(change: Change) -> Alteration:
     was, now = _shape(image, "was"), _shape(image, "is")
     if not now:
         return Alteration(is_drop=True)
+    if not was:
+        return Alteration(added=tuple(_columns(now).values()))
     old, new = _columns(was), _columns(now)
     if (reason := image.get("unlike")) is not None:
         what = f"it is to be {_name(now)}, but {reason}; delete this entry, and have the table copied anew"
