@@ -205,6 +205,23 @@ def test_code_that_would_run_with_the_rights_of_the_run_is_refused(following: La
         lab.target.execute("DROP OWNED BY ddl_other; DROP ROLE ddl_other")
 
 
+def test_a_default_whose_sequence_is_only_called_otherwise_is_not_set(following: Lab) -> None:
+    """A target that has no such sequence has nothing to follow."""
+    lab = following
+    lab.setup("CREATE SCHEMA far; CREATE TABLE t (id serial PRIMARY KEY, v int)")
+    lab.target.execute("CREATE SCHEMA IF NOT EXISTS far; ALTER TABLE t ALTER id DROP DEFAULT; DROP SEQUENCE t_id_seq")
+    lab.source.execute(
+        "ALTER SEQUENCE t_id_seq RENAME TO other; ALTER TABLE t ADD c int; INSERT INTO t VALUES (1, 1, 1)"
+    )
+    lab.source.execute("ALTER TABLE t ALTER id TYPE bigint; ALTER TABLE t SET SCHEMA far")
+    lab.source.execute("INSERT INTO far.t VALUES (2, 2, 2)")
+
+    lab.apply(config=FOLLOWING)
+
+    assert [entry.error_message for entry in lab.errors()] == []
+    lab.assert_identical("far.t")
+
+
 def test_indexes_of_partitions_follow_their_root(following: Lab) -> None:
     lab = following
     lab.setup(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -196,7 +196,7 @@ def alteration(change: Change) -> Alteration:
         added=added,
         retyped=retyped,
         nullable=tuple((b.name, b.is_nullable) for a, b in kept if a.is_nullable != b.is_nullable),
-        defaults=tuple((b.name, b.default) for a, b in kept if a.default != b.default and not _is_computed(a, b)),
+        defaults=tuple(_defaults(was, now)),
         fittings_dropped=tuple(one for one in had.values() if not _is_same(one, has.get(one.key))),
         fittings_added=tuple(one for one in has.values() if not _is_same(one, had.get(one.key))),
         key=_key(now, new) if was["key"] != now["key"] else None,
@@ -251,6 +251,18 @@ def _name(shape: Mapping[str, Any]) -> TableName:
 def _columns(shape: Mapping[str, Any]) -> dict[int, ShapedColumn]:
     found = {int(number): ShapedColumn(**column) for number, column in shape.get("columns", {}).items()}
     return dict(sorted(found.items()))
+
+
+def _defaults(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+    """Yield the defaults that were set or dropped; not those that only name a sequence by its new name."""
+    old, new = _columns(was), _columns(now)
+    is_known = "defaults" in was and "defaults" in now
+    for number in [number for number in new if number in old]:
+        before, after = old[number], new[number]
+        if is_known and was["defaults"].get(str(number)) == now["defaults"].get(str(number)):
+            continue
+        if before.default != after.default and not _is_computed(before, after):
+            yield after.name, after.default
 
 
 def _fittings(shape: Mapping[str, Any]) -> dict[tuple[str, str], ShapedFitting]:

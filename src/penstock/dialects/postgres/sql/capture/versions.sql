@@ -20,6 +20,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET jit = off SET quot
       FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
       LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
       WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+    'defaults', (SELECT coalesce(jsonb_object_agg(f.name, f.looks), '{{}}') FROM {set}.fittings(c.oid) f WHERE f.kind = 'default'),
     'fittings', (SELECT coalesce(jsonb_agg(jsonb_build_object('kind', f.kind, 'name', f.name, 'is_valid', f.is_valid,
       'columns', f.columns, 'has_row', f.has_row, 'looks', f.looks, 'definition', CASE f.kind
         WHEN 'check' THEN regexp_replace(pg_get_constraintdef(f.objid), ' NOT VALID$', '')
@@ -51,7 +52,7 @@ BEGIN
   END IF;
   SELECT c.version, c.shape INTO last FROM {set}.captured c WHERE c.relid = NEW.relid ORDER BY c.version DESC LIMIT 1;
   -- Of versions that an earlier set has noted it is not known what more there was.
-  known := CASE WHEN last.shape ? 'fittings' THEN NEW.shape ELSE NEW.shape - 'fittings' END;
+  known := CASE WHEN last.shape ? 'fittings' THEN NEW.shape ELSE NEW.shape - 'fittings' - 'defaults' END;
   IF last.shape <> known THEN
     INSERT INTO {set}.log (relid, version, op, before, changes) VALUES (NEW.relid,
       CASE WHEN last.shape -> 'name' = NEW.shape -> 'name' AND last.shape -> 'schema' = NEW.shape -> 'schema'
