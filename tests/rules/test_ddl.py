@@ -89,3 +89,47 @@ def test_a_rename_under_which_rules_say_something_else_is_refused(rules: Any, wa
 def test_a_table_that_rules_leave_out_under_its_new_name_is_called_so_all_the_same() -> None:
     rules = {"exclude": ["public.old"], "tables": {"public.*": {"to": "far.*", "rows": "v > 5"}}}
     assert alteration(seen(rules, "public.t", "public.old")).called == name("far.old")
+
+
+def fitted(rules: Any) -> tuple[dict[str, str | None], tuple[tuple[str, str | None], ...]]:
+    """What becomes of fittings that are new, and of a default, under rules: by name, why one has no words."""
+    rule = ruled(rule_set(rules, captured=["public.*"]), name("public.t"))
+    was = json.loads(shape(name("public.t"))) | {"fittings": []}
+    made = json.loads(json.dumps(was))
+    made["columns"]["2"]["default"] = "7"
+    common = {"is_valid": True, "definition": "", "looks": ""}
+    made["fittings"] = [
+        {"kind": "index", "name": "of_id", "columns": [1], "has_row": False, **common},
+        {"kind": "check", "name": "of_v", "columns": [2], "has_row": False, **common},
+        {"kind": "index", "name": "of_secret", "columns": [1, 3], "has_row": False, **common},
+        {"kind": "check", "name": "of_row", "columns": [], "has_row": True, **common},
+    ]
+    image = {"was": json.dumps(was), "is": json.dumps(made)}
+    wanted = alteration(Change(0, Op.DDL, name("public.t"), 1, with_names(image, rule, rule), None))
+    return {one.name: one.unworded for one in wanted.fittings_added}, wanted.defaults
+
+
+ROW, NAMES = "it names the row as a whole, which the rules change", "its columns have other names here"
+
+
+@pytest.mark.parametrize(
+    ("rules", "left", "defaults"),
+    [
+        ({}, dict.fromkeys(("of_id", "of_v", "of_secret", "of_row")), (("v", "7"),)),
+        ({"drop": ["secret"]}, {"of_id": None, "of_v": None, "of_row": ROW}, (("v", "7"),)),
+        ({"rename": {"v": "w"}}, {"of_id": None, "of_v": NAMES, "of_secret": None, "of_row": ROW}, (("w", "7"),)),
+        ({"drop": ["v"]}, {"of_id": None, "of_secret": None, "of_row": ROW}, ()),
+    ],
+    ids=["none", "drop", "rename", "drop the column itself"],
+)
+def test_checks_and_indexes_follow_as_far_as_rules_leave_their_columns_alone(
+    rules: Any, left: dict[str, str | None], defaults: tuple[tuple[str, str | None], ...]
+) -> None:
+    assert fitted({"tables": {"public.t": rules}} if rules else {}) == (left, defaults)
+
+
+def test_a_version_that_told_of_no_checks_and_indexes_is_not_one_that_had_none() -> None:
+    was = json.loads(shape(name("public.t")))
+    is_ = was | {"fittings": [{"kind": "index", "name": "i", "definition": "", "columns": [1], "has_row": False}]}
+    wanted = alteration(Change(0, Op.DDL, name("public.t"), 1, {"was": json.dumps(was), "is": json.dumps(is_)}, None))
+    assert (wanted.fittings_added, wanted.fittings_dropped) == ((), ())

@@ -20,9 +20,13 @@ from penstock.apply.conflicts import (
     ApplyError,
 )
 from penstock.apply.ddl import DdlPolicy, DdlRules
-from penstock.apply.handlers.settings import HandlerSettings
+from penstock.apply.handlers.settings import NO_HANDLERS, HandlerSettings
+from penstock.apply.parameters import Parameters
+from penstock.apply.resolve import ConflictRules
 from penstock.apply.retry import RetryConfig, retry
 from penstock.apply.server import ServerConfig
+from penstock.apply.settings_shown import settings_shown
+from penstock.apply.virtual_dependencies import NONE
 from penstock.dialects.postgres.target.error_queue import PostgresErrorQueue
 from penstock.errors import ConfigError, HandlerError, OperatorError, PenstockError
 from penstock.pipeline_file import parse
@@ -340,3 +344,20 @@ def test_a_handler_is_named_in_the_pipeline_file_and_refused_where_it_is_never_c
             parse(text, name="pipeline.yaml", environment=ENVIRONMENT)
     with pytest.raises(ConfigError, match=r"apply\.handlers\.ddl: must be module:function, or the name of an entry"):
         parse(said.replace("beside:follow", "a b"), name="pipeline.yaml", environment=ENVIRONMENT)
+
+
+@pytest.mark.rule("A-197")
+def test_the_view_of_processes_names_it(following: Lab) -> None:
+    following.setup("CREATE TABLE t (id int PRIMARY KEY)")
+    for handlers, named in ((HandlerSettings(ddl=function("ddl")), "tests.apply.handled:ddl"), (NO_HANDLERS, None)):
+        shown = settings_shown(
+            tag=None,
+            parameters=Parameters(),
+            keys={},
+            conflicts=ConflictRules(),
+            handlers=handlers,
+            virtual=NONE,
+        )
+        following.ledger.note_settings(shown)
+        view = "SELECT ddl_handler FROM penstock.dba_apply WHERE apply_name = %s"
+        assert following.target.execute(view, [following.name]).fetchone() == (named,)

@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +19,9 @@ from penstock.errors import OperatorError, PenstockError
 from penstock.pipeline.report import Report
 from tests.apply import handled
 from tests.apply.handled import SEEN, function
-from tests.lab import Lab, table
+from tests.lab import FILE, Lab, table
 from tests.stories.test_ddl_applied import CAPTURES, FOLLOWING, WAYS, without_event_triggers
+from tests.stories.test_handlers import pipeline
 from tests.stories.test_rules_whole import catch_up, opened, rows
 
 
@@ -519,3 +521,63 @@ def test_a_run_follows_drops_and_renames_through_rules_and_takes_up_what_has_the
     assert pipeline.verify(tables=["far.t9", "far.again"]).is_identical
     status = pipeline.status()
     assert (status.to_copy, status.errors) == (0, 0)
+
+
+FOLLOWING_NEW = """
+def follow(ddl, target):
+    columns = ", ".join(f"{one.name} {one.type}" for one in ddl.now)
+    target.execute("INSERT INTO public.noted VALUES (%s, %s, %s)", [ddl.command_type, str(ddl.table), columns])
+    match ddl.object_name:
+        case "own":
+            target.execute("CREATE TABLE far.own (id int PRIMARY KEY, more text DEFAULT 'mine')", [])
+        case "refused":
+            raise ValueError("a secret")
+        case "renamed":
+            ddl.set_object_name("other")
+        case "left_out":
+            return
+    ddl.execute()
+"""
+
+
+@pytest.mark.rule("A-116", "A-158")
+def test_a_new_table_calls_the_handler_which_takes_it_up_or_leaves_it_out(
+    lab: Lab, spark: object, tmp_path: Path
+) -> None:
+    (tmp_path / "following_new.py").write_text(FOLLOWING_NEW)
+    lab.source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    lab.target.execute("CREATE TABLE noted (command text, name text, columns text)")
+    rules = "  ddl: apply\n  handlers: {ddl: 'following_new:follow'}\nrules: {tables: {public.*: {to: far.*}}}"
+    made = pipeline(lab, tmp_path, FILE.format(name=lab.name, tables=["public.*"], row_triggers=[]) + rules)
+    made.setup()
+    catch_up(made)
+    lab.source.execute(
+        "CREATE TABLE kept (id int PRIMARY KEY, v text); CREATE TABLE own (id int PRIMARY KEY);"
+        "CREATE TABLE left_out (id int PRIMARY KEY); CREATE TABLE refused (id int PRIMARY KEY);"
+        "CREATE TABLE renamed (id int PRIMARY KEY); INSERT INTO kept VALUES (1, 'a'); INSERT INTO own VALUES (1)"
+    )
+    told: list[str] = []
+
+    class Hearing(Report):
+        def warned(self, text: str, *_: Any) -> None:
+            told.append(text)
+
+    made.run(threading.Event(), Hearing(), until_caught_up=True)
+
+    assert tables(lab) == ["far.kept", "far.own", "far.t", "noted"]
+    assert rows(lab, "SELECT * FROM far.kept") == [(1, "a")]
+    assert rows(lab, "SELECT * FROM far.own") == [(1, "mine")]
+    # What a handler did that raised is undone; one that does not execute has ignored it.
+    assert rows(lab, "SELECT * FROM noted ORDER BY name") == [
+        ("CREATE TABLE", "far.kept", "id integer, v text"),
+        ("CREATE TABLE", "far.left_out", "id integer"),
+        ("CREATE TABLE", "far.own", "id integer"),
+    ]
+    refusals = [text for text in told if text.startswith("new tables are not taken up yet")]
+    assert len(refusals) == 2
+    assert any("ValueError" in text and "secret" not in text for text in refusals)
+    assert any("is for rules to say" in text for text in refusals)
+    lab.source.execute("INSERT INTO kept VALUES (2, 'b'); ALTER TABLE kept ADD c int")
+    catch_up(made)
+    assert rows(lab, "SELECT * FROM far.kept ORDER BY id") == [(1, "a", None), (2, "b", None)]
+    assert lab.errors() == []

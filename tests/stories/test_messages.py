@@ -314,3 +314,27 @@ def test_only_a_pipeline_from_a_change_log_has_messages() -> None:
     with pytest.raises(ConfigError, match="only a pipeline from trigger_queue has messages") as caught:
         parse(text, name="pipeline.yaml", environment={"SHOP_URL": "postgresql://a/b", "COPY_URL": "postgresql://a/c"})
     assert "apply.handlers.message" in str(caught.value)
+
+
+@pytest.mark.rule("A-33", "A-112")
+@WAYS
+def test_a_message_of_a_transaction_that_fails_is_heard_with_its_retry_alone(
+    told: Lab, use_set: bool, lanes: int
+) -> None:
+    lab = told
+    DO["message"] = write_down
+    lab.target.execute("INSERT INTO t VALUES (1, 7)")
+    lab.source.execute("BEGIN; SELECT penstock_lab.emit_message('note', 'first'); INSERT INTO t VALUES (1, 1); COMMIT")
+    send(lab, "note", "second")
+    lab.source.execute("UPDATE t SET v = 3 WHERE id = 1")
+
+    lab.apply(lanes=lanes, config=ServerConfig(handlers=TAKING, use_set_path=use_set, hold_dependents=True))
+
+    # What the handler wrote before the failure is undone; what depends on it, by kind or by row, waits.
+    assert [entry.is_held for entry in lab.errors()] == [False, True, True]
+    assert heard(lab) == []
+    lab.target.execute("DELETE FROM t")
+    lab.retry(lab.errors()[0].id, handlers=TAKING)
+    assert lab.errors() == []
+    assert [(content, rows) for _, content, rows in heard(lab)] == [("first", 0), ("second", 1)]
+    lab.assert_identical("t")

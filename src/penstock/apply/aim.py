@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from penstock.apply.conflicts import (
     COLUMN_MISSING,
+    OTHER,
     ROW_DIFFERS,
     TYPE_DIFFERS,
     UNIQUE_VIOLATED,
@@ -120,8 +121,12 @@ def foreseen(change: Change, table: TargetTable, rows: Sequence[ComparedRow] | N
 
 
 def differs(change: Change, row: ComparedRow) -> ApplyError:
-    """What is wrong where the row with a change's key has other values than it expects."""
+    """What is wrong where the row with a change's key has other values than it expects, or is not changed by it."""
     current, differing = row
+    if not differing:
+        # No column is in conflict, so no resolver has a say.
+        what = f"{change.op} leaves its row alone, which is as expected: a trigger or a rule of the target keeps it so"
+        return ApplyError(OTHER, what, where=_place(change), found=current)
     columns = ", ".join(repr(name) for name in differing)
     return ApplyError(
         ROW_DIFFERS,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -77,6 +77,31 @@ class ShapedColumn:
 
 
 @dataclass(frozen=True)
+class ShapedFitting:
+    """A check, or an index that is not unique, in one version of a table.
+
+    Attributes:
+        kind: `check` or `index`.
+        definition: `CHECK (...)` or `USING ...`, in the words of the source.
+        is_valid: Off for a check that rows from before it may break.
+        looks: A digest that is the same whatever it and its columns are called.
+        unworded: Why the target's words for it are not known; None where they are the source's.
+    """
+
+    kind: str
+    name: str
+    definition: str
+    is_valid: bool = True
+    looks: str = ""
+    unworded: str | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What it is found by."""
+        return self.kind, self.name
+
+
+@dataclass(frozen=True)
 class Alteration:
     """What is to be done to a table of the target, in this order.
 
@@ -86,6 +111,9 @@ class Alteration:
         added: As they are to be.
         retyped: As they are to be, by their new names.
         nullable: By their new names, whether they are to take NULL.
+        defaults: By their new names, the SQL of the default of columns that were there before; None without one.
+        fittings_dropped: Checks and indexes that are there no more, by the names that the table had before.
+        fittings_added: Those that are new, or not the same as before.
         key: The columns of the primary key, where those are others than before; that is left to a person.
         unclear: By the names of added or retyped columns, why it cannot be told what their rows have.
         called: What the table is to be called, where that is another name than it has.
@@ -97,6 +125,9 @@ class Alteration:
     added: tuple[ShapedColumn, ...] = ()
     retyped: tuple[ShapedColumn, ...] = ()
     nullable: tuple[tuple[str, bool], ...] = ()
+    defaults: tuple[tuple[str, str | None], ...] = ()
+    fittings_dropped: tuple[ShapedFitting, ...] = ()
+    fittings_added: tuple[ShapedFitting, ...] = ()
     key: tuple[str, ...] | None = None
     unclear: Mapping[str, str] = field(default_factory=dict)
     called: TableName | None = None
@@ -108,10 +139,25 @@ def is_drop(change: Change) -> bool:
     return change.op is Op.DDL and (change.before or {}).get("is") is None
 
 
+def is_creation(change: Change) -> bool:
+    """Whether a change says that its table was made."""
+    return change.op is Op.DDL and (change.before or {}).get("was") is None and not is_drop(change)
+
+
+def creation(table: TableSchema) -> Change:
+    """A change that says that a table was made, as it is to be at the target."""
+    columns = {
+        number: {"name": one.name, "type": one.type, "is_nullable": one.is_nullable, "is_generated": one.is_generated}
+        for number, one in enumerate(table.columns, start=1)
+    }
+    shape = {"schema": table.name.schema, "name": table.name.name, "columns": columns}
+    return Change(0, Op.DDL, table.name, table.version, {"was": None, "is": json.dumps(shape)}, None)
+
+
 def is_rename(change: Change) -> bool:
     """Whether a change says that its table is called otherwise at the target."""
     was, now = (_shape(change.before or {}, part) for part in ("was", "is"))
-    return change.op is Op.DDL and now != {} and _name(was) != _name(now)
+    return change.op is Op.DDL and was != {} != now and _name(was) != _name(now)
 
 
 def name_before(change: Change) -> TableName:
@@ -130,6 +176,8 @@ def alteration(change: Change) -> Alteration:
     was, now = _shape(image, "was"), _shape(image, "is")
     if not now:
         return Alteration(is_drop=True)
+    if not was:
+        return Alteration(added=tuple(_columns(now).values()))
     old, new = _columns(was), _columns(now)
     if (reason := image.get("unlike")) is not None:
         what = f"it is to be {_name(now)}, but {reason}; delete this entry, and have the table copied anew"
@@ -138,6 +186,8 @@ def alteration(change: Change) -> Alteration:
     added = tuple(column for number, column in new.items() if number not in old)
     retyped = tuple(b for a, b in kept if (a.type, a.collation) != (b.type, b.collation))
     unclear = {column.name: why for column in added if (why := _why_unfilled(column)) is not None}
+    # Versions that an earlier capture set has noted do not tell of them.
+    had, has = (_fittings(was), _fittings(now)) if "fittings" in was and "fittings" in now else ({}, {})
     if re.search(r"\busing\b", statement_of(change) or "", re.IGNORECASE):
         unclear |= {column.name: f"became {column.type} by an expression of the statement" for column in retyped}
     return Alteration(
@@ -146,6 +196,9 @@ def alteration(change: Change) -> Alteration:
         added=added,
         retyped=retyped,
         nullable=tuple((b.name, b.is_nullable) for a, b in kept if a.is_nullable != b.is_nullable),
+        defaults=tuple(_defaults(was, now)),
+        fittings_dropped=tuple(one for one in had.values() if not _is_same(one, has.get(one.key))),
+        fittings_added=tuple(one for one in has.values() if not _is_same(one, had.get(one.key))),
         key=_key(now, new) if was["key"] != now["key"] else None,
         unclear=unclear,
         called=_name(now) if _name(was) != _name(now) else None,
@@ -200,6 +253,35 @@ def _columns(shape: Mapping[str, Any]) -> dict[int, ShapedColumn]:
     return dict(sorted(found.items()))
 
 
+def _defaults(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+    """Yield the defaults that were set or dropped; not those that only name a sequence by its new name."""
+    old, new = _columns(was), _columns(now)
+    is_known = "defaults" in was and "defaults" in now
+    for number in [number for number in new if number in old]:
+        before, after = old[number], new[number]
+        if is_known and was["defaults"].get(str(number)) == now["defaults"].get(str(number)):
+            continue
+        if before.default != after.default and not _is_computed(before, after):
+            yield after.name, after.default
+
+
+def _fittings(shape: Mapping[str, Any]) -> dict[tuple[str, str], ShapedFitting]:
+    found = [
+        ShapedFitting(**{name: one[name] for name in one if name not in ("columns", "has_row")})
+        for one in shape["fittings"]
+    ]
+    return {one.key: one for one in found}
+
+
+def _is_same(one: ShapedFitting, other: ShapedFitting | None) -> bool:
+    return other is not None and (one.looks, one.is_valid) == (other.looks, other.is_valid)
+
+
+def _is_computed(*columns: ShapedColumn) -> bool:
+    """Whether what stands as the default of a column is none."""
+    return any(column.is_generated or column.is_identity for column in columns)
+
+
 def _shape(image: Image, part: str) -> dict[str, Any]:
     found: dict[str, Any] | None = json.loads(image.get(part) or "{}")
     return found or {}
@@ -207,7 +289,7 @@ def _shape(image: Image, part: str) -> dict[str, Any]:
 
 def _why_unfilled(column: ShapedColumn) -> str | None:
     """Why it cannot be told what rows have in a new column that were there before it; None where it can."""
-    if column.is_generated or column.is_identity:
+    if _is_computed(column):
         return "is generated, or an identity"
     if column.default is not None and column.filled is None:
         return "has a default that is worked out for each row, or is of a partitioned table"

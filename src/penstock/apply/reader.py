@@ -382,6 +382,10 @@ class _TableItems:
             is_same: NDArray[np.bool_] = same.to_numpy(zero_copy_only=False)
             if is_same.any():
                 is_set[at[is_same & self._is_held(name, is_new=False)[at]]] = False
+        column = self._table.by_name.get(name)
+        if column is not None and column.is_generated:
+            # The target works it out, perhaps the target alone: whatever an update sets may change it.
+            is_set |= self._is_update & ~self._is_held(name, is_new=False)
         return is_set
 
     def _is_known(self, space: _Space, *, is_new: bool) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

@@ -25,6 +25,7 @@ def settings_shown(
     return {
         "tag": tag,
         "precommit": None if handlers.precommit is None else handlers.precommit.name,
+        "ddl": None if handlers.ddl is None else handlers.ddl.name,
         "message": None if handlers.message is None else handlers.message.name,
         "parameters": parameters.texts(),
         "keys": [_object(table) | {"columns": list(columns)} for table, columns in sorted(keys.items())],

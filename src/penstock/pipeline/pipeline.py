@@ -44,6 +44,7 @@ from penstock.pipeline.feed import SparkFeed, names_to_come
 from penstock.pipeline.furnishing import Furnishing
 from penstock.pipeline.handlers import handler_faults, statement_faults
 from penstock.pipeline.locks import Holders, LockWatch
+from penstock.pipeline.new_tables import NewTables
 from penstock.pipeline.plan import Plan
 from penstock.pipeline.replay import Replay, check_columns, refuse_before_copies
 from penstock.pipeline.report import VerifyReport
@@ -104,8 +105,7 @@ class Pipeline(Capturing):
         self._target = target
         self._handlers = config.handlers
         self._lacking: Sequence[Lacking | LackingPart] = ()
-        self._left_out: Sequence[Uncaptured] = []
-        self._refused: set[str] = set()
+        self._new_tables = NewTables(self._handlers, target.error_queue, source.describe, self._set_up_new)
 
     def plan(self, *, adopt: bool = False) -> Plan:
         """Work out what `setup` would do. Changes nothing."""
@@ -695,23 +695,18 @@ class Pipeline(Capturing):
         if self._apply.ddl is not DdlPolicy.APPLY:
             return
         with closing(self._target.ledger()) as ledger:
-            copied = ledger.copied_from()
-        # The copy of a name is of the table that had it before, until the change comes that takes it away.
-        found = [one for one in self._not_captured() if one.table not in copied]
-        if not found or found == self._left_out:
-            return
-        try:
-            plan = self._plan_of_new([one.table for one in found])
-            plan.refuse_impossible()
-            self._carry_out(plan, printer="plan")
-        except OperatorError as exc:
-            # The others flow on; what is in the way may be gone at the next look.
-            if str(exc) not in self._refused:
-                self._refused.add(str(exc))
-                listener.warned(f"new tables are not taken up yet: {exc}")
-        else:
-            # What setup leaves out, such as an unlogged table, it would leave out again.
-            self._left_out = [one for one in self._not_captured() if one.table not in copied]
+            copied, state = ledger.copied_from(), ledger.state()
+
+        def find() -> list[Uncaptured]:
+            # The copy of a name is of the table that had it before, until the change comes that takes it away.
+            return [one for one in self._not_captured() if one.table not in copied]
+
+        self._new_tables.follow(find, lambda: Scn(0) if state is None else state.low_watermark, listener)
+
+    def _set_up_new(self, tables: Sequence[TableName]) -> None:
+        plan = self._plan_of_new(tables)
+        plan.refuse_impossible()
+        self._carry_out(plan, printer="plan")
 
     def _plan_of_new(self, tables: Sequence[TableName]) -> Plan:
         """Plan what `setup` would do for tables alone: others may be altered, and follow only later."""

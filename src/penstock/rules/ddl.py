@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +58,24 @@ def _named(shape: Mapping[str, Any] | None, named: RuledName) -> str | None:
             for number, column in shape["columns"].items()
             if column["name"] in names
         }
+        if "fittings" in shape:
+            made["fittings"] = [*_fittings(shape, names, has_step=named.rule.step is not None)]
     return json.dumps(made, ensure_ascii=False)
+
+
+def _fittings(shape: Mapping[str, Any], names: Mapping[str, str], *, has_step: bool) -> Iterator[dict[str, Any]]:
+    """Checks and indexes of columns that rules leave in; those of renamed columns are in the source's words only."""
+    for one in shape["fittings"]:
+        columns = [shape["columns"][str(number)]["name"] for number in one["columns"]]
+        # A step may change the rows, so that a check of the source would refuse them.
+        if not set(columns) <= set(names) or (has_step and one["kind"] == "check"):
+            continue
+        if one["has_row"]:
+            yield {**one, "unworded": "it names the row as a whole, which the rules change"}
+        elif any(names[name] != name for name in columns):
+            yield {**one, "unworded": "its columns have other names here"}
+        else:
+            yield one
 
 
 def _table(shape: Mapping[str, Any]) -> TableName:

@@ -11,6 +11,7 @@ from penstock.apply.ddl import (
     ShapedColumn,
     alteration,
     columns_of,
+    is_creation,
     is_drop,
     is_rename,
     name_before,
@@ -39,7 +40,9 @@ class DdlLcr(Lcr):
 
     @property
     def command_type(self) -> str:
-        """`ALTER TABLE`, `RENAME TABLE` (which may alter it besides) or `DROP TABLE`."""
+        """`CREATE TABLE`, `ALTER TABLE`, `RENAME TABLE` (which may alter it besides) or `DROP TABLE`."""
+        if is_creation(self._change):
+            return "CREATE TABLE"
         if is_drop(self._change):
             return "DROP TABLE"
         return "RENAME TABLE" if is_rename(self._change) else "ALTER TABLE"
@@ -51,7 +54,7 @@ class DdlLcr(Lcr):
 
     @property
     def was(self) -> Sequence[ShapedColumn]:
-        """The table's columns before, by the names that rules give them, in the source's order."""
+        """The table's columns before, by the names that rules give them, in the source's order; none of a new one."""
         return columns_of(self._change, "was")
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 
-from penstock.apply.ddl import Alteration, ShapedColumn
+from penstock.apply.ddl import Alteration, ShapedColumn, ShapedFitting
 from penstock.change import TableName
 from penstock.dialects.postgres.connection import literal, quote
 
@@ -19,10 +19,43 @@ def alter_statements(name: TableName, left: Alteration) -> Iterator[str]:
         yield f"{table} DROP COLUMN {quote(dropped)}"
     for column in left.added:
         yield from _added(table, column)
+    defaults = dict(left.defaults)
     for column in left.retyped:
+        if column.name in defaults:
+            # The old one may not fit the new type.
+            yield f"{table} ALTER COLUMN {quote(column.name)} DROP DEFAULT"
         yield f"{table} ALTER COLUMN {quote(column.name)} TYPE {_type(column)}"
     for column_name, is_nullable in left.nullable:
         yield f"{table} ALTER COLUMN {quote(column_name)} {'DROP' if is_nullable else 'SET'} NOT NULL"
+
+
+def default_statement(name: TableName, column: str, default: str | None) -> str:
+    """Return the statement that gives a column a default, or takes it away."""
+    to = "DROP DEFAULT" if default is None else f"SET DEFAULT {default}"
+    return f"ALTER TABLE {quote(name.schema, name.name)} ALTER COLUMN {quote(column)} {to}"
+
+
+def added_fitting(name: TableName, fitting: ShapedFitting) -> str:
+    """Return the statement that makes a check or an index."""
+    table, called = quote(name.schema, name.name), quote(fitting.name)
+    if fitting.kind == "index":
+        return f"CREATE INDEX {called} ON {table} {fitting.definition}"
+    return f"ALTER TABLE {table} ADD CONSTRAINT {called} {fitting.definition}{'' if fitting.is_valid else ' NOT VALID'}"
+
+
+def dropped_fitting(name: TableName, fitting: ShapedFitting) -> str:
+    """Return the statement that drops a check or an index."""
+    if fitting.kind == "index":
+        return f"DROP INDEX {quote(name.schema, fitting.name)}"
+    return f"ALTER TABLE {quote(name.schema, name.name)} DROP CONSTRAINT {quote(fitting.name)}"
+
+
+def renamed_fitting(name: TableName, fitting: ShapedFitting, called: str) -> str:
+    """Return the statement that gives a check or an index another name."""
+    if fitting.kind == "index":
+        return f"ALTER INDEX {quote(name.schema, fitting.name)} RENAME TO {quote(called)}"
+    table = quote(name.schema, name.name)
+    return f"ALTER TABLE {table} RENAME CONSTRAINT {quote(fitting.name)} TO {quote(called)}"
 
 
 def rename_statements(name: TableName, called: TableName) -> Iterator[str]:

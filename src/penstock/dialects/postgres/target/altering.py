@@ -13,6 +13,7 @@ from penstock.dialects.postgres.connection import Connection, quote
 from penstock.dialects.postgres.errors import safe_message
 from penstock.dialects.postgres.target.alter import alter_statements, rename_statements
 from penstock.dialects.postgres.target.ledger_entries import FORGET_TABLE, IS_KNOWN, RENAME_TABLE
+from penstock.dialects.postgres.target.refitting import Refitting
 from penstock.dialects.postgres.target.resync import copied_by_others
 from penstock.errors import OperatorError, PenstockError
 from penstock.position import Scn
@@ -34,6 +35,7 @@ class Altering:
         self._process = process
         self._describe = describe
         self._translate = translate
+        self._refitting = Refitting(connection, self._run)
 
     def alter(self, table: TableName, wanted: Alteration, commit_scn: Scn) -> TableSchema | None:
         """See `apply.target.RowWriter.alter`."""
@@ -48,8 +50,12 @@ class Altering:
             there = self._describe(table)
         if there is None:
             raise ApplyError(TABLE_MISSING, f"table {table} does not exist at the target")
-        for statement in alter_statements(table, pending(wanted, there)):
+        left = pending(wanted, there)
+        self._refitting.drop(table, left)
+        for statement in alter_statements(table, left):
             self._run(statement)
+        self._refitting.check_defaults(table, left.added)
+        self._refitting.add(table, left)
         if wanted.called is not None and wanted.called != table:
             self._refuse_shared(table, "rename")
             for statement in rename_statements(table, wanted.called):
@@ -95,7 +101,8 @@ class Altering:
             self._connection.execute(statement)
         except psycopg.Error as exc:
             error = self._translate(exc)
-            is_other = isinstance(error, ApplyError) and error.number == OTHER
+            # A relation that is missing is one that the statement names, such as a default's sequence.
+            is_other = isinstance(error, ApplyError) and error.number in (OTHER, TABLE_MISSING)
             if is_other or (isinstance(error, OperatorError) and exc.sqlstate is not None):
                 # A right that lacks on one table, or a type that is not there, is no reason to stop all others.
                 error = ApplyError(DDL_NOT_CARRIED_OUT, _told(exc), code=exc.sqlstate)

@@ -24,6 +24,7 @@ _ADDED = {
     10: "views of it, and what the file of the last run said",
     11: "alterations of tables in the error queue",
     12: "messages in the error queue",
+    13: "the handler of DDL in the view of processes",
 }
 """What each version adds to the one before it; its SQL is sql/ledger/upgrade_<version>.sql."""
 

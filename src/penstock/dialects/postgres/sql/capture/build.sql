@@ -4,7 +4,31 @@
 -- answer becomes part of the plan, and the table's oid among its arguments makes DDL on the table, which tells every
 -- session to forget the plans that depend on it, have it asked again.
 
--- What of a table its capture is built on.
+-- Defaults, checks and indexes that are not unique, as they are stored: putting them into words would lock the table. `looks`
+-- is the same whatever they and their columns are called. Of a partition there are none: what it has comes from its root.
+CREATE OR REPLACE FUNCTION {set}.fittings(rel oid) RETURNS TABLE (kind text, name text, objid oid, is_valid bool,
+  columns int2[], has_row bool, looks text)
+LANGUAGE sql STABLE ROWS 10 SET search_path = pg_catalog, pg_temp SET jit = off AS $$
+  SELECT f.kind, f.name, f.objid, f.is_valid, ARRAY(SELECT n FROM (
+      SELECT unnest(f.columns) UNION SELECT v[1]::int2 FROM regexp_matches(f.tree, ':varattno (\d+)', 'g') v) c (n)
+    WHERE n > 0 ORDER BY n), f.tree ~ ':varattno 0\y',
+    md5(concat_ws(' ', f.kind, f.is_of, regexp_replace(f.tree, ':location -?\d+', '', 'g')))
+  FROM pg_class c CROSS JOIN LATERAL (
+    SELECT 'default', d.adnum::text, d.oid, true, ARRAY[d.adnum], d.adbin::text, ''
+    FROM pg_attrdef d WHERE d.adrelid = c.oid
+    UNION ALL
+    SELECT 'check', k.conname, k.oid, k.convalidated, '{{}}', k.conbin::text, ''
+    FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'c' AND k.conislocal AND k.coninhcount = 0
+    UNION ALL
+    SELECT 'index', x.relname, x.oid, true, i.indkey::int2[], concat(i.indexprs, i.indpred), concat_ws(' ', x.relam,
+      i.indkey, i.indnkeyatts, i.indclass, i.indcollation, i.indoption, x.reloptions)
+    FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid WHERE i.indrelid = c.oid AND i.indisvalid
+      AND NOT i.indisunique AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conindid = i.indexrelid)
+  ) f (kind, name, objid, is_valid, columns, tree, is_of)
+  WHERE c.oid = rel AND NOT c.relispartition
+$$;
+
+-- What of a table its capture is built on, and what of it is followed.
 CREATE OR REPLACE FUNCTION {set}.fingerprint(rel oid) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET jit = off AS $$
   SELECT md5(jsonb_build_array(n.nspname, c.relname, c.relkind, c.relispartition, c.relkind = 'r' AND c.relhassubclass,
@@ -12,7 +36,9 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET jit = off AS $$
       a.attcollation) ORDER BY a.attnum)
      FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
     (SELECT i.indkey::text FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
-    EXISTS (SELECT FROM pg_constraint k WHERE k.condeferrable AND c.oid IN (k.conrelid, k.confrelid)))::text)
+    EXISTS (SELECT FROM pg_constraint k WHERE k.condeferrable AND c.oid IN (k.conrelid, k.confrelid)),
+    (SELECT jsonb_agg(jsonb_build_array(f.kind, f.name, f.is_valid, f.looks) ORDER BY f.kind, f.name)
+     FROM {set}.fittings(c.oid) f))::text)
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = rel
 $$;
 

@@ -46,7 +46,8 @@ BEGIN
     WHERE d.classid = 'pg_class'::regclass;
     PERFORM {set}.note_drops(relids);
   ELSE
-    SELECT array_agg(DISTINCT coalesce(t.tgrelid, k.oid)) INTO relids FROM pg_event_trigger_ddl_commands() d
+    SELECT array_agg(DISTINCT coalesce(t.tgrelid, i.indrelid, k.oid)) INTO relids FROM pg_event_trigger_ddl_commands() d
+    LEFT JOIN pg_index i ON d.classid = 'pg_class'::regclass AND i.indexrelid = d.objid
     LEFT JOIN pg_trigger t ON d.classid = 'pg_trigger'::regclass AND t.oid = d.objid AND NOT starts_with(t.tgname, 'R_penstock_')
     LEFT JOIN pg_class k ON d.classid = 'pg_class'::regclass AND k.oid = d.objid
       OR d.classid = 'pg_type'::regclass AND k.reloftype = d.objid;

@@ -4,7 +4,8 @@
 -- change, since most readers leave it out. A table that is renamed or dropped has it under its last version before that,
 -- and so under the name that the target knows.
 
--- What of a table is followed by apply: its columns by their numbers, which they keep when they are renamed.
+-- What of a table is followed by apply: its columns by their numbers, which they keep when they are renamed; its checks,
+-- and its indexes that are not unique, in the words of ../fittings.sql.
 CREATE OR REPLACE FUNCTION {set}.shape(rel oid) RETURNS jsonb
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET jit = off SET quote_all_identifiers = off AS $$
   SELECT jsonb_build_object('schema', n.nspname, 'name', c.relname, 'is_partitioned', c.relkind = 'p',
@@ -18,7 +19,14 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET jit = off SET quot
       'filled', CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] END)), '{{}}')
       FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
       LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-      WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped))
+      WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+    'defaults', (SELECT coalesce(jsonb_object_agg(f.name, f.looks), '{{}}') FROM {set}.fittings(c.oid) f WHERE f.kind = 'default'),
+    'fittings', (SELECT coalesce(jsonb_agg(jsonb_build_object('kind', f.kind, 'name', f.name, 'is_valid', f.is_valid,
+      'columns', f.columns, 'has_row', f.has_row, 'looks', f.looks, 'definition', CASE f.kind
+        WHEN 'check' THEN regexp_replace(pg_get_constraintdef(f.objid), ' NOT VALID$', '')
+        ELSE substr(pg_get_indexdef(f.objid), length(format('CREATE INDEX %I ON %s%I.%I ', f.name,
+          CASE c.relkind WHEN 'p' THEN 'ONLY ' ELSE '' END, n.nspname, c.relname)) + 1) END) ORDER BY f.kind, f.name), '[]')
+      FROM {set}.fittings(c.oid) f WHERE f.kind <> 'default'))
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = rel
 $$;
 
@@ -36,13 +44,16 @@ CREATE OR REPLACE FUNCTION {set}.note_version() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 DECLARE
   last record;
+  known jsonb;
 BEGIN
   NEW.shape := {set}.shape(NEW.relid);
   IF NEW.root <> NEW.relid OR NEW.mode = 'detached' THEN
     RETURN NEW;
   END IF;
   SELECT c.version, c.shape INTO last FROM {set}.captured c WHERE c.relid = NEW.relid ORDER BY c.version DESC LIMIT 1;
-  IF last.shape <> NEW.shape THEN
+  -- Of versions that an earlier set has noted it is not known what more there was.
+  known := CASE WHEN last.shape ? 'fittings' THEN NEW.shape ELSE NEW.shape - 'fittings' - 'defaults' END;
+  IF last.shape <> known THEN
     INSERT INTO {set}.log (relid, version, op, before, changes) VALUES (NEW.relid,
       CASE WHEN last.shape -> 'name' = NEW.shape -> 'name' AND last.shape -> 'schema' = NEW.shape -> 'schema'
         THEN NEW.version ELSE last.version END,
@@ -50,7 +61,7 @@ BEGIN
       -- Only an event trigger is asked during the statement itself; of others it is some statement that came later.
       'statement', CASE current_setting('penstock.rebuilding', true) WHEN 'at once' THEN current_query() END,
       'was_version', last.version::text, 'is_version', NEW.version::text,
-      'was', last.shape::text, 'is', NEW.shape::text), 0);
+      'was', last.shape::text, 'is', known::text), 0);
   END IF;
   RETURN NEW;
 END $$;

@@ -9,7 +9,7 @@ SELECT p.name AS apply_name, p.source AS source_database, 'YES' AS apply_capture
   coalesce(p.error, p.reason) AS error_message,
   greatest(p.high_watermark, (SELECT max(a.highest_scn) FROM penstock.applied a WHERE a.process = p.name))
     AS max_applied_message_number,
-  p.settings ->> 'message' AS message_handler
+  p.settings ->> 'message' AS message_handler, p.settings ->> 'ddl' AS ddl_handler
 FROM penstock.process p;
 COMMENT ON VIEW penstock.dba_apply IS 'the apply processes';
 

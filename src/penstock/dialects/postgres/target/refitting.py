@@ -1,0 +1,155 @@
+"""Defaults, checks and indexes of a target's table that follow those of the source, inside an open transaction.
+
+Their expressions come from the source, and whoever writes a row runs them. So each is put on an empty clone first,
+where nothing is run, and the catalogue is asked what it calls there (ADR 48).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from penstock.apply.conflicts import DDL_NOT_CARRIED_OUT, ApplyError
+from penstock.apply.ddl import Alteration, ShapedColumn, ShapedFitting
+from penstock.change import TableName
+from penstock.dialects.postgres.connection import Connection, quote
+from penstock.dialects.postgres.fittings import Found, Kind, read_found
+from penstock.dialects.postgres.ownership import called_code
+from penstock.dialects.postgres.target.alter import (
+    added_fitting,
+    default_statement,
+    dropped_fitting,
+    renamed_fitting,
+)
+
+_FOLLOWED = (Kind.CHECK, Kind.INDEX)
+
+_CLONED = TableName("pg_temp", "penstock_clone")
+
+
+class Refitting:
+    """Carries out what an alteration says of defaults, checks and indexes."""
+
+    def __init__(self, connection: Connection, run: Callable[[str], None]) -> None:
+        """Work through a connection; `run` runs a statement, and raises ApplyError where the target refuses it."""
+        self._connection = connection
+        self._run = run
+
+    def drop(self, table: TableName, wanted: Alteration) -> None:
+        """Drop what the source has no more, before its columns change; what is only called otherwise is renamed.
+
+        Raises:
+            ApplyError: The target calls it otherwise, so it cannot be told whether it is the one.
+        """
+        if not wanted.fittings_dropped:
+            return
+        there = self._found(table)
+        again = {new.key: new for new in wanted.fittings_added}
+        for old in wanted.fittings_dropped:
+            new = again.get(old.key)
+            if old.key not in there:
+                others = [one for key, one in there.items() if key not in again and old.unworded is None]
+                twin = next((one for one in others if _is_alike(one, old)), None)
+                if twin is not None and new is None:
+                    what = f"{old.kind} {old.name!r} was dropped, and is called {twin.name!r} here; drop it, and retry"
+                    raise _refused(table, what)
+            elif new is not None:
+                if new.looks != old.looks and new.unworded is None and not _is_alike(there[old.key], new):
+                    self._run(dropped_fitting(table, old))
+            elif (other := _renamed(old, wanted)) is not None and other.key not in there:
+                self._run(renamed_fitting(table, old, other.name))
+                there[other.key] = there.pop(old.key)
+            else:
+                self._run(dropped_fitting(table, old))
+
+    def add(self, table: TableName, wanted: Alteration) -> None:
+        """Set defaults, and make what the source has now, once its columns are as they are to be.
+
+        Raises:
+            ApplyError: It calls code of a role that is not trusted, or cannot be put into the target's words.
+        """
+        for column, default in wanted.defaults:
+            if default is not None:
+                self._check_default(table, column, default)
+            self._run(default_statement(table, column, default))
+        if not wanted.fittings_added:
+            return
+        there = self._found(table)
+        before = {old.key: old.looks for old in wanted.fittings_dropped}
+        for fitting in wanted.fittings_added:
+            found = there.get(fitting.key)
+            if found is None:
+                self._make(table, fitting)
+            elif _is_alike(found, fitting) or before.get(fitting.key) == fitting.looks:
+                if fitting.is_valid and not found.is_valid:
+                    self._run(f"ALTER TABLE {_named(table)} VALIDATE CONSTRAINT {quote(fitting.name)}")
+            elif fitting.unworded is None:
+                what = f"the target has another {fitting.kind} {fitting.name!r}; make it what it is to be, and retry"
+                raise _refused(table, what)
+            elif fitting.key in before and not wanted.retyped:
+                # With a column's type the server has worded it anew; a new one is what a person has made.
+                what = (
+                    f"{fitting.kind} {fitting.name!r} was altered, and {fitting.unworded}: put it right at the target"
+                )
+                raise _refused(table, f"{what}, and leave this change out of the retry")
+
+    def _make(self, table: TableName, fitting: ShapedFitting) -> None:
+        what = f"{fitting.kind} {fitting.name!r}"
+        if fitting.unworded is not None:
+            raise _refused(table, f"{what} cannot be made: {fitting.unworded}; make it at the target, and retry")
+        # By a name that nothing in the schema of clones has.
+        self._refuse_code(table, added_fitting(_CLONED, replace(fitting, name="penstock_part")), what)
+        self._run(added_fitting(table, fitting))
+
+    def check_defaults(self, table: TableName, columns: Sequence[ShapedColumn]) -> None:
+        """Refuse the defaults of columns that were added, if they call code of a role that is not trusted."""
+        for column in columns:
+            if column.default is not None:
+                self._check_default(table, column.name, column.default)
+
+    def _check_default(self, table: TableName, column: str, default: str) -> None:
+        self._refuse_code(table, default_statement(_CLONED, column, default), f"the default of column {column!r}")
+
+    def _found(self, table: TableName) -> dict[tuple[str, str], Found]:
+        with self._aside():
+            found = read_found(self._connection, [table])
+        return {(one.kind, one.name): one for one in found if one.table == table and one.kind in _FOLLOWED}
+
+    def _refuse_code(self, table: TableName, statement: str, what: str) -> None:
+        """Have a clone get it, and refuse what would run with the rights of whoever applies."""
+        with self._aside():
+            self._run(f"CREATE TEMP TABLE {quote(_CLONED.name)} (LIKE {_named(table)})")
+            self._run(statement)
+            row = self._connection.execute("SELECT pg_my_temp_schema()::regnamespace::text").fetchone()
+            assert row is not None
+            (found,) = read_found(self._connection, [TableName(row[0], _CLONED.name)])
+            faults = called_code(self._connection, found.calls)
+        if found.refused:
+            calls = ", ".join(found.refused)
+            raise _refused(table, f"{what} calls {calls}, which would run with the rights of whoever applies")
+        if faults:
+            raise _refused(table, f"{what}: {faults[0].what}")
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """Undo whatever the block did, the settings that it made included."""
+        with self._connection.transaction(force_rollback=True):
+            yield
+
+
+def _renamed(old: ShapedFitting, wanted: Alteration) -> ShapedFitting | None:
+    """What looks the same, and is called otherwise now."""
+    return next((new for new in wanted.fittings_added if (new.kind, new.looks) == (old.kind, old.looks)), None)
+
+
+def _is_alike(found: Found, fitting: ShapedFitting) -> bool:
+    return (found.kind, found.definition) == (fitting.kind, fitting.definition)
+
+
+def _named(table: TableName) -> str:
+    return quote(table.schema, table.name)
+
+
+def _refused(table: TableName, why: str) -> ApplyError:
+    return ApplyError(DDL_NOT_CARRIED_OUT, why, where=f"table {table}")
