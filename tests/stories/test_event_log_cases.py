@@ -37,6 +37,18 @@ TYPES = {
     "bool": "BOOLEAN",
     "decimal": "DECIMAL(10,2)",
     "timestamp": "TIMESTAMP",
+    "text": "TEXT",
+    "char": "CHAR(5)",
+    "double": "DOUBLE PRECISION",
+    "timestamptz": "TIMESTAMPTZ",
+    "date": "DATE",
+    "time": "TIME",
+    "json": "JSON",
+    "jsonb": "JSONB",
+    "uuid": "UUID",
+    "array": "INTEGER[]",
+    "bigint": "BIGINT",
+    "smallint": "SMALLINT",
 }
 
 _SHARED = ("defaults", "row_defaults", "fixtures")

@@ -19,6 +19,7 @@ from penstock.change import Change, TableName
 from penstock.dialects.postgres.casts import cast_sql, text_sql
 from penstock.dialects.postgres.connection import Connection, quote
 from penstock.errors import RetryableError
+from penstock.formats.xds.values import unbroken
 from penstock.logical import Kind
 from penstock.position import Scn
 from penstock.schema import Column, TableSchema
@@ -388,7 +389,7 @@ def _same_sql(column: Column, value: str, text: str) -> str:
 
 def _key_text(column: Column, text: str) -> str:
     # As `decode` reads it.
-    return "".join(text.split()) if column.logical.kind is Kind.BINARY else text
+    return unbroken(text) if column.logical.kind is Kind.BINARY else text
 
 
 def _can_be_there(of: Object) -> bool:
