@@ -131,6 +131,7 @@ def settings_of(config: dict[str, Any]) -> EventLogSettings:
     return EventLogSettings(
         table=TableName(config["schema"], "event_log"),
         driver_user=config["driver_user"],
+        username_case=config.get("force_username_case"),
         allow_loopback=config["allow_loopback"],
         future_events=config["future_events"],
         delete_processed=config["delete_processed"],

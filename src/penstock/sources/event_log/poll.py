@@ -151,6 +151,12 @@ class EventLog(Protocol):
     def transaction(self) -> AbstractContextManager[LogTransaction]:
         """Open a transaction; commits at the end of the block."""
 
+    def run_post_poll(self) -> None:
+        """Run the statements that the settings have for after a poll.
+
+        One that fails is told, and raises nothing: the rows of the poll are settled by then.
+        """
+
     def close(self) -> None:
         """Close what was opened; a later call opens it again."""
 

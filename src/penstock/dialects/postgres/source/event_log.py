@@ -16,6 +16,7 @@ from penstock.dialects.postgres.catalog import catalog_names, list_tables
 from penstock.dialects.postgres.connection import Connection, connect, label, quote, speaking
 from penstock.dialects.postgres.logical import with_logical
 from penstock.dialects.postgres.resources import sql_text
+from penstock.dialects.postgres.source.event_log_post_poll import run_statements
 from penstock.dialects.postgres.source.event_log_rows import (
     BoundColumns,
     PostgresLogTransaction,
@@ -155,6 +156,11 @@ class PostgresEventLog:
                 if name == root and any(pattern.matches(name) for pattern in self._patterns):
                     meant.add(name)
             return _described(connection, sorted(meant - {self._settings.table}))
+
+    def run_post_poll(self) -> None:
+        """Run the statements that the settings have for after a poll; one that fails is told."""
+        if self._settings.post_poll:
+            run_statements(self._url, self._pipeline, self._settings.post_poll)
 
     def close(self) -> None:
         """Close the session; a later call opens another one."""
