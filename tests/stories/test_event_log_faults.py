@@ -112,19 +112,21 @@ def test_a_row_of_a_view_that_cannot_be_computed_is_an_error_of_its_own_rows(log
 
 
 @pytest.mark.rule("E-9")
-@pytest.mark.parametrize(("type_", "bad"), [("real", "1e39"), ("double precision", "1e400"), ("oid", "99999999999")])
-def test_a_key_that_the_column_cannot_hold_is_an_error_of_its_own_row(log: Log, type_: str, bad: str) -> None:
-    log.lab.source.execute(f"CREATE TABLE indirect.t (k {type_} PRIMARY KEY, v text)")
-    log.lab.source.execute("INSERT INTO indirect.t VALUES (1, 'one'), (5, 'five')")
+def test_a_key_that_the_column_cannot_hold_is_an_error_of_its_own_row(log: Log) -> None:
+    types = (("real", "1e39"), ("double precision", "1e400"), ("oid", "99999999999"))
+    for number, (type_, _) in enumerate(types):
+        log.lab.source.execute(f"CREATE TABLE indirect.t{number} (k {type_} PRIMARY KEY, v text)")
+        log.lab.source.execute(f"INSERT INTO indirect.t{number} VALUES (1, 'one'), (5, 'five')")
     pipeline = log.publication()
     pipeline.setup()
-    for key in ("1", bad, "5", "7"):
-        log.write(6, f"k={key}", table="t")
+    for number, (_, bad) in enumerate(types):
+        for key in ("1", bad, "5", "7"):
+            log.write(6, f"k={key}", table=f"t{number}")
 
     run(pipeline)
 
-    assert log.statuses == "SESW"
-    assert log.told == [("modify", "k=1"), ("modify", "k=5")]
+    assert log.statuses == "SESW" * 3
+    assert log.told == [("modify", "k=1"), ("modify", "k=5")] * 3
 
 
 ALTERED = [
@@ -137,28 +139,31 @@ ALTERED = [
     ("ALTER TABLE indirect.acct ALTER owner TYPE integer USING 7", "SSE"),
     ("ALTER TABLE indirect.acct ALTER num TYPE text", "SSS"),
     ("ALTER TABLE indirect.acct SET SCHEMA public", "EEE"),
-    ("DROP TABLE indirect.acct; CREATE VIEW indirect.acct AS SELECT 1 AS num, 'x' AS owner", "EEE"),
     ("DROP TABLE indirect.acct; CREATE TABLE indirect.acct (num integer PRIMARY KEY, owner text)", "WWS"),
+    ("DROP TABLE indirect.acct; CREATE VIEW indirect.acct AS SELECT 1 AS num, 'x' AS owner", "EEE"),
 ]
 
 
 @pytest.mark.rule("E-9")
-@pytest.mark.parametrize(("change", "expected"), ALTERED)
-def test_rows_mean_the_table_as_it_is_when_they_are_polled(log: Log, change: str, expected: str) -> None:
-    log.lab.source.execute("INSERT INTO indirect.acct VALUES (1, 'Ann')")
-    pipeline = log.publication(", query_limit: 4")
+def test_rows_mean_the_table_as_it_is_when_they_are_polled(log: Log) -> None:
+    pipeline = log.publication()
     pipeline.setup()
-    log.write(4, "idu=1")
-    run(pipeline)
-    log.write(6, "num=1", table="acct")
-    log.write(8, "num=1", "owner", table="acct")
-    log.write(3, "num=2", "owner", new="logged", table="acct")
-    log.write(4, "idu=2")
-    log.lab.source.execute(change)
+    found = []
+    for change, _ in ALTERED:
+        log.lab.source.execute(
+            "DROP TABLE IF EXISTS indirect.acct, indirect.account, public.acct;"
+            " CREATE TABLE indirect.acct (num integer CONSTRAINT acct_pkey PRIMARY KEY, owner text);"
+            " INSERT INTO indirect.acct VALUES (1, 'Ann'); TRUNCATE indirect.event_log"
+        )
+        log.write(6, "num=1", table="acct")
+        log.write(8, "num=1", "owner", table="acct")
+        log.write(3, "num=2", "owner", new="logged", table="acct")
+        log.write(4, "idu=2")
+        log.lab.source.execute(change)
+        run(pipeline)
+        found.append((change, log.statuses))
 
-    run(pipeline)
-
-    assert log.statuses == f"S{expected}S"
+    assert found == [(change, f"{expected}S") for change, expected in ALTERED]
 
 
 REPLACED = [
