@@ -13,6 +13,7 @@ import pytest
 
 from penstock.dialects.postgres.source.event_log_rows import PostgresLogTransaction
 from penstock.errors import RetryableError
+from penstock.formats.xds.reader import read_document
 from penstock.pipeline_file import parse
 from penstock.position import START, Limit
 from penstock.sources.event_log.source import EventLogSource
@@ -274,3 +275,45 @@ def test_times_that_no_program_can_hold_are_times(log: Log, more: str, expected:
 
     assert log.statuses == expected
     assert pipeline.status().lag_s is not None
+
+
+SESSION = """
+SET extra_float_digits = -5; SET datestyle = 'German'; SET intervalstyle = 'postgres_verbose';
+SET bytea_output = 'escape'; SET timezone = 'Asia/Kolkata'
+"""
+
+KINDS = """
+CREATE TABLE indirect.kinds (k float8 PRIMARY KEY, i interval, d date, tz timestamptz, days date[], photos bytea[]);
+CREATE TABLE indirect.many (k float8 REFERENCES indirect.kinds, f float8)
+"""
+
+
+def test_triggers_write_the_same_whatever_the_session_of_the_writer_says(log: Log) -> None:
+    log.lab.source.execute(KINDS)
+    pipeline = log.publication(', batch_size: 9, time_syntax: 3, triggers: {"indirect.*": fields}')
+    pipeline.setup()
+    with psycopg.connect(log.lab.source_url, autocommit=True) as writer:
+        writer.execute(SESSION)
+        writer.execute(
+            "INSERT INTO indirect.kinds VALUES (0.1::float8 + 0.2, '1 day 2 hours', '2024-03-01',"
+            " '2024-03-01 08:30:00+00', '{2024-03-01}', ARRAY['\\x00ff'::bytea])"
+        )
+        writer.execute("INSERT INTO indirect.many VALUES (0.1::float8 + 0.2, 1.0::float8 / 3)")
+
+    run(pipeline)
+
+    (document,) = log.documents.values()
+    values = {
+        attribute.name: attribute.operations[0].values[0].text
+        for event in read_document(document)
+        for attribute in event.attributes
+    }
+    assert values == {
+        "i": "P1DT2H",
+        "d": "2024-03-01",
+        "tz": "2024-03-01 08:30:00.0",
+        "days": "{2024-03-01}",
+        "photos": '{"\\\\x00ff"}',
+        "many.f": "0.3333333333333333",
+    }
+    assert {key for _, key in log.told} == {"k=0.30000000000000004"}
