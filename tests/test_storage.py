@@ -40,6 +40,13 @@ def test_a_file_is_there_once_it_is_created(storage: Storage) -> None:
     assert storage.names("log") == ["1"]
 
 
+def test_when_a_file_was_written_is_told_as_long_as_it_is_there(storage: Storage, tmp_path: Path) -> None:
+    storage.create("log/1", b"one")
+    os.utime(tmp_path / "a" / "b" / "log" / "1", ns=(0, 1_700_000_000_123_456_789))
+    assert storage.written_at_us("log/1") == 1_700_000_000_123_456
+    assert storage.written_at_us("log/2") == 0
+
+
 def test_a_name_is_given_once(storage: Storage) -> None:
     storage.create("log/1", b"one")
     with pytest.raises(NameTakenError, match=r"a file of this name already \(.*a/b/log/1\)"):

@@ -10,6 +10,7 @@ from penstock.config_parts import Part, Pattern, Table
 
 _TimeOfDay = Annotated[str, Field(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]$")]
 
+_Statement = Annotated[str, Field(min_length=1)]
 
 _Column = Literal[
     "record_id",
@@ -54,6 +55,9 @@ class EventLogConfig(Part):
         min_length=1,
         description="Whose rows are left alone as one's own; the user of the connection if absent",
     )
+    force_username_case: Literal["upper", "lower"] | None = Field(
+        default=None, description="Compare that user's name in this case with perpetrator; as it is if absent"
+    )
     allow_loopback: bool = Field(default=False, description="Take that user's rows, too")
     future_events: bool = Field(
         default=False,
@@ -68,6 +72,10 @@ class EventLogConfig(Part):
     )
     times_of_day: list[_TimeOfDay] = Field(
         default_factory=list, description="Poll at these times instead, hh:mm:ss in local time"
+    )
+    post_poll: list[_Statement] = Field(
+        default_factory=list,
+        description="SQL for the database of the log, run in order after each poll whose events were sent and settled",
     )
     time_syntax: Literal[1, 2, 3] = Field(
         default=1,

@@ -33,7 +33,9 @@ def _camel(name: str) -> str:
 SETTINGS = {_camel(name): name for name in EventLogConfig.model_fields if name not in _NOT_READ}
 """The settings by what they are called as options."""
 
-_OBJECTS = ("columns", "keys")
+_JSON = {"columns": "a JSON object", "keys": "a JSON object", "post_poll": "a JSON array of texts"}
+"""Settings that are written as JSON, and what they are."""
+
 _LISTS = ("times_of_day",)
 
 
@@ -76,11 +78,11 @@ def _config(given: Mapping[str, str]) -> EventLogConfig:
         if option.lower() not in given:
             continue
         text = given[option.lower()].strip()
-        if name in _OBJECTS:
+        if name in _JSON:
             try:
                 settings[name] = json.loads(text)
             except ValueError:
-                raise _malformed(option, "a JSON object") from None
+                raise _malformed(option, _JSON[name]) from None
         elif name in _LISTS:
             settings[name] = [part.strip() for part in text.split(",") if part.strip()]
         elif name == "time_syntax":

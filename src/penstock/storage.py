@@ -93,6 +93,12 @@ class Storage(Protocol):
     def size(self, name: str) -> int | None:
         """Return how many bytes a file has; None where there is none."""
 
+    def written_at_us(self, name: str) -> int:
+        """Return when a file was written, microseconds since 1970 in UTC; 0 where that is not known.
+
+        It is the same for whoever asks, as long as the file stays where it is.
+        """
+
     def names(self, folder: str) -> list[str]:
         """Return the names of the files in a folder, in no order; none where there is no such folder."""
 
@@ -228,6 +234,12 @@ class LocalStorage:
             return (self.root / name).stat().st_size
         return None
 
+    def written_at_us(self, name: str) -> int:
+        """Return when a file was written, which moving it leaves as it is."""
+        with _translated("find", str(self.root / name)), suppress(FileNotFoundError):
+            return max(0, (self.root / name).stat().st_mtime_ns // 1000)
+        return 0
+
     def names(self, folder: str) -> list[str]:
         """Return the names of the files in a folder, without those that are being written."""
         with _translated("list", str(self.root / folder)), suppress(FileNotFoundError):
@@ -288,6 +300,12 @@ class ObjectStorage:
         with _translated("find", f"{self.label}/{name}"):
             found = self.store.get_file_info(self._path(name))
         return int(found.size) if found.type == pafs.FileType.File else None
+
+    def written_at_us(self, name: str) -> int:
+        """Return when an object was written; a store may not say."""
+        with _translated("find", f"{self.label}/{name}"):
+            found = self.store.get_file_info(self._path(name))
+        return max(0, (found.mtime_ns or 0) // 1000)
 
     def names(self, folder: str) -> list[str]:
         """Return the names of the objects in a folder."""

@@ -305,6 +305,7 @@ def _log_settings(config: EventLogConfig) -> EventLogSettings:
         keys={table_named(name): tuple(columns) for name, columns in config.keys.items()},
         driver_user=config.driver_user,
         is_login_driver=True,
+        username_case=config.force_username_case,
         allow_loopback=config.allow_loopback,
         future_events=config.future_events,
         delete_processed=config.delete_processed,
@@ -315,6 +316,7 @@ def _log_settings(config: EventLogConfig) -> EventLogSettings:
         event_ids=config.event_ids,
         polling_interval_s=config.polling_interval_s,
         times_of_day=tuple(map(_seconds_of_day, config.times_of_day)),
+        post_poll=tuple(config.post_poll),
     )
 
 

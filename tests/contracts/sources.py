@@ -28,22 +28,28 @@ from penstock.formats.archive_log import CopiedPart
 from penstock.formats.change_file import Encoding
 from penstock.formats.debezium.decode import BeforeImage, Settings
 from penstock.formats.debezium.envelope import Topics
+from penstock.formats.xds.event import Attribute, Kind, Operation, Step, Value, XdsEvent
+from penstock.formats.xds.table_key import Association
+from penstock.formats.xds.writer import write_document
+from penstock.logical import STRING, integer
 from penstock.outputs.publish.files import ArchiveWriter, FileWriter, make_archive
 from penstock.pipeline.ruled import RuledDatabase, RuledStock
 from penstock.pipeline.sides import SourceSide
 from penstock.position import Scn
 from penstock.rules.ruleset import RuleSet
+from penstock.schema import Column, TableSchema, Unique
 from penstock.sources.change_files.side import ChangeFilesSide
 from penstock.sources.db2_log.source import open_db2_log
 from penstock.sources.debezium.files import FileLog
 from penstock.sources.debezium.side import DebeziumSide
 from penstock.sources.debezium.tables import Tables
 from penstock.sources.debezium.tracker import Layout
+from penstock.sources.xds.source import XdsSide
 from penstock.storage import LocalStorage
 from penstock.values import encode_image
 from tests.archives import BOOK, ITEM, NOON, definition, row, stream
 from tests.conftest import lab_between
-from tests.hand_made import Lcr
+from tests.hand_made import Lcr, delete
 from tests.sources.db2.encoder import Log, Varying, image
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -58,6 +64,10 @@ class Stand(Protocol):
     def commit(self, *transactions: Sequence[Lcr]) -> None:
         """Commit transactions, one after the other."""
 
+    def tells(self, story: Sequence[Sequence[Lcr]]) -> Sequence[Sequence[Lcr]]:
+        """Transactions from the first one on, as a reader is to find them."""
+        return story
+
     def side(self) -> SourceSide:
         """The source, as a process sees it that has just begun."""
 
@@ -71,7 +81,7 @@ class Place:
     folder: Path
 
 
-class Queue:
+class Queue(Stand):
     """A database with triggers."""
 
     def __init__(self, lab: Any) -> None:
@@ -102,7 +112,7 @@ def _sql(change: Lcr) -> tuple[str, Mapping[str, Any]]:
     return f"TRUNCATE {change.table}", {}
 
 
-class Files:
+class Files(Stand):
     """An archive of change files: each call of `commit` adds a record."""
 
     def __init__(self, folder: Path, encoding: Encoding) -> None:
@@ -133,7 +143,7 @@ class Files:
         return ChangeFilesSide(self.storage)
 
 
-class Csv:
+class Csv(Stand):
     """The example of a source of one's own: each call of `commit` adds a file."""
 
     def __init__(self, folder: Path) -> None:
@@ -164,7 +174,7 @@ class Csv:
         return made
 
 
-class Events:
+class Events(Stand):
     """A connector's events in files, with a transaction topic: each call of `commit` adds a file."""
 
     def __init__(self, folder: Path) -> None:
@@ -238,7 +248,7 @@ def event_record(
     }
 
 
-class Buffers:
+class Buffers(Stand):
     """A folder of buffers of Db2's log: each call of `commit` adds one."""
 
     def __init__(self, folder: Path) -> None:
@@ -292,12 +302,72 @@ class Buffers:
         return image([struct.pack("<i", values["id"]), Varying(None if name is None else name.encode())])
 
 
+class Documents:
+    """A folder of XDS documents, one for a transaction, above tables that are described elsewhere."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.folder = folder
+        self._gaps, self._end = cycle(GAPS), 0
+        self._keys = {"item": set[int](), "book": set[int]()}
+
+    def tells(self, story: Sequence[Sequence[Lcr]]) -> Sequence[Sequence[Lcr]]:
+        """A delete names no more than the key, and a truncate is a delete of each row."""
+        keys = {table: set[int]() for table in self._keys}
+        return [[told for change in transaction for told in _by_key(change, keys)] for transaction in story]
+
+    def commit(self, *transactions: Sequence[Lcr]) -> None:
+        for transaction in transactions:
+            self._end += next(self._gaps)
+            events = [_event(told) for change in transaction for told in _by_key(change, self._keys)]
+            unnamed = self.folder / ".written"
+            unnamed.write_bytes(write_document(events))
+            unnamed.rename(self.folder / f"{self._end}.xml")
+
+    def side(self) -> SourceSide:
+        columns = (Column.of("id", integer(32), is_nullable=False), Column.of("name", STRING))
+        tables = {
+            name: TableSchema(name, columns, Unique(f"{name.name}_pkey", ("id",), ("id",))) for name in (ITEM, BOOK)
+        }
+        return XdsSide(LocalStorage(self.folder), ["public.*"], lambda _: tables)
+
+
+def _by_key(change: Lcr, keys: Mapping[str, set[int]]) -> Sequence[Lcr]:
+    """What a document says of a change; `keys` are those of the rows that there are, and are brought up to date."""
+    there = keys[change.table]
+    match change.op:
+        case "truncate":
+            gone = [delete(change.table, id=key) for key in sorted(there)]
+            there.clear()
+            return gone
+        case "delete":
+            assert change.before is not None
+            there.discard(change.before["id"])
+            return [delete(change.table, id=change.before["id"])]
+        case "insert":
+            assert change.after is not None
+            there.add(change.after["id"])
+    return [change]
+
+
+def _event(change: Lcr) -> XdsEvent:
+    old, new = change.before or {}, change.after or {}
+    association = str(Association((("id", str({**new, **old}["id"])),), change.table, "public"))
+    kind = {"insert": Kind.ADD, "update": Kind.MODIFY, "delete": Kind.DELETE}[change.op]
+    told = []
+    for name in [name for name in new if name != "id"]:
+        values = [(Step.REMOVE_VALUE, old.get(name)), (Step.ADD_VALUE, new[name])]
+        steps = tuple(Operation(step, (Value("string", text),)) for step, text in values if text is not None)
+        told += [Attribute(name, steps)] if steps else []
+    return XdsEvent(kind, change.table, association, tuple(told))
+
+
 class Ruled:
     """Another stand, seen through rules that concern none of its tables."""
 
     def __init__(self, inner: Stand, kind: type[RuledDatabase] | type[RuledStock]) -> None:
         self._inner, self._kind = inner, kind
-        self.commit = inner.commit
+        self.commit, self.tells = inner.commit, inner.tells
 
     def side(self) -> SourceSide:
         rules = RulesConfig.model_validate({"exclude": ["other.*"]})
@@ -351,6 +421,11 @@ def db2_log(place: Place) -> Iterator[Stand]:
     yield Buffers(place.folder)
 
 
+@contextmanager
+def xds(place: Place) -> Iterator[Stand]:
+    yield Documents(place.folder)
+
+
 SOURCES: Mapping[str, Made] = {
     "trigger_queue postgres": trigger_queue,
     "trigger_queue postgres, ruled": ruled_trigger_queue,
@@ -359,6 +434,7 @@ SOURCES: Mapping[str, Made] = {
     "change_files changes, ruled": ruled_change_files,
     "debezium files": debezium_files,
     "db2_log buffers": db2_log,
+    "xds documents": xds,
     "own csv_source": csv_source,
 }
 """By name: what `wiring` knows it by, then of what kind it is."""

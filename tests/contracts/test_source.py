@@ -61,7 +61,9 @@ def expected(*transactions: Sequence[Lcr]) -> list[list[Change]]:
     return [[(x.op, x.table, texts(x.before), texts(x.after)) for x in txn] for txn in transactions]
 
 
-EVERYTHING = expected(*STORY)
+def everything(stand: Stand) -> list[list[Change]]:
+    """The story as this stand tells it."""
+    return expected(*stand.tells(STORY))
 
 
 @pytest.fixture(scope="session")
@@ -158,9 +160,11 @@ def test_slices_of_any_size_hold_every_transaction_whole_once_and_in_order(
     found = slices(told, limit)
     by = reader(told)
 
-    assert transactions(rows_of(by, found)) == EVERYTHING
-    assert transactions(rows_of(by, [x for part in found for x in part.split(parts)])) == EVERYTHING
-    assert transactions(rows_of(by, [x for part in found for x in part.windows(repeat(size), 2**30)])) == EVERYTHING
+    assert transactions(rows_of(by, found)) == everything(told)
+    assert transactions(rows_of(by, [x for part in found for x in part.split(parts)])) == everything(told)
+    assert transactions(rows_of(by, [x for part in found for x in part.windows(repeat(size), 2**30)])) == everything(
+        told
+    )
     assert [part.after for part in found] == [START, *(part.end for part in found[:-1])]
     for part in found:
         assert all(a < b for a, b in pairwise([part.after, *part.commit_scns.tolist()]))
@@ -184,7 +188,7 @@ def test_positions_and_times_are_the_same_whoever_asks(told: Stand) -> None:
     assert known(whole) == known(pieces)
     for n, (scn, *_) in list(enumerate(known(whole)))[::2]:
         assert known(slices(told, after=Scn(scn))) == known(whole)[n + 1 :]
-        assert transactions(rows_of(reader(told), slices(told, after=Scn(scn)))) == EVERYTHING[n + 1 :]
+        assert transactions(rows_of(reader(told), slices(told, after=Scn(scn)))) == everything(told)[n + 1 :]
     assert rows_of(reader(told), whole) == rows_of(reader(told), pieces)
 
 
@@ -219,7 +223,7 @@ def test_a_large_transaction_comes_alone_and_can_be_read_again(told: Stand) -> N
 
     assert large.changes.tolist() == [40]
     for _ in range(2):
-        assert transactions(rows_of(by, [large])) == [EVERYTHING[LARGE]]
+        assert transactions(rows_of(by, [large])) == [everything(told)[LARGE]]
 
 
 def test_a_slice_ends_where_it_was_told_to(told: Stand) -> None:
@@ -235,7 +239,7 @@ def test_a_slice_ends_where_it_was_told_to(told: Stand) -> None:
 def test_a_reader_reads_of_the_tables_that_it_follows(told: Stand) -> None:
     for follows in ([ITEM], [BOOK], []):
         by = reader(told, follows)
-        wanted = [[x for x in txn if TableName("public", x[1]) in follows] for txn in EVERYTHING]
+        wanted = [[x for x in txn if TableName("public", x[1]) in follows] for txn in everything(told)]
         assert transactions(rows_of(by, slices(told))) == [txn for txn in wanted if txn]
         assert by.leaves_out
 
@@ -253,7 +257,7 @@ def test_a_tick_lies_behind_all_that_was_committed(told: Stand) -> None:
     source = told.side().open_source()
     at = source.tick()
     source.close()
-    assert transactions(rows_of(reader(told), slices(told, until=at))) == EVERYTHING
+    assert transactions(rows_of(reader(told), slices(told, until=at))) == everything(told)
 
 
 def test_the_backlog_is_what_lies_behind_a_position(told: Stand) -> None:
@@ -365,7 +369,7 @@ def test_a_process_that_dies_between_any_two_calls_loses_and_doubles_nothing(new
     while not run(new, memory, Mortal.nth(deaths)):
         deaths += 1
 
-    assert memory.taken == EVERYTHING
+    assert memory.taken == everything(new)
     assert deaths >= 6
 
 
@@ -384,7 +388,7 @@ def test_what_was_freed_for_one_is_kept_for_another_and_nothing_behind_it_is_los
 
     for memory in (one, other):
         run(new, memory)
-        assert memory.taken == EVERYTHING
+        assert memory.taken == everything(new)
 
 
 def test_a_process_goes_on_with_its_own_history_and_with_no_other(new: Stand, place: Callable[[], Place]) -> None:
@@ -399,7 +403,7 @@ def test_a_process_goes_on_with_its_own_history_and_with_no_other(new: Stand, pl
     assert memory.anchor is not None
     behind_the_end = Scn(memory.position + 1_000)
     ahead = replace(memory, position=behind_the_end, anchor=Anchor(behind_the_end, memory.anchor.mark))
-    assert memory.taken == EVERYTHING[:2]
+    assert memory.taken == everything(new)[:2]
 
     for wrong in (stranger, ahead):
         for ask in (source.join, source.hold_against):
@@ -425,7 +429,7 @@ def test_what_comes_later_is_found_later_and_wakes_who_waits(new: Stand) -> None
         memory.position = part.end if part is not None else memory.position
         source.wait(stop, 60)
     committing.join()
-    assert transactions(rows_of(reader(new), [part])) == EVERYTHING[:1]
+    assert transactions(rows_of(reader(new), [part])) == everything(new)[:1]
     assert time.monotonic() - began < 55
 
     stop.set()

@@ -214,6 +214,9 @@ def test_a_log_that_lacks_a_column_does_not_start(spark: SparkSession, log: Log)
         ({"table": "nodot"}, "option 'table' of penstock.event_log"),
         ({"queryLimit": "-1"}, "option 'queryLimit' of penstock.event_log: must be greater"),
         ({"columns": "[x"}, "option 'columns' of penstock.event_log must be a JSON object"),
+        ({"postPoll": "VACUUM"}, "option 'postPoll' of penstock.event_log must be a JSON array of texts"),
+        ({"postPoll": '[""]'}, "option 'postPoll' of penstock.event_log"),
+        ({"forceUsernameCase": "UPPER"}, "option 'forceUsernameCase' of penstock.event_log: must be 'upper'"),
         ({"format": "json"}, "option 'format' of penstock.event_log must be changes or xds"),
         ({"type": "db2"}, "option 'type' must be postgres"),
         ({"layout": "A", "columns": '{"status": "st"}'}, "columns goes by names"),
@@ -243,6 +246,9 @@ def test_settings_are_those_of_a_pipeline_file_in_camel_case() -> None:
         "timesOfDay": "06:00:00,12:30:00",
         "deleteProcessed": "true",
         "pollingIntervalS": "0.5",
+        "driverUser": "Idm",
+        "forceUsernameCase": "upper",
+        "postPoll": '["DELETE FROM indirect.event_log WHERE status = \'S\'", "VACUUM indirect.event_log"]',
     }
 
     reading = EventLogTable.reading(given, is_stream=True)
@@ -253,3 +259,8 @@ def test_settings_are_those_of_a_pipeline_file_in_camel_case() -> None:
     assert (settings.future_events, settings.time_syntax, settings.delete_processed) == (True, 2, True)
     assert settings.keys == {TableName("indirect", "view_usr"): ("pk_empno",)}
     assert (settings.times_of_day, settings.polling_interval_s) == ((21600, 45000), 0.5)
+    assert settings.suppressed_user == "IDM"
+    assert settings.post_poll == (
+        "DELETE FROM indirect.event_log WHERE status = 'S'",
+        "VACUUM indirect.event_log",
+    )

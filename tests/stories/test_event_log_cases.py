@@ -37,6 +37,18 @@ TYPES = {
     "bool": "BOOLEAN",
     "decimal": "DECIMAL(10,2)",
     "timestamp": "TIMESTAMP",
+    "text": "TEXT",
+    "char": "CHAR(5)",
+    "double": "DOUBLE PRECISION",
+    "timestamptz": "TIMESTAMPTZ",
+    "date": "DATE",
+    "time": "TIME",
+    "json": "JSON",
+    "jsonb": "JSONB",
+    "uuid": "UUID",
+    "array": "INTEGER[]",
+    "bigint": "BIGINT",
+    "smallint": "SMALLINT",
 }
 
 _SHARED = ("defaults", "row_defaults", "fixtures")
@@ -119,6 +131,7 @@ def settings_of(config: dict[str, Any]) -> EventLogSettings:
     return EventLogSettings(
         table=TableName(config["schema"], "event_log"),
         driver_user=config["driver_user"],
+        username_case=config.get("force_username_case"),
         allow_loopback=config["allow_loopback"],
         future_events=config["future_events"],
         delete_processed=config["delete_processed"],

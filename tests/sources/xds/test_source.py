@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import pickle
 import threading
 import weakref
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +130,19 @@ def test_a_document_is_a_transaction_at_the_position_that_names_it(folder: Folde
     ]
     (part,) = folder.slices()
     assert (part.commit_scns.tolist(), part.changes.tolist(), part.end) == ([9, 12], [2, 1], 12)
+
+
+@pytest.mark.rule("E-18")
+def test_a_document_is_as_old_as_its_file_whoever_reads_it_and_a_time_is_a_point_between_two(folder: Folder) -> None:
+    for number, hour in ((1, 8), (2, 9), (3, 10)):
+        folder.write(number, DELETE.format(number))
+        os.utime(folder.path / f"{number:019d}.xml", (0, datetime(2024, 3, 1, hour, tzinfo=UTC).timestamp()))
+
+    for after, expected in ((0, [8, 9, 10]), (1, [9, 10])):
+        (part,) = folder.slices(after=after)
+        hours = [datetime.fromtimestamp(at_us / 1_000_000, UTC).hour for at_us in part.committed_at_us.tolist()]
+        assert hours == expected
+    assert folder.side().position_of("2024-03-01T09:30:00Z", option="--until") == 2
 
 
 @pytest.mark.rule("E-13")

@@ -42,7 +42,11 @@ class UnreadableError(ValueError):
 Converter = Callable[[str], Value]
 """Turns a text, logged or canonical, into a value; raises `UnreadableError`."""
 
-_BLANKS = " \t\r\n\f\v"
+BLANKS = " \t\r\n\f\v"
+"""What may stand around a number, a date or a boolean."""
+
+_LINE_BREAKS = str.maketrans("", "", " \t\r\n")
+"""What databases put into Base64."""
 
 _TRUE = frozenset(("true", "t", "1", "yes", "y", "on"))
 _FALSE = frozenset(("false", "f", "0", "no", "n", "off"))
@@ -76,7 +80,7 @@ def converter(logical: LogicalType, syntax: TimeSyntax) -> Converter:
     if logical.kind in _DATES:
         return lambda text: _Moment.parse(text, logical.kind).value(logical.kind, syntax)
     if logical.kind in (Kind.DECIMAL, Kind.FLOAT):
-        return lambda text: Value("string", _carried(text.strip(_BLANKS)))
+        return lambda text: Value("string", _carried(text.strip(BLANKS)))
     if logical.is_padded:
         return lambda text: Value("string", _carried(text.rstrip(" ")))
     return lambda text: Value("string", _carried(text))
@@ -105,7 +109,7 @@ def normal_integer(text: str) -> str:
     Raises:
         UnreadableError: It is none.
     """
-    stripped = text.strip(_BLANKS)
+    stripped = text.strip(BLANKS)
     if _INTEGER.fullmatch(stripped) is None:
         raise UnreadableError("is no integer")
     return str(int(stripped))
@@ -117,7 +121,7 @@ def encode_octets(text: str) -> str:
     Raises:
         UnreadableError: It is not padded Base64 of the standard alphabet.
     """
-    packed = "".join(text.split())
+    packed = unbroken(text)
     if len(packed) % 4:
         # What is padded twice would be taken.
         raise UnreadableError("is not padded Base64 of the standard alphabet")
@@ -127,8 +131,13 @@ def encode_octets(text: str) -> str:
         raise UnreadableError("is not padded Base64 of the standard alphabet") from exc
 
 
+def unbroken(text: str) -> str:
+    """Return Base64 without blanks, tabs and line breaks; any other white space is none of Base64."""
+    return text.translate(_LINE_BREAKS)
+
+
 def _state(text: str) -> str:
-    word = text.strip(_BLANKS).lower()
+    word = text.strip(BLANKS).lower()
     if word in _TRUE:
         return "true"
     if word in _FALSE:
@@ -153,7 +162,7 @@ class _Moment:
     @classmethod
     def parse(cls, text: str, kind: Kind) -> _Moment:
         """Read `yyyy-mm-dd hh:mm:ss.f` with up to nine decimals, `T` in place of the blank, or a part of it."""
-        found = _MOMENT.fullmatch(text.strip(_BLANKS))
+        found = _MOMENT.fullmatch(text.strip(BLANKS))
         is_whole = found is not None and (found["time"] if kind is Kind.TIME else found["date"]) is not None
         if found is None or not is_whole or (found["offset"] and (kind is not Kind.TIMESTAMPTZ or not found["time"])):
             raise UnreadableError(f"is no {kind}, as yyyy-mm-dd hh:mm:ss.f")
@@ -168,7 +177,7 @@ class _Moment:
     @classmethod
     def read(cls, value: Value, kind: Kind) -> _Moment:
         """Read an XDS value, in whichever syntax it is written."""
-        text = value.text.strip(_BLANKS)
+        text = value.text.strip(BLANKS)
         try:
             if value.type == "time":
                 moment = datetime(1970, 1, 1) + timedelta(seconds=int(normal_integer(text)))

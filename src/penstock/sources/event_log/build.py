@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from types import MappingProxyType
 from typing import NamedTuple
 
 from penstock.change import TableName
 from penstock.formats.xds.event import Attribute as XdsAttribute
 from penstock.formats.xds.event import Kind, Operation, Step, Value, XdsEvent
 from penstock.formats.xds.values import UnreadableError
-from penstock.sources.event_log.classes import Attribute
+from penstock.sources.event_log.classes import Attribute, Child
 from penstock.sources.event_log.rows import (
     FIELD_NOW,
     INSERTS,
@@ -43,9 +44,31 @@ class Wanted:
 
 
 class Current(NamedTuple):
-    """What the database holds of an object: the canonical texts of an attribute's values, NULL left out."""
+    """What the database holds of an object.
+
+    Attributes:
+        values: The canonical texts of an attribute's values, NULL left out.
+        faults: Why the object's rows in a child table cannot be read, or its own row, for None; as texts of an
+            `UnreadableError`.
+    """
 
     values: Mapping[Attribute, Sequence[str]]
+    faults: Mapping[Child | None, str] = MappingProxyType({})
+
+    def refuse_faults(self, child: Child | None) -> None:
+        """Make sure that the object's own row could be read, and its rows in a child table.
+
+        Raises:
+            UnreadableError: They could not.
+        """
+        why = self.faults.get(None) or self.faults.get(child)
+        if why:
+            raise UnreadableError(why)
+
+    def texts(self, attribute: Attribute) -> Sequence[str]:
+        """Return the texts of an attribute's values; raises as `refuse_faults` does."""
+        self.refuse_faults(attribute.child)
+        return self.values.get(attribute, ())
 
 
 class BuiltEvent(NamedTuple):
@@ -164,6 +187,7 @@ class _Builder:
         is_add = any(row.type in INSERTS for row in life.rows)
         of = life.object.of
         try:
+            current.refuse_faults(None)
             attributes = [
                 XdsAttribute(attribute.name, tuple(operations))
                 for attribute in (*of.own_attributes, *of.child_attributes)
@@ -244,7 +268,7 @@ class _Builder:
 
 def _now(attribute: Attribute, current: Current, *, is_add: bool) -> Iterator[Operation]:
     """What an attribute is now, as steps; nothing for an add without a value."""
-    values = [attribute.convert(text) for text in current.values.get(attribute, ())]
+    values = [attribute.convert(text) for text in current.texts(attribute)]
     if attribute.child is not None:
         values.sort(key=_text)
     if not is_add:

@@ -130,6 +130,7 @@ def cycle(
         transaction.settle(outcomes)
         # What was not delivered is polled again, with whatever is logged for it until then.
         transaction.forget()
+    log.run_post_poll()
     return delivered
 
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from penstock.change import TableName
 from penstock.formats.xds.event import Value
 from penstock.formats.xds.values import (
+    BLANKS,
     Converter,
     TimeSyntax,
     UnreadableError,
@@ -222,7 +223,7 @@ class Classes:
         return self.by_name[parent], child
 
 
-_NUMBER = re.compile(r"[+-]?([0-9]{1,300}(\.[0-9]{0,300})?|\.[0-9]{1,300})")
+_NUMBER = re.compile(r"[+-]?([0-9]{1,300}(\.[0-9]{0,300})?|\.[0-9]{1,300})([eE][+-]?[0-9]{1,3})?")
 
 _FORMS = {
     Kind.DECIMAL: _NUMBER,
@@ -260,6 +261,8 @@ def _links(
 def _key_value(column: Column, text: str) -> str:
     if column.logical.kind is Kind.INTEGER:
         return normal_integer(text)
+    if column.logical.kind in (Kind.DECIMAL, Kind.FLOAT):
+        text = text.strip(BLANKS)
     if NOT_XML.search(text) is not None:
         raise UnreadableError("the key holds a character that XML cannot carry")
     if column.logical.kind in _FORMS and _FORMS[column.logical.kind].fullmatch(text) is None:

@@ -74,7 +74,11 @@ class LogTransaction(Protocol):
         """
 
     def current(self, of: DatabaseClass, asked: Wanted) -> Mapping[Object, Current]:
-        """Return what a table holds now of the objects that are there, by one query, and one for each child table."""
+        """Return what a table holds now of the objects that are there, by one query, and one for each child table.
+
+        Where the database fails at some of them, it is asked for the others again, and what they have in its place is
+        why they cannot be read.
+        """
 
     def keep(self, events: Sequence[Kept]) -> None:
         """Add events to the journal, with the positions that follow."""
@@ -150,6 +154,12 @@ class EventLog(Protocol):
 
     def transaction(self) -> AbstractContextManager[LogTransaction]:
         """Open a transaction; commits at the end of the block."""
+
+    def run_post_poll(self) -> None:
+        """Run the statements that the settings have for after a poll.
+
+        One that fails is told, and raises nothing: the rows of the poll are settled by then.
+        """
 
     def close(self) -> None:
         """Close what was opened; a later call opens it again."""

@@ -41,6 +41,7 @@ class EventLogSettings:
         keys: The key columns of views, and of other tables whose catalogue entry has no primary key.
         driver_user: The user whose own rows are left alone; None is nobody, unless `is_login_driver`.
         is_login_driver: Where `driver_user` is not said, it is whoever logs in to read the log.
+        username_case: Take that user's name in this case, as rows may have it: `upper`, `lower`, or as it is if None.
         allow_loopback: Publish that user's rows, too.
         future_events: Order by `event_time`, and leave rows alone whose time has not come.
         delete_processed: Delete rows instead of writing their status, but for those that failed if `keep_failed_rows`.
@@ -49,6 +50,7 @@ class EventLogSettings:
         event_ids: Have each event carry the smallest record_id behind it.
         polling_interval_s: Seconds from a poll that found nothing to the next one.
         times_of_day: Poll at these times instead, as seconds since midnight, local time of the machine.
+        post_poll: Statements for the database of the log, run when the rows of a poll that had events are settled.
     """
 
     table: TableName
@@ -58,6 +60,7 @@ class EventLogSettings:
     keys: Mapping[TableName, tuple[str, ...]] = field(default_factory=dict)
     driver_user: str | None = None
     is_login_driver: bool = False
+    username_case: str | None = None
     allow_loopback: bool = False
     future_events: bool = False
     delete_processed: bool = False
@@ -68,6 +71,7 @@ class EventLogSettings:
     event_ids: bool = False
     polling_interval_s: float = 10
     times_of_day: tuple[int, ...] = ()
+    post_poll: tuple[str, ...] = ()
 
     @property
     def schema(self) -> str:
@@ -77,4 +81,13 @@ class EventLogSettings:
     @property
     def suppressed_user(self) -> str | None:
         """The user whose rows are not read; None reads everybody's."""
-        return None if self.allow_loopback or self.driver_user is None else self.driver_user.rstrip(" ")
+        if self.allow_loopback or self.driver_user is None:
+            return None
+        user = self.driver_user.rstrip(" ")
+        match self.username_case:
+            case "upper":
+                return user.upper()
+            case "lower":
+                return user.lower()
+            case _:
+                return user

@@ -136,8 +136,10 @@ class EventLogSource(RecordedSource):
         if upto <= self._settled:
             return
         with self._log.transaction() as log:
-            settle(log, upto, self._failures)
+            is_poll_over = settle(log, upto, self._failures)
         self._settled = upto
+        if is_poll_over:
+            self._log.run_post_poll()
 
     def wait(self, stop: threading.Event, timeout_s: float) -> None:
         """Return when the next poll is due; after the timeout at the latest."""
@@ -170,11 +172,15 @@ class EventLogSource(RecordedSource):
         self._log.close()
 
 
-def settle(log: LogTransaction, upto: Scn, failures: Failures) -> None:
-    """Settle the rows behind the journal's events up to a position, and take the events out of it."""
+def settle(log: LogTransaction, upto: Scn, failures: Failures) -> bool:
+    """Settle the rows behind the journal's events up to a position, and take the events out of it.
+
+    Returns:
+        Whether the last event of a poll was among them.
+    """
     pending = log.pending(upto)
     if not pending:
-        return
+        return False
     waiting = frozenset(failures.waiting())
     # Asked for after the queue: an entry that is deleted leaves it in the same transaction that says so.
     failed = waiting.union(failures.deleted(pending[0].position, pending[-1].position))
@@ -185,6 +191,7 @@ def settle(log: LogTransaction, upto: Scn, failures: Failures) -> None:
     log.settle(by_outcome(outcomes))
     log.keep_failed(event for event in pending if event.position in waiting)
     log.forget(upto)
+    return upto >= log.position()
 
 
 def mend(log: LogTransaction, failures: Failures) -> None:

@@ -146,7 +146,8 @@ class XdsDocuments:
 
     def _make(self, position: Scn, name: str) -> tuple[Transaction | None, int]:
         document = self._storage.read(name)
-        return self._transactions.make(position, name, document), len(document)
+        made = self._transactions.make(position, name, document, self._storage.written_at_us(name))
+        return made, len(document)
 
 
 class XdsSide(RecordedSide):

@@ -6,7 +6,6 @@ and those beside it are applied.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -76,10 +75,13 @@ class Transactions:
             self._told_upto = self._forgotten = START
         self._kept_from = after
 
-    def make(self, position: Scn, name: str, document: bytes) -> Transaction | None:
+    def make(self, position: Scn, name: str, document: bytes, written_at_us: int) -> Transaction | None:
         """Make a transaction; None where the document says nothing of the tables that are followed.
 
         With child tables, a document is made after all of those before it.
+
+        Args:
+            written_at_us: When its file was written, microseconds since 1970: a document itself does not say.
         """
         changes: list[Change] = []
         # The rows of child tables that its events have left so far.
@@ -107,10 +109,8 @@ class Transactions:
                     self._forgotten = max(self._forgotten, told[0].upto)
         if not changes:
             return None
-        # When it was written, a document does not say.
-        now_us = time.time_ns() // 1000
         numbered = [replace(change, change_seq=number) for number, change in enumerate(changes)]
-        return Transaction(position, name, now_us, numbered)
+        return Transaction(position, name, written_at_us, numbered)
 
     def _changes(self, position: Scn, event: XdsEvent, rows: dict[ChildRows, list[str]]) -> Sequence[Change]:
         named = Association.parse(event.association)

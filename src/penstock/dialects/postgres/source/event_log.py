@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -16,6 +17,7 @@ from penstock.dialects.postgres.catalog import catalog_names, list_tables
 from penstock.dialects.postgres.connection import Connection, connect, label, quote, speaking
 from penstock.dialects.postgres.logical import with_logical
 from penstock.dialects.postgres.resources import sql_text
+from penstock.dialects.postgres.source.event_log_post_poll import run_statements
 from penstock.dialects.postgres.source.event_log_rows import (
     BoundColumns,
     PostgresLogTransaction,
@@ -27,13 +29,15 @@ from penstock.dialects.postgres.source.event_log_setup import (
     refuse_second_journal,
     released,
 )
-from penstock.errors import OperatorError
+from penstock.errors import OperatorError, RetryableError
+from penstock.events import Event, tell
 from penstock.history import RESYNC
 from penstock.patterns import TablePattern
 from penstock.schema import TableSchema
 from penstock.sources.event_log.classes import one_named
 from penstock.sources.event_log.poll import EventLog
 from penstock.sources.event_log.settings import COLUMNS, LAYOUTS, EventLogSettings
+from penstock.text import count
 
 _TIMES = {"timestamp without time zone", "timestamp with time zone", "date"}
 
@@ -53,6 +57,16 @@ SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN unnest(%s::text[], %s::text[]) w (schema, name) ON (n.nspname, c.relname) = (w.schema, w.name)
 WHERE c.relkind IN ('r', 'p', 'v', 'm')
 """
+
+
+_REWRITTEN = """
+SELECT l.relation::regclass FROM pg_locks l LEFT JOIN pg_class c ON c.oid = l.relation
+WHERE l.pid = pg_backend_pid() AND l.locktype = 'relation' AND l.relation >= 16384
+  AND c.relkind IS DISTINCT FROM 'i'
+  AND (c.oid IS NULL OR NULLIF(c.relfilenode, 0) IS DISTINCT FROM pg_relation_filenode(l.relation)) LIMIT 1
+"""
+"""Finds a table of this transaction that got a new file after its snapshot was taken: `pg_class` says what the snapshot
+sees, and `pg_relation_filenode` what there is now. The server's own tables have lower numbers."""
 
 
 class PostgresEventLog:
@@ -82,14 +96,18 @@ class PostgresEventLog:
         return self._settings
 
     def refuse_unfit(self) -> None:
-        """Make sure that the log can be read, and its rows written.
+        """Make sure that the log can be read, and its rows written; rows that cannot be are told.
 
         Raises:
             OperatorError: The log, a column of it, or a right to it is missing.
         """
         self._bound = None
-        with speaking("read the event log", self._url):
-            self._binding(self._open())
+        with self.transaction(is_alone=False) as transaction:
+            lost = transaction.count_lost()
+        if lost:
+            what = f"{count(lost, 'row')} of the event log cannot be read, as record_id is no whole number"
+            text = f"{what} of 64 bits there: give them another one ({self.label})"
+            tell(Event.NOTE, text, {"rows": lost}, level=logging.WARNING)
 
     def claim(self, reader_id: str, reader: str) -> None:
         """Make sure that whoever reads here is the only one to do so, now and later; the first one has the journal.
@@ -141,6 +159,7 @@ class PostgresEventLog:
                     self._lock(connection)
                 bound = self._binding(connection)
                 yield PostgresLogTransaction(connection, self._settings, bound, self.tables, self._pipeline)
+                self._refuse_rewritten(connection)
         except BaseException:
             # A table may have been altered or dropped; or the session is lost.
             self.close()
@@ -156,6 +175,11 @@ class PostgresEventLog:
                     meant.add(name)
             return _described(connection, sorted(meant - {self._settings.table}))
 
+    def run_post_poll(self) -> None:
+        """Run the statements that the settings have for after a poll; one that fails is told."""
+        if self._settings.post_poll:
+            run_statements(self._url, self._pipeline, self._settings.post_poll)
+
     def close(self) -> None:
         """Close the session; a later call opens another one."""
         if self._connection is not None:
@@ -167,6 +191,17 @@ class PostgresEventLog:
         if self._connection is None or self._connection.closed:
             self._connection = connect(self._url, f"penstock {self._pipeline} event log")
         return self._connection
+
+    def _refuse_rewritten(self, connection: Connection) -> None:
+        """Make sure that no table was empty for this transaction's snapshot alone, and roll back otherwise.
+
+        That is what one looks like after TRUNCATE, and after ALTER TABLE that writes it anew: rows would be taken for
+        gone, and a status written to none. All that was read or written is locked, so it stays as it is until the end.
+        """
+        found = connection.execute(_REWRITTEN).fetchone()
+        if found is not None:
+            what = f"table {found[0]} was emptied, replaced or written anew while it was read"
+            raise RetryableError(what, where=self.label)
 
     def _lock(self, connection: Connection) -> None:
         schema = journal_schema(self._pipeline)

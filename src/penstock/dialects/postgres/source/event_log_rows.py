@@ -11,19 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
-from typing import Any
-
-import psycopg
 
 from penstock.change import Change, TableName
-from penstock.dialects.postgres.casts import cast_sql, text_sql
 from penstock.dialects.postgres.connection import Connection, quote
-from penstock.errors import RetryableError
-from penstock.logical import Kind
+from penstock.dialects.postgres.source.event_log_now import read_current
 from penstock.position import Scn
-from penstock.schema import Column, TableSchema
+from penstock.schema import TableSchema
 from penstock.sources.event_log.build import Current, Wanted
-from penstock.sources.event_log.classes import Attribute, Child, Classes, DatabaseClass
+from penstock.sources.event_log.classes import Classes, DatabaseClass
 from penstock.sources.event_log.poll import ChildRows, Kept, LogTransaction, Pending
 from penstock.sources.event_log.rows import LogRow, Object, Outcome
 from penstock.sources.event_log.settings import EventLogSettings
@@ -33,22 +28,6 @@ from penstock.values import encode_image
 _COPY_EVENTS = "COPY {} (position, record_ids, changes, size_bytes, logged_at_us, element) FROM STDIN"
 
 _COPY_CHANGES = "COPY {} (position, change_seq, op, schema_name, table_name, key, before, after) FROM STDIN"
-
-_CAST_KINDS = {
-    Kind.INTEGER,
-    Kind.STRING,
-    Kind.DECIMAL,
-    Kind.FLOAT,
-    Kind.UUID,
-    Kind.BOOLEAN,
-    Kind.BINARY,
-    Kind.DATE,
-    Kind.TIME,
-    Kind.TIMESTAMP,
-    Kind.TIMESTAMPTZ,
-}
-"""Kinds of key columns whose values are compared as such, by an index: `classes` has made sure that texts are values.
-Those of others are compared by their text."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +46,14 @@ class BoundColumns:
 
     def __getitem__(self, name: str) -> str:
         return self.names[name]
+
+    @property
+    def has_id(self) -> str:
+        """SQL for whether a row can be named by its `record_id`."""
+        id_ = self["record_id"]
+        if self.types["record_id"] != "numeric":
+            return f"{id_} IS NOT NULL"
+        return f"{id_} BETWEEN {-(2**63)} AND {2**63 - 1} AND {id_} = trunc({id_})"
 
 
 def journal_schema(pipeline: str) -> str:
@@ -130,10 +117,9 @@ class PostgresLogTransaction:
             f"{b[name]}::text"
             for name in ("event_type", "table_name", "table_key", "column_name", "old_value", "new_value")
         )
-        epoch = f"(extract(epoch FROM {b['event_time']}) * 1000000)::bigint"
         rows = self._sql.execute(
             f"SELECT {b['record_id']}::bigint, {b['status']}::text, {b['event_time']} IS NOT NULL,"
-            f" CASE WHEN isfinite({b['event_time']}) THEN {epoch} ELSE 0 END, {texts} FROM {self._log}"
+            f" CASE WHEN {self._is_plain_time} THEN {_epoch_us(b['event_time'])} ELSE 0 END, {texts} FROM {self._log}"
             f" WHERE {where} ORDER BY {order}{limit}",
             values,
         )
@@ -146,67 +132,16 @@ class PostgresLogTransaction:
     def count_due(self) -> tuple[int, int | None]:
         """Return how many rows are due, and when the oldest of them was logged, microseconds since 1970 in UTC."""
         where, values = self._due(None)
-        time = self._bound["event_time"]
+        oldest = f"min({self._bound['event_time']}) FILTER (WHERE {self._is_plain_time})"
         row = self._sql.execute(
-            f"SELECT count(*), (extract(epoch FROM min({time}) FILTER (WHERE isfinite({time}))) * 1000000)::bigint"
-            f" FROM {self._log} WHERE {where}",
-            values,
+            f"SELECT count(*), {_epoch_us(oldest)} FROM {self._log} WHERE {where}", values
         ).fetchone()
         assert row is not None
         return row[0], row[1]
 
     def current(self, of: DatabaseClass, asked: Wanted) -> Mapping[Object, Current]:
-        """Return what a table holds now of the objects that are there."""
-        objects = [one for one in asked.objects if _can_be_there(one)]
-        if not objects:
-            return {}
-        own = [attribute for attribute in asked.attributes if attribute.child is None]
-        found: dict[Object, dict[Attribute, list[str]]] = {}
-        for number, *texts in self._read(of, of.table, [column.name for column in of.key], objects, own):
-            found[objects[number - 1]] = {
-                attribute: [text] for attribute, text in zip(own, texts, strict=True) if text is not None
-            }
-        by_child: dict[Child, list[Attribute]] = {}
-        for attribute in asked.attributes:
-            if attribute.child is not None:
-                by_child.setdefault(attribute.child, []).append(attribute)
-        for child, attributes in by_child.items():
-            for number, *texts in self._read(of, child.table, child.links, objects, attributes):
-                values = found.get(objects[number - 1])
-                if values is None:
-                    continue
-                for attribute, text in zip(attributes, texts, strict=True):
-                    if text is not None:
-                        values.setdefault(attribute, []).append(text)
-        return {of_: Current(values) for of_, values in found.items()}
-
-    def _read(
-        self,
-        of: DatabaseClass,
-        table: TableSchema,
-        links: Sequence[str],
-        objects: Sequence[Object],
-        attributes: Sequence[Attribute],
-    ) -> Iterable[tuple[Any, ...]]:
-        """Read columns of all rows of a table that belong to objects, each with the number of its object from 1."""
-        keys = [f"k{at}" for at in range(len(of.key))]
-        wanted = ", ".join(["k.number", *(text_sql(a.column, f"t.{quote(a.column.name)}") for a in attributes)])
-        on = " AND ".join(
-            _same_sql(column, f"t.{quote(link)}", f"k.{key}")
-            for column, link, key in zip(of.key, links, keys, strict=True)
-        )
-        arrays = ", ".join(["%s::text[]"] * len(keys))
-        keys_of = [[_key_text(of.key[at], one.key[at]) for one in objects] for at in range(len(keys))]
-        query = (
-            f"SELECT {wanted} FROM unnest({arrays}) WITH ORDINALITY k ({', '.join(keys)}, number)"
-            f" JOIN {quote(table.name.schema, table.name.name)} t ON {on}"
-        )
-        try:
-            return self._sql.execute(query, keys_of).fetchall()
-        except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as exc:
-            # The next poll finds the catalogue without it, and gives rows that name it status E.
-            what = f"table {table.name} was dropped or altered while it was read"
-            raise RetryableError(what) from exc
+        """Return what a table holds now of the objects that are there, or why that cannot be read."""
+        return read_current(self._sql, of, asked)
 
     def keep(self, events: Sequence[Kept]) -> None:
         """Add events to the journal, with the positions that follow."""
@@ -320,6 +255,19 @@ class PostgresLogTransaction:
             self._sql.execute(f"UPDATE {self._log} SET {b['status']} = 'S' WHERE {where}", [applied])
         self._sql.execute(f"DELETE FROM {self._failed} WHERE position = ANY (%s::bigint[])", [list(gone)])
 
+    def count_lost(self) -> int:
+        """Return how many rows are new, and can never be read as no status could be written to them."""
+        lost = f"SELECT count(*) FROM {self._log} WHERE {self._is_new} AND ({self._bound.has_id}) IS NOT TRUE"
+        row = self._sql.execute(lost).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    @property
+    def _is_plain_time(self) -> str:
+        """SQL for whether a row's time is one that programs can hold; infinity is none."""
+        time = self._bound["event_time"]
+        return f"{time} >= '0001-01-02' AND {time} < '9999-12-31'"
+
     @property
     def _is_new(self) -> str:
         status = self._bound["status"]
@@ -328,7 +276,7 @@ class PostgresLogTransaction:
     def _due(self, now: datetime | None) -> tuple[str, list[object]]:
         """Which rows a poll may take, as SQL and its parameters."""
         b, settings = self._bound, self._settings
-        conditions, values = [self._is_new], list[object]()
+        conditions, values = [self._is_new, self._bound.has_id], list[object]()
         if settings.suppressed_user is not None:
             who = b["perpetrator"]
             conditions.append(f"({who} IS NULL OR rtrim({who}::text, ' ') <> %s)")
@@ -340,6 +288,11 @@ class PostgresLogTransaction:
             conditions.append(f"({time} IS NULL OR {time} <= ({clock})::{type_})")
             values += [] if now is None else [now]
         return " AND ".join(conditions), values
+
+
+def _epoch_us(time: str) -> str:
+    """SQL for a time as microseconds since 1970."""
+    return f"(extract(epoch FROM {time}) * 1000000)::bigint"
 
 
 _LINES = 1_000
@@ -377,30 +330,6 @@ def _parent(rows: ChildRows) -> str:
 def _cell(text: str | None) -> str:
     """A text as COPY takes it."""
     return "\\N" if text is None else text.translate(_ESCAPED)
-
-
-def _same_sql(column: Column, value: str, text: str) -> str:
-    """SQL for whether a column's value is what a text stands for."""
-    if column.logical.kind in _CAST_KINDS:
-        return f"{value} = {cast_sql(column, text)}"
-    return f"{text_sql(column, value)} = {text}"
-
-
-def _key_text(column: Column, text: str) -> str:
-    # As `decode` reads it.
-    return "".join(text.split()) if column.logical.kind is Kind.BINARY else text
-
-
-def _can_be_there(of: Object) -> bool:
-    """Whether the key's columns can hold these values at all; the database would refuse to compare with others."""
-    return all(
-        column.logical.kind is not Kind.INTEGER or _fits(int(value), column.logical.bits or 64)
-        for column, value in zip(of.of.key, of.key, strict=True)
-    )
-
-
-def _fits(value: int, bits: int) -> bool:
-    return -(1 << (bits - 1)) <= value < 1 << (bits - 1)
 
 
 _: type[LogTransaction] = PostgresLogTransaction

@@ -15,6 +15,7 @@ from penstock.dialects.postgres.ownership import PINNED, refuse_foreign, schema_
 from penstock.dialects.postgres.side import PostgresSide
 from penstock.dialects.postgres.source.event_journal import PostgresJournal
 from penstock.dialects.postgres.source.event_log import bind, has_log
+from penstock.dialects.postgres.source.event_log_now import unreadable
 from penstock.dialects.postgres.source.event_log_rows import journal_schema
 from penstock.dialects.postgres.source.event_log_setup import (
     has_journal,
@@ -112,6 +113,10 @@ class PostgresEventLogSide(PostgresSide, RecordedSide):
             with self._connection("read the catalogue") as connection:
                 steps = trigger_steps(connection, self._pipeline, self._settings, classes, self._triggers)
                 plan.steps += steps
+        with self._connection("read the catalogue") as connection:
+            parts = [part for of in classes.by_name.values() for part in (of.table, *(c.table for c in of.children))]
+            for name in unreadable(connection, sorted(table.name for table in parts)):
+                plan.notes.append(f"{name} may not be read: rows that ask for what it holds now get status E")
         for name in classes.without_key:
             plan.notes.append(f"{name} has neither a key nor a foreign key to one: rows that name it get status E")
         return plan

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 from penstock.change import TableName
 from penstock.dialects.base import Step
 from penstock.dialects.postgres.casts import text_sql
-from penstock.dialects.postgres.connection import Connection, literal, quote
+from penstock.dialects.postgres.connection import CANONICAL_SETTINGS, Connection, literal, quote
 from penstock.dialects.postgres.source.event_log_rows import journal_schema
 from penstock.patterns import TablePattern
 from penstock.schema import Column
@@ -34,7 +34,7 @@ SET search_path = pg_catalog, pg_temp AS $$
 
 _FUNCTION = """
 CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp AS $penstock$
+SET search_path = pg_catalog, pg_temp{settings} AS $penstock$
 BEGIN
 {body}
   RETURN NULL;
@@ -57,21 +57,28 @@ def trigger_steps(
     there = {TableName(*row) for row in connection.execute(_LACKING, [TRIGGER, schema]).fetchall()}
     writer = _Writer(settings, schema)
     patterns = [(TablePattern.parse(text), mode) for text, mode in modes.items()]
-    wanted: list[tuple[TableName, str]] = []
+    wanted: list[tuple[TableName, str, str]] = []
     for of in classes.by_name.values():
         tables: list[tuple[TableName, Child | None]] = [(of.name, None), *((c.table.name, c) for c in of.children)]
         for name, child in tables:
             mode = next((mode for pattern, mode in patterns if pattern.matches(name)), None)
             if mode is not None and name not in there:
                 body = writer.parent(of, mode) if child is None else writer.child(of, child, mode)
-                wanted.append((name, body))
+                columns = of.table.columns if child is None else child.table.columns
+                wanted.append((name, body, _settings_sql(columns)))
     if wanted:
         yield Step("create the function that writes keys", _QUOTE.format(schema=quote(schema)))
-    for name, body in wanted:
+    for name, body, settings_sql in wanted:
         function = quote(schema, f"log_{zlib.crc32(name.name.encode()):08x}_{name.name[:20]}")
         table = quote(name.schema, name.name)
-        sql = _FUNCTION.format(function=function, body=body, trigger=TRIGGER, table=table)
+        sql = _FUNCTION.format(function=function, settings=settings_sql, body=body, trigger=TRIGGER, table=table)
         yield Step(f"create the trigger of {name} that writes the event log", sql, is_apart=True)
+
+
+def _settings_sql(columns: Sequence[Column]) -> str:
+    """The settings that the text of columns depends on: it is not to change with the writer's session."""
+    names = {name for column in columns for name in column.native.get("settings", ())} & CANONICAL_SETTINGS.keys()
+    return "".join(f" SET {name} = {literal(CANONICAL_SETTINGS[name])}" for name in sorted(names - {"search_path"}))
 
 
 class _Writer:
