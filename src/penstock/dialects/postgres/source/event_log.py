@@ -17,12 +17,9 @@ from penstock.dialects.postgres.catalog import catalog_names, list_tables
 from penstock.dialects.postgres.connection import Connection, connect, label, quote, speaking
 from penstock.dialects.postgres.logical import with_logical
 from penstock.dialects.postgres.resources import sql_text
+from penstock.dialects.postgres.source.event_log_columns import BoundColumns, bind
 from penstock.dialects.postgres.source.event_log_post_poll import run_statements
-from penstock.dialects.postgres.source.event_log_rows import (
-    BoundColumns,
-    PostgresLogTransaction,
-    journal_schema,
-)
+from penstock.dialects.postgres.source.event_log_rows import PostgresLogTransaction, journal_schema
 from penstock.dialects.postgres.source.event_log_setup import (
     is_journal_current,
     is_released,
@@ -34,23 +31,9 @@ from penstock.events import Event, tell
 from penstock.history import RESYNC
 from penstock.patterns import TablePattern
 from penstock.schema import TableSchema
-from penstock.sources.event_log.classes import one_named
 from penstock.sources.event_log.poll import EventLog
-from penstock.sources.event_log.settings import COLUMNS, LAYOUTS, EventLogSettings
+from penstock.sources.event_log.settings import EventLogSettings
 from penstock.text import count
-
-_TIMES = {"timestamp without time zone", "timestamp with time zone", "date"}
-
-_INTEGERS = {"smallint", "integer", "bigint", "numeric"}
-
-_COLUMNS_OF = """
-SELECT a.attname, format_type(a.atttypid, NULL), a.atttypmod
-FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE (n.nspname, c.relname) = (%s, %s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
-"""
-
-_ONE_CHARACTER = 5
-"""What the catalogue says of a type of one character at most."""
 
 _OIDS = """
 SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -221,68 +204,12 @@ class PostgresEventLog:
         return self._bound
 
 
-def has_log(connection: Connection, settings: EventLogSettings) -> bool:
-    """Whether the log is there."""
-    return bool(connection.execute(_COLUMNS_OF, [settings.table.schema, settings.table.name]).fetchall())
-
-
-def bind(connection: Connection, settings: EventLogSettings, *, where: str) -> BoundColumns:
-    """Find the ten columns of a log.
-
-    Raises:
-        OperatorError: The log or one of them is missing, is of another type, or may not be read or written.
-    """
-    found = connection.execute(_COLUMNS_OF, [settings.table.schema, settings.table.name]).fetchall()
-    if not found:
-        do = "correct capture.event_log.table, or run `penstock setup`, which makes it where create is true"
-        raise OperatorError("there is no such event log table", where=where, do=do)
-    actual = [name for name, _, _ in found]
-    if settings.layout is not None:
-        meant: dict[str, str | None] = dict.fromkeys(COLUMNS)
-        meant |= dict(zip(LAYOUTS[settings.layout], actual, strict=False))
-    else:
-        meant = {name: one_named(settings.columns.get(name, name), actual) for name in COLUMNS}
-    missing = [settings.columns.get(name, name) for name in COLUMNS if meant[name] is None]
-    if missing:
-        raise OperatorError(
-            f"the event log lacks {', '.join(map(repr, missing))}; it needs ten columns, whether rows use them or not",
-            where=where,
-            do="add what is missing, or say below capture.event_log.columns what it is called",
-        )
-    types = {name: (type_, size) for name, type_, size in found}
-    bound = {name: types[str(meant[name])] for name in COLUMNS}
-    for name, wanted in (("record_id", _INTEGERS), ("event_time", _TIMES)):
-        if bound[name][0] not in wanted:
-            what = f"column {meant[name]!r} of the event log is {bound[name][0]}"
-            raise OperatorError(what, where=where, do=f"it must be one of {', '.join(sorted(wanted))}")
-    _refuse_rights(connection, settings, where)
-    status, size = bound["status"]
-    return BoundColumns(
-        {name: quote(str(actual_name)) for name, actual_name in meant.items()},
-        {name: type_ for name, (type_, _) in bound.items()},
-        is_status_narrow=status in ("character", '"char"') or size == _ONE_CHARACTER,
-    )
-
-
 def _described(connection: Connection, names: Sequence[TableName]) -> list[TableSchema]:
     """Describe tables and views by their names; those that are not there are left out."""
     with catalog_names(connection):
         oids = connection.execute(_OIDS, [[n.schema for n in names], [n.name for n in names]]).fetchall()
         rows = psycopg.RawCursor(connection).execute(sql_text("describe"), [[oid for (oid,) in oids], False])
         return [TableSchema.from_definition(with_logical(definition)) for _, definition in rows.fetchall()]
-
-
-def _refuse_rights(connection: Connection, settings: EventLogSettings, where: str) -> None:
-    wanted = "SELECT, DELETE" if settings.delete_processed and not settings.keep_failed_rows else "SELECT, UPDATE"
-    if settings.delete_processed and settings.keep_failed_rows:
-        wanted = "SELECT, UPDATE, DELETE"
-    table = quote(settings.table.schema, settings.table.name)
-    rights = " AND ".join(f"has_table_privilege(%(table)s, '{right}')" for right in wanted.split(", "))
-    row = connection.execute(f"SELECT {rights}, current_user", {"table": table}).fetchone()
-    assert row is not None
-    if not row[0]:
-        do = f"GRANT {wanted} ON {table} TO {quote(row[1])}"
-        raise OperatorError("the event log may not be read and written", where=where, do=do)
 
 
 _: type[EventLog] = PostgresEventLog

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 
 from penstock.change import Change, TableName
 from penstock.dialects.postgres.connection import Connection, quote
+from penstock.dialects.postgres.source.event_log_columns import BoundColumns
 from penstock.dialects.postgres.source.event_log_now import read_current
 from penstock.position import Scn
 from penstock.schema import TableSchema
@@ -28,32 +28,6 @@ from penstock.values import encode_image
 _COPY_EVENTS = "COPY {} (position, record_ids, changes, size_bytes, logged_at_us, element) FROM STDIN"
 
 _COPY_CHANGES = "COPY {} (position, change_seq, op, schema_name, table_name, key, before, after) FROM STDIN"
-
-
-@dataclass(frozen=True)
-class BoundColumns:
-    """The log's columns.
-
-    Attributes:
-        names: By the names in `settings.COLUMNS`, quoted.
-        types: Their types, without lengths.
-        is_status_narrow: A status has no blanks behind it, or they mean nothing to the type.
-    """
-
-    names: Mapping[str, str]
-    types: Mapping[str, str]
-    is_status_narrow: bool
-
-    def __getitem__(self, name: str) -> str:
-        return self.names[name]
-
-    @property
-    def has_id(self) -> str:
-        """SQL for whether a row can be named by its `record_id`."""
-        id_ = self["record_id"]
-        if self.types["record_id"] != "numeric":
-            return f"{id_} IS NOT NULL"
-        return f"{id_} BETWEEN {-(2**63)} AND {2**63 - 1} AND {id_} = trunc({id_})"
 
 
 def journal_schema(pipeline: str) -> str:

@@ -14,7 +14,13 @@ from penstock.dialects.postgres.connection import Connection, connect, speaking
 from penstock.dialects.postgres.ownership import PINNED, refuse_foreign, schema_faults
 from penstock.dialects.postgres.side import PostgresSide
 from penstock.dialects.postgres.source.event_journal import PostgresJournal
-from penstock.dialects.postgres.source.event_log import bind, has_log
+from penstock.dialects.postgres.source.event_log_columns import (
+    BoundColumns,
+    bind,
+    faults_of_triggers,
+    has_log,
+    made_columns,
+)
 from penstock.dialects.postgres.source.event_log_now import unreadable
 from penstock.dialects.postgres.source.event_log_rows import journal_schema
 from penstock.dialects.postgres.source.event_log_setup import (
@@ -27,7 +33,7 @@ from penstock.dialects.postgres.source.event_log_setup import (
     removal_step,
     upgrade_step,
 )
-from penstock.dialects.postgres.source.event_log_triggers import Mode, trigger_steps
+from penstock.dialects.postgres.source.event_log_triggers import Mode, Writer, trigger_steps
 from penstock.dialects.postgres.waits import LockWatch
 from penstock.errors import OperatorError
 from penstock.history import Consumer, History, HistoryError, Origin
@@ -87,15 +93,19 @@ class PostgresEventLogSide(PostgresSide, RecordedSide):
     def plan(self, tables: Sequence[TableName], row_triggers: Sequence[str]) -> DatabasePlan:
         """Plan the journal, and the log where setup is to make it."""
         plan = DatabasePlan(self.label, preamble=[PINNED])
+        columns: BoundColumns | None = None
         with self._connection("read the catalogue") as connection:
             plan.faults += schema_faults(connection, journal_schema(self._pipeline))
             if has_log(connection, self._settings):
                 try:
-                    bind(connection, self._settings, where=self.label)
+                    columns = bind(connection, self._settings, where=self.label)
+                    if self._triggers:
+                        plan.faults += faults_of_triggers(connection, self._settings, columns, where=self.label)
                 except OperatorError as exc:
                     plan.faults.append(exc)
             elif self._creates_log:
                 plan.steps.append(log_step(self._settings))
+                columns = made_columns(self._settings)
             else:
                 do = "correct capture.event_log.table, or set capture.event_log.create to true"
                 plan.faults.append(OperatorError("there is no such event log table", where=self.label, do=do))
@@ -109,11 +119,10 @@ class PostgresEventLogSide(PostgresSide, RecordedSide):
                 plan.steps.append(upgrade_step(self._pipeline, self._settings.table))
         with closing(self.journal.open_log()) as log:
             classes = Classes(log.tables(), schema=self._settings.schema, keys=self._settings.keys)
-        if self._triggers:
-            with self._connection("read the catalogue") as connection:
-                steps = trigger_steps(connection, self._pipeline, self._settings, classes, self._triggers)
-                plan.steps += steps
         with self._connection("read the catalogue") as connection:
+            if self._triggers and columns is not None:
+                writer = Writer(self._settings.table, columns, journal_schema(self._pipeline))
+                plan.steps += trigger_steps(connection, writer, classes, self._triggers)
             parts = [part for of in classes.by_name.values() for part in (of.table, *(c.table for c in of.children))]
             for name in unreadable(connection, sorted(table.name for table in parts)):
                 plan.notes.append(f"{name} may not be read: rows that ask for what it holds now get status E")

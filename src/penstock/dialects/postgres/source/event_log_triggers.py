@@ -14,11 +14,10 @@ from penstock.change import TableName
 from penstock.dialects.base import Step
 from penstock.dialects.postgres.casts import text_sql
 from penstock.dialects.postgres.connection import CANONICAL_SETTINGS, Connection, literal, quote
-from penstock.dialects.postgres.source.event_log_rows import journal_schema
+from penstock.dialects.postgres.source.event_log_columns import BoundColumns
 from penstock.patterns import TablePattern
 from penstock.schema import Column
 from penstock.sources.event_log.classes import Child, Classes, DatabaseClass
-from penstock.sources.event_log.settings import EventLogSettings
 
 Mode: TypeAlias = Literal["fields", "fields_now", "rows_now"]
 """What triggers write: old and new values, which columns changed, or which rows."""
@@ -50,12 +49,11 @@ WHERE t.tgname = %s AND o.nspname = %s"""
 
 
 def trigger_steps(
-    connection: Connection, pipeline: str, settings: EventLogSettings, classes: Classes, modes: Mapping[str, Mode]
+    connection: Connection, writer: Writer, classes: Classes, modes: Mapping[str, Mode]
 ) -> Iterator[Step]:
     """Make the triggers that are missing, each table's in a transaction of its own."""
-    schema = journal_schema(pipeline)
+    schema = writer.schema
     there = {TableName(*row) for row in connection.execute(_LACKING, [TRIGGER, schema]).fetchall()}
-    writer = _Writer(settings, schema)
     patterns = [(TablePattern.parse(text), mode) for text, mode in modes.items()]
     wanted: list[tuple[TableName, str, str]] = []
     for of in classes.by_name.values():
@@ -81,14 +79,28 @@ def _settings_sql(columns: Sequence[Column]) -> str:
     return "".join(f" SET {name} = {literal(CANONICAL_SETTINGS[name])}" for name in sorted(names - {"search_path"}))
 
 
-class _Writer:
-    """Writes the bodies of trigger functions."""
+_FILLED_HERE = {
+    "status": "'N'",
+    "event_time": "clock_timestamp() AT TIME ZONE 'UTC'",
+    "perpetrator": "session_user::text",
+}
+"""What a row gets where the log has no default of its own."""
 
-    def __init__(self, settings: EventLogSettings, schema: str) -> None:
-        self._settings = settings
+
+class Writer:
+    """Writes the bodies of trigger functions, which are in the journal's schema."""
+
+    def __init__(self, log: TableName, columns: BoundColumns, schema: str) -> None:
+        """Write into a log by the names of its columns."""
+        self.schema = schema
+        self._log_name, self._columns = quote(log.schema, log.name), columns
         self._key_value = quote(schema, "key_value")
+        self._filled = {name: sql for name, sql in _FILLED_HERE.items() if name not in columns.filled}
+        if columns.types["event_time"] == "timestamp with time zone":
+            self._filled = {name: sql.removesuffix(" AT TIME ZONE 'UTC'") for name, sql in self._filled.items()}
 
     def parent(self, of: DatabaseClass, mode: Mode) -> str:
+        """Rows of a class's own table."""
         key = [column.name for column in of.key]
         columns = [column for column in of.table.columns if column.name not in key]
         changed = " OR ".join(f"NEW.{quote(name)} IS DISTINCT FROM OLD.{quote(name)}" for name in key)
@@ -168,11 +180,19 @@ class _Writer:
         values: tuple[str, str] = ("NULL", "NULL"),
     ) -> str:
         """Write one row of the log; `values` are SQL for the old and the new one."""
-        table = self._settings.table
         pairs = " || '+' || ".join(
             f"{literal(f'{key.name}=')} || {self._key_value}({text_sql(key, f'{row}.{quote(link)}')})"
             for key, link in zip(of.key, links, strict=True)
         )
-        cells = [str(type_), literal(of.name.name), pairs, "NULL" if column is None else literal(column), *values]
-        names = "event_type, table_name, table_key, column_name, old_value, new_value"
-        return f"    INSERT INTO {quote(table.schema, table.name)} ({names}) VALUES ({', '.join(cells)});"
+        old, new = values
+        cells = {
+            "event_type": str(type_),
+            "table_name": literal(of.name.name),
+            "table_key": pairs,
+            "column_name": "NULL" if column is None else literal(column),
+            "old_value": old,
+            "new_value": new,
+            **self._filled,
+        }
+        names = ", ".join(self._columns[name] for name in cells)
+        return f"    INSERT INTO {self._log_name} ({names}) VALUES ({', '.join(cells.values())});"

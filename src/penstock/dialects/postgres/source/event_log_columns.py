@@ -1,0 +1,164 @@
+"""The ten columns of an event log in PostgreSQL: what they are called there, of which types, and who may write them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from penstock.dialects.postgres.connection import Connection, quote
+from penstock.errors import OperatorError
+from penstock.sources.event_log.classes import one_named
+from penstock.sources.event_log.settings import COLUMNS, LAYOUTS, EventLogSettings
+
+_TIMES = {"timestamp without time zone", "timestamp with time zone", "date"}
+
+_INTEGERS = {"smallint", "integer", "bigint", "numeric"}
+
+_COLUMNS_OF = """
+SELECT a.attname, format_type(a.atttypid, NULL), a.atttypmod, a.atthasdef OR a.attidentity <> ''
+FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE (n.nspname, c.relname) = (%s, %s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+
+_WRITABLE = """
+SELECT has_table_privilege(%(table)s, 'INSERT'), s.name, has_sequence_privilege(s.name, 'USAGE'),
+  EXISTS (SELECT FROM pg_trigger WHERE tgrelid = %(table)s::regclass AND tgtype & 6 = 6), current_user
+FROM (SELECT) one LEFT JOIN (
+  SELECT pg_get_serial_sequence(%(table)s, attname) FROM pg_attribute
+  WHERE attrelid = %(table)s::regclass
+    AND format('"%%s"', replace(attname, '"', '""')) = %(column)s AND attidentity = ''
+) s (name) ON true
+"""
+"""Whether rows can be inserted into a log, and what numbers them: a sequence, or a trigger before the insert."""
+
+_ONE_CHARACTER = 5
+"""What the catalogue says of a type of one character at most."""
+
+MADE_TYPES: Mapping[str, str] = {
+    "record_id": "bigint",
+    "status": "character",
+    "event_type": "smallint",
+    "event_time": "timestamp without time zone",
+    "perpetrator": "character varying",
+    "table_name": "character varying",
+    "table_key": "text",
+    "column_name": "character varying",
+    "old_value": "text",
+    "new_value": "text",
+}
+"""The types in the log that setup makes, without lengths."""
+
+
+@dataclass(frozen=True)
+class BoundColumns:
+    """The log's columns.
+
+    Attributes:
+        names: By the names in `settings.COLUMNS`, quoted.
+        types: Their types, without lengths.
+        is_status_narrow: A status has no blanks behind it, or they mean nothing to the type.
+        filled: Those that the database fills where an insert leaves them out, by the same names.
+    """
+
+    names: Mapping[str, str]
+    types: Mapping[str, str]
+    is_status_narrow: bool
+    filled: frozenset[str]
+
+    def __getitem__(self, name: str) -> str:
+        return self.names[name]
+
+    @property
+    def has_id(self) -> str:
+        """SQL for whether a row can be named by its `record_id`."""
+        id_ = self["record_id"]
+        if self.types["record_id"] != "numeric":
+            return f"{id_} IS NOT NULL"
+        return f"{id_} BETWEEN {-(2**63)} AND {2**63 - 1} AND {id_} = trunc({id_})"
+
+
+def has_log(connection: Connection, settings: EventLogSettings) -> bool:
+    """Whether the log is there."""
+    return bool(connection.execute(_COLUMNS_OF, [settings.table.schema, settings.table.name]).fetchall())
+
+
+def bind(connection: Connection, settings: EventLogSettings, *, where: str) -> BoundColumns:
+    """Find the ten columns of a log.
+
+    Raises:
+        OperatorError: The log or one of them is missing, is of another type, or may not be read or written.
+    """
+    found = connection.execute(_COLUMNS_OF, [settings.table.schema, settings.table.name]).fetchall()
+    if not found:
+        do = "correct capture.event_log.table, or run `penstock setup`, which makes it where create is true"
+        raise OperatorError("there is no such event log table", where=where, do=do)
+    actual = [name for name, *_ in found]
+    if settings.layout is not None:
+        meant: dict[str, str | None] = dict.fromkeys(COLUMNS)
+        meant |= dict(zip(LAYOUTS[settings.layout], actual, strict=False))
+    else:
+        meant = {name: one_named(settings.columns.get(name, name), actual) for name in COLUMNS}
+    missing = [settings.columns.get(name, name) for name in COLUMNS if meant[name] is None]
+    if missing:
+        raise OperatorError(
+            f"the event log lacks {', '.join(map(repr, missing))}; it needs ten columns, whether rows use them or not",
+            where=where,
+            do="add what is missing, or say below capture.event_log.columns what it is called",
+        )
+    types = {name: (type_, size) for name, type_, size, _ in found}
+    filled = {name for name, *_, is_filled in found if is_filled}
+    bound = {name: types[str(meant[name])] for name in COLUMNS}
+    for name, wanted in (("record_id", _INTEGERS), ("event_time", _TIMES)):
+        if bound[name][0] not in wanted:
+            what = f"column {meant[name]!r} of the event log is {bound[name][0]}"
+            raise OperatorError(what, where=where, do=f"it must be one of {', '.join(sorted(wanted))}")
+    _refuse_rights(connection, settings, where)
+    status, size = bound["status"]
+    return BoundColumns(
+        {name: quote(str(actual_name)) for name, actual_name in meant.items()},
+        {name: type_ for name, (type_, _) in bound.items()},
+        is_status_narrow=status in ("character", '"char"') or size == _ONE_CHARACTER,
+        filled=frozenset(name for name in COLUMNS if meant[name] in filled),
+    )
+
+
+def made_columns(settings: EventLogSettings) -> BoundColumns:
+    """The columns of the log that setup makes."""
+    return BoundColumns(
+        {name: quote(settings.columns.get(name, name)) for name in COLUMNS},
+        MADE_TYPES,
+        is_status_narrow=True,
+        filled=frozenset(("record_id", "status", "event_time", "perpetrator")),
+    )
+
+
+def faults_of_triggers(
+    connection: Connection, settings: EventLogSettings, columns: BoundColumns, *, where: str
+) -> Iterator[OperatorError]:
+    """Say why triggers that run with this user's rights could not write the log: every change of a table would fail."""
+    table = quote(settings.table.schema, settings.table.name)
+    row = connection.execute(_WRITABLE, {"table": table, "column": columns["record_id"]}).fetchone()
+    assert row is not None
+    may_insert, sequence, may_count, is_numbered_by_trigger, user = row
+    if "record_id" not in columns.filled and not is_numbered_by_trigger:
+        what = f"column {columns['record_id']} of the event log has no default, so triggers have no number for a row"
+        yield OperatorError(what, where=where, do="make it an identity column, or leave capture.event_log.triggers out")
+    if not may_insert:
+        do = f"GRANT INSERT ON {table} TO {quote(user)}"
+        yield OperatorError("triggers of setup may not write the event log", where=where, do=do)
+    if sequence is not None and not may_count:
+        do = f"GRANT USAGE ON SEQUENCE {sequence} TO {quote(user)}"
+        yield OperatorError("triggers of setup may not number rows of the event log", where=where, do=do)
+
+
+def _refuse_rights(connection: Connection, settings: EventLogSettings, where: str) -> None:
+    wanted = "SELECT, DELETE" if settings.delete_processed and not settings.keep_failed_rows else "SELECT, UPDATE"
+    if settings.delete_processed and settings.keep_failed_rows:
+        wanted = "SELECT, UPDATE, DELETE"
+    table = quote(settings.table.schema, settings.table.name)
+    rights = " AND ".join(f"has_table_privilege(%(table)s, '{right}')" for right in wanted.split(", "))
+    row = connection.execute(f"SELECT {rights}, current_user", {"table": table}).fetchone()
+    assert row is not None
+    if not row[0]:
+        do = f"GRANT {wanted} ON {table} TO {quote(row[1])}"
+        raise OperatorError("the event log may not be read and written", where=where, do=do)

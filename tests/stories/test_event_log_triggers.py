@@ -1,0 +1,94 @@
+"""Triggers of setup and a log that another product made: its names, its order, and what it leaves to writers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from penstock.pipeline_file import parse
+from penstock.wiring import open_pipeline
+from tests.lab import Lab
+from tests.stories.test_event_log import Log, run
+
+
+@pytest.fixture
+def log(lab: Lab, tmp_path: Path) -> Log:
+    folder = tmp_path / "xds"
+    folder.mkdir()
+    return Log(lab, folder)
+
+
+TRIGGERS = ', triggers: {"indirect.*": fields}'
+
+NAMED = """
+CREATE TABLE indirect.event_log (record_id bigserial, st text NOT NULL, "Type" text NOT NULL,
+  event_time timestamptz NOT NULL, perpetrator text NOT NULL, table_name text, table_key text, column_name text,
+  ov text, new_value text)
+"""
+
+
+@pytest.mark.rule("E-1")
+def test_triggers_write_columns_by_their_names_and_what_has_no_default(log: Log) -> None:
+    log.lab.source.execute(NAMED)
+    pipeline = log.publication(
+        ", columns: {old_value: ov, status: st, event_type: Type}, future_events: true" + TRIGGERS
+    )
+    pipeline.setup()
+    log.lab.source.execute("SET timezone = 'Asia/Kolkata'; INSERT INTO indirect.acct VALUES (1, 'x')")
+
+    run(pipeline)
+
+    assert log.told == [("add", "num=1")]
+    row = log.lab.source.execute(
+        "SELECT st, perpetrator = session_user, event_time BETWEEN now() - interval '5 min' AND now(), new_value"
+        " FROM indirect.event_log"
+    ).fetchone()
+    assert row == ("S", True, True, "x")
+
+
+@pytest.mark.rule("E-1")
+@pytest.mark.parametrize("more", [", layout: B", ", columns: {old_value: Old, table_key: Key}"])
+def test_the_log_that_setup_makes_is_as_the_settings_have_it(log: Log, more: str) -> None:
+    pipeline = log.publication(more + TRIGGERS)
+    pipeline.setup()
+    assert pipeline.plan().source.steps == []
+    log.lab.source.execute("INSERT INTO indirect.acct VALUES (1, 'x'); UPDATE indirect.acct SET owner = 'y'")
+
+    run(pipeline)
+
+    assert log.told == [("add", "num=1"), ("modify", "num=1")]
+
+
+UNFIT = [
+    ("ALTER TABLE indirect.event_log ALTER record_id DROP IDENTITY", "has no default, so triggers have no number"),
+    ("REVOKE INSERT ON indirect.event_log FROM {user}", 'GRANT INSERT ON "indirect"."event_log" TO "{user}"'),
+    (
+        "CREATE SEQUENCE indirect.numbers;"
+        " ALTER SEQUENCE indirect.numbers OWNED BY indirect.event_log.record_id;"
+        " ALTER TABLE indirect.event_log ALTER record_id SET DEFAULT nextval('indirect.numbers')",
+        'GRANT USAGE ON SEQUENCE indirect.numbers TO "{user}"',
+    ),
+]
+
+
+@pytest.mark.rule("E-1")
+def test_a_log_that_triggers_could_not_write_is_refused_before_a_table_has_one(log: Log) -> None:
+    """Every change of the table would fail."""
+    log.publication().setup()
+    user = f"setup_{log.lab.source.info.dbname}"
+    log.lab.source.execute(f"CREATE ROLE {user} LOGIN; GRANT USAGE ON SCHEMA indirect TO {user}")
+    url = psycopg.conninfo.make_conninfo(log.lab.source_url, user=user)
+    text = log.text(f"publish: {{to: files, path: {log.folder}, format: xds}}\n", TRIGGERS)
+    theirs = open_pipeline(parse(text, name="p.yaml", environment={"SHOP_URL": url, "COPY_URL": url}))
+
+    found = []
+    for change, _ in UNFIT:
+        log.lab.source.execute(f"GRANT SELECT, INSERT, UPDATE ON indirect.event_log TO {user}")
+        log.lab.source.execute(change.format(user=user))
+        found.append([str(fault) for fault in theirs.plan().source.faults])
+
+    log.lab.source.execute(f"DROP OWNED BY {user}; DROP ROLE {user}")
+    for faults, (_, why) in zip(found, UNFIT, strict=True):
+        assert any(why.format(user=user) in fault for fault in faults), faults
