@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.apply.conflicts import CHECK_VIOLATED, CHILD_EXISTS
+from penstock.apply.conflicts import CHECK_VIOLATED, CHILD_EXISTS, UNIQUE_VIOLATED
 from penstock.apply.resolve import ConflictRules, Method, Resolver, RowIs, TableRules
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.change import Op, TableName
@@ -21,7 +21,7 @@ from tests.hand_made import Lcr, T, Target, Txn, delete, insert, update
 TABLES = """
 CREATE TABLE parent (id int PRIMARY KEY, bal numeric, name text);
 CREATE TABLE child (id int PRIMARY KEY, parent_id int REFERENCES parent, v int, seen timestamp);
-CREATE TABLE plain (code text PRIMARY KEY, v int, UNIQUE (v));
+CREATE TABLE plain (code text PRIMARY KEY, v int, worked_out int GENERATED ALWAYS AS (v + 1) STORED UNIQUE);
 INSERT INTO parent SELECT n, 0, 'p' FROM generate_series(1, 800) n;
 INSERT INTO child SELECT n, n, 0 FROM generate_series(1, 400) n;
 """
@@ -131,6 +131,17 @@ def test_a_parent_is_not_let_go_of_before_it_is_deleted(target: Target) -> None:
 
     assert target.failed() == [(20, CHILD_EXISTS, 1, 1)]
     assert target.one("SELECT parent_id FROM child WHERE id = 5") == 6
+
+
+def test_a_value_that_the_target_works_out_is_not_freed_before_it_is_asked_for(target: Target) -> None:
+    target.connection.execute("INSERT INTO plain VALUES ('a', 7)")
+    taking = T(20, insert("plain", code="b", v=7))
+    freeing = T(21, update("plain", {"code": "a", "v": 5}, {"v": 6}))
+
+    apply(target, taking, freeing, *(moved(n) for n in range(10, 100)))
+
+    assert target.failed() == [(20, UNIQUE_VIOLATED, 1, 1)]
+    assert target.rows("SELECT code, v FROM plain") == [("a", 6)]
 
 
 def test_rows_of_two_conflicts_in_a_row_are_looked_for_one_after_the_other(target: Target) -> None:
