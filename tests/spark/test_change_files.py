@@ -15,6 +15,7 @@ from penstock.sources.change_files.spark_source import ChangeFilesSource
 from penstock.storage import LocalStorage
 from penstock.wiring import register_sources
 from tests.archives import EVERYTHING, publish, stream, transaction
+from tests.spark.streams import take_what_is_there
 
 FORMAT = "penstock.change_files"
 
@@ -56,14 +57,7 @@ def test_a_stream_goes_on_where_it_stood(spark: SparkSession, tmp_path: Path) ->
 
     def run() -> None:
         frame = spark.readStream.format(FORMAT).option("path", folder).load()
-        query = (
-            frame.writeStream.format("parquet")
-            .option("path", sink)
-            .option("checkpointLocation", checkpoint)
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
+        take_what_is_there(frame, sink=sink, checkpoint=checkpoint)
 
     run()
     files = FileWriter(LocalStorage(Path(folder)), Encoding.CHANGES, writer.last.epoch)

@@ -20,6 +20,7 @@ from penstock.values import decode_image
 from penstock.wiring import register_sources
 from tests.sources.db2.encoder import OUT, Log, Varying, image, inline
 from tests.sources.db2.test_round_trip import TABLE
+from tests.spark.streams import take_what_is_there
 
 FORMAT = "penstock.db2_log"
 LONG = "long " * 300_000
@@ -105,14 +106,7 @@ def test_a_stream_goes_on_where_it_stood(spark: SparkSession, tmp_path: Path, fo
 
     def run() -> None:
         frame = spark.readStream.format(FORMAT).option("path", str(folder.root)).load()
-        query = (
-            frame.writeStream.format("parquet")
-            .option("path", sink)
-            .option("checkpointLocation", checkpoint)
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
+        take_what_is_there(frame, sink=sink, checkpoint=checkpoint)
 
     run()
     folder.add(4)

@@ -18,6 +18,7 @@ from penstock.formats.xds.writer import document_of
 from penstock.sources.event_log.settings import EventLogSettings
 from penstock.wiring import EventLogTable, register_sources
 from tests.lab import Lab
+from tests.spark.streams import take_what_is_there
 
 FORMAT = "penstock.event_log"
 
@@ -78,14 +79,7 @@ def test_a_stream_consumes_the_log_and_goes_on_where_it_stood(spark: SparkSessio
 
     def run() -> None:
         frame = spark.readStream.format(FORMAT).options(**log.options, queryLimit="2", readPartitions="2").load()
-        query = (
-            frame.writeStream.format("parquet")
-            .option("path", sink)
-            .option("checkpointLocation", checkpoint)
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
+        take_what_is_there(frame, sink=sink, checkpoint=checkpoint)
 
     log.lab.source.execute("INSERT INTO indirect.usr VALUES (1, 'Ann', '2024-01-02 03:04:05.678')")
     log.write(5, 1)

@@ -20,16 +20,19 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
 from penstock.archive import Archive
-from penstock.errors import ConfigError, MalformedInputError, OperatorError
+from penstock.errors import ConfigError
 from penstock.formats.archive_log import DataFile
 from penstock.position import Scn
 from penstock.sources.change_files.reader import FileReader
 from penstock.sources.change_files.span import Bound, Span, files_in_span, find_span
+from penstock.spark.offsets import Offsets
 from penstock.spark.options import refuse_unknown
 from penstock.spark.schemas import CHANGES
 from penstock.storage import Storage, open_storage
 
 _FORMAT = "penstock.change_files"
+
+_OFFSETS = Offsets("change files", "archive", "commit_scn")
 
 _OPTIONS = ("path", "source", "startingPosition", "endingPosition")
 
@@ -125,22 +128,11 @@ class _StreamReader(_Reader, DataSourceStreamReader):
         return _Reader.read(self, partition)
 
     def _offset(self, position: Scn) -> dict[str, Any]:
-        return {"archive": Archive(self._options.storage).header.id, "commit_scn": int(position)}
+        return _OFFSETS.write(Archive(self._options.storage).header.id, position)
 
     def _known(self, offset: dict[str, Any]) -> Scn:
         archive = Archive(self._options.storage)
-        position = offset.get("commit_scn") if isinstance(offset, dict) else None
-        if type(position) is not int:
-            raise MalformedInputError(
-                "offset of change files must be {'archive': text, 'commit_scn': integer}", where=repr(offset)
-            )
-        if offset.get("archive") != archive.header.id:
-            raise OperatorError(
-                "the checkpoint is of another archive than the one at this path",
-                where=archive.label,
-                do="begin the query anew, with another checkpoint and an empty sink",
-            )
-        return Scn(position)
+        return _OFFSETS.read(offset, archive.header.id, where=archive.label)
 
 
 def _position(options: Mapping[str, str], name: str) -> Scn | None:

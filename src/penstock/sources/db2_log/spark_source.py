@@ -20,17 +20,20 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
-from penstock.errors import ConfigError, MalformedInputError, OperatorError
+from penstock.errors import ConfigError, OperatorError
 from penstock.position import EVERYTHING, START, Scn
 from penstock.sources.db2_log.buffers import Buffers
 from penstock.sources.db2_log.source import Db2Log
 from penstock.sources.recorded import RecordedReader, RecordedSide
+from penstock.spark.offsets import Offsets
 from penstock.spark.options import refuse_unknown
 from penstock.spark.schemas import CHANGES
 from penstock.storage import open_storage
 from penstock.stream import Slice
 
 _FORMAT = "penstock.db2_log"
+
+_OFFSETS = Offsets("Db2's log", "log", "commit_scn")
 
 _OPTIONS = ("path", "source", "startingPosition", "endingPosition")
 
@@ -138,18 +141,7 @@ class _StreamReader(_Reader, DataSourceStreamReader):
         return _Reader.read(self, partition)
 
     def _offset(self, position: Scn) -> dict[str, Any]:
-        return {"log": self._options.log.id, "commit_scn": int(position)}
+        return _OFFSETS.write(self._options.log.id, position)
 
     def _known(self, offset: dict[str, Any]) -> Scn:
-        position = offset.get("commit_scn") if isinstance(offset, dict) else None
-        if type(position) is not int:
-            raise MalformedInputError(
-                "offset of Db2's log must be {'log': text, 'commit_scn': integer}", where=repr(offset)
-            )
-        if offset.get("log") != self._options.log.id:
-            raise OperatorError(
-                "the checkpoint is of another log than the one at this path",
-                where=self._options.log.label,
-                do="begin the query anew, with another checkpoint and an empty sink",
-            )
-        return Scn(position)
+        return _OFFSETS.read(offset, self._options.log.id, where=self._options.log.label)

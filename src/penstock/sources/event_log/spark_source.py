@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from penstock.errors import MalformedInputError, OperatorError
+from penstock.errors import OperatorError
 from penstock.position import EVERYTHING, Scn
 from penstock.sources.event_log.changes import AsChanges
 from penstock.sources.event_log.channel import AsElements
@@ -32,10 +32,13 @@ from penstock.sources.event_log.poll import EventLog, Form, LogTransaction
 from penstock.sources.event_log.preview import preview
 from penstock.sources.event_log.source import EventLogSource, Journal, NoFailures
 from penstock.sources.recorded import RecordedReader, batches_of
+from penstock.spark.offsets import Offsets
 from penstock.spark.schemas import CHANGES
 from penstock.stream import Slice
 
 _FORMAT = "penstock.event_log"
+
+_OFFSETS = Offsets("an event log", "journal", "position")
 
 XDS_EVENTS: StructType = from_arrow_schema(ELEMENTS)
 """What `format` xds yields."""
@@ -228,18 +231,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._opened
 
     def _offset(self, position: Scn) -> dict[str, Any]:
-        return {"journal": self._reading.journal.id, "position": int(position)}
+        return _OFFSETS.write(self._reading.journal.id, position)
 
     def _known(self, offset: dict[str, Any]) -> Scn:
-        position = offset.get("position") if isinstance(offset, dict) else None
-        if type(position) is not int:
-            raise MalformedInputError(
-                "offset of an event log must be {'journal': text, 'position': integer}", where=repr(offset)
-            )
-        if offset.get("journal") != self._reading.journal.id:
-            raise OperatorError(
-                "the checkpoint is of another journal than the one that this log has",
-                where=self._reading.journal.label,
-                do="begin the query anew, with another checkpoint and an empty sink",
-            )
-        return Scn(position)
+        return _OFFSETS.read(offset, self._reading.journal.id, where=self._reading.journal.label)
