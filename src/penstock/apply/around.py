@@ -20,7 +20,7 @@ from penstock.apply.group import Group
 from penstock.apply.net import NetChange
 from penstock.apply.reader import find_dependencies
 from penstock.apply.resolve import ConflictRules, Resolution, RowIs
-from penstock.apply.target import TargetCatalog
+from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.change import Op, TableName
 from penstock.images import is_present
 
@@ -161,6 +161,13 @@ def may_fail(group: Group, found: NDArray[np.bool_], conflicts: ConflictRules) -
             if _is_answered(conflicts, table, op):
                 is_open &= ~(is_here & np.asarray(pc.equal(group.rows[c.OP], op)))
     return np.logical_or.reduceat(is_open, group.starts[:-1])
+
+
+def may_take_another_key(table: TargetTable, conflicts: ConflictRules) -> bool:
+    """Whether an insert may be resolved against a row of another key, by a unique key that they share."""
+    others = (u for u in table.schema.all_uniques if set(u.columns) != set(table.key.columns))
+    resolvers = conflicts.resolvers_for(table.name, Op.INSERT, RowIs.EXISTS)
+    return bool(resolvers) and any(not unique.is_deferrable for unique in others)
 
 
 def _is_answered(conflicts: ConflictRules, table: TableName, op: Op) -> bool:

@@ -18,12 +18,17 @@ from itertools import islice
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock import change as c
 from penstock.apply.ahead import ahead
-from penstock.apply.around import Around, dependencies_of_changes, may_fail, plan_around, untouched_rows
+from penstock.apply.around import (
+    Around,
+    dependencies_of_changes,
+    may_fail,
+    may_take_another_key,
+    plan_around,
+    untouched_rows,
+)
 from penstock.apply.conflicts import CONFLICTS, CONTENTION, ApplyError, ContentionError, SpeculationError
 from penstock.apply.coordinator import Dependencies
 from penstock.apply.ddl import DdlRules
@@ -36,15 +41,14 @@ from penstock.apply.lag import LagHistogram
 from penstock.apply.large import LargeTransaction
 from penstock.apply.ledger import Failed, Failure, LaneLedger
 from penstock.apply.marks import Marks
-from penstock.apply.net import NETTED, NetChange, net_change
-from penstock.apply.netting import Netting
+from penstock.apply.net import NetChange
+from penstock.apply.nettable import Nettable
 from penstock.apply.reader import Uses, fingerprint
-from penstock.apply.resolve import ConflictRules, RowIs, Then
+from penstock.apply.resolve import ConflictRules, Then
 from penstock.apply.row_path import Handled, RowPath, TransactionError
-from penstock.apply.target import TargetCatalog, TargetSession, TargetTable
-from penstock.change import NO_VERSION, Op, TableName, Transaction
-from penstock.errors import MalformedInputError, OperatorError, PenstockError, from_json
-from penstock.images import tell_elsewhere
+from penstock.apply.target import TargetCatalog, TargetSession
+from penstock.change import Op, TableName, Transaction
+from penstock.errors import OperatorError, PenstockError, from_json
 from penstock.schema import Dictionary
 
 _SMALLEST_SPLIT = 50
@@ -192,7 +196,6 @@ class ApplyServer:
         self._session = session
         self._ledger = ledger
         self._catalog = catalog
-        self._dictionary = dictionary
         self._config = config
         self._rows = RowPath(
             session,
@@ -209,7 +212,9 @@ class ApplyServer:
         self._holding: Holding | None = None
         if config.hold_dependents:
             self._holding = Holding(ledger, catalog, fingerprint(catalog.tables, catalog.virtual))
-        self._nettings: dict[tuple[TableName, int], Netting | None] = {}
+        self._nettable = Nettable(
+            catalog, dictionary, config.conflicts, config.handlers, most_columns=session.most_net_columns
+        )
         self._result = LaneResult()
         self._trusted = sys.maxsize
         self._wary = 0
@@ -255,10 +260,10 @@ class ApplyServer:
     def _prepare(self, groups: Iterable[Group], applied: NDArray[np.int64]) -> Iterator[_Work]:
         """Cut groups into runs for the set path, with their net changes, and runs for the row path."""
         for group in groups:
-            for run, can_net in self._runs(self._not_applied(group, applied)):
+            for run, can_net in self._nettable.runs(self._not_applied(group, applied)):
                 is_for_set_path = can_net and self._config.use_set_path
                 uses = self._holding.look_ahead(run) if self._holding is not None else None
-                yield _Work(run, is_for_set_path, self._nets(run) if is_for_set_path else None, uses)
+                yield _Work(run, is_for_set_path, self._nettable.nets(run) if is_for_set_path else None, uses)
 
     def _already_applied(self) -> NDArray[np.int64]:
         with self._session.transaction():
@@ -275,54 +280,6 @@ class ApplyServer:
         self._result.already_applied += int((~is_new).sum())
         return group.only(is_new)
 
-    def _runs(self, group: Group) -> Iterator[tuple[Group, bool]]:
-        """Cut a group where transactions that can be netted and others follow each other."""
-        if len(group) == 0:
-            return
-        can_net = np.logical_and.reduceat(self._can_net(group), group.starts[:-1])
-        ends = np.r_[np.flatnonzero(np.diff(can_net)) + 1, len(group)]
-        first = 0
-        for end in ends.tolist():
-            yield group.part(first, end), bool(can_net[first])
-            first = end
-
-    def _can_net(self, group: Group) -> NDArray[np.bool_]:
-        rows = group.rows
-        is_row = _mask(pc.is_in(rows[c.OP], pa.array([Op.INSERT, Op.UPDATE, Op.DELETE, Op.SNAPSHOT])))
-        is_insert = _mask(pc.equal(rows[c.OP], Op.INSERT))
-        can_net = np.zeros(len(rows), bool)
-        handlers = self._config.handlers
-        if handlers.precommit is not None:
-            # It is called for each transaction, when that is in.
-            return can_net
-        for table, version, is_here in group.tables:
-            netting = self._netting(table, version)
-            if netting is not None:
-                can_net |= is_here & (is_insert if netting.is_insert_only else is_row)
-            taken_over = handlers.taken_over(table)
-            if taken_over:
-                can_net &= ~(is_here & _mask(pc.is_in(rows[c.OP], pa.array(sorted(taken_over)))))
-        # A value that is not in its image is brought to the target by itself.
-        is_elsewhere = tell_elsewhere(rows[c.AFTER])
-        return can_net if is_elsewhere is None else can_net & ~_mask(is_elsewhere)
-
-    def _netting(self, table: TableName, version: int) -> Netting | None:
-        if version == NO_VERSION:
-            return None
-        if (table, version) not in self._nettings:
-            target = self._catalog.tables.get(table)
-            is_known = target is not None and table in self._catalog.instantiated
-            netting = None
-            if is_known and target:
-                netting = Netting(self._dictionary.get(table, version), target, self._config.conflicts)
-            is_possible = netting is not None and netting.is_possible and self._takes(netting.table)
-            self._nettings[table, version] = netting if is_possible else None
-        return self._nettings[table, version]
-
-    def _takes(self, table: TargetTable) -> bool:
-        """Whether the set path takes changes of a table that wide."""
-        return len(table.schema.columns) <= self._session.most_net_columns
-
     def _apply_set(self, group: Group, nets: Sequence[NetChange] | None, *, is_part: bool = False) -> None:
         if len(group.rows) > self._trusted and len(group) > 1:
             self._apply_parts(group)
@@ -332,13 +289,13 @@ class ApplyServer:
             # Foreign keys are checked of the later ones only, as the row path does.
             for part in (group.part(0, unchecked), group.part(unchecked, len(group))):
                 if self._result.aborted_by is None:
-                    self._apply_set(part, self._nets(part))
+                    self._apply_set(part, self._nettable.nets(part))
             return
         found = self._holding.find(group) if self._holding is not None else None
         held = None if found is None else _Held(group.only(found[0]), found[1])
         rest = group if found is None else group.only(~found[0])
         if held is not None:
-            nets = self._nets(rest)
+            nets = self._nettable.nets(rest)
         is_wary = self._wary > 0
         if not (is_wary and self._try_around(rest, nets, held)) and not self._try_set(rest, nets, held):
             # Of a part of a group that was searched already it is known that this does not help.
@@ -403,7 +360,7 @@ class ApplyServer:
         if nets is None or len(group) <= 1 or is_stoppable or is_handled:
             return False
         # A resolver may then change a row that no dependency value of its transaction names.
-        all_behind = any(self._may_take_another_key(net.table) for net in nets)
+        all_behind = any(may_take_another_key(net.table, self._config.conflicts) for net in nets)
         # While the target is searched.
         with ThreadPoolExecutor(1, "dependencies") as aside:
             by_change = None if all_behind else aside.submit(dependencies_of_changes, group, self._catalog)
@@ -445,7 +402,7 @@ class ApplyServer:
             left_out, is_rest = untouched_rows(group, nets, plan.is_apart)
             self._session.apply_found(left_out, with_references=with_references)
         if is_rest.any():
-            rest = self._nets(group.changes(is_rest))
+            rest = self._nettable.nets(group.changes(is_rest))
             if rest is None:
                 raise SpeculationError("the changes cannot be netted")
             self._session.apply_net(rest, with_references=with_references)
@@ -504,12 +461,6 @@ class ApplyServer:
             else:
                 self._count_error(one.transaction, one.failure)
         self._count(applied, changes, group.committed_at_us)
-
-    def _may_take_another_key(self, table: TargetTable) -> bool:
-        """Whether an insert may be resolved against a row of another key, by a unique key that they share."""
-        others = (u for u in table.schema.all_uniques if set(u.columns) != set(table.key.columns))
-        resolvers = self._config.conflicts.resolvers_for(table.name, Op.INSERT, RowIs.EXISTS)
-        return bool(resolvers) and any(not unique.is_deferrable for unique in others)
 
     def _write_apart(self, plan: Around) -> tuple[list[_Apart], list[Marks]]:
         """Apply changes by the row path, or put their transactions into the error queue, inside the open transaction.
@@ -599,25 +550,7 @@ class ApplyServer:
         middle = min(max(1, middle), len(group) - 1)
         for part in (group.part(0, middle), group.part(middle, len(group))):
             if self._result.aborted_by is None:
-                self._apply_set(part, self._nets(part), is_part=True)
-
-    def _nets(self, group: Group) -> Sequence[NetChange] | None:
-        """The net changes of a group, table by table; None where they cannot be told."""
-        nets: dict[TableName, NetChange] = {}
-        for table, version, is_here in group.tables:
-            netting = self._netting(table, version)
-            if netting is None or table in nets:
-                # Two versions of one table have different columns, so their images cannot be chained.
-                return None
-            try:
-                rows = group.rows.select(NETTED)
-                rows = rows if is_here.all() else rows.filter(pa.array(is_here))
-                nets[table] = net_change(rows, netting)
-            except (SpeculationError, MalformedInputError, pa.ArrowInvalid):
-                # The row path reads the images one by one, and says which of them is wrong; images of more than
-                # 2 GB together do not fit into one Arrow array.
-                return None
-        return list(nets.values())
+                self._apply_set(part, self._nettable.nets(part), is_part=True)
 
     def _apply_large(self, large: LargeTransaction) -> None:
         marks = None
@@ -648,7 +581,7 @@ class ApplyServer:
     def _nets_of_pieces(self, large: LargeTransaction) -> Iterator[Sequence[NetChange]]:
         """Net a transaction piece by piece; a check that holds only once all pieces are in is left to the row path."""
         for piece in large.pieces(max_changes=self._config.group_changes, max_bytes=GROUP_BYTES):
-            nets = self._nets(piece) if self._can_net(piece).all() else None
+            nets = self._nettable.nets(piece) if self._nettable.can_net(piece).all() else None
             if nets is None:
                 raise SpeculationError("the changes cannot be netted")
             yield nets
@@ -807,7 +740,3 @@ def _trimmed(nets: Iterator[Sequence[NetChange]]) -> Generator[Sequence[NetChang
     for piece in nets:
         pa.default_memory_pool().release_unused()
         yield piece
-
-
-def _mask(values: pa.ChunkedArray) -> NDArray[np.bool_]:
-    return np.asarray(values.to_numpy(), bool)
