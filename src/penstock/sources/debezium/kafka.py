@@ -133,6 +133,8 @@ class KafkaLog:
 
         settings: dict[str, Any] = {
             **QUIET,
+            # Nobody joins the group. It is how long a commit waits for the group's broker, also when the client closes.
+            "session.timeout.ms": 10_000,
             **self.settings,
             "group.id": group,
             "enable.auto.commit": False,
