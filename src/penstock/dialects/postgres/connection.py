@@ -41,6 +41,8 @@ CANONICAL_SETTINGS = {
     "default_transaction_read_only": "off",
     "default_transaction_deferrable": "off",
     # Have the server notice within a minute that a client is gone without a word, and give up its locks.
+    # Compiling a query of the catalogue takes many times as long as running it.
+    "jit": "off",
     "tcp_keepalives_idle": "30",
     "tcp_keepalives_interval": "10",
     "tcp_keepalives_count": "3",

@@ -53,32 +53,31 @@ WITH RECURSIVE rel AS (
     ) AS is_common_text
   FROM part p JOIN pg_catalog.pg_type t ON t.oid = p.typ
   WHERE t.typtype IN ('b', 'e') AND (t.typcategory <> 'A' OR t.typelem = 0)
+), leaves AS (
+  SELECT leaf.root, bool_and(leaf.is_comparable) AS is_comparable, bool_and(leaf.is_exact) AS is_exact,
+    bool_and(leaf.has_safe_text) AS has_safe_text, bool_or(NOT leaf.is_builtin AND NOT leaf.has_safe_text) AS has_foreign_text,
+    bool_and(leaf.is_common_text) AS is_common_text, array_agg(leaf.typname::text) AS names
+  FROM leaf GROUP BY leaf.root
+), parts AS (
+  -- Attributes come and go, and nobody tells the tables. A row's attributes and a user's range may have collations and
+  -- operator classes of their own.
+  SELECT p.root, bool_or(t.typtype = 'c') AS has_row, bool_or(t.typtype IN ('c', 'r', 'm')) AS has_row_or_range,
+    bool_or(t.typtype = 'c' OR t.typtype IN ('r', 'm') AND t.typnamespace <> 'pg_catalog'::regnamespace) AS has_own_equality
+  FROM part p JOIN pg_catalog.pg_type t ON t.oid = p.typ GROUP BY p.root
 ), kind AS (
   -- What a column's type needs, from all the types it is made of.
   SELECT b.root, b.typ, b.typmod, t.typname, t.typtype, t.typcategory,
     t.typtype IN ('c', 'r', 'm') OR t.typcategory = 'A' AND t.typelem <> 0 AS is_container,
     t.typnamespace = 'pg_catalog'::regnamespace AS is_builtin,
-    l.is_comparable, l.names, l.has_safe_text AND NOT has_row AS has_safe_text, l.has_foreign_text OR has_row AS has_foreign_text,
+    coalesce(l.is_comparable, false) AS is_comparable, coalesce(l.names, '{}') AS names,
+    coalesce(l.has_safe_text, false) AND NOT parts.has_row AS has_safe_text,
+    coalesce(l.has_foreign_text, false) OR parts.has_row AS has_foreign_text,
     -- The type itself, where no other reads its text for what it says.
-    CASE WHEN NOT l.is_common_text OR EXISTS (SELECT FROM part p JOIN pg_catalog.pg_type i ON i.oid = p.typ
-        WHERE p.root = b.root AND i.typtype IN ('c', 'r', 'm')) THEN pg_catalog.format_type(b.typ, NULL)
+    CASE WHEN NOT coalesce(l.is_common_text, false) OR parts.has_row_or_range THEN pg_catalog.format_type(b.typ, NULL)
       WHEN t.typcategory = 'A' AND t.typelem <> 0 THEN '[]' ELSE '' END AS notation,
-    -- A row's attributes and a user's range may have collations and operator classes of their own.
-    l.is_exact AND NOT EXISTS (SELECT FROM part p JOIN pg_catalog.pg_type i ON i.oid = p.typ WHERE p.root = b.root
-      AND (i.typtype = 'c' OR i.typtype IN ('r', 'm') AND i.typnamespace <> 'pg_catalog'::regnamespace)) AS is_exact
+    coalesce(l.is_exact, false) AND NOT parts.has_own_equality AS is_exact
   FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.typ AND t.typtype <> 'd'
-  JOIN LATERAL (
-    SELECT coalesce(bool_and(leaf.is_comparable), false) AS is_comparable,
-           coalesce(bool_and(leaf.is_exact), false) AS is_exact,
-           coalesce(bool_and(leaf.has_safe_text), false) AS has_safe_text,
-           coalesce(bool_or(NOT leaf.is_builtin AND NOT leaf.has_safe_text), false) AS has_foreign_text,
-           coalesce(bool_and(leaf.is_common_text), false) AS is_common_text,
-           coalesce(array_agg(leaf.typname::text), '{}') AS names
-    FROM leaf WHERE leaf.root = b.root
-  ) l ON true
-  -- Attributes come and go, and nobody tells the tables.
-  CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM part p JOIN pg_catalog.pg_type i ON i.oid = p.typ
-    WHERE p.root = b.root AND i.typtype = 'c') AS has_row) r
+  JOIN parts ON parts.root = b.root LEFT JOIN leaves l ON l.root = b.root
 ), col AS (
   SELECT att.attrelid, att.attnum, jsonb_build_object(
     'name', att.attname,
@@ -151,6 +150,9 @@ WITH RECURSIVE rel AS (
   FROM att JOIN kind ON kind.root = att.atttypid
   LEFT JOIN pg_catalog.pg_collation coll ON coll.oid = att.attcollation
   CROSS JOIN LATERAL (SELECT CASE WHEN kind.typ = att.atttypid THEN att.atttypmod ELSE kind.typmod END) size (typmod)
+), cols AS (
+  SELECT col.attrelid, jsonb_agg(col.definition - 'is_stored' ORDER BY col.attnum) AS definitions
+  FROM col WHERE (col.definition ->> 'is_stored')::bool GROUP BY col.attrelid
 ), loose (root, type) AS (
   -- Types that a cast lets stand for another: of an operator for any enum and the other type's it is open which is meant.
   SELECT b.root, format_type(b.typ, NULL) FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.typ AND t.typtype <> 'd'
@@ -169,21 +171,21 @@ WITH RECURSIVE rel AS (
     'name', ic.relname,
     'columns', CASE WHEN i.indpred IS NULL AND i.indexprs IS NULL THEN
       (SELECT jsonb_agg(a.attname ORDER BY k.ord) FROM unnest(i.indkey::int2[]) WITH ORDINALITY k (attnum, ord)
-       JOIN att a ON a.attrelid = i.indrelid AND a.attnum = k.attnum WHERE k.ord <= i.indnkeyatts)
+       JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum WHERE k.ord <= i.indnkeyatts)
       ELSE '[]' END,
     -- What its index calls equal.
     'operators', CASE WHEN i.indpred IS NULL AND i.indexprs IS NULL THEN
       (SELECT jsonb_agg(coalesce((SELECT equal.function || type FROM loose WHERE root = a.atttypid),
          equal.left_cast || equal.name, 'OPERATOR(pg_catalog.=)') ORDER BY k.ord)
        FROM unnest(i.indclass::oid[], i.indkey::int2[]) WITH ORDINALITY k (opclass, attnum, ord)
-       JOIN att a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+       JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
        JOIN pg_catalog.pg_opclass o ON o.oid = k.opclass
        LEFT JOIN LATERAL (SELECT oper.* FROM pg_catalog.pg_amop m JOIN oper ON oper.oid = m.amopopr
          WHERE m.amopfamily = o.opcfamily AND m.amoplefttype = o.opcintype AND m.amoprighttype = o.opcintype
            AND m.amopstrategy = 3 AND ic.relam = (SELECT oid FROM pg_catalog.pg_am WHERE amname = 'btree')) equal ON true)
       ELSE '[]' END,
-    'mentions', (SELECT coalesce(jsonb_agg(DISTINCT a.attname), '[]') FROM att a WHERE a.attrelid = i.indrelid
-       AND (a.attnum = ANY (i.indkey::int2[]) OR EXISTS (
+    'mentions', (SELECT coalesce(jsonb_agg(DISTINCT a.attname), '[]') FROM pg_catalog.pg_attribute a
+       WHERE a.attrelid = i.indrelid AND a.attnum > 0 AND NOT a.attisdropped AND (a.attnum = ANY (i.indkey::int2[]) OR EXISTS (
          SELECT FROM pg_catalog.pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = i.indexrelid
            AND d.refclassid = 'pg_class'::regclass AND d.refobjid = i.indrelid AND d.refobjsubid = a.attnum))),
     'is_deferrable', NOT i.indimmediate,
@@ -191,13 +193,22 @@ WITH RECURSIVE rel AS (
   ) AS definition
   FROM pg_catalog.pg_index i JOIN rel ON rel.oid = i.indrelid JOIN pg_catalog.pg_class ic ON ic.oid = i.indexrelid
   WHERE i.indisunique AND i.indisvalid AND NOT i.indisexclusion
+), keys AS (
+  SELECT uniq.indrelid, jsonb_agg(uniq.definition) FILTER (WHERE uniq.indisprimary) -> 0 AS primary_key,
+    jsonb_agg(uniq.definition ORDER BY uniq.name) FILTER (WHERE NOT uniq.indisprimary) AS uniques
+  FROM uniq GROUP BY uniq.indrelid
 ), con AS (
   SELECT c.*, coalesce((to_jsonb(c) ->> 'conenforced')::bool, true) AS is_enforced,
     coalesce((to_jsonb(c) ->> 'conperiod')::bool, false) AS is_temporal
   FROM pg_catalog.pg_constraint c
-  -- In this order: a row is long to turn into JSON, and most are of other tables.
-  WHERE CASE WHEN c.conrelid IN (SELECT oid FROM rel) OR c.confrelid IN (SELECT oid FROM rel)
-    THEN c.contype IN ('f', 'x') OR (to_jsonb(c) ->> 'conperiod')::bool END
+  WHERE c.oid IN (
+      SELECT k.oid FROM rel JOIN pg_catalog.pg_constraint k ON k.conrelid = rel.oid
+      -- No index finds constraints by the table they refer to, but they depend on its columns.
+      UNION SELECT d.objid FROM rel JOIN pg_catalog.pg_depend d ON d.refclassid = 'pg_class'::regclass AND d.refobjid = rel.oid
+      WHERE d.classid = 'pg_constraint'::regclass)
+    -- In this order: a row is long to turn into JSON.
+    AND CASE WHEN c.contype IN ('f', 'x') THEN true WHEN c.contype IN ('p', 'u')
+      THEN coalesce((to_jsonb(c) ->> 'conperiod')::bool, false) ELSE false END
 ), fk AS (
   SELECT con.conrelid, con.confrelid, con.conname, jsonb_build_object(
     'name', con.conname,
@@ -209,8 +220,9 @@ WITH RECURSIVE rel AS (
       FROM unnest(con.confkey) WITH ORDINALITY k (attnum, ord)
       JOIN pg_catalog.pg_attribute a ON a.attrelid = con.confrelid AND a.attnum = k.attnum),
     -- The parent's column stands left.
-    'operators', (SELECT jsonb_agg(coalesce((SELECT oper.function || type FROM loose JOIN att a ON a.atttypid = loose.root
-          WHERE (a.attrelid, a.attnum) IN ((con.conrelid, k.child), (con.confrelid, k.parent)) LIMIT 1),
+    'operators', (SELECT jsonb_agg(coalesce((SELECT oper.function || type FROM pg_catalog.pg_attribute a
+          JOIN loose ON loose.root = a.atttypid
+          WHERE a.attrelid = con.conrelid AND a.attnum = k.child OR a.attrelid = con.confrelid AND a.attnum = k.parent LIMIT 1),
         oper.left_cast || oper.name) ORDER BY k.ord)
       FROM unnest(con.conpfeqop, con.conkey, con.confkey) WITH ORDINALITY k (op, child, parent, ord)
       JOIN oper ON oper.oid = k.op),
@@ -223,38 +235,46 @@ WITH RECURSIVE rel AS (
   JOIN pg_catalog.pg_class cc ON cc.oid = con.conrelid JOIN pg_catalog.pg_namespace cn ON cn.oid = cc.relnamespace
   JOIN pg_catalog.pg_class pc ON pc.oid = con.confrelid JOIN pg_catalog.pg_namespace pn ON pn.oid = pc.relnamespace
   WHERE con.contype = 'f' AND con.conparentid = 0 AND con.is_enforced AND NOT con.is_temporal
+), outgoing AS (
+  SELECT fk.conrelid, jsonb_agg(fk.definition ORDER BY fk.conname) AS definitions FROM fk GROUP BY fk.conrelid
+), incoming AS (
+  SELECT fk.confrelid, jsonb_agg(fk.definition ORDER BY fk.conrelid, fk.conname) AS definitions FROM fk GROUP BY fk.confrelid
+), excl AS (
+  SELECT x.conrelid, jsonb_agg(jsonb_build_object(
+    'name', x.conname,
+    'columns', CASE WHEN xi.indexprs IS NULL AND xi.indpred IS NULL THEN (
+      SELECT jsonb_agg(a.attname ORDER BY k.ord) FROM unnest(x.conkey) WITH ORDINALITY k (attnum, ord)
+      JOIN pg_catalog.pg_attribute a ON a.attrelid = x.conrelid AND a.attnum = k.attnum) ELSE '[]' END,
+    'operators', (SELECT jsonb_agg(coalesce((SELECT oper.function || type FROM loose WHERE root = a.atttypid),
+        oper.name) ORDER BY k.ord)
+      FROM unnest(x.conexclop, x.conkey) WITH ORDINALITY k (op, attnum, ord) JOIN oper ON oper.oid = k.op
+      LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = x.conrelid AND a.attnum = k.attnum),
+    'is_deferrable', x.condeferrable) ORDER BY x.conname) AS definitions
+  FROM con x JOIN pg_catalog.pg_index xi ON xi.indexrelid = x.conindid
+  WHERE x.contype <> 'f' GROUP BY x.conrelid
 )
 SELECT rel.oid AS relid, jsonb_build_object(
   'schema', rel.nspname,
   'name', rel.relname,
   'is_partitioned', rel.relkind = 'p',
   'has_row_security', rel.relrowsecurity,
-  'columns', coalesce((SELECT jsonb_agg(col.definition - 'is_stored' ORDER BY col.attnum) FROM col
-    WHERE col.attrelid = rel.oid AND (col.definition ->> 'is_stored')::bool), '[]'),
-  'primary_key', (SELECT uniq.definition FROM uniq WHERE uniq.indrelid = rel.oid AND uniq.indisprimary),
-  'uniques', coalesce((SELECT jsonb_agg(uniq.definition ORDER BY uniq.name) FROM uniq
-    WHERE uniq.indrelid = rel.oid AND NOT uniq.indisprimary), '[]'),
-  'exclusions', coalesce((SELECT jsonb_agg(jsonb_build_object(
-      'name', x.conname,
-      'columns', CASE WHEN xi.indexprs IS NULL AND xi.indpred IS NULL THEN (
-        SELECT jsonb_agg(a.attname ORDER BY k.ord) FROM unnest(x.conkey) WITH ORDINALITY k (attnum, ord)
-        JOIN att a ON a.attrelid = x.conrelid AND a.attnum = k.attnum) ELSE '[]' END,
-      'operators', (SELECT jsonb_agg(coalesce((SELECT oper.function || type FROM loose WHERE root = a.atttypid),
-          oper.name) ORDER BY k.ord)
-        FROM unnest(x.conexclop, x.conkey) WITH ORDINALITY k (op, attnum, ord) JOIN oper ON oper.oid = k.op
-        LEFT JOIN att a ON a.attrelid = x.conrelid AND a.attnum = k.attnum),
-      'is_deferrable', x.condeferrable) ORDER BY x.conname)
-    FROM con x JOIN pg_catalog.pg_index xi ON xi.indexrelid = x.conindid
-    WHERE x.contype <> 'f' AND x.conrelid = rel.oid), '[]'),
+  'columns', coalesce(cols.definitions, '[]'),
+  'primary_key', keys.primary_key,
+  'uniques', coalesce(keys.uniques, '[]'),
+  'exclusions', coalesce(excl.definitions, '[]'),
   'checks', coalesce((SELECT jsonb_agg(pg_catalog.pg_get_expr(k.conbin, k.conrelid) ORDER BY k.conname)
     FROM pg_catalog.pg_constraint k
     WHERE $2 AND k.contype = 'c' AND k.conrelid = rel.oid AND coalesce((to_jsonb(k) ->> 'conenforced')::bool, true)), '[]'),
-  'foreign_keys', coalesce((SELECT jsonb_agg(fk.definition ORDER BY fk.conname) FROM fk WHERE fk.conrelid = rel.oid), '[]'),
-  'referenced_by', coalesce((SELECT jsonb_agg(fk.definition ORDER BY fk.conrelid, fk.conname)
-    FROM fk WHERE fk.confrelid = rel.oid), '[]'),
+  'foreign_keys', coalesce(outgoing.definitions, '[]'),
+  'referenced_by', coalesce(incoming.definitions, '[]'),
   'fires_triggers', EXISTS (SELECT FROM pg_catalog.pg_trigger t
     WHERE t.tgrelid = rel.oid AND t.tgenabled IN ('A', 'R') AND NOT t.tgisinternal
     -- Capture changes nothing, and sees what a statement does whatever else the statement does.
     AND NOT pg_catalog.starts_with(t.tgname::text, 'R_penstock_'))
 ) AS definition
 FROM rel
+LEFT JOIN cols ON cols.attrelid = rel.oid
+LEFT JOIN keys ON keys.indrelid = rel.oid
+LEFT JOIN excl ON excl.conrelid = rel.oid
+LEFT JOIN outgoing ON outgoing.conrelid = rel.oid
+LEFT JOIN incoming ON incoming.confrelid = rel.oid
