@@ -21,6 +21,15 @@ WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
 ORDER BY n.nspname, c.relname
 """
 
+_PARTS = """
+WITH RECURSIVE part (root, oid) AS (
+  SELECT r, r FROM unnest(%s::oid[]) r
+  UNION ALL
+  SELECT root, inhrelid FROM pg_inherits JOIN part ON inhparent = part.oid
+  JOIN pg_class c ON c.oid = inhrelid AND c.relispartition)
+"""
+"""Tables with all partitions below them."""
+
 _OWN_SCHEMAS = """
 SELECT n.nspname FROM pg_namespace n
 WHERE obj_description(n.oid, 'pg_namespace') ~ '^penstock:'
@@ -76,10 +85,7 @@ def table_sizes(connection: Connection, names: Iterable[TableName]) -> dict[Tabl
     """Return how many bytes the tables among `names` that exist take up, partitions included, indexes left out."""
     oids = table_oids(connection, names)
     rows = connection.execute(
-        "WITH RECURSIVE part (root, oid) AS (SELECT r, r FROM unnest(%s::oid[]) r UNION ALL"
-        " SELECT root, inhrelid FROM pg_inherits JOIN part ON inhparent = part.oid"
-        " JOIN pg_class c ON c.oid = inhrelid AND c.relispartition)"
-        " SELECT root, sum(pg_table_size(oid))::bigint FROM part GROUP BY root",
+        f"{_PARTS} SELECT root, sum(pg_table_size(oid))::bigint FROM part GROUP BY root",
         [list(oids.values())],
     )
     sizes: dict[int, int | None] = dict(rows.fetchall())
@@ -90,8 +96,7 @@ def unlogged_tables(connection: Connection, names: Iterable[TableName]) -> list[
     """Return the tables among `names` that are unlogged, or have a partition that is."""
     oids = table_oids(connection, names)
     rows = connection.execute(
-        "SELECT r FROM unnest(%s::oid[]) r WHERE EXISTS (SELECT FROM pg_class k WHERE k.relpersistence = 'u'"
-        " AND (k.oid = r OR k.oid IN (SELECT relid FROM pg_partition_tree(r))))",
+        f"{_PARTS} SELECT DISTINCT root FROM part JOIN pg_class k ON k.oid = part.oid WHERE k.relpersistence = 'u'",
         [list(oids.values())],
     )
     found = {row[0] for row in rows}

@@ -64,7 +64,7 @@ WITH RECURSIVE rel AS (
   SELECT p.root, bool_or(t.typtype = 'c') AS has_row, bool_or(t.typtype IN ('c', 'r', 'm')) AS has_row_or_range,
     bool_or(t.typtype = 'c' OR t.typtype IN ('r', 'm') AND t.typnamespace <> 'pg_catalog'::regnamespace) AS has_own_equality
   FROM part p JOIN pg_catalog.pg_type t ON t.oid = p.typ GROUP BY p.root
-), kind AS (
+), need AS (
   -- What a column's type needs, from all the types it is made of.
   SELECT b.root, b.typ, b.typmod, t.typname, t.typtype, t.typcategory,
     t.typtype IN ('c', 'r', 'm') OR t.typcategory = 'A' AND t.typelem <> 0 AS is_container,
@@ -78,6 +78,22 @@ WITH RECURSIVE rel AS (
     coalesce(l.is_exact, false) AND NOT parts.has_own_equality AS is_exact
   FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.typ AND t.typtype <> 'd'
   JOIN parts ON parts.root = b.root LEFT JOIN leaves l ON l.root = b.root
+), kind AS MATERIALIZED (
+  SELECT need.*, to_jsonb(ARRAY(
+    SELECT setting FROM (VALUES
+        ('extra_float_digits', need.has_foreign_text OR need.names && ARRAY['float4', 'float8', 'point', 'lseg', 'path',
+          'box', 'polygon', 'line', 'circle']),
+        ('intervalstyle', need.has_foreign_text OR need.names && ARRAY['interval']),
+        ('datestyle', need.has_foreign_text OR need.is_container AND need.names && ARRAY['date', 'timestamp', 'timestamptz']),
+        ('timezone', need.has_foreign_text OR need.is_container AND need.names && ARRAY['timestamptz']),
+        ('bytea_output', need.has_foreign_text OR need.is_container AND need.names && ARRAY['bytea']),
+        -- How many decimals there are.
+        ('lc_monetary', need.has_foreign_text OR need.is_container AND need.names && ARRAY['money']),
+        -- Their text names objects; and what an extension's type runs to make its text is not known.
+        ('search_path', NOT need.has_safe_text),
+        ('quote_all_identifiers', NOT need.has_safe_text)
+      ) s (setting, is_needed) WHERE is_needed ORDER BY setting)) AS settings
+  FROM need
 ), col AS (
   SELECT att.attrelid, att.attnum, jsonb_build_object(
     'name', att.attname,
@@ -87,7 +103,6 @@ WITH RECURSIVE rel AS (
     'is_nullable', NOT att.attnotnull OR EXISTS (SELECT FROM pg_catalog.pg_constraint k WHERE k.conrelid = att.attrelid
       AND k.contype = 'n' AND NOT k.convalidated AND att.attnum = ANY (k.conkey)),
     'is_generated', att.attgenerated <> '',
-    'is_stored', att.attgenerated <> 'v',
     'is_identity_always', att.attidentity = 'a',
     'is_comparable', kind.is_comparable,
     -- A length or a scale makes equal values of these look the same.
@@ -132,27 +147,15 @@ WITH RECURSIVE rel AS (
                       WHEN kind.is_builtin AND kind.typname = 'money' THEN 'numeric'
                       -- -1 rather than NULL: that bit without a length is not bit(1), nor bpchar char(1).
                       ELSE pg_catalog.format_type(kind.typ, -1) END,
-    'settings', to_jsonb(ARRAY(
-      SELECT setting FROM (VALUES
-        ('extra_float_digits', kind.has_foreign_text OR kind.names && ARRAY['float4', 'float8', 'point', 'lseg', 'path',
-          'box', 'polygon', 'line', 'circle']),
-        ('intervalstyle', kind.has_foreign_text OR kind.names && ARRAY['interval']),
-        ('datestyle', kind.has_foreign_text OR kind.is_container AND kind.names && ARRAY['date', 'timestamp', 'timestamptz']),
-        ('timezone', kind.has_foreign_text OR kind.is_container AND kind.names && ARRAY['timestamptz']),
-        ('bytea_output', kind.has_foreign_text OR kind.is_container AND kind.names && ARRAY['bytea']),
-        -- How many decimals there are.
-        ('lc_monetary', kind.has_foreign_text OR kind.is_container AND kind.names && ARRAY['money']),
-        -- Their text names objects; and what an extension's type runs to make its text is not known.
-        ('search_path', NOT kind.has_safe_text),
-        ('quote_all_identifiers', NOT kind.has_safe_text)
-      ) s (setting, is_needed) WHERE is_needed ORDER BY setting))
-  ) AS definition, att.attname
+    'settings', kind.settings
+  ) AS definition
   FROM att JOIN kind ON kind.root = att.atttypid
   LEFT JOIN pg_catalog.pg_collation coll ON coll.oid = att.attcollation
   CROSS JOIN LATERAL (SELECT CASE WHEN kind.typ = att.atttypid THEN att.atttypmod ELSE kind.typmod END) size (typmod)
+  -- Virtual columns are worked out when they are read.
+  WHERE att.attgenerated <> 'v'
 ), cols AS (
-  SELECT col.attrelid, jsonb_agg(col.definition - 'is_stored' ORDER BY col.attnum) AS definitions
-  FROM col WHERE (col.definition ->> 'is_stored')::bool GROUP BY col.attrelid
+  SELECT col.attrelid, jsonb_agg(col.definition ORDER BY col.attnum) AS definitions FROM col GROUP BY col.attrelid
 ), loose (root, type) AS (
   -- Types that a cast lets stand for another: of an operator for any enum and the other type's it is open which is meant.
   SELECT b.root, format_type(b.typ, NULL) FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.typ AND t.typtype <> 'd'

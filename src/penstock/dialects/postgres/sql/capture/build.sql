@@ -6,10 +6,14 @@
 
 -- Defaults, checks and indexes that are not unique, as they are stored: putting them into words would lock the table. `looks`
 -- is the same whatever they and their columns are called. Of a partition there are none: what it has comes from its root.
+-- This and other functions that are called for each table are in PL/pgSQL with a generic plan: it is made once a session,
+-- where one in SQL that another function calls is planned anew each time.
 CREATE OR REPLACE FUNCTION {set}.fittings(rel oid) RETURNS TABLE (kind text, name text, objid oid, is_valid bool,
   columns int2[], has_row bool, looks text)
-LANGUAGE sql STABLE ROWS 10 SET search_path = pg_catalog, pg_temp SET jit = off AS $$
-  SELECT f.kind, f.name, f.objid, f.is_valid, ARRAY(SELECT n FROM (
+LANGUAGE plpgsql STABLE ROWS 10 SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY SELECT f.kind, f.name, f.objid, f.is_valid, ARRAY(SELECT n FROM (
       SELECT unnest(f.columns) UNION SELECT v[1]::int2 FROM regexp_matches(f.tree, ':varattno (\d+)', 'g') v) c (n)
     WHERE n > 0 ORDER BY n), f.tree ~ ':varattno 0\y',
     md5(concat_ws(' ', f.kind, f.is_of, regexp_replace(f.tree, ':location -?\d+', '', 'g')))
@@ -23,24 +27,35 @@ LANGUAGE sql STABLE ROWS 10 SET search_path = pg_catalog, pg_temp SET jit = off 
     SELECT 'index', x.relname, x.oid, true, i.indkey::int2[], concat(i.indexprs, i.indpred), concat_ws(' ', x.relam,
       i.indkey, i.indnkeyatts, i.indclass, i.indcollation, i.indoption, x.reloptions)
     FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid WHERE i.indrelid = c.oid AND i.indisvalid
-      AND NOT i.indisunique AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conindid = i.indexrelid)
+      AND NOT i.indisunique AND NOT i.indisexclusion
   ) f (kind, name, objid, is_valid, columns, tree, is_of)
-  WHERE c.oid = rel AND NOT c.relispartition
-$$;
+  WHERE c.oid = rel AND NOT c.relispartition;
+END $$;
+
+-- Whether a constraint of a table, or one that refers to it, may be checked at commit. No index finds constraints by the
+-- table they refer to, but they depend on its columns.
+CREATE OR REPLACE FUNCTION {set}.has_deferrable(rel oid) RETURNS bool
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+  RETURN EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = rel AND k.condeferrable) OR EXISTS (
+    SELECT FROM pg_depend d JOIN pg_constraint k ON k.oid = d.objid WHERE d.refclassid = 'pg_class'::regclass
+      AND d.refobjid = rel AND d.classid = 'pg_constraint'::regclass AND k.condeferrable);
+END $$;
 
 -- What of a table its capture is built on, and what of it is followed.
 CREATE OR REPLACE FUNCTION {set}.fingerprint(rel oid) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET jit = off AS $$
-  SELECT md5(jsonb_build_array(n.nspname, c.relname, c.relkind, c.relispartition, c.relkind = 'r' AND c.relhassubclass,
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+  RETURN (SELECT md5(jsonb_build_array(n.nspname, c.relname, c.relkind, c.relispartition, c.relkind = 'r' AND c.relhassubclass,
     (SELECT jsonb_agg(jsonb_build_array(a.attnum, a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated,
       a.attcollation) ORDER BY a.attnum)
      FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
     (SELECT i.indkey::text FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
-    EXISTS (SELECT FROM pg_constraint k WHERE k.condeferrable AND c.oid IN (k.conrelid, k.confrelid)),
+    {set}.has_deferrable(c.oid),
     (SELECT jsonb_agg(jsonb_build_array(f.kind, f.name, f.is_valid, f.looks) ORDER BY f.kind, f.name)
      FROM {set}.fittings(c.oid) f))::text)
-  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = rel
-$$;
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = rel);
+END $$;
 
 -- The same question as far as a session can answer it that looks at an old snapshot: what the catalogue's tables show
 -- is as old as the snapshot, but a column that a statement names is looked for in the table as it is.
@@ -105,10 +120,11 @@ $$;
 
 -- The topmost ancestor of a partition that is captured, or the table itself.
 CREATE OR REPLACE FUNCTION {set}.captured_root(rel oid) RETURNS oid
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-  SELECT coalesce((SELECT a.relid FROM pg_partition_ancestors(rel) WITH ORDINALITY a (relid, ord)
-    WHERE EXISTS (SELECT FROM {set}.captured c WHERE c.relid = a.relid) ORDER BY a.ord DESC LIMIT 1), rel)
-$$;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+  RETURN coalesce((SELECT a.relid FROM pg_partition_ancestors(rel) WITH ORDINALITY a (relid, ord)
+    WHERE EXISTS (SELECT FROM {set}.captured c WHERE c.relid = a.relid) ORDER BY a.ord DESC LIMIT 1), rel);
+END $$;
 
 -- How a table must be captured: by 'row', by 'statement', or as a 'partition' that goes with its root; '+marker' where
 -- a constraint may be checked at commit, '+applied' where changes of apply processes are wanted. A row trigger costs a statement of one row less, and one of many rows more, so
@@ -116,8 +132,9 @@ $$;
 -- writes would be logged before the change that caused them; it also sees the rows of tables that inherit; and that of
 -- a partition does not fire for what is written through the root.
 CREATE OR REPLACE FUNCTION {set}.capture_mode(rel oid, definition jsonb) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-  SELECT CASE
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+  RETURN CASE
     -- Row triggers on the root are cloned to its partitions; only TRUNCATE has to be watched on each of them.
     WHEN {set}.captured_root(rel) <> rel THEN 'partition'
     WHEN (definition ->> 'is_partitioned')::bool
@@ -130,10 +147,9 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
           AND t.tgtype & 1 = 1 AND t.tgtype & 66 = 0 AND t.tgname NOT LIKE 'R\_penstock\_%') THEN 'row'
     ELSE 'statement'
   END
-  || CASE WHEN EXISTS (
-      SELECT FROM pg_constraint c WHERE c.condeferrable AND rel IN (c.conrelid, c.confrelid)) THEN '+marker' ELSE '' END
-  || CASE WHEN {set}.captured_root(rel) IN (SELECT relid FROM {set}.applied) THEN '+applied' ELSE '' END
-$$;
+  || CASE WHEN {set}.has_deferrable(rel) THEN '+marker' ELSE '' END
+  || CASE WHEN {set}.captured_root(rel) IN (SELECT relid FROM {set}.applied) THEN '+applied' ELSE '' END;
+END $$;
 
 -- The triggers that a mode needs, by the ends of their names: by row or by statement; insert, update, delete, truncate.
 -- And 'a', which notes that an apply process writes.
@@ -161,31 +177,34 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT format
 -- What a table's triggers of ours look like, those included that a partition has from its root: who alters one, or
 -- switches it off and on again, leaves another transaction's id.
 CREATE OR REPLACE FUNCTION {set}.stamp(rel oid) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-  SELECT coalesce(string_agg(concat_ws(' ', t.tgname, t.tgenabled, t.xmin), ', ' ORDER BY t.tgname), '') FROM pg_trigger t
-  WHERE t.tgrelid = rel AND t.tgname ~ format('^R_%s_\d+_[a-z]+$', {name})
-$$;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+  RETURN (SELECT coalesce(string_agg(concat_ws(' ', t.tgname, t.tgenabled, t.xmin), ', ' ORDER BY t.tgname), '')
+  FROM pg_trigger t WHERE t.tgrelid = rel AND t.tgname ~ format('^R_%s_\d+_[a-z]+$', {name}));
+END $$;
 
 -- Triggers of ours that the table's owner has given another name, which we may drop: with those that are made in their
 -- place every change would be logged twice.
 CREATE OR REPLACE FUNCTION {set}.renamed_triggers(rel oid) RETURNS SETOF name
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-  SELECT t.tgname FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_class c ON c.oid = t.tgrelid
+LANGUAGE plpgsql STABLE ROWS 1 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+  RETURN QUERY SELECT t.tgname FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_class c ON c.oid = t.tgrelid
   WHERE t.tgrelid = rel AND t.tgparentid = 0 AND p.pronamespace = '{set}'::regnamespace
-    AND t.tgname !~ format('^R_%s_\d+_[a-z]+$', {name}) AND pg_has_role(c.relowner, 'USAGE')
-$$;
+    AND t.tgname !~ format('^R_%s_\d+_[a-z]+$', {name}) AND pg_has_role(c.relowner, 'USAGE');
+END $$;
 
 -- Whether the triggers that a mode needs are there, switched on, and nobody has touched them.
 CREATE OR REPLACE FUNCTION {set}.has_triggers(rel oid, mode text) RETURNS bool
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-  SELECT count(*) FILTER (WHERE t.tgname IN (SELECT {set}.trigger_name(rel, kind) FROM unnest({set}.kinds(mode)) kind))
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+  RETURN (SELECT count(*) FILTER (WHERE t.tgname IN (SELECT {set}.trigger_name(rel, kind) FROM unnest({set}.kinds(mode)) kind))
       = cardinality({set}.kinds(mode))
     -- A partition's triggers that are its root's fire when the root's do.
     AND coalesce(bool_and(CASE WHEN t.tgparentid <> 0 THEN t.tgenabled IN ('O', 'A')
       ELSE t.tgenabled = {set}.firing(mode, substring(t.tgname FROM '[a-z]+$')) END), true) AND NOT EXISTS (SELECT FROM {set}.renamed_triggers(rel))
     AND {set}.stamp(rel) = (SELECT i.stamp FROM {set}.installed i WHERE i.relid = rel ORDER BY i.at DESC LIMIT 1)
-  FROM pg_trigger t WHERE t.tgrelid = rel AND t.tgname ~ format('^R_%s_\d+_[a-z]+$', {name})
-$$;
+  FROM pg_trigger t WHERE t.tgrelid = rel AND t.tgname ~ format('^R_%s_\d+_[a-z]+$', {name}));
+END $$;
 
 -- What of a definition capture depends on; the rest may change without it.
 CREATE OR REPLACE FUNCTION {set}.essence(definition jsonb) RETURNS jsonb

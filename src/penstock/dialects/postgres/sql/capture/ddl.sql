@@ -19,9 +19,8 @@ BEGIN
       UNION SELECT i.inhparent FROM pg_inherits i WHERE i.inhrelid = ANY (relids)
       UNION SELECT c.root FROM {set}.captured_now c WHERE c.relid = ANY (relids)
     )
-    SELECT DISTINCT c.relid FROM beside b JOIN {set}.captured_now c ON c.relid = {set}.captured_root(b.relid)
-    JOIN pg_class k ON k.oid = c.relid
-    WHERE c.mode <> 'detached'
+    SELECT r.root FROM (SELECT DISTINCT {set}.captured_root(b.relid) AS root FROM beside b JOIN pg_class k ON k.oid = b.relid) r
+    WHERE (SELECT c.mode <> 'detached' FROM {set}.captured c WHERE c.relid = r.root ORDER BY c.version DESC LIMIT 1)
   LOOP
     BEGIN
       IF pg_try_advisory_xact_lock({changing}, touched::int) THEN

@@ -16,7 +16,7 @@ BEGIN
   IF last.is_built AND last.definition = def AND last.mode = new_mode AND last.root = {set}.captured_root(rel)
     AND last.fingerprint = {set}.fingerprint(rel) AND has_triggers
     -- Those who found partitions by themselves go the slow way until the function is made anew.
-    AND NOT EXISTS (SELECT FROM {set}.captured_now n WHERE n.root = rel AND n.relid <> rel AND NOT n.is_built) THEN
+    AND NOT EXISTS (SELECT FROM {set}.partitions_of(rel, false) n WHERE NOT n.is_built) THEN
     RETURN;
   END IF;
   -- Whoever may not keep others waiting leaves it to those who write, and to the next run, to find out.
@@ -165,9 +165,9 @@ END $$;
 CREATE OR REPLACE FUNCTION {set}.partition_gaps(rel regclass) RETURNS SETOF text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET jit = off AS $$
   WITH known AS (
-    SELECT c.relid, c.definition FROM {set}.built_now c WHERE c.root = rel AND c.relid <> rel AND c.mode LIKE 'partition%'
+    SELECT c.relid, c.definition FROM {set}.partitions_of(rel, true) c WHERE c.mode LIKE 'partition%'
   ), noted AS (
-    SELECT c.relid, c.definition FROM {set}.captured_now c WHERE c.root = rel AND c.relid <> rel AND c.mode LIKE 'partition%'
+    SELECT c.relid, c.definition FROM {set}.partitions_of(rel, false) c WHERE c.mode LIKE 'partition%'
   ), tree AS (
     SELECT t.relid FROM {set}.partitions(rel) t JOIN pg_class k ON k.oid = t.relid WHERE t.level > 0 AND k.relkind = 'r'
   ), unknown AS (
@@ -208,15 +208,14 @@ BEGIN
   END IF;
   PERFORM {set}.capture(rel);
   PERFORM {set}.capture(t.relid) FROM {set}.partitions(rel) t JOIN pg_class k ON k.oid = t.relid
-  LEFT JOIN {set}.captured_now c ON c.relid = t.relid
+  LEFT JOIN {set}.partitions_of(rel, false) c ON c.relid = t.relid
   WHERE t.level > 0 AND k.relkind <> 'f' AND (c.is_built AND c.mode LIKE 'partition%' AND c.root = rel
     AND c.fingerprint = {set}.fingerprint(t.relid) AND {set}.has_triggers(t.relid, c.mode)
     AND (c.mode LIKE '%+applied') = EXISTS (SELECT FROM {set}.applied a WHERE a.relid = rel)) IS NOT TRUE
   ORDER BY t.level, t.relid;
   FOR part IN
-    SELECT c.*, k.oid FROM {set}.captured_now c LEFT JOIN pg_class k ON k.oid = c.relid
-    WHERE c.root = rel AND c.relid <> rel AND c.mode LIKE 'partition%'
-      AND c.relid NOT IN (SELECT t.relid FROM {set}.partitions(rel) t)
+    SELECT c.*, k.oid FROM {set}.partitions_of(rel, false) c LEFT JOIN pg_class k ON k.oid = c.relid
+    WHERE c.mode LIKE 'partition%' AND c.relid NOT IN (SELECT t.relid FROM {set}.partitions(rel) t)
   LOOP
     PERFORM {set}.drop_trigger(part.oid, t.tgname) FROM pg_trigger t
     WHERE t.tgrelid = part.oid AND t.tgparentid = 0 AND t.tgname = {set}.trigger_name(part.oid, 't');
@@ -234,10 +233,10 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET jit = off AS $$
   ), noted AS (
     SELECT * FROM {set}.captured_now c WHERE c.mode LIKE 'partition%' AND NOT c.is_built
   ), existing AS (
-    SELECT c.* FROM captured c JOIN pg_class k ON k.oid = c.relid
+    SELECT c.*, k.relkind = 'p' AS has_partitions FROM captured c JOIN pg_class k ON k.oid = c.relid
   ), tree AS (
     SELECT c.relid AS root, t.relid FROM existing c, {set}.partitions(c.relid) t JOIN pg_class k ON k.oid = t.relid
-    WHERE c.root = c.relid AND t.level > 0 AND k.relkind <> 'f'
+    WHERE c.has_partitions AND c.root = c.relid AND t.level > 0 AND k.relkind <> 'f'
   )
   SELECT CASE WHEN c.mode LIKE 'partition%' THEN c.root ELSE {set}.captured_root(c.relid) END FROM existing c
   JOIN {set}.describe(ARRAY(SELECT relid FROM existing), false) d ON d.relid = c.relid

@@ -79,6 +79,7 @@ DO $$ BEGIN
   END IF;
 END $$;
 CREATE INDEX IF NOT EXISTS captured_relid ON {set}.captured (relid);
+CREATE INDEX IF NOT EXISTS captured_partition ON {set}.captured (root) WHERE root <> relid;
 COMMENT ON TABLE {set}.captured IS 'every version of every captured table; log rows name one by relid and version';
 COMMENT ON COLUMN {set}.captured.root IS 'the captured table that this one is a partition of, or itself';
 COMMENT ON COLUMN {set}.captured.is_built IS 'whether triggers were made for it; a writer may have found it before';
@@ -91,11 +92,24 @@ CREATE OR REPLACE VIEW {set}.captured_now AS
 CREATE OR REPLACE VIEW {set}.built_now AS
   SELECT DISTINCT ON (relid) * FROM {set}.captured WHERE is_built ORDER BY relid, version DESC;
 
+-- The last version of each partition that goes with a captured root: of all versions, or of those that triggers were made
+-- for. A view of all tables would be worked out whole to find the few of one root.
+CREATE OR REPLACE FUNCTION {set}.partitions_of(root oid, only_built bool) RETURNS SETOF {set}.captured
+LANGUAGE plpgsql STABLE ROWS 10 SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+  RETURN QUERY SELECT n.* FROM (
+    SELECT DISTINCT c.relid FROM {set}.captured c WHERE c.root = partitions_of.root AND c.root <> c.relid
+  ) p CROSS JOIN LATERAL (
+    SELECT * FROM {set}.captured c WHERE c.relid = p.relid AND (c.is_built OR NOT only_built) ORDER BY c.version DESC LIMIT 1
+  ) n WHERE n.root = partitions_of.root AND n.relid <> n.root;
+END $$;
+
 CREATE TABLE IF NOT EXISTS {set}.installed (
   relid oid NOT NULL,
   at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
   stamp text NOT NULL
 );
+CREATE INDEX IF NOT EXISTS installed_relid ON {set}.installed (relid, at);
 COMMENT ON TABLE {set}.installed IS 'what the triggers of a table looked like when they were made; the last row of each counts';
 
 CREATE TABLE IF NOT EXISTS {set}.by_row (relid oid PRIMARY KEY);
