@@ -9,8 +9,8 @@ import psycopg
 
 from penstock.change import TableName
 from penstock.dialects.base import LockedError, Step
-from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.connection import Connection, connect, label, speaking
+from penstock.dialects.postgres.descriptions import Descriptions
 from penstock.dialects.postgres.errors import translate
 from penstock.dialects.postgres.ownership import PINNED
 from penstock.errors import OperatorError
@@ -34,10 +34,8 @@ class PostgresSetupSession:
     def transaction(self) -> Iterator[None]:
         """Open a transaction; commits at the end of the block."""
         with speaking("change the database", self._url), self._connection.transaction():
-            # Compiling them would take longer than running them, while writers wait.
             self._connection.execute(
-                f"{PINNED}; SET LOCAL lock_timeout = '{LOCK_WAIT}'; SET LOCAL jit = off;"
-                " SET LOCAL penstock.rebuilding = 'on'"
+                f"{PINNED}; SET LOCAL lock_timeout = '{LOCK_WAIT}'; SET LOCAL penstock.rebuilding = 'on'"
             )
             yield
 
@@ -78,6 +76,7 @@ class PostgresSide:
         self._label = label(url)
         self._url = url
         self._pipeline = pipeline
+        self._descriptions = Descriptions()
 
     @property
     def label(self) -> str:
@@ -97,7 +96,7 @@ class PostgresSide:
     def describe(self, tables: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
         """Describe tables as they are now."""
         with self._connection("read the catalogue") as connection:
-            return read_tables(connection, tables)
+            return self._descriptions.read(connection, tables)
 
     @contextmanager
     def setup(self, *, printer: str = "plan") -> Iterator[PostgresSetupSession]:

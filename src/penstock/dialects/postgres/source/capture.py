@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 import psycopg
 
@@ -171,24 +171,34 @@ def tables(connection: Connection, name: str) -> list[TableName]:
     return [TableName(schema, table) for schema, table in rows]
 
 
-def follow(connection: Connection, name: str) -> list[CaptureBehind]:
-    """Build the capture anew of tables that were altered; what others hold is left for the next time.
+def state_tables(name: str) -> list[str]:
+    """The tables of a set that say what is captured, and what its triggers looked like; their names quoted."""
+    return [quote(name, table) for table in ("captured", "installed", "by_row", "applied")]
+
+
+def behind(connection: Connection, name: str) -> dict[int, TableName]:
+    """The captured tables, by oid, whose capture has to be built anew, since they were altered; notes those dropped."""
+    quoted = quote(name)
+    connection.execute(f"SELECT {quoted}.note_drops(NULL)")
+    rows = connection.execute(
+        f"SELECT b, n.nspname, c.relname FROM {quoted}.behind() b JOIN pg_class c ON c.oid = b"
+        " JOIN pg_namespace n ON n.oid = c.relnamespace ORDER BY 2, 3"
+    )
+    return {relid: TableName(schema, table) for relid, schema, table in rows}
+
+
+def rebuild(connection: Connection, name: str, tables: Mapping[int, TableName]) -> list[CaptureBehind]:
+    """Build the capture of tables anew, by their oids; what others hold is left for the next time.
 
     Returns:
         The tables that it cannot be done for.
     """
     quoted = quote(name)
     left = []
-    connection.execute(f"SELECT {quoted}.note_drops(NULL)")
-    behind = connection.execute(
-        f"SELECT b, n.nspname, c.relname FROM {quoted}.behind() b JOIN pg_class c ON c.oid = b"
-        " JOIN pg_namespace n ON n.oid = c.relnamespace ORDER BY 2, 3"
-    ).fetchall()
-    for relid, schema, table in behind:
+    for relid, table in tables.items():
         try:
             with connection.transaction():
-                connection.execute("SET LOCAL lock_timeout = '100ms'; SET LOCAL jit = off")
-                connection.execute("SET LOCAL penstock.rebuilding = 'on'")
+                connection.execute("SET LOCAL lock_timeout = '100ms'; SET LOCAL penstock.rebuilding = 'on'")
                 connection.execute(
                     f"SELECT {quoted}.capture_all(%s::oid) WHERE pg_try_advisory_xact_lock(%s, %s::oid::int)",
                     [relid, _changing_key(name), relid],
@@ -197,7 +207,7 @@ def follow(connection: Connection, name: str) -> list[CaptureBehind]:
             continue
         except psycopg.errors.InsufficientPrivilege:
             reason = "this user may not build its triggers anew; `penstock plan` names the missing grants"
-            left.append(CaptureBehind(TableName(schema, table), reason))
+            left.append(CaptureBehind(table, reason))
     return left
 
 

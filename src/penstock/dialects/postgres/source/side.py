@@ -12,6 +12,7 @@ from penstock.change import TableName
 from penstock.dialects.base import CaptureBehind, DatabasePlan, NativeForm, Renamed, Step, Uncaptured
 from penstock.dialects.postgres.blueprint import Blueprint, Parts, read_blueprint, read_parts
 from penstock.dialects.postgres.connection import Connection, connect, speaking
+from penstock.dialects.postgres.descriptions import catalog_fingerprint
 from penstock.dialects.postgres.fittings import Fittings, read_fittings
 from penstock.dialects.postgres.ownership import PINNED, dump_steps, refuse_foreign, schema_faults
 from penstock.dialects.postgres.side import LOCK_WAIT, PostgresSide
@@ -55,6 +56,7 @@ class PostgresSourceSide(PostgresSide):
         self._origins = origins
         self._with_ddl = with_ddl
         self._with_messages = with_messages
+        self._followed: str | None = None
 
     @property
     def _set_name(self) -> str:
@@ -276,7 +278,14 @@ class PostgresSourceSide(PostgresSide):
                 # Take back what the database's owner must not read any more; setup grants what it may read now.
                 if step.sql.startswith("REVOKE"):
                     connection.execute(step.sql)
-            return capture.follow(connection, self._set_name)
+            # A table that is altered, or built anew, makes this another text; so does a version that a writer has noted.
+            state = catalog_fingerprint(connection, capture.state_tables(self._set_name))
+            if state == self._followed:
+                return []
+            behind = capture.behind(connection, self._set_name)
+            if not behind:
+                self._followed = state
+            return capture.rebuild(connection, self._set_name, behind)
 
     def not_captured(self, patterns: Sequence[str]) -> Sequence[Uncaptured]:
         """Tables that patterns mean, and whose changes are not captured, with the reason."""
