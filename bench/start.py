@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
+from tests.installed import InstalledPostgres
 
 from penstock.demo.servers import EmbeddedPostgres
-from tests.installed import InstalledPostgres
 
 _FILE = """\
 version: 1
@@ -103,7 +103,7 @@ class Pair:
             with psycopg.connect(server.url(), autocommit=True) as connection:
                 connection.execute(f"DROP DATABASE IF EXISTS {self._name} WITH (FORCE)")
                 connection.execute(f"CREATE DATABASE {self._name}")
-        partitioned = range(0, tables // 35)
+        partitioned = range(tables // 35)
         plain = range(tables - len(partitioned))
         with psycopg.connect(self.source) as connection:
             for n in plain:

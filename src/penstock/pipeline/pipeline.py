@@ -459,7 +459,7 @@ class Pipeline(Capturing):
             CutoverWay(
                 self._source,
                 self._target,
-                [name for name in followed if name in self._source.describe(followed)],
+                sorted(self._source.describe(followed)),
                 run=lambda: self.run(stop, listener, until_caught_up=True),
                 verify=self.verify,
             ),

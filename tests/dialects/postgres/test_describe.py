@@ -133,3 +133,37 @@ def test_keys_name_a_function_where_a_cast_leaves_the_operator_open(database: st
         "pg_catalog.enum_eq(a::public.mood, x::public.mood) AND b OPERATOR(pg_catalog.=) y"
     )
     assert parent.referenced_by == child.foreign_keys
+
+
+def rows_handled(connection: psycopg.Connection[tuple[Any, ...]], tables: int) -> float:
+    """How many rows all steps of a description of so many tables handle; each refers to the one before it."""
+    connection.execute("DROP SCHEMA IF EXISTS many CASCADE")
+    connection.execute("CREATE SCHEMA many")
+    for n in range(tables):
+        connection.execute(
+            f"CREATE TABLE many.t{n} (id int PRIMARY KEY, a int REFERENCES many.t{max(n - 1, 0)}, m mood, b text,"
+            " UNIQUE (a, b), CHECK (a > 0))"
+        )
+        connection.execute(f"CREATE TYPE many.e{n} AS ENUM ('x'); ALTER TABLE many.t{n} ADD COLUMN e many.e{n}")
+    connection.execute("ANALYZE")
+    oids = [
+        row[0] for row in connection.execute("SELECT oid FROM pg_class WHERE relkind = 'r' AND relname ~ '^t[0-9]'")
+    ]
+    query = "EXPLAIN (ANALYZE, FORMAT JSON) " + sql_text("describe")
+    row = psycopg.RawCursor(connection).execute(query, [oids, True]).fetchone()
+    assert row is not None
+
+    def count(node: dict[str, Any]) -> float:
+        own = node["Actual Rows"] + node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Join Filter", 0)
+        return float(own * node["Actual Loops"] + sum(map(count, node.get("Plans", []))))
+
+    return count(row[0][0]["Plan"])
+
+
+def test_the_work_of_a_description_grows_with_its_tables_and_not_with_their_square(database: str) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(MADE)
+        few, many = rows_handled(connection, 20), rows_handled(connection, 80)
+
+    # Four times the tables. Some steps read a catalogue whole, whatever is asked for.
+    assert many < 5 * few

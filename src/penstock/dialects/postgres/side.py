@@ -9,8 +9,9 @@ import psycopg
 
 from penstock.change import TableName
 from penstock.dialects.base import LockedError, Step
+from penstock.dialects.postgres.catalog import read_tables
+from penstock.dialects.postgres.catalog_cache import CatalogCache
 from penstock.dialects.postgres.connection import Connection, connect, label, speaking
-from penstock.dialects.postgres.descriptions import Descriptions
 from penstock.dialects.postgres.errors import translate
 from penstock.dialects.postgres.ownership import PINNED
 from penstock.errors import OperatorError
@@ -76,7 +77,7 @@ class PostgresSide:
         self._label = label(url)
         self._url = url
         self._pipeline = pipeline
-        self._descriptions = Descriptions()
+        self._described: CatalogCache[TableName, TableSchema] = CatalogCache()
 
     @property
     def label(self) -> str:
@@ -96,7 +97,7 @@ class PostgresSide:
     def describe(self, tables: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
         """Describe tables as they are now."""
         with self._connection("read the catalogue") as connection:
-            return self._descriptions.read(connection, tables)
+            return self._described.read(connection, tables, lambda names: read_tables(connection, names))
 
     @contextmanager
     def setup(self, *, printer: str = "plan") -> Iterator[PostgresSetupSession]:

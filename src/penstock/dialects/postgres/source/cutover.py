@@ -57,6 +57,8 @@ class SequenceReader:
             if self._session is None or self._session.closed:
                 self._session = connect(self._url, f"penstock {self._process} sequences")
                 self._session.execute(WITHOUT_VIEWS)
+                # Planning a query of hundreds of sequences, every second, takes longer than running it.
+                self._session.prepare_threshold = 1
             return read_values(self._session, self._names)
 
     def close(self) -> None:

@@ -11,8 +11,8 @@ import psycopg
 from penstock.change import TableName
 from penstock.dialects.base import CaptureBehind, DatabasePlan, NativeForm, Renamed, Step, Uncaptured
 from penstock.dialects.postgres.blueprint import Blueprint, Parts, read_blueprint, read_parts
+from penstock.dialects.postgres.catalog_cache import CatalogCache, catalog_fingerprint
 from penstock.dialects.postgres.connection import Connection, connect, speaking
-from penstock.dialects.postgres.descriptions import catalog_fingerprint
 from penstock.dialects.postgres.fittings import Fittings, read_fittings
 from penstock.dialects.postgres.ownership import PINNED, dump_steps, refuse_foreign, schema_faults
 from penstock.dialects.postgres.side import LOCK_WAIT, PostgresSide
@@ -57,6 +57,7 @@ class PostgresSourceSide(PostgresSide):
         self._with_ddl = with_ddl
         self._with_messages = with_messages
         self._followed: str | None = None
+        self._fittings: CatalogCache[str, Fittings] = CatalogCache()
 
     @property
     def _set_name(self) -> str:
@@ -99,7 +100,8 @@ class PostgresSourceSide(PostgresSide):
     def fittings_as(self, tables: Sequence[Renamed]) -> Fittings:
         """The same by the names that tables and columns get."""
         with self._connection("read the catalogue") as connection:
-            return read_fittings(connection, tables)
+            key = repr(tables)
+            return self._fittings.read(connection, [key], lambda _: {key: read_fittings(connection, tables)})[key]
 
     def sequence_reader(self, fittings: NativeForm) -> SequenceReader:
         """Return what reads where the sequences stand that `fittings` speaks of."""
@@ -278,7 +280,7 @@ class PostgresSourceSide(PostgresSide):
                 # Take back what the database's owner must not read any more; setup grants what it may read now.
                 if step.sql.startswith("REVOKE"):
                     connection.execute(step.sql)
-            # A table that is altered, or built anew, makes this another text; so does a version that a writer has noted.
+            # Whoever alters a table, or notes its new version, makes this another text.
             state = catalog_fingerprint(connection, capture.state_tables(self._set_name))
             if state == self._followed:
                 return []
