@@ -161,6 +161,7 @@ WITH RECURSIVE rel AS (
   SELECT b.root, format_type(b.typ, NULL) FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.typ AND t.typtype <> 'd'
   WHERE EXISTS (SELECT FROM pg_catalog.pg_cast k WHERE k.castsource = b.typ AND k.castcontext = 'i')
 ), oper AS NOT MATERIALIZED (
+  -- Looked up one by one, behind OFFSET 0: a join would read all operators for each key.
   SELECT op.oid, format('OPERATOR(%I.%s)', n.nspname, op.oprname) AS name,
     -- The operators of a type's own may be in any schema, and = may be anybody's. Of those of one name, the one for the
     -- types as they stand wins, also if somebody else made it: so both operands are made of the operator's types.
@@ -183,7 +184,7 @@ WITH RECURSIVE rel AS (
        FROM unnest(i.indclass::oid[], i.indkey::int2[]) WITH ORDINALITY k (opclass, attnum, ord)
        JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
        JOIN pg_catalog.pg_opclass o ON o.oid = k.opclass
-       LEFT JOIN LATERAL (SELECT oper.* FROM pg_catalog.pg_amop m JOIN oper ON oper.oid = m.amopopr
+       LEFT JOIN LATERAL (SELECT oper.* FROM pg_catalog.pg_amop m JOIN LATERAL (SELECT * FROM oper WHERE oper.oid = m.amopopr OFFSET 0) oper ON true
          WHERE m.amopfamily = o.opcfamily AND m.amoplefttype = o.opcintype AND m.amoprighttype = o.opcintype
            AND m.amopstrategy = 3 AND ic.relam = (SELECT oid FROM pg_catalog.pg_am WHERE amname = 'btree')) equal ON true)
       ELSE '[]' END,
@@ -203,14 +204,14 @@ WITH RECURSIVE rel AS (
 ), con AS (
   SELECT c.*, coalesce((to_jsonb(c) ->> 'conenforced')::bool, true) AS is_enforced,
     coalesce((to_jsonb(c) ->> 'conperiod')::bool, false) AS is_temporal
-  FROM pg_catalog.pg_constraint c
-  WHERE c.oid IN (
-      SELECT k.oid FROM rel JOIN pg_catalog.pg_constraint k ON k.conrelid = rel.oid
-      -- No index finds constraints by the table they refer to, but they depend on its columns.
-      UNION SELECT d.objid FROM rel JOIN pg_catalog.pg_depend d ON d.refclassid = 'pg_class'::regclass AND d.refobjid = rel.oid
-      WHERE d.classid = 'pg_constraint'::regclass)
-    -- In this order: a row is long to turn into JSON.
-    AND CASE WHEN c.contype IN ('f', 'x') THEN true WHEN c.contype IN ('p', 'u')
+  FROM (
+    SELECT k.oid FROM rel JOIN pg_catalog.pg_constraint k ON k.conrelid = rel.oid
+    -- No index finds constraints by the table they refer to, but they depend on its columns.
+    UNION SELECT d.objid FROM rel JOIN pg_catalog.pg_depend d ON d.refclassid = 'pg_class'::regclass AND d.refobjid = rel.oid
+    WHERE d.classid = 'pg_constraint'::regclass
+  ) found CROSS JOIN LATERAL (SELECT * FROM pg_catalog.pg_constraint WHERE oid = found.oid OFFSET 0) c
+  -- In this order: a row is long to turn into JSON.
+  WHERE CASE WHEN c.contype IN ('f', 'x') THEN true WHEN c.contype IN ('p', 'u')
       THEN coalesce((to_jsonb(c) ->> 'conperiod')::bool, false) ELSE false END
 ), fk AS (
   SELECT con.conrelid, con.confrelid, con.conname, jsonb_build_object(
@@ -228,9 +229,10 @@ WITH RECURSIVE rel AS (
           WHERE a.attrelid = con.conrelid AND a.attnum = k.child OR a.attrelid = con.confrelid AND a.attnum = k.parent LIMIT 1),
         oper.left_cast || oper.name) ORDER BY k.ord)
       FROM unnest(con.conpfeqop, con.conkey, con.confkey) WITH ORDINALITY k (op, child, parent, ord)
-      JOIN oper ON oper.oid = k.op),
+      JOIN LATERAL (SELECT * FROM oper WHERE oper.oid = k.op OFFSET 0) oper ON true),
     'child_casts', (SELECT jsonb_agg(oper.right_cast ORDER BY k.ord)
-      FROM unnest(con.conpfeqop) WITH ORDINALITY k (op, ord) JOIN oper ON oper.oid = k.op),
+      FROM unnest(con.conpfeqop) WITH ORDINALITY k (op, ord)
+      JOIN LATERAL (SELECT * FROM oper WHERE oper.oid = k.op OFFSET 0) oper ON true),
     'is_match_full', con.confmatchtype = 'f',
     'is_deferrable', con.condeferrable
   ) AS definition
@@ -250,7 +252,8 @@ WITH RECURSIVE rel AS (
       JOIN pg_catalog.pg_attribute a ON a.attrelid = x.conrelid AND a.attnum = k.attnum) ELSE '[]' END,
     'operators', (SELECT jsonb_agg(coalesce((SELECT oper.function || type FROM loose WHERE root = a.atttypid),
         oper.name) ORDER BY k.ord)
-      FROM unnest(x.conexclop, x.conkey) WITH ORDINALITY k (op, attnum, ord) JOIN oper ON oper.oid = k.op
+      FROM unnest(x.conexclop, x.conkey) WITH ORDINALITY k (op, attnum, ord)
+      JOIN LATERAL (SELECT * FROM oper WHERE oper.oid = k.op OFFSET 0) oper ON true
       LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = x.conrelid AND a.attnum = k.attnum),
     'is_deferrable', x.condeferrable) ORDER BY x.conname) AS definitions
   FROM con x JOIN pg_catalog.pg_index xi ON xi.indexrelid = x.conindid

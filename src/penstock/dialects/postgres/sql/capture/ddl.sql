@@ -15,7 +15,10 @@ BEGIN
       UNION SELECT i.inhrelid FROM pg_inherits i JOIN reached p ON i.inhparent = p.relid
     ), beside AS (
       SELECT relid FROM reached
+      -- A table that they refer to is captured otherwise once that may be checked at commit.
       UNION SELECT c.confrelid FROM pg_constraint c WHERE c.contype = 'f' AND c.conrelid IN (SELECT relid FROM reached)
+        AND {set}.fingerprint(c.confrelid) <> (SELECT n.fingerprint FROM {set}.captured n WHERE n.relid = c.confrelid
+          ORDER BY n.version DESC LIMIT 1)
       UNION SELECT i.inhparent FROM pg_inherits i WHERE i.inhrelid = ANY (relids)
       UNION SELECT c.root FROM {set}.captured_now c WHERE c.relid = ANY (relids)
     )

@@ -145,7 +145,7 @@ COMMENT ON COLUMN {set}.marker.tag IS 'the origin mark of an apply process; empt
 DROP FUNCTION IF EXISTS {set}.describe(oid[]);
 -- In PL/pgSQL, which keeps the plan for the session: to make it takes twice as long as to run it for one table.
 CREATE OR REPLACE FUNCTION {set}.describe(relids oid[], with_checks bool) RETURNS TABLE (relid oid, definition jsonb)
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $describe$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET jit = off AS $describe$
 #variable_conflict use_column
 BEGIN
   RETURN QUERY
