@@ -30,9 +30,14 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import NoReturn
 
 from penstock.errors import MalformedInputError
+
+
+_KEPT = 4096
+"""How many texts are remembered: a database has many columns, and few types."""
 
 
 class Kind(StrEnum):
@@ -100,6 +105,7 @@ class LogicalType:
         return f"{self.kind}({joined})" if joined else str(self.kind)
 
     @classmethod
+    @lru_cache(_KEPT)
     def parse(cls, text: str) -> LogicalType:
         """Read the text form; a name that SQL has for a type is read, too, see `of_sql_name`.
 
@@ -184,6 +190,7 @@ def other(name: str) -> LogicalType:
     return LogicalType(Kind.OTHER, name=name)
 
 
+@lru_cache(_KEPT)
 def of_sql_name(text: str) -> LogicalType | None:
     """Return the type that SQL calls so, by itself or with a length: `numeric(10,2)`; None where it is none of these.
 
