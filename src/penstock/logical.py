@@ -35,7 +35,6 @@ from typing import NoReturn
 
 from penstock.errors import MalformedInputError
 
-
 _KEPT = 4096
 """How many texts are remembered: a database has many columns, and few types."""
 
