@@ -25,7 +25,7 @@ from typing import Any
 
 import psycopg
 
-from bench import conflicts, debezium, files, publish, sink
+from bench import conflicts, debezium, files, publish, sink, start
 from bench.systems import Meter, Native, Ours, System, execute
 from bench.workloads import HOT, MIXED, MIXED_RULES, TABLES, WORKLOADS, Workload
 from penstock.demo.servers import EmbeddedPostgres
@@ -346,6 +346,11 @@ class Bench:
         for result in publish.measure():
             self._note(**result)
 
+    def start(self) -> None:
+        """Time commands with few tables and with many."""
+        for result in start.measure(start.TABLES, self._rounds):
+            self._note(**result)
+
     def _drop(self, workload: Workload) -> None:
         for native in self._natives:
             native.drop()
@@ -387,6 +392,8 @@ def report(results: Sequence[dict[str, Any]]) -> None:
             print(f"{'sink':16} {r['system']:36} {r['rate']:>10,.0f} changes/s")
         if r["workload"] == "publish":
             print(f"{'publish':16} {r['system']:28} {r['rate']:>10,.0f} events/s")
+        if r["workload"] == "start":
+            print(start.line({"limit_s": None, **r}))
         if r["workload"] == TABLES.name:
             print(f"{len(TABLES.tables)} tables       {r['system']:28} {r['step']}: {r['seconds']:.1f} s")
     starts: dict[str, list[float]] = {}
@@ -433,6 +440,7 @@ def main() -> None:
         "sink",
         "rules",
         "conflicts",
+        "start",
     ]
     arguments.add_argument("workloads", nargs="*", default=names, metavar="WORKLOAD", help=", ".join(names))
     arguments.add_argument("--rounds", type=int, default=3)
@@ -458,6 +466,8 @@ def main() -> None:
             bench.rules()
         if "conflicts" in given.workloads:
             bench.conflicts()
+        if "start" in given.workloads:
+            bench.start()
         if "files" in given.workloads:
             bench.change_files()
         if "debezium" in given.workloads:

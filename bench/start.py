@@ -2,8 +2,8 @@
 
 Servers have default settings, JIT compilation included. Each figure is the wall time of a command as a process of its
 own; "start" is a run of a pipeline that is up to date, from its start until the target has a row that was committed
-just before. `--beside` measures another checkout too, by turns. The limits are those of the issue: 3 s and 10 ms a
-table, and twice as much for a dry run of a cutover.
+just before; "ALTER TABLE" is what altering one captured table takes its writer. `--beside` measures another checkout
+too, by turns. A start, `plan` and `status` may take 3 s and 10 ms a table, a dry run of a cutover twice as long.
 """
 
 from __future__ import annotations
@@ -17,14 +17,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from tests.installed import InstalledPostgres
 
 from penstock.demo.servers import EmbeddedPostgres
+
+TABLES = (4, 140, 1000)
+
+_LONGEST_S = 400.0
 
 _FILE = """\
 version: 1
@@ -63,21 +67,37 @@ class Checkout:
     label: str
     folder: Path
 
+    def prepare(self) -> None:
+        """Prepare Spark's Java program, as every run of a user's but the first finds it."""
+        subprocess.run([sys.executable, "-m", "penstock.spark.prepare", "--now"], env=self._environment, check=True)
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        environment = {**os.environ, "PYTHONPATH": str(self.folder / "src")}
+        # An installed package is compiled.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        return environment
+
     def command(self, file: Path, *arguments: str) -> subprocess.Popen[str]:
         """Start a command of it on a pipeline file."""
         return subprocess.Popen(
             [sys.executable, "-m", "penstock", "--file", str(file), *arguments],
-            env={**os.environ, "PYTHONPATH": str(self.folder / "src")},
+            env=self._environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
 
     def seconds(self, file: Path, *arguments: str) -> float:
-        """Run a command to its end; returns its wall time."""
+        """Run a command to its end, or for `_LONGEST_S`; returns its wall time."""
         began = time.monotonic()
         process = self.command(file, *arguments)
-        output, _ = process.communicate()
+        try:
+            output, _ = process.communicate(timeout=_LONGEST_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            return _LONGEST_S
         # `cutover --dry-run` ends with 1 where something is left to be done.
         if process.returncode not in (0, 1):
             raise RuntimeError(f"penstock {' '.join(arguments)} of {self.label} failed: {output[-2000:]}")
@@ -129,25 +149,60 @@ class Pair:
         process.communicate()
         return seconds
 
-    def seconds(self, *arguments: str) -> Callable[[], float]:
-        """What times a command."""
-        return lambda: self.checkout.seconds(self.file, *arguments)
+    def alter(self) -> float:
+        """Alter a captured table twenty times in one session; returns the median of the seconds."""
+        took = []
+        with psycopg.connect(self.source, autocommit=True) as connection:
+            for n in range(20):
+                began = time.monotonic()
+                connection.execute(f"ALTER TABLE t1 ALTER code TYPE varchar({21 - n % 2})")
+                took.append(time.monotonic() - began)
+        return statistics.median(took)
+
+    def seconds(self, *arguments: str) -> float:
+        """Run a command to its end; returns its wall time."""
+        return self.checkout.seconds(self.file, *arguments)
 
 
-def measure(pairs: Sequence[Pair], tables: int, rounds: int) -> Iterator[tuple[str, str, list[float]]]:
-    """Yield, for each step and checkout, the seconds it took; checkouts take turns."""
-    for pair in pairs:
-        pair.create(tables)
+def measure(tables: Sequence[int], rounds: int, beside: Path | None = None) -> Iterator[dict[str, Any]]:
+    """Yield, for each number of tables, step and checkout, the median of the seconds it took; checkouts take turns."""
+    checkouts = [Checkout("now", Path(__file__).parent.parent)]
+    if beside is not None:
+        checkouts.append(Checkout("before", beside.resolve()))
+    with (
+        InstalledPostgres() as source,
+        InstalledPostgres() as target,
+        tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder,
+    ):
+        for checkout in checkouts:
+            checkout.prepare()
+        for number in tables:
+            pairs = [Pair(checkout, source, target, Path(folder)) for checkout in checkouts]
+            for pair in pairs:
+                pair.create(number)
+            for step, label, seconds in _steps(pairs, rounds):
+                yield {
+                    "workload": "start",
+                    "system": label,
+                    "tables": number,
+                    "step": step,
+                    "seconds": statistics.median(seconds),
+                    "limit_s": _limit(step, number),
+                }
+
+
+def _steps(pairs: Sequence[Pair], rounds: int) -> Iterator[tuple[str, str, list[float]]]:
     once = {"plan before setup": ("plan",), "setup": ("setup",), "first copy": ("run", "--until-caught-up")}
     for step, arguments in once.items():
         for pair in pairs:
-            yield step, pair.checkout.label, [pair.seconds(*arguments)()]
+            yield step, pair.checkout.label, [pair.seconds(*arguments)]
     steps: dict[str, Callable[[Pair], float]] = {
         "start": Pair.start,
-        "plan": lambda pair: pair.seconds("plan")(),
-        "status": lambda pair: pair.seconds("status")(),
-        "verify": lambda pair: pair.seconds("verify")(),
-        "cutover --dry-run": lambda pair: pair.seconds("cutover", "--dry-run")(),
+        "plan": lambda pair: pair.seconds("plan"),
+        "status": lambda pair: pair.seconds("status"),
+        "verify": lambda pair: pair.seconds("verify"),
+        "cutover --dry-run": lambda pair: pair.seconds("cutover", "--dry-run"),
+        "ALTER TABLE": Pair.alter,
     }
     for step, time_it in steps.items():
         took: dict[str, list[float]] = {pair.checkout.label: [] for pair in pairs}
@@ -158,42 +213,27 @@ def measure(pairs: Sequence[Pair], tables: int, rounds: int) -> Iterator[tuple[s
             yield step, label, seconds
 
 
-def limit(step: str, tables: int) -> float | None:
-    """The seconds that a step may take; None where no limit is set."""
+def _limit(step: str, tables: int) -> float | None:
     allowed = 3 + 0.010 * tables
     return {"start": allowed, "status": allowed, "plan": allowed, "cutover --dry-run": 2 * allowed}.get(step)
 
 
-@contextmanager
-def servers() -> Iterator[tuple[EmbeddedPostgres, EmbeddedPostgres]]:
-    """Two servers as their packages configure them."""
-    with InstalledPostgres() as source, InstalledPostgres() as target:
-        yield source, target
-
-
 def main() -> None:
     arguments = argparse.ArgumentParser(prog="bench.start", description=__doc__.splitlines()[0])
-    arguments.add_argument("--tables", type=int, nargs="*", default=[4, 140, 1000])
+    arguments.add_argument("--tables", type=int, nargs="*", default=TABLES)
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--beside", type=Path, help="another checkout, which is measured by turns")
     given = arguments.parse_args()
-    here = Path(__file__).parent.parent
-    checkouts = [Checkout("now", here), *([Checkout("before", given.beside.resolve())] if given.beside else [])]
-    with servers() as (source, target), tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        for checkout in checkouts:
-            subprocess.run(
-                [sys.executable, "-m", "penstock.spark.prepare", "--now"],
-                env={**os.environ, "PYTHONPATH": str(checkout.folder / "src")},
-                check=True,
-            )
-        for tables in given.tables:
-            pairs = [Pair(checkout, source, target, Path(folder)) for checkout in checkouts]
-            for step, label, seconds in measure(pairs, tables, given.rounds):
-                allowed = limit(step, tables)
-                verdict = "" if allowed is None else f"  limit {allowed:.1f} s"
-                median = statistics.median(seconds)
-                shown = " ".join(f"{one:.1f}" for one in seconds)
-                print(f"{tables:>5} tables  {step:20} {label:8} {median:7.2f} s  ({shown}){verdict}", flush=True)
+    for result in measure(given.tables, given.rounds, given.beside):
+        print(line(result), flush=True)
+
+
+def line(result: dict[str, Any]) -> str:
+    """A result, as a line for people."""
+    limit = "" if result["limit_s"] is None else f"  limit {result['limit_s']:.1f} s"
+    what = f"{result['tables']:>5} tables  {result['step']:18} {result['system']:8}"
+    how = ">" if result["seconds"] >= _LONGEST_S else " "
+    return f"{what} {how}{result['seconds']:8.2f} s{limit}"
 
 
 if __name__ == "__main__":
