@@ -109,3 +109,10 @@ def test_what_the_docs_print_for_python_runs(lab: Lab, tmp_path: Path) -> None:
     opened = 'import penstock\npipeline = penstock.open("pipeline.yaml")\n'
     tried = program("-c", opened + retrying.replace("shop.12", entry.id), command=[sys.executable])
     assert (tried.code, tried.out) == (0, f"{entry.id} would apply None\n"), tried.err
+
+
+def test_commands_start_without_what_only_tasks_need() -> None:
+    """Pandas alone takes a fifth of the imports."""
+    loaded = python("-c", "import sys, penstock.wiring; print({'pandas', 'duckdb', 'py4j'} & sys.modules.keys())")
+
+    assert loaded.strip() in ("set()", "{'py4j'}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,13 @@ LOOKED_AT = (c.COMMIT_SCN, c.OP, c.KEY, c.BEFORE, c.AFTER)
 """Those that it looks at."""
 
 _OPS = tuple(Op)
-_OP_TEXTS = pa.array([op.value for op in _OPS], pa.string())
+
+
+@cache
+def _op_texts() -> pa.Array:
+    # Not when this module is imported: the first array that pyarrow makes of a list imports pandas, and that takes a
+    # fifth of the time that the imports of a command take.
+    return pa.array([op.value for op in _OPS], pa.string())
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,7 @@ class Changes:
         return cls(
             row=np.arange(batch.num_rows),
             scn=batch[c.COMMIT_SCN].to_numpy(),
-            op=pc.index_in(batch[c.OP], _OP_TEXTS).to_numpy(zero_copy_only=False),
+            op=pc.index_in(batch[c.OP], _op_texts()).to_numpy(zero_copy_only=False),
             key=batch[c.KEY],
             before=batch[c.BEFORE],
             after=batch[c.AFTER],
@@ -76,7 +83,7 @@ class Changes:
     @property
     def op_texts(self) -> pa.Array:
         """What each change is, as the stream says it."""
-        return _OP_TEXTS.take(pa.array(self.op))
+        return _op_texts().take(pa.array(self.op))
 
 
 def op_number(op: Op) -> int:

@@ -25,8 +25,6 @@ from penstock.schema import TableSchema
 ROW_OPS = (Op.INSERT, Op.UPDATE, Op.DELETE, Op.SNAPSHOT)
 """What a change of one row may be; everything else is about the table, and has no image."""
 
-_NULL = pa.scalar(None, pa.string())
-
 _EDITED_SCHEMA = pa.schema([c.ARROW_SCHEMA.field(name) for name in EDITED])
 
 
@@ -105,7 +103,9 @@ class TableRule:
         if is_row.all():
             return self._transform_rows(changes)
         # What is about the table as a whole passes as it is: the old image of a gap is no row, but says why it is one.
-        made = self._transform_rows(replace(changes, before=pc.if_else(pa.array(is_row), changes.before, _NULL)))
+        made = self._transform_rows(
+            replace(changes, before=pc.if_else(pa.array(is_row), changes.before, pa.scalar(None, pa.string())))
+        )
         others = ~made.is_op(*ROW_OPS)
         kept = changes.before.filter(pa.array(np.isin(changes.row, made.row[others])))
         return self._without_part(replace(made, before=_put(made.before, others, kept)))
@@ -210,8 +210,8 @@ class TableRule:
         """Make inserts of the updates that move a row in, and deletes of those that move one out."""
         op, key = changes.op.copy(), changes.key
         op[moves_in], op[moves_out] = op_number(Op.INSERT), op_number(Op.DELETE)
-        before = pc.if_else(pa.array(moves_in), _NULL, changes.before)
-        after = pc.if_else(pa.array(moves_out), _NULL, changes.after)
+        before = pc.if_else(pa.array(moves_in), pa.scalar(None, pa.string()), changes.before)
+        after = pc.if_else(pa.array(moves_out), pa.scalar(None, pa.string()), changes.after)
         if moves_in.any():
             # `whole` has one entry per row that moves in, in order; the masks put them back in their places.
             part = changes.where(moves_in)
