@@ -160,7 +160,7 @@ def state_of(name: str, archive: Archive, record: Record, definitions: Definitio
     return ProcessState(
         name=name,
         epoch=record.epoch,
-        status=ProcessStatus.ENABLED,
+        status=ProcessStatus.DISABLED,
         status_at=record.written_at,
         error=None,
         reason=None,

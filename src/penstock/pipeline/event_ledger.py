@@ -146,7 +146,7 @@ def state_of(log: EventLog, label: str, standing: Standing) -> ProcessState:
     return ProcessState(
         name=log.pipeline,
         epoch=standing.epoch,
-        status=ProcessStatus.ENABLED,
+        status=ProcessStatus.DISABLED,
         status_at=standing.written_at,
         error=None,
         reason=None,

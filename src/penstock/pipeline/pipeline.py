@@ -188,11 +188,34 @@ class Pipeline(Capturing):
         return replace(plan, refused=self._parted())
 
     def status(self) -> Status:
-        """Say where the pipeline stands."""
-        is_set_up = self._target.has_ledger() and self._source.has_capture()
-        if not is_set_up:
+        """Say where the pipeline stands; while the source is out of reach, as far as the ledger knows."""
+        if not self._target.has_ledger():
             return not_set_up(self.config.name)
-        with closing(self._target.ledger()) as ledger, closing(self._source.open_source()) as stream:
+        with closing(self._target.ledger()) as ledger:
+            try:
+                return self._status(ledger)
+            except RetryableError as exc:
+                # Where it is the target that went, what follows says so.
+                process, copied = ledger.state(), ledger.instantiated()
+                if process is None:
+                    raise
+                return status_of(
+                    self.config.name,
+                    process,
+                    None,
+                    (),
+                    is_running=ledger.is_running(),
+                    copied=list(copied.values()),
+                    to_copy=0,
+                    refused=None,
+                    attention=(),
+                    source_lost=str(exc),
+                )
+
+    def _status(self, ledger: TargetLedger) -> Status:
+        if not self._source.has_capture():
+            return not_set_up(self.config.name)
+        with closing(self._source.open_source()) as stream:
             refused = None
             try:
                 process = _held(ledger, stream)

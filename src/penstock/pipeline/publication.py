@@ -94,8 +94,30 @@ class Publication(Capturing):
         return plan
 
     def status(self) -> Status:
-        """Say where the pipeline stands."""
+        """Say where the pipeline stands; while the source is out of reach, as far as it was published."""
         is_made = self._place.is_made()
+        try:
+            return self._status(is_made=is_made)
+        except RetryableError as exc:
+            # Where it is the place that went, what follows says so.
+            process = self._place.process() if is_made else None
+            if process is None:
+                raise
+            found = status_of(
+                self.config.name,
+                process,
+                None,
+                (),
+                is_running=False,
+                copied=list(self._place.copies().copied.values()),
+                to_copy=0,
+                refused=None,
+                attention=(),
+                source_lost=str(exc),
+            )
+            return self._as_publishing(found)
+
+    def _status(self, *, is_made: bool) -> Status:
         if not is_made or not self._source.has_capture():
             found = not_set_up(self.config.name)
             return self._as_publishing(self._with_published(found) if is_made else found)
