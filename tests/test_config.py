@@ -227,7 +227,7 @@ def test_what_is_left_out_takes_its_default() -> None:
 
     assert apply.parallelism == 2
     assert apply.commit_serialization is CommitSerialization.DEPENDENT_TRANSACTIONS
-    assert (apply.disable_on_error, apply.allow_duplicate_rows, apply.retry_s) == (False, True, 60)
+    assert (apply.disable_on_error, apply.allow_duplicate_rows, apply.retry_s) == (False, True, "INFINITE")
 
 
 def test_what_is_given_is_taken() -> None:
@@ -282,7 +282,7 @@ def test_what_is_given_is_taken() -> None:
         (
             "connection: target",
             "connection: target\n  retry_s: -1",
-            "16: apply.retry_s: must be greater than or equal to 0, not -1",
+            "16: apply.retry_s: must be a number of seconds from 0 on, or INFINITE",
         ),
         (
             "connection: target",

@@ -57,7 +57,7 @@ def found(backlog: Backlog | None = NOTHING, *, state: ProcessState | None = Non
 def shown(status: Status, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
     command.show(status)
     lines = capsys.readouterr().out.splitlines()
-    return {name: text for name, text in (line.split("  ", 1) for line in lines)}
+    return {line.split("  ")[0]: line.split("  ", 1)[1] for line in lines}
 
 
 def test_a_recording_that_nothing_waits_in_is_no_lag_however_old_it_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -101,7 +101,7 @@ class Nobody:
 
     def copied(self, chunks: int, rows: int) -> None: ...
 
-    def retrying(self, error: PenstockError, left_s: float) -> None: ...
+    def retrying(self, error: PenstockError, left_s: float | None) -> None: ...
 
 
 def taken_over() -> None:
@@ -159,7 +159,7 @@ class Counting(Nobody):
         self.retries = 0
         self._most = most
 
-    def retrying(self, error: PenstockError, left_s: float) -> None:
+    def retrying(self, error: PenstockError, left_s: float | None) -> None:
         self.retries += 1
         assert self.retries <= self._most, "it goes on for ever"
 

@@ -11,6 +11,7 @@ from typing import NoReturn, Protocol
 
 from penstock.apply.patience import Patience
 from penstock.apply.process import Progress
+from penstock.apply_config import retry_limit
 from penstock.config import PipelineConfig
 from penstock.dialects.base import DatabasePlan, Step
 from penstock.errors import OperatorError, RetryableError
@@ -155,7 +156,7 @@ class ChannelPublication(Publication):
     ) -> Progress:
         if until is not None:
             raise self._refused("rows of an event log have no positions before they are polled")
-        patience = Patience(self._publish.retry_s, stop, listener)
+        patience = Patience(retry_limit(self._publish.retry_s), stop, listener)
         patience.insist(lambda: self._check_capture(listener))
         patience.insist(self._documents.refuse_unfit)
         progress = Progress(START)

@@ -26,6 +26,7 @@ from penstock.apply.server import ServerConfig
 from penstock.apply.settings_shown import settings_shown
 from penstock.apply.target import TargetTable
 from penstock.apply.virtual_dependencies import VirtualDependencies
+from penstock.apply_config import retry_limit
 from penstock.change import TableName
 from penstock.config import PipelineConfig
 from penstock.dialects.base import DatabasePlan, Emptying, LackingPart, Step, Uncaptured
@@ -516,7 +517,7 @@ class Pipeline(Capturing):
         self, stop: threading.Event, listener: RunListener, *, until_caught_up: bool, until: str | None
     ) -> Progress:
         apply = self._apply
-        patience = Patience(apply.retry_s, stop, listener)
+        patience = Patience(retry_limit(apply.retry_s), stop, listener)
         patience.insist(lambda: self._check_capture(listener))
         patience.insist(lambda: self._check_target(listener, stop))
         end = None if until is None else self._end(until, listener)

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from penstock.apply.parameters import Parameters
 from penstock.apply.patience import Patience
 from penstock.apply.process import ApplyProcess, Progress
+from penstock.apply_config import retry_limit
 from penstock.change import TableName
 from penstock.config import PipelineConfig
 from penstock.dialects.base import DatabasePlan
@@ -241,7 +242,7 @@ class Publication(Capturing):
     ) -> Progress:
         if until is not None:
             raise self._refused("it can be read up to any point, so it is not published up to one")
-        patience = Patience(self._publish.retry_s, stop, listener)
+        patience = Patience(retry_limit(self._publish.retry_s), stop, listener)
         try:
             patience.insist(lambda: self._check_capture(listener))
             patience.insist(self._check_place)

@@ -70,7 +70,8 @@ class Status:
 
     Attributes:
         consistent_at: Source commit time up to which everything that is captured is applied, but for what is in the
-            error queue. It says nothing of a table that `attention` calls not captured. Not later than `recorded_until`.
+            error queue. It says nothing of a table that `attention` calls not captured, and is no later than
+            `recorded_until`.
         consistent_but_for: How many transactions the error queue holds, which are not applied.
         lag_s: How long ago that was; 0 when nothing waits, however long ago the last change was made. None where nobody
             can tell.
