@@ -152,6 +152,11 @@ class DebeziumConfig(Part):
     binary: Literal["bytes", "base64", "base64-url-safe", "hex"] = Field(
         default="bytes", description="Events without schemas: the connector's binary.handling.mode"
     )
+    untyped: Literal["refuse", "text"] = Field(
+        default="refuse",
+        description="Events without schemas: text has setup make columns text of which neither events nor the target's"
+        " tables tell the type",
+    )
     registry: SchemaRegistry | None = Field(
         default=None, description="Where the schemas of events in Avro are; without it events are JSON"
     )

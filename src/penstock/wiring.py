@@ -332,7 +332,7 @@ def _events(config: PipelineConfig, rules: RuleSet | None, target: TargetSide) -
         target: Whose tables say what events without schemas hold, where they have the source's names.
     """
     log, settings = open_events(config)
-    from penstock.sources.debezium.side import DebeziumSide
+    from penstock.sources.debezium.side import DebeziumSide, Untyped
     from penstock.sources.debezium.tables import Tables
     from penstock.sources.debezium.tracker import Layout
 
@@ -353,7 +353,8 @@ def _events(config: PipelineConfig, rules: RuleSet | None, target: TargetSide) -
         is_wanted=is_wanted,
     )
     layout = Layout(debezium.transactions, debezium.settle_s, debezium.incomplete, debezium.incomplete_after_s)
-    return DebeziumSide(log, layout, tables, config.name)
+    untyped = Untyped(as_text=debezium.untyped == "text", by_target=rules is None)
+    return DebeziumSide(log, layout, tables, config.name, untyped=untyped)
 
 
 def _registry(config: SchemaRegistry) -> Registry:

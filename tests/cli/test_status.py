@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.errors import OperatorError
 from tests.cli.test_commands import SHOP
 from tests.lab import Lab
 from tests.program import Program
@@ -83,3 +84,39 @@ def test_a_check_of_a_target_out_of_reach_says_that_it_cannot_tell(lab: Lab, pro
 def test_options_of_a_check_go_with_it_alone(program: Program) -> None:
     for options in (["--max-lag", "3"], ["--max-errors", "0"], ["--check", "--watch"], ["--check", "--detail"]):
         assert program("status", *options).code == 2
+
+
+def test_teardown_asks_before_captured_changes_are_lost(followed: Lab, program: Program) -> None:
+    followed.source.execute("INSERT INTO customer VALUES (1000, 'x')")
+    followed.ledger.close()
+
+    refused = program("teardown")
+    assert refused.code == 3
+    assert "1 transaction at the source was not applied and is lost" in refused.err
+    assert "--yes" in refused.err
+    assert program("teardown", "--json").code == 3
+    printed = program("teardown", "--print-sql")
+    assert printed.code == 0
+    assert "note: 1 transaction at the source was not applied and is lost" in printed.err
+    with pytest.raises(OperatorError, match="was not applied and is lost"):
+        followed.pipeline().teardown()
+    assert program("status", "--json").json["backlog_changes"] == 1
+
+    # Applied, nothing is lost, and nothing is asked.
+    followed.acquire()
+    followed.apply()
+    followed.ledger.close()
+    assert not followed.pipeline().removal().losses
+    followed.source.execute("INSERT INTO customer VALUES (1001, 'x'); INSERT INTO customer VALUES (1002, 'x')")
+    assert followed.pipeline().removal().losses == ["2 transactions at the source were not applied and are lost"]
+
+    done = program("teardown", "--yes")
+    assert done.code == 0, done.err
+    assert program("status", "--json").json["state"] == "not set up"
+
+
+def test_before_the_first_copy_a_teardown_loses_nothing(lab: Lab, program: Program) -> None:
+    lab.source.execute(SHOP)
+    assert program("setup").code == 0
+    lab.source.execute("INSERT INTO customer VALUES (1000, 'x')")
+    assert program("teardown").code == 0

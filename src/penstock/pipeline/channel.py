@@ -140,8 +140,8 @@ class ChannelPublication(Publication):
         """Work out what `teardown` would remove. Changes nothing."""
         return Plan([], self._log.removal(Consumer("", self.config.name)), DatabasePlan(self._documents.label))
 
-    def teardown(self) -> Plan:
-        """Remove the journal; the log and what was published stay.
+    def teardown(self, *, lose: bool = False) -> Plan:
+        """Remove the journal; the log and what was published stay, so nothing is lost.
 
         Raises:
             OperatorError: The pipeline is running.

@@ -497,19 +497,29 @@ class Pipeline(Capturing):
         """Work out what `teardown` would remove. Changes nothing; raises as it does."""
         # First what may be refused.
         target = self._target.removal()
+        process = None
         with closing(self._target.ledger()) as ledger:
             consumer = ledger.consumer()
-        return Plan([], self._source_removal(consumer), target)
+            # Teardown goes for ledgers of earlier versions, too, which cannot be asked all of this.
+            with suppress(PenstockError):
+                # Before the first copy the source's own tables hold all that is captured.
+                process = ledger.state() if target.steps and ledger.instantiated() else None
+        return Plan([], self._source_removal(consumer), target, losses=self._losses(process, "applied"))
 
-    def teardown(self) -> Plan:
+    def teardown(self, *, lose: bool = False) -> Plan:
         """Remove what setup made, except target tables and their data; returns what was removed.
 
         The capture set stays as long as it has other consumers.
 
+        Args:
+            lose: Do it also where changes are captured that were not applied yet.
+
         Raises:
-            OperatorError: The process is running, or its error queue holds transactions.
+            OperatorError: The process is running, its error queue holds transactions, or changes would be lost.
         """
         plan = self.removal()
+        if not lose:
+            plan.refuse_losses()
         self._carry_out(plan, printer="teardown")
         return plan
 

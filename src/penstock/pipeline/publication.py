@@ -164,15 +164,24 @@ class Publication(Capturing):
 
     def removal(self) -> Plan:
         """Work out what `teardown` would remove. Changes nothing."""
-        return Plan([], self._source_removal(self._place.consumer()), DatabasePlan(self._place.label))
+        process = None
+        if self._place.is_made() and self._place.copies().copied:
+            process = self._place.process()
+        removal = self._source_removal(self._place.consumer())
+        return Plan([], removal, DatabasePlan(self._place.label), losses=self._losses(process, "published"))
 
-    def teardown(self) -> Plan:
+    def teardown(self, *, lose: bool = False) -> Plan:
         """Remove what setup made at the source; what was published stays.
 
+        Args:
+            lose: Do it also where changes are captured that were not published yet.
+
         Raises:
-            OperatorError: The pipeline is running.
+            OperatorError: The pipeline is running, or changes would be lost.
         """
         plan = self.removal()
+        if not lose:
+            plan.refuse_losses()
         with closing(self._lock_run()):
             self._carry_out(plan.source, printer="teardown")
         return plan

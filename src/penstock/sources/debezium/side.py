@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 
 from penstock.change import TableName
 from penstock.dialects.base import DatabasePlan
@@ -26,15 +27,41 @@ _SNAPSHOT_S = 10.0
 """How long to wait for the connector's first snapshot to end before saying that it is waited for."""
 
 
+@dataclass(frozen=True)
+class Untyped:
+    """What becomes of columns whose type neither events nor the target tell.
+
+    Attributes:
+        as_text: They are made text, since the pipeline file says so.
+        by_target: The target's own tables are asked, which rules keep from being known.
+    """
+
+    as_text: bool = False
+    by_target: bool = True
+
+    def ways_out(self, at_target: str) -> str:
+        """What a person can do about them; `at_target` is what would have the target tell."""
+        ways = [f"{at_target} at the target first"] if self.by_target else []
+        ways += [
+            "have the connector write schemas (key.converter.schemas.enable and value.converter.schemas.enable)",
+            "set capture.debezium.untyped to text, which makes every such column text",
+        ]
+        return "; or ".join(ways)
+
+
 class DebeziumSide:
     """Implements `pipeline.sides.StockedSource`: the rows of the connector's first snapshot are the first copy."""
 
-    def __init__(self, log: RecordLog, layout: Layout, tables: Tables, name: str) -> None:
+    def __init__(
+        self, log: RecordLog, layout: Layout, tables: Tables, name: str, *, untyped: Untyped = Untyped()
+    ) -> None:
         """Read a log; nothing is touched yet.
 
         Args:
             name: Of the pipeline, under which offsets are committed.
+            untyped: What becomes of columns whose type nothing tells.
         """
+        self._untyped = untyped
         self._log = log
         self._layout = layout
         self._tables = tables
@@ -77,6 +104,16 @@ class DebeziumSide:
         plan = self._told.plan(tables, label=self.label)
         plan.notes.append("the rows of the connector's first snapshot are the first copy")
         plan.notes += self._tables.advice(tables)
+        for name, columns in self._tables.untyped(tables).items():
+            every = len(columns) == len(self._told.describe([name])[name].columns)
+            what = f"events of {name} tell no types"
+            if not every:
+                what = f"events of {name} tell no type of column{'s' * (len(columns) > 1)} {', '.join(columns)}"
+            if self._untyped.as_text:
+                plan.notes.append(f"{what}: the target gets text, as capture.debezium.untyped says")
+            else:
+                do = self._untyped.ways_out("make the table" if every else "add what is missing")
+                plan.faults.append(OperatorError(what, where=self.label, do=do))
         return plan
 
     def blueprint(self, tables: Sequence[TableName], *, types_of: Sequence[TableName] = ()) -> None:

@@ -183,6 +183,7 @@ class Tables:
         self._collections: set[str] = set()
         self._topics: dict[TableName, set[str]] = {}
         self._doubtful: set[TableName] = set()
+        self._untyped: dict[TableName, set[str]] = {}
         self._is_surveyed = False
         self.passed: Counter[Passed] = Counter()
         self.skipped = 0
@@ -294,6 +295,14 @@ class Tables:
         plain = "".join(sign if (sign.isalnum() and sign.isascii()) or sign in "._-" else "_" for sign in collection)
         return any(f"{self._prefix}.{name}" in topics for name in (plain, plain.partition(".")[2]))
 
+    def untyped(self, tables: Collection[TableName]) -> Mapping[TableName, Sequence[str]]:
+        """Return the columns of tables of which nothing tells the type: their values are read as they stand, as text.
+
+        All columns of a table where the target has no such table either.
+        """
+        with self._lock:
+            return {name: sorted(self._untyped[name]) for name in sorted(tables) if self._untyped.get(name)}
+
     def advice(self, tables: Collection[TableName]) -> Sequence[str]:
         """Say what the connector should be told, as far as its events show it."""
         lines = []
@@ -342,6 +351,7 @@ class Tables:
         earlier = self._versions.get((table, self._plain.get(table, 0)))
         for name in (*(earlier.table.column_names if earlier else ()), *declared, *(event.after or event.before or ())):
             names[name] = None
+        self._untyped[table] = names.keys() - declared.keys()
         key = tuple(event.key or (earlier and earlier.table.primary_key and earlier.table.primary_key.columns) or ())
         text = LogicalType(Kind.STRING)
         return _Shape(table, tuple((name, declared.get(name, text), name not in key) for name in names), key)
