@@ -107,7 +107,8 @@ def test_teardown_asks_before_captured_changes_are_lost(followed: Lab, program: 
     followed.apply()
     followed.ledger.close()
     assert not followed.pipeline().removal().losses
-    followed.source.execute("INSERT INTO customer VALUES (1001, 'x'); INSERT INTO customer VALUES (1002, 'x')")
+    for number in (1001, 1002):
+        followed.source.execute("INSERT INTO customer VALUES (%s, 'x')", [number])
     assert followed.pipeline().removal().losses == ["2 transactions at the source were not applied and are lost"]
 
     done = program("teardown", "--yes")

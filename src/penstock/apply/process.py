@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import NoReturn, Protocol
 
+from penstock.apply.ddl_log import APPLIED, LoggedDdl
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.lag import LagHistogram
 from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState
@@ -205,6 +206,12 @@ class Ledger(Protocol):
         The first call begins behind those that an earlier run has completed.
         """
 
+    def newly_altered(self) -> Sequence[LoggedDdl]:
+        """Return some more of the DDL that was carried out, or left out, since the last call, until there is none.
+
+        The first call begins behind that which an earlier run has completed.
+        """
+
     def queue_state(self) -> QueueState:
         """Return what the error queue holds."""
 
@@ -321,6 +328,7 @@ class ApplyProcess:
                     with suppress(RetryableError):
                         self._ledger.set_status(ProcessStatus.DISABLED, _TOLD_TO_STOP)
             else:
+                self._tell_ddl()
                 self._count_queue(progress)
                 said = _TOLD_TO_STOP if stop.is_set() else progress.ended_by or reason
                 self._ledger.set_status(ProcessStatus.DISABLED, said)
@@ -440,6 +448,7 @@ class ApplyProcess:
         if not at_once and now - self._looked_at < _QUEUE_EVERY_S:
             return
         self._looked_at = now
+        self._tell_ddl()
         if not self._count_queue(progress).may_go_on:
             return
         went_on = self._feed.go_on()
@@ -453,6 +462,15 @@ class ApplyProcess:
         self._count_queue(progress)
         if failed and self._parameters().disable_on_error:
             self._abort(f"transaction {failed[0].entry_id}: {failed[0].error}")
+
+    def _tell_ddl(self) -> None:
+        """Report what DDL has done to tables; a table or a column that went, as a warning."""
+        while found := self._ledger.newly_altered():
+            for one in found:
+                event = Event.DDL_APPLIED if one.outcome == APPLIED else Event.DDL_LEFT_OUT
+                facts = {"table": str(one.table), "done": list(one.done), "txn_id": one.txn_id, "is_loss": one.is_loss}
+                level = logging.WARNING if one.is_loss and event is Event.DDL_APPLIED else logging.INFO
+                tell(event, printable(str(one)), facts, level=level)
 
     def _count_queue(self, progress: Progress) -> QueueState:
         found = self._ledger.queue_state()

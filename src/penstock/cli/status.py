@@ -226,7 +226,7 @@ def _applied(found: Status) -> list[tuple[str, object]]:
     return [
         ("errors in the queue", f"{found.errors:,}" + (f", and {found.held:,} held behind them" if found.held else "")),
         ("conflicts so far", f"{found.conflicts:,}, and {found.resolved:,} resolved"),
-        ("applied so far", _so_far(found)),
+        ("applied so far", _so_far(found) + (f", {found.ddl:,} times DDL" if found.ddl else "")),
         ("watermarks", f"low {found.low_watermark}, high {found.high_watermark}"),
     ]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from penstock.apply.ddl_log import LoggedDdl
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState
 from penstock.archive import Archive, Definitions
@@ -136,6 +137,10 @@ class ArchiveLedger:
     def newly_queued(self) -> Sequence[ErrorEntry]:
         """Return nothing: there is no transaction that cannot be published."""
         return ()
+
+    def newly_altered(self) -> Sequence[LoggedDdl]:
+        """Return nothing: what is published is of no table that would follow."""
+        return []
 
     def queue_state(self) -> QueueState:
         """Return that nothing is queued: there is no error queue."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from penstock.apply.ddl_log import LoggedDdl
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState
 from penstock.change import TableName
@@ -117,6 +118,10 @@ class EventLedger:
     def newly_queued(self) -> Sequence[ErrorEntry]:
         """Return nothing: there is no transaction that goes to an error queue."""
         return ()
+
+    def newly_altered(self) -> Sequence[LoggedDdl]:
+        """Return nothing: what is published is of no table that would follow."""
+        return []
 
     def queue_state(self) -> QueueState:
         """Return that nothing is queued: there is no error queue."""

@@ -77,6 +77,7 @@ class Status:
             can tell.
         recorded_until: Where changes are read that others record, the time of the last one; None where there is none,
             and where the source itself is asked.
+        ddl: How often DDL of the source was carried out at the target.
         source_lost: Why the source cannot be asked now: then all else is what the ledger knew last.
         backlog_changes: Changes in the source's log that are not applied yet.
         backlog_bytes: Disk that the source takes for what it keeps, or for what waits; 0 where nobody knows.
@@ -115,6 +116,7 @@ class Status:
     publishes_to: str | None = None
     recorded_until: datetime | None = None
     source_lost: str | None = None
+    ddl: int = 0
 
     @property
     def consistent_but_for(self) -> int:
@@ -251,6 +253,7 @@ def status_of(
         consumers=[HeldBack.of(consumer, own_id) for consumer in consumers],
         recorded_until=recorded_until,
         source_lost=source_lost,
+        ddl=process.ddl if process else 0,
     )
 
 

@@ -12,6 +12,7 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from penstock.apply.conflict_log import ConflictFilter, LoggedConflict
+from penstock.apply.ddl_log import LoggedDdl
 from penstock.apply.detail import Detail
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState, StopRequest
@@ -58,6 +59,8 @@ class PostgresLedger:
         self._holder: run_lock.Session | None = None
         self._told: int | None = None
         """The last entry of the error queue that was reported."""
+        self._told_ddl: int | None = None
+        """The same of DDL."""
         self._looked_at: tuple[object, ...] | None = None
         """What the error queue held when it was found that nothing in it may go on."""
 
@@ -120,6 +123,13 @@ class PostgresLedger:
                 ).fetchone()
                 assert row is not None
                 self._told = row[0]
+                row = connection.execute(
+                    "SELECT coalesce(max(d.id), 0) FROM penstock.ddl d JOIN penstock.process p ON p.name = d.process"
+                    " WHERE p.name = %s AND d.commit_scn <= p.low_watermark",
+                    [self._process],
+                ).fetchone()
+                assert row is not None
+                self._told_ddl = row[0]
         state = self.state()
         assert state is not None
         return state
@@ -137,7 +147,8 @@ class PostgresLedger:
                 " (SELECT count(*) FROM penstock.error e WHERE e.process = p.name AND NOT e.is_held) AS errors,"
                 " (SELECT count(*) FROM penstock.error e WHERE e.process = p.name AND e.is_held) AS held,"
                 " coalesce(sum(l.conflicts), 0)::bigint AS conflicts,"
-                " coalesce(sum(l.resolved), 0)::bigint AS resolved"
+                " coalesce(sum(l.resolved), 0)::bigint AS resolved,"
+                " (SELECT count(*) FROM penstock.ddl d WHERE d.process = p.name AND d.outcome = 'applied') AS ddl"
                 " FROM penstock.process p LEFT JOIN penstock.lane l ON l.process = p.name"
                 " WHERE p.name = %s GROUP BY p.name",
                 [self._process],
@@ -277,6 +288,23 @@ class PostgresLedger:
             if found:
                 self._told = found[-1][0]
             return [entry for _, entry in found]
+
+    def newly_altered(self) -> Sequence[LoggedDdl]:
+        """Return the next DDL that was carried out, or left out, since the last call, at most a page.
+
+        The first call begins behind that which an earlier run has completed.
+        """
+        with speaking("read the ledger", self._url):
+            rows = self._sql().execute(
+                "SELECT id, txn_id, commit_scn, schema_name, table_name, outcome, done, is_loss FROM penstock.ddl"
+                " WHERE process = %s AND id > %s ORDER BY id LIMIT %s",
+                [self._process, self._told_ddl or 0, _PAGE],
+            )
+            found = []
+            for number, txn_id, scn, schema, name, outcome, done, is_loss in rows:
+                self._told_ddl = number
+                found.append(LoggedDdl(txn_id, Scn(scn), TableName(schema, name), outcome, tuple(done), is_loss))
+            return found
 
     def queue_state(self) -> QueueState:
         """Return what the error queue holds."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from penstock.apply.conflicts import OTHER, ApplyError, ContentionError
 from penstock.apply.ddl import Alteration
+from penstock.apply.ddl_log import LoggedDdl
 from penstock.apply.handlers.sql import SqlResult
 from penstock.apply.handlers.statement import Statement
 from penstock.apply.net import NetChange
@@ -113,6 +114,7 @@ class PostgresSession:
         self._set_path = SetPath(self.connection)
         self._described: dict[TableName, TableSchema] = {}
         self._handler_sql = PostgresHandlerSql(self.connection)
+        self._process = process
         self._altering = Altering(self.connection, process, self.describe_anew, self._translate)
         self._pieces = Pieces(self.connection, values)
 
@@ -395,6 +397,23 @@ class PostgresSession:
     def drop(self, tables: Sequence[TableName]) -> None:
         """See `apply.target.RowWriter.drop`."""
         self._altering.drop(tables)
+
+    def note_ddl(self, done: LoggedDdl) -> None:
+        """See `apply.target.RowWriter.note_ddl`."""
+        self._execute(
+            "INSERT INTO penstock.ddl (process, txn_id, commit_scn, schema_name, table_name, outcome, done, is_loss)"
+            " VALUES (%s, %s, %s, %s, %s, %s, %s, %s)",
+            [
+                self._process,
+                done.txn_id,
+                done.commit_scn,
+                done.table.schema,
+                done.table.name,
+                done.outcome,
+                list(done.done),
+                done.is_loss,
+            ],
+        )
 
     def describe_anew(self, table: TableName) -> TableSchema | None:
         """See `apply.target.RowWriter.describe_anew`."""
