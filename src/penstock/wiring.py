@@ -13,6 +13,7 @@ from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import SparkSession
 
 from penstock.apply_config import ApplyConfig
+from penstock.apply.ddl import DdlPolicy
 from penstock.beside import load, module_file
 from penstock.change import TableName
 from penstock.config import (
@@ -79,7 +80,7 @@ _Side = TypeVar("_Side")
 
 class _OpenDatabase(Protocol):
     def __call__(
-        self, url: str, pipeline: str, origins: Origins, *, with_ddl: bool, with_messages: bool
+        self, url: str, pipeline: str, origins: Origins, *, with_ddl: bool, with_messages: bool, takes_up_new: bool
     ) -> DatabaseSource: ...
 
 
@@ -412,6 +413,7 @@ def _database(config: PipelineConfig) -> DatabaseSource:
     apply, origins = config.apply, config.capture.origins
     told = {
         "with_ddl": apply is not None and apply.ddl_rules.is_followed,
+        "takes_up_new": apply is not None and apply.ddl is DdlPolicy.APPLY,
         # What is published has no place for messages; what is applied must not lose any.
         "with_messages": apply is not None,
     }
