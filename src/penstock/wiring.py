@@ -12,8 +12,8 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import SparkSession
 
-from penstock.apply_config import ApplyConfig
 from penstock.apply.ddl import DdlPolicy
+from penstock.apply_config import ApplyConfig
 from penstock.beside import load, module_file
 from penstock.change import TableName
 from penstock.config import (

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from penstock.change import TableName
 from penstock.dialects.base import DatabasePlan
+from penstock.errors import OperatorError
 from penstock.formats.debezium.decode import Settings
 from penstock.logical import Kind, LogicalType
 from penstock.schema import Column, TableSchema
@@ -27,6 +30,34 @@ def plan(*known: str, untyped: Untyped = Untyped()) -> DatabasePlan:
     tables = Tables(Settings(), "shop", skips=False, described=described)
     side = DebeziumSide(log, Layout(ENDS.topic), tables, "shop", untyped=untyped)
     return side.plan([NAME], [])
+
+
+class Elsewhere(MemoryLog):
+    """A cluster of other topics."""
+
+    def others(self) -> list[str]:
+        return ["pub.public.t", "shop.public.items", "shop.public.orders", "shop.transaction", "plain"]
+
+
+def side_of(log: MemoryLog, prefix: str) -> DebeziumSide:
+    tables = Tables(Settings(), prefix, skips=False)
+    return DebeziumSide(log, Layout(f"{prefix}.transaction"), tables, "shop")
+
+
+def test_a_wrong_prefix_is_told_with_those_that_there_are() -> None:
+    with pytest.raises(OperatorError) as refused:
+        side_of(Elsewhere({}), "shopp").match(["public.*"])
+    assert refused.value.what == "no topic begins with 'shopp.'; there are shop.* (3 topics), pub.* (1 topic)"
+    assert "capture.debezium.prefix" in refused.value.do
+    with pytest.raises(OperatorError, match=r"no topic begins with 'shopp\.', or none that this user may see"):
+        side_of(MemoryLog({}), "shopp").match(["public.*"])
+
+
+def test_a_pattern_that_means_no_table_is_told_with_those_that_there_are() -> None:
+    log = MemoryLog({ORDERS: [event(5, order=1)], ENDS: ended("5")})
+    with pytest.raises(OperatorError) as refused:
+        side_of(log, "shop").match(["app.*"])
+    assert refused.value.do.endswith("; there is public.orders")
 
 
 def test_a_table_that_is_not_at_the_target_is_refused_with_the_ways_out() -> None:

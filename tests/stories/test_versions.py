@@ -469,6 +469,7 @@ def test_tables_of_the_ledger_are_named_where_the_ledger_is_kept() -> None:
     assert found == {"ledger", "ledger_entries", "lane_ledger", "error_queue", "error_history", "retry_session"} | {
         "conflict_log",
         "controls",
+        "ddl_log",
         "detail",
         "error_marks",
         "removal",

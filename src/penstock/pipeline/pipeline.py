@@ -152,7 +152,9 @@ class Pipeline(Capturing):
             plan.source.faults, plan.target.faults = [fault], []
         if installed is not None and installed.identity() == self._target.identity():
             what = "source and target are the same database"
-            plan.target.faults.append(OperatorError(what, where=self._target.label, do="correct one of the urls"))
+            # So is this one: the tables that are there are the source's own.
+            plan.source.faults = []
+            plan.target.faults = [OperatorError(what, where=self._target.label, do="correct one of the urls")]
         return replace(plan, refused=self._parted()) if plan.is_possible else plan
 
     def _renamed_by_the_run(self) -> Collection[TableName]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ from penstock.sources.debezium.takeover import find_point, first_needed
 from penstock.sources.debezium.tracker import Layout, Tracker
 from penstock.sources.told import Told
 from penstock.stream import StoredCopy
+from penstock.text import are, count
+
+_MOST_NAMED = 10
 
 _SNAPSHOT_S = 10.0
 """How long to wait for the connector's first snapshot to end before saying that it is waited for."""
@@ -82,8 +86,9 @@ class DebeziumSide:
         """Return the tables that patterns mean, of those that events were found of.
 
         Raises:
-            OperatorError: A pattern means no table.
+            OperatorError: A pattern means no table, or there is no topic.
         """
+        self._refuse_without_topics()
         return self._told.match(
             patterns,
             kind="connector",
@@ -121,13 +126,21 @@ class DebeziumSide:
 
     def has_capture(self) -> bool:
         """Make sure that there are topics; otherwise what it raises says what is in the way."""
-        if not self._log.extents():
-            raise OperatorError(
-                "there is no topic of these names, or none that this user may see",
-                where=self.label,
-                do="correct capture.debezium.prefix, or start the connector",
-            )
+        self._refuse_without_topics()
         return True
+
+    def _refuse_without_topics(self) -> None:
+        if self._log.extents():
+            return
+        prefix = self._tables.prefix
+        what = f"no topic begins with '{prefix}.'" if prefix else "there is no topic of these names"
+        begin = Counter(name.partition(".")[0] for name in self._log.others() if "." in name)
+        those = ", ".join(f"{name}.* ({count(number, 'topic')})" for name, number in begin.most_common(_MOST_NAMED))
+        raise OperatorError(
+            f"{what}{f'; there {are(len(begin))} {those}' if those else ', or none that this user may see'}",
+            where=self.label,
+            do="correct capture.debezium.prefix, or start the connector",
+        )
 
     def open_source(self) -> DebeziumSource:
         """Open what the driver follows changes by."""

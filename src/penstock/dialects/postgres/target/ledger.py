@@ -22,6 +22,7 @@ from penstock.dialects.postgres.connection import Connection, connect, label, sp
 from penstock.dialects.postgres.source.history import DATABASE_PLACE
 from penstock.dialects.postgres.target import controls, ledger_version, run_lock
 from penstock.dialects.postgres.target.conflict_log import read_conflicts, trim_conflicts
+from penstock.dialects.postgres.target.ddl_log import last_completed, read_ddl
 from penstock.dialects.postgres.target.detail import detail
 from penstock.dialects.postgres.target.error_marks import next_to_go_on
 from penstock.dialects.postgres.target.error_queue import entries_behind
@@ -123,13 +124,7 @@ class PostgresLedger:
                 ).fetchone()
                 assert row is not None
                 self._told = row[0]
-                row = connection.execute(
-                    "SELECT coalesce(max(d.id), 0) FROM penstock.ddl d JOIN penstock.process p ON p.name = d.process"
-                    " WHERE p.name = %s AND d.commit_scn <= p.low_watermark",
-                    [self._process],
-                ).fetchone()
-                assert row is not None
-                self._told_ddl = row[0]
+                self._told_ddl = last_completed(connection, self._process)
         state = self.state()
         assert state is not None
         return state
@@ -295,16 +290,10 @@ class PostgresLedger:
         The first call begins behind that which an earlier run has completed.
         """
         with speaking("read the ledger", self._url):
-            rows = self._sql().execute(
-                "SELECT id, txn_id, commit_scn, schema_name, table_name, outcome, done, is_loss FROM penstock.ddl"
-                " WHERE process = %s AND id > %s ORDER BY id LIMIT %s",
-                [self._process, self._told_ddl or 0, _PAGE],
-            )
-            found = []
-            for number, txn_id, scn, schema, name, outcome, done, is_loss in rows:
-                self._told_ddl = number
-                found.append(LoggedDdl(txn_id, Scn(scn), TableName(schema, name), outcome, tuple(done), is_loss))
-            return found
+            found = read_ddl(self._sql(), self._process, self._told_ddl or 0, _PAGE)
+            if found:
+                self._told_ddl = found[-1][0]
+            return [one for _, one in found]
 
     def queue_state(self) -> QueueState:
         """Return what the error queue holds."""

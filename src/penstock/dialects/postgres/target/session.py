@@ -37,6 +37,7 @@ from penstock.dialects.postgres.errors import (
 from penstock.dialects.postgres.rows import PostgresRowsAside
 from penstock.dialects.postgres.source.as_of import digest_of_row
 from penstock.dialects.postgres.target.altering import Altering
+from penstock.dialects.postgres.target.ddl_log import write_ddl
 from penstock.dialects.postgres.target.elsewhere import Pieces, refuse_elsewhere
 from penstock.dialects.postgres.target.handler_sql import PostgresHandlerSql
 from penstock.dialects.postgres.target.ledger_entries import CLOSE_CHUNK, OPEN_CHUNK
@@ -400,20 +401,8 @@ class PostgresSession:
 
     def note_ddl(self, done: LoggedDdl) -> None:
         """See `apply.target.RowWriter.note_ddl`."""
-        self._execute(
-            "INSERT INTO penstock.ddl (process, txn_id, commit_scn, schema_name, table_name, outcome, done, is_loss)"
-            " VALUES (%s, %s, %s, %s, %s, %s, %s, %s)",
-            [
-                self._process,
-                done.txn_id,
-                done.commit_scn,
-                done.table.schema,
-                done.table.name,
-                done.outcome,
-                list(done.done),
-                done.is_loss,
-            ],
-        )
+        with self._translated():
+            write_ddl(self.connection, self._process, done)
 
     def describe_anew(self, table: TableName) -> TableSchema | None:
         """See `apply.target.RowWriter.describe_anew`."""
