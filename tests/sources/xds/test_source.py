@@ -286,7 +286,6 @@ def test_a_document_that_cannot_be_read_is_put_aside_whole_and_its_neighbours_ar
     assert "no base64!" not in rows[1][3]["reason"]
 
 
-@pytest.mark.rule("E-19")
 def test_elements_that_ask_or_answer_are_skipped_with_a_warning_for_each_kind(folder: Folder, caplog: Any) -> None:
     folder.write(1, "<query/>", DELETE.format(1), "<status level='success'/>", "<query/>")
     folder.write(2, "<sync/>", "<query/>")
