@@ -14,6 +14,7 @@ from penstock.apply.ddl import DdlPolicy, DdlRules
 from penstock.apply.server import ServerConfig
 from penstock.dialects.postgres.target.ledger import PostgresLedger
 from penstock.errors import OperatorError, PenstockError
+from penstock.pipeline.not_followed import not_followed
 from tests.lab import Lab, table
 from tests.stories.test_rules_whole import catch_up, opened
 
@@ -47,6 +48,27 @@ def columns(lab: Lab, side: str) -> list[tuple[object, ...]]:
         " LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum"
         " WHERE attrelid = 't'::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attname"
     ).fetchall()
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        (DdlPolicy.IGNORE, ("column w dropped", "column mail added", "unique key (v) made")),
+        (DdlPolicy.APPLY, ("unique key (v) made",)),
+    ],
+)
+def test_what_the_target_does_not_follow_is_named(lab: Lab, policy: DdlPolicy, said: tuple[str, ...]) -> None:
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY, v text, w text); CREATE TABLE u (id int PRIMARY KEY)")
+    before = lab.log.tables()
+    assert list(not_followed(before, lab.log.tables(), DdlRules(policy))) == []
+    lab.source.execute("ALTER TABLE t DROP COLUMN w, ADD COLUMN mail text, ADD UNIQUE (v)")
+    now = lab.log.tables()
+    assert list(not_followed(before, now, DdlRules(policy))) == [(table("t"), said)]
+
+    lab.source.execute("ALTER TABLE u ADD FOREIGN KEY (id) REFERENCES t")
+    assert dict(not_followed(now, lab.log.tables(), DdlRules(policy)))[table("u")] == (
+        "foreign key (id) to public.t made",
+    )
 
 
 def test_what_was_carried_out_is_kept_in_words_and_counted(following: Lab) -> None:
