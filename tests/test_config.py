@@ -122,6 +122,23 @@ capture:""",
 TO_KAFKA += "publish:\n  to: kafka\n  connection: cluster\n  debezium:\n    prefix: shop\n"
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        (
+            'bootstrap.servers: "one:9092"',
+            "bootstrap.servers: ",
+            "connections.cluster.settings.bootstrap.servers: has no value",
+        ),
+        ("    prefix: shop\n", "    prefix: shop\n  retry_s:\n", "publish.retry_s: must be a number of seconds"),
+        ("to: kafka", "to:", "publish.to: has no value"),
+    ],
+)
+def test_what_has_no_value_is_told_once(old: str, new: str, fault: str) -> None:
+    (found,) = faults(TO_KAFKA.replace(old, new))
+    assert found.partition(": ")[2].startswith(fault)
+
+
 def test_a_pipeline_may_publish_events_to_kafka() -> None:
     publish = read(TO_KAFKA).publish
 

@@ -279,6 +279,6 @@ def test_status_says_that_a_run_was_killed(lab: Lab, program: Program) -> None:
 
     status = program("status", "--json").json
 
-    assert status["state"] == "stopped"
+    assert status["state"] == "aborted"
     assert status["reason"]
     assert status["reason"] in program("status").out.replace("\n", " ")
