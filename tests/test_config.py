@@ -122,6 +122,23 @@ capture:""",
 TO_KAFKA += "publish:\n  to: kafka\n  connection: cluster\n  debezium:\n    prefix: shop\n"
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        (
+            'bootstrap.servers: "one:9092"',
+            "bootstrap.servers: ",
+            "connections.cluster.settings.bootstrap.servers: has no value",
+        ),
+        ("    prefix: shop\n", "    prefix: shop\n  retry_s:\n", "publish.retry_s: must be a number of seconds"),
+        ("to: kafka", "to:", "publish.to: has no value"),
+    ],
+)
+def test_what_has_no_value_is_told_once(old: str, new: str, fault: str) -> None:
+    (found,) = faults(TO_KAFKA.replace(old, new))
+    assert found.partition(": ")[2].startswith(fault)
+
+
 def test_a_pipeline_may_publish_events_to_kafka() -> None:
     publish = read(TO_KAFKA).publish
 
@@ -227,7 +244,7 @@ def test_what_is_left_out_takes_its_default() -> None:
 
     assert apply.parallelism == 2
     assert apply.commit_serialization is CommitSerialization.DEPENDENT_TRANSACTIONS
-    assert (apply.disable_on_error, apply.allow_duplicate_rows, apply.retry_s) == (False, True, 60)
+    assert (apply.disable_on_error, apply.allow_duplicate_rows, apply.retry_s) == (False, True, "INFINITE")
 
 
 def test_what_is_given_is_taken() -> None:
@@ -282,7 +299,7 @@ def test_what_is_given_is_taken() -> None:
         (
             "connection: target",
             "connection: target\n  retry_s: -1",
-            "16: apply.retry_s: must be greater than or equal to 0, not -1",
+            "16: apply.retry_s: must be a number of seconds from 0 on, or INFINITE",
         ),
         (
             "connection: target",

@@ -87,6 +87,11 @@ def test_a_quoted_pattern_means_exactly_one_table(schema: str, name: str, other_
     assert pattern.matches(TableName(other_schema, other_name)) == ((schema, name) == (other_schema, other_name))
 
 
+def test_a_schema_that_two_names_share_makes_them_no_neighbours() -> None:
+    assert nearest_table("public.nope", [TableName("public", "orders")]) == ""
+    assert nearest_table("publik.orders", [TableName("public", "orders")]) == "; did you mean 'public.orders'?"
+
+
 @pytest.mark.parametrize(("pattern", "asked"), [("public.Order", "; did you mean 'public.orders'?"), ("publik.*", "")])
 def test_the_nearest_table_is_asked_for(pattern: str, asked: str) -> None:
     assert nearest_table(pattern, [TableName("public", "orders"), TableName("public", "item")]) == asked

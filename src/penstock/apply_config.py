@@ -46,6 +46,25 @@ _Seconds = Annotated[
     Annotated[int, Field(ge=0, le=MOST)] | Literal["INFINITE"], BeforeValidator(partial(_within, 0, MOST))
 ]
 
+
+def _seconds(value: object) -> object:
+    """Say in one sentence what else would be said once for each type of the two."""
+    if value == INFINITE:
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MOST:
+        return value
+    raise ValueError(f"must be a number of seconds from 0 on, or {INFINITE}")
+
+
+RetryS = Annotated[Annotated[float, Field(ge=0)] | Literal["INFINITE"], BeforeValidator(_seconds)]
+"""How long to go on trying."""
+
+
+def retry_limit(seconds: float | str) -> float | None:
+    """The same for `apply.patience`; None: without end."""
+    return None if isinstance(seconds, str) else seconds
+
+
 _Position = Annotated[
     Annotated[int, Field(ge=1, lt=2**63)] | Literal["INFINITE"], BeforeValidator(partial(_within, 1, 2**63 - 1))
 ]
@@ -351,7 +370,11 @@ class ApplyConfig(Part):
     conflict_log_days: _Limit = Field(
         default=90, description="Days that entries of the conflict log are kept, or INFINITE; a run deletes older ones"
     )
-    retry_s: float = Field(default=60, ge=0, description="Seconds to go on trying while a server is out of reach")
+    retry_s: RetryS = Field(
+        default=INFINITE,
+        description="Seconds to go on trying while a server is out of reach, or INFINITE; 60 at most before the run has"
+        " worked once",
+    )
     compare_key_only: bool = Field(
         default=False, description="Compare no old values: rows are found by their key, whatever else they hold"
     )

@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from penstock.apply.handlers.settings import NO_HANDLERS, HandlerSettings
-from penstock.apply_config import ApplyConfig
+from penstock.apply_config import ApplyConfig, RetryS
 from penstock.beside import NAME
 from penstock.config_parts import Part, Pattern, Tag, Template
 from penstock.errors import ConfigError
@@ -151,6 +151,11 @@ class DebeziumConfig(Part):
     )
     binary: Literal["bytes", "base64", "base64-url-safe", "hex"] = Field(
         default="bytes", description="Events without schemas: the connector's binary.handling.mode"
+    )
+    untyped: Literal["refuse", "text"] = Field(
+        default="refuse",
+        description="Events without schemas: text has setup make columns text of which neither events nor the target's"
+        " tables tell the type",
     )
     registry: SchemaRegistry | None = Field(
         default=None, description="Where the schemas of events in Avro are; without it events are JSON"
@@ -372,7 +377,11 @@ class PublishConfig(Part):
         le=3600,
         description="files: seconds that changes may wait for others that go into the same file",
     )
-    retry_s: float = Field(default=60, ge=0, description="Seconds to go on trying while a place is out of reach")
+    retry_s: RetryS = Field(
+        default="INFINITE",
+        description="Seconds to go on trying while source or place is out of reach, or INFINITE; 60 at most before the"
+        " run has worked once",
+    )
 
     @property
     def form(self) -> str:

@@ -34,6 +34,8 @@ class Event(StrEnum):
     TABLE_NOT_CAPTURED = "table.not_captured"
     TARGET_LACKS = "target.lacks"
     FITTING_MADE = "fitting.made"
+    DDL_APPLIED = "ddl.applied"
+    DDL_LEFT_OUT = "ddl.left_out"
     NOTE = "note"
     RUN_STOPPING = "run.stopping"
     RUN_CAUGHT_UP = "run.caught_up"

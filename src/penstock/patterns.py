@@ -6,6 +6,7 @@ quote is written twice. Nothing is folded to lower case.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -57,7 +58,16 @@ class TablePattern:
 
 def nearest_table(pattern: str, tables: Iterable[TableName]) -> str:
     """Ask whether the table was meant whose name is nearest to a pattern that means none; empty if none is near."""
-    return nearest(pattern, map(str, tables)) if TablePattern.parse(pattern).table is not None else ""
+    wanted = TablePattern.parse(pattern).table
+    if wanted is None:
+        return ""
+    # A schema that both have makes no two tables alike.
+    near = [table for table in tables if _is_like(wanted.schema, table.schema) and _is_like(wanted.name, table.name)]
+    return nearest(pattern, map(str, near))
+
+
+def _is_like(name: str, other: str) -> bool:
+    return bool(difflib.get_close_matches(name.lower(), [other.lower()], n=1))
 
 
 @dataclass(frozen=True)

@@ -94,8 +94,14 @@ _PLACES: Mapping[str, tuple[Sequence[str], Sequence[str], Mapping[str, str]]] = 
 _MAY_BE_SECRET = re.compile(r"://|@|password", re.IGNORECASE)
 
 
+_KINDS_OF_VALUES = frozenset({"str", "int", "float", "bool"})
+"""What pydantic adds to a place for each kind that its value may be of."""
+
+
 @dataclass(frozen=True)
 class _Fault:
+    """What is wrong, and where."""
+
     line: int
     text: str
 
@@ -142,7 +148,9 @@ def parse(text: str, *, name: str, environment: Mapping[str, str], folder: Path 
     try:
         config = PipelineConfig.model_validate(data)
     except ValidationError as exc:
-        faults += [document.fault(error) for error in exc.errors() if error["loc"] not in document.told]
+        found = [document.fault(error) for error in exc.errors() if error["loc"] not in document.told]
+        # What has no value is no value of each kind that it may be of.
+        faults += dict.fromkeys(found)
     if faults or config is None:
         raise _faults(name, faults)
     config.capture.read_from(name, document.line("capture", "source"), folder)
@@ -252,6 +260,9 @@ class _Document:
         elif path[:2] == ("capture", "changes_of"):
             path = path[:2] + path[3:]
         given = error["input"]
+        has_no_value = given is None and error["type"] not in ("missing", "value_error")
+        if has_no_value and path[-1] in _KINDS_OF_VALUES:
+            path = path[:-1]
         is_secret = "url" in path or "registry" in path or (path[:1] == ("connections",) and len(path) > 3)
         is_plain = isinstance(given, str | int | float | bool) and not is_secret and _may_be_shown(given)
         shown = f", not {given!r}" if is_plain else ""
@@ -263,6 +274,8 @@ class _Document:
                 kind = given.get("type") if isinstance(given, dict) else None
                 shown = f", not {kind!r}" if isinstance(kind, str) and _may_be_shown(kind) else ""
                 what = f"must be {error['ctx']['expected_tags'].replace(', ', ' or ')}{shown}"
+            case _ if has_no_value:
+                what = "has no value"
             case "missing":
                 what = "is missing"
             case "extra_forbidden":

@@ -253,6 +253,10 @@ class StoredCopy:
     tables: frozenset[TableName]
 
 
+NOTHING_RECORDED = datetime(1970, 1, 1, tzinfo=UTC)
+"""What `Backlog.complete_until` is before anything is recorded."""
+
+
 @dataclass(frozen=True)
 class Backlog:
     """What waits at the source after a position.
@@ -260,7 +264,8 @@ class Backlog:
     Attributes:
         oldest_at: When the oldest change that waits was made.
         size_bytes: Disk that the source takes for what it keeps.
-        complete_until: The source is filled by others, and when that was done last; None where it is asked itself.
+        complete_until: The source is filled by others, and when that was done last, or `NOTHING_RECORDED`; None where
+            it is asked itself.
     """
 
     changes: int

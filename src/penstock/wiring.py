@@ -12,6 +12,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import SparkSession
 
+from penstock.apply.ddl import DdlPolicy
 from penstock.apply_config import ApplyConfig
 from penstock.beside import load, module_file
 from penstock.change import TableName
@@ -79,7 +80,7 @@ _Side = TypeVar("_Side")
 
 class _OpenDatabase(Protocol):
     def __call__(
-        self, url: str, pipeline: str, origins: Origins, *, with_ddl: bool, with_messages: bool
+        self, url: str, pipeline: str, origins: Origins, *, with_ddl: bool, with_messages: bool, takes_up_new: bool
     ) -> DatabaseSource: ...
 
 
@@ -332,7 +333,7 @@ def _events(config: PipelineConfig, rules: RuleSet | None, target: TargetSide) -
         target: Whose tables say what events without schemas hold, where they have the source's names.
     """
     log, settings = open_events(config)
-    from penstock.sources.debezium.side import DebeziumSide
+    from penstock.sources.debezium.side import DebeziumSide, Untyped
     from penstock.sources.debezium.tables import Tables
     from penstock.sources.debezium.tracker import Layout
 
@@ -353,7 +354,8 @@ def _events(config: PipelineConfig, rules: RuleSet | None, target: TargetSide) -
         is_wanted=is_wanted,
     )
     layout = Layout(debezium.transactions, debezium.settle_s, debezium.incomplete, debezium.incomplete_after_s)
-    return DebeziumSide(log, layout, tables, config.name)
+    untyped = Untyped(as_text=debezium.untyped == "text", by_target=rules is None)
+    return DebeziumSide(log, layout, tables, config.name, untyped=untyped)
 
 
 def _registry(config: SchemaRegistry) -> Registry:
@@ -411,6 +413,7 @@ def _database(config: PipelineConfig) -> DatabaseSource:
     apply, origins = config.apply, config.capture.origins
     told = {
         "with_ddl": apply is not None and apply.ddl_rules.is_followed,
+        "takes_up_new": apply is not None and apply.ddl is DdlPolicy.APPLY,
         # What is published has no place for messages; what is applied must not lose any.
         "with_messages": apply is not None,
     }

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from penstock.apply.ddl_log import APPLIED, LEFT_OUT, LoggedDdl
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState
 from penstock.apply.parameters import Parameters
@@ -80,6 +81,9 @@ class Ledger:
     def newly_queued(self) -> list[ErrorEntry]:
         return []
 
+    def newly_altered(self) -> list[LoggedDdl]:
+        return []
+
     def queue_state(self) -> QueueState:
         return QueueState()
 
@@ -101,7 +105,7 @@ class Nobody:
 
     def copied(self, chunks: int, rows: int) -> None: ...
 
-    def retrying(self, error: PenstockError, left_s: float) -> None: ...
+    def retrying(self, error: PenstockError, left_s: float | None) -> None: ...
 
 
 def taken_over() -> None:
@@ -159,7 +163,7 @@ class Counting(Nobody):
         self.retries = 0
         self._most = most
 
-    def retrying(self, error: PenstockError, left_s: float) -> None:
+    def retrying(self, error: PenstockError, left_s: float | None) -> None:
         self.retries += 1
         assert self.retries <= self._most, "it goes on for ever"
 
@@ -254,6 +258,56 @@ def test_a_queue_that_is_cleared_is_seen_also_while_batch_follows_batch(monkeypa
     assert sorted(listener.heard, reverse=True) == listener.heard
     # And not once for every batch.
     assert ledger.asked < len(listener.heard) / 4
+
+
+class Altered(Ledger):
+    """A ledger of a target that DDL was carried out at."""
+
+    def __init__(self) -> None:
+        super().__init__(alone)
+        name = TableName("public", "customer")
+        self.new = [
+            LoggedDdl("2279", Scn(6), name, APPLIED, ("column phone dropped",), is_loss=True),
+            LoggedDdl("2280", Scn(7), name, APPLIED, ("column mail added (text)",), is_loss=False),
+            LoggedDdl("2281", Scn(8), name, LEFT_OUT, ("column mail dropped",), is_loss=True),
+        ]
+
+    def newly_altered(self) -> list[LoggedDdl]:
+        found, self.new = self.new, []
+        return found
+
+
+def test_what_ddl_did_is_a_line_and_a_warning_where_data_went(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "penstock")
+    stop, listener = threading.Event(), Nobody()
+
+    ApplyProcess(
+        source="DBS1",
+        feed=Busy(stop, Scn(7)),
+        ledger=Altered(),
+        prepare=lambda state, stop: [],
+        parameters=Parameters,
+        patience=Patience(1, stop, Counting()),
+        listener=listener,
+    ).run(stop)
+
+    assert [(r.levelname, r.__dict__["event"], r.getMessage()) for r in caplog.records] == [
+        (
+            "WARNING",
+            "ddl.applied",
+            "public.customer: column phone dropped, as at the source (transaction 2279)",
+        ),
+        (
+            "INFO",
+            "ddl.applied",
+            "public.customer: column mail added (text), as at the source (transaction 2280)",
+        ),
+        (
+            "INFO",
+            "ddl.left_out",
+            "public.customer: column mail dropped at the source, and not here: `ddl` leaves it out (transaction 2281)",
+        ),
+    ]
 
 
 class Asked(Busy):

@@ -80,7 +80,9 @@ def test_a_pipeline_from_plan_to_teardown(lab: Lab, program: Program) -> None:
     differing = program("verify")
     assert differing.code == 1
     assert "public.customer: different at the target: id=7" in differing.out
-    assert "source and target differ" in differing.out
+    assert differing.out.splitlines()[-1] == (
+        "source and target differ; `penstock resync public.customer public.visit` brings what differs"
+    )
     by_table = {table["table"]: table for table in program("verify", "--json").json["tables"]}
     assert by_table["public.customer"]["differences"] == [{"kind": "different", "key": {"id": "7"}}]
     assert by_table["public.visit"]["differing"] == 2
@@ -147,6 +149,8 @@ def test_the_error_queue_from_failure_to_retry(lab: Lab, program: Program, targe
     assert lab.target.execute("SELECT count(*) FROM penstock.error_change").fetchone() == (1,)
     assert program("errors", "delete", second["id"]).code == 0
     assert program("errors", "list").out == "the error queue is empty\n"
+    assert program("errors", "delete", "--all").out == "the error queue is empty\n"
+    assert program("errors", "delete", "--text", "x").out == "no entry of the error queue fits\n"
     unknown = program("errors", "show", second["id"])
     assert unknown.code == 3
     assert second["id"] in unknown.err
@@ -275,6 +279,6 @@ def test_status_says_that_a_run_was_killed(lab: Lab, program: Program) -> None:
 
     status = program("status", "--json").json
 
-    assert status["state"] == "stopped"
+    assert status["state"] == "aborted"
     assert status["reason"]
     assert status["reason"] in program("status").out.replace("\n", " ")

@@ -8,17 +8,20 @@ import re
 import signal
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
 import pytest
 
+from penstock.apply.lag import LagHistogram
 from penstock.apply.process import Progress
+from penstock.apply.server import LaneResult
 from penstock.cli.logs import LogFormat, logging_to_console
 from penstock.errors import OperatorError
 from penstock.events import Event, logger, tell
 from penstock.pipeline.pipeline import Pipeline
-from penstock.pipeline.report import Report, describe
+from penstock.pipeline.report import Report, describe, facts
 from penstock.position import Scn
 from tests.lab import Lab
 from tests.program import Program, await_true
@@ -230,6 +233,21 @@ def test_a_lag_is_told_in_units_that_a_person_reads(lag_s: float, said: str) -> 
     progress = Progress(Scn(1), transactions=1)
     progress.lag.add(np.array([lag_s * 1e6], np.int64))
     assert re.search(said, describe(progress))
+
+
+def test_of_what_was_committed_before_the_run_began_no_lag_is_told_but_its_time() -> None:
+    progress = Progress(Scn(1))
+    # Recorded 330 days ago, and applied at once.
+    year, second = LagHistogram(), LagHistogram()
+    year.add(np.array([330 * 86_400 * 1e6], np.int64))
+    second.add(np.array([1e3], np.int64))
+    progress.add([LaneResult(transactions=1, lag=year)], datetime(2026, 1, 1, 12, tzinfo=UTC))
+    assert describe(progress).endswith("1 transaction, 0 changes, as of 2026-01-01T12:00:00+00:00")
+    assert facts(progress)["lag_p50_s"] is None
+
+    progress.began_at -= timedelta(seconds=2)
+    progress.add([LaneResult(transactions=1, lag=second)], datetime.now(UTC) - timedelta(seconds=1))
+    assert re.search(r"lag p50 0\.00 s", describe(progress))
 
 
 def test_the_result_in_json_is_alone_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:

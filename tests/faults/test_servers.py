@@ -74,6 +74,30 @@ def test_a_target_that_stays_away_ends_the_run_with_one_clear_line(
     assert "Traceback" not in run.said
 
 
+def test_a_run_that_is_told_to_stop_in_an_outage_ends_at_once_and_says_so(
+    servers: tuple[EmbeddedPostgres, EmbeddedPostgres], tmp_path: Path
+) -> None:
+    source, target = servers
+    with psycopg.connect(source.url(), autocommit=True) as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS t (id int PRIMARY KEY)")
+    program = Program(tmp_path, source.url(), target.url(), name="told")
+    text = (tmp_path / "pipeline.yaml").read_text()
+    (tmp_path / "pipeline.yaml").write_text(text.replace("public.*", "public.t"))
+    assert program("setup").code == 0
+    with program.start("run") as run:
+        run.await_line("following")
+        run.await_line("up to date")
+        source.stop()
+        try:
+            run.await_line("trying again")
+            assert run.end(seconds=20) == 0, run.said
+        finally:
+            source.start()
+    assert run.said.count("trying again") == 1, run.said
+    stopped = program("status", "--json").json
+    assert (stopped["state"], stopped["reason"]) == ("stopped", "it was told to stop")
+
+
 def history(server: EmbeddedPostgres) -> int:
     with psycopg.connect(server.url()) as connection:
         row = connection.execute("SELECT count(*) FROM pgbench_history").fetchone()

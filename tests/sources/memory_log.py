@@ -50,6 +50,9 @@ class MemoryLog:
     def extents(self) -> Mapping[Partition, Extent]:
         return {partition: Extent(0, len(records)) for partition, records in self.records.items()}
 
+    def others(self) -> Sequence[str]:
+        return ()
+
     def follow(self, positions: Mapping[Partition, int]) -> "MemoryFollower":
         return MemoryFollower(self, dict(positions))
 

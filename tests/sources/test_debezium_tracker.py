@@ -105,6 +105,7 @@ def test_a_record_that_is_no_event_ends_the_run_from_a_task_too(monkeypatch: pyt
         tracker.start(START, is_new=False)
         with pytest.raises(MalformedInputError, match="an op that Debezium does not have") as refused:
             tracker.last()
+    assert "`capture.debezium.on_malformed: skip` leaves such records out" in refused.value.do
     assert refused.value.where == "topic shop.public.orders, partition 0, offset 1"
 
 
@@ -123,6 +124,26 @@ def test_records_that_tasks_skip_are_counted_and_told(
     assert known.skipped == 121
     assert "a record was skipped, number 1: " in caplog.text
     assert "offset 0" in caplog.text
+
+
+def test_a_record_that_is_looked_at_twice_is_skipped_and_counted_once(caplog: pytest.LogCaptureFixture) -> None:
+    log = MemoryLog({ENDS: ended("7"), ORDERS: [replace(event(7), value=b"{"), event(7)]})
+    known = tables(skips=True)
+    # For its tables, and then to be followed.
+    known.survey(log)
+    tracker = Tracker(log, Layout(ENDS.topic), known, "penstock.shop")
+    with closing(tracker):
+        tracker.start(START, is_new=False)
+        tracker.last()
+    assert known.skipped == 1
+    assert caplog.text.count("a record was skipped") == 1
+
+
+def test_a_record_that_is_no_event_names_the_way_out_wherever_it_is_met() -> None:
+    log = MemoryLog({ORDERS: [replace(event(7), value=b"{")]})
+    with pytest.raises(MalformedInputError) as refused:
+        tables().survey(log)
+    assert "`capture.debezium.on_malformed: skip` leaves such records out" in refused.value.do
 
 
 def test_a_partition_that_lies_behind_is_waited_for_however_long_nothing_comes_of_it() -> None:

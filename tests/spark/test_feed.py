@@ -10,10 +10,11 @@ import pytest
 
 from penstock.apply.server import LaneResult
 from penstock.change import TableName
+from penstock.logical import Kind, LogicalType
 from penstock.pipeline import feed as feed_module
 from penstock.pipeline.feed import SparkFeed
 from penstock.position import Scn
-from penstock.schema import TableSchema
+from penstock.schema import Column, TableSchema
 from penstock.stream import TableVersion
 
 TABLES = [TableName("public", f"t{n}") for n in range(3)]
@@ -89,3 +90,54 @@ def test_a_failed_transaction_has_its_own_tables_described_anew(monkeypatch: pyt
     assert len(followed) == 1
     assert Jobs.shared == 1
     fed.close()
+
+
+def test_a_version_that_comes_while_a_run_is_at_work_is_told_as_far_as_nobody_follows_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "penstock")
+    monkeypatch.setattr(feed_module, "BatchJobs", Jobs)
+
+    class Growing(Log):
+        later: tuple[TableVersion, ...] = ()
+
+        def count_tables(self) -> int:
+            return super().count_tables() + len(self.later)
+
+        def tables(self) -> list[TableVersion]:
+            return [*super().tables(), *self.later]
+
+    any_: Any = SimpleNamespace(
+        instantiated=lambda: dict.fromkeys(TABLES, Scn(0)),
+        save_dictionary=lambda _: None,
+        reader=lambda *_, **__: None,
+        name="p",
+        epoch=1,
+        has_ddl=False,
+    )
+    log: Any = Growing()
+    fed = SparkFeed(
+        any_,
+        source="shop",
+        access=any_,
+        open_source=lambda: log,
+        target=any_,
+        describe_target=lambda names: {name: TableSchema(name, ()) for name in names},
+        follow_source=lambda: None,
+        compare=lambda _, __: False,
+        is_meant=lambda _: True,
+        definitions=any_,
+    )
+    fed.start(any_, TABLES)
+    assert not caplog.records
+
+    column = Column.of("mail", LogicalType(Kind.STRING), is_nullable=True)
+    log.later = (TableVersion(0, TableSchema(TABLES[0], (column,), version=2), {}, TABLES[0]),)
+    Jobs.results = [LaneResult()]
+    fed.apply(any_, lanes=1)
+    fed.apply(any_, lanes=1)
+    fed.close()
+
+    (told,) = caplog.records
+    assert told.getMessage() == "public.t0: column mail added at the source; the target does not follow this"
+    assert told.__dict__["event"] == "ddl.left_out"

@@ -12,7 +12,9 @@ import pytest
 from penstock.apply.conflicts import DDL_NOT_CARRIED_OUT
 from penstock.apply.ddl import DdlPolicy, DdlRules
 from penstock.apply.server import ServerConfig
+from penstock.dialects.postgres.target.ledger import PostgresLedger
 from penstock.errors import OperatorError, PenstockError
+from penstock.pipeline.not_followed import not_followed
 from tests.lab import Lab, table
 from tests.stories.test_rules_whole import catch_up, opened
 
@@ -46,6 +48,63 @@ def columns(lab: Lab, side: str) -> list[tuple[object, ...]]:
         " LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum"
         " WHERE attrelid = 't'::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attname"
     ).fetchall()
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        (DdlPolicy.IGNORE, ("column w dropped", "column mail added", "unique key (v) made")),
+        (DdlPolicy.APPLY, ("unique key (v) made",)),
+    ],
+)
+def test_what_the_target_does_not_follow_is_named(lab: Lab, policy: DdlPolicy, said: tuple[str, ...]) -> None:
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY, v text, w text); CREATE TABLE u (id int PRIMARY KEY)")
+    before = lab.log.tables()
+    assert list(not_followed(before, lab.log.tables(), DdlRules(policy))) == []
+    lab.source.execute("ALTER TABLE t DROP COLUMN w, ADD COLUMN mail text, ADD UNIQUE (v)")
+    now = lab.log.tables()
+    assert list(not_followed(before, now, DdlRules(policy))) == [(table("t"), said)]
+
+    lab.source.execute("ALTER TABLE u ADD FOREIGN KEY (id) REFERENCES t")
+    assert dict(not_followed(now, lab.log.tables(), DdlRules(policy)))[table("u")] == (
+        "foreign key (id) to public.t made",
+    )
+
+
+def test_what_was_carried_out_is_kept_in_words_and_counted(following: Lab) -> None:
+    following.setup("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE u (id int PRIMARY KEY, w text)")
+    rules = DdlRules(DdlPolicy.APPLY, {table("u"): DdlPolicy.IGNORE})
+    following.source.execute("ALTER TABLE t ADD COLUMN mail text DEFAULT 'secret', DROP COLUMN v")
+    following.source.execute("ALTER TABLE t RENAME COLUMN mail TO e")
+    following.source.execute("ALTER TABLE t ALTER COLUMN e TYPE varchar(9)")
+    following.source.execute("ALTER TABLE u DROP COLUMN w")
+    # Done by a person beforehand: there is nothing to be said.
+    following.source.execute("ALTER TABLE t ADD COLUMN n int")
+    following.target.execute("ALTER TABLE t ADD COLUMN n int")
+    following.source.execute("ALTER TABLE t RENAME TO s")
+    following.source.execute("DROP TABLE s")
+    following.apply(config=ServerConfig(ddl=rules))
+
+    found = []
+    while page := following.ledger.newly_altered():
+        found += page
+    assert [(str(one.table), one.outcome, list(one.done), one.is_loss) for one in found] == [
+        ("public.t", "applied", ["column v dropped", "column mail added (text)"], True),
+        ("public.t", "applied", ["column mail renamed e"], False),
+        ("public.t", "applied", ["column e made character varying(9)"], False),
+        ("public.u", "left out", ["column w dropped"], True),
+        ("public.t", "applied", ["table renamed public.s"], False),
+        ("public.s", "applied", ["table dropped"], True),
+    ]
+    state = following.ledger.state()
+    assert state is not None
+    assert state.ddl == 5
+    # The next run tells only what is new.
+    following.ledger.close()
+    again = PostgresLedger(following.target_url, following.name)
+    again.acquire("shop", lanes=1)
+    assert not again.newly_altered()
+    again.close()
 
 
 @pytest.mark.rule("A-55", "A-148", "A-156")

@@ -444,6 +444,27 @@ def test_setup_leaves_it_to_the_run_to_rename_a_copy(following: Lab) -> None:
     lab.assert_identical("t2")
 
 
+@pytest.mark.parametrize("there", [["public.t"], []], ids=["beside others", "alone"])
+def test_a_pattern_that_means_no_table_yet_is_a_note_where_new_tables_are_taken_up(
+    lab: Lab, spark: object, there: list[str]
+) -> None:
+    lab.source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    patterns = [*there, "public.new*"]
+    with pytest.raises(OperatorError, match=r"no table matches 'public\.new\*'"):
+        lab.pipeline(patterns).plan()
+
+    lab.apply_settings = "  ddl: apply\n"
+    pipeline = lab.pipeline(patterns)
+    plan = pipeline.setup()
+    assert plan.tables == there
+    assert "no table matches 'public.new*' yet; the run takes up one that is made later" in plan.source.notes
+
+    lab.source.execute("CREATE TABLE newest (id int PRIMARY KEY); INSERT INTO newest VALUES (1)")
+    catch_up(pipeline)
+    assert lab.target.execute("SELECT id FROM newest").fetchall() == [(1,)]
+    assert not [note for note in pipeline.plan().source.notes if "no table matches" in note]
+
+
 @pytest.mark.rule("A-55", "A-158")
 def test_s18_a_table_made_in_the_stream_is_taken_up_by_a_copy_while_changes_wait(lab: Lab, spark: object) -> None:
     lab.source.execute("CREATE TABLE acct (id int PRIMARY KEY, bal int); INSERT INTO acct VALUES (1, 100), (2, 200)")

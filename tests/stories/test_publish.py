@@ -408,6 +408,24 @@ def test_an_archive_that_cannot_go_on_is_refused_by_every_command(
     assert elsewhere.status().refused is None
 
 
+def test_teardown_refuses_to_lose_what_was_not_published(lab: Lab, tmp_path: Path, spark: SparkSession) -> None:
+    lab.source.execute("CREATE TABLE item (id int PRIMARY KEY)")
+    pipeline = publication(lab, tmp_path, spark)
+    pipeline.setup()
+    lab.source.execute("INSERT INTO item VALUES (1)")
+    # What is not copied yet is at the source all the same.
+    assert not pipeline.removal().losses
+    catch_up(pipeline)
+    assert not pipeline.removal().losses
+    lab.source.execute("INSERT INTO item VALUES (2)")
+
+    with pytest.raises(OperatorError, match="1 transaction at the source was not published and is lost"):
+        pipeline.teardown()
+    assert lab.source.execute("SELECT FROM pg_namespace WHERE nspname = %s", [lab.set_name]).rowcount == 1
+    pipeline.teardown(lose=True)
+    assert lab.source.execute("SELECT FROM pg_namespace WHERE nspname = %s", [lab.set_name]).rowcount == 0
+
+
 def test_an_archive_that_was_lost_is_missed_by_setup(lab: Lab, tmp_path: Path, spark: SparkSession) -> None:
     lab.source.execute("CREATE TABLE item (id int PRIMARY KEY)")
     pipeline = publication(lab, tmp_path, spark)

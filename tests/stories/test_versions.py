@@ -162,6 +162,7 @@ def test_an_upgraded_ledger_is_what_a_new_one_is_and_has_lost_nothing(lab: Lab, 
         "upgrade the ledger to version 11: alterations of tables in the error queue",
         "upgrade the ledger to version 12: messages in the error queue",
         "upgrade the ledger to version 13: the handler of DDL in the view of processes",
+        "upgrade the ledger to version 14: a log of DDL that was carried out",
     ]
     assert rows(lab, known) == before
     assert lab.target.execute("SELECT name, epoch FROM penstock.process ORDER BY 1").fetchall() == [
@@ -468,6 +469,7 @@ def test_tables_of_the_ledger_are_named_where_the_ledger_is_kept() -> None:
     assert found == {"ledger", "ledger_entries", "lane_ledger", "error_queue", "error_history", "retry_session"} | {
         "conflict_log",
         "controls",
+        "ddl_log",
         "detail",
         "error_marks",
         "removal",

@@ -70,7 +70,14 @@ def test_documents_are_applied_and_one_that_cannot_be_read_stops_none_beside_it(
         ("0000000000000000005.xml", 26787),
         ("0000000000000000008.xml", 26690),
     ], found
-    assert "the document cannot be read: the document is no XML" in found[1][2]
+    assert found[1][2].startswith("document 0000000000000000008.xml: the document is no XML")
+    # It is of no table, and its reason stands there whole.
+    assert (listed[1]["table"], listed[1]["op"]) == (None, "gap")
+    assert "table" not in listed[1]["error_message"]
+    shown = program("errors", "show", listed[1]["id"]).out
+    assert "gap of document 0000000000000000008.xml" in shown
+    assert shown.count(found[1][2]) == 2
+    assert "indirect." not in shown
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from penstock.apply.conflicts import NOT_INSTANTIATED, TABLE_MISSING, ApplyError
-from penstock.apply.ddl import Alteration, DdlPolicy, DdlRules, alteration, is_drop, is_rename, name_before
+from penstock.apply.ddl import (
+    Alteration,
+    DdlPolicy,
+    DdlRules,
+    alteration,
+    is_creation,
+    is_drop,
+    is_rename,
+    name_before,
+    pending,
+)
+from penstock.apply.ddl_log import APPLIED, LEFT_OUT, LoggedDdl, loses, words_for
 from penstock.apply.handlers.runner import Handlers
 from penstock.apply.target import RowWriter, TargetCatalog, TargetTable
 from penstock.change import Change, TableName, Transaction
@@ -62,9 +74,18 @@ class Following:
             for change in _children_first(wanted, catalog):
                 catalog = self._by_handler(self._handlers, change, transaction, catalog)
             return catalog
+        for change in changes:
+            if self._rules.of(name_before(change)) is DdlPolicy.IGNORE:
+                # What the two versions do not tell is no reason to fail, where nothing is to be done.
+                with suppress(ApplyError):
+                    self._note(change, transaction, alteration(change), LEFT_OUT)
         drops = [name_before(change) for change in wanted if is_drop(change)]
         if drops:
+            there = [table for table in drops if self._writer.describe_anew(table) is not None]
             self._writer.drop(drops)
+            for change in wanted:
+                if name_before(change) in there:
+                    self._note(change, transaction, alteration(change), APPLIED)
             return self._look_again(catalog, dict.fromkeys(drops))
         for change in wanted:
             catalog = self._alter(change, transaction, catalog)
@@ -83,8 +104,20 @@ class Following:
         table, wanted = name_before(change), alteration(change)
         if wanted.called is None:
             table = copied_table(table, catalog).name
+        was = self._writer.describe_anew(table)
         self._writer.alter(table, wanted, Scn(transaction.commit_scn))
+        # Of what a person has done beforehand there is nothing to say.
+        done = wanted if was is None else pending(wanted, was)
+        self._note(change, transaction, done, APPLIED, table)
         return self._look_again(catalog, {table: wanted.called or table})
+
+    def _note(
+        self, change: Change, transaction: Transaction, done: Alteration, outcome: str, table: TableName | None = None
+    ) -> None:
+        words = ("table made",) if is_creation(change) else tuple(words_for(done))
+        if words:
+            scn, name = Scn(transaction.commit_scn), table or name_before(change)
+            self._writer.note_ddl(LoggedDdl(transaction.txn_id, scn, name, outcome, words, loses(done)))
 
     def _by_handler(
         self, handlers: Handlers, change: Change, transaction: Transaction, catalog: TargetCatalog
@@ -95,7 +128,10 @@ class Following:
         touched: dict[TableName, TableName | None] = {table: table}
 
         def execute(name: TableName, wanted: Alteration) -> None:
+            was = self._writer.describe_anew(name)
             self._writer.alter(name, wanted, Scn(transaction.commit_scn))
+            done = wanted if was is None else pending(wanted, was)
+            self._note(change, transaction, done, APPLIED, name)
             touched[name] = None if wanted.is_drop else wanted.called or name
 
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,9 +26,10 @@ class LagHistogram:
         values, counts = np.unique(numbers, return_counts=True)
         self.buckets.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
 
-    def merge(self, buckets: Mapping[int, int]) -> None:
-        """Add the counts of another histogram."""
-        self.buckets.update({int(bucket): count for bucket, count in buckets.items()})
+    def merge(self, buckets: Mapping[int, int], *, most_s: float = math.inf) -> None:
+        """Add the counts of another histogram, but for lags of more than so many seconds."""
+        known = {int(bucket): count for bucket, count in buckets.items()}
+        self.buckets.update({bucket: count for bucket, count in known.items() if _BASE**bucket / 1000 <= most_s})
 
     def quantile_s(self, share: float) -> float | None:
         """Seconds that `share` of the transactions stayed at or below; None when there were none."""

@@ -152,6 +152,7 @@ class ProcessState:
         consistent_at: Source commit time up to which everything is applied.
         errors: Transactions in the error queue that failed.
         held: Transactions that wait behind these.
+        ddl: How often DDL of the source was carried out here.
         conflicts: Those that sent a transaction to the error queue.
         resolved: Entries of the conflict log that were ever written.
         history: The history of the source that it has followed.
@@ -173,6 +174,7 @@ class ProcessState:
     resolved: int
     history: History
     held: int = 0
+    ddl: int = 0
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import NoReturn, Protocol
 
+from penstock.apply.ddl_log import APPLIED, LoggedDdl
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.lag import LagHistogram
 from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState
@@ -41,6 +42,9 @@ class Progress:
         held: How many of these wait behind others.
         went_on: Transactions that had waited, and were applied by this run.
         ended_by: The limit that ended the run before it had done what it was to do; None otherwise.
+        lag: Of transactions that were committed while the run was at work. Of earlier ones it would tell how long ago
+            somebody made them, and not how long apply takes.
+        as_of: When the last transaction that was applied was committed at the source.
     """
 
     position: Scn
@@ -56,9 +60,18 @@ class Progress:
     went_on: int = 0
     ended_by: str | None = None
     lag: LagHistogram = field(default_factory=LagHistogram)
+    as_of: datetime | None = None
+    began_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
-    def add(self, results: Sequence[LaneResult]) -> None:
-        """Count the results of a batch."""
+    @property
+    def is_behind_its_start(self) -> bool:
+        """Whether what is applied is of a time before the run began."""
+        return self.as_of is not None and self.as_of < self.began_at
+
+    def add(self, results: Sequence[LaneResult], as_of: datetime | None = None) -> None:
+        """Count the results of a batch, whose last transaction was committed at `as_of`."""
+        age_s = (datetime.now(UTC) - self.began_at).total_seconds()
+        self.as_of = as_of or self.as_of
         for result in results:
             self.transactions += result.transactions
             self.changes += result.changes
@@ -67,7 +80,7 @@ class Progress:
             self.errors += result.errors
             self.conflicts += result.conflicts
             self.resolved += result.resolved
-            self.lag.merge(result.lag.buckets)
+            self.lag.merge(result.lag.buckets, most_s=age_s)
 
 
 @dataclass(frozen=True)
@@ -193,6 +206,12 @@ class Ledger(Protocol):
         The first call begins behind those that an earlier run has completed.
         """
 
+    def newly_altered(self) -> Sequence[LoggedDdl]:
+        """Return some more of the DDL that was carried out, or left out, since the last call, until there is none.
+
+        The first call begins behind that which an earlier run has completed.
+        """
+
     def queue_state(self) -> QueueState:
         """Return what the error queue holds."""
 
@@ -217,6 +236,8 @@ class Listener(RetryListener, Protocol):
 
 
 _IDLE_NOTE_S = 2.0
+
+_TOLD_TO_STOP = "it was told to stop"
 
 _QUEUE_EVERY_S = 2.0
 """How often to count the error queue while batch follows batch."""
@@ -276,11 +297,13 @@ class ApplyProcess:
         progress = Progress(Scn(0))
         self._limits.restart()
         while not stop.is_set():
+            is_away = True
             try:
                 self._set_lanes(self._parameters().lanes)
                 state = self._ledger.acquire(self._source, lanes=self._lanes)
                 # Before anything is cut, copied or applied.
                 state = self._ledger.adopt(self._feed.join(state.history))
+                is_away = False
                 progress.position = state.low_watermark
                 known = self._prepare(state, stop)
                 if until_caught_up and until is None:
@@ -295,15 +318,19 @@ class ApplyProcess:
             except (TablesAddedError, _AnewError):
                 continue
             except RetryableError as exc:
+                # The next run applies what this one did not finish; the ledger says what that is.
+                if not stop.is_set():
+                    self._feed.close()
+                    self._ledger.close()
+                    self._patience.wait(exc, is_away=is_away)
                 if stop.is_set():
-                    # The next run applies what this one did not finish; the ledger says what that is.
-                    break
-                self._feed.close()
-                self._ledger.close()
-                self._patience.wait(exc)
+                    # Where the ledger is what is out of reach, it can say nothing.
+                    with suppress(RetryableError):
+                        self._ledger.set_status(ProcessStatus.DISABLED, _TOLD_TO_STOP)
             else:
+                self._tell_ddl()
                 self._count_queue(progress)
-                said = "it was told to stop" if stop.is_set() else progress.ended_by or reason
+                said = _TOLD_TO_STOP if stop.is_set() else progress.ended_by or reason
                 self._ledger.set_status(ProcessStatus.DISABLED, said)
                 break
         return progress
@@ -392,7 +419,7 @@ class ApplyProcess:
         self._pace.note(lanes=lanes, changes=batch.total_changes, seconds=took_s)
         if trace_level > 0:
             _tell_batch(batch, lanes=lanes, took_s=took_s)
-        progress.add(results)
+        progress.add(results, batch.last_committed_at)
         queued = self._tell_queued(progress)
         failures = [result.failure for result in results if result.failure is not None]
         if failures:
@@ -421,6 +448,7 @@ class ApplyProcess:
         if not at_once and now - self._looked_at < _QUEUE_EVERY_S:
             return
         self._looked_at = now
+        self._tell_ddl()
         if not self._count_queue(progress).may_go_on:
             return
         went_on = self._feed.go_on()
@@ -434,6 +462,15 @@ class ApplyProcess:
         self._count_queue(progress)
         if failed and self._parameters().disable_on_error:
             self._abort(f"transaction {failed[0].entry_id}: {failed[0].error}")
+
+    def _tell_ddl(self) -> None:
+        """Report what DDL has done to tables; a table or a column that went, as a warning."""
+        while found := self._ledger.newly_altered():
+            for one in found:
+                event = Event.DDL_APPLIED if one.outcome == APPLIED else Event.DDL_LEFT_OUT
+                facts = {"table": str(one.table), "done": list(one.done), "txn_id": one.txn_id, "is_loss": one.is_loss}
+                level = logging.WARNING if one.is_loss and event is Event.DDL_APPLIED else logging.INFO
+                tell(event, printable(str(one)), facts, level=level)
 
     def _count_queue(self, progress: Progress) -> QueueState:
         found = self._ledger.queue_state()

@@ -360,7 +360,11 @@ class RowPath:
     def _apply_row(self, change: Change, table: TargetTable) -> Done | None:
         """Apply a change; return its row before and after it where the change does not tell all that is checked."""
         if change.op is Op.GAP:
-            what = f"a change was not captured: {_present(change.before).get('reason')}"
+            image = _present(change.before)
+            if "document" in image:
+                # It has not come so far that it would be of a table.
+                raise ApplyError(NOT_CAPTURED, image.get("reason") or "the document cannot be read")
+            what = f"a change was not captured: {image.get('reason')}"
             raise ApplyError(NOT_CAPTURED, what, where=_place(change))
         expects_columns(change, table, self._dictionary)
         told = self._told(change, table)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.apply.ddl import Alteration
+from penstock.apply.ddl_log import LoggedDdl
 from penstock.apply.handlers.sql import SqlRunner
 from penstock.apply.keys import RowKey, row_key
 from penstock.apply.virtual_dependencies import NONE, VirtualDependencies
@@ -130,6 +131,9 @@ class RowWriter(Protocol):
 
     def drop(self, tables: Sequence[TableName]) -> None:
         """Drop tables together, those of them that there are; they may refer to each other."""
+
+    def note_ddl(self, done: LoggedDdl) -> None:
+        """Write down what DDL has done to a table, for people."""
 
     def describe_anew(self, table: TableName) -> TableSchema | None:
         """Describe a table as it is now, whatever was known of it; None where there is none."""

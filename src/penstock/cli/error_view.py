@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from penstock.change import Op
 from penstock.cli.console import as_text, print_facts, say, shown
 from penstock.text import count, printable
 
@@ -79,14 +80,25 @@ def print_entry(found: ShownEntry, pipeline: Pipeline) -> None:
     )
     for number, standing in enumerate(found.standings, start=1):
         is_failed = number == entry.message_number
-        say(f"{'->' if is_failed else '  '} {number} {standing.change.op} {named(standing.change.table, pipeline)}")
-        _print_values(standing)
+        of = _document(standing) or named(standing.change.table, pipeline)
+        say(f"{'->' if is_failed else '  '} {number} {standing.change.op} {of}")
+        if standing.change.op is Op.GAP:
+            # It is no row: what it says is the reason, whole.
+            say(f"       {printable((standing.change.before or {}).get('reason') or '')}")
+        else:
+            _print_values(standing)
         if is_failed and entry.found is not None:
             say("       when it failed, the target held")
             _print_row(entry.found)
         for name, row in standing.in_the_way.items():
             say(f"       in the way now, by {printable(name)}")
             _print_row(row)
+
+
+def _document(standing: Standing) -> str | None:
+    """The document that cannot be read, where that is what a change is about, and not a table."""
+    name = (standing.change.before or {}).get("document") if standing.change.op is Op.GAP else None
+    return None if name is None else f"of document {printable(name)}"
 
 
 def _print_values(standing: Standing) -> None:

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="See, mend, retry and delete the transactions that could not be applied.", no_args_is_help=True)
 
+_NOTHING_THERE = "the error queue is empty"
+_NOTHING_FITS = "no entry of the error queue fits"
+
 _ID = "As `penstock errors list` names it: shop.12, or just 12."
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help=_ID)]
@@ -80,7 +83,7 @@ def list_(
     if json:
         print_json([entry_as_json(entry, pipeline) for entry in entries])
     elif not entries:
-        say("the error queue is empty" if wanted == ErrorFilter() else "no entry of the error queue fits")
+        say(_NOTHING_THERE if wanted == ErrorFilter() else _NOTHING_FITS)
     else:
         print_rows(
             ["id", "state", "committed at", "failed change", "operation", "error", "type", "message"],
@@ -217,7 +220,9 @@ def delete(
             raise ConfigError("nobody is there to be asked whether to give transactions up", do="say --yes")
         typer.confirm(f"give up {count(len(chosen), 'transaction')}: {', '.join(chosen)}?", abort=True)
     queue.delete(*chosen)
-    if not json:
+    if not json and not chosen:
+        say(_NOTHING_THERE if every else _NOTHING_FITS)
+    elif not json:
         say(f"deleted {count(len(chosen), 'transaction')}, never to be applied")
     # What has waited for one of them waits no more.
     went_on = []

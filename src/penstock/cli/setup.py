@@ -20,7 +20,7 @@ def setup(adopt: AdoptOption = False, file: FileOption = None, json: JsonOption 
     else:
         for side, database in (("source", done.source), ("target", done.target)):
             say(f"{side}: {count(len(database.steps), 'step')} taken ({database.label})")
-        then = "" if done.refused else "; `penstock run` copies and follows"
+        then = "" if done.refused else "; next: `penstock run`"
         say(f"{count(len(done.tables), 'table')} in place{then}")
     if done.refused:
         warn(f"`penstock run` cannot go on: {done.refused}")

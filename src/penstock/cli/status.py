@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.console import FileOption, JsonOption, open_file, out, print_facts, print_json, print_rows, say, warn
-from penstock.errors import ConfigError, RetryableError
-from penstock.text import count, duration
+from penstock.errors import ConfigError, PenstockError, RetryableError
+from penstock.text import count, duration, printable
 
 if TYPE_CHECKING:
     from penstock.apply.detail import Detail, ParameterDetail, TableDetail
+    from penstock.pipeline.pipeline import Pipeline
+    from penstock.pipeline.publication import Publication
     from penstock.pipeline.status import HeldBack, Status
 
 _EVERY_S = 2.0
+
+_MAX_LAG_S = 300.0
+"""More lag than this is wrong, where nothing else is said."""
 
 
 def status(
@@ -29,11 +34,43 @@ def status(
     detail: Annotated[
         bool, typer.Option("--detail", help="Also by apply server and by table, and the parameters.")
     ] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Say only what is wrong, a line each, with exit code 1; nothing if all is well."),
+    ] = False,
+    max_lag: Annotated[
+        float | None,
+        typer.Option(
+            "--max-lag", metavar="SECONDS", min=0, help="With --check: more lag is wrong.", show_default="300"
+        ),
+    ] = None,
+    max_errors: Annotated[
+        int | None,
+        typer.Option(
+            "--max-errors",
+            metavar="N",
+            min=0,
+            help="With --check: more transactions in the error queue are wrong.",
+            show_default="0",
+        ),
+    ] = None,
 ) -> None:
     """Show the consistency point first, then lag, backlog, errors and conflicts."""
     from penstock.pipeline.pipeline import Pipeline
 
+    if check and (watch or detail):
+        raise ConfigError("--check says what is wrong, once: leave --watch and --detail out")
+    if not check and (max_lag is not None or max_errors is not None):
+        raise ConfigError("--max-lag and --max-errors go with --check")
     pipeline = open_file(file)
+    if check:
+        _check(
+            pipeline,
+            max_lag_s=_MAX_LAG_S if max_lag is None else max_lag,
+            max_errors=0 if max_errors is None else max_errors,
+            json=json,
+        )
+        return
     if detail and not isinstance(pipeline, Pipeline):
         raise ConfigError("--detail: the pipeline publishes, and has no apply process to tell of")
 
@@ -42,22 +79,51 @@ def status(
         return pipeline.status(), more
 
     if not watch:
-        _show(*look(), json=json)
+        found = look()
+        _show(*found, json=json)
+        if found[0].source_lost is not None:
+            raise typer.Exit(RetryableError.exit_code)
         return
     with suppress(KeyboardInterrupt):
         while True:
             try:
-                found = look()
+                seen = look()
             except RetryableError as exc:
                 # A server that restarts is what somebody may be watching for.
                 warn(f"penstock: {exc}")
             else:
                 if out.is_terminal and not json:
                     out.clear()
-                _show(*found, json=json, is_line=True)
+                _show(*seen, json=json, is_line=True)
                 if not out.is_terminal and not json:
                     say("")
             time.sleep(_EVERY_S)
+
+
+def _check(pipeline: Pipeline | Publication, *, max_lag_s: float, max_errors: int, json: bool) -> None:
+    """Say what is wrong with a pipeline.
+
+    Raises:
+        Exit: Something is.
+    """
+    from penstock.pipeline.health import Problem, ProblemKind, problems
+
+    found: Status | None = None
+    try:
+        found = pipeline.status()
+        wrong = list(problems(found, max_lag_s=max_lag_s, max_errors=max_errors))
+    except ConfigError:
+        raise
+    except PenstockError as exc:
+        wrong = [Problem(ProblemKind.UNKNOWN, f"where the pipeline stands cannot be told: {exc}")]
+    if json:
+        plain = {} if found is None else found.to_json()
+        print_json({"ok": not wrong, "problems": [one.to_json() for one in wrong], **plain})
+    else:
+        for one in wrong:
+            say(printable(one.text))
+    if wrong:
+        raise typer.Exit(1)
 
 
 def _show(found: Status, more: Detail | None, *, json: bool, is_line: bool = False) -> None:
@@ -113,11 +179,13 @@ def show(found: Status) -> None:
     facts: list[tuple[str, object]] = [
         ("pipeline", f"{found.pipeline}, {found.state}"),
         ("consistent up to", _consistent(found)),
-        ("lag", "unknown" if found.lag_s is None else duration(found.lag_s)),
-        ("waiting at the source", _waiting(found)),
+        ("lag", _lag(found)),
+        ("waiting at the source", "unknown" if found.source_lost is not None else _waiting(found)),
         *(_applied(found) if found.publishes_to is None else _published(found)),
         ("tables", f"{found.copied} copied, {found.to_copy} to copy"),
     ]
+    if found.source_lost:
+        facts.append(("source out of reach", f"{found.source_lost}; all else is what was known last"))
     if found.refused:
         facts.append(("cannot go on", found.refused))
     facts += [("needs attention", line) for line in found.attention]
@@ -129,10 +197,23 @@ def show(found: Status) -> None:
 
 
 def _consistent(found: Status) -> str:
-    if found.consistent_at is not None:
-        return f"{found.consistent_at.isoformat(timespec='seconds')} (source commit time)"
-    # Of a source with another history nobody can tell; otherwise tables are still to be copied.
-    return "unknown" if found.refused else "not yet"
+    if found.consistent_at is None:
+        if found.lag_s is not None:
+            return "all that is recorded, which does not say when it was committed"
+        # Of a source with another history nobody can tell; otherwise tables are still to be copied.
+        return "unknown" if found.refused or found.source_lost else "not yet"
+    text = f"{found.consistent_at.isoformat(timespec='seconds')} (source commit time)"
+    if found.consistent_at == found.recorded_until:
+        text += ", the last that is recorded"
+    if found.consistent_but_for:
+        text += f", but for {count(found.consistent_but_for, 'transaction')} in the error queue"
+    return text
+
+
+def _lag(found: Status) -> str:
+    if found.lag_s is None:
+        return "unknown"
+    return duration(found.lag_s) if found.lag_s or found.backlog_changes else "0.0 s, nothing waits"
 
 
 def _waiting(found: Status) -> str:
@@ -145,7 +226,7 @@ def _applied(found: Status) -> list[tuple[str, object]]:
     return [
         ("errors in the queue", f"{found.errors:,}" + (f", and {found.held:,} held behind them" if found.held else "")),
         ("conflicts so far", f"{found.conflicts:,}, and {found.resolved:,} resolved"),
-        ("applied so far", _so_far(found)),
+        ("applied so far", _so_far(found) + (f", {found.ddl:,} times DDL" if found.ddl else "")),
         ("watermarks", f"low {found.low_watermark}, high {found.high_watermark}"),
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -15,14 +16,27 @@ def teardown(
     print_sql: Annotated[
         bool, typer.Option("--print-sql", help="Print the exact SQL, for a DBA to run; change nothing.")
     ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before changes are lost.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Remove the capture and the ledger. Target tables and their data stay."""
+    """Remove the capture and the ledger. Target tables and their data stay.
+
+    Asks where changes are captured that were not applied, or published, yet: they would be lost.
+    """
     pipeline = open_file(file)
     if print_sql:
-        say(pipeline.removal().sql())
+        plan = pipeline.removal()
+        for loss in plan.losses:
+            warn(f"note: {loss}")
+        say(plan.sql())
         return
-    done = pipeline.teardown()
+    lose = yes
+    if not yes and not json and sys.stdin.isatty():
+        losses = pipeline.removal().losses
+        for loss in losses:
+            warn(loss)
+        lose = bool(losses) and typer.confirm("remove all the same?", abort=True)
+    done = pipeline.teardown(lose=lose)
     removed = [step.summary for step in (*done.source.steps, *done.target.steps)]
     if json:
         print_json({"removed": removed, "notes": done.source.notes})

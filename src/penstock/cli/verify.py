@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -97,7 +98,9 @@ def show(result: VerifyResult) -> None:
     for line in result.unchecked:
         say(f"not compared: {line}")
     if any(table.differing for table in result.tables):
-        say("source and target differ")
+        # One that other processes fill, too, is refused by its name.
+        differing = " ".join(shlex.quote(str(table.table)) for table in result.tables if table.differing)
+        say(f"source and target differ; `penstock resync {differing}` brings what differs")
     elif result.unchecked:
         say(f"what was compared is identical, but {count(len(result.unchecked), 'table')} could not be compared")
     else:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from penstock.apply.ddl_log import LoggedDdl
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState
 from penstock.archive import Archive, Definitions
@@ -137,6 +138,10 @@ class ArchiveLedger:
         """Return nothing: there is no transaction that cannot be published."""
         return ()
 
+    def newly_altered(self) -> Sequence[LoggedDdl]:
+        """Return nothing: what is published is of no table that would follow."""
+        return []
+
     def queue_state(self) -> QueueState:
         """Return that nothing is queued: there is no error queue."""
         return QueueState()
@@ -160,7 +165,7 @@ def state_of(name: str, archive: Archive, record: Record, definitions: Definitio
     return ProcessState(
         name=name,
         epoch=record.epoch,
-        status=ProcessStatus.ENABLED,
+        status=ProcessStatus.DISABLED,
         status_at=record.written_at,
         error=None,
         reason=None,

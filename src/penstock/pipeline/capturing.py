@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from typing import Protocol
 
 from pyspark.sql import SparkSession
 
+from penstock.apply.ledger import ProcessState
 from penstock.apply.patience import Patience
 from penstock.apply.process import Listener, Progress
 from penstock.change import TableName
@@ -16,15 +17,17 @@ from penstock.config import PipelineConfig
 from penstock.dialects.base import CaptureBehind, DatabasePlan, LockWait, Uncaptured
 from penstock.errors import OperatorError, PenstockError
 from penstock.events import Event, Facts
-from penstock.history import Consumer, ConsumerState, HistoryError
+from penstock.history import Consumer, ConsumerState, History, HistoryError
 from penstock.patterns import TablePattern
 from penstock.pipeline.background import BackgroundRun
 from penstock.pipeline.locks import LockWatch, told_of_locks
 from penstock.pipeline.report import Report, nameable, tell_ended, tell_failed
 from penstock.pipeline.sides import Installable, SourceSide
+from penstock.position import Limit
 from penstock.rules.ruleset import RuleSet
 from penstock.snapshot.instantiate import CopyListener
-from penstock.stream import TableVersion, roots
+from penstock.stream import Source, TableVersion, roots
+from penstock.text import are, count, were
 
 _GRACE_S = 20.0
 
@@ -228,6 +231,20 @@ class Capturing:
             self._warned.add(found)
             listener.warned(str(found), event, found.facts)
 
+    def _losses(self, process: ProcessState | None, verb: str) -> list[str]:
+        """Say what is captured for a process, and not applied or published yet: its removal loses that."""
+        if process is None or self._installed is None:
+            return []
+        # What cannot be asked for, such as a log that is gone, cannot be applied either.
+        with suppress(PenstockError):
+            if self._source.has_capture():
+                with closing(self._source.open_source()) as stream:
+                    stream.hold_against(process.history)
+                    lost = _count_behind(stream, process.history)
+                if lost:
+                    return [f"{count(lost, 'transaction')} at the source {were(lost)} not {verb} and {are(lost)} lost"]
+        return []
+
     def _source_removal(self, consumer: Consumer) -> DatabasePlan:
         """Plan to remove a consumer of the source, and the capture set unless it has others."""
         if self._installed is None:
@@ -239,6 +256,16 @@ class Capturing:
             names = ", ".join(f"{c.consumer.name} ({c.consumer.target or 'a Spark stream'})" for c in others)
             source.notes.append(f"the capture set stays, for other consumers: {names}")
         return source
+
+
+def _count_behind(stream: Source, history: History) -> int:
+    """Count the transactions that follow what a process has applied or published."""
+    found, after, anchor = 0, history.position, history.anchor
+    # No further than now: others may write on and on.
+    end = stream.tick()
+    while (part := stream.next_slice(after, Limit(), until=end, anchor=anchor)) is not None:
+        found, after, anchor = found + len(part), part.end, part.anchor
+    return found
 
 
 @contextmanager

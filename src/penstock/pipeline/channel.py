@@ -11,6 +11,7 @@ from typing import NoReturn, Protocol
 
 from penstock.apply.patience import Patience
 from penstock.apply.process import Progress
+from penstock.apply_config import retry_limit
 from penstock.config import PipelineConfig
 from penstock.dialects.base import DatabasePlan, Step
 from penstock.errors import OperatorError, RetryableError
@@ -139,8 +140,8 @@ class ChannelPublication(Publication):
         """Work out what `teardown` would remove. Changes nothing."""
         return Plan([], self._log.removal(Consumer("", self.config.name)), DatabasePlan(self._documents.label))
 
-    def teardown(self) -> Plan:
-        """Remove the journal; the log and what was published stay.
+    def teardown(self, *, lose: bool = False) -> Plan:
+        """Remove the journal; the log and what was published stay, so nothing is lost.
 
         Raises:
             OperatorError: The pipeline is running.
@@ -155,7 +156,7 @@ class ChannelPublication(Publication):
     ) -> Progress:
         if until is not None:
             raise self._refused("rows of an event log have no positions before they are polled")
-        patience = Patience(self._publish.retry_s, stop, listener)
+        patience = Patience(retry_limit(self._publish.retry_s), stop, listener)
         patience.insist(lambda: self._check_capture(listener))
         patience.insist(self._documents.refuse_unfit)
         progress = Progress(START)

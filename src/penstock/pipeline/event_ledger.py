@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from penstock.apply.ddl_log import LoggedDdl
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState
 from penstock.change import TableName
@@ -118,6 +119,10 @@ class EventLedger:
         """Return nothing: there is no transaction that goes to an error queue."""
         return ()
 
+    def newly_altered(self) -> Sequence[LoggedDdl]:
+        """Return nothing: what is published is of no table that would follow."""
+        return []
+
     def queue_state(self) -> QueueState:
         """Return that nothing is queued: there is no error queue."""
         return QueueState()
@@ -146,7 +151,7 @@ def state_of(log: EventLog, label: str, standing: Standing) -> ProcessState:
     return ProcessState(
         name=log.pipeline,
         epoch=standing.epoch,
-        status=ProcessStatus.ENABLED,
+        status=ProcessStatus.DISABLED,
         status_at=standing.written_at,
         error=None,
         reason=None,

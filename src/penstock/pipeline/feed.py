@@ -22,11 +22,14 @@ from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.apply.task import Target, TaskContext
 from penstock.apply.virtual_dependencies import NONE, VirtualDependencies
 from penstock.change import TableName
+from penstock.events import Event, tell
 from penstock.history import History, Joined
+from penstock.pipeline.not_followed import not_followed
 from penstock.position import Anchor, Limit, Scn
 from penstock.schema import Dictionary, TableSchema
 from penstock.spark.job import BatchJobs
 from penstock.stream import Slice, Source, SourceAccess, TableVersion, renamed_since, roots
+from penstock.text import printable
 
 _CATALOG_AGE_S = 30.0
 """How long the catalogues are trusted while nothing looks wrong."""
@@ -212,7 +215,9 @@ class SourceFeed:
             self._read_at = time.monotonic()
         if self._source.count_tables() == len(self._versions):
             return False
-        self._versions = self._source.tables()
+        before, self._versions = self._versions, self._source.tables()
+        if before:
+            self._hear_of_versions(before, self._versions)
         self._definitions.save_dictionary(self._versions)
         self._known.update(self._names_to_come(self._versions))
         if not {name for name in roots(self._versions) if self._is_meant(name)} <= self._known:
@@ -220,6 +225,9 @@ class SourceFeed:
         # A partition that is detached later is no new table.
         self._known |= {v.table.name for v in self._versions if v.root in self._known}
         return True
+
+    def _hear_of_versions(self, before: Sequence[TableVersion], now: Sequence[TableVersion]) -> None:
+        """Versions came while the run was at work."""
 
     def _names_to_come(self, versions: Sequence[TableVersion]) -> Collection[TableName]:
         """Names that known tables get by changes that are to come; none where nobody follows that."""
@@ -311,6 +319,12 @@ class SparkFeed(SourceFeed):
         if any(result.failure for result in results):
             self._read_at = -math.inf
         return results
+
+    def _hear_of_versions(self, before: Sequence[TableVersion], now: Sequence[TableVersion]) -> None:
+        for table, words in not_followed(before, now, self._ddl):
+            text = f"{table}: {', '.join(words)} at the source; the target does not follow this"
+            facts = {"table": str(table), "done": list(words), "txn_id": None, "is_loss": False}
+            tell(Event.DDL_LEFT_OUT, printable(text), facts)
 
     def _names_to_come(self, versions: Sequence[TableVersion]) -> Collection[TableName]:
         return names_to_come(versions, self._definitions.instantiated(), self._ddl) if self._ddl.is_followed else ()

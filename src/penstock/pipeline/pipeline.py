@@ -26,6 +26,7 @@ from penstock.apply.server import ServerConfig
 from penstock.apply.settings_shown import settings_shown
 from penstock.apply.target import TargetTable
 from penstock.apply.virtual_dependencies import VirtualDependencies
+from penstock.apply_config import retry_limit
 from penstock.change import TableName
 from penstock.config import PipelineConfig
 from penstock.dialects.base import DatabasePlan, Emptying, LackingPart, Step, Uncaptured
@@ -151,7 +152,9 @@ class Pipeline(Capturing):
             plan.source.faults, plan.target.faults = [fault], []
         if installed is not None and installed.identity() == self._target.identity():
             what = "source and target are the same database"
-            plan.target.faults.append(OperatorError(what, where=self._target.label, do="correct one of the urls"))
+            # So is this one: the tables that are there are the source's own.
+            plan.source.faults = []
+            plan.target.faults = [OperatorError(what, where=self._target.label, do="correct one of the urls")]
         return replace(plan, refused=self._parted()) if plan.is_possible else plan
 
     def _renamed_by_the_run(self) -> Collection[TableName]:
@@ -188,11 +191,34 @@ class Pipeline(Capturing):
         return replace(plan, refused=self._parted())
 
     def status(self) -> Status:
-        """Say where the pipeline stands."""
-        is_set_up = self._target.has_ledger() and self._source.has_capture()
-        if not is_set_up:
+        """Say where the pipeline stands; while the source is out of reach, as far as the ledger knows."""
+        if not self._target.has_ledger():
             return not_set_up(self.config.name)
-        with closing(self._target.ledger()) as ledger, closing(self._source.open_source()) as stream:
+        with closing(self._target.ledger()) as ledger:
+            try:
+                return self._status(ledger)
+            except RetryableError as exc:
+                # Where it is the target that went, what follows says so.
+                process, copied = ledger.state(), ledger.instantiated()
+                if process is None:
+                    raise
+                return status_of(
+                    self.config.name,
+                    process,
+                    None,
+                    (),
+                    is_running=ledger.is_running(),
+                    copied=list(copied.values()),
+                    to_copy=0,
+                    refused=None,
+                    attention=(),
+                    source_lost=str(exc),
+                )
+
+    def _status(self, ledger: TargetLedger) -> Status:
+        if not self._source.has_capture():
+            return not_set_up(self.config.name)
+        with closing(self._source.open_source()) as stream:
             refused = None
             try:
                 process = _held(ledger, stream)
@@ -473,19 +499,29 @@ class Pipeline(Capturing):
         """Work out what `teardown` would remove. Changes nothing; raises as it does."""
         # First what may be refused.
         target = self._target.removal()
+        process = None
         with closing(self._target.ledger()) as ledger:
             consumer = ledger.consumer()
-        return Plan([], self._source_removal(consumer), target)
+            # Teardown goes for ledgers of earlier versions, too, which cannot be asked all of this.
+            with suppress(PenstockError):
+                # Before the first copy the source's own tables hold all that is captured.
+                process = ledger.state() if target.steps and ledger.instantiated() else None
+        return Plan([], self._source_removal(consumer), target, losses=self._losses(process, "applied"))
 
-    def teardown(self) -> Plan:
+    def teardown(self, *, lose: bool = False) -> Plan:
         """Remove what setup made, except target tables and their data; returns what was removed.
 
         The capture set stays as long as it has other consumers.
 
+        Args:
+            lose: Do it also where changes are captured that were not applied yet.
+
         Raises:
-            OperatorError: The process is running, or its error queue holds transactions.
+            OperatorError: The process is running, its error queue holds transactions, or changes would be lost.
         """
         plan = self.removal()
+        if not lose:
+            plan.refuse_losses()
         self._carry_out(plan, printer="teardown")
         return plan
 
@@ -493,7 +529,7 @@ class Pipeline(Capturing):
         self, stop: threading.Event, listener: RunListener, *, until_caught_up: bool, until: str | None
     ) -> Progress:
         apply = self._apply
-        patience = Patience(apply.retry_s, stop, listener)
+        patience = Patience(retry_limit(apply.retry_s), stop, listener)
         patience.insist(lambda: self._check_capture(listener))
         patience.insist(lambda: self._check_target(listener, stop))
         end = None if until is None else self._end(until, listener)

@@ -18,6 +18,7 @@ class Plan:
         tables: Those that are captured, by their names at the target.
         rules: What becomes of those that rules concern, a line each.
         refused: Why the next run would be refused though all is set up: source or target have another history.
+        losses: What a removal would lose, a line each.
     """
 
     tables: Sequence[str]
@@ -25,6 +26,7 @@ class Plan:
     target: DatabasePlan
     rules: Sequence[str] = ()
     refused: str | None = None
+    losses: Sequence[str] = ()
 
     @property
     def is_done(self) -> bool:
@@ -43,6 +45,15 @@ class Plan:
             faults += [f"missing privilege ({side.label}). As a superuser: {grant};" for grant in side.grants]
         if faults:
             raise OperatorError("\n".join(faults))
+
+    def refuse_losses(self) -> None:
+        """Raise an `OperatorError` that names what would be lost, if anything would."""
+        if self.losses:
+            raise OperatorError(
+                "; ".join(self.losses),
+                where=self.source.label,
+                do="let `penstock run --until-caught-up` end first; or say --yes, in Python `teardown(lose=True)`",
+            )
 
     def sql(self) -> str:
         """The exact SQL that would be run, for a DBA to read or to run, and the grants that are missing."""

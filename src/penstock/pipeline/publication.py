@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from penstock.apply.parameters import Parameters
 from penstock.apply.patience import Patience
 from penstock.apply.process import ApplyProcess, Progress
+from penstock.apply_config import retry_limit
 from penstock.change import TableName
 from penstock.config import PipelineConfig
 from penstock.dialects.base import DatabasePlan
@@ -94,8 +95,30 @@ class Publication(Capturing):
         return plan
 
     def status(self) -> Status:
-        """Say where the pipeline stands."""
+        """Say where the pipeline stands; while the source is out of reach, as far as it was published."""
         is_made = self._place.is_made()
+        try:
+            return self._status(is_made=is_made)
+        except RetryableError as exc:
+            # Where it is the place that went, what follows says so.
+            process = self._place.process() if is_made else None
+            if process is None:
+                raise
+            found = status_of(
+                self.config.name,
+                process,
+                None,
+                (),
+                is_running=False,
+                copied=list(self._place.copies().copied.values()),
+                to_copy=0,
+                refused=None,
+                attention=(),
+                source_lost=str(exc),
+            )
+            return self._as_publishing(found)
+
+    def _status(self, *, is_made: bool) -> Status:
         if not is_made or not self._source.has_capture():
             found = not_set_up(self.config.name)
             return self._as_publishing(self._with_published(found) if is_made else found)
@@ -141,15 +164,24 @@ class Publication(Capturing):
 
     def removal(self) -> Plan:
         """Work out what `teardown` would remove. Changes nothing."""
-        return Plan([], self._source_removal(self._place.consumer()), DatabasePlan(self._place.label))
+        process = None
+        if self._place.is_made() and self._place.copies().copied:
+            process = self._place.process()
+        removal = self._source_removal(self._place.consumer())
+        return Plan([], removal, DatabasePlan(self._place.label), losses=self._losses(process, "published"))
 
-    def teardown(self) -> Plan:
+    def teardown(self, *, lose: bool = False) -> Plan:
         """Remove what setup made at the source; what was published stays.
 
+        Args:
+            lose: Do it also where changes are captured that were not published yet.
+
         Raises:
-            OperatorError: The pipeline is running.
+            OperatorError: The pipeline is running, or changes would be lost.
         """
         plan = self.removal()
+        if not lose:
+            plan.refuse_losses()
         with closing(self._lock_run()):
             self._carry_out(plan.source, printer="teardown")
         return plan
@@ -219,7 +251,7 @@ class Publication(Capturing):
     ) -> Progress:
         if until is not None:
             raise self._refused("it can be read up to any point, so it is not published up to one")
-        patience = Patience(self._publish.retry_s, stop, listener)
+        patience = Patience(retry_limit(self._publish.retry_s), stop, listener)
         try:
             patience.insist(lambda: self._check_capture(listener))
             patience.insist(self._check_place)

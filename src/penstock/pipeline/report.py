@@ -29,6 +29,7 @@ class Report:
         self._untold: Progress | None = None
         self._idle_at: tuple[int, int] | None = None
         self._lost: set[str] = set()
+        self._lost_at = 0.0
 
     def close(self) -> None:
         """Log the progress that was not logged yet: an error ends the run."""
@@ -91,10 +92,15 @@ class Report:
         }
         tell(Event.TRANSACTION_QUEUED, printable(text), plain, level=logging.WARNING)
 
-    def retrying(self, error: RetryableError, left_s: float) -> None:
-        """Something is out of reach; it will be tried again for so many seconds. Each place is named once."""
+    def retrying(self, error: RetryableError, left_s: float | None) -> None:
+        """Something is out of reach; it will be tried again for so many seconds, or without end.
+
+        Each place is named once, until all are back.
+        """
+        if not self._lost:
+            self._lost_at = time.monotonic()
         if error.where not in self._lost:
-            text = f"{error}; trying again for {left_s:.0f} s"
+            text = f"{error}; trying again{'' if left_s is None else f' for {left_s:.0f} s'}"
             parts = {"what": error.what, "where": error.where, "left_s": left_s}
             tell(Event.SERVER_LOST, text, parts, level=logging.WARNING)
         self._lost.add(error.where)
@@ -105,7 +111,9 @@ class Report:
 
     def _recovered(self) -> None:
         if self._lost:
-            tell(Event.SERVER_BACK, "connected again", {"where": sorted(self._lost)})
+            away_s = time.monotonic() - self._lost_at
+            text = f"connected again after {duration(away_s)}"
+            tell(Event.SERVER_BACK, text, {"where": sorted(self._lost), "away_s": round(away_s, 1)})
         self._lost.clear()
 
     def _is_time(self) -> bool:
@@ -178,7 +186,9 @@ def describe(progress: Progress, *, rate: float | None = None, publishes: bool =
     if rate is not None:
         parts.append(f"{rate:,.0f}/s")
     p50, p99 = progress.lag.quantile_s(0.5), progress.lag.quantile_s(0.99)
-    if p50 is not None and p99 is not None:
+    if progress.is_behind_its_start and progress.as_of is not None:
+        parts.append(f"as of {progress.as_of.isoformat(timespec='seconds')}")
+    elif p50 is not None and p99 is not None:
         parts.append(f"lag p50 {_lag(p50)} p99 {_lag(p99)}")
     return ", ".join(parts)
 
@@ -201,6 +211,7 @@ def facts(progress: Progress) -> dict[str, object]:
         "in_queue": progress.in_queue,
         "held": progress.held,
         "went_on": progress.went_on,
+        "as_of": progress.as_of,
         "lag_p50_s": progress.lag.quantile_s(0.5),
         "lag_p99_s": progress.lag.quantile_s(0.99),
     }

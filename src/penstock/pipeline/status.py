@@ -14,7 +14,7 @@ from penstock.events import Facts
 from penstock.history import ConsumerState
 from penstock.position import Scn
 from penstock.schema import TableSchema
-from penstock.stream import Backlog
+from penstock.stream import NOTHING_RECORDED, Backlog
 
 
 class State(StrEnum):
@@ -25,6 +25,7 @@ class State(StrEnum):
     RUNNING = "running"
     STOPPED = "stopped"
     ABORTED = "aborted"
+    """By an error that it was told to stop at, or without a word: it was killed."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,16 @@ class Status:
     """Where a pipeline stands, the most important first.
 
     Attributes:
-        consistent_at: Source commit time up to which everything that is captured is applied, or in the error queue. It
-            says nothing of a table that `attention` calls not captured. Of an archive not later than its last record.
-        lag_s: How long ago that was; 0 when nothing waits.
+        consistent_at: Source commit time up to which everything that is captured is applied, but for what is in the
+            error queue. It says nothing of a table that `attention` calls not captured, and is no later than
+            `recorded_until`.
+        consistent_but_for: How many transactions the error queue holds, which are not applied.
+        lag_s: How long ago that was; 0 when nothing waits, however long ago the last change was made. None where nobody
+            can tell.
+        recorded_until: Where changes are read that others record, the time of the last one; None where there is none,
+            and where the source itself is asked.
+        ddl: How often DDL of the source was carried out at the target.
+        source_lost: Why the source cannot be asked now: then all else is what the ledger knew last.
         backlog_changes: Changes in the source's log that are not applied yet.
         backlog_bytes: Disk that the source takes for what it keeps, or for what waits; 0 where nobody knows.
         state: See `State`; aborted means by an error.
@@ -106,12 +114,21 @@ class Status:
     attention: Sequence[str]
     consumers: Sequence[HeldBack]
     publishes_to: str | None = None
+    recorded_until: datetime | None = None
+    source_lost: str | None = None
+    ddl: int = 0
+
+    @property
+    def consistent_but_for(self) -> int:
+        """How many transactions are not applied, though `consistent_at` may be later than they are."""
+        return self.errors + self.held
 
     def to_json(self) -> dict[str, Any]:
         """The status as plain data; an interface, see docs/cli.md."""
         plain = asdict(self)
-        for name in ("consistent_at", "stopped_at"):
+        for name in ("consistent_at", "stopped_at", "recorded_until"):
             plain[name] = plain[name].isoformat() if plain[name] else None
+        plain["consistent_but_for"] = self.consistent_but_for
         for consumer in plain["consumers"]:
             consumer["seen_at"] = consumer["seen_at"].isoformat()
         return plain
@@ -162,7 +179,7 @@ def not_set_up(pipeline: str) -> Status:
 def status_of(
     pipeline: str,
     process: ProcessState | None,
-    backlog: Backlog,
+    backlog: Backlog | None,
     consumers: Iterable[ConsumerState],
     *,
     is_running: bool,
@@ -170,27 +187,42 @@ def status_of(
     to_copy: int,
     refused: str | None,
     attention: Sequence[str],
+    source_lost: str | None = None,
 ) -> Status:
-    """Put together what the ledger and the log say; `copied` are the positions that tables were copied at."""
+    """Put together what the ledger and the log say.
+
+    Args:
+        backlog: None where the source cannot be asked, as `source_lost` says.
+        copied: The positions that tables were copied at.
+    """
     if process is None:
         state = State.SET_UP
     elif is_running:
         state = State.RUNNING
     else:
-        state = State.ABORTED if process.status is ProcessStatus.ABORTED else State.STOPPED
+        # A run that ends in any other way says so.
+        is_killed = process.status is ProcessStatus.ENABLED
+        state = State.ABORTED if is_killed or process.status is ProcessStatus.ABORTED else State.STOPPED
     now = datetime.now(UTC)
     consistent_at = process.consistent_at if process else None
+    is_idle = False
     if process is None or to_copy or refused is not None:
         consistent_at = None
+    elif backlog is None:
+        pass
     elif backlog.changes == 0:
-        consistent_at = now
+        consistent_at, is_idle = now, True
     elif process.low_watermark < max(copied, default=0) and len(set(copied)) > 1:
         # Some tables were copied anew at a later position, which apply has not reached for the others.
         consistent_at = None
     elif backlog.oldest_at and (consistent_at is None or backlog.oldest_at < consistent_at):
         consistent_at = backlog.oldest_at
-    if consistent_at is not None and backlog.complete_until is not None:
-        consistent_at = min(consistent_at, backlog.complete_until)
+    lag_s = _lag_s(now, consistent_at, is_idle=is_idle, is_known=backlog is not None)
+    recorded_until = backlog.complete_until if backlog is not None else None
+    if consistent_at is not None and recorded_until is not None:
+        consistent_at = min(consistent_at, recorded_until)
+    if recorded_until == NOTHING_RECORDED:
+        consistent_at = recorded_until = None
     reason = stopped_at = None
     if process is not None and not is_running:
         stopped_at = process.status_at if process.reason is not None else None
@@ -200,9 +232,9 @@ def status_of(
         pipeline=pipeline,
         state=state,
         consistent_at=consistent_at,
-        lag_s=None if consistent_at is None else max(0.0, (now - consistent_at).total_seconds()),
-        backlog_changes=backlog.changes,
-        backlog_bytes=backlog.size_bytes,
+        lag_s=lag_s,
+        backlog_changes=backlog.changes if backlog is not None else 0,
+        backlog_bytes=backlog.size_bytes if backlog is not None else 0,
         errors=process.errors if process else 0,
         held=process.held if process else 0,
         conflicts=process.conflicts if process else 0,
@@ -219,4 +251,14 @@ def status_of(
         refused=refused,
         attention=attention,
         consumers=[HeldBack.of(consumer, own_id) for consumer in consumers],
+        recorded_until=recorded_until,
+        source_lost=source_lost,
+        ddl=process.ddl if process else 0,
     )
+
+
+def _lag_s(now: datetime, consistent_at: datetime | None, *, is_idle: bool, is_known: bool) -> float | None:
+    if is_idle:
+        # The last change may have been made long ago: an idle source is no lag.
+        return 0.0
+    return None if consistent_at is None or not is_known else max(0.0, (now - consistent_at).total_seconds())

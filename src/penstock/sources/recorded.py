@@ -29,7 +29,7 @@ from penstock.snapshot.instantiate import CopyOrigin, HeldSnapshot
 from penstock.snapshot.task import ChunkLoader, ChunkReader
 from penstock.sources.change_files.span import Bound
 from penstock.sources.told import Told
-from penstock.stream import Backlog, Reader, Slice, Source, SourceAccess, StoredCopy, TableVersion
+from penstock.stream import NOTHING_RECORDED, Backlog, Reader, Slice, Source, SourceAccess, StoredCopy, TableVersion
 from penstock.text import count
 from penstock.values import encode_image
 
@@ -333,7 +333,7 @@ class RecordedSource:
             oldest_at=None if oldest_us == _NEVER_US else _at(oldest_us),
             size_bytes=size_bytes,
             # Of what was committed later nobody knows whether it will be recorded.
-            complete_until=(last and last.last_committed_at) or _EPOCH,
+            complete_until=(last and last.last_committed_at) or NOTHING_RECORDED,
         )
 
     def close(self) -> None:

@@ -12,6 +12,8 @@ from penstock.patterns import TablePattern, nearest_table
 from penstock.schema import Column, ForeignKey, TableSchema, Unique
 from penstock.stream import TableVersion
 
+_MOST_NAMED = 10
+
 
 class Told:
     """Every version of every table that a source was told of."""
@@ -41,7 +43,8 @@ class Told:
                 unknown.append(pattern.text)
         if unknown:
             what = f"no table of the {kind} matches {', '.join(map(repr, unknown))}"
-            do += nearest_table(unknown[0], self._names)
+            near = nearest_table(unknown[0], self._names)
+            do += near or f"; there {_those(sorted(map(str, self._names)))}"
             raise OperatorError(what, where=f"capture.tables, {where}", do=do)
         return sorted(found)
 
@@ -62,6 +65,14 @@ class Told:
                     " can be added at the target once the changes that were made without it are applied"
                 )
         return plan
+
+
+def _those(names: Sequence[str]) -> str:
+    """Name what there is: the first of it."""
+    if not names:
+        return "is none yet"
+    more = f", and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"{'is' if len(names) == 1 else 'are'} {', '.join(names[:_MOST_NAMED])}{more}"
 
 
 def _of_all_times(versions: Sequence[TableSchema]) -> TableSchema:

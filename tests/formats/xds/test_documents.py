@@ -85,7 +85,7 @@ REFUSED = {
     "document type": BOMB,
     "root": "<xds><input/></xds>",
     "one <input>": "<nds/>",
-    "none of add": "<nds><input><query/></input></nds>",
+    "event 1 is <query>, not add, modify or delete": "<nds><input><query/></input></nds>",
     "one <association>": '<nds><input><add class-name="c"/></input></nds>',
     "no class-name": "<nds><input><delete><association>a</association></delete></input></nds>",
     "no <value>": f'<nds><input><add class-name="c">{NAMED}<add-attr attr-name="x"/></add></input></nds>',

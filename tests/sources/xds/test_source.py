@@ -235,32 +235,37 @@ def test_a_document_that_is_put_aside_has_told_of_no_rows_of_child_tables(folder
 
 
 NOT_READ = [
-    ("<nds", "the document cannot be read: the document is no XML"),
-    ('<!DOCTYPE nds [<!ENTITY x "y">]><nds/>', "the document cannot be read: the document declares a document type"),
+    ("<nds", "document 2.xml: the document is no XML"),
+    ('<!DOCTYPE nds [<!ENTITY x "y">]><nds/>', "document 2.xml: the document declares a document type"),
     (
         '<?xml version="1.0" encoding="Shift_JIS"?><nds><input/></nds>',
-        "the document cannot be read: the document's XML declaration names an encoding that cannot be read",
+        "document 2.xml: the document's XML declaration names an encoding that cannot be read",
     ),
-    ("<nds><input><rename/></input></nds>", "the document cannot be read: an event is none of add, modify and delete"),
+    ("<nds><input><rename/></input></nds>", "document 2.xml: event 1 is <rename>, not add, modify or delete"),
+    (
+        document_of(["<query/>", "<sync/>", DELETE.format("x")]).decode(),
+        "document 2.xml, event 3: is no integer",
+    ),
+    ("<nds><input><status/><move/></input></nds>", "document 2.xml: event 2 is <move>, not add, modify or delete"),
     (
         document_of([DELETE.format("x")]).decode(),
-        "event 1 of the document: is no integer",
+        "document 2.xml, event 1: is no integer",
     ),
     (
         document_of([DELETE.format(1).replace("table=usr", "table=nobody")]).decode(),
-        "event 1 of the document: the association means no table that is followed",
+        "document 2.xml, event 1: table idm.nobody is not among those that are followed",
     ),
     (
         document_of([DELETE.format(1).replace(",schema=idm", "")]).decode(),
-        "event 1 of the document: an association is not of the form",
+        "document 2.xml, event 1: an association is not of the form",
     ),
     (
         document_of([ADD.format(1, added("photo", "no base64!", type_="octet"))]).decode(),
-        "event 1 of the document: is not padded Base64",
+        "document 2.xml, event 1: is not padded Base64",
     ),
     (
         document_of([ADD.format(1, added("shoe", "1"))]).decode(),
-        "event 1 of the document: an attribute is no column",
+        "document 2.xml, event 1: an attribute is no column",
     ),
 ]
 
@@ -279,6 +284,20 @@ def test_a_document_that_cannot_be_read_is_put_aside_whole_and_its_neighbours_ar
     assert [(at, op) for at, op, *_ in rows] == [(1, "delete"), (2, "gap"), (3, "delete")]
     assert rows[1][3]["reason"].startswith(why)
     assert "no base64!" not in rows[1][3]["reason"]
+
+
+def test_elements_that_ask_or_answer_are_skipped_with_a_warning_for_each_kind(folder: Folder, caplog: Any) -> None:
+    folder.write(1, "<query/>", DELETE.format(1), "<status level='success'/>", "<query/>")
+    folder.write(2, "<sync/>", "<query/>")
+    folder.write(3, DELETE.format(3))
+
+    assert [(at, op) for at, op, *_ in folder.read()] == [(1, "delete"), (3, "delete")]
+    warned = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert [text.partition(":")[0] for text in warned] == [
+        "document 0000000000000000001.xml holds <query>, which changes no row",
+        "document 0000000000000000001.xml holds <status>, which changes no row",
+        "document 0000000000000000002.xml holds <sync>, which changes no row",
+    ]
 
 
 @pytest.mark.rule("E-19")

@@ -6,27 +6,41 @@ and nothing expands.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, ParseError, TreeBuilder, XMLParser
 
 from penstock.errors import MalformedInputError
 from penstock.formats.xds.event import Attribute, Kind, Operation, Step, Value, XdsEvent
+from penstock.text import printable
 
 _KINDS = {kind.value: kind for kind in Kind}
 _STEPS = {step.value: step for step in Step}
 
+_PASSED = frozenset({"query", "query-ex", "query-schema", "status", "sync"})
+"""Elements that ask or answer, and change no object."""
+
+_LONGEST_TAG = 60
+
 
 def read_document(document: bytes, *, name: str = "") -> list[XdsEvent]:
-    """Read the events of a document, in order.
+    """Read the events of a document, in order; see `read_events`. What is no change is refused."""
+    return [event for _, event in read_events(document, name=name)]
+
+
+def read_events(
+    document: bytes, *, name: str = "", passed: Callable[[str], None] | None = None
+) -> list[tuple[int, XdsEvent]]:
+    """Read the events of a document, in order, each with its number among all that the document holds.
 
     Args:
         name: What messages call the document.
+        passed: Hears the name of each element that asks or answers, and changes nothing; None: it is refused.
 
     Raises:
         MalformedInputError: It is no XML, declares a document type or an encoding that cannot be read, or is not as the
-            DTD of XDS has it; or it holds something else than add, modify and delete.
+            DTD of XDS has it; or it holds a change other than add, modify and delete.
     """
     parser = XMLParser(target=_Builder())  # noqa: S314 - no document type, so no entities
     try:
@@ -49,7 +63,13 @@ def read_document(document: bytes, *, name: str = "") -> list[XdsEvent]:
     channels = [child for child in root if child.tag in ("input", "output")]
     if len(channels) != 1:
         raise MalformedInputError("<nds> does not hold one <input> or <output>", where=name)
-    return [_event(element, _where(name, f"event {number}")) for number, element in enumerate(channels[0], start=1)]
+    events = []
+    for number, element in enumerate(channels[0], start=1):
+        if passed is not None and element.tag in _PASSED:
+            passed(element.tag)
+        else:
+            events.append((number, _event(element, number, name)))
+    return events
 
 
 class _DoctypeError(Exception):
@@ -61,10 +81,11 @@ class _Builder(TreeBuilder):
         raise _DoctypeError
 
 
-def _event(element: Element, where: str) -> XdsEvent:
-    kind = _KINDS.get(element.tag)
+def _event(element: Element, number: int, name: str) -> XdsEvent:
+    kind, where = _KINDS.get(element.tag), _where(name, f"event {number}")
     if kind is None:
-        raise MalformedInputError("an event is none of add, modify and delete", where=where)
+        tag = printable(element.tag[:_LONGEST_TAG])
+        raise MalformedInputError(f"event {number} is <{tag}>, not add, modify or delete", where=name)
     associations = element.findall("association")
     if len(associations) != 1:
         raise MalformedInputError(f"<{kind}> does not have one <association>", where=where)

@@ -26,7 +26,7 @@ from penstock.snapshot.task import ReaderAccess
 from penstock.sources.change_files.copy import CopyReader
 from penstock.sources.change_files.reader import ArchiveSlice, FileReader, eras_of
 from penstock.storage import Storage
-from penstock.stream import Backlog, Reader, Source, SourceAccess, TableVersion
+from penstock.stream import NOTHING_RECORDED, Backlog, Reader, Source, SourceAccess, TableVersion
 
 _MOST_RECORDS = 1_000
 """A slice is not of more: each costs a file that has to be opened."""
@@ -156,7 +156,9 @@ class ChangeFiles:
                 at_us = int(record.transactions.committed_at_us[is_behind].min())
                 oldest_at = _EPOCH + timedelta(microseconds=at_us)
         count = self._archive.count_records()
-        return Backlog(changes, oldest_at, size_bytes, self._archive.record(count).written_at if count else _EPOCH)
+        return Backlog(
+            changes, oldest_at, size_bytes, self._archive.record(count).written_at if count else NOTHING_RECORDED
+        )
 
     def close(self) -> None:
         """Close nothing: no file stays open."""

@@ -55,6 +55,10 @@ class FileLog:
         names = self._names()
         return {LINES: Extent(0, sum(map(self._count, names)))} if names else {}
 
+    def others(self) -> Sequence[str]:
+        """Return none: all that is in the files is the log's."""
+        return ()
+
     def follow(self, positions: Mapping[Partition, int]) -> FileFollower:
         """Follow the lines from an offset on."""
         return FileFollower(self, positions.get(LINES, 0))

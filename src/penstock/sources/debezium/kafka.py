@@ -105,6 +105,16 @@ class KafkaLog:
             end = offsets(parts, OffsetSpec.latest())  # type: ignore[no-untyped-call]
         return {Partition(p.topic, p.partition): Extent(first[p], end[p]) for p in parts}
 
+    def others(self) -> Sequence[str]:
+        """Return the names of topics that no pattern means."""
+        with self._admin.answering("list topics"):
+            known = self._admin.patiently(lambda client, wait_s: client.list_topics(timeout=wait_s)).topics
+        return [
+            name
+            for name in sorted(known)
+            if not name.startswith("__") and not any(fnmatchcase(name, pattern) for pattern in self.topics)
+        ]
+
     def follow(self, positions: Mapping[Partition, int]) -> KafkaFollower:
         """Follow partitions, each from an offset on."""
         return KafkaFollower(self, positions)

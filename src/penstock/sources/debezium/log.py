@@ -119,6 +119,9 @@ class RecordLog(Records, Protocol):
             OperatorError: Access is refused.
         """
 
+    def others(self) -> Sequence[str]:
+        """Return the names of topics that are there, and are none of the log's; none where that cannot be told."""
+
     def follow(self, positions: Mapping[Partition, int]) -> RecordFollower:
         """Follow partitions, each from an offset on."""
 

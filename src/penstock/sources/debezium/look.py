@@ -22,6 +22,12 @@ _TOLD_ALONE = 100
 """So many skipped records of a stretch are told of one by one."""
 
 
+def advised(exc: MalformedInputError) -> MalformedInputError:
+    """The same, with a way to go on where it names none."""
+    do = exc.do or "`capture.debezium.on_malformed: skip` leaves such records out, and counts them"
+    return MalformedInputError(exc.what, where=exc.where, do=do)
+
+
 class PlacedEvent(NamedTuple):
     """A change of rows.
 
@@ -179,7 +185,7 @@ class _Looking:
             seen, shape = self._decoder.scan(record)
         except MalformedInputError as exc:
             if not self._skips:
-                raise
+                raise advised(exc) from exc
             out.skipped += 1
             if out.skipped <= _TOLD_ALONE:
                 out.reasons.append(str(exc))

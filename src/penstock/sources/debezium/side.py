@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 
 from penstock.change import TableName
 from penstock.dialects.base import DatabasePlan
@@ -21,20 +23,49 @@ from penstock.sources.debezium.takeover import find_point, first_needed
 from penstock.sources.debezium.tracker import Layout, Tracker
 from penstock.sources.told import Told
 from penstock.stream import StoredCopy
+from penstock.text import are, count
+
+_MOST_NAMED = 10
 
 _SNAPSHOT_S = 10.0
 """How long to wait for the connector's first snapshot to end before saying that it is waited for."""
 
 
+@dataclass(frozen=True)
+class Untyped:
+    """What becomes of columns whose type neither events nor the target tell.
+
+    Attributes:
+        as_text: They are made text, since the pipeline file says so.
+        by_target: The target's own tables are asked, which rules keep from being known.
+    """
+
+    as_text: bool = False
+    by_target: bool = True
+
+    def ways_out(self, at_target: str) -> str:
+        """What a person can do about them; `at_target` is what would have the target tell."""
+        ways = [f"{at_target} at the target first"] if self.by_target else []
+        ways += [
+            "have the connector write schemas (key.converter.schemas.enable and value.converter.schemas.enable)",
+            "set capture.debezium.untyped to text, which makes every such column text",
+        ]
+        return "; or ".join(ways)
+
+
 class DebeziumSide:
     """Implements `pipeline.sides.StockedSource`: the rows of the connector's first snapshot are the first copy."""
 
-    def __init__(self, log: RecordLog, layout: Layout, tables: Tables, name: str) -> None:
+    def __init__(
+        self, log: RecordLog, layout: Layout, tables: Tables, name: str, *, untyped: Untyped = Untyped()
+    ) -> None:
         """Read a log; nothing is touched yet.
 
         Args:
             name: Of the pipeline, under which offsets are committed.
+            untyped: What becomes of columns whose type nothing tells.
         """
+        self._untyped = untyped
         self._log = log
         self._layout = layout
         self._tables = tables
@@ -55,8 +86,9 @@ class DebeziumSide:
         """Return the tables that patterns mean, of those that events were found of.
 
         Raises:
-            OperatorError: A pattern means no table.
+            OperatorError: A pattern means no table, or there is no topic.
         """
+        self._refuse_without_topics()
         return self._told.match(
             patterns,
             kind="connector",
@@ -77,6 +109,16 @@ class DebeziumSide:
         plan = self._told.plan(tables, label=self.label)
         plan.notes.append("the rows of the connector's first snapshot are the first copy")
         plan.notes += self._tables.advice(tables)
+        for name, columns in self._tables.untyped(tables).items():
+            every = len(columns) == len(self._told.describe([name])[name].columns)
+            what = f"events of {name} tell no types"
+            if not every:
+                what = f"events of {name} tell no type of column{'s' * (len(columns) > 1)} {', '.join(columns)}"
+            if self._untyped.as_text:
+                plan.notes.append(f"{what}: the target gets text, as capture.debezium.untyped says")
+            else:
+                do = self._untyped.ways_out("make the table" if every else "add what is missing")
+                plan.faults.append(OperatorError(what, where=self.label, do=do))
         return plan
 
     def blueprint(self, tables: Sequence[TableName], *, types_of: Sequence[TableName] = ()) -> None:
@@ -84,13 +126,21 @@ class DebeziumSide:
 
     def has_capture(self) -> bool:
         """Make sure that there are topics; otherwise what it raises says what is in the way."""
-        if not self._log.extents():
-            raise OperatorError(
-                "there is no topic of these names, or none that this user may see",
-                where=self.label,
-                do="correct capture.debezium.prefix, or start the connector",
-            )
+        self._refuse_without_topics()
         return True
+
+    def _refuse_without_topics(self) -> None:
+        if self._log.extents():
+            return
+        prefix = self._tables.prefix
+        what = f"no topic begins with '{prefix}.'" if prefix else "there is no topic of these names"
+        begin = Counter(name.partition(".")[0] for name in self._log.others() if "." in name)
+        those = ", ".join(f"{name}.* ({count(number, 'topic')})" for name, number in begin.most_common(_MOST_NAMED))
+        raise OperatorError(
+            f"{what}{f'; there {are(len(begin))} {those}' if those else ', or none that this user may see'}",
+            where=self.label,
+            do="correct capture.debezium.prefix, or start the connector",
+        )
 
     def open_source(self) -> DebeziumSource:
         """Open what the driver follows changes by."""

@@ -21,7 +21,7 @@ from penstock.sources.debezium.log import Extent, Offsets, Partition, RecordLog
 from penstock.sources.debezium.reader import EventReader
 from penstock.sources.debezium.tables import EventDecoder, Tables
 from penstock.sources.debezium.tracker import Tracker
-from penstock.stream import Backlog, Reader, Slice, Source, SourceAccess, TableVersion
+from penstock.stream import NOTHING_RECORDED, Backlog, Reader, Slice, Source, SourceAccess, TableVersion
 
 _COMMIT_EVERY_S = 5.0
 _TAIL = 20
@@ -162,8 +162,8 @@ class DebeziumSource:
         self._tracker.start(position, is_new=is_new)
         self._follows = True
 
-    def _last_at(self, extents: Mapping[Partition, Extent]) -> datetime | None:
-        """When what came last was committed at the source: of anything later nobody here knows. None without any."""
+    def _last_at(self, extents: Mapping[Partition, Extent]) -> datetime:
+        """When what came last was committed at the source: of anything later nobody here knows."""
         ends = {partition: extent for partition, extent in extents.items() if partition.topic == self._transactions}
         tails = {p: (max(e.first, e.end - _TAIL), e.end) for p, e in (ends or extents).items() if e.end > e.first}
         last = 0
@@ -171,7 +171,7 @@ class DebeziumSource:
             while any(follower.positions()[partition] < end for partition, (_, end) in tails.items()):
                 for record in follower.take(_TAIL * len(tails), _TAIL_S):
                     last = max(last, self._tables.committed_at_us(record) or 0)
-        return _EPOCH + timedelta(microseconds=last) if last else None
+        return _EPOCH + timedelta(microseconds=last) if last else NOTHING_RECORDED
 
     def _commit(self) -> None:
         if self._positions is not None:

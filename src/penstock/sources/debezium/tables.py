@@ -22,7 +22,7 @@ from penstock.formats.debezium.record import Record
 from penstock.logical import Kind, LogicalType
 from penstock.schema import Column, TableSchema, Unique
 from penstock.sources.debezium.log import RecordLog
-from penstock.sources.debezium.look import Looked, Looker
+from penstock.sources.debezium.look import Looked, Looker, advised
 from penstock.stream import TableVersion
 
 _SAMPLE = 20
@@ -34,6 +34,8 @@ _MESSAGES = "LogicalDecodingMessageId@"
 
 _TOLD_ALONE = 100
 """So many skipped records are told one by one, and then each hundredth."""
+
+_MOST_REASONS = 10_000
 
 _PLAIN = "has_no_schema"
 """In the definition of a version: its events have no schemas to tell it by."""
@@ -183,7 +185,9 @@ class Tables:
         self._collections: set[str] = set()
         self._topics: dict[TableName, set[str]] = {}
         self._doubtful: set[TableName] = set()
+        self._untyped: dict[TableName, set[str]] = {}
         self._is_surveyed = False
+        self._skipped_reasons: set[str] = set()
         self.passed: Counter[Passed] = Counter()
         self.skipped = 0
         self.has_ends = False
@@ -200,7 +204,7 @@ class Tables:
                 self._learn(record, found, shape)
         except MalformedInputError as exc:
             if not self._skips:
-                raise
+                raise advised(exc) from exc
             self._skip(str(exc))
             return None
         if isinstance(found, Passed):
@@ -228,6 +232,11 @@ class Tables:
         self.skipped += found.skipped - len(found.reasons)
 
     def _skip(self, reason: str) -> None:
+        # It names the record. What was looked at for its tables is looked at again when it is followed.
+        if reason in self._skipped_reasons:
+            return
+        if len(self._skipped_reasons) < _MOST_REASONS:
+            self._skipped_reasons.add(reason)
         self.skipped += 1
         if self.skipped <= _TOLD_ALONE or self.skipped % _TOLD_ALONE == 0:
             tell(Event.NOTE, f"a record was skipped, number {self.skipped}: {reason}", level=logging.WARNING)
@@ -272,6 +281,11 @@ class Tables:
         """Whether records that are no events are passed over."""
         return self._skips
 
+    @property
+    def prefix(self) -> str:
+        """What the connector's topics begin with, before a dot; empty where they are named otherwise."""
+        return self._prefix
+
     def topics(self, table: TableName) -> Collection[str]:
         """Return the topics that a table's events were found in."""
         with self._lock:
@@ -293,6 +307,14 @@ class Tables:
         # Of a topic's name only some characters are the table's own; Oracle's has no database in it.
         plain = "".join(sign if (sign.isalnum() and sign.isascii()) or sign in "._-" else "_" for sign in collection)
         return any(f"{self._prefix}.{name}" in topics for name in (plain, plain.partition(".")[2]))
+
+    def untyped(self, tables: Collection[TableName]) -> Mapping[TableName, Sequence[str]]:
+        """Return the columns of tables of which nothing tells the type: their values are read as they stand, as text.
+
+        All columns of a table where the target has no such table either.
+        """
+        with self._lock:
+            return {name: sorted(self._untyped[name]) for name in sorted(tables) if self._untyped.get(name)}
 
     def advice(self, tables: Collection[TableName]) -> Sequence[str]:
         """Say what the connector should be told, as far as its events show it."""
@@ -342,6 +364,7 @@ class Tables:
         earlier = self._versions.get((table, self._plain.get(table, 0)))
         for name in (*(earlier.table.column_names if earlier else ()), *declared, *(event.after or event.before or ())):
             names[name] = None
+        self._untyped[table] = names.keys() - declared.keys()
         key = tuple(event.key or (earlier and earlier.table.primary_key and earlier.table.primary_key.columns) or ())
         text = LogicalType(Kind.STRING)
         return _Shape(table, tuple((name, declared.get(name, text), name not in key) for name in names), key)

@@ -26,6 +26,7 @@ from penstock.sources.event_log.build import BuiltEvent
 from penstock.sources.event_log.classes import Attribute, Child, Classes, DatabaseClass
 from penstock.sources.event_log.poll import ChildRows, Kept, LogTransaction
 from penstock.sources.event_log.rows import Object
+from penstock.text import printable
 
 _VERSION = 1
 """Of every table: the log does not say what a table was like when a row was logged."""
@@ -90,7 +91,7 @@ def object_of(event: XdsEvent, classes: Classes) -> Object:
     named = Association.parse(event.association)
     found = classes.find(named.table)
     if found is None or found[1] is not None:
-        raise UnreadableError("the association means no table that is followed")
+        raise UnreadableError(f"table {printable(named.table)!r} is not among those that are followed")
     return Object(found[0], found[0].bind(named.key))
 
 

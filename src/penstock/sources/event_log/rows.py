@@ -13,6 +13,9 @@ from penstock.errors import MalformedInputError
 from penstock.formats.xds.table_key import Association, parse_key
 from penstock.formats.xds.values import UnreadableError
 from penstock.sources.event_log.classes import Attribute, Child, Classes, DatabaseClass
+from penstock.text import printable
+
+_LONGEST_NAME = 63
 
 
 class LogRow(NamedTuple):
@@ -132,7 +135,8 @@ class _Checker:
             raise UnreadableError("event_type is none of 1 to 8")
         found = self._table(row.table_name)
         if found is None:
-            raise UnreadableError("table_name means no table that is followed, with a key or a foreign key to one")
+            name = printable(str(row.table_name)[:_LONGEST_NAME])
+            raise UnreadableError(f"table {name!r} is not among those followed, with a key or a foreign key to one")
         class_, child = found
         if child is not None and type_ in _OF_A_ROW:
             raise UnreadableError("event_type is one of a whole row, and table_name means a child table")

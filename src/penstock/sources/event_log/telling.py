@@ -16,7 +16,8 @@ def tell_settled(polled: Polled, where: str) -> None:
     """Log why rows have no event, a line for each reason."""
     for (outcome, reason), record_ids in reasons(polled.settled.items()).items():
         shown = ", ".join(map(str, record_ids[:_MOST_IDS])) + (", ..." if len(record_ids) > _MOST_IDS else "")
-        text = f"{count(len(record_ids), 'row')} of the event log, record_id {shown}, get status {outcome}: {reason}"
+        get = "gets" if len(record_ids) == 1 else "get"
+        text = f"{count(len(record_ids), 'row')} of the event log, record_id {shown}, {get} status {outcome}: {reason}"
         facts = {
             "status": str(outcome),
             "reason": reason,

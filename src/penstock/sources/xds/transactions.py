@@ -6,6 +6,7 @@ and those beside it are applied.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,7 +14,7 @@ from penstock.change import NO_VERSION, Change, Op, TableName, Transaction
 from penstock.errors import MalformedInputError
 from penstock.events import Event, tell
 from penstock.formats.xds.event import XdsEvent
-from penstock.formats.xds.reader import read_document
+from penstock.formats.xds.reader import read_events
 from penstock.formats.xds.table_key import Association
 from penstock.formats.xds.values import UnreadableError
 from penstock.patterns import TablePattern
@@ -22,6 +23,7 @@ from penstock.schema import TableSchema
 from penstock.sources.event_log.changes import changes_of, object_of
 from penstock.sources.event_log.classes import Classes, one_named
 from penstock.sources.event_log.poll import ChildRows
+from penstock.text import printable
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Transactions:
         self._told_upto = self._kept_from = self._forgotten = START
         self._label = label
         self._left_out: set[TableName] = set()
+        self._passed: set[str] = set()
 
     @property
     def has_children(self) -> bool:
@@ -87,15 +90,15 @@ class Transactions:
         # The rows of child tables that its events have left so far.
         rows: dict[ChildRows, list[str]] = {}
         try:
-            events = read_document(document)
+            events = read_events(document, passed=lambda tag: self._tell_passed(tag, name))
         except MalformedInputError as exc:
             events = []
-            changes.append(self._gap(f"the document cannot be read: {exc}"))
-        for number, event in enumerate(events, start=1):
+            changes.append(self._gap(name, f"document {printable(name)}: {exc}"))
+        for number, event in events:
             try:
                 changes += self._changes(position, event, rows)
             except (MalformedInputError, UnreadableError) as exc:
-                changes.append(self._gap(f"event {number} of the document: {exc}"))
+                changes.append(self._gap(name, f"document {printable(name)}, event {number}: {exc}"))
         if position > self._told_upto:
             self._told_upto = position
             if any(change.op is Op.GAP for change in changes):
@@ -119,7 +122,7 @@ class Transactions:
         if classes is None or classes.find(named.table) is None:
             meant = TableName(schema or named.schema, named.table)
             if any(pattern.matches(meant) for pattern in self._patterns):
-                raise UnreadableError("the association means no table that is followed")
+                raise UnreadableError(f"table {printable(str(meant))} is not among those that are followed")
             self._tell_left_out(meant)
             return ()
         of = object_of(event, classes)
@@ -145,6 +148,18 @@ class Transactions:
                 {"table": str(table)},
             )
 
-    def _gap(self, reason: str) -> Change:
-        # The error queue shows a table with each change; of a document that cannot be read, it is any.
-        return Change(0, Op.GAP, self._tables[0].name, NO_VERSION, {"reason": reason}, None)
+    def _tell_passed(self, tag: str, name: str) -> None:
+        if tag not in self._passed:
+            self._passed.add(tag)
+            tell(
+                Event.NOTE,
+                f"document {printable(name)} holds <{tag}>, which changes no row: elements of this kind are skipped"
+                f" ({self._label})",
+                {"file": name, "element": tag},
+                level=logging.WARNING,
+            )
+
+    def _gap(self, name: str, reason: str) -> Change:
+        # A change needs a table. Of a document that cannot be read it is any, and `document` has nobody shown it.
+        image = {"reason": reason, "document": name}
+        return Change(0, Op.GAP, self._tables[0].name, NO_VERSION, image, None)

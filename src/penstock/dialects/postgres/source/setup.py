@@ -41,6 +41,11 @@ def match_tables(connection: Connection, url: str, patterns: Sequence[str]) -> l
     return sorted(_topmost(found, roots))
 
 
+def unmatched(connection: Connection, patterns: Sequence[str]) -> Sequence[str]:
+    """Return the patterns that mean no table now."""
+    return _matching(list_tables(connection), patterns)[1]
+
+
 def meant_tables(connection: Connection, patterns: Sequence[str]) -> set[TableName]:
     """Return the same tables, also where a pattern means none any more."""
     roots = list_tables(connection)

@@ -41,13 +41,21 @@ class PostgresSourceSide(PostgresSide):
     """Implements `pipeline.sides.SourceSide`."""
 
     def __init__(
-        self, url: str, pipeline: str, origins: Origins = USERS, *, with_ddl: bool = False, with_messages: bool = False
+        self,
+        url: str,
+        pipeline: str,
+        origins: Origins = USERS,
+        *,
+        with_ddl: bool = False,
+        with_messages: bool = False,
+        takes_up_new: bool = False,
     ) -> None:
         """Stand for the database at `url`, as far as its changes are of `origins`; nothing is opened yet.
 
         Args:
             with_ddl: That a table was altered is a change, too.
             with_messages: So are messages.
+            takes_up_new: A run takes up tables that are made later, so a pattern may mean none yet.
 
         Raises:
             ConfigError: The url cannot be read.
@@ -58,6 +66,8 @@ class PostgresSourceSide(PostgresSide):
         self._with_messages = with_messages
         self._followed: str | None = None
         self._fittings: CatalogCache[str, Fittings] = CatalogCache()
+        self._takes_up_new = takes_up_new
+        self._unmatched: Sequence[str] = ()
 
     @property
     def _set_name(self) -> str:
@@ -73,9 +83,15 @@ class PostgresSourceSide(PostgresSide):
         return LockWatch(self._url, self._pipeline, self._set_name)
 
     def match(self, patterns: Sequence[str]) -> Sequence[TableName]:
-        """Return the tables that patterns mean."""
+        """Return the tables that patterns mean.
+
+        Raises:
+            OperatorError: A pattern means none, and no run would take up one that is made later.
+        """
         with self._connection("read the catalogue") as connection:
-            return setup.match_tables(connection, self._url, patterns)
+            self._unmatched = setup.unmatched(connection, patterns) if self._takes_up_new else ()
+            known = [pattern for pattern in patterns if pattern not in self._unmatched]
+            return setup.match_tables(connection, self._url, known)
 
     def explain(self, tables: Sequence[TableName]) -> Sequence[str]:
         """No rule concerns any of the tables."""
@@ -84,9 +100,13 @@ class PostgresSourceSide(PostgresSide):
     def plan(self, tables: Sequence[TableName], row_triggers: Sequence[str]) -> DatabasePlan:
         """Plan the capture of tables; those that a pattern of `row_triggers` means by row triggers."""
         with self._connection("read the catalogue") as connection:
-            return setup.plan_source(
+            plan = setup.plan_source(
                 connection, self._url, self._pipeline, tables, row_triggers, of_apply=self._origins.of_apply
             )
+        plan.notes += [
+            f"no table matches {pattern!r} yet; the run takes up one that is made later" for pattern in self._unmatched
+        ]
+        return plan
 
     def blueprint(self, tables: Sequence[TableName], *, types_of: Sequence[TableName] = ()) -> Blueprint:
         """Say how to make tables like these, and the types of `types_of`."""

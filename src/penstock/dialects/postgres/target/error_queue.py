@@ -27,7 +27,10 @@ from penstock.values import encode_image, with_elsewhere
 
 _ENTRY = f"""
 SELECT e.id, p.source, e.txn_id, e.commit_scn, e.committed_at, e.message_number, e.message_count, e.error_number,
-  e.error_code, e.error_message, e.found, c.schema_name, c.table_name, c.op, e.created_at, e.recipient, e.is_held,
+  e.error_code, e.error_message, e.found, c.schema_name,
+  -- A document that cannot be read is of no table.
+  CASE WHEN c.op = 'gap' AND c.before ->> 'document' IS NOT NULL THEN NULL ELSE c.table_name END AS table_name,
+  c.op, e.created_at, e.recipient, e.is_held,
   CASE WHEN e.is_held THEN {WAITS_FOR} END AS behind
 FROM penstock.error e JOIN penstock.process p ON p.name = e.process LEFT JOIN penstock.error_change c
   ON c.process = e.process AND c.error_id = e.id AND c.message_number = e.message_number

@@ -12,6 +12,7 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from penstock.apply.conflict_log import ConflictFilter, LoggedConflict
+from penstock.apply.ddl_log import LoggedDdl
 from penstock.apply.detail import Detail
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState, StopRequest
@@ -21,6 +22,7 @@ from penstock.dialects.postgres.connection import Connection, connect, label, sp
 from penstock.dialects.postgres.source.history import DATABASE_PLACE
 from penstock.dialects.postgres.target import controls, ledger_version, run_lock
 from penstock.dialects.postgres.target.conflict_log import read_conflicts, trim_conflicts
+from penstock.dialects.postgres.target.ddl_log import last_completed, read_ddl
 from penstock.dialects.postgres.target.detail import detail
 from penstock.dialects.postgres.target.error_marks import next_to_go_on
 from penstock.dialects.postgres.target.error_queue import entries_behind
@@ -58,6 +60,8 @@ class PostgresLedger:
         self._holder: run_lock.Session | None = None
         self._told: int | None = None
         """The last entry of the error queue that was reported."""
+        self._told_ddl: int | None = None
+        """The same of DDL."""
         self._looked_at: tuple[object, ...] | None = None
         """What the error queue held when it was found that nothing in it may go on."""
 
@@ -120,6 +124,7 @@ class PostgresLedger:
                 ).fetchone()
                 assert row is not None
                 self._told = row[0]
+                self._told_ddl = last_completed(connection, self._process)
         state = self.state()
         assert state is not None
         return state
@@ -137,7 +142,8 @@ class PostgresLedger:
                 " (SELECT count(*) FROM penstock.error e WHERE e.process = p.name AND NOT e.is_held) AS errors,"
                 " (SELECT count(*) FROM penstock.error e WHERE e.process = p.name AND e.is_held) AS held,"
                 " coalesce(sum(l.conflicts), 0)::bigint AS conflicts,"
-                " coalesce(sum(l.resolved), 0)::bigint AS resolved"
+                " coalesce(sum(l.resolved), 0)::bigint AS resolved,"
+                " (SELECT count(*) FROM penstock.ddl d WHERE d.process = p.name AND d.outcome = 'applied') AS ddl"
                 " FROM penstock.process p LEFT JOIN penstock.lane l ON l.process = p.name"
                 " WHERE p.name = %s GROUP BY p.name",
                 [self._process],
@@ -277,6 +283,17 @@ class PostgresLedger:
             if found:
                 self._told = found[-1][0]
             return [entry for _, entry in found]
+
+    def newly_altered(self) -> Sequence[LoggedDdl]:
+        """Return the next DDL that was carried out, or left out, since the last call, at most a page.
+
+        The first call begins behind that which an earlier run has completed.
+        """
+        with speaking("read the ledger", self._url):
+            found = read_ddl(self._sql(), self._process, self._told_ddl or 0, _PAGE)
+            if found:
+                self._told_ddl = found[-1][0]
+            return [one for _, one in found]
 
     def queue_state(self) -> QueueState:
         """Return what the error queue holds."""

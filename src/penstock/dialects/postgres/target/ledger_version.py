@@ -25,6 +25,7 @@ _ADDED = {
     11: "alterations of tables in the error queue",
     12: "messages in the error queue",
     13: "the handler of DDL in the view of processes",
+    14: "a log of DDL that was carried out",
 }
 """What each version adds to the one before it; its SQL is sql/ledger/upgrade_<version>.sql."""
 

@@ -63,6 +63,7 @@ def removal_steps(connection: Connection, url: str, process: str) -> list[Step]:
             "error",
             "dictionary",
             "conflict",
+            "ddl",
             "emptied",
             "adoption",
             "made",

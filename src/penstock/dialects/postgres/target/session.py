@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from penstock.apply.conflicts import OTHER, ApplyError, ContentionError
 from penstock.apply.ddl import Alteration
+from penstock.apply.ddl_log import LoggedDdl
 from penstock.apply.handlers.sql import SqlResult
 from penstock.apply.handlers.statement import Statement
 from penstock.apply.net import NetChange
@@ -36,6 +37,7 @@ from penstock.dialects.postgres.errors import (
 from penstock.dialects.postgres.rows import PostgresRowsAside
 from penstock.dialects.postgres.source.as_of import digest_of_row
 from penstock.dialects.postgres.target.altering import Altering
+from penstock.dialects.postgres.target.ddl_log import write_ddl
 from penstock.dialects.postgres.target.elsewhere import Pieces, refuse_elsewhere
 from penstock.dialects.postgres.target.handler_sql import PostgresHandlerSql
 from penstock.dialects.postgres.target.ledger_entries import CLOSE_CHUNK, OPEN_CHUNK
@@ -113,6 +115,7 @@ class PostgresSession:
         self._set_path = SetPath(self.connection)
         self._described: dict[TableName, TableSchema] = {}
         self._handler_sql = PostgresHandlerSql(self.connection)
+        self._process = process
         self._altering = Altering(self.connection, process, self.describe_anew, self._translate)
         self._pieces = Pieces(self.connection, values)
 
@@ -395,6 +398,11 @@ class PostgresSession:
     def drop(self, tables: Sequence[TableName]) -> None:
         """See `apply.target.RowWriter.drop`."""
         self._altering.drop(tables)
+
+    def note_ddl(self, done: LoggedDdl) -> None:
+        """See `apply.target.RowWriter.note_ddl`."""
+        with self._translated():
+            write_ddl(self.connection, self._process, done)
 
     def describe_anew(self, table: TableName) -> TableSchema | None:
         """See `apply.target.RowWriter.describe_anew`."""
