@@ -108,6 +108,13 @@ def plan_around(
     return Around(is_apart, apart, numbers[is_apart], is_there[is_apart], meets_now[is_apart], txn, is_whole[txn])
 
 
+def all_apart(group: Group) -> Around:
+    """Have all of a group go by the row path, each transaction as a whole."""
+    changes, transactions = np.ones(len(group.rows), bool), np.ones(len(group), bool)
+    numbers = np.arange(len(group.rows)) - group.starts[group.txn_of] + 1
+    return Around(changes, group, numbers, ~changes, ~changes, np.arange(len(group)), transactions)
+
+
 def untouched_rows(
     group: Group, nets: Sequence[NetChange], is_apart: NDArray[np.bool_]
 ) -> tuple[list[NDArray[np.int64]], NDArray[np.bool_]]:

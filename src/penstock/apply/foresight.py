@@ -7,7 +7,7 @@ costs two round trips or three: to find its row, to write it, to check what it r
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from penstock.apply.aim import Aim, concerns, expects_columns, foreseen
@@ -21,6 +21,9 @@ from penstock.schema import Dictionary, Exclusion, ForeignKey, Unique
 _WITHOUT_LOOKING = (Method.OVERWRITE, Method.DISCARD)
 """Methods that decide without asking the target."""
 
+_WITHOUT_WRITING = (Method.DISCARD, Method.RECORD)
+"""Methods that leave a row as it is."""
+
 
 @dataclass(frozen=True)
 class Met:
@@ -29,11 +32,13 @@ class Met:
     Attributes:
         rows: What is found by its key; None where that was not looked for.
         mended: What it came to and how it was resolved, where that is done.
+        error: What it met, where it is resolved.
         references: Foreign keys that its row has parents for, which are locked.
     """
 
     rows: Sequence[ComparedRow] | None = None
     mended: tuple[Done, Sequence[Resolution]] | None = None
+    error: ApplyError | None = None
     references: frozenset[ForeignKey] = frozenset()
 
 
@@ -49,14 +54,15 @@ class Asking:
 
     Attributes:
         numbers: These changes, counted from 1.
-        now: Those of them whose rows no earlier change that is still to be applied writes to.
-        is_sure: That it is applied is not undone by itself.
+        now: Those of them whose rows are looked for before anything is applied.
+        early: Those of these that may be resolved out of turn: no earlier change that is still to be applied writes to
+            their rows, and nothing undoes their transaction alone.
     """
 
     transaction: Transaction
     numbers: Sequence[int]
     now: Sequence[int]
-    is_sure: bool
+    early: Collection[int] = ()
 
 
 @dataclass
@@ -70,6 +76,7 @@ class _Case:
     match: RowMatch
     rows: Sequence[ComparedRow] | None = None
     mended: tuple[Done, Sequence[Resolution]] | None = None
+    error: ApplyError | None = None
     references: frozenset[ForeignKey] = frozenset()
 
 
@@ -89,7 +96,9 @@ class Foresight:
         self._mender = Mender(writer, dictionary, conflicts, update=self._note)
 
     def look(self, asking: Sequence[Asking]) -> list[Meeting]:
-        """Find the rows that changes meet, lock them, and resolve what can be resolved out of turn.
+        """Find the rows that changes meet, and resolve what can be resolved out of turn.
+
+        Rows that no resolver may be asked about are not locked: what is said of them was so at the time.
 
         Args:
             asking: In commit order; all that comes before them is applied.
@@ -99,10 +108,10 @@ class Foresight:
         """
         cases = list(self._cases(asking))
         if self._tried(lambda: self._compare(cases)):
-            self._resolve([one for one in cases if asking[one.at].is_sure], set(self._removing(asking)))
+            self._resolve([one for one in cases if one.number in asking[one.at].early], set(self._removing(asking)))
         found: list[dict[int, Met]] = [dict.fromkeys(one.numbers, Met()) for one in asking]
         for one in cases:
-            found[one.at][one.number] = Met(one.rows, one.mended, one.references)
+            found[one.at][one.number] = Met(one.rows, one.mended, one.error, one.references)
         return list(found)
 
     def _cases(self, asking: Sequence[Asking]) -> Iterator[_Case]:
@@ -136,15 +145,20 @@ class Foresight:
                     yield change.table
 
     def _compare(self, cases: Sequence[_Case]) -> None:
-        found = self._writer.compare_many([(one.table, one.match) for one in cases])
-        for one, rows in zip(cases, found, strict=True):
-            one.rows = rows
+        is_resolved = [
+            bool(self._conflicts.resolvers_for(one.table.name, one.change.op, RowIs.EXISTS)) for one in cases
+        ]
+        for lock in (True, False):
+            some = [one for one, is_locked in zip(cases, is_resolved, strict=True) if is_locked == lock]
+            found = self._writer.compare_many([(one.table, one.match) for one in some], lock=lock)
+            for one, rows in zip(some, found, strict=True):
+                one.rows = rows
 
     def _resolve(self, cases: Iterable[_Case], removing: Set[TableName]) -> None:
         self._noted, mended = [], []
         for one in cases:
             error = foreseen(one.change, one.table, one.rows, self._aim)
-            if error is None or one.rows is None or len(one.rows) != 1 or not self._decides_alone(one):
+            if error is None or one.rows is None or not self._decides_alone(one, one.rows):
                 continue
             count = len(self._noted)
             made = self._mender.mend(one.number, one.change, one.table, error, one.rows)
@@ -153,18 +167,24 @@ class Foresight:
             ):
                 del self._noted[count:]
                 continue
-            mended.append((one, made))
+            mended.append((one, error, made))
         if not self._tried(self._write):
             return
-        for one, made in mended:
-            one.mended = made
-        self._refer([one for one, _ in mended])
+        for one, error, made in mended:
+            one.error, one.mended = error, made
+        self._refer([one for one, _, _ in mended])
 
-    def _decides_alone(self, one: _Case) -> bool:
-        if one.change.op not in (Op.INSERT, Op.UPDATE):
+    def _decides_alone(self, one: _Case, rows: Sequence[ComparedRow]) -> bool:
+        """Whether the resolvers of a change decide without asking the target, and what they write can be noted."""
+        if one.change.op is Op.INSERT and len(rows) != 1:
+            # Its row may be inserted, or it does not say which one is meant.
             return False
-        resolvers = self._conflicts.resolvers_for(one.table.name, one.change.op, RowIs.EXISTS)
-        return bool(resolvers) and all(resolver.method in _WITHOUT_LOOKING for resolver in resolvers)
+        row = RowIs.EXISTS if rows else RowIs.MISSING
+        resolvers = self._conflicts.resolvers_for(one.table.name, one.change.op, row)
+        if one.change.op is Op.DELETE or row is RowIs.MISSING:
+            return bool(resolvers) and resolvers[0].method in _WITHOUT_WRITING
+        methods = [resolver.method for resolver in resolvers]
+        return methods[:1] == [Method.RECORD] or (bool(methods) and all(one in _WITHOUT_LOOKING for one in methods))
 
     def _note(self, table: TargetTable, match: RowMatch, values: Image) -> int:
         self._noted.append((table, match, values))

@@ -140,7 +140,9 @@ class RowWriter(Protocol):
     def compare_rows(self, table: TargetTable, match: RowMatch) -> list[ComparedRow]:
         """Return up to two rows that have the key, and lock them; each with the columns of `match.old` that differ."""
 
-    def compare_many(self, asked: Sequence[tuple[TargetTable, RowMatch]]) -> list[list[ComparedRow]]:
+    def compare_many(
+        self, asked: Sequence[tuple[TargetTable, RowMatch]], *, lock: bool = True
+    ) -> list[list[ComparedRow]]:
         """Do the same for many changes at once; each by a key that tells rows apart."""
 
     def update_many(self, updates: Sequence[tuple[TargetTable, RowMatch, Image]]) -> int:

@@ -26,8 +26,10 @@ def alike(rows: Iterable[tuple[TargetTable, Image, Iterable[str]]]) -> list[list
     return list(found.values())
 
 
-def compare_many_sql(table: TargetTable, matches: Sequence[RowMatch]) -> tuple[str, list[list[str | None]]]:
-    """SQL that finds and locks the rows of matches that are alike, and its parameters: a list of texts for each column.
+def compare_many_sql(
+    table: TargetTable, matches: Sequence[RowMatch], *, lock: bool
+) -> tuple[str, list[list[str | None]]]:
+    """SQL that finds, and locks if that is asked for, the rows of matches that are alike, and its parameters: a list of texts for each column.
 
     A row that is returned begins with the number of its match, counted from 1; then come its columns as text, and for
     each column of `RowMatch.old` whether it is as expected.
@@ -43,7 +45,7 @@ def compare_many_sql(table: TargetTable, matches: Sequence[RowMatch]) -> tuple[s
     texts = [text_sql(column, f"t.{quote(column.name)}") for column in table.schema.columns]
     return (
         f"SELECT {', '.join(['w.number', *texts, *tests])} FROM {given.rows}, {only(table)} t"
-        f" WHERE {' AND '.join(conditions)} FOR UPDATE OF t",
+        f" WHERE {' AND '.join(conditions)}{' FOR UPDATE OF t' if lock else ''}",
         given.values,
     )
 

@@ -424,12 +424,14 @@ class PostgresSession:
         )
         return [compared(table, match, row) for row in rows]
 
-    def compare_many(self, asked: Sequence[tuple[TargetTable, RowMatch]]) -> list[list[ComparedRow]]:
+    def compare_many(
+        self, asked: Sequence[tuple[TargetTable, RowMatch]], *, lock: bool = True
+    ) -> list[list[ComparedRow]]:
         """See `RowWriter.compare_many`."""
         found: list[list[ComparedRow]] = [[] for _ in asked]
         for indexes in alike((table, match.key, match.old) for table, match in asked):
             table = asked[indexes[0]][0]
-            for row in self._run(*compare_many_sql(table, [asked[index][1] for index in indexes])):
+            for row in self._run(*compare_many_sql(table, [asked[index][1] for index in indexes], lock=lock)):
                 index = indexes[row[0] - 1]
                 found[index].append(compared(table, asked[index][1], row[1:]))
         return found
