@@ -88,6 +88,7 @@ class ServerConfig:
         group_changes: A target transaction takes whole source transactions until it holds so many changes; the first
             ones of a batch fewer, see `group_sizes`.
         disable_on_error: Stop after the first transaction that goes to the error queue.
+        max_errors: Stop after so many of them; None: never.
         allow_duplicate_rows: See `RowPath`.
         use_set_path: Off, every transaction goes by the row path; the outcome is the same.
         conflicts: How conflicts are found and resolved, and what is done about errors.
@@ -99,6 +100,7 @@ class ServerConfig:
 
     group_changes: int = 100_000
     disable_on_error: bool = False
+    max_errors: int | None = None
     allow_duplicate_rows: bool = True
     use_set_path: bool = True
     conflicts: ConflictRules = field(default_factory=ConflictRules)
@@ -183,6 +185,14 @@ class _SplitError(Exception):
     def __init__(self, *txns: int) -> None:
         super().__init__(*txns)
         self.txns = list(txns)
+
+
+class _EnoughError(Exception):
+    """With the transaction of this index in the group as many have failed as may."""
+
+    def __init__(self, txn: int) -> None:
+        super().__init__(txn)
+        self.txn = txn
 
 
 class _StormError(SpeculationError):
@@ -406,6 +416,9 @@ class ApplyServer:
             except _SplitError as exc:
                 failing[exc.txns] = True
                 continue
+            except _EnoughError as exc:
+                self._apply_up_to(group, exc.txn)
+                return True
             except _StormError:
                 self._is_storm = True
                 break
@@ -462,6 +475,25 @@ class ApplyServer:
         if 2 * len(plan.apart.rows) > len(group.rows):
             raise _StormError("every second change would go by the row path")
         return plan
+
+    def _apply_up_to(self, group: Group, txn: int) -> None:
+        """Apply a group up to a transaction with which enough have failed; what is behind it only if fewer do now."""
+        for part in (group.part(0, txn + 1), group.part(txn + 1, len(group))):
+            if len(part) and self._result.aborted_by is None:
+                self._apply_set(part, self._nettable.nets(part), is_part=True)
+
+    def _refuse_more(self, plan: Around, index: int, apart: Sequence[_Apart]) -> None:
+        """Make sure that nothing is applied behind the last transaction that may fail.
+
+        Raises:
+            _EnoughError: That is what the last one of `apart` is, and others of its group are behind it.
+        """
+        left = self._errors_left()
+        if left is None or not (apart[-1].failure or apart[-1].handled.recorded):
+            return
+        failed = sum((one.failure is not None) + len(one.handled.recorded) for one in apart)
+        if failed >= left and plan.txn[index] + 1 < plan.transactions:
+            raise _EnoughError(int(plan.txn[index]))
 
     def _put_aside(self, apart: Sequence[_Apart]) -> None:
         """Write down what failed, and what was resolved."""
@@ -531,6 +563,7 @@ class ApplyServer:
                         raise _SplitError(int(plan.txn[index]), *failing) from exc
                     one.handled.resolutions = plan.renumbered(index, one.handled.resolutions)
                 apart.append(one)
+                self._refuse_more(plan, index, apart)
                 if one.failure is None:
                     written.note(index)
                     if may_take_another and one.handled.resolutions:
@@ -661,6 +694,9 @@ class ApplyServer:
             except _SplitError as exc:
                 is_early[exc.txns] = False
                 continue
+            except _EnoughError as exc:
+                self._apply_up_to(group, exc.txn)
+                return True
             except (SpeculationError, ApplyError, ContentionError):
                 self._rows.rolled_back()
                 return False
@@ -782,8 +818,13 @@ class ApplyServer:
         self._result.errors += 1
         self._result.failed_tables |= {change.table for change in transaction.changes}
         self._result.conflicts += failure.error.number in CONFLICTS
-        if self._config.disable_on_error:
+        if self._config.disable_on_error or self._errors_left() == 0:
             self._result.aborted_by = f"transaction {transaction.txn_id}: {failure.error}"
+
+    def _errors_left(self) -> int | None:
+        """How many more transactions may fail; None where any number may."""
+        most = self._config.max_errors
+        return None if most is None else max(0, most - self._result.errors)
 
     def _try_rows(self, transaction: Transaction, scns: NDArray[np.int64]) -> Failure | None:
         """Apply a transaction by the row path and commit it; return why it could not be."""

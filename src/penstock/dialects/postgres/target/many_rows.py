@@ -29,7 +29,7 @@ def alike(rows: Iterable[tuple[TargetTable, Image, Iterable[str]]]) -> list[list
 def compare_many_sql(
     table: TargetTable, matches: Sequence[RowMatch], *, lock: bool
 ) -> tuple[str, list[list[str | None]]]:
-    """SQL that finds, and locks if that is asked for, the rows of matches that are alike, and its parameters: a list of texts for each column.
+    """SQL that finds the rows of matches that are alike, and its parameters: a list of texts for each column.
 
     A row that is returned begins with the number of its match, counted from 1; then come its columns as text, and for
     each column of `RowMatch.old` whether it is as expected.
