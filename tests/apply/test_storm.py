@@ -112,8 +112,10 @@ NO_PARENTS = "SET session_replication_role = replica; DELETE FROM p; SET session
 def outcome(target: Target) -> tuple[Any, ...]:
     """All that is there, but when, and by which numbers the entries go."""
     entries = [
-        (e.txn_id, e.commit_scn, e.message_number, e.message_count, e.error_number, e.error_code, e.error_message)
-        + (e.found, str(e.table), e.op)
+        (
+            *(e.txn_id, e.commit_scn, e.message_number, e.message_count, e.error_number, e.error_code),
+            *(e.error_message, e.found, str(e.table), e.op),
+        )
         for e in target.errors()
     ]
     changes = target.rows(
