@@ -241,6 +241,7 @@ class ApplyServer:
         self._trusted = sys.maxsize
         self._wary = 0
         self._is_storm = False
+        self._failed_in_a_row = 0
 
     def serve(self, groups: Iterable[Group]) -> LaneResult:
         """Apply groups, in commit order.
@@ -541,8 +542,9 @@ class ApplyServer:
         apart: list[_Apart] = []
         numbered = enumerate(plan.apart.transactions())
         written = Written(plan.apart, dependencies_of_changes(plan.apart, self._catalog))
-        tables = (self._catalog.tables[name] for name, _, _ in plan.apart.tables)
-        may_take_another = any(may_take_another_key(table, self._config.conflicts) for table in tables)
+        tables = (self._catalog.tables.get(name) for name, _, _ in plan.apart.tables)
+        conflicts = self._config.conflicts
+        may_take_another = any(table is not None and may_take_another_key(table, conflicts) for table in tables)
         failing = []
         while some := list(islice(numbered, _LOOKED_AT)):
             asking = [self._asking(plan, index, one, written, early) for index, one in some]
@@ -653,7 +655,9 @@ class ApplyServer:
 
     def _can_go_together(self, group: Group) -> bool:
         """Whether transactions may fail in a target transaction that others are applied in."""
-        return len(group) > 1 and self._holding is None and not self._is_one_by_one(group)
+        if len(group) == 1 or self._holding is not None or not self._config.use_set_path:
+            return False
+        return not self._is_one_by_one(group)
 
     def _apply_together(self, group: Group) -> None:
         """Apply transactions of which most fail, or have conflicts: by the row path, many to a target transaction."""
@@ -703,6 +707,7 @@ class ApplyServer:
             self._count_apart(group, plan, apart, queued, None)
             handled = sum(one.failure is not None or bool(one.handled.resolutions) for one in apart)
             self._is_storm = 2 * handled > len(group)
+            self._failed_in_a_row = _FEWEST_TOGETHER if self._is_storm else 0
             if not self._is_storm:
                 self._trusted = max(self._trusted, _SMALLEST_SPLIT)
             return True
@@ -745,7 +750,13 @@ class ApplyServer:
     def _apply_rows(self, group: Group) -> None:
         times = group.committed_at_us
         marks: Marks | None = None
+        may_be_together = self._can_go_together(group) and self._nettable.are_plain(group)
         for i, transaction in enumerate(group.transactions()):
+            if may_be_together and self._failed_in_a_row >= _FEWEST_TOGETHER and i + _FEWEST_TOGETHER <= len(group):
+                # What comes next will fail, too.
+                self._failed_in_a_row = 0
+                self._apply_together(group.part(i, len(group)))
+                return
             own = None
             if self._holding is not None and (self._holding.keeps_any or marks is not None):
                 marks = self._holding.of_group(group) if marks is None else marks
@@ -755,6 +766,9 @@ class ApplyServer:
             if self._apply_transaction(transaction, own, group.part(i, i + 1).rows.to_batches):
                 self._result.row_changes += len(transaction.changes)
                 self._count(1, len(transaction.changes), times[i : i + 1])
+                self._failed_in_a_row = 0
+            else:
+                self._failed_in_a_row += 1
             if self._result.aborted_by is not None:
                 return
 
