@@ -193,6 +193,22 @@ def test_what_fails_by_its_row_is_found_and_put_aside_with_statements_for_all(
     assert sum(ran.values()) < 20, ran
 
 
+@pytest.mark.parametrize("method", [Method.OVERWRITE, Method.DISCARD, Method.RECORD, Method.MINIMUM, Method.DELTA])
+def test_what_is_resolved_is_looked_for_asked_and_written_with_statements_for_all(
+    targets: Sequence[Target], ran: Counter[str], method: Method
+) -> None:
+    target = targets[0]
+    target.connection.execute(OTHERWISE)
+    by, columns = ("v" if method is Method.MINIMUM else None), (("v",) if method is Method.DELTA else None)
+    said = TableRules(resolvers=(Resolver(Op.UPDATE, RowIs.EXISTS, method, columns, by),))
+    rules = ConflictRules(tables={TableName("public", "p"): said})
+
+    (result,) = target.apply(*(raised(n) for n in range(1, COUNT + 1)), config=ServerConfig(conflicts=rules))
+
+    assert result.resolved == COUNT
+    assert sum(ran.values()) < 25, ran
+
+
 @pytest.mark.parametrize("method", [Method.OVERWRITE, Method.DISCARD, Method.RECORD, Method.MAXIMUM, Method.DELTA])
 @pytest.mark.parametrize("transaction", [raised, raised_twice, gone, second_fails])
 def test_conflicts_are_resolved_as_one_after_the_other(

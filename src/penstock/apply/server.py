@@ -750,13 +750,13 @@ class ApplyServer:
     def _apply_rows(self, group: Group) -> None:
         times = group.committed_at_us
         marks: Marks | None = None
-        may_be_together = self._can_go_together(group) and self._nettable.are_plain(group)
         for i, transaction in enumerate(group.transactions()):
-            if may_be_together and self._failed_in_a_row >= _FEWEST_TOGETHER and i + _FEWEST_TOGETHER <= len(group):
+            if self._failed_in_a_row >= _FEWEST_TOGETHER and i + _FEWEST_TOGETHER <= len(group):
                 # What comes next will fail, too.
-                self._failed_in_a_row = 0
-                self._apply_together(group.part(i, len(group)))
-                return
+                rest, self._failed_in_a_row = group.part(i, len(group)), 0
+                if self._can_go_together(rest) and self._nettable.are_plain(rest):
+                    self._apply_together(rest)
+                    return
             own = None
             if self._holding is not None and (self._holding.keeps_any or marks is not None):
                 marks = self._holding.of_group(group) if marks is None else marks

@@ -66,6 +66,38 @@ def update_many_sql(
     )
 
 
+def order_many_sql(
+    table: TargetTable, keys: Sequence[Image], column: str, values: Sequence[str | None]
+) -> tuple[str, list[list[str | None]]]:
+    """SQL that compares values with a column of rows, found by keys that are alike, and its parameters as above.
+
+    A row that is returned has the number of its key, counted from 1, and 1, 0 or -1, or null.
+    """
+    given = _Given(len(keys))
+    conditions = [_is_of(table, name, given.add([key[name] for key in keys]), keys[0][name]) for name in keys[0]]
+    value, field = cast_sql(table.schema.by_name[column], given.add(values)), f"t.{quote(column)}"
+    return (
+        f"SELECT w.number, CASE WHEN {value} > {field} THEN 1 WHEN {value} = {field} THEN 0"
+        f" WHEN {value} < {field} THEN -1 END FROM {given.rows}, {only(table)} t WHERE {' AND '.join(conditions)}",
+        given.values,
+    )
+
+
+def shifted_many_sql(
+    table: TargetTable, keys: Sequence[Image], column: str, moves: Sequence[Sequence[str | None]]
+) -> tuple[str, list[list[str | None]]]:
+    """The same for what a number of each row is after it moved by the second value less the first."""
+    given = _Given(len(keys))
+    conditions = [_is_of(table, name, given.add([key[name] for key in keys]), keys[0][name]) for name in keys[0]]
+    described = table.schema.by_name[column]
+    old, new = (cast_sql(described, given.add([move[n] for move in moves])) for n in range(2))
+    return (
+        f"SELECT w.number, {text_sql(described, f'(t.{quote(column)} + ({new} - {old}))')}"
+        f" FROM {given.rows}, {only(table)} t WHERE {' AND '.join(conditions)}",
+        given.values,
+    )
+
+
 def find_parents_sql(
     foreign_key: ForeignKey, columns: Sequence[Column], values: Sequence[Sequence[str]]
 ) -> tuple[str, list[list[str | None]]]:

@@ -44,6 +44,8 @@ from penstock.dialects.postgres.target.many_rows import (
     compare_many_sql,
     compared,
     find_parents_sql,
+    order_many_sql,
+    shifted_many_sql,
     update_many_sql,
 )
 from penstock.dialects.postgres.target.row_sql import PARAMETER, condition_sql, mark_of, only, quoted
@@ -472,6 +474,28 @@ class PostgresSession:
             f"SELECT {moved} FROM {only(table)} t WHERE {condition} LIMIT 1", [new, old, *wanted]
         ).fetchone()
         return None if row is None else row[0]
+
+    def order_many(self, asked: Sequence[tuple[TargetTable, RowMatch, str, str | None]]) -> list[int | None]:
+        """See `RowWriter.order_many`."""
+        found: list[int | None] = [None] * len(asked)
+        for indexes in alike((table, match.key, [column]) for table, match, column, _ in asked):
+            table, _, column, _ = asked[indexes[0]]
+            keys, values = [asked[n][1].key for n in indexes], [asked[n][3] for n in indexes]
+            for number, order in self._run(*order_many_sql(table, keys, column, values)):
+                found[indexes[number - 1]] = order
+        return found
+
+    def shifted_many(
+        self, asked: Sequence[tuple[TargetTable, RowMatch, str, str | None, str | None]]
+    ) -> list[str | None]:
+        """See `RowWriter.shifted_many`."""
+        found: list[str | None] = [None] * len(asked)
+        for indexes in alike((table, match.key, [column]) for table, match, column, _, _ in asked):
+            table, _, column, _, _ = asked[indexes[0]]
+            keys, moves = [asked[n][1].key for n in indexes], [asked[n][3:] for n in indexes]
+            for number, moved in self._run(*shifted_many_sql(table, keys, column, moves)):
+                found[indexes[number - 1]] = moved
+        return found
 
     def do_rows_differ(self, table: TargetTable, match: RowMatch) -> bool:
         """See `RowWriter.do_rows_differ`."""
