@@ -260,6 +260,8 @@ class Clock:
     def warned(self, text: str, event: str = "note", facts: object = None) -> None:
         print(text)
 
+    def ended(self) -> None: ...
+
     def close(self) -> None: ...
 
 

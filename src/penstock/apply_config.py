@@ -394,6 +394,10 @@ class ApplyConfig(Part):
     maximum_scn: _Position = Field(
         default=INFINITE, description="End before the first transaction at this position or behind it"
     )
+    max_errors: _Limit = Field(
+        default=INFINITE,
+        description="Stop, with exit code 6, once the run has put so many transactions into the error queue",
+    )
     time_limit: _Limit = Field(default=INFINITE, description="End after so many seconds")
     transaction_limit: _Limit = Field(
         default=INFINITE, description="End after so many transactions, those that went to the error queue included"
@@ -443,6 +447,7 @@ class ApplyConfig(Part):
             parallelism=self.parallelism,
             commit_serialization=self.commit_serialization,
             disable_on_error=self.disable_on_error,
+            max_errors=_finite(self.max_errors),
             allow_duplicate_rows=self.allow_duplicate_rows,
             maximum_scn=None if isinstance(self.maximum_scn, str) else Scn(self.maximum_scn),
             time_limit=_finite(self.time_limit),

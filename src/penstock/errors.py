@@ -51,6 +51,12 @@ class OperatorError(PenstockError):
     """A person must change something: a grant, a missing key, a full disk, a purged log."""
 
 
+class TooManyErrorsError(OperatorError):
+    """A run has put as many transactions into the error queue as it may."""
+
+    exit_code = 6
+
+
 class HandlerError(OperatorError):
     """A handler cannot be had, or did what it must not: the process stops, and no transaction fails for it."""
 
@@ -75,6 +81,7 @@ _KINDS = {
         PenstockError,
         ConfigError,
         OperatorError,
+        TooManyErrorsError,
         HandlerError,
         RetryableError,
         FencedError,

@@ -7,7 +7,9 @@ facts (`record.facts`, plain data). Neither ever holds a row value or a secret.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -42,6 +44,71 @@ class Event(StrEnum):
     RUN_ARRIVED = "run.arrived"
     RUN_STOPPED = "run.stopped"
     RUN_FAILED = "run.failed"
+
+
+class AlikeLines:
+    """Lines that are alike: the first of a kind is said at once, later ones once in so many seconds, with a count.
+
+    Every line is said or counted: the counts of all that is said add up to what there was.
+    """
+
+    def __init__(
+        self,
+        say: Callable[[Event, str, Facts], None],
+        *,
+        every_s: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Say lines through `say`; facts have `more`, how many lines like this one were not said."""
+        self._say = say
+        self._every_s = every_s
+        self._clock = clock
+        self._kinds: dict[Hashable, _Kind] = {}
+
+    def add(self, kind: Hashable, event: Event, text: str, facts: Facts) -> None:
+        """Say a line, or count it where one of its kind was said a moment ago."""
+        self.say_due()
+        known = self._kinds.get(kind)
+        if known is None:
+            self._say(event, text, {**facts, "more": 0})
+            self._kinds[kind] = _Kind(self._clock())
+            return
+        known.count += 1
+        known.last = event, text, facts
+
+    def say_due(self) -> None:
+        """Say what was counted of kinds of which nothing was said for long enough."""
+        now = self._clock()
+        due = [kind for kind, known in self._kinds.items() if now - known.said_at >= self._every_s]
+        for kind in due:
+            self._say_last(kind, now)
+
+    def say_all(self) -> None:
+        """Say all that was counted."""
+        now = self._clock()
+        for kind in list(self._kinds):
+            self._say_last(kind, now)
+        self._kinds.clear()
+
+    def _say_last(self, kind: Hashable, now: float) -> None:
+        known = self._kinds.pop(kind)
+        if known.last is None:
+            # For so long there was no more of it: the next one is said at once.
+            return
+        event, text, facts = known.last
+        more = known.count - 1
+        counted = f" (and {more:,} more like it in the last {now - known.said_at:.1f} s)" if more else ""
+        self._say(event, text + counted, {**facts, "more": more})
+        self._kinds[kind] = _Kind(now)
+
+
+@dataclass
+class _Kind:
+    """What became of one kind of lines since one was said."""
+
+    said_at: float
+    count: int = 0
+    last: tuple[Event, str, Facts] | None = None
 
 
 def tell(event: Event, text: str, facts: Facts | None = None, *, level: int = logging.INFO) -> None:

@@ -19,7 +19,7 @@ from penstock.apply.patience import Patience
 from penstock.apply.process import ApplyProcess, Batch, Progress
 from penstock.apply.server import LaneResult
 from penstock.change import TableName
-from penstock.errors import FencedError, OperatorError, PenstockError, RetryableError
+from penstock.errors import FencedError, OperatorError, PenstockError, RetryableError, TooManyErrorsError
 from penstock.history import Consumer, History, Joined, Origin
 from penstock.pipeline.capturing import CopyWatch
 from penstock.pipeline.report import Report
@@ -391,3 +391,51 @@ def test_a_queue_that_is_cleared_is_worth_a_line(caplog: pytest.LogCaptureFixtur
         "3 errors (3 in the error queue)",
         "3 errors (0 in the error queue)",
     ]
+
+
+class Storm:
+    """A batch of which every transaction fails."""
+
+    total_changes = 3
+    anchor = CUT
+    last_committed_at = None
+
+    def __init__(self, end: int) -> None:
+        self.end = Scn(end)
+
+    def __len__(self) -> int:
+        return 3
+
+    def apply(self, *, lanes: int) -> Sequence[LaneResult]:
+        return [LaneResult(errors=2), LaneResult(errors=1)]
+
+
+class StormFeed(Feed):
+    def next_batch(self, after: Scn, limit: Limit) -> Batch | None:
+        return Storm(after + 1)
+
+
+def test_a_run_stops_with_a_code_of_its_own_once_as_many_have_failed_as_may() -> None:
+    reasons = []
+
+    class Noting(Ledger):
+        def set_status(self, status: ProcessStatus, reason: str, error: str | None = None) -> None:
+            reasons.append((status, reason))
+
+    stop = threading.Event()
+    process = ApplyProcess(
+        source="DBS1",
+        feed=StormFeed(),
+        ledger=Noting(alone),
+        prepare=lambda state, stop: [],
+        parameters=lambda: Parameters(max_errors=5),
+        patience=Patience(0, stop, Counting()),
+        listener=Nobody(),
+    )
+
+    with pytest.raises(TooManyErrorsError, match=r"6 transactions into the error queue \(max_errors 5\)") as caught:
+        process.run(stop)
+
+    assert caught.value.exit_code == 6
+    assert process.errors == 6
+    assert reasons == [(ProcessStatus.ABORTED, "apply stopped: this run has put 6 transactions into the error queue")]

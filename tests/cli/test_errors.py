@@ -317,3 +317,51 @@ def is_waiting(lab: Lab) -> bool:
 
 def sessions(lab: Lab) -> int:
     return lab.target.execute("SELECT FROM pg_stat_activity WHERE application_name LIKE 'penstock % retry'").rowcount
+
+
+def test_many_that_fail_alike_are_counted(lab: Lab, program: Program) -> None:
+    lab.setup(SHOP)
+    lab.source.execute("INSERT INTO customer SELECT n, 'ann' FROM generate_series(1, 60) n")
+    lab.apply()
+    lab.target.execute("DELETE FROM customer WHERE id > 1")
+    lab.target.execute("UPDATE customer SET name = 'secret'")
+    lab.source.execute(
+        "DO $$BEGIN FOR i IN 1..60 LOOP UPDATE customer SET name = 'b' WHERE id = i; COMMIT; END LOOP; END$$"
+    )
+    lab.apply()
+    first, second, *_, last = [entry.id for entry in lab.errors()]
+
+    tried = program("errors", "retry", "--all", "--go-on")
+    assert tried.code == 3
+    *told, summed_up = tried.out.splitlines()
+    assert [line.split(":")[0] for line in told] == [first, second]
+    assert summed_up == (
+        "applied 0 transactions from the error queue; 60 failed again"
+        " (59: 26787 public.customer, 1: 26786 public.customer)"
+    )
+    some = program("errors", "retry", "--error", "26787", "--go-on")
+    assert some.out.splitlines()[-1].endswith("; 59 failed again (all: 26787 public.customer)")
+
+    shown = program("errors", "list", "--limit", "5").out
+    assert shown.count("update public.customer") == 5
+    assert "and 55 more; --summary counts them by error and table" in shown
+    assert len(program("errors", "list", "--json").json) == 60
+    assert len(program("errors", "list", "--json", "--limit", "7").json) == 7
+    in_short = program("errors", "list", "--summary", "--json").json
+    assert [(row["entries"], row["error_number"], row["table"], row["op"]) for row in in_short] == [
+        (59, 26787, "public.customer", "update"),
+        (1, 26786, "public.customer", "update"),
+    ]
+    assert (in_short[0]["first_id"], in_short[0]["last_id"]) == (second, last)
+    assert "59" in program("errors", "list", "--summary").out
+
+    # A copy that holds them already: one note for all.
+    lab.target.execute(
+        "INSERT INTO penstock.held (process, error_id, schema_name, table_name)"
+        " SELECT process, id, 'public', 'customer' FROM penstock.error"
+    )
+    left_out = program("errors", "retry", "--all")
+    assert left_out.code == 0
+    first_note, others = left_out.err.splitlines()
+    assert first_note.startswith(f"note: {first}: 1 of its changes is left out: public.customer")
+    assert others.startswith("note: 59 more entries: 1 of its changes is left out: public.customer")

@@ -129,6 +129,32 @@ def test_the_error_that_a_run_stopped_at_is_named_by_its_id(lab: Lab, program: P
     assert "error queue" not in goes_on.err
 
 
+def test_a_run_stops_at_max_errors_with_a_code_of_its_own_and_few_lines(lab: Lab, program: Program) -> None:
+    lab.source.execute(SHOP)
+    assert program("setup").code == 0
+    assert program("run", "--until-caught-up").code == 0
+    assert program("apply", "set", "max_errors", "30").code == 0
+    lab.source.execute("INSERT INTO customer SELECT n, 'secret' FROM generate_series(101, 150) n")
+    assert program("run", "--until-caught-up").code == 0
+    lab.target.execute("DELETE FROM customer WHERE id > 100")
+    lab.source.execute(
+        "DO $$BEGIN FOR i IN 101..150 LOOP UPDATE customer SET name = 'other' WHERE id = i; COMMIT; END LOOP; END$$"
+    )
+
+    stopped = program("run", "--until-caught-up")
+
+    assert stopped.code == 6, stopped.err
+    assert "this run has put 30 transactions into the error queue (max_errors 30)" in stopped.err
+    queued = [line for line in stopped.err.splitlines() if "went to the error queue" in line]
+    assert len(queued) == 2
+    assert "(and 28 more like it in the last " in queued[1]
+    assert len(lab.errors()) == 30
+    assert program("status", "--json").json["reason"].startswith("apply stopped: this run has put 30 transactions")
+    # The next one goes on behind them, and counts anew.
+    assert program("run", "--until-caught-up").code == 5
+    assert len(lab.errors()) == 50
+
+
 def test_what_the_target_lacks_is_said_before_a_change_fails(lab: Lab, program: Program) -> None:
     lab.source.execute(SHOP)
     assert program("setup").code == 0

@@ -42,6 +42,8 @@ class Ear:
         self.warnings.append(text)
         self.facts.append(facts)
 
+    def ended(self) -> None: ...
+
     def close(self) -> None: ...
 
 

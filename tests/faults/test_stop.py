@@ -35,6 +35,8 @@ class Watch:
     def warned(self, text: str, event: str = "note", facts: object = None) -> None:
         raise AssertionError(text)
 
+    def ended(self) -> None: ...
+
     def close(self) -> None: ...
 
 

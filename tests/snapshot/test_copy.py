@@ -814,6 +814,8 @@ class OnceCopied(Quiet):
     def warned(self, text: str, event: str = "note", facts: object = None) -> None:
         raise AssertionError(text)
 
+    def ended(self) -> None: ...
+
     def close(self) -> None: ...
 
 

@@ -8,6 +8,7 @@ from penstock.apply.conflicts import (
     COLUMN_MISSING,
     OTHER,
     ROW_DIFFERS,
+    ROW_MISSING,
     TYPE_DIFFERS,
     UNIQUE_VIOLATED,
     VALUE_MISSING,
@@ -117,7 +118,14 @@ def foreseen(change: Change, table: TargetTable, rows: Sequence[ComparedRow] | N
             return None
         name = table.schema.all_uniques[0].name
         return ApplyError(UNIQUE_VIOLATED, "a row has the key", where=_place(change), constraint=name)
+    if rows is not None and not rows:
+        return missing(change)
     return differs(change, rows[0]) if rows and rows[0][1] else None
+
+
+def missing(change: Change) -> ApplyError:
+    """What is wrong where no row has a change's key."""
+    return ApplyError(ROW_MISSING, f"{change.op} finds no row with its key", where=_place(change))
 
 
 def differs(change: Change, row: ComparedRow) -> ApplyError:

@@ -37,6 +37,7 @@ class Around:
         meets_it_now: For each of these, whether no other change of `apart` writes to that row before.
         txn: For each transaction of `apart`, its index in the group.
         is_whole: For each transaction of `apart`, whether all its changes are there, since it may fail.
+        transactions: How many there are in the group.
     """
 
     is_apart: NDArray[np.bool_]
@@ -46,6 +47,7 @@ class Around:
     meets_it_now: NDArray[np.bool_]
     txn: NDArray[np.int64]
     is_whole: NDArray[np.bool_]
+    transactions: int
 
     def meeting(self, index: int, *, now: bool = False) -> list[int]:
         """Which changes of a transaction of `apart`, counted from 1 as they are there, `meets_row` is about.
@@ -105,7 +107,16 @@ def plan_around(
     numbers = np.arange(len(txn_of)) - group.starts[txn_of] + 1
     apart = group.changes(is_apart)
     txn = np.unique(txn_of[is_apart])
-    return Around(is_apart, apart, numbers[is_apart], is_there[is_apart], meets_now[is_apart], txn, is_whole[txn])
+    return Around(
+        is_apart, apart, numbers[is_apart], is_there[is_apart], meets_now[is_apart], txn, is_whole[txn], len(group)
+    )
+
+
+def all_apart(group: Group) -> Around:
+    """Have all of a group go by the row path, each transaction as a whole."""
+    changes, transactions = np.ones(len(group.rows), bool), np.ones(len(group), bool)
+    numbers = np.arange(len(group.rows)) - group.starts[group.txn_of] + 1
+    return Around(changes, group, numbers, ~changes, ~changes, np.arange(len(group)), transactions, len(group))
 
 
 def untouched_rows(

@@ -7,19 +7,23 @@ costs two round trips or three: to find its row, to write it, to check what it r
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 
 from penstock.apply.aim import Aim, concerns, expects_columns, foreseen
 from penstock.apply.conflicts import ApplyError, SpeculationError
-from penstock.apply.mender import Done, Mender
+from penstock.apply.mender import Done, Mender, changed_columns
 from penstock.apply.resolve import ConflictRules, Method, Resolution, RowIs
 from penstock.apply.target import ComparedRow, RowMatch, RowWriter, TargetCatalog, TargetTable
 from penstock.change import Change, Image, Op, TableName, Transaction
+from penstock.elsewhere import Elsewhere
 from penstock.schema import Dictionary, Exclusion, ForeignKey, Unique
 
 _WITHOUT_LOOKING = (Method.OVERWRITE, Method.DISCARD)
 """Methods that decide without asking the target."""
+
+_WITHOUT_WRITING = (Method.DISCARD, Method.RECORD)
+"""Methods that leave a row as it is."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +33,13 @@ class Met:
     Attributes:
         rows: What is found by its key; None where that was not looked for.
         mended: What it came to and how it was resolved, where that is done.
+        error: What it met, where it is resolved.
         references: Foreign keys that its row has parents for, which are locked.
     """
 
     rows: Sequence[ComparedRow] | None = None
     mended: tuple[Done, Sequence[Resolution]] | None = None
+    error: ApplyError | None = None
     references: frozenset[ForeignKey] = frozenset()
 
 
@@ -49,19 +55,24 @@ class Asking:
 
     Attributes:
         numbers: These changes, counted from 1.
-        now: Those of them whose rows no earlier change that is still to be applied writes to.
-        is_sure: That it is applied is not undone by itself.
+        now: Those of them whose rows are looked for before anything is applied.
+        early: Those of these that may be resolved out of turn: no earlier change that is still to be applied writes to
+            their rows, and nothing undoes their transaction alone.
     """
 
     transaction: Transaction
     numbers: Sequence[int]
     now: Sequence[int]
-    is_sure: bool
+    early: Collection[int] = ()
 
 
 @dataclass
 class _Case:
-    """A change whose row is looked for."""
+    """A change whose row is looked for.
+
+    Attributes:
+        is_asked: What its resolvers will ask of the row is known: `orders` and `shifted`, by column.
+    """
 
     at: int
     number: int
@@ -70,7 +81,11 @@ class _Case:
     match: RowMatch
     rows: Sequence[ComparedRow] | None = None
     mended: tuple[Done, Sequence[Resolution]] | None = None
+    error: ApplyError | None = None
     references: frozenset[ForeignKey] = frozenset()
+    is_asked: bool = False
+    orders: dict[str, int | None] = field(default_factory=dict)
+    shifted: dict[str, str | None] = field(default_factory=dict)
 
 
 class Foresight:
@@ -86,10 +101,15 @@ class Foresight:
         self._conflicts = conflicts
         self._aim = aim
         self._noted: list[tuple[TargetTable, RowMatch, Image]] = []
-        self._mender = Mender(writer, dictionary, conflicts, update=self._note)
+        self._case: _Case | None = None
+        self._mender = Mender(
+            writer, dictionary, conflicts, update=self._note, order=self._order, shifted=self._shifted
+        )
 
     def look(self, asking: Sequence[Asking]) -> list[Meeting]:
-        """Find the rows that changes meet, lock them, and resolve what can be resolved out of turn.
+        """Find the rows that changes meet, and resolve what can be resolved out of turn.
+
+        Rows that no resolver may be asked about are not locked: what is said of them was so at the time.
 
         Args:
             asking: In commit order; all that comes before them is applied.
@@ -99,10 +119,10 @@ class Foresight:
         """
         cases = list(self._cases(asking))
         if self._tried(lambda: self._compare(cases)):
-            self._resolve([one for one in cases if asking[one.at].is_sure], set(self._removing(asking)))
+            self._resolve([one for one in cases if one.number in asking[one.at].early], set(self._removing(asking)))
         found: list[dict[int, Met]] = [dict.fromkeys(one.numbers, Met()) for one in asking]
         for one in cases:
-            found[one.at][one.number] = Met(one.rows, one.mended, one.references)
+            found[one.at][one.number] = Met(one.rows, one.mended, one.error, one.references)
         return list(found)
 
     def _cases(self, asking: Sequence[Asking]) -> Iterator[_Case]:
@@ -136,15 +156,57 @@ class Foresight:
                     yield change.table
 
     def _compare(self, cases: Sequence[_Case]) -> None:
-        found = self._writer.compare_many([(one.table, one.match) for one in cases])
-        for one, rows in zip(cases, found, strict=True):
-            one.rows = rows
+        is_resolved = [
+            bool(self._conflicts.resolvers_for(one.table.name, one.change.op, RowIs.EXISTS)) for one in cases
+        ]
+        for lock in (True, False):
+            some = [one for one, is_locked in zip(cases, is_resolved, strict=True) if is_locked == lock]
+            found = self._writer.compare_many([(one.table, one.match) for one in some], lock=lock)
+            for one, rows in zip(some, found, strict=True):
+                one.rows = rows
 
-    def _resolve(self, cases: Iterable[_Case], removing: Set[TableName]) -> None:
-        self._noted, mended = [], []
+    def _ask(self, cases: Iterable[_Case]) -> None:
+        """Ask for all rows at once what resolvers will ask of them, which are locked."""
+        orders: list[tuple[_Case, str, str | None]] = []
+        moves: list[tuple[_Case, str, str | None, str | None]] = []
         for one in cases:
+            resolvers = self._conflicts.resolvers_for(one.table.name, one.change.op, RowIs.EXISTS)
+            if one.change.op is not Op.UPDATE or not one.rows or not one.rows[0][1]:
+                continue
+            before, changed = one.change.before or {}, changed_columns(one.change)
+            incoming = {**before, **(one.change.after or {})}
+            if any(isinstance(value, Elsewhere) for value in incoming.values()):
+                continue
+            one.is_asked = True
+            by = {resolver.by for resolver in resolvers if resolver.method.compares and resolver.by is not None}
+            orders += [(one, name, incoming.get(name)) for name in sorted(by)]
+            deltas = [resolver for resolver in resolvers if resolver.method is Method.DELTA]
+            moved = [name for name in changed if any(resolver.has(name) for resolver in deltas)]
+            moves += [(one, name, before.get(name), changed[name]) for name in moved]
+        found = self._writer.order_many([(one.table, one.match, name, value) for one, name, value in orders])
+        for (one, name, _), order in zip(orders, found, strict=True):
+            one.orders[name] = order
+        values = self._writer.shifted_many([(one.table, one.match, name, old, new) for one, name, old, new in moves])
+        for (one, name, _, _), value in zip(moves, values, strict=True):
+            one.shifted[name] = value
+
+    def _order(self, table: TargetTable, match: RowMatch, column: str, value: str | None) -> int | None:
+        assert self._case is not None
+        return self._case.orders[column]
+
+    def _shifted(
+        self, table: TargetTable, match: RowMatch, column: str, old: str | None, new: str | None
+    ) -> str | None:
+        assert self._case is not None
+        return self._case.shifted[column]
+
+    def _resolve(self, cases: Sequence[_Case], removing: Set[TableName]) -> None:
+        self._noted, mended = [], []
+        can_ask = self._tried(lambda: self._ask(cases))
+        for one in cases:
+            self._case = one
             error = foreseen(one.change, one.table, one.rows, self._aim)
-            if error is None or one.rows is None or len(one.rows) != 1 or not self._decides_alone(one):
+            if error is None or one.rows is None or not self._decides_alone(one, one.rows, can_ask=can_ask):
                 continue
             count = len(self._noted)
             made = self._mender.mend(one.number, one.change, one.table, error, one.rows)
@@ -153,18 +215,27 @@ class Foresight:
             ):
                 del self._noted[count:]
                 continue
-            mended.append((one, made))
+            mended.append((one, error, made))
         if not self._tried(self._write):
             return
-        for one, made in mended:
-            one.mended = made
-        self._refer([one for one, _ in mended])
+        for one, error, made in mended:
+            one.error, one.mended = error, made
+        self._refer([one for one, _, _ in mended])
 
-    def _decides_alone(self, one: _Case) -> bool:
-        if one.change.op not in (Op.INSERT, Op.UPDATE):
+    def _decides_alone(self, one: _Case, rows: Sequence[ComparedRow], *, can_ask: bool) -> bool:
+        """Whether the resolvers of a change decide by what is known, and what they write can be noted."""
+        if one.change.op is Op.INSERT and len(rows) != 1:
+            # Its row may be inserted, or it does not say which one is meant.
             return False
-        resolvers = self._conflicts.resolvers_for(one.table.name, one.change.op, RowIs.EXISTS)
-        return bool(resolvers) and all(resolver.method in _WITHOUT_LOOKING for resolver in resolvers)
+        row = RowIs.EXISTS if rows else RowIs.MISSING
+        resolvers = self._conflicts.resolvers_for(one.table.name, one.change.op, row)
+        if one.change.op is Op.DELETE or row is RowIs.MISSING:
+            return bool(resolvers) and resolvers[0].method in _WITHOUT_WRITING
+        methods = [resolver.method for resolver in resolvers]
+        if methods[:1] == [Method.RECORD]:
+            return True
+        is_asked = one.is_asked and can_ask
+        return bool(methods) and (is_asked or all(method in _WITHOUT_LOOKING for method in methods))
 
     def _note(self, table: TargetTable, match: RowMatch, values: Image) -> int:
         self._noted.append((table, match, values))

@@ -78,6 +78,10 @@ class _Decision:
     outcomes: Sequence[tuple[Resolver, Outcome, tuple[str, ...]]]
 
 
+_Order = Callable[[TargetTable, RowMatch, str, "str | None"], "int | None"]
+_Shifted = Callable[[TargetTable, RowMatch, str, "str | None", "str | None"], "str | None"]
+
+
 class Mender:
     """Resolves conflicts of single changes, inside the open transaction of a session."""
 
@@ -88,14 +92,19 @@ class Mender:
         conflicts: ConflictRules,
         *,
         update: Callable[[TargetTable, RowMatch, Image], int] | None = None,
+        order: _Order | None = None,
+        shifted: _Shifted | None = None,
     ) -> None:
         """Write through `writer` changes of the tables in the dictionary.
 
         Args:
             update: Takes what is decided about a row that is there, in place of `writer`.
+            order, shifted: Tell what `writer` would be asked for.
         """
         self._writer = writer
         self._update = update or writer.update
+        self._ask_order = order or writer.order
+        self._ask_shifted = shifted or writer.shifted
         self._dictionary = dictionary
         self._conflicts = conflicts
 
@@ -228,14 +237,14 @@ class Mender:
         """How the incoming value of the resolution column stands to the row's; see `RowWriter.order`."""
         if not resolver.method.compares or resolver.by is None:
             return None
-        return self._writer.order(conflict.table, conflict.key, resolver.by, conflict.incoming.get(resolver.by))
+        return self._ask_order(conflict.table, conflict.key, resolver.by, conflict.incoming.get(resolver.by))
 
     def _moved(self, conflict: _Conflict, columns: Sequence[str]) -> Image | None:
         """Numbers of the row after the change has added its difference; None where one is null or not told."""
         moved = {}
         for name in columns:
             old, new = conflict.old.get(name), conflict.changed[name]
-            value = self._writer.shifted(conflict.table, conflict.key, name, old, new)
+            value = self._ask_shifted(conflict.table, conflict.key, name, old, new)
             if value is None:
                 return None
             moved[name] = value

@@ -78,6 +78,18 @@ class Nettable:
         is_elsewhere = tell_elsewhere(rows[c.AFTER])
         return can_net if is_elsewhere is None else can_net & ~_mask(is_elsewhere)
 
+    def are_plain(self, group: Group) -> bool:
+        """Whether nothing but rows of the target's tables is changed, by nobody but apply: no handler, no trigger."""
+        ops = pc.is_in(group.rows[c.OP], pa.array([Op.INSERT, Op.UPDATE, Op.DELETE]))
+        if self._handlers.precommit is not None or not pc.all(ops).as_py():
+            return False
+        for name, _, _ in group.tables:
+            table = self._catalog.tables.get(name)
+            if self._handlers.taken_over(name) or (table is not None and table.schema.fires_triggers):
+                return False
+        is_elsewhere = tell_elsewhere(group.rows[c.AFTER])
+        return is_elsewhere is None or not pc.any(is_elsewhere).as_py()
+
     def nets(self, group: Group) -> Sequence[NetChange] | None:
         """Return the net changes of a group, table by table; None where they cannot be told."""
         nets: dict[TableName, NetChange] = {}

@@ -37,6 +37,7 @@ class Parameters:
     Attributes:
         parallelism: Apply servers at work side by side, at most.
         disable_on_error: Stop after the first transaction that goes to the error queue.
+        max_errors: Stop once a run has put so many transactions into the error queue; None: never.
         allow_duplicate_rows: Where several rows are equal in every column, change one of them.
         maximum_scn: Stop before the first transaction at this position or behind it; None: never.
         time_limit: Stop after so many seconds; None: never.
@@ -51,6 +52,7 @@ class Parameters:
     parallelism: int = 2
     commit_serialization: CommitSerialization = CommitSerialization.DEPENDENT_TRANSACTIONS
     disable_on_error: bool = False
+    max_errors: int | None = None
     allow_duplicate_rows: bool = True
     maximum_scn: Scn | None = None
     time_limit: int | None = None
@@ -170,6 +172,7 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
     "parallelism": _integer(1, 64),
     "commit_serialization": _serialization,
     "disable_on_error": _boolean,
+    "max_errors": _limit(1),
     "allow_duplicate_rows": _boolean,
     "maximum_scn": _limit(1, 2**63 - 1),
     "time_limit": _limit(1),

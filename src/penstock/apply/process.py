@@ -25,7 +25,7 @@ from penstock.apply.parameters import Parameters
 from penstock.apply.patience import Patience, RetryListener
 from penstock.apply.server import LaneResult
 from penstock.change import TableName
-from penstock.errors import OperatorError, PenstockError, RetryableError
+from penstock.errors import OperatorError, PenstockError, RetryableError, TooManyErrorsError
 from penstock.events import Event, tell
 from penstock.history import History, Joined
 from penstock.position import Anchor, Limit, Scn
@@ -280,6 +280,12 @@ class ApplyProcess:
         self._pace = Pace(Limit(), self._lanes)
         self._limits = Limits()
         self._looked_at = 0.0
+        self._errors = 0
+
+    @property
+    def errors(self) -> int:
+        """How many transactions this run has put into the error queue."""
+        return self._errors
 
     def run(self, stop: threading.Event, *, until_caught_up: bool = False, until: Scn | None = None) -> Progress:
         """Apply until told to stop; what is being applied then is finished first.
@@ -363,7 +369,7 @@ class ApplyProcess:
                 self._feed.wait(stop, min(_IDLE_NOTE_S, self._limits.seconds_left(parameters)))
                 continue
             if len(batch):
-                self._apply(batch, progress, trace_level=parameters.trace_level)
+                self._apply(batch, progress, parameters)
                 self._limits.count(len(batch))
             self._ledger.complete(batch.end, batch.last_committed_at, batch.anchor)
             progress.position = batch.end
@@ -410,22 +416,25 @@ class ApplyProcess:
             self._ledger.confirm()
             raise
 
-    def _apply(self, batch: Batch, progress: Progress, *, trace_level: int) -> None:
+    def _apply(self, batch: Batch, progress: Progress, parameters: Parameters) -> None:
         lanes = self._pace.lanes(transactions=len(batch), changes=batch.total_changes)
         began = time.monotonic()
         with self._confirmed():
             results = batch.apply(lanes=lanes)
         took_s = time.monotonic() - began
         self._pace.note(lanes=lanes, changes=batch.total_changes, seconds=took_s)
-        if trace_level > 0:
+        if parameters.trace_level > 0:
             _tell_batch(batch, lanes=lanes, took_s=took_s)
         progress.add(results, batch.last_committed_at)
+        self._errors = progress.errors
         queued = self._tell_queued(progress)
         failures = [result.failure for result in results if result.failure is not None]
         if failures:
             with self._confirmed():
                 raise failures[0]
         aborted_by = [result.aborted_by for result in results if result.aborted_by is not None]
+        if parameters.max_errors is not None and progress.errors >= parameters.max_errors:
+            self._stop_at_errors(parameters.max_errors, progress)
         if aborted_by:
             first = min(queued, key=lambda entry: entry.commit_scn, default=None)
             error = aborted_by[0] if first is None else f"transaction {first.id}: {first.error_message}"
@@ -456,9 +465,12 @@ class ApplyProcess:
         progress.went_on += len(went_on) - len(failed)
         text = f"{count(len(went_on) - len(failed), 'transaction')} went on that had waited behind the error queue"
         tell(Event.NOTE, text, {"went_on": [one.entry_id for one in went_on if one.error is None]})
-        for one in failed:
-            text = f"transaction {one.entry_id} had waited, and failed in its turn: {printable(one.error or '')}"
-            tell(Event.NOTE, text, {"id": one.entry_id}, level=logging.WARNING)
+        # A line for each error: many may fail alike.
+        for error in dict.fromkeys(one.error for one in failed):
+            ids = [one.entry_id for one in failed if one.error == error]
+            more = f" (and {count(len(ids) - 1, 'more transaction')})" if len(ids) > 1 else ""
+            text = f"transaction {ids[0]}{more} had waited, and failed in its turn: {printable(error or '')}"
+            tell(Event.NOTE, text, {"id": ids[0], "ids": ids}, level=logging.WARNING)
         self._count_queue(progress)
         if failed and self._parameters().disable_on_error:
             self._abort(f"transaction {failed[0].entry_id}: {failed[0].error}")
@@ -492,6 +504,16 @@ class ApplyProcess:
                 f" {'it' if progress.held == 1 else 'them'}",
                 do="switch it on again; or retry or delete what `penstock errors list` says they wait for, first",
             )
+
+    def _stop_at_errors(self, most: int, progress: Progress) -> NoReturn:
+        what = f"apply stopped: this run has put {count(progress.errors, 'transaction')} into the error queue"
+        self._ledger.set_status(ProcessStatus.ABORTED, what)
+        raise TooManyErrorsError(
+            what,
+            where=f"max_errors {most}",
+            do="`penstock errors list` says what failed; mend the cause and retry them. The next run goes on behind"
+            " them, and counts anew",
+        )
 
     def _abort(self, error: str) -> NoReturn:
         what = f"apply stopped at the first error, as disable_on_error asks: {error}"

@@ -12,12 +12,13 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
 
-from penstock.apply.aim import Aim, concerns, differs, expects_columns, foreseen
+from penstock.apply.aim import Aim, concerns, differs, expects_columns, foreseen, missing
 from penstock.apply.conflicts import (
     CHILD_EXISTS,
     FOREIGN_KEY_VIOLATED,
     MORE_THAN_ONE_ROW,
     NOT_CAPTURED,
+    ROW_DIFFERS,
     ROW_MISSING,
     TABLE_MISSING,
     UNIQUE_VIOLATED,
@@ -33,7 +34,7 @@ from penstock.apply.handlers.message import unhandled
 from penstock.apply.handlers.runner import Effects, Handlers
 from penstock.apply.ledger import Failure
 from penstock.apply.mender import NOTHING_DONE, Done, Images, Mender, changed_columns, writable
-from penstock.apply.resolve import ConflictRules, ErrorRule, Outcome, Resolution, Then, error_rule
+from penstock.apply.resolve import ConflictRules, ErrorRule, Outcome, Resolution, RowIs, Then, error_rule
 from penstock.apply.target import ComparedRow, RowMatch, RowWriter, TargetCatalog, TargetTable
 from penstock.change import Change, Image, Op, TableName, Transaction
 from penstock.elsewhere import Elsewhere
@@ -168,6 +169,34 @@ class RowPath:
         except ApplyError as exc:
             raise TransactionError(Failure(message_number, exc)) from exc
         return handled
+
+    def foreseen_failure(self, transaction: Transaction, meeting: Meeting) -> Failure | None:
+        """What a transaction fails with because of the row that its first change meets; no statement is tried for it.
+
+        Args:
+            meeting: See `apply`.
+
+        Returns:
+            None where that is not known, or something is to be done about it.
+        """
+        change, met = _nth(transaction, 1), meeting.get(1)
+        if met is None or met.rows is None or met.mended is not None or change.op not in (Op.UPDATE, Op.DELETE):
+            return None
+        if self._handlers is not None and self._handlers.of(change) is not None:
+            return None
+        try:
+            error = self._foreseen(change, self._table(change), met.rows)
+        except ApplyError:
+            # It is said when the change is tried.
+            return None
+        if error is None:
+            return None
+        row = RowIs.EXISTS if met.rows else RowIs.MISSING
+        rule = error_rule(self._conflicts.of(change.table), error)
+        is_answered = rule is not None and rule.then is not Then.RECORD_TRANSACTION
+        if is_answered or self._conflicts.resolvers_for(change.table, change.op, row):
+            return None
+        return Failure(1, error)
 
     def error_rule(self, transaction: Transaction, failure: Failure) -> ErrorRule | None:
         """What is to be done about a transaction that failed, where the pipeline file says it."""
@@ -330,12 +359,12 @@ class RowPath:
     def _apply_or_mend(self, number: int, change: Change, table: TargetTable) -> _Mended:
         met = self._meeting.get(number)
         if met is not None and met.mended is not None:
-            return _Mended(*met.mended)
+            return _Mended(*met.mended, met.error)
         if met is not None and (error := self._foreseen(change, table, met.rows)) is not None:
             mended = self._mender.mend(number, change, table, error, met.rows)
             if mended is not None:
                 return _Mended(*mended, error)
-            if error.found is not None:
+            if error.number in (ROW_DIFFERS, ROW_MISSING):
                 raise error
         try:
             with self._writer.savepoint() if self._mender.mends_refusals(change, table) else nullcontext():
@@ -349,7 +378,7 @@ class RowPath:
     def _foreseen(self, change: Change, table: TargetTable, rows: Sequence[ComparedRow] | None) -> ApplyError | None:
         """What a change would fail with that meets a row with its key; None where that cannot be told without trying.
 
-        Without `found`, that a row is there is only likely.
+        Of an insert it is only likely.
         """
         expects_columns(change, table, self._dictionary)
         match = self.aim.foreseen(change, table)
@@ -449,7 +478,7 @@ class RowPath:
         if count > 1:
             raise ApplyError(MORE_THAN_ONE_ROW, f"{change.op} matches {count} rows", where=_place(change))
         error = self._difference(row, table, change)
-        raise error or ApplyError(ROW_MISSING, f"{change.op} finds no row with its key", where=_place(change))
+        raise error or missing(change)
 
     def _difference(self, row: RowMatch, table: TargetTable, change: Change) -> ApplyError | None:
         """Tell what the row with a change's key has that the change does not expect; None without such a row."""

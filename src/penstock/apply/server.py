@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from penstock.apply.ahead import ahead
 from penstock.apply.around import (
     Around,
+    all_apart,
     dependencies_of_changes,
     may_fail,
     may_take_another_key,
@@ -47,6 +48,7 @@ from penstock.apply.reader import Uses, fingerprint
 from penstock.apply.resolve import ConflictRules, Then
 from penstock.apply.row_path import Handled, RowPath, TransactionError
 from penstock.apply.target import TargetCatalog, TargetSession
+from penstock.apply.written import Written
 from penstock.change import Op, TableName, Transaction
 from penstock.errors import OperatorError, PenstockError, from_json
 from penstock.schema import Dictionary
@@ -65,6 +67,12 @@ GROUP_BYTES = 32 * 1024 * 1024
 
 _WIDE_BYTES = 1024 * 1024
 
+_TOGETHER_CHANGES = 5_000
+"""A group of which most transactions fail, or are resolved, is applied in parts of so many changes at most."""
+
+_FEWEST_TOGETHER = 8
+"""Where other sessions are in the way of a part, it is halved down to so many transactions; these go one by one."""
+
 _LOOKED_AT = 500
 """So many transactions at a time are held as values, while the rows that they meet are looked for together."""
 
@@ -80,6 +88,7 @@ class ServerConfig:
         group_changes: A target transaction takes whole source transactions until it holds so many changes; the first
             ones of a batch fewer, see `group_sizes`.
         disable_on_error: Stop after the first transaction that goes to the error queue.
+        max_errors: Stop after so many of them; None: never.
         allow_duplicate_rows: See `RowPath`.
         use_set_path: Off, every transaction goes by the row path; the outcome is the same.
         conflicts: How conflicts are found and resolved, and what is done about errors.
@@ -91,6 +100,7 @@ class ServerConfig:
 
     group_changes: int = 100_000
     disable_on_error: bool = False
+    max_errors: int | None = None
     allow_duplicate_rows: bool = True
     use_set_path: bool = True
     conflicts: ConflictRules = field(default_factory=ConflictRules)
@@ -170,11 +180,23 @@ class _Held:
 
 
 class _SplitError(Exception):
-    """A transaction fails that was parted; `txn` is its index in the group."""
+    """Transactions fail of which something is done that cannot be undone alone; by their indexes in the group."""
+
+    def __init__(self, *txns: int) -> None:
+        super().__init__(*txns)
+        self.txns = list(txns)
+
+
+class _EnoughError(Exception):
+    """With the transaction of this index in the group as many have failed as may."""
 
     def __init__(self, txn: int) -> None:
         super().__init__(txn)
         self.txn = txn
+
+
+class _StormError(SpeculationError):
+    """Most changes of a group conflict, so that the set path has little to do there."""
 
 
 class _RecordedError(Exception):
@@ -218,6 +240,8 @@ class ApplyServer:
         self._result = LaneResult()
         self._trusted = sys.maxsize
         self._wary = 0
+        self._is_storm = False
+        self._failed_in_a_row = 0
 
     def serve(self, groups: Iterable[Group]) -> LaneResult:
         """Apply groups, in commit order.
@@ -281,6 +305,9 @@ class ApplyServer:
         return group.only(is_new)
 
     def _apply_set(self, group: Group, nets: Sequence[NetChange] | None, *, is_part: bool = False) -> None:
+        if self._is_storm and self._can_go_together(group):
+            self._apply_together(group)
+            return
         if len(group.rows) > self._trusted and len(group) > 1:
             self._apply_parts(group)
             return
@@ -299,7 +326,10 @@ class ApplyServer:
         is_wary = self._wary > 0
         if not (is_wary and self._try_around(rest, nets, held)) and not self._try_set(rest, nets, held):
             # Of a part of a group that was searched already it is known that this does not help.
-            if not (is_wary or is_part) and self._try_around(rest, nets, held):
+            if not (is_wary or is_part or self._is_storm) and self._try_around(rest, nets, held):
+                return
+            if self._is_storm and self._can_go_together(group):
+                self._apply_together(group)
                 return
             # Where one fails others will: larger ones are not tried again until smaller ones go well.
             self._trusted = max(len(group.rows) // 2, _SMALLEST_SPLIT)
@@ -354,10 +384,7 @@ class ApplyServer:
         Returns:
             False, and nothing is done, where nothing conflicts, too much does, or others must decide.
         """
-        is_stoppable = self._config.disable_on_error or self._config.conflicts.waits
-        # What an error handler does besides is not to be done in another order than the source's.
-        is_handled = any(self._config.handlers.handles_errors(table) for table, _, _ in group.tables)
-        if nets is None or len(group) <= 1 or is_stoppable or is_handled:
+        if nets is None or len(group) <= 1 or self._is_one_by_one(group):
             return False
         # A resolver may then change a row that no dependency value of its transaction names.
         all_behind = any(may_take_another_key(net.table, self._config.conflicts) for net in nets)
@@ -365,6 +392,13 @@ class ApplyServer:
         with ThreadPoolExecutor(1, "dependencies") as aside:
             by_change = None if all_behind else aside.submit(dependencies_of_changes, group, self._catalog)
             return self._go_around(group, nets, held, by_change)
+
+    def _is_one_by_one(self, group: Group) -> bool:
+        """Whether no transaction may be begun before it is known what becomes of the one before."""
+        if self._config.disable_on_error or self._config.conflicts.waits:
+            return True
+        # What an error handler does besides is not to be done in another order than the source's.
+        return any(self._config.handlers.handles_errors(table) for table, _, _ in group.tables)
 
     def _go_around(
         self, group: Group, nets: Sequence[NetChange], held: _Held | None, by_change: Future[Dependencies] | None
@@ -379,16 +413,20 @@ class ApplyServer:
                     plan = self._plan_around(group, nets, failing, by_change, splits=splits)
                     self._apply_rest(group, nets, plan)
                     apart, queued = self._write_apart(plan)
-                    queue = self._queued(apart)
-                    if queue:
-                        self._ledger.put_errors(queue)
-                    self._note_resolutions((one.transaction, one.handled) for one in apart)
+                    self._put_aside(apart)
             except _SplitError as exc:
-                failing[exc.txn] = True
+                failing[exc.txns] = True
                 continue
+            except _EnoughError as exc:
+                self._apply_up_to(group, exc.txn)
+                return True
+            except _StormError:
+                self._is_storm = True
+                break
             except (SpeculationError, ApplyError, ContentionError):
                 break
-            self._count_around(group, plan, apart, queued, held)
+            self._wary = _WARY_GROUPS
+            self._count_apart(group, plan, apart, queued, held)
             return True
         self._wary = max(0, self._wary - 1)
         return False
@@ -436,13 +474,38 @@ class ApplyServer:
         depends = None if by_change is None else by_change.result()
         plan = plan_around(group, found, is_there, failing, self._catalog, by_change=depends)
         if 2 * len(plan.apart.rows) > len(group.rows):
-            raise SpeculationError("every second change would go by the row path")
+            raise _StormError("every second change would go by the row path")
         return plan
 
-    def _count_around(
+    def _apply_up_to(self, group: Group, txn: int) -> None:
+        """Apply a group up to a transaction with which enough have failed; what is behind it only if fewer do now."""
+        for part in (group.part(0, txn + 1), group.part(txn + 1, len(group))):
+            if len(part) and self._result.aborted_by is None:
+                self._apply_set(part, self._nettable.nets(part), is_part=True)
+
+    def _refuse_more(self, plan: Around, index: int, apart: Sequence[_Apart]) -> None:
+        """Make sure that nothing is applied behind the last transaction that may fail.
+
+        Raises:
+            _EnoughError: That is what the last one of `apart` is, and others of its group are behind it.
+        """
+        left = self._errors_left()
+        if left is None or not (apart[-1].failure or apart[-1].handled.recorded):
+            return
+        failed = sum((one.failure is not None) + len(one.handled.recorded) for one in apart)
+        if failed >= left and plan.txn[index] + 1 < plan.transactions:
+            raise _EnoughError(int(plan.txn[index]))
+
+    def _put_aside(self, apart: Sequence[_Apart]) -> None:
+        """Write down what failed, and what was resolved."""
+        queue = self._queued(apart)
+        if queue:
+            self._ledger.put_errors(queue)
+        self._note_resolutions((one.transaction, one.handled) for one in apart)
+
+    def _count_apart(
         self, group: Group, plan: Around, apart: Sequence[_Apart], queued: Sequence[Marks], held: _Held | None
     ) -> None:
-        self._wary = _WARY_GROUPS
         self._count_held(held)
         if self._holding is not None:
             self._holding.add(*queued)
@@ -462,33 +525,65 @@ class ApplyServer:
                 self._count_error(one.transaction, one.failure)
         self._count(applied, changes, group.committed_at_us)
 
-    def _write_apart(self, plan: Around) -> tuple[list[_Apart], list[Marks]]:
+    def _write_apart(self, plan: Around, early: NDArray[np.bool_] | None = None) -> tuple[list[_Apart], list[Marks]]:
         """Apply changes by the row path, or put their transactions into the error queue, inside the open transaction.
+
+        Args:
+            early: For each transaction, whether its conflicts may be resolved out of turn although it is whole.
 
         Returns:
             What became of each, and the marks of those that went to the queue, where others are to wait for them.
 
         Raises:
-            _SplitError: A transaction fails of which changes are applied already.
+            _SplitError: Transactions fail of which changes are applied already.
         """
         if self._holding is not None:
             return self._write_or_hold(plan.apart, self._holding)
-        apart = []
+        apart: list[_Apart] = []
         numbered = enumerate(plan.apart.transactions())
+        written = Written(plan.apart, dependencies_of_changes(plan.apart, self._catalog))
+        tables = (self._catalog.tables.get(name) for name, _, _ in plan.apart.tables)
+        conflicts = self._config.conflicts
+        may_take_another = any(table is not None and may_take_another_key(table, conflicts) for table in tables)
+        failing = []
         while some := list(islice(numbered, _LOOKED_AT)):
-            asking = [Asking(one, plan.meeting(n), plan.meeting(n, now=True), not plan.is_whole[n]) for n, one in some]
+            asking = [self._asking(plan, index, one, written, early) for index, one in some]
             meetings = self._foresight.look(asking)
-            for (index, transaction), meeting in zip(some, meetings, strict=True):
-                if plan.is_whole[index]:
-                    apart.append(self._try_apart(transaction, meeting=meeting))
-                    continue
-                try:
-                    handled = self._write_rows(transaction, meeting)
-                except TransactionError as exc:
-                    raise _SplitError(int(plan.txn[index])) from exc
-                handled.resolutions = plan.renumbered(index, handled.resolutions)
-                apart.append(_Apart(transaction, handled))
+            written.begin()
+            for (index, transaction), found in zip(some, meetings, strict=True):
+                # What was seen of a row that was written to since is not so any more.
+                meeting = {n: met for n, met in found.items() if met.mended or not written.concerns(index, n)}
+                is_early = any(met.mended for met in meeting.values())
+                if plan.is_whole[index] and not all(n in meeting and meeting[n].mended for n in _numbers(transaction)):
+                    one = self._try_apart(transaction, meeting=meeting)
+                    if one.failure is not None and is_early:
+                        failing.append(int(plan.txn[index]))
+                else:
+                    try:
+                        one = _Apart(transaction, self._write_rows(transaction, meeting))
+                    except TransactionError as exc:
+                        raise _SplitError(int(plan.txn[index]), *failing) from exc
+                    one.handled.resolutions = plan.renumbered(index, one.handled.resolutions)
+                apart.append(one)
+                self._refuse_more(plan, index, apart)
+                if one.failure is None:
+                    written.note(index)
+                    if may_take_another and one.handled.resolutions:
+                        written.note_anything()
+        if failing:
+            raise _SplitError(*failing)
         return apart, []
+
+    def _asking(
+        self, plan: Around, index: int, transaction: Transaction, written: Written, early: NDArray[np.bool_] | None
+    ) -> Asking:
+        """Of which changes of a transaction the rows are to be looked for."""
+        if not plan.is_whole[index]:
+            now = plan.meeting(index, now=True)
+            return Asking(transaction, plan.meeting(index), now, now)
+        now = written.not_behind_own(index)
+        is_early = early is not None and early[index]
+        return Asking(transaction, now, now, written.not_behind_any(index) if is_early else ())
 
     def _write_or_hold(self, group: Group, holding: Holding) -> tuple[list[_Apart], list[Marks]]:
         """The same for whole transactions, of which some may have to wait for others."""
@@ -522,6 +617,9 @@ class ApplyServer:
         self, transaction: Transaction, marks: Marks | None = None, *, meeting: Meeting = NOTHING_MET
     ) -> _Apart:
         """Apply a whole transaction by the row path inside the open transaction, or find out why that cannot be."""
+        foreseen = self._rows.foreseen_failure(transaction, meeting)
+        if foreseen is not None:
+            return _Apart(transaction, Handled(), foreseen, marks)
         try:
             with self._session.savepoint():
                 return _Apart(transaction, self._write_rows(transaction, meeting))
@@ -544,13 +642,76 @@ class ApplyServer:
     def _apply_parts(self, group: Group) -> None:
         """Narrow down to the transactions that the set path cannot apply; those go by the row path."""
         if len(group) == 1 or len(group.rows) < _SMALLEST_SPLIT:
-            self._apply_rows(group)
+            if self._can_go_together(group):
+                self._apply_together(group)
+            else:
+                self._apply_rows(group)
             return
         middle = int(np.searchsorted(group.starts, len(group.rows) // 2))
         middle = min(max(1, middle), len(group) - 1)
         for part in (group.part(0, middle), group.part(middle, len(group))):
             if self._result.aborted_by is None:
                 self._apply_set(part, self._nettable.nets(part), is_part=True)
+
+    def _can_go_together(self, group: Group) -> bool:
+        """Whether transactions may fail in a target transaction that others are applied in."""
+        if len(group) == 1 or self._holding is not None or not self._config.use_set_path:
+            return False
+        return not self._is_one_by_one(group)
+
+    def _apply_together(self, group: Group) -> None:
+        """Apply transactions of which most fail, or have conflicts: by the row path, many to a target transaction."""
+        first = 0
+        while first < len(group) and self._result.aborted_by is None:
+            end = int(np.searchsorted(group.starts, group.starts[first] + _TOGETHER_CHANGES, side="right")) - 1
+            part = group.part(first, min(max(end, first + 1), first + _LOOKED_AT))
+            self._apply_part_together(part)
+            first += len(part)
+
+    def _apply_part_together(self, part: Group) -> None:
+        if len(part) > 1 and self._try_together(part):
+            return
+        if len(part) < _FEWEST_TOGETHER:
+            self._apply_rows(part)
+            return
+        middle = len(part) // 2
+        for half in (part.part(0, middle), part.part(middle, len(part))):
+            if self._result.aborted_by is None:
+                self._apply_part_together(half)
+
+    def _try_together(self, group: Group) -> bool:
+        """Apply transactions by the row path in one target transaction, and put those that fail into the error queue.
+
+        Returns:
+            False, and nothing is done, where they have to be tried one by one.
+        """
+        plan = all_apart(group)
+        is_early = np.ones(len(group), bool)
+        for attempt in range(_SPLITS + 1):
+            if attempt == _SPLITS:
+                is_early[:] = False
+            try:
+                with self._session.transaction():
+                    self._record(group, None)
+                    apart, queued = self._write_apart(plan, is_early)
+                    self._put_aside(apart)
+            except _SplitError as exc:
+                is_early[exc.txns] = False
+                continue
+            except _EnoughError as exc:
+                self._apply_up_to(group, exc.txn)
+                return True
+            except (SpeculationError, ApplyError, ContentionError):
+                self._rows.rolled_back()
+                return False
+            self._count_apart(group, plan, apart, queued, None)
+            handled = sum(one.failure is not None or bool(one.handled.resolutions) for one in apart)
+            self._is_storm = 2 * handled > len(group)
+            self._failed_in_a_row = _FEWEST_TOGETHER if self._is_storm else 0
+            if not self._is_storm:
+                self._trusted = max(self._trusted, _SMALLEST_SPLIT)
+            return True
+        return False
 
     def _apply_large(self, large: LargeTransaction) -> None:
         marks = None
@@ -590,6 +751,12 @@ class ApplyServer:
         times = group.committed_at_us
         marks: Marks | None = None
         for i, transaction in enumerate(group.transactions()):
+            if self._failed_in_a_row >= _FEWEST_TOGETHER and i + _FEWEST_TOGETHER <= len(group):
+                # What comes next will fail, too.
+                rest, self._failed_in_a_row = group.part(i, len(group)), 0
+                if self._can_go_together(rest) and self._nettable.are_plain(rest):
+                    self._apply_together(rest)
+                    return
             own = None
             if self._holding is not None and (self._holding.keeps_any or marks is not None):
                 marks = self._holding.of_group(group) if marks is None else marks
@@ -599,6 +766,9 @@ class ApplyServer:
             if self._apply_transaction(transaction, own, group.part(i, i + 1).rows.to_batches):
                 self._result.row_changes += len(transaction.changes)
                 self._count(1, len(transaction.changes), times[i : i + 1])
+                self._failed_in_a_row = 0
+            else:
+                self._failed_in_a_row += 1
             if self._result.aborted_by is not None:
                 return
 
@@ -662,8 +832,13 @@ class ApplyServer:
         self._result.errors += 1
         self._result.failed_tables |= {change.table for change in transaction.changes}
         self._result.conflicts += failure.error.number in CONFLICTS
-        if self._config.disable_on_error:
+        if self._config.disable_on_error or self._errors_left() == 0:
             self._result.aborted_by = f"transaction {transaction.txn_id}: {failure.error}"
+
+    def _errors_left(self) -> int | None:
+        """How many more transactions may fail; None where any number may."""
+        most = self._config.max_errors
+        return None if most is None else max(0, most - self._result.errors)
 
     def _try_rows(self, transaction: Transaction, scns: NDArray[np.int64]) -> Failure | None:
         """Apply a transaction by the row path and commit it; return why it could not be."""
@@ -733,6 +908,10 @@ class ApplyServer:
         known = committed_at_us[committed_at_us > 0]
         if len(known):
             result.lag.add(time.time_ns() // 1_000 - known)
+
+
+def _numbers(transaction: Transaction) -> range:
+    return range(1, len(transaction.changes) + 1)
 
 
 def _trimmed(nets: Iterator[Sequence[NetChange]]) -> Generator[Sequence[NetChange], None, None]:

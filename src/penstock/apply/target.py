@@ -144,7 +144,9 @@ class RowWriter(Protocol):
     def compare_rows(self, table: TargetTable, match: RowMatch) -> list[ComparedRow]:
         """Return up to two rows that have the key, and lock them; each with the columns of `match.old` that differ."""
 
-    def compare_many(self, asked: Sequence[tuple[TargetTable, RowMatch]]) -> list[list[ComparedRow]]:
+    def compare_many(
+        self, asked: Sequence[tuple[TargetTable, RowMatch]], *, lock: bool = True
+    ) -> list[list[ComparedRow]]:
         """Do the same for many changes at once; each by a key that tells rows apart."""
 
     def update_many(self, updates: Sequence[tuple[TargetTable, RowMatch, Image]]) -> int:
@@ -159,6 +161,14 @@ class RowWriter(Protocol):
 
     def shifted(self, table: TargetTable, match: RowMatch, column: str, old: str | None, new: str | None) -> str | None:
         """Return what a number of the row with the key is after it moved by `new` - `old`; None if one is null."""
+
+    def order_many(self, asked: Sequence[tuple[TargetTable, RowMatch, str, str | None]]) -> list[int | None]:
+        """Do as `order` for many rows at once; None also of a row that is not there."""
+
+    def shifted_many(
+        self, asked: Sequence[tuple[TargetTable, RowMatch, str, str | None, str | None]]
+    ) -> list[str | None]:
+        """Do as `shifted` for many rows at once; None also of a row that is not there."""
 
     def do_rows_differ(self, table: TargetTable, match: RowMatch) -> bool:
         """Whether several rows match that are not equal in every column. Locks none."""

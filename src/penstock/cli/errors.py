@@ -36,6 +36,9 @@ app = typer.Typer(help="See, mend, retry and delete the transactions that could 
 _NOTHING_THERE = "the error queue is empty"
 _NOTHING_FITS = "no entry of the error queue fits"
 
+_SHOWN = 100
+"""So many entries are listed for a person who does not say how many."""
+
 _ID = "As `penstock errors list` names it: shop.12, or just 12."
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help=_ID)]
@@ -70,21 +73,48 @@ def list_(
     since: SinceOption = None,
     until: UntilOption = None,
     text: TextOption = "",
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", min=1, help=f"How many at most; {_SHOWN} if not said, with --json all."),
+    ] = None,
+    in_short: Annotated[
+        bool, typer.Option("--summary", help="Only how many there are of each error, table and operation.")
+    ] = False,
     file: FileOption = None,
     json: JsonOption = False,
 ) -> None:
     """List the error queue, in commit order."""
+    from penstock.cli.error_sums import summary
     from penstock.cli.error_view import entry_as_json, named
     from penstock.pipeline.errors import ErrorFilter
 
     wanted = _filter(table, error, since, until, text)
     pipeline = open_applying(file)
     entries = pipeline.errors().entries(wanted)
-    if json:
-        print_json([entry_as_json(entry, pipeline) for entry in entries])
+    if json and in_short:
+        print_json(summary(entries))
+    elif json:
+        print_json([entry_as_json(entry, pipeline) for entry in entries[:limit]])
     elif not entries:
         say(_NOTHING_THERE if wanted == ErrorFilter() else _NOTHING_FITS)
+    elif in_short:
+        print_rows(
+            ["entries", "error", "type", "table", "operation", "from", "to"],
+            [
+                [
+                    f"{row['entries']:,}",
+                    row["error_number"] or row["error_code"] or row["state"],
+                    row["error_type"] or "",
+                    row["table"] or "",
+                    row["op"] or "",
+                    row["first_id"],
+                    row["last_id"],
+                ]
+                for row in summary(entries)
+            ],
+        )
     else:
+        shown = entries[: limit or _SHOWN]
         print_rows(
             ["id", "state", "committed at", "failed change", "operation", "error", "type", "message"],
             [
@@ -98,9 +128,11 @@ def list_(
                     e.error_type or "",
                     "" if e.is_held else printable(e.error_message),
                 ]
-                for e in entries
+                for e in shown
             ],
         )
+        if len(shown) < len(entries):
+            say(f"and {len(entries) - len(shown):,} more; --summary counts them by error and table, --limit shows more")
 
 
 @app.command()
@@ -282,11 +314,15 @@ def _apply(
     """Apply entries, and say what came of them: also when one fails, since those before it have left the queue."""
     if as_me and role is not None:
         raise ConfigError("say either --as-me, or --role")
+    from penstock.cli.error_sums import AlikeNotes, kind_of_failure
+
     done: list[Retried] = []
+    notes = AlikeNotes(lambda text: warn(f"note: {printable(text)}"))
+    told: set[str] = set()
     try:
         for retried in pipeline.retry(
             chosen,
-            lambda text: warn(f"note: {printable(text)}"),
+            notes.add,
             mend=mend,
             as_me=as_me,
             role=role,
@@ -294,13 +330,18 @@ def _apply(
             dry_run=dry_run,
         ):
             done.append(retried)
-            if not json:
+            # Of those that fail alike the first is told; the sum counts them.
+            kind = kind_of_failure(retried) if retried.is_failed else None
+            if not json and kind not in told:
                 _tell(retried, is_last_word=go_on or dry_run)
+            told |= {kind} if kind is not None else set()
     except PenstockError:
+        notes.close()
         # Of what was refused before anything was tried, the error says all that there is to say.
         if done or json:
             _sum_up(done, dry_run=dry_run, json=json)
         raise
+    notes.close()
     _sum_up(done, dry_run=dry_run, json=json)
     failed = [one for one in done if one.is_failed]
     if failed:
@@ -311,15 +352,20 @@ _GOOD = ("applied", "would apply")
 
 
 def _sum_up(done: Sequence[Retried], *, dry_run: bool, json: bool) -> None:
+    from penstock.cli.error_sums import failures_in_short
+
     if json:
         print_json(_result(done, dry_run=dry_run))
     else:
+        failed = [one for one in done if one.is_failed]
+        fail = "would fail" if dry_run else "failed again"
         applied = [one for one in done if not one.is_failed and one.outcome in _GOOD]
         would = "would apply" if dry_run else "applied"
         waited = sum(one.has_gone_on for one in applied)
         say(
             f"{would} {count(len(applied), 'transaction')} from the error queue"
             + (f", of which {waited} had waited" if waited else "")
+            + (f"; {len(failed):,} {fail} ({failures_in_short(failed)})" if failed else "")
         )
 
 

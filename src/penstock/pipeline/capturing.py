@@ -38,6 +38,9 @@ class RunListener(Listener, CopyListener, Protocol):
     def warned(self, text: str, event: Event = Event.NOTE, facts: Facts | None = None) -> None:
         """Tell the user something that stops nothing; `facts` say the same for programs."""
 
+    def ended(self) -> None:
+        """The run has ended as it should: report now what was only counted."""
+
     def close(self) -> None:
         """An error ends the run: report now what was not reported yet."""
 
@@ -116,6 +119,7 @@ class Capturing:
                 tell_failed(failure)
                 self._note_stop(failure)
             raise
+        listener.ended()
         is_done = not stop.is_set() and progress.ended_by is None
         tell_ended(
             progress,

@@ -583,6 +583,7 @@ class Pipeline(Capturing):
                 feed.use(
                     ServerConfig(
                         disable_on_error=found.disable_on_error,
+                        max_errors=None if found.max_errors is None else max(1, found.max_errors - process.errors),
                         allow_duplicate_rows=found.allow_duplicate_rows,
                         ignored=found.ignore_transaction,
                         conflicts=apply.conflict_rules,

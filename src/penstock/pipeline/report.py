@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError, RetryableError
-from penstock.events import Event, Facts, tell
+from penstock.events import AlikeLines, Event, Facts, tell
 from penstock.text import count, duration, printable
 
 if TYPE_CHECKING:
@@ -20,9 +21,17 @@ _EVERY_S = 5.0
 class Report:
     """A `RunListener` that logs: rare events at once, progress now and then, and the last progress always."""
 
-    def __init__(self, *, every_s: float = _EVERY_S, publishes: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        every_s: float = _EVERY_S,
+        publishes: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Log progress at most once in so many seconds; of a pipeline that publishes there are no errors to count."""
         self._every_s = every_s
+        self._clock = clock
+        self._failed = AlikeLines(_tell_failed_transaction, clock=clock)
         self._publishes = publishes
         self._told_at = 0.0
         self._told = 0, 0, 0
@@ -33,8 +42,13 @@ class Report:
 
     def close(self) -> None:
         """Log the progress that was not logged yet: an error ends the run."""
+        self._failed.say_all()
         if self._untold is not None:
             self._tell_progress(Event.APPLY_PROGRESSED, self._untold)
+
+    def ended(self) -> None:
+        """Log what was only counted: the run is over, and what it came to is about to be logged."""
+        self._failed.say_all()
 
     def copying(self, chunks: int, tables: int) -> None:
         """So many chunks are about to be copied."""
@@ -52,6 +66,7 @@ class Report:
 
     def progressed(self, progress: Progress) -> None:
         """A batch is applied, or published."""
+        self._failed.say_due()
         self._recovered()
         if _worth_a_line(progress) == self._told:
             return  # Only the position has moved.
@@ -61,6 +76,7 @@ class Report:
 
     def waiting(self, progress: Progress) -> None:
         """Nothing waits at the source."""
+        self._failed.say_due()
         self._recovered()
         now = progress.transactions, progress.in_queue
         if self._idle_at != now and self._is_time():
@@ -68,7 +84,7 @@ class Report:
             self._tell_progress(Event.APPLY_IDLE, progress, "; up to date")
 
     def queued(self, entry: ErrorEntry) -> None:
-        """A transaction went to the error queue."""
+        """A transaction went to the error queue; those that fail alike are counted."""
         committed = f", committed {entry.committed_at.isoformat()}" if entry.committed_at else ""
         failed = f"change {entry.message_number} of {entry.message_count}" if entry.message_number else "its commit"
         of = f", {entry.op} of {entry.table}" if entry.table else ""
@@ -90,7 +106,7 @@ class Report:
             "error_code": entry.error_code,
             "error_message": entry.error_message,
         }
-        tell(Event.TRANSACTION_QUEUED, printable(text), plain, level=logging.WARNING)
+        self._failed.add((entry.error_number, entry.table), Event.TRANSACTION_QUEUED, printable(text), plain)
 
     def retrying(self, error: RetryableError, left_s: float | None) -> None:
         """Something is out of reach; it will be tried again for so many seconds, or without end.
@@ -117,13 +133,17 @@ class Report:
         self._lost.clear()
 
     def _is_time(self) -> bool:
-        return time.monotonic() - self._told_at >= self._every_s
+        return self._clock() - self._told_at >= self._every_s
 
     def _tell_progress(self, event: Event, progress: Progress, end: str = "") -> None:
-        now = time.monotonic()
+        now = self._clock()
         rate = (progress.changes - self._told[0]) / (now - self._told_at) if self._told_at else None
         self._told_at, self._told, self._untold = now, _worth_a_line(progress), None
         tell(event, describe(progress, rate=rate, publishes=self._publishes) + end, facts(progress))
+
+
+def _tell_failed_transaction(event: Event, text: str, facts: Facts) -> None:
+    tell(event, text, facts, level=logging.WARNING)
 
 
 def _worth_a_line(progress: Progress) -> tuple[int, int, int]:

@@ -26,8 +26,10 @@ def alike(rows: Iterable[tuple[TargetTable, Image, Iterable[str]]]) -> list[list
     return list(found.values())
 
 
-def compare_many_sql(table: TargetTable, matches: Sequence[RowMatch]) -> tuple[str, list[list[str | None]]]:
-    """SQL that finds and locks the rows of matches that are alike, and its parameters: a list of texts for each column.
+def compare_many_sql(
+    table: TargetTable, matches: Sequence[RowMatch], *, lock: bool
+) -> tuple[str, list[list[str | None]]]:
+    """SQL that finds the rows of matches that are alike, and its parameters: a list of texts for each column.
 
     A row that is returned begins with the number of its match, counted from 1; then come its columns as text, and for
     each column of `RowMatch.old` whether it is as expected.
@@ -43,7 +45,7 @@ def compare_many_sql(table: TargetTable, matches: Sequence[RowMatch]) -> tuple[s
     texts = [text_sql(column, f"t.{quote(column.name)}") for column in table.schema.columns]
     return (
         f"SELECT {', '.join(['w.number', *texts, *tests])} FROM {given.rows}, {only(table)} t"
-        f" WHERE {' AND '.join(conditions)} FOR UPDATE OF t",
+        f" WHERE {' AND '.join(conditions)}{' FOR UPDATE OF t' if lock else ''}",
         given.values,
     )
 
@@ -60,6 +62,38 @@ def update_many_sql(
     ]
     return (
         f"UPDATE {only(table)} t SET {', '.join(settings)} FROM {given.rows} WHERE {' AND '.join(conditions)}",
+        given.values,
+    )
+
+
+def order_many_sql(
+    table: TargetTable, keys: Sequence[Image], column: str, values: Sequence[str | None]
+) -> tuple[str, list[list[str | None]]]:
+    """SQL that compares values with a column of rows, found by keys that are alike, and its parameters as above.
+
+    A row that is returned has the number of its key, counted from 1, and 1, 0 or -1, or null.
+    """
+    given = _Given(len(keys))
+    conditions = [_is_of(table, name, given.add([key[name] for key in keys]), keys[0][name]) for name in keys[0]]
+    value, field = cast_sql(table.schema.by_name[column], given.add(values)), f"t.{quote(column)}"
+    return (
+        f"SELECT w.number, CASE WHEN {value} > {field} THEN 1 WHEN {value} = {field} THEN 0"
+        f" WHEN {value} < {field} THEN -1 END FROM {given.rows}, {only(table)} t WHERE {' AND '.join(conditions)}",
+        given.values,
+    )
+
+
+def shifted_many_sql(
+    table: TargetTable, keys: Sequence[Image], column: str, moves: Sequence[Sequence[str | None]]
+) -> tuple[str, list[list[str | None]]]:
+    """The same for what a number of each row is after it moved by the second value less the first."""
+    given = _Given(len(keys))
+    conditions = [_is_of(table, name, given.add([key[name] for key in keys]), keys[0][name]) for name in keys[0]]
+    described = table.schema.by_name[column]
+    old, new = (cast_sql(described, given.add([move[n] for move in moves])) for n in range(2))
+    return (
+        f"SELECT w.number, {text_sql(described, f'(t.{quote(column)} + ({new} - {old}))')}"
+        f" FROM {given.rows}, {only(table)} t WHERE {' AND '.join(conditions)}",
         given.values,
     )
 

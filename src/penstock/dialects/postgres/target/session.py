@@ -46,6 +46,8 @@ from penstock.dialects.postgres.target.many_rows import (
     compare_many_sql,
     compared,
     find_parents_sql,
+    order_many_sql,
+    shifted_many_sql,
     update_many_sql,
 )
 from penstock.dialects.postgres.target.row_sql import PARAMETER, condition_sql, mark_of, only, quoted
@@ -432,12 +434,14 @@ class PostgresSession:
         )
         return [compared(table, match, row) for row in rows]
 
-    def compare_many(self, asked: Sequence[tuple[TargetTable, RowMatch]]) -> list[list[ComparedRow]]:
+    def compare_many(
+        self, asked: Sequence[tuple[TargetTable, RowMatch]], *, lock: bool = True
+    ) -> list[list[ComparedRow]]:
         """See `RowWriter.compare_many`."""
         found: list[list[ComparedRow]] = [[] for _ in asked]
         for indexes in alike((table, match.key, match.old) for table, match in asked):
             table = asked[indexes[0]][0]
-            for row in self._run(*compare_many_sql(table, [asked[index][1] for index in indexes])):
+            for row in self._run(*compare_many_sql(table, [asked[index][1] for index in indexes], lock=lock)):
                 index = indexes[row[0] - 1]
                 found[index].append(compared(table, asked[index][1], row[1:]))
         return found
@@ -478,6 +482,28 @@ class PostgresSession:
             f"SELECT {moved} FROM {only(table)} t WHERE {condition} LIMIT 1", [new, old, *wanted]
         ).fetchone()
         return None if row is None else row[0]
+
+    def order_many(self, asked: Sequence[tuple[TargetTable, RowMatch, str, str | None]]) -> list[int | None]:
+        """See `RowWriter.order_many`."""
+        found: list[int | None] = [None] * len(asked)
+        for indexes in alike((table, match.key, [column]) for table, match, column, _ in asked):
+            table, _, column, _ = asked[indexes[0]]
+            keys, values = [asked[n][1].key for n in indexes], [asked[n][3] for n in indexes]
+            for number, order in self._run(*order_many_sql(table, keys, column, values)):
+                found[indexes[number - 1]] = order
+        return found
+
+    def shifted_many(
+        self, asked: Sequence[tuple[TargetTable, RowMatch, str, str | None, str | None]]
+    ) -> list[str | None]:
+        """See `RowWriter.shifted_many`."""
+        found: list[str | None] = [None] * len(asked)
+        for indexes in alike((table, match.key, [column]) for table, match, column, _, _ in asked):
+            table, _, column, _, _ = asked[indexes[0]]
+            keys, moves = [asked[n][1].key for n in indexes], [asked[n][3:] for n in indexes]
+            for number, moved in self._run(*shifted_many_sql(table, keys, column, moves)):
+                found[indexes[number - 1]] = moved
+        return found
 
     def do_rows_differ(self, table: TargetTable, match: RowMatch) -> bool:
         """See `RowWriter.do_rows_differ`."""
