@@ -24,7 +24,8 @@ class Piece:
         kind: `table`, `partition`, `index`, or what kind of constraint.
         table: The table or partition.
         name: Of the constraint or index; None for a table.
-        other: The table that a partition is of, or that a foreign key refers to.
+        other: The table that a partition is of, or that a foreign key refers to; the index that one is attached to.
+        is_part: The server makes it by itself where a partition is made later.
     """
 
     root: TableName
@@ -33,6 +34,7 @@ class Piece:
     name: str | None
     other: TableName | None
     sql: str
+    is_part: bool = False
 
     @property
     def summary(self) -> str:
@@ -44,6 +46,8 @@ class Piece:
                 return f"partition {self.table} of {self.other}"
             case "foreign key":
                 return f"foreign key {self.name} of {self.table} to {self.other}"
+            case "attached index":
+                return f"index {self.name} of {self.table} as a part of {self.other}"
             case _:
                 return f"{self.kind} {self.name} of {self.table}"
 
@@ -123,8 +127,9 @@ def read_blueprint(
                 own_name,
                 TableName(other_schema, other_name) if other_name else None,
                 statement,
+                is_part,
             )
-            for root, kind, schema, name, own_name, other_schema, other_name, statement in cursor.execute(
+            for root, kind, schema, name, own_name, other_schema, other_name, is_part, statement in cursor.execute(
                 sql_text("tables"), [list(by_oid)]
             )
         ]

@@ -154,6 +154,7 @@ def read_fittings(connection: Connection, tables: Sequence[Renamed]) -> Fittings
     found = read_found(connection, list(renamed))
     uses = read_uses(connection, list(renamed))
     placed = _placed(uses, renamed)
+    identities = {(use.table, use.column): use.name for use in uses if use.how == "identity"}
     left_out: list[Lack] = []
     kept: list[Found] = []
     for one in found:
@@ -168,7 +169,7 @@ def read_fittings(connection: Connection, tables: Sequence[Renamed]) -> Fittings
     left_out += lost
     pieces = [
         *_sequences(uses, renamed, placed, {name for one in worded for name in one.sequences}),
-        *(_fitting(one, renamed[one.root], placed) for one in worded),
+        *(_fitting(one, renamed[one.root], placed, identities.get((one.table, one.name))) for one in worded),
         *_owners(uses, renamed, placed),
     ]
     links = [
@@ -379,7 +380,9 @@ def _owners(
     return found
 
 
-def _fitting(one: Found, renamed: Renamed, placed: Mapping[TableName, TableName]) -> Fitting:
+def _fitting(
+    one: Found, renamed: Renamed, placed: Mapping[TableName, TableName], identity: TableName | None
+) -> Fitting:
     table = renamed.table if one.level == 0 else one.table
     quoted = quote(table.schema, table.name)
     name, definition, when = one.name, one.definition, When.SETUP
@@ -397,7 +400,7 @@ def _fitting(one: Found, renamed: Renamed, placed: Mapping[TableName, TableName]
                 )
             sql = f"{column} SET DEFAULT {definition}"
         case Kind.IDENTITY:
-            sql = f"{column} {added_identity(definition)}"
+            sql = f"{column} {added_identity(definition, _named_otherwise(one, identity, placed))}"
         case Kind.CHECK:
             # Rows from before a check that is not valid may break it, and have to be copied.
             when = When.SETUP if one.is_valid else When.CUTOVER
@@ -417,10 +420,20 @@ def _fitting(one: Found, renamed: Renamed, placed: Mapping[TableName, TableName]
     return Fitting(renamed.table, table, one.kind, name, definition, sql, when, one.calls, other)
 
 
-def added_identity(definition: str) -> str:
+def _named_otherwise(
+    one: Found, identity: TableName | None, placed: Mapping[TableName, TableName]
+) -> TableName | None:
+    """The name of an identity's sequence, where the server would not give it that by itself."""
+    if identity is None or identity.name == f"{one.table.name}_{one.name}_seq":
+        return None
+    return placed.get(identity, identity)
+
+
+def added_identity(definition: str, sequence: TableName | None = None) -> str:
     """The end of the statement that makes a column an identity; `definition` is as sql/fittings.sql words it."""
     how, _, options = definition.partition(" INCREMENT")
-    return f"ADD GENERATED {how} AS IDENTITY (INCREMENT{options})"
+    named = "" if sequence is None else f"SEQUENCE NAME {quote(sequence.schema, sequence.name)} "
+    return f"ADD GENERATED {how} AS IDENTITY ({named}INCREMENT{options})"
 
 
 def altered_identity(definition: str) -> str:

@@ -254,8 +254,9 @@ def _plan_parts(
     ]
     wanted, differing = lacking_partitions(blueprint.parts, at_target)
     has_some = False
+    new = {*wanted, *differing}
     for piece in blueprint.pieces:
-        if piece.table not in {*wanted, *differing}:
+        if piece.table not in new or piece.is_part:
             continue
         why_not = None
         if piece.table in there:
