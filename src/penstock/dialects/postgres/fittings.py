@@ -17,6 +17,7 @@ from penstock.dialects.base import Lack, NativeForm, Renamed
 from penstock.dialects.postgres.catalog import catalog_names, current_user, table_oids
 from penstock.dialects.postgres.connection import Connection, literal, quote
 from penstock.dialects.postgres.logical import DIALECT
+from penstock.dialects.postgres.objects import ORDER, CatalogObject, Objects, read_objects
 from penstock.dialects.postgres.resources import sql_text
 from penstock.dialects.postgres.sequences import SequenceUse, drawn_by, read_uses
 
@@ -31,6 +32,7 @@ class Kind(StrEnum):
     CHECK = "check"
     INDEX = "index"
     COMMENT = "comment"
+    SETTING = "setting"
 
 
 class When(StrEnum):
@@ -52,6 +54,7 @@ class Fitting:
         sql: The statement that makes it.
         calls: Functions, types and the like that it needs, as (kind, name).
         other: The index that this one becomes a part of; the sequence that is made, owned or drawn from.
+        object: What it is of the objects of its database: a setting, in a wide sense.
     """
 
     root: TableName
@@ -63,6 +66,7 @@ class Fitting:
     when: When = When.SETUP
     calls: tuple[tuple[str, TableName], ...] = ()
     other: TableName | None = None
+    object: CatalogObject | None = None
 
     @property
     def key(self) -> tuple[TableName, Kind, str]:
@@ -79,6 +83,8 @@ class Fitting:
                 return f"sequence {self.other} as column {self.name!r} of {self.table} owns it"
             case Kind.DEFAULT | Kind.IDENTITY:
                 return f"{self.kind} of column {self.name!r} of {self.table}"
+            case Kind.SETTING:
+                return self.name
             case Kind.COMMENT:
                 return f"comment on {f'column {self.name!r} of ' if self.name else ''}{self.table}"
             case _:
@@ -104,6 +110,7 @@ class Fittings(NativeForm):
         left_out: What cannot be, with the reason.
         links: Which sequence each column goes on with.
         grants: SQL that a superuser of the source has to run before all of these may be read.
+        objects: All that the tables are made of, and their schemas hold.
     """
 
     dialect = DIALECT
@@ -112,6 +119,7 @@ class Fittings(NativeForm):
     left_out: Sequence[Lack]
     links: Sequence[SequenceLink]
     grants: Sequence[str] = ()
+    objects: Objects | None = None
 
 
 @dataclass(frozen=True)
@@ -167,10 +175,17 @@ def read_fittings(connection: Connection, tables: Sequence[Renamed]) -> Fittings
             left_out.append(Lack(renamed[one.root].table, one.shown, reason))
     worded, lost = _worded(connection, kept, renamed)
     left_out += lost
+    plain = [one for one in tables if one.columns is None and one.source == one.table]
+    others = [one.table for one in tables if one not in plain]
+    objects = read_objects(connection, [one.table for one in plain], uncompared=others)
+    settings = [_setting(one) for one in sorted(objects.found, key=lambda one: ORDER.index(one.kind)) if is_setting(one)]
     pieces = [
+        # A check of the parent becomes one of the child.
+        *(one for one in settings if one.object and one.object.kind == "inheritance"),
         *_sequences(uses, renamed, placed, {name for one in worded for name in one.sequences}),
         *(_fitting(one, renamed[one.root], placed, identities.get((one.table, one.name))) for one in worded),
         *_owners(uses, renamed, placed),
+        *(one for one in settings if one.object and one.object.kind != "inheritance"),
     ]
     links = [
         SequenceLink(use.name, renamed[table].table, target, use.may_read)
@@ -183,7 +198,20 @@ def read_fittings(connection: Connection, tables: Sequence[Renamed]) -> Fittings
         *(f"GRANT USAGE ON SCHEMA {quote(schema)} TO {user}" for schema in _closed(connection, hidden)),
         *(f"GRANT SELECT ON SEQUENCE {quote(name.schema, name.name)} TO {user}" for name in hidden),
     ]
-    return Fittings(pieces, left_out, links, grants)
+    return Fittings(pieces, left_out, links, grants, objects)
+
+
+def is_setting(one: CatalogObject) -> bool:
+    """Whether a copy gets an object by the statement that makes it."""
+    return one.root is not None and one.made in list(When) and one.is_plain and one.make is not None
+
+
+def _setting(one: CatalogObject) -> Fitting:
+    assert one.root is not None
+    assert one.table is not None
+    return Fitting(
+        one.root, one.table, Kind.SETTING, one.what, one.definition, one.make or "", When(one.made), object=one
+    )
 
 
 def _closed(connection: Connection, names: Sequence[TableName]) -> list[str]:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import DatabasePlan, Lack, Step
-from penstock.dialects.postgres.catalog import catalog_names
+from penstock.dialects.base import DatabasePlan, Difference, Lack, Step
+from penstock.dialects.postgres.catalog import catalog_names, current_user
 from penstock.dialects.postgres.connection import Connection, quote
 from penstock.dialects.postgres.fittings import Fitting, Fittings, Found, Kind, When, read_found
+from penstock.dialects.postgres.objects import Objects, compare, read_objects
 from penstock.dialects.postgres.ownership import called_code
 from penstock.dialects.postgres.sequences import SequenceUse, read_uses
 from penstock.dialects.postgres.target import ledger_entries
+from penstock.errors import OperatorError, PenstockError
 
 _CATALOGS = {
     "function": ("pg_proc", "proname", "pronamespace"),
@@ -38,6 +40,7 @@ class State:
         taken: The relations of whatever kind that have the name of something that is to be made; True for sequences
             that the user may move.
         own: The tables that the user may alter.
+        objects: All that the tables are made of, and their schemas hold.
     """
 
     found: Mapping[tuple[TableName, Kind, str], Found]
@@ -45,6 +48,7 @@ class State:
     uses: Sequence[SequenceUse]
     taken: Mapping[TableName, bool]
     own: Collection[TableName]
+    objects: Objects
 
     def has(self, fitting: Fitting) -> bool:
         """Whether a fitting is there already, in whatever wording."""
@@ -60,6 +64,8 @@ class State:
                     return (fitting.table, fitting.other) in self.parts
                 there = self.found.get(fitting.key)
                 return there is not None and (there.is_valid or there.is_partitioned)
+            case Kind.SETTING:
+                return fitting.object is not None and fitting.object.key in self.objects.by_key
             case Kind.IDENTITY | Kind.DEFAULT:
                 return any((fitting.table, kind, fitting.name) in self.found for kind in (Kind.IDENTITY, Kind.DEFAULT))
             case _:
@@ -69,6 +75,8 @@ class State:
 def read_state(connection: Connection, fittings: Fittings) -> State:
     """Read what those of the tables have that exist."""
     roots = sorted({fitting.root for fitting in fittings.pieces})
+    source = fittings.objects
+    plain = {one.root for one in source.found if one.root is not None} if source is not None else set()
     found = read_found(connection, roots)
     wanted = {fitting.other for fitting in fittings.pieces if fitting.kind is Kind.SEQUENCE and fitting.other}
     wanted |= {TableName(f.table.schema, f.name) for f in fittings.pieces if f.kind is Kind.INDEX}
@@ -91,6 +99,7 @@ def read_state(connection: Connection, fittings: Fittings) -> State:
         uses=read_uses(connection, roots),
         taken={TableName(schema, name): may_set for schema, name, may_set in taken.fetchall()},
         own={TableName(schema, name) for schema, name in own.fetchall()},
+        objects=read_objects(connection, sorted(plain), source.schemas if source is not None else ()),
     )
 
 
@@ -156,7 +165,8 @@ def plan_fittings(
     for fitting in _without_lost(lack, why_not):
         is_new = fitting.root in missing
         if fitting.root in existing and (fitting.root not in made or fitting.root not in state.own):
-            lost.setdefault(fitting.root, []).append(fitting)
+            if fitting.kind is not Kind.SETTING:  # Where these differ, it is told once.
+                lost.setdefault(fitting.root, []).append(fitting)
         elif fitting.when is not When.SETUP:
             later.append(fitting)
         elif (sql := statement(fitting, is_new=is_new)) is not None:
@@ -166,13 +176,99 @@ def plan_fittings(
         plan.steps.append(Step(f"a note that table {name} is setup's own", ledger_entries.making(process, name)))
     for summary, (fitting, statements) in steps.items():
         remedy = f"make it at the target yourself, and mind that table {fitting.root} is there then"
-        plan.steps.append(Step(summary, "; ".join(statements), is_apart=fitting.root not in missing, remedy=remedy))
+        is_setting = fitting.kind is Kind.SETTING
+        plan.steps.append(
+            Step(
+                summary,
+                "; ".join(statements),
+                is_apart=fitting.root not in missing,
+                remedy=remedy,
+                is_optional=is_setting,
+            )
+        )
     plan.notes += [str(lack) for lack in fittings.left_out if lack.table in missing or lack.table in made]
     plan.notes += [f"{fitting.summary} is left out: {reason}" for fitting, reason in why_not.items()]
     plan.notes += list(_later(later))
     for name, pieces in sorted(lost.items()):
         named = ", ".join(_short(piece) for piece in pieces)
         plan.notes.append(f"table {name} was not made by setup, and is left as it is; the source's has, too: {named}")
+    reasons = {lack.what: lack.reason for lack in fittings.left_out}
+    reasons |= {fitting.summary: reason for fitting, reason in why_not.items()}
+    reasons |= {
+        fitting.summary: f"table {name} was not made by setup" for name, pieces in lost.items() for fitting in pieces
+    }
+    if fittings.objects is not None:
+        made_yet = {fitting.summary for fitting in lack if fitting.summary not in reasons}
+        made_yet |= {step.summary for step in plan.steps}
+        user = quote(current_user(connection))
+        plan.differences += _planned(fittings.objects, state.objects, reasons, made_yet, {*missing, *made}, user)
+        plan.faults += invalid_indexes(state.objects, lack, where=plan.label)
+
+
+_WITH_TABLE = ("table", "column", "column order", "not null", "primary key", "unique key", "exclusion constraint")
+"""What is made with a table, or told by what checks those that exist."""
+
+
+def _planned(
+    source: Objects,
+    target: Objects,
+    reasons: Mapping[str, str],
+    made_yet: Collection[str],
+    made: Collection[TableName],
+    user: str,
+) -> Iterator[Difference]:
+    """Yield in what the target will differ from the source once all is made that is planned."""
+    by_what = {one.what: one for one in source.found}
+    types = {one.name for one in source.found if one.kind == "type" and one.what in made_yet}
+    tables = target.tables
+    partitions = {what.partition(" of ")[0] for what in made_yet if what.startswith("partition ")}
+    keys = {what.partition(" to ")[0] for what in made_yet if what.startswith("foreign key ")}
+    for one in compare(source, target, made=made):
+        there = by_what.get(one.what)
+        is_new = one.table is not None and one.table not in tables
+        if one.is_extra or there is None:
+            yield one
+        elif one.what in made_yet or one.what in partitions or (is_new and one.what in keys):
+            continue
+        elif is_new and (one.kind in _WITH_TABLE or (one.kind == "owner" and quote(there.definition) == user)):
+            continue
+        elif there.made == "type" and there.is_plain and one.what.rpartition(" ")[2] in types:
+            continue
+        else:
+            yield replace(one, reason=one.reason or reasons.get(one.what, ""))
+
+
+def remaining(
+    fittings: Fittings, state: State, lacks: Collection[Lack], made: Collection[TableName]
+) -> list[Difference]:
+    """Return in what the target differs from the source, but for what is about to be made."""
+    if fittings.objects is None:
+        return []
+    coming = {lack.what for lack in lacks if not lack.reason}
+    reasons = {lack.what: lack.reason for lack in lacks}
+    found = [
+        replace(one, reason=one.reason or reasons.get(one.what, ""))
+        for one in compare(fittings.objects, state.objects, made=made)
+        if one.what not in coming
+    ]
+    # Where rules change a table there is nothing to compare, but what could not be made.
+    told = {one.what for one in found}
+    found += [Difference("fitting", lack.what, lack.table, lack.reason) for lack in lacks if lack.reason and lack.what not in told]
+    return found
+
+
+def invalid_indexes(objects: Objects, lack: Collection[Fitting], *, where: str) -> list[PenstockError]:
+    """Say which indexes hold for no row, and are not about to be built anew."""
+    building = {fitting.root for fitting in lack if fitting.kind is Kind.INDEX}
+    return [
+        OperatorError(
+            f"index {one.name} of {one.table} is not valid: nothing is found by it, and nothing is unique by it",
+            where=where,
+            do=f"build it anew: {one.remove}; {one.make}",
+        )
+        for one in objects.found
+        if one.kind == "invalid index" and (one.made == "unique" or one.root not in building)
+    ]
 
 
 def statement(fitting: Fitting, *, is_new: bool) -> str | None:
@@ -266,6 +362,8 @@ def _short(fitting: Fitting) -> str:
     match fitting.kind:
         case Kind.DEFAULT | Kind.IDENTITY | Kind.COMMENT:
             return f"{fitting.kind} of {repr(fitting.name) if fitting.name else 'the table'}{of}"
+        case Kind.SETTING:
+            return fitting.name.removesuffix(f" of {fitting.table}") + of
         case Kind.SEQUENCE:
             return f"sequence {fitting.other}"
         case Kind.OWNER:

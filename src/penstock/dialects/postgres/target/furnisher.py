@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import Lack, SequenceMove, SequenceValue
+from penstock.dialects.base import Difference, Lack, SequenceMove, SequenceValue
 from penstock.dialects.postgres.catalog import current_user
 from penstock.dialects.postgres.connection import WITHOUT_VIEWS, Connection, connect, label, quote, speaking
 from penstock.dialects.postgres.errors import translate
@@ -26,7 +26,7 @@ from penstock.dialects.postgres.sequences import (
 )
 from penstock.dialects.postgres.side import LOCK_WAIT
 from penstock.dialects.postgres.target import ledger_entries
-from penstock.dialects.postgres.target.fittings import left, obstacles, read_state, to_build
+from penstock.dialects.postgres.target.fittings import invalid_indexes, left, obstacles, read_state, remaining, to_build
 from penstock.errors import OperatorError
 
 _ATTEMPTS = 20
@@ -56,6 +56,22 @@ class PostgresFurnisher:
             made = ledger_entries.made(connection, self._process)
             why_not = obstacles(connection, [piece for piece in self._fittings.pieces if not state.has(piece)])
             return left(self._fittings, state, why_not, made)
+
+    def differences(self) -> list[Difference]:
+        """Return in what the copy is not what the source is, but for what is about to be made.
+
+        Raises:
+            OperatorError: An index of the copy is not valid, and is not about to be built anew.
+        """
+        with speaking("compare what tables are made of", self._url):
+            connection = self._sql()
+            state = read_state(connection, self._fittings)
+            made = ledger_entries.made(connection, self._process)
+            lack = [piece for piece in self._fittings.pieces if not state.has(piece)]
+            for fault in invalid_indexes(state.objects, lack, where=label(self._url)):
+                raise fault
+            lacks = left(self._fittings, state, obstacles(connection, lack), made)
+            return remaining(self._fittings, state, lacks, made)
 
     def build(self, copied: Collection[TableName], *, is_last: bool = False) -> Iterator[Lack]:
         """Make what tables lack, one after another; yields what was made, and with a reason what was refused.
