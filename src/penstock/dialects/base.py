@@ -160,6 +160,7 @@ class Difference:
         reason: Why it differs, or is not made; empty where that is nobody's but the user's.
         sql: The statements that bring it at the target, or take it away; empty where only `pg_dump` has them.
         is_extra: The copy has it, and the source has not.
+        schema: Where it is at the source.
     """
 
     kind: str
@@ -168,6 +169,7 @@ class Difference:
     reason: str = ""
     sql: str = ""
     is_extra: bool = False
+    schema: str = ""
 
     def __str__(self) -> str:
         return printable(f"{self.what}: {self.reason}" if self.reason else self.what)
@@ -176,7 +178,13 @@ class Difference:
     def facts(self) -> Facts:
         """The same for programs."""
         table = None if self.table is None else str(self.table)
-        return {"kind": self.kind, "what": self.what, "table": table, "reason": self.reason or None, "sql": self.sql or None}
+        return {
+            "kind": self.kind,
+            "what": self.what,
+            "table": table,
+            "reason": self.reason or None,
+            "sql": self.sql or None,
+        }
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,9 @@ class Pipeline(Capturing):
             plan.source.faults, plan.target.faults = [fault], []
         if installed is not None and installed.identity() == self._target.identity():
             what = "source and target are the same database"
-            plan.target.faults.append(OperatorError(what, where=self._target.label, do="correct one of the urls"))
+            # It is the cause of all that else would be told.
+            plan.target.faults = [OperatorError(what, where=self._target.label, do="correct one of the urls")]
+            plan.target.differences = []
         return replace(plan, refused=self._parted()) if plan.is_possible else plan
 
     def _renamed_by_the_run(self) -> Collection[TableName]:

@@ -22,6 +22,7 @@ from penstock.change import TableName
 from penstock.dialects.base import (
     CaptureBehind,
     DatabasePlan,
+    Difference,
     Emptying,
     Lack,
     LackingPart,
@@ -358,6 +359,13 @@ class Furnisher(Protocol):
 
     def lacks(self) -> Sequence[Lack]:
         """Return what the copy lacks; with a reason where it goes on to lack it."""
+
+    def differences(self) -> Sequence[Difference]:
+        """Return in what the copy is not what the source is, but for what is about to be made.
+
+        Raises:
+            OperatorError: An index of the copy is not valid, and is not about to be built anew.
+        """
 
     def build(self, copied: Collection[TableName], *, is_last: bool = False) -> Iterator[Lack]:
         """Make what is made once rows are copied, at last also all else; with a reason yields what is refused.

@@ -61,7 +61,9 @@ class _Both:
                     for _, session in self.sides:
                         transactions.enter_context(session.transaction())
                     refused = [
-                        (database, note) for database, session, step in steps if (note := _taken(session, step)) is not None
+                        (database, note)
+                        for database, session, step in steps
+                        if (note := _taken(session, step)) is not None
                     ]
             except LockedError as exc:
                 self._let_work(exc.what, exc.do, [exc.where], exc)

@@ -178,7 +178,9 @@ def read_fittings(connection: Connection, tables: Sequence[Renamed]) -> Fittings
     plain = [one for one in tables if one.columns is None and one.source == one.table]
     others = [one.table for one in tables if one not in plain]
     objects = read_objects(connection, [one.table for one in plain], uncompared=others)
-    settings = [_setting(one) for one in sorted(objects.found, key=lambda one: ORDER.index(one.kind)) if is_setting(one)]
+    settings = [
+        _setting(one) for one in sorted(objects.found, key=lambda one: ORDER.index(one.kind)) if is_setting(one)
+    ]
     pieces = [
         # A check of the parent becomes one of the child.
         *(one for one in settings if one.object and one.object.kind == "inheritance"),
@@ -448,9 +450,7 @@ def _fitting(
     return Fitting(renamed.table, table, one.kind, name, definition, sql, when, one.calls, other)
 
 
-def _named_otherwise(
-    one: Found, identity: TableName | None, placed: Mapping[TableName, TableName]
-) -> TableName | None:
+def _named_otherwise(one: Found, identity: TableName | None, placed: Mapping[TableName, TableName]) -> TableName | None:
     """The name of an identity's sequence, where the server would not give it that by itself."""
     if identity is None or identity.name == f"{one.table.name}_{one.name}_seq":
         return None

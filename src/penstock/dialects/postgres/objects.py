@@ -42,7 +42,16 @@ ORDER = (
     *("schema", "collation", "type", "domain not null", "domain default", "sequence", "function", "procedure"),
     *("aggregate", "operator", "operator class", "text search dictionary", "text search configuration"),
     *("domain check", "table", "partition", "foreign table", "column", "column order", "inheritance", "not null"),
-    *("default", "identity", "owner of sequence", "check", "primary key", "unique key", "exclusion constraint", "index"),
+    *(
+        "default",
+        "identity",
+        "owner of sequence",
+        "check",
+        "primary key",
+        "unique key",
+        "exclusion constraint",
+        "index",
+    ),
     *("invalid index", "storage parameters of key", "foreign key", "clustering", "replica identity"),
     *("storage parameters", "storage", "compression", "statistics target", "options", "statistics target of index"),
     *("statistics", "target of statistics", "view", "materialized view", "trigger", "rule", "row security", "policy"),
@@ -188,7 +197,14 @@ def compare(source: Objects, target: Objects, *, made: Collection[TableName]) ->
             if called is not None:
                 renamed.add(called)
                 sql = f"ALTER INDEX {quote(one.schema, called.name)} RENAME TO {quote(one.name)}"
-                yield Difference(one.kind, one.what, one.table, reason=f"it is called {called.name} there", sql=sql)
+                yield Difference(
+                    one.kind,
+                    one.what,
+                    one.table,
+                    reason=f"it is called {called.name} there",
+                    sql=sql,
+                    schema=one.schema,
+                )
             elif one.kind == "column order":
                 continue
             else:
@@ -200,7 +216,7 @@ def compare(source: Objects, target: Objects, *, made: Collection[TableName]) ->
         if one.root in made and one.key not in known and one not in renamed and one.kind != "owner":
             if one.holder is not None and (one.table, one.holder) not in {(o.table, o.label) for o in known.values()}:
                 continue
-            yield Difference(one.kind, one.what, one.table, sql=one.remove or "", is_extra=True)
+            yield Difference(one.kind, one.what, one.table, sql=one.remove or "", is_extra=True, schema=one.schema)
 
 
 def _counts(
@@ -219,11 +235,11 @@ def _changed(one: CatalogObject, found: CatalogObject) -> Difference:
         return _difference(one, "")
     shown = one.kind in ("column", "owner", "not null", "storage", "compression", "replica identity", "identity")
     reason = f"it is {found.definition} there, {one.definition} at the source" if shown else "it is another one there"
-    return Difference(one.kind, one.what, one.table, reason=reason, sql=sql)
+    return Difference(one.kind, one.what, one.table, reason=reason, sql=sql, schema=one.schema)
 
 
 def _difference(one: CatalogObject, sql: str) -> Difference:
-    return Difference(one.kind, one.what, one.table, sql=sql)
+    return Difference(one.kind, one.what, one.table, sql=sql, schema=one.schema)
 
 
 def _rank(one: CatalogObject) -> int:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import DatabasePlan, Difference, Lack, Step
-from penstock.dialects.postgres.catalog import catalog_names, current_user
+from penstock.dialects.base import DatabasePlan, Lack, Step
+from penstock.dialects.postgres.catalog import catalog_names
 from penstock.dialects.postgres.connection import Connection, quote
 from penstock.dialects.postgres.fittings import Fitting, Fittings, Found, Kind, When, read_found
-from penstock.dialects.postgres.objects import Objects, compare, read_objects
+from penstock.dialects.postgres.objects import Objects, read_objects
 from penstock.dialects.postgres.ownership import called_code
 from penstock.dialects.postgres.sequences import SequenceUse, read_uses
-from penstock.dialects.postgres.target import ledger_entries
-from penstock.errors import OperatorError, PenstockError
+from penstock.dialects.postgres.target import differing, ledger_entries
+from penstock.dialects.postgres.target.differing import Coming
 
 _CATALOGS = {
     "function": ("pg_proc", "proname", "pronamespace"),
@@ -200,75 +200,10 @@ def plan_fittings(
     if fittings.objects is not None:
         made_yet = {fitting.summary for fitting in lack if fitting.summary not in reasons}
         made_yet |= {step.summary for step in plan.steps}
-        user = quote(current_user(connection))
-        plan.differences += _planned(fittings.objects, state.objects, reasons, made_yet, {*missing, *made}, user)
-        plan.faults += invalid_indexes(state.objects, lack, where=plan.label)
-
-
-_WITH_TABLE = ("table", "column", "column order", "not null", "primary key", "unique key", "exclusion constraint")
-"""What is made with a table, or told by what checks those that exist."""
-
-
-def _planned(
-    source: Objects,
-    target: Objects,
-    reasons: Mapping[str, str],
-    made_yet: Collection[str],
-    made: Collection[TableName],
-    user: str,
-) -> Iterator[Difference]:
-    """Yield in what the target will differ from the source once all is made that is planned."""
-    by_what = {one.what: one for one in source.found}
-    types = {one.name for one in source.found if one.kind == "type" and one.what in made_yet}
-    tables = target.tables
-    partitions = {what.partition(" of ")[0] for what in made_yet if what.startswith("partition ")}
-    keys = {what.partition(" to ")[0] for what in made_yet if what.startswith("foreign key ")}
-    for one in compare(source, target, made=made):
-        there = by_what.get(one.what)
-        is_new = one.table is not None and one.table not in tables
-        if one.is_extra or there is None:
-            yield one
-        elif one.what in made_yet or one.what in partitions or (is_new and one.what in keys):
-            continue
-        elif is_new and (one.kind in _WITH_TABLE or (one.kind == "owner" and quote(there.definition) == user)):
-            continue
-        elif there.made == "type" and there.is_plain and one.what.rpartition(" ")[2] in types:
-            continue
-        else:
-            yield replace(one, reason=one.reason or reasons.get(one.what, ""))
-
-
-def remaining(
-    fittings: Fittings, state: State, lacks: Collection[Lack], made: Collection[TableName]
-) -> list[Difference]:
-    """Return in what the target differs from the source, but for what is about to be made."""
-    if fittings.objects is None:
-        return []
-    coming = {lack.what for lack in lacks if not lack.reason}
-    reasons = {lack.what: lack.reason for lack in lacks}
-    found = [
-        replace(one, reason=one.reason or reasons.get(one.what, ""))
-        for one in compare(fittings.objects, state.objects, made=made)
-        if one.what not in coming
-    ]
-    # Where rules change a table there is nothing to compare, but what could not be made.
-    told = {one.what for one in found}
-    found += [Difference("fitting", lack.what, lack.table, lack.reason) for lack in lacks if lack.reason and lack.what not in told]
-    return found
-
-
-def invalid_indexes(objects: Objects, lack: Collection[Fitting], *, where: str) -> list[PenstockError]:
-    """Say which indexes hold for no row, and are not about to be built anew."""
-    building = {fitting.root for fitting in lack if fitting.kind is Kind.INDEX}
-    return [
-        OperatorError(
-            f"index {one.name} of {one.table} is not valid: nothing is found by it, and nothing is unique by it",
-            where=where,
-            do=f"build it anew: {one.remove}; {one.make}",
-        )
-        for one in objects.found
-        if one.kind == "invalid index" and (one.made == "unique" or one.root not in building)
-    ]
+        building = {fitting.root for fitting in lack if fitting.kind is Kind.INDEX}
+        coming = Coming(made_yet, reasons, {*missing, *made})
+        plan.differences += differing.planned(fittings.objects, state.objects, coming)
+        plan.faults += differing.invalid_indexes(state.objects, building, where=plan.label)
 
 
 def statement(fitting: Fitting, *, is_new: bool) -> str | None:

@@ -26,7 +26,8 @@ from penstock.dialects.postgres.sequences import (
 )
 from penstock.dialects.postgres.side import LOCK_WAIT
 from penstock.dialects.postgres.target import ledger_entries
-from penstock.dialects.postgres.target.fittings import invalid_indexes, left, obstacles, read_state, remaining, to_build
+from penstock.dialects.postgres.target.differing import invalid_indexes, remaining
+from penstock.dialects.postgres.target.fittings import left, obstacles, read_state, to_build
 from penstock.errors import OperatorError
 
 _ATTEMPTS = 20
@@ -47,6 +48,7 @@ class PostgresFurnisher:
         self._fittings = fittings or Fittings((), (), ())
         self._session: Connection | None = None
         self._is_stopped = threading.Event()
+        self._refused: dict[Fitting, str] = {}
 
     def lacks(self) -> list[Lack]:
         """Return what the copy lacks, and why it goes on to lack what is not made."""
@@ -60,6 +62,8 @@ class PostgresFurnisher:
     def differences(self) -> list[Difference]:
         """Return in what the copy is not what the source is, but for what is about to be made.
 
+        What was refused to `build` is not about to be made.
+
         Raises:
             OperatorError: An index of the copy is not valid, and is not about to be built anew.
         """
@@ -68,10 +72,14 @@ class PostgresFurnisher:
             state = read_state(connection, self._fittings)
             made = ledger_entries.made(connection, self._process)
             lack = [piece for piece in self._fittings.pieces if not state.has(piece)]
-            for fault in invalid_indexes(state.objects, lack, where=label(self._url)):
+            building = {piece.root for piece in lack if piece.kind is Kind.INDEX}
+            for fault in invalid_indexes(state.objects, building, where=label(self._url)):
                 raise fault
-            lacks = left(self._fittings, state, obstacles(connection, lack), made)
-            return remaining(self._fittings, state, lacks, made)
+            why_not = obstacles(connection, lack)
+            why_not |= {piece: self._refused[piece] for piece in lack if piece in self._refused}
+            lacks = left(self._fittings, state, why_not, made)
+            source = self._fittings.objects
+            return [] if source is None else remaining(source, state.objects, lacks, made)
 
     def build(self, copied: Collection[TableName], *, is_last: bool = False) -> Iterator[Lack]:
         """Make what tables lack, one after another; yields what was made, and with a reason what was refused.
@@ -99,6 +107,8 @@ class PostgresFurnisher:
                     yield Lack(fitting.root, fitting.summary, f"{fitting.other} is left out")
                     continue
                 refusal = self._make(connection, fitting)
+                if refusal:
+                    self._refused[fitting] = refusal
                 if refusal and fitting.kind in (Kind.SEQUENCE, Kind.INDEX):
                     # Whatever draws from it, or is a part of it, has nothing to lean on.
                     lost.add(_relation(fitting))
