@@ -173,6 +173,9 @@ def read_fittings(connection: Connection, tables: Sequence[Renamed]) -> Fittings
             kept.append(one)
         elif reason:
             left_out.append(Lack(renamed[one.root].table, one.shown, reason))
+    indexes = {TableName(one.table.schema, one.name) for one in kept if one.kind is Kind.INDEX}
+    # Of an index that is left out nothing can be a part.
+    kept = [replace(one, of=None) if one.of is not None and one.of not in indexes else one for one in kept]
     worded, lost = _worded(connection, kept, renamed)
     left_out += lost
     plain = [one for one in tables if one.columns is None and one.source == one.table]

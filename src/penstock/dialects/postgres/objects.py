@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -168,16 +168,24 @@ def read_objects(
     return Objects(version, quote(user), [_object(by_oid, *row) for row in rows], uncompared)
 
 
-def compare(source: Objects, target: Objects, *, made: Collection[TableName]) -> Iterator[Difference]:
+def compare(
+    source: Objects,
+    target: Objects,
+    *,
+    made: Collection[TableName],
+    is_coming: Callable[[CatalogObject], bool] = lambda _: False,
+) -> Iterator[Difference]:
     """Yield in what the target is not what the source is, in an order in which it can be made.
 
-    Of what only the target has it is told for tables that setup has made; others are somebody's own.
+    Args:
+        made: The tables that setup has made: of these it is told what only the target has. Others are somebody's own.
+        is_coming: Whether something that the target lacks is going to be made.
     """
     there = target.by_key
     known = source.by_key
     taken = {(one.table, one.kind, one.parent): one for one in target.found if one.parent and one.key not in known}
     missing = {(one.table, one.label) for one in source.found if one.holder is None and one.key not in there}
-    missing -= {(one.table, one.label) for one in target.found}
+    missing -= {(one.table, one.label) for one in source.found if one.holder is None and is_coming(one)}
     belongings: dict[tuple[TableName | None, str], list[CatalogObject]] = {}
     for one in source.found:
         if one.holder is not None and (one.table, one.holder) in missing:
@@ -192,6 +200,8 @@ def compare(source: Objects, target: Objects, *, made: Collection[TableName]) ->
         if one.table in gone and one.kind in ("column", "column order", "not null"):
             continue
         found = there.get(one.key)
+        if found is None and is_coming(one):
+            continue
         if found is None:
             called = taken.get((one.table, one.kind, one.parent)) if one.parent else None
             if called is not None:
@@ -233,13 +243,16 @@ def _changed(one: CatalogObject, found: CatalogObject) -> Difference:
     sql = one.change or "; ".join(filter(None, (found.remove, one.make)))
     if one.kind == "column order":
         return _difference(one, "")
-    shown = one.kind in ("column", "owner", "not null", "storage", "compression", "replica identity", "identity")
+    if one.kind == "owner":
+        return _difference(one, sql)
+    shown = one.kind in ("column", "not null", "storage", "compression", "replica identity", "identity")
     reason = f"it is {found.definition} there, {one.definition} at the source" if shown else "it is another one there"
     return Difference(one.kind, one.what, one.table, reason=reason, sql=sql, schema=one.schema)
 
 
 def _difference(one: CatalogObject, sql: str) -> Difference:
-    return Difference(one.kind, one.what, one.table, sql=sql, schema=one.schema)
+    reason = f"it is {one.definition} at the source" if one.kind == "owner" else ""
+    return Difference(one.kind, one.what, one.table, reason=reason, sql=sql, schema=one.schema)
 
 
 def _rank(one: CatalogObject) -> int:

@@ -74,7 +74,7 @@ WITH RECURSIVE rel AS (
   UNION ALL
   SELECT a.root, a.nspname, a.relname, 'not null', a.attname,
     concat('NOT NULL', CASE WHEN c.convalidated IS FALSE THEN ' NOT VALID' END, CASE WHEN c.connoinherit THEN ' NO INHERIT' END,
-      CASE WHEN c.conislocal AND c.coninhcount = 0 AND c.conname <> concat(a.relname, '_', a.attname, '_not_null')
+      CASE WHEN a.level = 0 AND c.conname <> concat(a.relname, '_', a.attname, '_not_null')
         THEN format(' CONSTRAINT %I', c.conname) END),
     NULL, CASE WHEN c.convalidated IS FALSE AND c.coninhcount = 0 THEN 'cutover' ELSE '' END,
     coalesce(format('ALTER TABLE %s ADD CONSTRAINT %I %s', a.path, c.conname, c.definition), a.alter || ' SET NOT NULL'), NULL,
@@ -82,11 +82,20 @@ WITH RECURSIVE rel AS (
   FROM att a LEFT JOIN con c ON c.conrelid = a.attrelid AND c.contype = 'n' AND c.conkey = ARRAY[a.attnum]
   WHERE a.attnotnull
   UNION ALL
-  SELECT root, nspname, relname, 'default', attname, pg_get_expr(adbin, attrelid), NULL,
-    CASE WHEN level > 0 THEN 'setup' ELSE '' END, format('%s SET DEFAULT %s', alter, pg_get_expr(adbin, attrelid)),
+  SELECT root, nspname, relname, 'default', attname, pg_get_expr(adbin, attrelid), NULL, '',
+    format('%s SET DEFAULT %s', alter, pg_get_expr(adbin, attrelid)),
     format('%s SET DEFAULT %s', alter, pg_get_expr(adbin, attrelid)), alter || ' DROP DEFAULT', 'pg_attrdef'::regclass, def,
     adbin::text, NULL, NULL, NULL
-  FROM att WHERE def IS NOT NULL AND attgenerated = ''
+  FROM att WHERE def IS NOT NULL AND attgenerated = '' AND level = 0
+  UNION ALL
+  -- A partition has its table's default, or is told of.
+  SELECT a.root, a.nspname, a.relname, 'default', a.attname, coalesce(own, 'none'), NULL, 'setup', set_own, set_own,
+    coalesce(format('%s SET DEFAULT %s', a.alter, general), a.alter || ' DROP DEFAULT'), 'pg_attrdef'::regclass, a.def,
+    a.adbin::text, NULL, NULL, NULL
+  FROM att a JOIN att r ON r.attrelid = a.root AND r.attname = a.attname AND r.attgenerated = ''
+  CROSS JOIN LATERAL (SELECT pg_get_expr(a.adbin, a.attrelid) AS own, pg_get_expr(r.adbin, r.attrelid) AS general) d
+  CROSS JOIN LATERAL (SELECT coalesce(format('%s SET DEFAULT %s', a.alter, own), a.alter || ' DROP DEFAULT') AS set_own) w
+  WHERE a.level > 0 AND own IS DISTINCT FROM general
   UNION ALL
   SELECT a.root, a.nspname, a.relname, 'identity', a.attname, concat(how, sequence, options), NULL, '',
     format('%s ADD GENERATED %s AS IDENTITY (%s%s)', a.alter, how, ltrim(sequence || ' '), ltrim(options)),
@@ -119,9 +128,12 @@ WITH RECURSIVE rel AS (
   FROM idx WHERE con IS NULL AND indisvalid
   UNION ALL
   SELECT root, nspname, relname, 'invalid index', index, pg_get_indexdef(indexrelid), parent,
-    CASE WHEN indisunique OR indisexclusion THEN 'unique' ELSE '' END, pg_get_indexdef(indexrelid), NULL,
-    coalesce(format('ALTER TABLE %s DROP CONSTRAINT %I', path, (SELECT conname FROM pg_constraint WHERE oid = con)),
-      format('DROP INDEX %s', index_path)), 0, 0, NULL, NULL, NULL, NULL
+    CASE WHEN indisunique OR indisexclusion THEN 'unique' ELSE '' END, CASE WHEN con IS NULL THEN concat(pg_get_indexdef(indexrelid),
+        (SELECT string_agg(format('; ALTER INDEX %s ATTACH PARTITION %s', idx.index_path, p.index_path), '')
+         FROM idx p WHERE p.parent = idx.index_path AND p.root = idx.root))
+      ELSE format('ALTER TABLE %s ADD CONSTRAINT %I %s', path, index, pg_get_constraintdef(con)) END, NULL,
+    CASE WHEN con IS NULL THEN format('DROP INDEX %s', index_path) ELSE format('ALTER TABLE %s DROP CONSTRAINT %I', path,
+      (SELECT conname FROM pg_constraint WHERE oid = con)) END, 0, 0, NULL, NULL, NULL, NULL
   FROM idx WHERE NOT indisvalid
   UNION ALL
   SELECT root, nspname, relname, 'storage parameters of key', index, array_to_string(reloptions, ', '), NULL, 'setup',
@@ -150,12 +162,13 @@ WITH RECURSIVE rel AS (
     ELSE format('USING INDEX %I', i.index) END AS how) h
   WHERE rel.relreplident <> 'd' AND (rel.relreplident <> 'i' OR i.index IS NOT NULL)
   UNION ALL
-  SELECT rel.root, rel.nspname, rel.relname, 'storage parameters', '', options, NULL, 'setup',
+  SELECT rel.root, rel.nspname, rel.relname, 'storage parameters', '', sorted, NULL, 'setup',
     format('ALTER TABLE %s SET (%s)', rel.path, options), format('ALTER TABLE %s SET (%s)', rel.path, options),
     format('ALTER TABLE %s RESET (%s)', rel.path, regexp_replace(options, '=[^,]*', '', 'g')), 0, 0, NULL, NULL, NULL, NULL
   FROM rel LEFT JOIN pg_class toast ON toast.oid = rel.reltoastrelid AND toast.reloptions IS NOT NULL
-  CROSS JOIN LATERAL (SELECT string_agg(o, ', ' ORDER BY o) AS options FROM (SELECT unnest(rel.reloptions)
-    UNION ALL SELECT 'toast.' || unnest(toast.reloptions)) u (o)) w
+  CROSS JOIN LATERAL (SELECT string_agg(o, ', ' ORDER BY n) AS options, string_agg(o, ', ' ORDER BY o) AS sorted FROM (
+    SELECT o, n FROM unnest(rel.reloptions) WITH ORDINALITY u (o, n)
+    UNION ALL SELECT 'toast.' || o, 1000 + n FROM unnest(toast.reloptions) WITH ORDINALITY u (o, n)) u) w
   WHERE options IS NOT NULL
   UNION ALL
   SELECT a.root, a.nspname, a.relname, setting, a.attname, value, NULL, 'setup', format('%s SET %s %s', a.alter, word, value),
@@ -330,7 +343,8 @@ WITH RECURSIVE rel AS (
 ), unsafe AS (
   SELECT c.classid, c.objid FROM code c LEFT JOIN pg_operator o ON c.is_operator AND o.oid = c.oid
   JOIN pg_proc f ON f.oid = CASE WHEN c.is_operator THEN o.oprcode::oid ELSE c.oid END
-  WHERE f.pronamespace <> 'pg_catalog'::regnamespace OR f.proname ~ '_to_xml' OR f.provolatile = 'v'
+  WHERE f.pronamespace <> 'pg_catalog'::regnamespace OR f.proname ~ '_to_xml' OR f.provolatile = 'v' AND f.proname !~
+    '^(nextval|currval|clock_timestamp|timeofday|random|random_normal|gen_random_uuid|uuidv4|uuidv7)$'
 )
 SELECT o.root, o.nspname, o.relname, o.kind, o.name, NULL AS holder, o.definition, o.parent, o.made,
   NOT EXISTS (SELECT FROM unsafe u WHERE u.classid = o.classid AND u.objid = o.objid) AS is_plain, o.make, o.change, o.remove

@@ -15,7 +15,9 @@ WITH rel AS (
 ), not_null AS (
   -- Constraints of their own from PostgreSQL 18 on. One that is not valid lets rows be that have to be copied.
   SELECT con.conrelid, con.conkey[1] AS attnum, con.convalidated AS is_valid,
-    CASE WHEN con.conname <> concat(c.relname, '_', a.attname, '_not_null') AND con.conislocal
+    -- The server gives a name to no second one in a schema, unless it is told to.
+    CASE WHEN con.conname <> concat(c.relname, '_', a.attname, '_not_null') OR EXISTS (SELECT FROM pg_constraint o
+        WHERE o.conname = con.conname AND o.connamespace = con.connamespace AND o.conrelid <> con.conrelid)
       THEN format(' CONSTRAINT %I', con.conname) ELSE '' END AS named,
     CASE WHEN con.connoinherit THEN ' NO INHERIT' ELSE '' END AS inherits
   FROM rel JOIN pg_constraint con ON con.conrelid = rel.oid AND con.contype = 'n' JOIN pg_class c ON c.oid = con.conrelid

@@ -32,27 +32,25 @@ class Coming:
 
 def planned(source: Objects, target: Objects, coming: Coming) -> Iterator[Difference]:
     """Yield in what the target will differ from the source once all is made that is planned."""
-    by_what = {one.what: one for one in source.found}
     types = {one.name for one in source.found if one.kind == "type" and one.what in coming.made_yet}
     tables = target.tables
     # Steps say of these what they refer to, too.
     short = {what.partition(" of ")[0] for what in coming.made_yet if what.startswith("partition ")}
     keys = {what.partition(" to ")[0] for what in coming.made_yet if what.startswith("foreign key ")}
 
-    def is_made(one: CatalogObject) -> bool:
+    def is_coming(one: CatalogObject) -> bool:
         if one.what in coming.made_yet or one.what in short:
             return True
+        if one.kind == "owner":
+            return quote(one.definition) == target.user
         if one.made == "type":
             return one.is_plain and one.what.rpartition(" ")[2] in types
         if one.table is None or one.table in tables:
             return False
-        is_ours = one.kind == "owner" and quote(one.definition) == target.user
-        return is_ours or one.kind in _WITH_TABLE or (one.kind == "foreign key" and one.what in keys)
+        return one.kind in _WITH_TABLE or (one.kind == "foreign key" and one.what in keys)
 
-    for one in compare(source, target, made=coming.made):
-        there = None if one.is_extra else by_what.get(one.what)
-        if there is None or not is_made(there):
-            yield replace(one, reason=one.reason or coming.reasons.get(one.what, ""))
+    for one in compare(source, target, made=coming.made, is_coming=is_coming):
+        yield replace(one, reason=one.reason or coming.reasons.get(one.what, ""))
 
 
 def remaining(
