@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 
 import psycopg
@@ -31,14 +31,14 @@ def drawn(texts: Sequence[str], most: int) -> st.SearchStrategy[Drawn]:
 @pytest.fixture(scope="module")
 def servers(
     source_server: EmbeddedPostgres, target_server: EmbeddedPostgres
-) -> Iterator[tuple[EmbeddedPostgres, EmbeddedPostgres]]:
+) -> tuple[EmbeddedPostgres, EmbeddedPostgres]:
     for server in (source_server, target_server):
         with psycopg.connect(server.url(), autocommit=True) as connection:
             connection.execute(
                 f"DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{schemas.APP}') THEN"
                 f" CREATE ROLE {schemas.APP}; END IF; END $$"
             )
-    yield source_server, target_server
+    return source_server, target_server
 
 
 def furnish(pipeline: Pipeline) -> list[Difference]:
@@ -83,7 +83,8 @@ def check_told(lab: Lab, servers: tuple[EmbeddedPostgres, EmbeddedPostgres], tol
         assert one.kind == "column order" or any(word in before for word in words(one)), f"{one}\n{before}"
     assert bool(before) == bool([one for one in told if one.kind != "column order"]), (told, before)
     carry_out(lab, [*(one for one in told if one.is_extra), *(one for one in told if not one.is_extra)])
-    assert "\n".join(dumps()) == "", [str(one) for one in told]
+    after = "\n".join(dumps())
+    assert not after, f"{after}\n{[str(one) for one in told]}"
 
 
 def words(one: Difference) -> list[str]:

@@ -346,6 +346,9 @@ class Furnished(Protocol):
 class DatabaseSource(Installable, Comparable, Furnished, Protocol):
     """A database that changes are captured from: it can all of that."""
 
+    def marks_of_ddl(self) -> AbstractContextManager[Callable[[], object]]:
+        """Open a session that returns another value at each call after partitions, labels or keys were made."""
+
 
 class PlainDatabase(DatabaseSource, Protocol):
     """A database as it is, which rules can make another of."""
@@ -485,6 +488,9 @@ class TargetSide(Protocol):
 
     def lacking(self, parts: NativeForm) -> Sequence[LackingPart]:
         """Return what is missing here of the source's partitions and enum labels; nothing if it is of another kind."""
+
+    def plan_parts(self, blueprint: NativeForm | None, tables: Sequence[TableName]) -> DatabasePlan:
+        """Plan what tables lack here of the source's partitions and enum labels, and nothing else."""
 
     def has_ledger(self) -> bool:
         """Whether setup has made a ledger here.

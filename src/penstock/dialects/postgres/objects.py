@@ -192,12 +192,15 @@ def compare(
             belongings.setdefault((one.table, one.holder), []).append(one)
     gone = {one.table for one in source.found if one.kind in ("table", "partition") and one.key not in there}
     renamed: set[CatalogObject] = set()
+    with_root = {*_with_root(source.found, there), *_with_root(target.found, known)}
     for one in sorted(source.found, key=_rank):
         if one.holder is not None and (one.table, one.holder) in missing:
             continue
         if one.kind == "grant" and one.name == source.user:
             continue  # What the pipeline's own role needs there.
-        if one.table in gone and one.kind in ("column", "column order", "not null"):
+        if one.table in gone and (one.parent is not None or one.kind in ("column", "column order", "not null")):
+            continue
+        if one.key in with_root:
             continue
         found = there.get(one.key)
         if found is None and is_coming(one):
@@ -223,10 +226,25 @@ def compare(
         elif found.definition != one.definition and _counts(one, found, source, target, made):
             yield _changed(one, found)
     for one in sorted(target.found, key=_rank, reverse=True):
-        if one.root in made and one.key not in known and one not in renamed and one.kind != "owner":
+        if one.root not in made or one in renamed or one.key in with_root or one.kind == "owner":
+            continue
+        if one.key not in known:
             if one.holder is not None and (one.table, one.holder) not in {(o.table, o.label) for o in known.values()}:
                 continue
             yield Difference(one.kind, one.what, one.table, sql=one.remove or "", is_extra=True, schema=one.schema)
+
+
+def _with_root(
+    found: Sequence[CatalogObject], others: Mapping[tuple[TableName | None, str, str, str], CatalogObject]
+) -> Iterator[tuple[TableName | None, str, str, str]]:
+    """Yield what a partition has as its table has it, where that is to be mended for all of them at once."""
+    own = {one.key: one for one in found if one.kind in ("column", "not null")}
+    for one in own.values():
+        root = (one.root, one.kind, one.name, "")
+        if one.table != one.root and root in own:
+            other = others.get(root)
+            if other is None or other.definition != own[root].definition:
+                yield one.key
 
 
 def _counts(

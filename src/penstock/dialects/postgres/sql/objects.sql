@@ -11,8 +11,11 @@ WITH RECURSIVE rel AS (
     c.reloftype, c.relreplident, c.relrowsecurity, c.relforcerowsecurity, c.relpartbound, c.reltoastrelid, t.level, t.root,
     format('%I.%I', n.nspname, c.relname) AS path
   FROM (
-    SELECT root, root AS relid, 0 AS level FROM unnest($1::oid[]) root
-    UNION SELECT root, p.relid, p.level FROM unnest($1::oid[]) root, pg_partition_tree(root) p
+    -- One that is captured as a table, and is a partition here, is that.
+    SELECT DISTINCT ON (relid) root, relid, level FROM (
+      SELECT root, root AS relid, 0 AS level FROM unnest($1::oid[]) root
+      UNION SELECT root, p.relid, p.level FROM unnest($1::oid[]) root, pg_partition_tree(root) p
+    ) u ORDER BY relid, level DESC
   ) t
   JOIN pg_class c ON c.oid = t.relid JOIN pg_namespace n ON n.oid = c.relnamespace
   WHERE c.relkind IN ('r', 'p')
@@ -49,12 +52,15 @@ WITH RECURSIVE rel AS (
     concat_ws(' ', CASE WHEN relpersistence = 'u' THEN 'UNLOGGED' END,
       CASE WHEN reloftype <> 0 THEN format('OF %s', format_type(reloftype, NULL)) END,
       (SELECT format('USING %I', amname) FROM pg_am WHERE pg_am.oid = relam AND amname <> 'heap'),
-      CASE WHEN level > 0 THEN (SELECT format('PARTITION OF %s %s', i.inhparent::regclass, pg_get_expr(relpartbound, rel.oid))
-        FROM pg_inherits i WHERE i.inhrelid = rel.oid) END,
+      CASE WHEN level > 0 THEN format('PARTITION OF %s %s', parent, pg_get_expr(relpartbound, rel.oid)) END,
       CASE WHEN relkind = 'p' THEN 'PARTITION BY ' || pg_get_partkeydef(rel.oid) END),
-    NULL::text, '', NULL::text, NULL::text, format('DROP TABLE %s', path), 'pg_class'::regclass::oid, oid, NULL::text, relowner,
+    NULL::text, '',
+    CASE WHEN level > 0 THEN concat(format('CREATE TABLE %s PARTITION OF %s %s', path, parent, pg_get_expr(relpartbound, rel.oid)),
+      CASE WHEN relkind = 'p' THEN ' PARTITION BY ' || pg_get_partkeydef(rel.oid) END) END,
+    NULL::text, format('ALTER TABLE %s DETACH PARTITION %s', parent, path), 'pg_class'::regclass::oid, oid, NULL::text, relowner,
     relacl, format('TABLE %s', path)
-  FROM rel
+  FROM rel LEFT JOIN LATERAL (SELECT i.inhparent::regclass AS parent FROM pg_inherits i WHERE i.inhrelid = rel.oid AND level > 0) h
+    ON true
   UNION ALL
   SELECT root, nspname, relname, 'column order', '', string_agg(format('%I', attname), ', ' ORDER BY attnum), NULL, '', NULL,
     NULL, NULL, 0, 0, NULL, NULL::oid, NULL::aclitem[], NULL
@@ -254,7 +260,10 @@ WITH RECURSIVE rel AS (
   JOIN pg_class c ON c.oid = d.objid AND c.relkind = 'S' JOIN pg_namespace n ON n.oid = c.relnamespace
   UNION ALL
   SELECT 0, t.nspname, NULL, 'type', concat(t.nspname, '.', t.typname), definition, NULL, '', format('CREATE %s %s AS %s',
-      CASE t.typtype WHEN 'd' THEN 'DOMAIN' ELSE 'TYPE' END, t.path, definition), NULL,
+      CASE t.typtype WHEN 'd' THEN 'DOMAIN' ELSE 'TYPE' END, t.path, definition),
+    (SELECT string_agg(format('ALTER TYPE %s ADD VALUE IF NOT EXISTS %L%s', t.path, label, ' AFTER ' || quote_literal(before)), '; '
+      ORDER BY enumsortorder) FROM (SELECT enumlabel AS label, enumsortorder, lag(enumlabel) OVER (ORDER BY enumsortorder) AS before
+      FROM pg_enum WHERE enumtypid = t.oid) l),
     format('DROP TYPE %s', t.path), 'pg_type'::regclass, t.oid, NULL, t.typowner, t.typacl, format('TYPE %s', t.path)
   FROM typ t CROSS JOIN LATERAL (SELECT CASE t.typtype
     WHEN 'e' THEN format('ENUM (%s)', (SELECT string_agg(quote_literal(l.enumlabel), ', ' ORDER BY l.enumsortorder)

@@ -226,6 +226,13 @@ def _plan_parts(
     return has_some
 
 
+def plan_parts(connection: Connection, plan: DatabasePlan, blueprint: Blueprint, tables: Sequence[TableName]) -> None:
+    """Plan what tables that exist lack of the source's partitions, and types of its enum labels."""
+    there = set(list_tables(connection))
+    if _plan_parts(connection, plan, blueprint, [name for name in tables if name in there], there):
+        plan.faults += ownership.called_code(connection, blueprint.calls)
+
+
 def _owned(connection: Connection, names: Collection[TableName]) -> set[TableName]:
     """The types and tables among `names` whose owner the user is; a table is also the type of its rows."""
     rows = connection.execute(
