@@ -80,6 +80,7 @@ class Blueprint(NativeForm):
         calls: Functions and operators that the tables call when rows are written to them, by kind and name.
         computed: The expressions of generated columns, by table and column.
         notes: What a table that is made will lack, by table.
+        collations: What the tables need of collations that are no server's own, and how each is made.
     """
 
     dialect = DIALECT
@@ -90,6 +91,7 @@ class Blueprint(NativeForm):
     calls: Sequence[tuple[str, TableName]]
     computed: Mapping[tuple[TableName, str], str]
     notes: Mapping[TableName, Sequence[str]] = field(default_factory=dict)
+    collations: Mapping[TableName, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -134,12 +136,14 @@ def read_blueprint(
             )
         ]
         found = cursor.execute(sql_text("calls"), [list(by_oid)]).fetchall()
+        collations = cursor.execute(sql_text("collations"), [[*by_oid, *others.values()]]).fetchall()
     return Blueprint(
         types=types,
         pieces=pieces,
         parts=read_parts(connection, tables, [name for name, _, _ in types]),
         calls=[(kind, TableName(schema, name)) for kind, schema, name in found],
         computed=computed_columns(connection, tables),
+        collations={TableName(schema, name): statement for schema, name, statement in collations},
     )
 
 

@@ -22,6 +22,7 @@ _NAMED = (
     "exclusion constraint",
     "foreign key",
     "check",
+    "valid check",
     "index",
     "invalid index",
     "statistics target of index",
@@ -42,16 +43,8 @@ ORDER = (
     *("schema", "collation", "type", "domain not null", "domain default", "sequence", "function", "procedure"),
     *("aggregate", "operator", "operator class", "text search dictionary", "text search configuration"),
     *("domain check", "table", "partition", "foreign table", "column", "column order", "inheritance", "not null"),
-    *(
-        "default",
-        "identity",
-        "owner of sequence",
-        "check",
-        "primary key",
-        "unique key",
-        "exclusion constraint",
-        "index",
-    ),
+    *("default", "identity", "owner of sequence", "check", "valid check"),
+    *("primary key", "unique key", "exclusion constraint", "index"),
     *("invalid index", "storage parameters of key", "foreign key", "clustering", "replica identity"),
     *("storage parameters", "storage", "compression", "statistics target", "options", "statistics target of index"),
     *("statistics", "target of statistics", "view", "materialized view", "trigger", "rule", "row security", "policy"),
@@ -192,13 +185,18 @@ def compare(
             belongings.setdefault((one.table, one.holder), []).append(one)
     gone = {one.table for one in source.found if one.kind in ("table", "partition") and one.key not in there}
     renamed: set[CatalogObject] = set()
+    parents, parents_there = _indexes(source.found), _indexes(target.found)
+    alone = {one.table for one in target.found if one.kind == "table"}
     with_root = {*_with_root(source.found, there), *_with_root(target.found, known)}
     for one in sorted(source.found, key=_rank):
         if one.holder is not None and (one.table, one.holder) in missing:
             continue
         if one.kind == "grant" and one.name == source.user:
             continue  # What the pipeline's own role needs there.
-        if one.table in gone and (one.parent is not None or one.kind in ("column", "column order", "not null")):
+        if one.table in gone and one.kind in ("column", "column order", "not null"):
+            continue
+        # The server makes it with the partition, or with what it is a part of.
+        if one.parent in parents and (one.table in gone or one.parent not in parents_there):
             continue
         if one.key in with_root:
             continue
@@ -220,18 +218,27 @@ def compare(
                 )
             elif one.kind == "column order":
                 continue
+            elif one.kind == "partition" and one.table in alone:
+                reason = "it is a table of its own there"
+                yield Difference(one.kind, one.what, one.table, reason=reason, sql=one.change or "", schema=one.schema)
             else:
                 with_it = [one, *sorted(belongings.get((one.table, one.label), ()), key=_rank)]
                 yield _difference(one, "; ".join(each.make for each in with_it if each.make))
         elif found.definition != one.definition and _counts(one, found, source, target, made):
             yield _changed(one, found)
     for one in sorted(target.found, key=_rank, reverse=True):
-        if one.root not in made or one in renamed or one.key in with_root or one.kind == "owner":
+        if one.root not in made or one in renamed or one.key in with_root or one.kind in ("owner", "table"):
             continue
         if one.key not in known:
             if one.holder is not None and (one.table, one.holder) not in {(o.table, o.label) for o in known.values()}:
                 continue
             yield Difference(one.kind, one.what, one.table, sql=one.remove or "", is_extra=True, schema=one.schema)
+
+
+def _indexes(found: Sequence[CatalogObject]) -> set[str | None]:
+    """The names of indexes that are valid."""
+    kinds = ("index", "primary key", "unique key", "exclusion constraint")
+    return {f"{one.schema}.{one.name}" for one in found if one.kind in kinds}
 
 
 def _with_root(

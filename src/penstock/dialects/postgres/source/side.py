@@ -35,7 +35,7 @@ _LOCK_PAUSE_S = 0.2
 _MARK = """
 SELECT (SELECT concat_ws(' ', count(*), max(inhrelid::bigint)) FROM pg_inherits),
   (SELECT concat_ws(' ', count(*), max(oid::bigint)) FROM pg_enum),
-  (SELECT concat_ws(' ', count(*), max(conrelid::bigint), max(oid::bigint)) FROM pg_constraint WHERE contype IN ('p', 'u', 'x', 'f')),
+  (SELECT concat_ws(' ', count(*), max(oid::bigint)) FROM pg_constraint WHERE contype IN ('p', 'u', 'x', 'f')),
   (SELECT concat_ws(' ', count(*), max(indexrelid::bigint)) FROM pg_index WHERE indisunique)
 """
 

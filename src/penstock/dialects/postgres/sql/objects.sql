@@ -36,7 +36,7 @@ WITH RECURSIVE rel AS (
 ), idx AS (
   SELECT rel.root, rel.level, rel.nspname, rel.relname, rel.path, i.*, c.relname AS index, c.reloptions, c.relkind,
     format('%I.%I', rel.nspname, c.relname) AS index_path, k.oid AS con, (
-      SELECT format('%I.%I', pn.nspname, p.relname) FROM pg_inherits h JOIN pg_class p ON p.oid = h.inhparent
+      SELECT concat(pn.nspname, '.', p.relname) FROM pg_inherits h JOIN pg_class p ON p.oid = h.inhparent
       JOIN pg_namespace pn ON pn.oid = p.relnamespace WHERE h.inhrelid = i.indexrelid) AS parent
   FROM rel JOIN pg_index i ON i.indrelid = rel.oid JOIN pg_class c ON c.oid = i.indexrelid
   LEFT JOIN pg_constraint k ON k.conindid = i.indexrelid AND k.conrelid = rel.oid AND k.contype IN ('p', 'u', 'x')
@@ -57,7 +57,8 @@ WITH RECURSIVE rel AS (
     NULL::text, '',
     CASE WHEN level > 0 THEN concat(format('CREATE TABLE %s PARTITION OF %s %s', path, parent, pg_get_expr(relpartbound, rel.oid)),
       CASE WHEN relkind = 'p' THEN ' PARTITION BY ' || pg_get_partkeydef(rel.oid) END) END,
-    NULL::text, format('ALTER TABLE %s DETACH PARTITION %s', parent, path), 'pg_class'::regclass::oid, oid, NULL::text, relowner,
+    CASE WHEN level > 0 THEN format('ALTER TABLE %s ATTACH PARTITION %s %s', parent, path, pg_get_expr(relpartbound, rel.oid)) END,
+    format('ALTER TABLE %s DETACH PARTITION %s', parent, path), 'pg_class'::regclass::oid, oid, NULL::text, relowner,
     relacl, format('TABLE %s', path)
   FROM rel LEFT JOIN LATERAL (SELECT i.inhparent::regclass AS parent FROM pg_inherits i WHERE i.inhrelid = rel.oid AND level > 0) h
     ON true
@@ -129,14 +130,24 @@ WITH RECURSIVE rel AS (
       WHERE h.inhrelid = c.conrelid AND h.inhparent IN (SELECT oid FROM rel))))
     AND coalesce(i.indisvalid, true)
   UNION ALL
-  SELECT root, nspname, relname, 'index', index, pg_get_indexdef(indexrelid), parent, '', pg_get_indexdef(indexrelid), NULL,
+  -- Of a child that was made later than a check which is not valid for its parent.
+  SELECT c.root, c.nspname, c.relname, 'valid check', c.conname, '', NULL, '', format('%s VALIDATE CONSTRAINT %I', c.alter, c.conname),
+    NULL, NULL, 0, 0, NULL, NULL, NULL, NULL
+  FROM con c WHERE c.contype = 'c' AND c.coninhcount > 0 AND c.convalidated AND EXISTS (
+    SELECT FROM pg_inherits h JOIN con p ON p.conrelid = h.inhparent AND p.contype = 'c' AND p.conname = c.conname
+      AND NOT p.convalidated WHERE h.inhrelid = c.conrelid)
+  UNION ALL
+  SELECT root, nspname, relname, 'index', index, pg_get_indexdef(indexrelid), parent, '',
+    -- Of a partitioned table it is made for all partitions at once.
+    overlay(pg_get_indexdef(indexrelid) PLACING '' FROM strpos(pg_get_indexdef(indexrelid), ' ON ONLY ') + 3
+      FOR CASE relkind WHEN 'I' THEN 5 ELSE 0 END), NULL,
     format('DROP INDEX %s', index_path), 'pg_class'::regclass, indexrelid, concat(indexprs, indpred), NULL, NULL, NULL
   FROM idx WHERE con IS NULL AND indisvalid
   UNION ALL
   SELECT root, nspname, relname, 'invalid index', index, pg_get_indexdef(indexrelid), parent,
     CASE WHEN indisunique OR indisexclusion THEN 'unique' ELSE '' END, CASE WHEN con IS NULL THEN concat(pg_get_indexdef(indexrelid),
         (SELECT string_agg(format('; ALTER INDEX %s ATTACH PARTITION %s', idx.index_path, p.index_path), '')
-         FROM idx p WHERE p.parent = idx.index_path AND p.root = idx.root))
+         FROM idx p WHERE p.parent = concat(idx.nspname, '.', idx.index) AND p.root = idx.root))
       ELSE format('ALTER TABLE %s ADD CONSTRAINT %I %s', path, index, pg_get_constraintdef(con)) END, NULL,
     CASE WHEN con IS NULL THEN format('DROP INDEX %s', index_path) ELSE format('ALTER TABLE %s DROP CONSTRAINT %I', path,
       (SELECT conname FROM pg_constraint WHERE oid = con)) END, 0, 0, NULL, NULL, NULL, NULL
@@ -367,7 +378,7 @@ WHERE o.called IS NOT NULL AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.class
   AND o.classid = 'pg_class'::regclass AND d.deptype = 'a' AND d.refclassid = 'pg_class'::regclass)
 UNION ALL
 SELECT o.root, o.nspname, o.relname, 'grant', who, rtrim(concat(o.kind, ' ', o.name)),
-  string_agg(g.privileges, ', ' ORDER BY g.privileges), NULL, '', true,
+  string_agg(g.privileges || g.option, ', ' ORDER BY g.privileges), NULL, '', true,
   string_agg(format('GRANT %s ON %s TO %s%s', CASE o.kind WHEN 'column' THEN replace(g.privileges, ',', format(' (%s),', column_name))
       || format(' (%s)', column_name) ELSE g.privileges END, on_, who, g.option), '; ' ORDER BY g.privileges), NULL,
   string_agg(format('REVOKE %s ON %s FROM %s', CASE o.kind WHEN 'column' THEN replace(g.privileges, ',', format(' (%s),', column_name))

@@ -65,19 +65,26 @@ def remaining(
         if one.what not in coming
     ]
     # Where rules change a table there is nothing to compare, but what could not be made.
-    told = {one.what for one in found}
+    told = {one.what for one in found} | {one.what for one in target.found}
     others = [lack for lack in lacks if lack.reason and lack.what not in told]
     return found + [Difference(lack.what.partition(" ")[0], lack.what, lack.table, lack.reason) for lack in others]
 
 
-def invalid_indexes(objects: Objects, building: Collection[TableName], *, where: str) -> list[PenstockError]:
-    """Say which indexes hold for no row, and are not about to be built anew: those of `building` may be."""
+def invalid_indexes(
+    source: Objects, target: Objects, building: Collection[TableName], *, where: str
+) -> list[PenstockError]:
+    """Say which indexes hold for no row though the source's do, and are not about to be built anew.
+
+    Args:
+        building: Tables of which an index may be.
+    """
+    known = source.by_key
     return [
         OperatorError(
             f"index {one.name} of {one.table} is not valid: nothing is found by it, and nothing is unique by it",
             where=where,
             do=f"build it anew: {one.remove}; {one.make}",
         )
-        for one in objects.found
-        if one.kind == "invalid index" and (one.made == "unique" or one.root not in building)
+        for one in target.found
+        if one.kind == "invalid index" and one.key not in known and (one.made == "unique" or one.root not in building)
     ]

@@ -76,7 +76,7 @@ def read_state(connection: Connection, fittings: Fittings) -> State:
     """Read what those of the tables have that exist."""
     roots = sorted({fitting.root for fitting in fittings.pieces})
     source = fittings.objects
-    plain = {one.root for one in source.found if one.root is not None} if source is not None else set()
+    plain = source.tables if source is not None else ()
     found = read_found(connection, roots)
     wanted = {fitting.other for fitting in fittings.pieces if fitting.kind is Kind.SEQUENCE and fitting.other}
     wanted |= {TableName(f.table.schema, f.name) for f in fittings.pieces if f.kind is Kind.INDEX}
@@ -203,7 +203,7 @@ def plan_fittings(
         building = {fitting.root for fitting in lack if fitting.kind is Kind.INDEX}
         coming = Coming(made_yet, reasons, {*missing, *made})
         plan.differences += differing.planned(fittings.objects, state.objects, coming)
-        plan.faults += differing.invalid_indexes(state.objects, building, where=plan.label)
+        plan.faults += differing.invalid_indexes(fittings.objects, state.objects, building, where=plan.label)
 
 
 def statement(fitting: Fitting, *, is_new: bool) -> str | None:

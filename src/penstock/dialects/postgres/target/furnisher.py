@@ -73,13 +73,15 @@ class PostgresFurnisher:
             made = ledger_entries.made(connection, self._process)
             lack = [piece for piece in self._fittings.pieces if not state.has(piece)]
             building = {piece.root for piece in lack if piece.kind is Kind.INDEX}
-            for fault in invalid_indexes(state.objects, building, where=label(self._url)):
+            source = self._fittings.objects
+            if source is None:
+                return []
+            for fault in invalid_indexes(source, state.objects, building, where=label(self._url)):
                 raise fault
             why_not = obstacles(connection, lack)
             why_not |= {piece: self._refused[piece] for piece in lack if piece in self._refused}
             lacks = left(self._fittings, state, why_not, made)
-            source = self._fittings.objects
-            return [] if source is None else remaining(source, state.objects, lacks, made)
+            return remaining(source, state.objects, lacks, made)
 
     def build(self, copied: Collection[TableName], *, is_last: bool = False) -> Iterator[Lack]:
         """Make what tables lack, one after another; yields what was made, and with a reason what was refused.

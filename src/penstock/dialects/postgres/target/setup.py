@@ -251,6 +251,7 @@ def _plan_types(connection: Connection, plan: DatabasePlan, blueprint: Blueprint
         "SELECT n.nspname, t.typname FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace"
     )
     found = {TableName(schema, name) for schema, name in rows}
+    plan.faults += _missing_collations(connection, plan, blueprint)
     for name, statement, extension in blueprint.types:
         if name in found:
             continue
@@ -272,6 +273,18 @@ def _plan_types(connection: Connection, plan: DatabasePlan, blueprint: Blueprint
                     do="create it there, then run setup again",
                 )
             )
+
+
+def _missing_collations(connection: Connection, plan: DatabasePlan, blueprint: Blueprint) -> Iterator[OperatorError]:
+    """Say which collations are missing: what their locale is called is a matter of the machine's."""
+    rows = connection.execute(
+        "SELECT n.nspname, c.collname FROM pg_collation c JOIN pg_namespace n ON n.oid = c.collnamespace"
+    )
+    there = {TableName(schema, name) for schema, name in rows}
+    for name, statement in blueprint.collations.items():
+        if name not in there:
+            what = f"collation {name} is missing at the target"
+            yield OperatorError(what, where=plan.label, do=f"create it there: {statement}")
 
 
 def _check_table(
