@@ -437,7 +437,10 @@ def test_unlogged_tables_are_left_out_and_named(lab: Lab) -> None:
     lab.source.execute("CREATE UNLOGGED TABLE u (id int); CREATE TABLE t (id int)")
     plan = lab.pipeline().setup()
     assert "public.u: unlogged, and so not captured: a crash empties it without a change" in plan.source.notes
-    assert not_captured(lab) == ["public.u is not captured: it is unlogged; a crash empties it without a change"]
+    assert not_captured(lab) == [
+        "public.u is not captured: it is unlogged; a crash empties it without a change:"
+        " take it out (rules.exclude), or ALTER TABLE ... SET LOGGED, then `penstock setup`"
+    ]
     assert lab.pipeline().setup().is_done
 
 

@@ -33,6 +33,9 @@ MasterOption = Annotated[
         "--master", metavar="URL", help="The Spark cluster to use, whatever the file says: spark://host:7077."
     ),
 ]
+DetailOption = Annotated[
+    bool, typer.Option("--detail", help="Print the SQL that brings each thing which the copy lacks.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one value; see docs/cli.md.")]
 
 out = Console(soft_wrap=True, highlight=False, emoji=False)

@@ -6,8 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli import verify
-from penstock.cli.console import FileOption, JsonOption, MasterOption, open_applying, print_json, say, warn
+from penstock.cli import differences, verify
+from penstock.cli.console import (
+    DetailOption,
+    FileOption,
+    JsonOption,
+    MasterOption,
+    open_applying,
+    print_json,
+    say,
+    warn,
+)
 from penstock.cli.logs import LogFormat, logging_to_console
 from penstock.cli.run import LogFormatOption, stopped_by_signals
 from penstock.pipeline.report import Report
@@ -38,6 +47,7 @@ def cutover(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what is missing; wait for, and change, nothing.")
     ] = False,
+    detail: DetailOption = False,
     master: MasterOption = None,
     json: JsonOption = False,
     log_format: LogFormatOption = LogFormat.TEXT,
@@ -53,12 +63,12 @@ def cutover(
     if json:
         print_json(as_json(done))
     else:
-        show(done)
+        show(done, detail=detail)
     if not done.is_ready:
         raise typer.Exit(1)
 
 
-def show(done: Cutover) -> None:
+def show(done: Cutover, *, detail: bool = False) -> None:
     """Print a report for a person."""
     if done.compared is not None:
         verify.show(done.compared)
@@ -73,8 +83,11 @@ def show(done: Cutover) -> None:
         say(f"{count(len(done.sequences), 'sequence')} {are(len(done.sequences))} where the source left off")
     for made in done.made:
         say(f"{would}made: {made}")
+    told = {one.what for one in done.differences}
     for lack in done.lacks:
-        warn(f"note: {lack}")
+        if lack.what not in told:
+            warn(f"note: {lack}")
+    differences.show(done.differences, detail=detail)
     if done.is_behind:
         say("not everything is applied yet")
     for writer in done.writers:
@@ -94,18 +107,34 @@ def _end(done: Cutover) -> list[str]:
             if missing
             else "nothing is to be done but to compare"
         )
-        return ["; ".join([*queue, todo, "nothing was changed"])]
+        not_brought = differences.not_brought(done.differences)
+        return ["; ".join([*queue, todo, *([not_brought] if not_brought else []), "nothing was changed"])]
     if not done.is_same:
-        return ["the copy is not what the source is; nothing was changed"]
+        return ["the copy is not what the source is; nothing was changed", *_mends(done)]
     if not done.is_ready:
         return ["the copy is not ready"]
     first = (
         "the lock at the source is gone: see that nothing writes there" if done.is_locked else "keep the source still"
     )
+    not_brought = differences.not_brought(done.differences)
+    but = f"; but {not_brought}, see above" if not_brought else ""
     return [
-        f"the copy is ready: everything up to position {done.position} is in it",
+        f"the copy is ready: everything up to position {done.position} is in it{but}",
         f"next: {first}; point the application to the target; then stop `penstock run`, and `penstock teardown`",
     ]
+
+
+def _mends(done: Cutover) -> list[str]:
+    """What to do about what differs."""
+    found = []
+    if done.compared is not None and any(table.differing for table in done.compared.tables):
+        names = " ".join(str(table.table) for table in done.compared.tables if table.differing)
+        found.append(f"next: `penstock resync {names}` brings the rows that differ")
+    if done.compared is not None and done.compared.unchecked:
+        found.append("next: mend what could not be compared, or take it out by rules.exclude")
+    if done.queued:
+        found.append("next: `penstock errors list`, and retry or delete what is in the error queue")
+    return found
 
 
 def as_json(done: Cutover) -> dict[str, object]:
@@ -125,5 +154,6 @@ def as_json(done: Cutover) -> dict[str, object]:
             for move in done.sequences
         ],
         "made": list(done.made),
+        **differences.as_json(done.differences),
         "lacks": [{"table": str(lack.table), "what": lack.what, "reason": lack.reason or None} for lack in done.lacks],
     }

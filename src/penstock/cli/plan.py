@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.console import FileOption, JsonOption, open_file, print_json, say, warn
+from penstock.cli import differences
+from penstock.cli.console import DetailOption, FileOption, JsonOption, open_file, print_json, say, warn
 from penstock.text import printable
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def plan(
     print_sql: Annotated[
         bool, typer.Option("--print-sql", help="Print the exact SQL and the missing grants, for a DBA.")
     ] = False,
+    detail: DetailOption = False,
     json: JsonOption = False,
 ) -> None:
     """Show what setup would do, and what is in its way. Changes nothing."""
@@ -42,12 +44,12 @@ def plan(
     elif json:
         print_json(as_json(found))
     else:
-        show(found)
+        show(found, detail=detail)
     if not found.is_possible:
         raise typer.Exit(3)
 
 
-def show(found: Plan) -> None:
+def show(found: Plan, *, detail: bool = False) -> None:
     """Print a plan for a person."""
     say(f"tables to capture: {len(found.tables)}")
     for rule in found.rules:
@@ -64,6 +66,7 @@ def show(found: Plan) -> None:
             warn(f"  missing privilege; as a superuser: {printable(grant)};")
         for fault in database.faults:
             warn(f"  in the way: {fault}")
+    differences.show(found.target.differences, detail=detail)
     if found.refused:
         warn(f"`penstock run` cannot go on: {found.refused}")
 
@@ -75,6 +78,7 @@ def as_json(found: Plan) -> dict[str, object]:
         "rules": list(found.rules),
         "source": _database(found.source),
         "target": _database(found.target),
+        **differences.as_json(found.target.differences),
         "refused": found.refused,
     }
 

@@ -31,12 +31,14 @@ class Step:
         remedy: What the user can do if it fails, besides mending what the error names.
         is_apart: Whether it is taken in a transaction of its own, after all that are not: it locks a table that is
             written to, which is not to wait for the other steps.
+        is_optional: Where the database refuses it, it is left out, and all others are taken.
     """
 
     summary: str
     sql: str
     is_apart: bool = False
     remedy: str = ""
+    is_optional: bool = False
 
     def __post_init__(self) -> None:
         """Let no name in the summary pass for anything else where the summary is printed."""
@@ -148,6 +150,44 @@ class Lack:
 
 
 @dataclass(frozen=True)
+class Difference:
+    """Something in which the copy is not what the source is, and that Penstock does not make.
+
+    Attributes:
+        kind: What sort of thing it is.
+        what: It, and where it belongs, in a few words.
+        table: The table that it belongs to; None for what belongs to a schema.
+        reason: Why it differs, or is not made; empty where that is nobody's but the user's.
+        sql: The statements that bring it at the target, or take it away; empty where only `pg_dump` has them.
+        is_extra: The copy has it, and the source has not.
+        schema: Where it is at the source.
+    """
+
+    kind: str
+    what: str
+    table: TableName | None
+    reason: str = ""
+    sql: str = ""
+    is_extra: bool = False
+    schema: str = ""
+
+    def __str__(self) -> str:
+        return printable(f"{self.what}: {self.reason}" if self.reason else self.what)
+
+    @property
+    def facts(self) -> Facts:
+        """The same for programs."""
+        table = None if self.table is None else str(self.table)
+        return {
+            "kind": self.kind,
+            "what": self.what,
+            "table": table,
+            "reason": self.reason or None,
+            "sql": self.sql or None,
+        }
+
+
+@dataclass(frozen=True)
 class CaptureBehind:
     """A table that was altered, and whose capture was not built anew: its changes are captured more slowly."""
 
@@ -175,6 +215,7 @@ class DatabasePlan:
         faults: What keeps the pipeline from being set up.
         preamble: SQL that a script of the steps begins with, so that the user who runs it runs no other role's code.
         role: The role that must own the objects, where another role may carry the steps out.
+        differences: In what tables are not, and will not be, what they are at the source.
     """
 
     label: str
@@ -184,6 +225,7 @@ class DatabasePlan:
     faults: list[PenstockError] = field(default_factory=list)
     preamble: list[str] = field(default_factory=list)
     role: str | None = None
+    differences: list[Difference] = field(default_factory=list)
 
 
 def transactions(steps: Sequence[Step]) -> list[Sequence[Step]]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from penstock.apply.process import Progress
 from penstock.change import TableName
-from penstock.dialects.base import Lack, SequenceMove
+from penstock.dialects.base import Difference, Lack, SequenceMove
 from penstock.errors import OperatorError, RetryableError
 from penstock.pipeline.sides import (
     Furnished,
@@ -43,6 +43,7 @@ class Cutover:
         sequences: Where they stood, and where they stand now, or would.
         made: What the copy lacked, and was made; or would be.
         lacks: What the copy goes on to lack, each with the reason.
+        differences: In what the copy is not what the source is, those of `lacks` included.
         is_written_after: Whether the source was written to after the position was taken.
         is_dry: Whether nothing was changed because nothing was to be.
     """
@@ -56,6 +57,7 @@ class Cutover:
     sequences: Sequence[SequenceMove] = ()
     made: Sequence[str] = ()
     lacks: Sequence[Lack] = ()
+    differences: Sequence[Difference] = ()
     is_written_after: bool = False
     is_dry: bool = False
 
@@ -147,6 +149,7 @@ def _look(work: _Work) -> Cutover:
         sequences=work.furnisher.moves(work.reader.read()),
         made=[lack.what for lack in lacks if not lack.reason],
         lacks=[lack for lack in lacks if lack.reason],
+        differences=work.furnisher.differences(),
         is_dry=True,
     )
 
@@ -175,9 +178,14 @@ def _cut_over(way: Way, work: _Work, stop: threading.Event, *, lock: bool, wait_
         sequences=moves,
         made=[lack.what for lack in built if not lack.reason],
         lacks=[refused.get(lack.what, lack) for lack in work.furnisher.lacks()],
+        differences=_with_reasons(work.furnisher.differences(), refused),
         writers=[] if lock else work.still.writers(),
         is_written_after=_is_written_after(work, position, applied),
     )
+
+
+def _with_reasons(differences: Sequence[Difference], refused: Mapping[str, Lack]) -> list[Difference]:
+    return [replace(one, reason=refused[one.what].reason) if one.what in refused else one for one in differences]
 
 
 def _is_written_after(work: _Work, position: Scn, applied: int) -> bool:

@@ -255,10 +255,12 @@ class SparkFeed(SourceFeed):
         keys: Mapping[TableName, tuple[str, ...]] = _NO_KEYS,
         reached: Callable[[Scn], None] = lambda _: None,
         until: Scn | None = None,
+        follow_parts: Callable[[], bool] = lambda: False,
     ) -> None:
         """Prepare; nothing is opened yet. See `SourceFeed` for the rest.
 
         Args:
+            follow_parts: Makes partitions and the like that changes need; returns whether it has made some.
             ddl: Which tables follow, also by another name.
             virtual: What depends on each other beyond the constraints of the target.
             keys: Substitute keys of tables.
@@ -281,6 +283,7 @@ class SparkFeed(SourceFeed):
         self._target = target
         self._describe_target = describe_target
         self._compare = compare
+        self._follow_parts = follow_parts
         self._config = self._shared = ServerConfig()
         self._ddl = ddl
         self._virtual = virtual
@@ -310,6 +313,7 @@ class SparkFeed(SourceFeed):
     def apply(self, part: Slice, lanes: int) -> Sequence[LaneResult]:
         """Apply a slice with up-to-date definitions of both sides."""
         assert self._jobs is not None
+        self._is_lacking |= self._follow_parts()
         self._refresh()
         results = self._jobs.run(part, lanes=lanes)
         self._was_altered = part.has_ddl

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from pyspark.sql import SparkSession
 
@@ -45,6 +45,7 @@ from penstock.pipeline.feed import SparkFeed, names_to_come
 from penstock.pipeline.furnishing import Furnishing
 from penstock.pipeline.handlers import handler_faults, statement_faults
 from penstock.pipeline.locks import Holders, LockWatch
+from penstock.pipeline.new_parts import NewParts
 from penstock.pipeline.new_tables import NewTables
 from penstock.pipeline.plan import Plan
 from penstock.pipeline.replay import Replay, check_columns, refuse_before_copies
@@ -55,7 +56,9 @@ from penstock.pipeline.sides import (
     COMPARE_ELSEWHERE,
     Comparable,
     Copyable,
+    DatabaseSource,
     Furnished,
+    Installable,
     SourceSide,
     StockedSource,
     TargetLedger,
@@ -152,8 +155,8 @@ class Pipeline(Capturing):
             plan.source.faults, plan.target.faults = [fault], []
         if installed is not None and installed.identity() == self._target.identity():
             what = "source and target are the same database"
-            # So is this one: the tables that are there are the source's own.
-            plan.source.faults = []
+            # It causes all the others: the tables that are there are the source's own.
+            plan.source.faults, plan.target.differences = [], []
             plan.target.faults = [OperatorError(what, where=self._target.label, do="correct one of the urls")]
         return replace(plan, refused=self._parted()) if plan.is_possible else plan
 
@@ -541,6 +544,7 @@ class Pipeline(Capturing):
             replay = (
                 Replay(self._source, self._target, self._is_meant) if isinstance(self._source, StockedSource) else None
             )
+            parts = self._new_parts()
             feed = SparkFeed(
                 spark,
                 source=self.config.capture.name,
@@ -557,6 +561,7 @@ class Pipeline(Capturing):
                 ddl=apply.ddl_rules,
                 virtual=self._virtual,
                 keys=apply.keys,
+                follow_parts=lambda: parts is not None and parts.follow(listener),
             )
             copy_listener = CopyWatch(listener, patience)
             furnishing = None
@@ -613,6 +618,8 @@ class Pipeline(Capturing):
             finally:
                 if furnishing is not None:
                     furnishing.end(is_hurried=not is_finished)
+                if parts is not None:
+                    parts.close()
 
     def _settings_shown(self) -> Mapping[str, Any]:
         apply = self._apply
@@ -739,6 +746,16 @@ class Pipeline(Capturing):
             return [one for one in self._not_captured() if one.table not in copied]
 
         self._new_tables.follow(find, lambda: Scn(0) if state is None else state.low_watermark, listener)
+
+    def _new_parts(self) -> NewParts | None:
+        if not (isinstance(self._source, Installable) and isinstance(self._source, Furnished)):
+            return None
+
+        def carry_out(plan: DatabasePlan) -> None:
+            self._carry_out(Plan([], DatabasePlan(self._source.label), plan), printer="plan")
+
+        patterns, rules = self.config.capture.tables, self._apply.ddl_rules
+        return NewParts(cast("DatabaseSource", self._source), self._target, patterns, rules, carry_out)
 
     def _set_up_new(self, tables: Sequence[TableName]) -> None:
         plan = self._plan_of_new(tables)

@@ -57,7 +57,18 @@ class Plan:
 
     def sql(self) -> str:
         """The exact SQL that would be run, for a DBA to read or to run, and the grants that are missing."""
-        return "\n".join([*_sql(self.target, "target"), *_sql(self.source, "source")])
+        return "\n".join([*_sql(self.target, "target"), *_sql(self.source, "source"), *self._not_brought()])
+
+    def _not_brought(self) -> list[str]:
+        lacking = [one for one in self.target.differences if not one.is_extra]
+        if not lacking:
+            return []
+        label = printable(self.target.label)
+        lines = [f"-- what setup leaves out, for the target ({label}) once the application is about to come"]
+        for one in lacking:
+            lines.append(f"-- {one}")
+            lines += [f"--   {printable(line)}" for line in f"{one.sql};".splitlines() if one.sql]
+        return [*lines, ""]
 
 
 def _sql(plan: DatabasePlan, side: str) -> list[str]:

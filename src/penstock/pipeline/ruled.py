@@ -155,6 +155,10 @@ class RuledDatabase(RuledSide):
         """What the tables that patterns mean, and no rule concerns, have gained without their definition changing."""
         return self._inner.parts(patterns, lambda table: leaves_out(table) or not self._plain(table))
 
+    def marks_of_ddl(self) -> AbstractContextManager[Callable[[], object]]:
+        """Open a session that returns another value after partitions, labels or keys were made."""
+        return self._inner.marks_of_ddl()
+
     def fittings(self, tables: Sequence[TableName]) -> NativeForm:
         """What becomes of what tables have that applying does not need."""
         described = self._describe(tables)

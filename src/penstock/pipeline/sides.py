@@ -22,6 +22,7 @@ from penstock.change import TableName
 from penstock.dialects.base import (
     CaptureBehind,
     DatabasePlan,
+    Difference,
     Emptying,
     Lack,
     LackingPart,
@@ -345,6 +346,9 @@ class Furnished(Protocol):
 class DatabaseSource(Installable, Comparable, Furnished, Protocol):
     """A database that changes are captured from: it can all of that."""
 
+    def marks_of_ddl(self) -> AbstractContextManager[Callable[[], object]]:
+        """Open a session that returns another value at each call after partitions, labels or keys were made."""
+
 
 class PlainDatabase(DatabaseSource, Protocol):
     """A database as it is, which rules can make another of."""
@@ -358,6 +362,13 @@ class Furnisher(Protocol):
 
     def lacks(self) -> Sequence[Lack]:
         """Return what the copy lacks; with a reason where it goes on to lack it."""
+
+    def differences(self) -> Sequence[Difference]:
+        """Return in what the copy is not what the source is, but for what is about to be made.
+
+        Raises:
+            OperatorError: An index of the copy is not valid, and is not about to be built anew.
+        """
 
     def build(self, copied: Collection[TableName], *, is_last: bool = False) -> Iterator[Lack]:
         """Make what is made once rows are copied, at last also all else; with a reason yields what is refused.
@@ -477,6 +488,9 @@ class TargetSide(Protocol):
 
     def lacking(self, parts: NativeForm) -> Sequence[LackingPart]:
         """Return what is missing here of the source's partitions and enum labels; nothing if it is of another kind."""
+
+    def plan_parts(self, blueprint: NativeForm | None, tables: Sequence[TableName]) -> DatabasePlan:
+        """Plan what tables lack here of the source's partitions and enum labels, and nothing else."""
 
     def has_ledger(self) -> bool:
         """Whether setup has made a ledger here.

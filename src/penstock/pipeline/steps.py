@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from penstock.dialects.base import DatabasePlan, LockedError, Step
+from penstock.errors import OperatorError
 from penstock.pipeline.locks import Holders
 from penstock.pipeline.plan import Plan
 from penstock.pipeline.sides import SetupSession
@@ -48,17 +49,27 @@ class _Both:
 
     def take_together(self) -> None:
         """Take what belongs together, of both sides or of none."""
-        steps = [(session, step) for database, session in self.sides for step in database.steps if not step.is_apart]
+        steps = [
+            (database, session, step)
+            for database, session in self.sides
+            for step in database.steps
+            if not step.is_apart
+        ]
         while steps:
             try:
                 with ExitStack() as transactions:
                     for _, session in self.sides:
                         transactions.enter_context(session.transaction())
-                    for session, step in steps:
-                        session.take(step)
+                    refused = [
+                        (database, note)
+                        for database, session, step in steps
+                        if (note := _taken(session, step)) is not None
+                    ]
             except LockedError as exc:
                 self._let_work(exc.what, exc.do, [exc.where], exc)
             else:
+                for database, note in refused:
+                    database.notes.append(note)
                 return
 
     def take_apart(self, sides: Iterable[tuple[DatabasePlan, SetupSession]]) -> None:
@@ -69,7 +80,9 @@ class _Both:
             for database, session, step in waiting:
                 try:
                     with session.transaction():
-                        session.take(step)
+                        note = _taken(session, step)
+                    if note is not None:
+                        database.notes.append(note)
                 except LockedError as exc:
                     locked.append((database, session, step))
                     self.holders.look()
@@ -93,6 +106,17 @@ class _Both:
         if wait is not None:
             what, do = f"{what}: {wait.held_by}", f"{do}; {wait.remedy}"
         raise LockedError(what, where=where, do=do) from cause
+
+
+def _taken(session: SetupSession, step: Step) -> str | None:
+    """Take a step; returns why it is left out, if it is one that may be."""
+    try:
+        session.take(step)
+    except OperatorError as exc:
+        if not step.is_optional:
+            raise
+        return f"{step.summary} is left out: {exc.what}"
+    return None
 
 
 class _NoSession:

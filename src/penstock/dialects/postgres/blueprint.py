@@ -24,7 +24,8 @@ class Piece:
         kind: `table`, `partition`, `index`, or what kind of constraint.
         table: The table or partition.
         name: Of the constraint or index; None for a table.
-        other: The table that a partition is of, or that a foreign key refers to.
+        other: The table that a partition is of, or that a foreign key refers to; the index that one is attached to.
+        is_part: The server makes it by itself where a partition is made later.
     """
 
     root: TableName
@@ -33,6 +34,7 @@ class Piece:
     name: str | None
     other: TableName | None
     sql: str
+    is_part: bool = False
 
     @property
     def summary(self) -> str:
@@ -44,6 +46,8 @@ class Piece:
                 return f"partition {self.table} of {self.other}"
             case "foreign key":
                 return f"foreign key {self.name} of {self.table} to {self.other}"
+            case "attached index":
+                return f"index {self.name} of {self.table} as a part of {self.other}"
             case _:
                 return f"{self.kind} {self.name} of {self.table}"
 
@@ -76,6 +80,7 @@ class Blueprint(NativeForm):
         calls: Functions and operators that the tables call when rows are written to them, by kind and name.
         computed: The expressions of generated columns, by table and column.
         notes: What a table that is made will lack, by table.
+        collations: What the tables need of collations that are no server's own, and how each is made.
     """
 
     dialect = DIALECT
@@ -86,6 +91,7 @@ class Blueprint(NativeForm):
     calls: Sequence[tuple[str, TableName]]
     computed: Mapping[tuple[TableName, str], str]
     notes: Mapping[TableName, Sequence[str]] = field(default_factory=dict)
+    collations: Mapping[TableName, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -123,18 +129,21 @@ def read_blueprint(
                 own_name,
                 TableName(other_schema, other_name) if other_name else None,
                 statement,
+                is_part,
             )
-            for root, kind, schema, name, own_name, other_schema, other_name, statement in cursor.execute(
+            for root, kind, schema, name, own_name, other_schema, other_name, is_part, statement in cursor.execute(
                 sql_text("tables"), [list(by_oid)]
             )
         ]
         found = cursor.execute(sql_text("calls"), [list(by_oid)]).fetchall()
+        collations = cursor.execute(sql_text("collations"), [[*by_oid, *others.values()]]).fetchall()
     return Blueprint(
         types=types,
         pieces=pieces,
         parts=read_parts(connection, tables, [name for name, _, _ in types]),
         calls=[(kind, TableName(schema, name)) for kind, schema, name in found],
         computed=computed_columns(connection, tables),
+        collations={TableName(schema, name): statement for schema, name, statement in collations},
     )
 
 

@@ -17,6 +17,7 @@ from penstock.dialects.base import Lack, NativeForm, Renamed
 from penstock.dialects.postgres.catalog import catalog_names, current_user, table_oids
 from penstock.dialects.postgres.connection import Connection, literal, quote
 from penstock.dialects.postgres.logical import DIALECT
+from penstock.dialects.postgres.objects import ORDER, CatalogObject, Objects, read_objects
 from penstock.dialects.postgres.resources import sql_text
 from penstock.dialects.postgres.sequences import SequenceUse, drawn_by, read_uses
 
@@ -31,6 +32,7 @@ class Kind(StrEnum):
     CHECK = "check"
     INDEX = "index"
     COMMENT = "comment"
+    SETTING = "setting"
 
 
 class When(StrEnum):
@@ -52,6 +54,7 @@ class Fitting:
         sql: The statement that makes it.
         calls: Functions, types and the like that it needs, as (kind, name).
         other: The index that this one becomes a part of; the sequence that is made, owned or drawn from.
+        object: What it is of the objects of its database: a setting, in a wide sense.
     """
 
     root: TableName
@@ -63,6 +66,7 @@ class Fitting:
     when: When = When.SETUP
     calls: tuple[tuple[str, TableName], ...] = ()
     other: TableName | None = None
+    object: CatalogObject | None = None
 
     @property
     def key(self) -> tuple[TableName, Kind, str]:
@@ -79,6 +83,8 @@ class Fitting:
                 return f"sequence {self.other} as column {self.name!r} of {self.table} owns it"
             case Kind.DEFAULT | Kind.IDENTITY:
                 return f"{self.kind} of column {self.name!r} of {self.table}"
+            case Kind.SETTING:
+                return self.name
             case Kind.COMMENT:
                 return f"comment on {f'column {self.name!r} of ' if self.name else ''}{self.table}"
             case _:
@@ -104,6 +110,7 @@ class Fittings(NativeForm):
         left_out: What cannot be, with the reason.
         links: Which sequence each column goes on with.
         grants: SQL that a superuser of the source has to run before all of these may be read.
+        objects: All that the tables are made of, and their schemas hold.
     """
 
     dialect = DIALECT
@@ -112,6 +119,7 @@ class Fittings(NativeForm):
     left_out: Sequence[Lack]
     links: Sequence[SequenceLink]
     grants: Sequence[str] = ()
+    objects: Objects | None = None
 
 
 @dataclass(frozen=True)
@@ -154,6 +162,7 @@ def read_fittings(connection: Connection, tables: Sequence[Renamed]) -> Fittings
     found = read_found(connection, list(renamed))
     uses = read_uses(connection, list(renamed))
     placed = _placed(uses, renamed)
+    identities = {(use.table, use.column): use.name for use in uses if use.how == "identity"}
     left_out: list[Lack] = []
     kept: list[Found] = []
     for one in found:
@@ -164,12 +173,24 @@ def read_fittings(connection: Connection, tables: Sequence[Renamed]) -> Fittings
             kept.append(one)
         elif reason:
             left_out.append(Lack(renamed[one.root].table, one.shown, reason))
+    indexes = {TableName(one.table.schema, one.name) for one in kept if one.kind is Kind.INDEX}
+    # Of an index that is left out nothing can be a part.
+    kept = [replace(one, of=None) if one.of is not None and one.of not in indexes else one for one in kept]
     worded, lost = _worded(connection, kept, renamed)
     left_out += lost
+    plain = [one for one in tables if one.columns is None and one.source == one.table]
+    others = [one.table for one in tables if one not in plain]
+    objects = read_objects(connection, [one.table for one in plain], uncompared=others)
+    settings = [
+        _setting(one) for one in sorted(objects.found, key=lambda one: ORDER.index(one.kind)) if is_setting(one)
+    ]
     pieces = [
+        # A check of the parent becomes one of the child.
+        *(one for one in settings if one.object and one.object.kind == "inheritance"),
         *_sequences(uses, renamed, placed, {name for one in worded for name in one.sequences}),
-        *(_fitting(one, renamed[one.root], placed) for one in worded),
+        *(_fitting(one, renamed[one.root], placed, identities.get((one.table, one.name))) for one in worded),
         *_owners(uses, renamed, placed),
+        *(one for one in settings if one.object and one.object.kind != "inheritance"),
     ]
     links = [
         SequenceLink(use.name, renamed[table].table, target, use.may_read)
@@ -182,7 +203,20 @@ def read_fittings(connection: Connection, tables: Sequence[Renamed]) -> Fittings
         *(f"GRANT USAGE ON SCHEMA {quote(schema)} TO {user}" for schema in _closed(connection, hidden)),
         *(f"GRANT SELECT ON SEQUENCE {quote(name.schema, name.name)} TO {user}" for name in hidden),
     ]
-    return Fittings(pieces, left_out, links, grants)
+    return Fittings(pieces, left_out, links, grants, objects)
+
+
+def is_setting(one: CatalogObject) -> bool:
+    """Whether a copy gets an object by the statement that makes it."""
+    return one.root is not None and one.made in list(When) and one.is_plain and one.make is not None
+
+
+def _setting(one: CatalogObject) -> Fitting:
+    assert one.root is not None
+    assert one.table is not None
+    return Fitting(
+        one.root, one.table, Kind.SETTING, one.what, one.definition, one.make or "", When(one.made), object=one
+    )
 
 
 def _closed(connection: Connection, names: Sequence[TableName]) -> list[str]:
@@ -379,7 +413,9 @@ def _owners(
     return found
 
 
-def _fitting(one: Found, renamed: Renamed, placed: Mapping[TableName, TableName]) -> Fitting:
+def _fitting(
+    one: Found, renamed: Renamed, placed: Mapping[TableName, TableName], identity: TableName | None
+) -> Fitting:
     table = renamed.table if one.level == 0 else one.table
     quoted = quote(table.schema, table.name)
     name, definition, when = one.name, one.definition, When.SETUP
@@ -397,7 +433,7 @@ def _fitting(one: Found, renamed: Renamed, placed: Mapping[TableName, TableName]
                 )
             sql = f"{column} SET DEFAULT {definition}"
         case Kind.IDENTITY:
-            sql = f"{column} {added_identity(definition)}"
+            sql = f"{column} {added_identity(definition, _named_otherwise(one, identity, placed))}"
         case Kind.CHECK:
             # Rows from before a check that is not valid may break it, and have to be copied.
             when = When.SETUP if one.is_valid else When.CUTOVER
@@ -417,10 +453,18 @@ def _fitting(one: Found, renamed: Renamed, placed: Mapping[TableName, TableName]
     return Fitting(renamed.table, table, one.kind, name, definition, sql, when, one.calls, other)
 
 
-def added_identity(definition: str) -> str:
+def _named_otherwise(one: Found, identity: TableName | None, placed: Mapping[TableName, TableName]) -> TableName | None:
+    """The name of an identity's sequence, where the server would not give it that by itself."""
+    if identity is None or identity.name == f"{one.table.name}_{one.name}_seq":
+        return None
+    return placed.get(identity, identity)
+
+
+def added_identity(definition: str, sequence: TableName | None = None) -> str:
     """The end of the statement that makes a column an identity; `definition` is as sql/fittings.sql words it."""
     how, _, options = definition.partition(" INCREMENT")
-    return f"ADD GENERATED {how} AS IDENTITY (INCREMENT{options})"
+    named = "" if sequence is None else f"SEQUENCE NAME {quote(sequence.schema, sequence.name)} "
+    return f"ADD GENERATED {how} AS IDENTITY ({named}INCREMENT{options})"
 
 
 def altered_identity(definition: str) -> str:

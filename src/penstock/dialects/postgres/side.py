@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import psycopg
 
@@ -44,7 +44,9 @@ class PostgresSetupSession:
         """Carry out a step, inside a transaction; waits only so long for a table that another session holds."""
         undone = "this table is left as it was" if step.is_apart else "nothing was changed"
         try:
-            psycopg.ClientCursor(self._connection).execute(step.sql)
+            # What may be refused must not take the transaction along.
+            with self._connection.transaction() if step.is_optional else nullcontext():
+                psycopg.ClientCursor(self._connection).execute(step.sql)
         except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as exc:
             raise LockedError(
                 f"cannot take this step: {step.summary}: another session holds a lock",

@@ -167,7 +167,13 @@ def uncaptured_tables(
     for table in sorted(matched):
         mode = modes.get(oids.get(table, 0))
         if table in unlogged:
-            found.append(Uncaptured(table, "it is unlogged; a crash empties it without a change"))
+            found.append(
+                Uncaptured(
+                    table,
+                    "it is unlogged; a crash empties it without a change:"
+                    " take it out (rules.exclude), or ALTER TABLE ... SET LOGGED, then `penstock setup`",
+                )
+            )
         elif mode is None and table in known:
             found.append(Uncaptured(table, "it was made anew, or renamed, after setup; run `penstock setup`"))
         elif mode is None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 
 import psycopg
 
@@ -32,6 +32,13 @@ from penstock.position import Scn
 
 _LOCK_PAUSE_S = 0.2
 
+
+_MARK = """
+SELECT (SELECT concat_ws(' ', count(*), max(inhrelid::bigint)) FROM pg_inherits),
+  (SELECT concat_ws(' ', count(*), max(oid::bigint)) FROM pg_enum),
+  (SELECT concat_ws(' ', count(*), max(oid::bigint)) FROM pg_constraint WHERE contype IN ('p', 'u', 'x', 'f')),
+  (SELECT concat_ws(' ', count(*), max(indexrelid::bigint)) FROM pg_index WHERE indisunique)
+"""
 
 _DIGITS = 18
 """Any position of so many fits into the ledger."""
@@ -141,6 +148,17 @@ class PostgresSourceSide(PostgresSide):
                 return read_parts(connection, [table for table in meant if not leaves_out(table)])
             except psycopg.errors.LockNotAvailable:
                 return Parts({}, {}, {})
+
+    @contextmanager
+    def marks_of_ddl(self) -> Iterator[Callable[[], object]]:
+        """Open a session that returns another value after partitions, labels or keys were made."""
+        with self._connection("see what was made") as connection:
+
+            def mark() -> object:
+                with speaking("see what was made", self._url):
+                    return connection.execute(_MARK).fetchone()
+
+            yield mark
 
     def removal(self, consumer: Consumer) -> DatabasePlan:
         """Plan to remove a consumer, and the capture set with the last one.

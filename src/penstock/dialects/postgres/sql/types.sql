@@ -16,19 +16,37 @@ WITH RECURSIVE part (typ, depth) AS (
   ) inner_type (oid)
 ), needed AS (
   SELECT typ, max(depth) AS depth FROM part GROUP BY typ
+), safe AS (
+  -- Checks of domains are code, which runs with the rights of who applies: as in fittings.sql, those come that call nothing
+  -- but the server's own functions, and none that does as a text says. What rows from before may break would keep them out.
+  SELECT c.oid, c.contypid, c.conname, pg_get_constraintdef(c.oid) AS definition
+  FROM needed JOIN pg_constraint c ON c.contypid = needed.typ AND c.contype = 'c' AND c.convalidated
+  WHERE NOT EXISTS (
+    SELECT FROM pg_depend d JOIN (
+      SELECT 'pg_proc'::regclass AS classid, oid, pronamespace AS namespace FROM pg_proc
+      UNION ALL SELECT 'pg_operator'::regclass, oid, oprnamespace FROM pg_operator
+    ) o ON (o.classid, o.oid) = (d.refclassid, d.refobjid) AND o.namespace <> 'pg_catalog'::regnamespace
+    WHERE d.classid = 'pg_constraint'::regclass AND d.objid = c.oid
+  ) AND NOT EXISTS (
+    SELECT FROM regexp_matches(c.conbin::text, ':((?:op)?funcid|opno) (\d+)', 'g') id
+    LEFT JOIN pg_operator o ON id[1] = 'opno' AND o.oid = id[2]::oid
+    JOIN pg_proc f ON f.oid = CASE id[1] WHEN 'opno' THEN o.oprcode::oid ELSE id[2]::oid END
+    WHERE f.proname ~ '_to_xml' OR f.provolatile = 'v'
+  )
 )
 SELECT n.nspname, t.typname,
   CASE
     WHEN e.extname IS NOT NULL THEN NULL
     WHEN t.typtype = 'e' THEN format('CREATE TYPE %I.%I AS ENUM (%s)', n.nspname, t.typname,
       (SELECT string_agg(quote_literal(l.enumlabel), ', ' ORDER BY l.enumsortorder) FROM pg_enum l WHERE l.enumtypid = t.oid))
-    -- Without its checks, as tables are: they are its owner's code, and would run with the rights of who applies.
-    WHEN t.typtype = 'd' THEN format('CREATE DOMAIN %I.%I AS %s%s%s', n.nspname, t.typname,
+    WHEN t.typtype = 'd' THEN format('CREATE DOMAIN %I.%I AS %s%s%s%s', n.nspname, t.typname,
       format_type(t.typbasetype, t.typtypmod),
       (SELECT format(' COLLATE %I.%I', cn.nspname, c.collname) FROM pg_collation c
        JOIN pg_namespace cn ON cn.oid = c.collnamespace JOIN pg_type b ON b.oid = t.typbasetype
        WHERE c.oid = t.typcollation AND t.typcollation <> b.typcollation),
-      CASE WHEN t.typnotnull THEN ' NOT NULL' ELSE '' END)
+      CASE WHEN t.typnotnull THEN ' NOT NULL' ELSE '' END,
+      (SELECT string_agg(format(' CONSTRAINT %I %s', safe.conname, safe.definition), '' ORDER BY safe.conname)
+       FROM safe WHERE safe.contypid = t.oid))
     WHEN t.typtype = 'c' AND (SELECT relkind FROM pg_class WHERE oid = t.typrelid) = 'c' THEN format('CREATE TYPE %I.%I AS (%s)', n.nspname, t.typname,
       (SELECT string_agg(format('%I %s%s', a.attname, format_type(a.atttypid, a.atttypmod),
          (SELECT format(' COLLATE %I.%I', cn.nspname, c.collname) FROM pg_collation c

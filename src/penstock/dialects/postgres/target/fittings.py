@@ -12,9 +12,11 @@ from penstock.dialects.base import DatabasePlan, Lack, Step
 from penstock.dialects.postgres.catalog import catalog_names
 from penstock.dialects.postgres.connection import Connection, quote
 from penstock.dialects.postgres.fittings import Fitting, Fittings, Found, Kind, When, read_found
+from penstock.dialects.postgres.objects import Objects, read_objects
 from penstock.dialects.postgres.ownership import called_code
 from penstock.dialects.postgres.sequences import SequenceUse, read_uses
-from penstock.dialects.postgres.target import ledger_entries
+from penstock.dialects.postgres.target import differing, ledger_entries
+from penstock.dialects.postgres.target.differing import Coming
 
 _CATALOGS = {
     "function": ("pg_proc", "proname", "pronamespace"),
@@ -38,6 +40,7 @@ class State:
         taken: The relations of whatever kind that have the name of something that is to be made; True for sequences
             that the user may move.
         own: The tables that the user may alter.
+        objects: All that the tables are made of, and their schemas hold.
     """
 
     found: Mapping[tuple[TableName, Kind, str], Found]
@@ -45,6 +48,7 @@ class State:
     uses: Sequence[SequenceUse]
     taken: Mapping[TableName, bool]
     own: Collection[TableName]
+    objects: Objects
 
     def has(self, fitting: Fitting) -> bool:
         """Whether a fitting is there already, in whatever wording."""
@@ -60,6 +64,8 @@ class State:
                     return (fitting.table, fitting.other) in self.parts
                 there = self.found.get(fitting.key)
                 return there is not None and (there.is_valid or there.is_partitioned)
+            case Kind.SETTING:
+                return fitting.object is not None and fitting.object.key in self.objects.by_key
             case Kind.IDENTITY | Kind.DEFAULT:
                 return any((fitting.table, kind, fitting.name) in self.found for kind in (Kind.IDENTITY, Kind.DEFAULT))
             case _:
@@ -69,6 +75,8 @@ class State:
 def read_state(connection: Connection, fittings: Fittings) -> State:
     """Read what those of the tables have that exist."""
     roots = sorted({fitting.root for fitting in fittings.pieces})
+    source = fittings.objects
+    plain = source.tables if source is not None else ()
     found = read_found(connection, roots)
     wanted = {fitting.other for fitting in fittings.pieces if fitting.kind is Kind.SEQUENCE and fitting.other}
     wanted |= {TableName(f.table.schema, f.name) for f in fittings.pieces if f.kind is Kind.INDEX}
@@ -91,6 +99,7 @@ def read_state(connection: Connection, fittings: Fittings) -> State:
         uses=read_uses(connection, roots),
         taken={TableName(schema, name): may_set for schema, name, may_set in taken.fetchall()},
         own={TableName(schema, name) for schema, name in own.fetchall()},
+        objects=read_objects(connection, sorted(plain), source.schemas if source is not None else ()),
     )
 
 
@@ -156,7 +165,8 @@ def plan_fittings(
     for fitting in _without_lost(lack, why_not):
         is_new = fitting.root in missing
         if fitting.root in existing and (fitting.root not in made or fitting.root not in state.own):
-            lost.setdefault(fitting.root, []).append(fitting)
+            if fitting.kind is not Kind.SETTING:  # Where these differ, it is told once.
+                lost.setdefault(fitting.root, []).append(fitting)
         elif fitting.when is not When.SETUP:
             later.append(fitting)
         elif (sql := statement(fitting, is_new=is_new)) is not None:
@@ -166,13 +176,34 @@ def plan_fittings(
         plan.steps.append(Step(f"a note that table {name} is setup's own", ledger_entries.making(process, name)))
     for summary, (fitting, statements) in steps.items():
         remedy = f"make it at the target yourself, and mind that table {fitting.root} is there then"
-        plan.steps.append(Step(summary, "; ".join(statements), is_apart=fitting.root not in missing, remedy=remedy))
+        is_setting = fitting.kind is Kind.SETTING
+        plan.steps.append(
+            Step(
+                summary,
+                "; ".join(statements),
+                is_apart=fitting.root not in missing,
+                remedy=remedy,
+                is_optional=is_setting,
+            )
+        )
     plan.notes += [str(lack) for lack in fittings.left_out if lack.table in missing or lack.table in made]
     plan.notes += [f"{fitting.summary} is left out: {reason}" for fitting, reason in why_not.items()]
     plan.notes += list(_later(later))
     for name, pieces in sorted(lost.items()):
         named = ", ".join(_short(piece) for piece in pieces)
         plan.notes.append(f"table {name} was not made by setup, and is left as it is; the source's has, too: {named}")
+    reasons = {lack.what: lack.reason for lack in fittings.left_out}
+    reasons |= {fitting.summary: reason for fitting, reason in why_not.items()}
+    reasons |= {
+        fitting.summary: f"table {name} was not made by setup" for name, pieces in lost.items() for fitting in pieces
+    }
+    if fittings.objects is not None:
+        made_yet = {fitting.summary for fitting in lack if fitting.summary not in reasons}
+        made_yet |= {step.summary for step in plan.steps}
+        building = {fitting.root for fitting in lack if fitting.kind is Kind.INDEX}
+        coming = Coming(made_yet, reasons, {*missing, *made})
+        plan.differences += differing.planned(fittings.objects, state.objects, coming)
+        plan.faults += differing.invalid_indexes(fittings.objects, state.objects, building, where=plan.label)
 
 
 def statement(fitting: Fitting, *, is_new: bool) -> str | None:
@@ -266,6 +297,8 @@ def _short(fitting: Fitting) -> str:
     match fitting.kind:
         case Kind.DEFAULT | Kind.IDENTITY | Kind.COMMENT:
             return f"{fitting.kind} of {repr(fitting.name) if fitting.name else 'the table'}{of}"
+        case Kind.SETTING:
+            return fitting.name.removesuffix(f" of {fitting.table}") + of
         case Kind.SEQUENCE:
             return f"sequence {fitting.other}"
         case Kind.OWNER:

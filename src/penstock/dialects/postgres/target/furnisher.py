@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import Lack, SequenceMove, SequenceValue
+from penstock.dialects.base import Difference, Lack, SequenceMove, SequenceValue
 from penstock.dialects.postgres.catalog import current_user
 from penstock.dialects.postgres.connection import WITHOUT_VIEWS, Connection, connect, label, quote, speaking
 from penstock.dialects.postgres.errors import translate
@@ -26,6 +26,7 @@ from penstock.dialects.postgres.sequences import (
 )
 from penstock.dialects.postgres.side import LOCK_WAIT
 from penstock.dialects.postgres.target import ledger_entries
+from penstock.dialects.postgres.target.differing import invalid_indexes, remaining
 from penstock.dialects.postgres.target.fittings import left, obstacles, read_state, to_build
 from penstock.errors import OperatorError
 
@@ -47,6 +48,7 @@ class PostgresFurnisher:
         self._fittings = fittings or Fittings((), (), ())
         self._session: Connection | None = None
         self._is_stopped = threading.Event()
+        self._refused: dict[Fitting, str] = {}
 
     def lacks(self) -> list[Lack]:
         """Return what the copy lacks, and why it goes on to lack what is not made."""
@@ -56,6 +58,30 @@ class PostgresFurnisher:
             made = ledger_entries.made(connection, self._process)
             why_not = obstacles(connection, [piece for piece in self._fittings.pieces if not state.has(piece)])
             return left(self._fittings, state, why_not, made)
+
+    def differences(self) -> list[Difference]:
+        """Return in what the copy is not what the source is, but for what is about to be made.
+
+        What was refused to `build` is not about to be made.
+
+        Raises:
+            OperatorError: An index of the copy is not valid, and is not about to be built anew.
+        """
+        with speaking("compare what tables are made of", self._url):
+            connection = self._sql()
+            state = read_state(connection, self._fittings)
+            made = ledger_entries.made(connection, self._process)
+            lack = [piece for piece in self._fittings.pieces if not state.has(piece)]
+            building = {piece.root for piece in lack if piece.kind is Kind.INDEX}
+            source = self._fittings.objects
+            if source is None:
+                return []
+            for fault in invalid_indexes(source, state.objects, building, where=label(self._url)):
+                raise fault
+            why_not = obstacles(connection, lack)
+            why_not |= {piece: self._refused[piece] for piece in lack if piece in self._refused}
+            lacks = left(self._fittings, state, why_not, made)
+            return remaining(source, state.objects, lacks, made)
 
     def build(self, copied: Collection[TableName], *, is_last: bool = False) -> Iterator[Lack]:
         """Make what tables lack, one after another; yields what was made, and with a reason what was refused.
@@ -83,6 +109,8 @@ class PostgresFurnisher:
                     yield Lack(fitting.root, fitting.summary, f"{fitting.other} is left out")
                     continue
                 refusal = self._make(connection, fitting)
+                if refusal:
+                    self._refused[fitting] = refusal
                 if refusal and fitting.kind in (Kind.SEQUENCE, Kind.INDEX):
                     # Whatever draws from it, or is a part of it, has nothing to lean on.
                     lost.add(_relation(fitting))

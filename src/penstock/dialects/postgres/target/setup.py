@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-import psycopg
-
 from penstock.apply.keys import row_key
 from penstock.apply_config import TriggerFiring
 from penstock.change import TableName
@@ -28,14 +26,14 @@ from penstock.dialects.postgres.catalog import (
     read_tables,
 )
 from penstock.dialects.postgres.checks import faults_of
-from penstock.dialects.postgres.connection import WITHOUT_VIEWS, Connection, label, quote, speaking
+from penstock.dialects.postgres.connection import Connection, label, quote
 from penstock.dialects.postgres.fittings import Fittings
 from penstock.dialects.postgres.from_schema import completed
 from penstock.dialects.postgres.logical import in_postgres, is_ours
-from penstock.dialects.postgres.privileges import may, missing_target_grants
+from penstock.dialects.postgres.privileges import missing_target_grants
 from penstock.dialects.postgres.target import ledger_entries, ledger_version
 from penstock.dialects.postgres.target.fittings import plan_fittings
-from penstock.dialects.postgres.target.resync import copied_by_others, only, tables_with_rows
+from penstock.dialects.postgres.target.occupied import plan_rows
 from penstock.dialects.postgres.target.triggers import plan_triggers
 from penstock.errors import OperatorError, PenstockError
 from penstock.logical import Kind
@@ -94,27 +92,16 @@ def plan_target(
     has_parts = _plan_parts(connection, plan, blueprint, existing, there)
     copied = ledger_entries.copied_or_begun(connection, process)
     adopted = ledger_entries.adopted(connection, process)
+    defaults = _defaults(fittings)
     for name, table in existing.items():
-        _check_table(plan, source[name], table, needs_key=name not in keyed)
+        _check_table(plan, source[name], table, defaults, needs_key=name not in keyed)
         if name in replaced and name in copied:
             plan.steps.append(ledger_entries.forgetting(process, name))
     to_copy = [name for name in existing if name in replaced or name not in copied]
-    suspects = [] if keeps else _suspects(connection, [name for name in to_copy if name not in adopted])
-    is_known = ledger_entries.may_read_copies(connection)
-    others = copied_by_others(connection, process, suspects) if is_known else {}
-    for name in suspects:
-        in_the_way = _rows_in_the_way(connection, url, name)
-        if name in others:
-            what = f"table {name} holds rows that process {others[name]!r} copied"
-            do = (
-                "leave it out of capture.tables in one of the two pipeline files; or, if it is this pipeline that was"
-                " renamed, give it the former name"
-            )
-            plan.faults.append(OperatorError(what, where=label(url), do=do))
-        elif adopt and in_the_way and _has_rows(connection, name):
-            plan.steps.append(ledger_entries.adoption(process, name))
-        else:
-            plan.faults += in_the_way
+    if not keeps:
+        plan_rows(
+            connection, url, plan, [name for name in to_copy if name not in adopted], process=process, adopt=adopt
+        )
     plan.notes += _computed_otherwise(computed_columns(connection, existing), blueprint)
     plan.notes += ownership.hosted_code(connection, list(existing))
     if missing or has_parts:
@@ -124,6 +111,12 @@ def plan_target(
         plan.role = current_user(connection)
         plan.grants = list(missing_target_grants(connection, existing, missing, parents & there))
     return plan
+
+
+def _defaults(fittings: Fittings | None) -> dict[tuple[TableName, str], str]:
+    """The end of the statements that add columns with the source's defaults, by table and column."""
+    pieces = () if fittings is None else fittings.pieces
+    return {(piece.table, piece.name): f" DEFAULT {piece.definition}" for piece in pieces if piece.kind == "default"}
 
 
 def _computed_otherwise(computed: Mapping[tuple[TableName, str], str], blueprint: Blueprint) -> Iterator[str]:
@@ -142,50 +135,6 @@ def _faults(connection: Connection, url: str) -> list[PenstockError]:
         # A ledger whose schema has lost its comment looks like a schema of somebody else's, which may be renamed.
         return [exc, *ownership.schema_faults(connection, "penstock")]
     return faults_of(connection, url, "penstock")
-
-
-def _suspects(connection: Connection, names: Sequence[TableName]) -> list[TableName]:
-    """The tables that hold rows, as far as the user may read them; all of them where one cannot be read."""
-    rows = connection.execute(
-        "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-        " WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[]))"
-        " AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')"
-        " AND NOT row_security_active(c.oid) ORDER BY 1, 2",
-        [[name.schema for name in names], [name.name for name in names]],
-    )
-    readable = [TableName(schema, name) for schema, name in rows]
-    try:
-        with connection.transaction():
-            connection.execute(WITHOUT_VIEWS.replace("false", "true"))
-            return tables_with_rows(connection, readable)
-    except psycopg.Error:
-        # Each is looked into by itself then, and says why.
-        return readable
-
-
-def _rows_in_the_way(connection: Connection, url: str, name: TableName) -> list[PenstockError]:
-    advice = "take it out of capture.tables"
-    try:
-        with speaking(f"read table {name}", url):
-            if not _has_rows(connection, name):
-                return []
-    except OperatorError as exc:
-        # One of its partitions may be a foreign table that leads nowhere.
-        return [OperatorError(exc.what, where=exc.where, do=f"mend that, or {advice}")]
-    what = f"table {name} holds rows that penstock did not copy"
-    do = f"have them compared and kept, by `penstock setup --adopt`; or empty it, or {advice}"
-    return [OperatorError(what, where=label(url), do=do)]
-
-
-def _has_rows(connection: Connection, name: TableName) -> bool:
-    quoted = quote(name.schema, name.name)
-    if not may(connection, "SELECT has_schema_privilege(%s, 'USAGE')", name.schema):
-        return False
-    if not may(connection, "SELECT has_table_privilege(%s, 'SELECT') AND NOT row_security_active(%s)", quoted, quoted):
-        return False
-    with connection.transaction():
-        connection.execute(WITHOUT_VIEWS.replace("false", "true"))
-        return connection.execute(f"SELECT FROM {only(connection, quoted)} LIMIT 1").fetchone() is not None
 
 
 def _make_it(name: TableName) -> str:
@@ -254,8 +203,9 @@ def _plan_parts(
     ]
     wanted, differing = lacking_partitions(blueprint.parts, at_target)
     has_some = False
+    new = {*wanted, *differing}
     for piece in blueprint.pieces:
-        if piece.table not in {*wanted, *differing}:
+        if piece.table not in new or piece.is_part:
             continue
         why_not = None
         if piece.table in there:
@@ -276,6 +226,13 @@ def _plan_parts(
     return has_some
 
 
+def plan_parts(connection: Connection, plan: DatabasePlan, blueprint: Blueprint, tables: Sequence[TableName]) -> None:
+    """Plan what tables that exist lack of the source's partitions, and types of its enum labels."""
+    there = set(list_tables(connection))
+    if _plan_parts(connection, plan, blueprint, [name for name in tables if name in there], there):
+        plan.faults += ownership.called_code(connection, blueprint.calls)
+
+
 def _owned(connection: Connection, names: Collection[TableName]) -> set[TableName]:
     """The types and tables among `names` whose owner the user is; a table is also the type of its rows."""
     rows = connection.execute(
@@ -294,6 +251,7 @@ def _plan_types(connection: Connection, plan: DatabasePlan, blueprint: Blueprint
         "SELECT n.nspname, t.typname FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace"
     )
     found = {TableName(schema, name) for schema, name in rows}
+    plan.faults += _missing_collations(connection, plan, blueprint)
     for name, statement, extension in blueprint.types:
         if name in found:
             continue
@@ -317,8 +275,27 @@ def _plan_types(connection: Connection, plan: DatabasePlan, blueprint: Blueprint
             )
 
 
-def _check_table(plan: DatabasePlan, source: TableSchema, target: TableSchema, *, needs_key: bool) -> None:
-    """Compare a table that exists with what changes to it will need."""
+def _missing_collations(connection: Connection, plan: DatabasePlan, blueprint: Blueprint) -> Iterator[OperatorError]:
+    """Say which collations are missing: what their locale is called is a matter of the machine's."""
+    rows = connection.execute(
+        "SELECT n.nspname, c.collname FROM pg_collation c JOIN pg_namespace n ON n.oid = c.collnamespace"
+    )
+    there = {TableName(schema, name) for schema, name in rows}
+    for name, statement in blueprint.collations.items():
+        if name not in there:
+            what = f"collation {name} is missing at the target"
+            yield OperatorError(what, where=plan.label, do=f"create it there: {statement}")
+
+
+def _check_table(
+    plan: DatabasePlan,
+    source: TableSchema,
+    target: TableSchema,
+    defaults: Mapping[tuple[TableName, str], str],
+    *,
+    needs_key: bool,
+) -> None:
+    """Compare a table that exists with what changes to it will need; `defaults` are those of the source's columns."""
 
     def fault(what: str, do: str) -> None:
         plan.faults.append(OperatorError(what, where=plan.label, do=do))
@@ -334,7 +311,7 @@ def _check_table(plan: DatabasePlan, source: TableSchema, target: TableSchema, *
         if there is None:
             fault(
                 f"table {name} lacks column {column.name!r}",
-                f"{alter} ADD COLUMN {quoted} {column.type};"
+                f"{alter} ADD COLUMN {quoted} {column.type}{defaults.get((name, column.name), '')};"
                 " then give the rows that are there the values that the source's have, if it filled them."
                 " If the source has renamed a column, rename it here instead",
             )

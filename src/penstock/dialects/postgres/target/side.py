@@ -121,6 +121,14 @@ class PostgresTargetSide(PostgresSide):
             except psycopg.errors.LockNotAvailable:
                 return []
 
+    def plan_parts(self, blueprint: NativeForm | None, tables: Sequence[TableName]) -> DatabasePlan:
+        """Plan what tables lack here of the source's partitions and enum labels, and nothing else."""
+        plan = DatabasePlan(self.label)
+        if isinstance(blueprint, Blueprint):
+            with self._connection("read the catalogue") as connection:
+                setup.plan_parts(connection, plan, blueprint, tables)
+        return plan
+
     def removal(self) -> DatabasePlan:
         """Plan to remove this pipeline's part of the ledger, and the ledger itself if nobody else uses it."""
         with self._connection("read the ledger") as connection:
