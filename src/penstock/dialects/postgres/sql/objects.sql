@@ -84,7 +84,9 @@ WITH RECURSIVE rel AS (
       CASE WHEN a.level = 0 AND c.conname <> concat(a.relname, '_', a.attname, '_not_null')
         THEN format(' CONSTRAINT %I', c.conname) END),
     NULL, CASE WHEN c.convalidated IS FALSE AND c.coninhcount = 0 THEN 'cutover' ELSE '' END,
-    coalesce(format('ALTER TABLE %s ADD CONSTRAINT %I %s', a.path, c.conname, c.definition), a.alter || ' SET NOT NULL'), NULL,
+    -- Before PostgreSQL 18 there is no constraint of a name.
+    CASE WHEN c.conname IS NULL THEN a.alter || ' SET NOT NULL'
+      ELSE format('ALTER TABLE %s ADD CONSTRAINT %I %s', a.path, c.conname, c.definition) END, NULL,
     a.alter || ' DROP NOT NULL', 'pg_constraint'::regclass, c.oid, NULL, NULL, NULL, NULL
   FROM att a LEFT JOIN con c ON c.conrelid = a.attrelid AND c.contype = 'n' AND c.conkey = ARRAY[a.attnum]
   WHERE a.attnotnull
@@ -176,7 +178,7 @@ WITH RECURSIVE rel AS (
     format('ALTER TABLE %s REPLICA IDENTITY DEFAULT', rel.path), 0, 0, NULL, NULL, NULL, NULL
   FROM rel LEFT JOIN idx i ON i.indrelid = rel.oid AND i.indisreplident
   CROSS JOIN LATERAL (SELECT CASE rel.relreplident WHEN 'f' THEN 'FULL' WHEN 'n' THEN 'NOTHING'
-    ELSE format('USING INDEX %I', i.index) END AS how) h
+    WHEN 'i' THEN 'USING INDEX ' || quote_ident(i.index) END AS how) h
   WHERE rel.relreplident <> 'd' AND (rel.relreplident <> 'i' OR i.index IS NOT NULL)
   UNION ALL
   SELECT rel.root, rel.nspname, rel.relname, 'storage parameters', '', sorted, NULL, 'setup',
