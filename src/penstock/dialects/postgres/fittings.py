@@ -431,7 +431,9 @@ def _fitting(
                 definition = (
                     definition if same else f"nextval({literal(quote(sequence.schema, sequence.name))}::regclass)"
                 )
-            sql = f"{column} SET DEFAULT {definition}"
+            # A child has its own, and a partition that of its table.
+            only = "" if one.is_partitioned else "ONLY "
+            sql = f"ALTER TABLE {only}{quoted} ALTER COLUMN {quote(name)} SET DEFAULT {definition}"
         case Kind.IDENTITY:
             sql = f"{column} {added_identity(definition, _named_otherwise(one, identity, placed))}"
         case Kind.CHECK:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,10 @@ ORDER = (
     *("comment", "owner", "grant"),
 )
 """Kinds, in an order in which they can be made."""
+
+
+_RENAMED = ("primary key", "unique key", "exclusion constraint", "foreign key", "check", "index")
+"""What is known by its looks where it is called otherwise."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +180,7 @@ def compare(
     """
     there = target.by_key
     known = source.by_key
-    taken = {(one.table, one.kind, one.parent): one for one in target.found if one.parent and one.key not in known}
+    taken = {_looks(one): one for one in target.found if one.kind in _RENAMED and one.key not in known}
     missing = {(one.table, one.label) for one in source.found if one.holder is None and one.key not in there}
     missing -= {(one.table, one.label) for one in source.found if one.holder is None and is_coming(one)}
     belongings: dict[tuple[TableName | None, str], list[CatalogObject]] = {}
@@ -185,7 +189,10 @@ def compare(
             belongings.setdefault((one.table, one.holder), []).append(one)
     gone = {one.table for one in source.found if one.kind in ("table", "partition") and one.key not in there}
     renamed: set[CatalogObject] = set()
-    parents, parents_there = _indexes(source.found), _indexes(target.found)
+    parents = _indexes(source.found)
+    parents_there = _indexes(
+        one for one in target.found if one.key in known and known[one.key].definition == one.definition
+    )
     alone = {one.table for one in target.found if one.kind == "table"}
     with_root = {*_with_root(source.found, there), *_with_root(target.found, known)}
     for one in sorted(source.found, key=_rank):
@@ -204,10 +211,10 @@ def compare(
         if found is None and is_coming(one):
             continue
         if found is None:
-            called = taken.get((one.table, one.kind, one.parent)) if one.parent else None
+            called = taken.pop(_looks(one), None) if one.kind in _RENAMED else None
             if called is not None:
                 renamed.add(called)
-                sql = f"ALTER INDEX {quote(one.schema, called.name)} RENAME TO {quote(one.name)}"
+                sql = _renaming(one, called.name)
                 yield Difference(
                     one.kind,
                     one.what,
@@ -235,7 +242,7 @@ def compare(
             yield Difference(one.kind, one.what, one.table, sql=one.remove or "", is_extra=True, schema=one.schema)
 
 
-def _indexes(found: Sequence[CatalogObject]) -> set[str | None]:
+def _indexes(found: Iterable[CatalogObject]) -> set[str | None]:
     """The names of indexes that are valid."""
     kinds = ("index", "primary key", "unique key", "exclusion constraint")
     return {f"{one.schema}.{one.name}" for one in found if one.kind in kinds}
@@ -252,6 +259,20 @@ def _with_root(
             other = others.get(root)
             if other is None or other.definition != own[root].definition:
                 yield one.key
+
+
+def _looks(one: CatalogObject) -> tuple[TableName | None, str, str]:
+    """What it is besides its name; of one that is a part of another, that."""
+    is_unique = one.definition.startswith("CREATE UNIQUE")
+    shape = f"{is_unique} {one.definition.partition(' ON ')[2]}" if one.kind == "index" else one.definition
+    return one.table, one.kind, one.parent or shape
+
+
+def _renaming(one: CatalogObject, called: str) -> str:
+    if one.kind == "index" or one.table is None:
+        return f"ALTER INDEX {quote(one.schema, called)} RENAME TO {quote(one.name)}"
+    table = quote(one.table.schema, one.table.name)
+    return f"ALTER TABLE {table} RENAME CONSTRAINT {quote(called)} TO {quote(one.name)}"
 
 
 def _counts(

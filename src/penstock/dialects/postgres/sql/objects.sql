@@ -68,9 +68,9 @@ WITH RECURSIVE rel AS (
   FROM att GROUP BY root, nspname, relname
   UNION ALL
   SELECT root, nspname, relname, 'column', attname, concat(kind, generated), NULL, '',
-    format('ALTER TABLE %s ADD COLUMN %I %s%s', path, attname, kind, generated),
+    format('ALTER TABLE %s ADD COLUMN IF NOT EXISTS %I %s%s', path, attname, kind, generated),
     CASE WHEN attgenerated = '' THEN format('%s TYPE %s', alter, kind) END,
-    format('ALTER TABLE %s DROP COLUMN %I', path, attname), 0, 0, NULL, NULL, attacl, format('%I, TABLE %s', attname, path)
+    format('ALTER TABLE %s DROP COLUMN IF EXISTS %I', path, attname), 0, 0, NULL, NULL, attacl, format('%I, TABLE %s', attname, path)
   FROM att CROSS JOIN LATERAL (
     SELECT concat(format_type(atttypid, atttypmod), (SELECT format(' COLLATE %I.%I', cn.nspname, k.collname)
         FROM pg_collation k JOIN pg_namespace cn ON cn.oid = k.collnamespace JOIN pg_type b ON b.oid = atttypid
@@ -125,7 +125,7 @@ WITH RECURSIVE rel AS (
       WHEN 'x' THEN 'exclusion constraint' WHEN 't' THEN 'constraint trigger' ELSE 'foreign key' END,
     c.conname, c.definition, i.parent, '',
     format('%s ADD CONSTRAINT %I %s', c.alter, c.conname, c.definition), NULL,
-    format('%s DROP CONSTRAINT %I', c.alter, c.conname), 'pg_constraint'::regclass, c.oid, c.conbin::text, NULL, NULL, NULL
+    format('%s DROP CONSTRAINT IF EXISTS %I', c.alter, c.conname), 'pg_constraint'::regclass, c.oid, c.conbin::text, NULL, NULL, NULL
   FROM con c LEFT JOIN idx i ON i.con = c.oid
   WHERE c.contype IN ('p', 'u', 'x', 'f', 'c') AND NOT (c.contype = 'f' AND c.conparentid <> 0)
     AND NOT (c.contype = 'c' AND c.coninhcount > 0 AND (c.level > 0 OR EXISTS (SELECT FROM pg_inherits h
@@ -143,7 +143,7 @@ WITH RECURSIVE rel AS (
     -- Of a partitioned table it is made for all partitions at once.
     overlay(pg_get_indexdef(indexrelid) PLACING '' FROM strpos(pg_get_indexdef(indexrelid), ' ON ONLY ') + 3
       FOR CASE relkind WHEN 'I' THEN 5 ELSE 0 END), NULL,
-    format('DROP INDEX %s', index_path), 'pg_class'::regclass, indexrelid, concat(indexprs, indpred), NULL, NULL, NULL
+    format('DROP INDEX IF EXISTS %s', index_path), 'pg_class'::regclass, indexrelid, concat(indexprs, indpred), NULL, NULL, NULL
   FROM idx WHERE con IS NULL AND indisvalid
   UNION ALL
   SELECT root, nspname, relname, 'invalid index', index, pg_get_indexdef(indexrelid), parent,
@@ -190,8 +190,8 @@ WITH RECURSIVE rel AS (
     UNION ALL SELECT 'toast.' || o, 1000 + n FROM unnest(toast.reloptions) WITH ORDINALITY u (o, n)) u) w
   WHERE options IS NOT NULL
   UNION ALL
-  SELECT a.root, a.nspname, a.relname, setting, a.attname, value, NULL, 'setup', format('%s SET %s %s', a.alter, word, value),
-    format('%s SET %s %s', a.alter, word, value), format('%s %s', a.alter, reset), 0, 0, NULL, NULL, NULL, NULL
+  SELECT a.root, a.nspname, a.relname, setting, a.attname, value, NULL, 'setup', format('%s SET %s %s', itself, word, value),
+    format('%s SET %s %s', itself, word, value), format('%s %s', itself, reset), 0, 0, NULL, NULL, NULL, NULL
   FROM att a JOIN pg_type t ON t.oid = a.atttypid CROSS JOIN LATERAL (VALUES
     ('storage', 'STORAGE', CASE WHEN a.attstorage <> t.typstorage THEN CASE a.attstorage WHEN 'p' THEN 'PLAIN' WHEN 'e' THEN
       'EXTERNAL' WHEN 'm' THEN 'MAIN' ELSE 'EXTENDED' END END, format('SET STORAGE %s', CASE t.typstorage WHEN 'p' THEN 'PLAIN'
@@ -201,6 +201,8 @@ WITH RECURSIVE rel AS (
     ('options', '', '(' || array_to_string(a.attoptions, ', ') || ')', format('RESET (%s)',
       (SELECT string_agg(split_part(o, '=', 1), ', ') FROM unnest(a.attoptions) o)))
   ) v (setting, word, value, reset)
+  -- Each child has its own.
+  CROSS JOIN LATERAL (SELECT format('ALTER TABLE ONLY %s ALTER COLUMN %I', a.path, a.attname) AS itself) o
   WHERE value IS NOT NULL
   UNION ALL
   SELECT rel.root, rel.nspname, rel.relname, 'inheritance', format('%I.%I', n.nspname, p.relname), 'INHERIT', NULL, 'setup',
