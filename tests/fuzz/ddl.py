@@ -95,6 +95,9 @@ def play_round(server: EmbeddedPostgres, seed: int, *, is_superuser: bool, steps
                 for step in statements.next():
                     take(step)
             take(SYNC)
+            if is_superuser:
+                # Another role may not make all that is told.
+                world.compare_schemas()
             totals.whole_rounds += 1
         except Failure as failure:
             return Found(failure, made, seed, is_superuser)

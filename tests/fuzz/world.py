@@ -23,6 +23,7 @@ from penstock.dialects.postgres.connection import quote
 from penstock.errors import PenstockError
 from penstock.stream import roots
 from tests.lab import Lab
+from tests.properties import schemas
 
 SETTINGS = {
     "fsync": "off",
@@ -347,6 +348,17 @@ class World:
         if not self._excuse:
             self._compare_copy(refusal)
         self._copy_all()
+
+    def compare_schemas(self) -> None:
+        """See that what the catalogues of source and copy differ by is told, once a cutover has made what it makes."""
+        pipeline = self.lab.pipeline(PATTERNS)
+        try:
+            told = schemas.furnish(pipeline, PATTERNS)
+            schemas.check_told(self.lab, (self._server, self._server), told, PATTERNS)
+        except PenstockError as exc:
+            raise RoundOver(self._count(f"schemas: {anonymous(str(exc))}")) from exc
+        except AssertionError as exc:
+            raise Failure("schema: differs, in silence", str(exc)) from exc
 
     def _empty(self, table: _Table) -> None:
         """Empty a table of the target's, as setup asks for before it copies a table anew."""

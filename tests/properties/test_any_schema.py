@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from contextlib import closing
 
 import psycopg
 import pytest
@@ -12,8 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.demo.servers import EmbeddedPostgres
-from penstock.dialects.base import Difference
-from penstock.pipeline.pipeline import Pipeline
 from tests.conftest import lab_between
 from tests.lab import Lab
 from tests.properties import schemas
@@ -40,76 +36,20 @@ def servers(
     return source_server, target_server
 
 
-def furnish(pipeline: Pipeline) -> list[Difference]:
-    """Make what a run and a cutover make; returns what differs then."""
-    source, target = pipeline._source, pipeline._target
-    tables = source.match(CAPTURED)
-    with closing(target.furnisher(source.fittings(tables))) as furnisher:  # type: ignore[attr-defined]
-        list(furnisher.build(tables))
-        list(furnisher.build(tables, is_last=True))
-        return list(furnisher.differences())
-
-
-def carry_out(lab: Lab, differences: Sequence[Difference]) -> None:
-    """Do at the target what was told, as often as one thing needs another."""
-    left = [(one, one.sql) for one in differences if one.sql]
-    while left:
-        failed = []
-        for one, sql in left:
-            try:
-                with lab.target.transaction():
-                    lab.target.execute(sql)
-            except psycopg.Error as exc:
-                failed.append((one, sql, exc))
-        assert len(failed) < len(left), [f"{one}: {sql}: {exc}" for one, sql, exc in failed]
-        left = [(one, sql) for one, sql, _ in failed]
-
-
-def check_told(lab: Lab, servers: tuple[EmbeddedPostgres, EmbeddedPostgres], told: Sequence[Difference]) -> None:
-    """What is told is what the dumps differ by: no more, and, once it is carried out, no less."""
-
-    def dumps() -> list[str]:
-        at_source, at_target = (
-            schemas.dumped(server.programs, url, connection)
-            for server, url, connection in zip(
-                servers, (lab.source_url, lab.target_url), (lab.source, lab.target), strict=True
-            )
-        )
-        return [f"- {text}" for text in (at_source - at_target)] + [f"+ {text}" for text in (at_target - at_source)]
-
-    before = "\n".join(dumps())
-    for one in told:
-        assert one.kind == "column order" or any(word in before for word in words(one)), f"{one}\n{before}"
-    assert bool(before) == bool([one for one in told if one.kind != "column order"]), (told, before)
-    for _ in range(3):
-        # What is made for all partitions at once may get other names, which is told then.
-        carry_out(lab, [*(one for one in told if one.is_extra), *(one for one in told if not one.is_extra)])
-        told = furnish(lab.pipeline(CAPTURED))
-        if not any(one.sql for one in told):
-            break
-    after = "\n".join(dumps())
-    assert not after, f"{after}\n{[str(one) for one in told]}"
-
-
-def words(one: Difference) -> list[str]:
-    """Names that a dump has where it has this."""
-    return [word for word in re.findall(r"\w+", one.what) if word not in ("of", "on", "public", "column", one.kind)]
-
-
 def check(lab: Lab, servers: tuple[EmbeddedPostgres, EmbeddedPostgres], made: Drawn, later: Drawn) -> None:
     lab.source.execute(schemas.PRELUDE)
     first = schemas.run(lab.source, schemas.statements(made))
     pipeline = lab.pipeline(CAPTURED)
     planned = pipeline.plan()
     pipeline.setup()
-    told = furnish(pipeline)
+    told = schemas.furnish(pipeline, CAPTURED)
     unforeseen = set(map(str, told)) ^ set(map(str, planned.target.differences))
     assert not unforeseen, (unforeseen, first)
     if not later:
-        check_told(lab, servers, told)
+        schemas.check_told(lab, servers, told, CAPTURED)
         return
     schemas.run(lab.source, [text.replace("{n}", "9") for text in schemas.statements([*made, *later])[len(made) :]])
-    check_told(lab, servers, furnish(lab.pipeline(CAPTURED)))
+    schemas.check_told(lab, servers, schemas.furnish(lab.pipeline(CAPTURED), CAPTURED), CAPTURED)
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))

@@ -233,12 +233,19 @@ def compare(
                 yield _difference(one, "; ".join(each.make for each in with_it if each.make))
         elif found.definition != one.definition and _counts(one, found, source, target, made):
             yield _changed(one, found)
-    for one in sorted(target.found, key=_rank, reverse=True):
-        if one.root not in made or one in renamed or one.key in with_root or one.kind in ("owner", "table"):
+    left_out = {*with_root, *(one.key for one in renamed)}
+    yield from _besides(source, (one for one in target.found if one.root in made and one.key not in left_out))
+
+
+def _besides(source: Objects, found: Iterable[CatalogObject]) -> Iterator[Difference]:
+    """Yield what the source has not, of what the target has."""
+    known = source.by_key
+    labels = {(one.table, one.label) for one in source.found}
+    for one in sorted(found, key=_rank, reverse=True):
+        # A part of an index goes with that.
+        if one.key in known or one.parent is not None or one.kind in ("owner", "table"):
             continue
-        if one.key not in known:
-            if one.holder is not None and (one.table, one.holder) not in {(o.table, o.label) for o in known.values()}:
-                continue
+        if one.holder is None or (one.table, one.holder) in labels:
             yield Difference(one.kind, one.what, one.table, sql=one.remove or "", is_extra=True, schema=one.schema)
 
 

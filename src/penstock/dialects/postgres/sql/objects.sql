@@ -110,7 +110,7 @@ WITH RECURSIVE rel AS (
     format('%s ADD GENERATED %s AS IDENTITY (%s%s)', a.alter, how, ltrim(sequence || ' '), ltrim(options)),
     format('%s SET GENERATED %s%s', a.alter, how, regexp_replace(options, ' (INCREMENT|MINVALUE|MAXVALUE|START|CACHE|NO CYCLE|(?<!NO )CYCLE)',
       ' SET \1', 'g')),
-    a.alter || ' DROP IDENTITY', 0, 0, NULL, NULL, NULL, NULL
+    a.alter || ' DROP IDENTITY', 0, 0, NULL, NULL, c.relacl, format('SEQUENCE %I.%I', n.nspname, c.relname)
   FROM att a JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass
     AND d.refobjid = a.attrelid AND d.refobjsubid = a.attnum AND d.deptype = 'i'
   JOIN pg_sequence s ON s.seqrelid = d.objid JOIN pg_class c ON c.oid = d.objid JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -378,8 +378,8 @@ SELECT o.root, o.nspname, o.relname, 'owner', '', rtrim(concat(o.kind, ' ', o.na
   '', true, format('ALTER %s OWNER TO %I', o.called, r.rolname), format('ALTER %s OWNER TO %I', o.called, r.rolname), NULL
 FROM obj o JOIN pg_roles r ON r.oid = o.owner
 -- A sequence that a column owns goes with its table.
-WHERE o.called IS NOT NULL AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = o.objid
-  AND o.classid = 'pg_class'::regclass AND d.deptype = 'a' AND d.refclassid = 'pg_class'::regclass)
+WHERE o.called IS NOT NULL AND NOT (o.kind = 'sequence' AND EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = o.objid
+  AND o.classid = 'pg_class'::regclass AND d.deptype = 'a' AND d.refclassid = 'pg_class'::regclass))
 UNION ALL
 SELECT o.root, o.nspname, o.relname, 'grant', who, rtrim(concat(o.kind, ' ', o.name)),
   string_agg(g.privileges || g.option, ', ' ORDER BY g.privileges), NULL, '', true,
