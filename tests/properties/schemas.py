@@ -210,7 +210,8 @@ def check_told(
 ) -> None:
     """What is told is what the dumps differ by: no more, and, once it is carried out, no less."""
 
-    within = {table.schema for table in lab.pipeline(patterns)._source.match(patterns)}
+    source = lab.pipeline(patterns)._source
+    within = source.fittings(source.match(patterns)).objects.schemas  # type: ignore[attr-defined]
 
     def dumps() -> list[str]:
         at_source, at_target = (
