@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from penstock.cli.console import say
-from penstock.dialects.base import Difference
 from penstock.text import are, count, printable
+
+if TYPE_CHECKING:
+    from penstock.dialects.base import Difference
 
 _MOST_SHOWN = 6
 
