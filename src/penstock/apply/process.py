@@ -325,10 +325,12 @@ class ApplyProcess:
                 continue
             except RetryableError as exc:
                 # The next run applies what this one did not finish; the ledger says what that is.
-                if not stop.is_set():
-                    self._feed.close()
-                    self._ledger.close()
-                    self._patience.wait(exc, is_away=is_away)
+                if stop.is_set():
+                    # What was cut short may still hold locks in the ledger; who had it stopped notes that.
+                    break
+                self._feed.close()
+                self._ledger.close()
+                self._patience.wait(exc, is_away=is_away)
                 if stop.is_set():
                     # Where the ledger is what is out of reach, it can say nothing.
                     with suppress(RetryableError):
