@@ -563,7 +563,7 @@ def test_a_set_of_an_earlier_version_that_was_copied_is_known_by_its_tables(
     try:
         with Lab(target_server.url(name), lab.target_url, name=lab.name) as moved:
             lab.ledger.close()
-            with pytest.raises(OperatorError, match="`penstock setup --adopt`; or empty it"):
+            with pytest.raises(OperatorError, match="`penstock setup --adopt`; or empty them"):
                 moved.pipeline().setup()
             lab.target.execute("TRUNCATE t, keyless")
             moved.pipeline().setup()
