@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from penstock.apply.ddl import DdlPolicy
@@ -65,7 +67,9 @@ from penstock.sources.trigger_queue.queue import LogAccess
 from penstock.sources.trigger_queue.source import TriggerQueueSource
 from penstock.sources.xds.source import XdsSide
 from penstock.spark.java import Java
-from penstock.spark.session import start_session
+from penstock.spark.job import run_first_job
+from penstock.spark.session import make_session, start_context
+from penstock.spark.starting import Spark
 from penstock.storage import Storage, open_storage
 
 if TYPE_CHECKING:
@@ -98,19 +102,10 @@ _TARGETS: Mapping[str, Callable[[str, str, str | None, ValueStore | None], Targe
 
 
 def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline | Publication:
-    """Put a pipeline file to work, with the Java process that was begun for it; nothing is connected to yet."""
-
-    def start_spark() -> SparkSession:
-        session = start_session(
-            config.application_name, lanes=config.parallelism, settings=config.spark_settings, java=java
-        )
-        if config.capture.is_own:
-            _send_own(session, [config.capture.source], config.capture.folder)
-        # Those of a command that calls none are not imported.
-        named = [one.name for one in config.handlers.functions() if one.name.partition(":")[0] in sys.modules]
-        _send_own(session, named, config.capture.folder)
-        return session
-
+    """Put a pipeline file to work; nothing is connected to yet. Spark starts at once where Java was begun for it."""
+    spark = _spark(config, java)
+    if java is not None:
+        spark.begin()
     rules = None
     if config.rules is not None:
         rules = RuleSet.of(config.rules, config.capture.tables, config.rules.folder)
@@ -120,7 +115,7 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
         published = _database(config)
         if rules is not None:
             published = RuledDatabase(published, rules)
-        return Publication(config, published, _published_to(config), start_spark, rules)
+        return Publication(config, published, _published_to(config), spark, rules)
     assert config.apply is not None
     target = _target(config, config.apply)
     place = config.capture.path
@@ -140,7 +135,27 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
         open_stock = _own(config.capture) if config.capture.is_own else _PLACES[config.capture.source]
         stock = open_stock(_open_place(place, "capture.path"))
         source = stock if rules is None else RuledStock(stock, rules)
-    return Pipeline(config, source, target, start_spark, rules)
+    return Pipeline(config, source, target, spark, rules)
+
+
+def _spark(config: PipelineConfig, java: Java | None) -> Spark:
+    def start() -> SparkContext:
+        context = start_context(
+            config.application_name, lanes=config.parallelism, settings=config.spark_settings, java=java
+        )
+        run_first_job(context)
+        return context
+
+    def furnish(context: SparkContext) -> None:
+        if java is not None:
+            java.keep()
+        if config.capture.is_own:
+            _send_own(context, [config.capture.source], config.capture.folder)
+        # Those of a command that calls none are not imported.
+        named = [one.name for one in config.handlers.functions() if one.name.partition(":")[0] in sys.modules]
+        _send_own(context, named, config.capture.folder)
+
+    return Spark(start, partial(make_session, config.spark_settings), furnish)
 
 
 def _published_to(config: PipelineConfig) -> Place:
@@ -398,12 +413,12 @@ def _own(capture: CaptureConfig) -> Callable[[Storage], StockedSource]:
     return open_stock
 
 
-def _send_own(session: SparkSession, names: Iterable[str], folder: Path) -> None:
+def _send_own(context: SparkContext, names: Iterable[str], folder: Path) -> None:
     """Have modules that lie beside the pipeline file at the workers, where nothing of them is installed."""
     for name in {name.partition(":")[0]: name for name in names if ":" in name}.values():
         file = module_file(name, folder)
         if file is not None:
-            session.sparkContext.addPyFile(str(file))
+            context.addPyFile(str(file))
 
 
 def _database(config: PipelineConfig) -> DatabaseSource:

@@ -14,6 +14,7 @@ from penstock.apply.server import LaneResult, ServerConfig
 from penstock.errors import RetryableError
 from penstock.position import Limit
 from penstock.spark.job import BatchJobs, _carried, for_each
+from penstock.spark.starting import Spark
 from tests.lab import Lab
 
 SCHEMA = """
@@ -33,7 +34,7 @@ def work(lab: Lab) -> None:
 
 def run(spark: SparkSession, lab: Lab, *, lanes: int, limit: Limit = Limit()) -> Sequence[LaneResult]:
     assert lab.state is not None
-    jobs = BatchJobs(spark, process=lab.name, epoch=lab.state.epoch)
+    jobs = BatchJobs(Spark.of(spark), process=lab.name, epoch=lab.state.epoch)
     jobs.share(lab.reader(), lab.context(CONFIG))
     results: list[LaneResult] = []
     while (part := lab.next_slice(limit)) is not None:
@@ -89,7 +90,7 @@ def test_no_room_for_what_travels_to_workers_is_tried_again(
     spark: SparkSession, lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab.setup(SCHEMA)
-    jobs = BatchJobs(spark, process=lab.name, epoch=1)
+    jobs = BatchJobs(Spark.of(spark), process=lab.name, epoch=1)
 
     def full(*_: object) -> None:
         # What PySpark makes of a full disk.
@@ -102,14 +103,14 @@ def test_no_room_for_what_travels_to_workers_is_tried_again(
 
 def test_what_cannot_travel_is_not_taken_for_a_full_disk(spark: SparkSession) -> None:
     with pytest.raises(pickle.PicklingError):
-        for_each(spark, [threading.Lock()], str)
+        for_each(Spark.of(spark), [threading.Lock()], str)
 
 
 def test_a_lost_spark_is_not_taken_for_a_full_disk(
     spark: SparkSession, lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab.setup(SCHEMA)
-    jobs = BatchJobs(spark, process=lab.name, epoch=1)
+    jobs = BatchJobs(Spark.of(spark), process=lab.name, epoch=1)
     jobs.share(lab.reader(), lab.context(CONFIG))
 
     def gone(*_: object) -> None:
@@ -122,7 +123,7 @@ def test_a_lost_spark_is_not_taken_for_a_full_disk(
 
 @pytest.mark.parametrize("items", [1, 3, 16, 23])
 def test_every_item_is_done_once_and_results_come_in_order(spark: SparkSession, items: int) -> None:
-    assert for_each(spark, range(items), lambda item: 10 * item) == [10 * item for item in range(items)]
+    assert for_each(Spark.of(spark), range(items), lambda item: 10 * item) == [10 * item for item in range(items)]
 
 
 def test_what_a_driver_said_of_a_row_stays_in_the_task() -> None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow.parquet as pq
 import pytest
@@ -32,6 +32,7 @@ from penstock.pipeline.plan import Plan
 from penstock.pipeline.publication import Publication
 from penstock.pipeline.report import Report
 from penstock.pipeline_file import parse
+from penstock.spark.starting import Spark
 from penstock.storage import open_storage
 from tests.lab import Lab
 from tests.program import Program, await_true
@@ -344,10 +345,6 @@ def publication(
     config = parse(text, name="pipeline.yaml", environment={"SHOP_URL": lab.source_url}, folder=folder)
     assert config.publish is not None
 
-    def start_spark() -> SparkSession:
-        assert spark is not None
-        return spark
-
     source = PostgresSourceSide(lab.source_url, config.name)
     assert config.publish.path is not None
     place = ArchivePlace(
@@ -356,7 +353,8 @@ def publication(
         Encoding(config.publish.form),
         max_age_s=config.publish.max_age_s,
     )
-    return Publication(config, source, place, start_spark)
+    # Nobody asks for it where there is none.
+    return Publication(config, source, place, Spark.of(cast("SparkSession", spark)))
 
 
 def catch_up(pipeline: Publication) -> Progress:

@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -83,20 +83,21 @@ def opened_while_java_starts(file: Path | None, *, master: str | None = None) ->
 
     Java takes seconds until it listens, and gets on with that while all else is imported, and the databases are asked.
     """
-    from penstock.pipeline_file import load
-    from penstock.spark.java import beginning
+    from penstock.spark.java import begin_for, beginning
 
-    config = load(file or defaults.file)
-    if master is not None:
-        config = config.with_master(master)
-    if config.publish is not None and config.publish.form == "xds":
-        from penstock.wiring import open_pipeline
+    with ExitStack() as stack:
+        java = begin_for(file or defaults.file) if master is None else None
+        if java is not None:
+            stack.callback(java.close)
+        from penstock.pipeline_file import load
 
-        # Documents are written without Spark.
-        yield open_pipeline(config)
-        return
-    lanes, settings = config.parallelism, config.spark_settings
-    with beginning(config.application_name, lanes=lanes, settings=settings) as java:
+        config = load(file or defaults.file)
+        if master is not None:
+            config = config.with_master(master)
+        needs_spark = config.publish is None or config.publish.form != "xds"
+        if needs_spark and java is None:
+            lanes, settings = config.parallelism, config.spark_settings
+            java = stack.enter_context(beginning(config.application_name, lanes=lanes, settings=settings))
         from penstock.wiring import open_pipeline
 
         if java is not None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from pyspark.sql import SparkSession
-
 from penstock.apply.ledger import ProcessState
 from penstock.apply.server import LaneResult
 from penstock.change import TableName
@@ -14,6 +12,7 @@ from penstock.pipeline.archive_ledger import ArchiveLedger
 from penstock.pipeline.place import Following
 from penstock.pipeline.published_feed import PublishedFeed, published
 from penstock.spark.publishing import PublishJobs
+from penstock.spark.starting import Spark
 from penstock.stream import Slice
 
 
@@ -22,7 +21,7 @@ class ArchiveFeed(PublishedFeed):
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: Spark,
         following: Following,
         *,
         ledger: ArchiveLedger,

@@ -6,8 +6,6 @@ import secrets
 import threading
 from collections.abc import Callable, Sequence
 
-from pyspark.sql import SparkSession
-
 from penstock.apply.ledger import ProcessState
 from penstock.archive import Archive, Definitions
 from penstock.change import TableName
@@ -25,6 +23,7 @@ from penstock.pipeline.sides import RunLock
 from penstock.snapshot.chunk import CopySource, bundles
 from penstock.snapshot.instantiate import CopyListener
 from penstock.spark.publishing import PublishCopyJobs
+from penstock.spark.starting import Spark
 from penstock.storage import MissingFileError, Storage
 
 
@@ -106,7 +105,7 @@ class ArchivePlace:
         """Open the ledger of a run."""
         return ArchiveLedger(self._name, self._storage, lock)
 
-    def feed(self, spark: SparkSession, ledger: PlaceLedger, following: Following) -> ArchiveFeed:
+    def feed(self, spark: Spark, ledger: PlaceLedger, following: Following) -> ArchiveFeed:
         """What has tasks write data files."""
         assert isinstance(ledger, ArchiveLedger)
         max_age_s = 0 if following.until_caught_up else self._max_age_s
@@ -114,7 +113,7 @@ class ArchivePlace:
 
     def copy(
         self,
-        spark: SparkSession,
+        spark: Spark,
         ledger: PlaceLedger,
         copying: Copying,
         stop: threading.Event,

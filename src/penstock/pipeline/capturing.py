@@ -7,8 +7,6 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from typing import Protocol
 
-from pyspark.sql import SparkSession
-
 from penstock.apply.ledger import ProcessState
 from penstock.apply.patience import Patience
 from penstock.apply.process import Listener, Progress
@@ -26,6 +24,7 @@ from penstock.pipeline.sides import Installable, SourceSide
 from penstock.position import Limit
 from penstock.rules.ruleset import RuleSet
 from penstock.snapshot.instantiate import CopyListener
+from penstock.spark.starting import Spark
 from penstock.stream import Source, TableVersion, roots
 from penstock.text import are, count, were
 
@@ -73,7 +72,7 @@ class Capturing:
         self,
         config: PipelineConfig,
         source: SourceSide,
-        start_spark: Callable[[], SparkSession],
+        spark: Spark,
         rules: RuleSet | None = None,
     ) -> None:
         """Use a source, which is not touched yet. Spark is started by what needs it.
@@ -86,7 +85,7 @@ class Capturing:
         self._source = source
         # In a source that others fill, nothing has to be set up, followed or freed.
         self._installed = source if isinstance(source, Installable) else None
-        self._start_spark = start_spark
+        self._spark = spark
         self._warned: set[Uncaptured | CaptureBehind] = set()
 
     def run(
@@ -273,14 +272,14 @@ def _count_behind(stream: Source, history: History) -> int:
 
 
 @contextmanager
-def not_for_ever(spark: SparkSession, stop: threading.Event) -> Iterator[None]:
+def not_for_ever(spark: Spark, stop: threading.Event) -> Iterator[None]:
     """Once told to stop, cut off what takes too long to be finished: the ledger knows what of it is done."""
     over = threading.Event()
 
     def watch() -> None:
         stop.wait()
         if not over.wait(_GRACE_S):
-            spark.sparkContext.cancelAllJobs()
+            spark.cancel_jobs()
 
     threading.Thread(target=watch, name="end", daemon=True).start()
     try:

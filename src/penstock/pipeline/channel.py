@@ -24,6 +24,7 @@ from penstock.pipeline.sides import Installable, RunLock
 from penstock.pipeline.status import State, Status, not_set_up
 from penstock.pipeline.steps import carry_out, nothing_to_set_up
 from penstock.position import START, Scn
+from penstock.spark.starting import Spark
 
 _LOCK_PATIENCE_S = 5.0
 
@@ -78,7 +79,7 @@ class ChannelPublication(Publication):
     def __init__(self, config: PipelineConfig, source: Installable, documents: Documents, channel: Channel) -> None:
         """Use a source, and a place for documents; neither is touched yet."""
         assert config.publish is not None
-        Capturing.__init__(self, config, source, _no_spark)
+        Capturing.__init__(self, config, source, Spark(_no_spark, _no_spark))
         self._log = source
         self._publish = config.publish
         self._documents = documents

@@ -7,12 +7,11 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 
-from pyspark.sql import SparkSession
-
 from penstock.apply.ledger import ProcessState, ProcessStatus, StopRequest
 from penstock.apply.parameters import Parameters, canonical_name, text_to_keep
 from penstock.errors import OperatorError, PenstockError, RetryableError
 from penstock.pipeline.sides import TargetLedger, TargetSide
+from penstock.spark.starting import Spark
 
 _LOOK_EVERY_S = 0.25
 
@@ -103,7 +102,7 @@ class Control:
         return self._target.ledger()
 
     @contextmanager
-    def stops(self, spark: SparkSession, stop: threading.Event) -> Iterator[None]:
+    def stops(self, spark: Spark, stop: threading.Event) -> Iterator[None]:
         """Set `stop` when the ledger says that this run is to stop; look once a second as long as the block runs."""
         over = threading.Event()
 
@@ -119,7 +118,7 @@ class Control:
                     if request is not None:
                         stop.set()
                     if request is StopRequest.FORCE:
-                        spark.sparkContext.cancelAllJobs()
+                        spark.cancel_jobs()
 
         watcher = threading.Thread(target=watch, name="stop requests", daemon=True)
         watcher.start()

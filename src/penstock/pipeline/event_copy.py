@@ -7,8 +7,6 @@ import threading
 import time
 from collections.abc import Sequence
 
-from pyspark.sql import SparkSession
-
 from penstock.change import TableName
 from penstock.errors import OperatorError
 from penstock.formats.debezium.writer import EventSettings
@@ -21,6 +19,7 @@ from penstock.pipeline.place import Copying
 from penstock.snapshot.chunk import Chunk, CopySource, bundles
 from penstock.snapshot.instantiate import CopyListener
 from penstock.spark.event_jobs import copy_chunks
+from penstock.spark.starting import Spark
 
 _AT_ONCE = 8
 """So many pieces of a copy go into one job; between jobs a run can be stopped."""
@@ -30,7 +29,7 @@ class EventCopy:
     """Publishes the rows of tables. What was published cannot be taken back, so a copy that was cut short goes on."""
 
     def __init__(
-        self, spark: SparkSession, ledger: EventLedger, log: EventLog, settings: EventSettings, copying: Copying
+        self, spark: Spark, ledger: EventLedger, log: EventLog, settings: EventSettings, copying: Copying
     ) -> None:
         """Publish as `settings` say."""
         self._spark = spark

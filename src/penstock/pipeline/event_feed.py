@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from pyspark.sql import SparkSession
-
 from penstock.apply.ledger import ProcessState
 from penstock.apply.server import LaneResult
 from penstock.change import TableName
@@ -18,6 +16,7 @@ from penstock.pipeline.place import Following
 from penstock.pipeline.published_feed import PublishedFeed, published
 from penstock.schema import Dictionary
 from penstock.spark.event_jobs import EventJobs
+from penstock.spark.starting import Spark
 from penstock.stream import Slice
 
 
@@ -26,7 +25,7 @@ class EventFeed(PublishedFeed):
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: Spark,
         following: Following,
         *,
         ledger: EventLedger,

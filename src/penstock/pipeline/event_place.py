@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from pyspark.sql import SparkSession
-
 from penstock.apply.ledger import ProcessState
 from penstock.change import TableName
 from penstock.errors import PenstockError, RetryableError
@@ -20,6 +18,7 @@ from penstock.pipeline.event_ledger import EventLedger, consumer_of, state_of
 from penstock.pipeline.place import Copying, Following, PlaceLedger
 from penstock.pipeline.sides import RunLock
 from penstock.snapshot.instantiate import CopyListener
+from penstock.spark.starting import Spark
 
 
 class EventPlace:
@@ -83,7 +82,7 @@ class EventPlace:
         """Open the ledger of a run."""
         return EventLedger(self._log, self.label, lock)
 
-    def feed(self, spark: SparkSession, ledger: PlaceLedger, following: Following) -> EventFeed:
+    def feed(self, spark: Spark, ledger: PlaceLedger, following: Following) -> EventFeed:
         """What has tasks publish slices."""
         assert isinstance(ledger, EventLedger)
         max_age_s = 0 if following.until_caught_up else self._max_age_s
@@ -91,7 +90,7 @@ class EventPlace:
 
     def copy(
         self,
-        spark: SparkSession,
+        spark: Spark,
         ledger: PlaceLedger,
         copying: Copying,
         stop: threading.Event,

@@ -11,8 +11,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
 
-from pyspark.sql import SparkSession
-
 from penstock.apply.ddl import NO_DDL, DdlPolicy, DdlRules
 from penstock.apply.ledger import ProcessState
 from penstock.apply.process import TablesAddedError, WentOn
@@ -28,6 +26,7 @@ from penstock.pipeline.not_followed import not_followed
 from penstock.position import Anchor, Limit, Scn
 from penstock.schema import Dictionary, TableSchema
 from penstock.spark.job import BatchJobs
+from penstock.spark.starting import Spark
 from penstock.stream import Slice, Source, SourceAccess, TableVersion, renamed_since, roots
 from penstock.text import printable
 
@@ -239,7 +238,7 @@ class SparkFeed(SourceFeed):
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: Spark,
         *,
         source: str,
         access: SourceAccess,

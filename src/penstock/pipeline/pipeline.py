@@ -9,8 +9,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, cast
 
-from pyspark.sql import SparkSession
-
 from penstock.apply.conflict_log import ConflictFilter, LoggedConflict
 from penstock.apply.ddl import DdlPolicy
 from penstock.apply.detail import Detail
@@ -76,6 +74,7 @@ from penstock.schema import TableSchema
 from penstock.snapshot.instantiate import CopyListener, CopyOrigin, Instantiator
 from penstock.snapshot.task import CopyContext
 from penstock.spark.job import ChunkJobs, CompareJobs, for_each
+from penstock.spark.starting import Spark
 from penstock.stream import Source, given_up, roots
 from penstock.text import are, count
 from penstock.verify import compare
@@ -98,12 +97,12 @@ class Pipeline(Capturing):
         config: PipelineConfig,
         source: SourceSide,
         target: TargetSide,
-        start_spark: Callable[[], SparkSession],
+        spark: Spark,
         rules: RuleSet | None = None,
     ) -> None:
         """Use two databases; neither is touched yet. Spark is started by what needs it."""
         assert config.apply is not None
-        super().__init__(config, source, start_spark, rules)
+        super().__init__(config, source, spark, rules)
         self._apply = config.apply
         self._control = Control(config.name, target, config.apply.parameters)
         self._target = target
@@ -304,7 +303,7 @@ class Pipeline(Capturing):
                 Comparer(comparable_source.compared(), self._target.compared()), source, target
             )
             is_quick = compare.are_few(chunks)
-            jobs = compare.LocalJobs(context) if is_quick else CompareJobs(self._start_spark(), context)
+            jobs = compare.LocalJobs(context) if is_quick else CompareJobs(self._spark, context)
             began_at = _low_watermark(ledger)
             result = compare.verify(
                 chunks,
@@ -538,7 +537,7 @@ class Pipeline(Capturing):
         end = None if until is None else self._end(until, listener)
         if stop.is_set():
             return Progress(START)
-        spark = self._start_spark()
+        spark = self._spark
         look_ahead_in(partial(for_each, spark), unruled(self._source))
         with closing(self._target.ledger()) as ledger:
             replay = (
@@ -852,7 +851,7 @@ class Pipeline(Capturing):
 
     def _copy(
         self,
-        spark: SparkSession,
+        spark: Spark,
         ledger: TargetLedger,
         state: ProcessState,
         stop: threading.Event,

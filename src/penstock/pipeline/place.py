@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pyspark.sql import SparkSession
-
 from penstock.apply.ledger import ProcessState
 from penstock.apply.process import Feed, Ledger
 from penstock.change import TableName
@@ -23,6 +21,7 @@ from penstock.pipeline.sides import RunLock, SourceAccess
 from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.instantiate import CopyListener, CopyOrigin
+from penstock.spark.starting import Spark
 from penstock.stream import Source, TableVersion
 
 
@@ -132,12 +131,12 @@ class Place(Protocol):
             lock: Takes the lock of the pipeline's runs; raises an `OperatorError` while another run holds it.
         """
 
-    def feed(self, spark: SparkSession, ledger: PlaceLedger, following: Following) -> Feed:
+    def feed(self, spark: Spark, ledger: PlaceLedger, following: Following) -> Feed:
         """What hands the source's changes to tasks that publish them; `ledger` is one of this place."""
 
     def copy(
         self,
-        spark: SparkSession,
+        spark: Spark,
         ledger: PlaceLedger,
         copying: Copying,
         stop: threading.Event,

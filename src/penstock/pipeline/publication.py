@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import NoReturn
-
-from pyspark.sql import SparkSession
 
 from penstock.apply.parameters import Parameters
 from penstock.apply.patience import Patience
@@ -30,6 +28,7 @@ from penstock.position import START
 from penstock.rules.ruleset import RuleSet
 from penstock.schema import TableSchema
 from penstock.snapshot.instantiate import CopyListener
+from penstock.spark.starting import Spark
 from penstock.stream import TableVersion, root_versions
 
 _LOCK_PATIENCE_S = 5.0
@@ -45,12 +44,12 @@ class Publication(Capturing):
         config: PipelineConfig,
         source: DatabaseSource,
         place: Place,
-        start_spark: Callable[[], SparkSession],
+        spark: Spark,
         rules: RuleSet | None = None,
     ) -> None:
         """Use a source, and a place to publish to; neither is touched yet. Spark is started by what needs it."""
         assert config.publish is not None
-        super().__init__(config, source, start_spark, rules)
+        super().__init__(config, source, spark, rules)
         self._database = source
         self._publish = config.publish
         self._place = place
@@ -290,7 +289,7 @@ class Publication(Capturing):
     def _follow_on(
         self, stop: threading.Event, listener: RunListener, patience: Patience, *, until_caught_up: bool
     ) -> Progress:
-        spark = self._start_spark()
+        spark = self._spark
         ledger = self._place.ledger(self._lock_run)
         following = Following(
             source=self.config.capture.name,
@@ -315,7 +314,7 @@ class Publication(Capturing):
             return process.run(stop, until_caught_up=until_caught_up)
 
     def _copy(
-        self, spark: SparkSession, ledger: PlaceLedger, stop: threading.Event, listener: CopyListener
+        self, spark: Spark, ledger: PlaceLedger, stop: threading.Event, listener: CopyListener
     ) -> Collection[TableName]:
         """Publish the rows of tables that were not yet; returns the tables that were captured when it began."""
         with closing(self._source.open_source()) as stream:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from typing import Protocol
 
-from pyspark.sql import SparkSession
-
 from penstock.apply.ledger import ProcessState
 from penstock.apply.process import TablesAddedError
 from penstock.apply.target import TargetTable
@@ -21,6 +19,7 @@ from penstock.schema import TableSchema
 from penstock.snapshot.instantiate import CopyListener, Instantiator
 from penstock.snapshot.task import CopyContext
 from penstock.spark.job import ChunkJobs
+from penstock.spark.starting import Spark
 from penstock.stream import StoredCopy
 
 
@@ -41,7 +40,7 @@ class Replay:
 
     def prepare(
         self,
-        spark: SparkSession,
+        spark: Spark,
         ledger: TargetLedger,
         state: ProcessState,
         stop: threading.Event,
@@ -84,7 +83,7 @@ class Replay:
 
     def _fill(
         self,
-        spark: SparkSession,
+        spark: Spark,
         ledger: TargetLedger,
         state: ProcessState,
         copy: StoredCopy,

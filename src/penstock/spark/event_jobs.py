@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from pyspark import Broadcast
-from pyspark.sql import SparkSession
 
 from penstock.outputs.events.task import CopyWork, EventTask, Published
 from penstock.snapshot.task import ReaderAccess
 from penstock.spark.job import at_workers, broadcast, for_each
+from penstock.spark.starting import Spark
 from penstock.stream import Reader, Slice
 
 Shared: TypeAlias = "Broadcast[tuple[Reader, EventTask]]"
@@ -19,7 +19,7 @@ Shared: TypeAlias = "Broadcast[tuple[Reader, EventTask]]"
 class EventJobs:
     """Publishes slices on Spark. What does not change between batches travels to the workers once."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: Spark) -> None:
         """Run on `spark`."""
         self._spark = spark
         self._shared: Shared | None = None
@@ -49,9 +49,7 @@ class EventJobs:
         return published
 
 
-def copy_chunks(
-    spark: SparkSession, task: EventTask, access: ReaderAccess, work: Sequence[CopyWork], token: str
-) -> Published:
+def copy_chunks(spark: Spark, task: EventTask, access: ReaderAccess, work: Sequence[CopyWork], token: str) -> Published:
     """Publish chunks of a copy, one after the other; raises as `EventTask.copy` does."""
     with at_workers(spark, (task, access)) as shared:
 

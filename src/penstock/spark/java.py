@@ -6,6 +6,7 @@ Java takes seconds until it can be spoken to, in which the program that needs it
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,9 @@ from penstock.spark.settings import DRIVER_OPTIONS, Settings, settle
 _NOISE = (b"Using incubator modules",)
 """What the JVM says on its standard error that nobody needs to read."""
 
+_CONCERNS_JAVA = re.compile(rb"spark|xds")
+"""What a pipeline file has in it that sets Spark's settings, or needs no Spark; elsewhere it costs only time."""
+
 _PAUSE_S = 0.01
 _SHELL = "pyspark-shell"
 """Has Java wait for a Python program to tell it what to do."""
@@ -35,23 +39,27 @@ class Java:
         """Take over a process that works in folders of its own; see `scratch.make_folders`."""
         self.folders = folders
         self.process = process
-        self._is_used = False
+        self._is_kept = self._is_closed = False
 
     def connect(self) -> Mapping[str, str] | None:
         """Wait until it listens.
 
         Returns:
             The variables by which PySpark finds it; None where it ended instead.
+
+        Raises:
+            RuntimeError: It was closed meanwhile.
         """
         answer = _answer(self.folders)
         # Java writes the file under another name first.
         while not answer.exists():
             if self.process.poll() is not None:
+                if self._is_closed:
+                    raise RuntimeError("Java was ended before Spark had started")
                 return None
             time.sleep(_PAUSE_S)
         told = answer.read_bytes()
         answer.unlink()
-        self._is_used = True
         port, length = (int.from_bytes(told[at : at + 4], "big") for at in (0, 4))
         return {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": told[8 : 8 + length].decode()}
 
@@ -61,9 +69,14 @@ class Java:
 
         workers.fork(_workers(self.folders), daemon.run)
 
+    def keep(self) -> None:
+        """Have it end with this program, which is using Spark now, and not with `close`."""
+        self._is_kept = True
+
     def close(self) -> None:
-        """End it, unless Spark is using it: then it ends with this program."""
-        if not self._is_used:
+        """End it, unless it is kept; a start of Spark that is under way fails."""
+        self._is_closed = True
+        if not self._is_kept:
             self.process.kill()
             self.process.communicate()
             for folder in self.folders.split(","):
@@ -111,6 +124,20 @@ def begin(settings: Settings, found: Prepared | None = None, options: Sequence[s
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # noqa: PLW1509, as PySpark does it
         )
     return Java(process, folders)
+
+
+def begin_for(file: Path) -> Java | None:
+    """Begin to start Java for a pipeline file that is not read yet, unless the file might have a say in how.
+
+    What its process is started with is the same for every file that does not speak of Spark: the application's name and
+    the master are told to it later.
+    """
+    try:
+        text = file.read_bytes()
+    except OSError:
+        return None
+    has_java = "PYSPARK_GATEWAY_PORT" in os.environ
+    return None if has_java or _CONCERNS_JAVA.search(text) else begin(settle("penstock", lanes=2, settings={}))
 
 
 @contextmanager

@@ -13,10 +13,10 @@ from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
-from pyspark import Broadcast
+from pyspark import Broadcast, SparkContext
 from pyspark import TaskContext as SparkTask
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from penstock.apply.group import group_sizes
 from penstock.apply.large import LargeTransaction
@@ -40,6 +40,7 @@ from penstock.snapshot.chunk import Chunk
 from penstock.snapshot.instantiate import CopyListener, Work
 from penstock.snapshot.task import CopyContext, copy_chunks
 from penstock.spark.schemas import PACKED
+from penstock.spark.starting import Spark
 from penstock.stream import Reader, Slice
 from penstock.verify.compare import CompareContext, RangeResult
 
@@ -64,7 +65,7 @@ _ERROR_MARK = "penstock-error:"
 class BatchJobs:
     """Applies slices on Spark. What does not change between batches travels to the workers once."""
 
-    def __init__(self, spark: SparkSession, *, process: str, epoch: int) -> None:
+    def __init__(self, spark: Spark, *, process: str, epoch: int) -> None:
         """Run on `spark`, as the given run of an apply process."""
         self._spark = spark
         self._process = process
@@ -80,9 +81,7 @@ class BatchJobs:
     def warm_up(self) -> None:
         """Have a worker started, and its sessions opened, before the first batch is waiting for them."""
         assert self._shared is not None
-        shared = self._shared
-        for_each(self._spark, [None], lambda _: shared.value[0].open())
-        self.run(Slice.empty(START), lanes=1)
+        self._one_lane(Slice.empty(START), self._shared, opens=True)
 
     def mark_queue(self) -> None:
         """See `TaskContext.mark_queue`."""
@@ -115,11 +114,13 @@ class BatchJobs:
         with _failures_translated():
             return [LaneResult.from_json(row[0]) for row in self._several_lanes(part, lanes, self._shared).collect()]
 
-    def _one_lane(self, part: Slice, shared: Shared) -> LaneResult:
+    def _one_lane(self, part: Slice, shared: Shared, *, opens: bool = False) -> LaneResult:
         process, epoch = self._process, self._epoch
 
         def apply(part: Slice) -> str:
             reader, context = shared.value
+            if opens:
+                reader.open()
             claim = LaneClaim(process, epoch, 0, _attempt(), moves_watermark=True, cut=part.cut)
             if part.is_large:
                 return apply_large(large_transaction(reader, part), claim, context).to_json()
@@ -150,7 +151,7 @@ class BatchJobs:
             _drain(batches)
 
         return (
-            self._spark.range(0, 1, 1, 1)
+            self._spark.session.range(0, 1, 1, 1)
             .mapInArrow(plan, PACKED)
             .repartitionById(lanes, LANE)
             .sortWithinPartitions("number")
@@ -181,7 +182,7 @@ def large_transaction(reader: Reader, part: Slice) -> LargeTransaction:
 class ChunkJobs:
     """Implements `snapshot.instantiate.ChunkJobs`: a few pieces of work to a task."""
 
-    def __init__(self, spark: SparkSession, context: CopyContext) -> None:
+    def __init__(self, spark: Spark, context: CopyContext) -> None:
         """Copy with `context`."""
         self._spark = spark
         self._context = context
@@ -206,7 +207,7 @@ class ChunkJobs:
 class CompareJobs:
     """Implements `verify.compare.RangeJobs`: a few bundles to a task."""
 
-    def __init__(self, spark: SparkSession, context: CompareContext) -> None:
+    def __init__(self, spark: Spark, context: CompareContext) -> None:
         """Compare with `context`."""
         self._spark = spark
         self._context = context
@@ -236,14 +237,14 @@ class CompareJobs:
             return for_each(self._spark, chunks, repair)
 
 
-def for_each(spark: SparkSession, work: Sequence[Item], do: Callable[[Item], Result]) -> list[Result]:
+def for_each(spark: Spark, work: Sequence[Item], do: Callable[[Item], Result]) -> list[Result]:
     """Do something with each item; returns the results in the order of the items.
 
     An RDD: where there is no data for Spark to move, a frame's plan would take longer than all the rest of the job. A
     task takes some items after each other, since to begin one takes a worker longer than a small item does. The items
     are dealt out in turn, so that those which follow each other are done side by side.
     """
-    tasks = min(len(work), _TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
+    tasks = min(len(work), _TASKS_PER_CORE * spark.context.defaultParallelism)
     dealt = [work[task::tasks] for task in range(tasks)]
 
     def run(items: Sequence[Item]) -> list[Result]:
@@ -251,17 +252,23 @@ def for_each(spark: SparkSession, work: Sequence[Item], do: Callable[[Item], Res
             return [do(item) for item in items]
 
     with _failures_translated():
-        done = spark.sparkContext.parallelize(dealt, tasks).map(run).collect()
+        done = spark.context.parallelize(dealt, tasks).map(run).collect()
     return [done[n % tasks][n // tasks] for n in range(len(work))]
 
 
-def at_once(spark: SparkSession) -> int:
+def run_first_job(context: SparkContext) -> None:
+    """Run a job that does nothing: Java loads what every job needs, and a worker is there for the next one."""
+    with _failures_translated():
+        context.parallelize([None], 1).map(_nothing).collect()
+
+
+def at_once(spark: Spark) -> int:
     """Enough items for every task of a job to have some, and few enough for a run to be stopped between two jobs."""
-    return _ITEMS_PER_TASK * _TASKS_PER_CORE * spark.sparkContext.defaultParallelism
+    return _ITEMS_PER_TASK * _TASKS_PER_CORE * spark.context.defaultParallelism
 
 
 @contextmanager
-def at_workers(spark: SparkSession, value: Value) -> Iterator[Broadcast[Value]]:
+def at_workers(spark: Spark, value: Value) -> Iterator[Broadcast[Value]]:
     """Have a value at the workers' hands while the block runs."""
     shared = broadcast(spark, value)
     try:
@@ -270,11 +277,11 @@ def at_workers(spark: SparkSession, value: Value) -> Iterator[Broadcast[Value]]:
         shared.unpersist()
 
 
-def broadcast(spark: SparkSession, value: Value) -> Broadcast[Value]:
+def broadcast(spark: Spark, value: Value) -> Broadcast[Value]:
     """Have a value travel to the workers once; raises as `_failures_translated` says."""
     # PySpark prints a traceback before it raises that something could not be written.
     with _failures_translated(), redirect_stderr(StringIO()):
-        return spark.sparkContext.broadcast(value)
+        return spark.context.broadcast(value)
 
 
 @contextmanager
@@ -319,6 +326,10 @@ def _translate(exc: Exception) -> PenstockError:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     reason = next((line for line in lines if "Error:" in line or "Exception:" in line), lines[0] if lines else "")
     return RetryableError(f"a Spark task failed: {reason[:300]}", where="Spark")
+
+
+def _nothing(_: None) -> None:
+    pass
 
 
 def _drain(batches: Iterator[pa.RecordBatch]) -> None:

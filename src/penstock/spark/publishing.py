@@ -7,7 +7,6 @@ from functools import reduce
 from typing import TypeAlias
 
 from pyspark import Broadcast
-from pyspark.sql import SparkSession
 
 from penstock.change import TableName
 from penstock.formats.archive_log import DataFile
@@ -15,6 +14,7 @@ from penstock.outputs.publish.files import FileWriter, Written
 from penstock.outputs.publish.task import CopyTask, publish_slice
 from penstock.snapshot.instantiate import Work
 from penstock.spark.job import at_once, at_workers, broadcast, for_each
+from penstock.spark.starting import Spark
 from penstock.stream import Reader, Slice
 
 _PART_CHANGES = 20_000
@@ -26,7 +26,7 @@ Shared: TypeAlias = "Broadcast[tuple[Reader, FileWriter]]"
 class PublishJobs:
     """Writes slices on Spark. What does not change between batches travels to the workers once."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: Spark) -> None:
         """Run on `spark`."""
         self._spark = spark
         self._shared: Shared | None = None
@@ -52,7 +52,7 @@ class PublishJobs:
         """
         assert self._shared is not None
         given = self._shared
-        most = max(1, min(self._spark.sparkContext.defaultParallelism, part.total_changes // _PART_CHANGES))
+        most = max(1, min(self._spark.context.defaultParallelism, part.total_changes // _PART_CHANGES))
         parts = [part] if part.is_large else part.split(most)
         written = for_each(self._spark, parts, lambda one: publish_slice(one, *given.value))
         return reduce(Written.followed_by, written, Written())
@@ -61,7 +61,7 @@ class PublishJobs:
 class PublishCopyJobs:
     """Writes chunks of a first copy, a few pieces of work to a task."""
 
-    def __init__(self, spark: SparkSession, task: CopyTask) -> None:
+    def __init__(self, spark: Spark, task: CopyTask) -> None:
         """Write as `task` says."""
         self._spark = spark
         self._task = task

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -28,6 +28,23 @@ _NEEDED_JAVA = 17
 
 
 def start_session(name: str, *, lanes: int, settings: Mapping[str, str] = {}, java: Java | None = None) -> SparkSession:
+    """Start Spark as `start_context` does, with a session."""
+    start_context(name, lanes=lanes, settings=settings, java=java)
+    if java is not None:
+        java.keep()
+    return make_session(settings)
+
+
+def make_session(settings: Mapping[str, str] = {}) -> SparkSession:
+    """Make the session on a context that was started, or give the one that is there these settings of frames."""
+    builder = SparkSession.builder
+    for key, value in settle("", lanes=1, settings=settings).all.items():
+        if key.startswith("spark.sql."):
+            builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def start_context(name: str, *, lanes: int, settings: Mapping[str, str] = {}, java: Java | None = None) -> SparkContext:
     """Start Spark: on this machine, unless the settings, spark-submit or the environment's MASTER name a cluster.
 
     Args:
@@ -42,7 +59,9 @@ def start_session(name: str, *, lanes: int, settings: Mapping[str, str] = {}, ja
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     submitted = _submitted()
     settled = settle(name, lanes=lanes, settings=settings, submitted=submitted)
-    with without_noise(), _keeping_interrupts(), _told_in_one_line(settled.master):
+    # What was begun has its standard error filtered already, and this may be another thread than the one that says
+    # there what went wrong.
+    with nullcontext() if java else without_noise(), _keeping_interrupts(), _told_in_one_line(settled.master):
         conf = dict(settled.all)
         if SparkContext._gateway is None:
             _start_java(settled, java or begin(settled))
@@ -50,10 +69,7 @@ def start_session(name: str, *, lanes: int, settings: Mapping[str, str] = {}, ja
             del conf[DRIVER_OPTIONS]
         elif submitted and settled.is_local:
             conf["spark.local.dir"] = _kept_by_java(scratch.make_folders(settled.parents))
-        builder = SparkSession.builder
-        for key, value in conf.items():
-            builder = builder.config(key, value)
-        return builder.getOrCreate()
+        return SparkContext.getOrCreate(SparkConf().setAll([*conf.items()]))
 
 
 def _start_java(settings: Settings, java: Java | None) -> None:
