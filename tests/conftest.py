@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -17,6 +19,7 @@ from xdist.scheduler import LoadScopeScheduling
 from penstock.demo.servers import EmbeddedPostgres
 from tests.kafka import jars
 from tests.lab import Lab
+from tests.program import PREPARED
 
 if TYPE_CHECKING:
     from tests.kafka.broker import KafkaBroker
@@ -31,6 +34,9 @@ JARS = jars.folder()
 # prepared once (`program.prepared_start`), and tests/spark/test_prepared.py has its own.
 os.environ["PENSTOCK_CACHE"] = ""
 
+# An installed command finds its modules compiled.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # The examples of a commit are the same wherever its tests run; `make soak` looks for others.
 settings.register_profile("same", derandomize=True)
 settings.register_profile("other", print_blob=True)
@@ -40,6 +46,16 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
 numbers = count(1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        os.environ[PREPARED] = tempfile.mkdtemp(prefix="penstock-prepared-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ.pop(PREPARED), ignore_errors=True)
 
 
 class Scheduling(LoadScopeScheduling):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
+import fcntl
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,19 +18,24 @@ from typing import Any
 from tests import forking
 from tests.lab import FILE
 
+PREPARED = "PENSTOCK_TESTS_PREPARED"
+"""The variable that names a folder for it, which the first process of the tests makes and removes."""
+
 COMMAND = [sys.executable, "-c", "from penstock.cli.main import main; main()"]
 
 
 @cache
 def prepared_start() -> str:
-    """The folder in which the start of Spark is prepared, once for all programs of these tests.
+    """The folder in which the start of Spark is prepared, once for all programs of all processes of these tests.
 
     As it is for every run of a user's but the first. What no test waits for is half of what most tests would take.
     """
-    folder = tempfile.mkdtemp(prefix="penstock-prepared-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = os.environ[PREPARED]
     environment = plain_environment() | {"PENSTOCK_CACHE": folder}
-    subprocess.run([sys.executable, "-m", "penstock.spark.prepare", "--now"], env=environment, check=True)
+    with Path(folder, "tests").open("w") as lock:
+        # Whoever comes second finds it made.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run([sys.executable, "-m", "penstock.spark.prepare", "--now"], env=environment, check=True)
     return folder
 
 
