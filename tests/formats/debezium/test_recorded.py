@@ -36,9 +36,9 @@ SHORT = {
     "oid": LogicalType(Kind.INTEGER, bits=64),
     "real": LogicalType(Kind.FLOAT, bits=32),
     "double precision": LogicalType(Kind.FLOAT, bits=64),
-    "money": LogicalType(Kind.DECIMAL, scale=2),
+    "money": LogicalType(Kind.DECIMAL, precision=19, scale=2),
     "numeric": LogicalType(Kind.DECIMAL),
-    "public.amount": LogicalType(Kind.DECIMAL, scale=2),
+    "public.amount": LogicalType(Kind.DECIMAL, precision=19, scale=2),
     "boolean": LogicalType(Kind.BOOLEAN),
     "bytea": LogicalType(Kind.BINARY),
     "bit": LogicalType(Kind.BITS),
@@ -102,8 +102,8 @@ def logical(spelling: str) -> LogicalType:
 def declared() -> Settings:
     tables, _ = told()
     return Settings(
-        declared={
-            TableName(*table.split(".", 1)): {name: logical(spelling) for name, spelling in columns.items()}
+        columns={
+            '"{}"."{}"'.format(*table.split(".", 1)): {name: str(logical(type_)) for name, type_ in columns.items()}
             for table, columns in tables.items()
         }
     )

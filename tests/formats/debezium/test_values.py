@@ -231,10 +231,10 @@ def test_without_schema_and_description_nothing_is_guessed(raw: bytes, expected:
     [
         (LogicalType(Kind.DECIMAL, precision=10, scale=2), Modes(), "MDk=", "123.45"),
         (LogicalType(Kind.DECIMAL), Modes(), {"scale": 1, "value": "Hw=="}, "3.1"),
-        (LogicalType(Kind.DECIMAL, scale=2), Modes(decimal="string"), "3.10", "3.10"),
+        (LogicalType(Kind.DECIMAL, precision=9, scale=2), Modes(decimal="string"), "3.10", "3.10"),
         (LogicalType(Kind.DECIMAL), Modes(decimal="string"), "POSITIVE_INFINITY", "Infinity"),
         (LogicalType(Kind.DECIMAL), Modes(decimal="string"), "NAN", "NaN"),
-        (LogicalType(Kind.DECIMAL, scale=2), Modes(decimal="double"), 3.1, "3.1"),
+        (LogicalType(Kind.DECIMAL, precision=9, scale=2), Modes(decimal="double"), 3.1, "3.1"),
         (LogicalType(Kind.DATE), Modes(), 19782, "2024-02-29"),
         (LogicalType(Kind.DATE), Modes(time="isostring"), "2024-02-29Z", "2024-02-29"),
         (LogicalType(Kind.TIME, precision=3), Modes(), 1, "00:00:00.001000"),
@@ -267,26 +267,26 @@ def test_without_schema_and_description_nothing_is_guessed(raw: bytes, expected:
         ),
     ],
 )
-def test_a_description_of_the_table_stands_for_a_schema(
+def test_what_the_file_tells_of_a_column_stands_for_a_schema(
     kind: LogicalType, modes: Modes, value: Any, expected: str
 ) -> None:
-    settings = Settings(declared={TableName("public", "t"): {"v": kind}}, modes=modes)
+    settings = Settings(columns={"public.t": {"v": str(kind)}}, modes=modes)
     assert value_of(None, text(value), settings=settings) == expected
 
 
 @pytest.mark.parametrize(
     ("kind", "value", "says"),
     [
-        (LogicalType(Kind.DECIMAL), "MDk=", "has the scale"),
-        (LogicalType(Kind.DECIMAL, scale=2), "3.10", "decimal.handling.mode"),
+        (LogicalType(Kind.DECIMAL), "MDk=", "say what the source's column is as capture.debezium.columns"),
+        (LogicalType(Kind.DECIMAL, precision=9, scale=2), "3.10", "decimal.handling.mode"),
         (LogicalType(Kind.INTEGER, bits=32), 99999999999, "is not a whole number"),
         (LogicalType(Kind.INTEGER, bits=32), "abc", "is not a whole number"),
         (LogicalType(Kind.DATE), "soon", "is not a date"),
     ],
 )
-def test_a_value_that_the_described_column_cannot_hold_is_refused(kind: LogicalType, value: Any, says: str) -> None:
+def test_a_value_that_the_told_column_cannot_hold_is_refused(kind: LogicalType, value: Any, says: str) -> None:
     with pytest.raises(MalformedInputError, match=says):
-        value_of(None, text(value), settings=Settings(declared={TableName("public", "t"): {"v": kind}}))
+        value_of(None, text(value), settings=Settings(columns={"public.t": {"v": str(kind)}}))
 
 
 def test_a_schema_that_says_string_leaves_the_type_to_the_description() -> None:
