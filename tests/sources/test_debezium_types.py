@@ -64,7 +64,8 @@ def test_a_table_that_is_not_at_the_target_is_refused_with_the_ways_out() -> Non
     (fault,) = plan().faults
     assert str(fault) == (
         "events of public.orders tell no types (memory). Make the table at the target first; or write the types"
-        " that the source's columns have as capture.debezium.columns; or have the connector write schemas (key.converter.schemas.enable and value.converter.schemas.enable); or set"
+        " that the source's columns have as capture.debezium.columns; or have the connector write schemas"
+        " (key.converter.schemas.enable and value.converter.schemas.enable); or set"
         " capture.debezium.untyped to text, which makes every such column text"
     )
 

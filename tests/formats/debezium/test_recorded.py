@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.change import Change, TableName
+from penstock.change import Change
 from penstock.errors import MalformedInputError
 from penstock.formats.debezium.declared import Modes
 from penstock.formats.debezium.decode import DataEvent, Decoded, Decoder, Settings

@@ -182,8 +182,11 @@ _OF_A_SCHEMA = re.compile(r"[^\s.()]+\.[^\s.()]+")
 """A type of a user's own: an enum, a composite type, a domain."""
 
 _ONLY_POSTGRESQL = frozenset(
-    "inet cidr macaddr macaddr8 ltree tsvector tsquery point geometry geography vector hstore int4range int8range"
-    " numrange tsrange tstzrange daterange name".split()
+    (
+        *("inet", "cidr", "macaddr", "macaddr8", "name", "ltree", "hstore", "tsvector", "tsquery"),
+        *("point", "geometry", "geography", "vector"),
+        *("int4range", "int8range", "numrange", "tsrange", "tstzrange", "daterange"),
+    )
 )
 """Types whose values come as the text that PostgreSQL has for them, or as a structure that says itself what it is."""
 

@@ -183,6 +183,8 @@ class Tables:
         self._prefix = prefix
         self._skips = skips
         self._decoder = Decoder(settings)
+        # What is told of columns may be wrong, which is found out by looking at their values, and not by reading them.
+        self._plain_decoder = Decoder(replace(settings, columns={}, samples={}))
         self._lock = threading.RLock()
         self._seen: set[tuple[TableName, Shape | None, str]] = set()
         self._versions: dict[tuple[TableName, int], TableVersion] = {}
@@ -366,7 +368,10 @@ class Tables:
         known = found.table, shape, record.topic
         if known in self._seen:
             return
-        event = self._decoder.decode(record)
+        if isinstance(shape, tuple):
+            event = self._plain_decoder.decode(replace(record, headers=()))
+        else:
+            event = self._decoder.decode(record)
         assert isinstance(event, DataEvent)
         with self._lock:
             self._seen.add(known)
@@ -377,17 +382,17 @@ class Tables:
                 if event.row_type.doubtful:
                     self._doubtful.add(found.table)
             else:
-                version = self._plain_shape(event)
+                version = self._plain_shape(event, record)
                 self._plain[found.table] = version.number
             if (found.table, version.number) not in self._versions:
                 self._versions[found.table, version.number] = _version(version, is_plain=event.row_type is None)
 
-    def _plain_shape(self, event: DataEvent) -> _Shape:
+    def _plain_shape(self, event: DataEvent, record: Record) -> _Shape:
         """What is known of the columns of an event without a schema."""
         table = event.glance.table
         described = self._described(table)
         expected = {} if described is None else {column.name: column.logical for column in described.columns}
-        told = self._decoder.told(event.record, table, event.glance.source.connector)
+        told = self._decoder.told(record, table, event.glance.source.connector)
         declared = expected | {name: one.logical for name, one in told.items()}
         names: dict[str, None] = {}
         earlier = self._versions.get((table, self._plain.get(table, 0)))
