@@ -143,7 +143,7 @@ def test_a_table_of_no_database_is_made_of_logical_types(lab: Lab) -> None:
                 assert getattr(ours, fact) == getattr(described, fact), (ours.name, fact)
     assert [note.partition(" is made with column ")[2].partition(", ")[0] for note in blueprint.notes[ODD]] == [
         "'timestamp(9)' as timestamp without time zone",
-        "\"enum('a'",
+        "\"enum('a','b')\" as text: the source has an enum there",
         "\"other('GEOMETRY')\" as text: the source has GEOMETRY there",
     ]
 

@@ -397,3 +397,75 @@ def test_any_interval_comes_back(years: int, months: int, days: int, hours: int,
     made = temporal.duration_text(f"P{years}Y{months}M{days}DT{hours}H{minutes}M{second}S")
     assert temporal.duration_text(made) == made
     assert (f"{years}Y" in made) == bool(years)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "expected"),
+    [
+        (node("int64", T + "NanoTime"), 10**9, "00:00:01.000000"),
+        (node("int64", T + "NanoTime"), 86399999999900, "23:59:59.9999999"),
+        (node("int64", T + "NanoTimestamp"), 123456000, "1970-01-01T00:00:00.123456"),
+        (node("int64", T + "NanoTimestamp"), 1764000000123456700, "2025-11-24T16:00:00.1234567"),
+        (node("string", T + "ZonedTimestamp"), "2024-02-29T11:45:59.123456000Z", "2024-02-29T11:45:59.123456+00:00"),
+        (
+            node("string", T + "ZonedTimestamp"),
+            "2024-02-29T11:45:59.12345670+01:00",
+            "2024-02-29T10:45:59.1234567+00:00",
+        ),
+        (node("string", T + "IsoTime"), "11:45:59.1234560Z", "11:45:59.123456"),
+        (node("string", T + "ZonedTime"), "11:45:59.120000000Z", "11:45:59.120000+00:00"),
+    ],
+)
+def test_nanoseconds_have_one_text(column: Any, value: Any, expected: str) -> None:
+    assert value_of(column, value) == expected
+
+
+UNSIGNED = {"__debezium.source.column.type": "BIGINT UNSIGNED"}
+
+
+def test_a_number_without_a_sign_is_what_the_source_has() -> None:
+    assert value_of(node("int64", parameters=UNSIGNED), -1) == str(2**64 - 1)
+    assert value_of(node("int64", parameters=UNSIGNED), 5) == "5"
+    assert logical_of(ConnectSchema.from_json(node("int64", parameters=UNSIGNED))) == LogicalType.parse("decimal(20,0)")
+    told = Settings(columns={"public.*": {"v": "BIGINT(20) UNSIGNED"}})
+    assert value_of(None, -2, settings=told) == value_of(node("int64"), -2, settings=told) == str(2**64 - 2)
+
+
+def test_a_text_whose_type_is_propagated_is_the_decimal_that_it_is() -> None:
+    named = {"type": "DECIMAL", "length": "10", "scale": "2"}
+    column = node("string", parameters={f"__debezium.source.column.{name}": one for name, one in named.items()})
+    assert value_of(column, "1.50") == "1.50"
+    assert str(logical_of(ConnectSchema.from_json(column))) == "decimal(10,2)"
+
+
+@pytest.mark.parametrize(
+    ("expected", "value"),
+    [
+        ("timestamp", 1764000000000),
+        ("timestamp(3)", "2024-02-29T11:45:59Z"),
+        ("timestamptz", 1764000000000),
+        ("time", 10_000_000),
+        ("date", 19782),
+        ("interval", 1500000),
+        ("decimal(12,4)", "AJY="),
+        ("integer(32)", "1250"),
+        ("binary", "3q2+7wA="),
+        ("bits(16)", "BQ=="),
+        ("string", 1764000000000),
+        ("array(decimal(9,2))", ["AJY="]),
+        ("array(date)", [19782]),
+    ],
+)
+def test_what_nobody_tells_is_not_read_by_the_column_of_the_target(expected: str, value: Any) -> None:
+    settings = Settings(declared={TableName("public", "t"): {"v": LogicalType.parse(expected)}})
+    with pytest.raises(MalformedInputError, match="say what the source's column is"):
+        value_of(None, text(value), settings=settings)
+
+
+@pytest.mark.parametrize(
+    ("pair", "written"),
+    [({"a": "1", "b c": None}, '"a"=>"1", "b c"=>NULL'), ('{"a\\"":"1"}', '"a\\""=>"1"'), ('"a"=>"1"', '"a"=>"1"')],
+)
+def test_pairs_are_written_as_the_target_reads_them(pair: Any, written: str) -> None:
+    settings = Settings(declared={TableName("public", "t"): {"v": LogicalType(Kind.OTHER, name="hstore")}})
+    assert value_of(None, text(pair), settings=settings) == written

@@ -54,6 +54,8 @@ _URL_SAFE = str.maketrans("-_", "+/")
 MYSQL_FAMILY = frozenset({"mysql", "mariadb", "vitess", "tidb"})
 """Connectors whose own `time.precision.mode` is `adaptive_time_microseconds`."""
 
+_UNSIGNED_DIGITS = 19
+
 _INTERVAL_DIGITS = {"postgresql": 6, "oracle": 6, "yugabytedb": 6, "informix": 6, "cassandra": 9}
 """Of how many digits of a second the intervals of a connector are, where they are numbers."""
 
@@ -142,10 +144,10 @@ def declared_reader(declared: LogicalType, modes: Modes, connector: str = "") ->
         case Kind.STRING | Kind.ENUM | Kind.UUID | Kind.XML:
             return text_itself
         case _:
-            return plain_reader(declared, modes)
+            return plain_reader(declared, modes, connector)
 
 
-def plain_reader(expected: LogicalType | None, modes: Modes) -> Reader:
+def plain_reader(expected: LogicalType | None, modes: Modes, connector: str = "") -> Reader:
     """Make the reader of a column of which nobody has told what the source has there.
 
     It takes what says itself what it is: whole numbers, JSON numbers, texts, dates and times in ISO form. It raises
@@ -162,7 +164,11 @@ def plain_reader(expected: LogicalType | None, modes: Modes) -> Reader:
         case Kind.INTEGER:
             return _plain_number(integer_reader(expected.bits or 64, may_be_text=modes.decimal == "string"), modes)
         case Kind.DECIMAL:
-            return _plain_number(_declared_decimal(expected, modes, ""), modes)
+            # A column that is wider than 64 bits may stand for BIGINT UNSIGNED, whose larger half comes below zero.
+            is_wide = connector in MYSQL_FAMILY and (
+                expected.precision is None or expected.precision >= _UNSIGNED_DIGITS
+            )
+            return _plain_number(_declared_decimal(expected, modes, ""), modes, may_be_unsigned=is_wide)
         case Kind.FLOAT:
             return float32_text if expected.bits == 32 else float_text
         case Kind.BINARY:
@@ -183,7 +189,7 @@ def plain_reader(expected: LogicalType | None, modes: Modes) -> Reader:
             return _either(_untold, temporal.duration_text)
         case Kind.ARRAY:
             element = expected.element
-            return array_reader(plain_reader(element, modes), None if element is None else element.kind)
+            return array_reader(plain_reader(element, modes, connector), None if element is None else element.kind)
         case Kind.STRING | Kind.ENUM | Kind.UUID | Kind.XML:
             # A number in a column of text may count days or seconds.
             return _plain_text
@@ -282,11 +288,13 @@ def _declared_decimal(declared: LogicalType, modes: Modes, connector: str) -> Re
     return read
 
 
-def _plain_number(read: Reader, modes: Modes) -> Reader:
+def _plain_number(read: Reader, modes: Modes, *, may_be_unsigned: bool = False) -> Reader:
     """Leave out texts that may be base64: with the digits of a decimal, they do not say its scale."""
 
     def checked(value: Any) -> str:
         if modes.decimal == "precise" and isinstance(value, str | bytes) and not isinstance(value, Number):
+            raise UntoldError
+        if may_be_unsigned and type(value) is int and value < 0:
             raise UntoldError
         return read(value)
 

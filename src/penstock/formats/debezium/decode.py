@@ -519,7 +519,7 @@ class Decoder:
         told = self.told(record, table, connector)
         modes = self._settings.modes
         if schema is None:
-            plain = {name: plain_reader(one, modes) for name, one in types.items() if name not in told}
+            plain = {name: plain_reader(one, modes, connector) for name, one in types.items() if name not in told}
             return _layout(plain | {name: one.read for name, one in told.items()}, None)
         readers: dict[str, Reader] = {}
         columns = []

@@ -83,7 +83,7 @@ def _untold(name: str, expected: LogicalType, values: Sequence[Any], modes: Mode
     write = _suggestion(expected, values, connector)
     if not values:
         return Doubt(name, "", write) if must_be_told(expected, modes) else None
-    if not _all_read(plain_reader(expected, modes), values):
+    if not _all_read(plain_reader(expected, modes, connector), values):
         return Doubt(name, "", write)
     if expected.kind is Kind.STRING and _looks_like_base64(values):
         return Doubt(name, "", "string', if it is text, or 'binary', or 'decimal(PRECISION,SCALE)")
