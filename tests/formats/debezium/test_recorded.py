@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.change import Change
+from penstock.change import Change, TableName
 from penstock.errors import MalformedInputError
 from penstock.formats.debezium.declared import Modes
 from penstock.formats.debezium.decode import DataEvent, Decoded, Decoder, Settings
@@ -221,3 +221,41 @@ def _tried(record: Record) -> tuple[Decoded | None, str]:
         return Decoder().decode(record), record.where
     except MalformedInputError as exc:
         return None, exc.where.partition(", table")[0]
+
+
+SPELLED = {
+    "mysql": TableName("inventory", "customers"),
+    "oracle": TableName("DEBEZIUM", "CUSTOMERS"),
+    "sqlserver": TableName("dbo", "customers"),
+    "db2": TableName("DB2INST1", "CUSTOMERS"),
+}
+
+
+def spelled(connector: str) -> Mapping[str, str]:
+    """The types of a table's columns, as the database spells them."""
+    for line in (DATA / f"{connector}_3.6.rows.jsonl").read_text().splitlines():
+        one = json.loads(line)
+        if "columns" in one:
+            return {column["name"]: column["type"] for column in one["columns"]}
+    raise AssertionError(connector)
+
+
+def images(connector: str, form: str, settings: Settings) -> list[Any]:
+    decoder, name = Decoder(settings), f"{connector}_3.6.{form}jsonl"
+    found = []
+    for number, line in enumerate((DATA / name).read_bytes().splitlines(), 1):
+        event = decoder.decode(read_line(line, file=name, number=number))
+        if isinstance(event, DataEvent):
+            found.append((event.glance.op, event.key, event.before, event.after))
+    return found
+
+
+@pytest.mark.parametrize("connector", SPELLED)
+def test_types_as_the_database_spells_them_say_what_schemas_say(connector: str) -> None:
+    columns = {f"{SPELLED[connector].schema}.*": spelled(connector)}
+    modes = Modes(arrays="postgres")
+
+    without = images(connector, "", Settings(columns=columns, modes=modes))
+
+    assert without == images(connector, "schemas.", Settings(modes=modes))
+    assert len(without) >= 3

@@ -20,6 +20,7 @@ from penstock.formats.debezium.canonical import decimal_text, float32_text, floa
 from penstock.formats.debezium.declared import Modes
 from penstock.formats.debezium.decode import DataEvent, Decoder, Settings
 from penstock.formats.debezium.schema import ConnectSchema
+from penstock.formats.debezium.source_types import told_of
 from penstock.formats.debezium.types import logical_of
 from penstock.logical import Kind, LogicalType
 from tests.formats.debezium.events import envelope, node, record, struct, text, with_schema
@@ -469,3 +470,37 @@ def test_what_nobody_tells_is_not_read_by_the_column_of_the_target(expected: str
 def test_pairs_are_written_as_the_target_reads_them(pair: Any, written: str) -> None:
     settings = Settings(declared={TableName("public", "t"): {"v": LogicalType(Kind.OTHER, name="hstore")}})
     assert value_of(None, text(pair), settings=settings) == written
+
+
+@pytest.mark.parametrize(
+    ("connector", "spelled", "logical"),
+    [
+        ("mysql", "INT(11)", "integer(32)"),
+        ("mysql", "int(10) unsigned", "integer(64)"),
+        ("mysql", "bigint(20) UNSIGNED ZEROFILL", "decimal(20,0)"),
+        ("mariadb", "DATETIME", "timestamp(0)"),
+        ("mysql", "timestamp", "timestamptz(0)"),
+        ("mysql", "decimal(10,2) unsigned", "decimal(10,2)"),
+        ("mysql", "decimal", "decimal(10,0)"),
+        ("mysql", "ENUM('a','b')", "enum('a','b')"),
+        ("oracle", "DATE", "timestamp(0)"),
+        ("oracle", "NUMBER(10,-2)", "decimal(10,-2)"),
+        ("oracle", "NUMBER", "decimal"),
+        ("oracle", "VARCHAR2(50 CHAR)", "string"),
+        ("oracle", "TIMESTAMP(9) WITH LOCAL TIME ZONE", "timestamptz(9)"),
+        ("oracle", "INTERVAL DAY(3) TO SECOND(6)", "interval"),
+        ("sqlserver", "datetime2", "timestamp(7)"),
+        ("sqlserver", "money", "decimal(19,4)"),
+        ("sqlserver", "nvarchar(max)", "string"),
+        ("sqlserver", "timestamp", "binary"),
+        ("db2", "TIMESTAMP", "timestamp(6)"),
+        ("db2", "CHAR(8) FOR BIT DATA", "binary"),
+        ("postgresql", "timestamp(3) without time zone", "timestamp(3)"),
+        ("postgresql", "numeric(5,-2)", "decimal(5,-2)"),
+        ("postgresql", "date[]", "array(date)"),
+        ("postgresql", "public.mood", "other('public.mood')"),
+        ("", "decimal(10,2)", "decimal(10,2)"),
+    ],
+)
+def test_a_type_means_what_it_means_to_its_own_database(connector: str, spelled: str, logical: str) -> None:
+    assert str(told_of(spelled, connector, Modes()).logical) == logical

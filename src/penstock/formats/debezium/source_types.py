@@ -151,20 +151,28 @@ _TYPE = re.compile(
 )
 
 
+_IN_BYTES = re.compile(r"(?<=\()(\d+) (?:byte|char)(?=\))", re.IGNORECASE | re.ASCII)
+_NO_SIZE = re.compile(r"\(max\)", re.IGNORECASE | re.ASCII)
+
+
 def _logical(text: str, connector: str) -> tuple[LogicalType, bool]:
     """Return what a column of a type holds, and whether it is a number of 64 bits without a sign."""
     if text.endswith("[]"):
         element, _ = _logical(text.removesuffix("[]").rstrip(), connector)
         return array(element), False
+    text = _NO_SIZE.sub("", _IN_BYTES.sub(r"\1", text))
     found = _TYPE.fullmatch(text.lower())
+    if text.lower().startswith("interval "):
+        return INTERVAL, False
     if found is not None:
-        name, more = found["name"], " ".join(found["more"].split())
+        name = found["name"]
+        more = " ".join(word for word in found["more"].split() if word not in ("zerofill", "signed"))
         sizes = [int(size) for size in re.findall(r"-?\d+", found["sizes"] or "")]
-        if name == "bigint" and "unsigned" in more:
+        if (name == "bigint" and "unsigned" in more) or (name == "serial" and connector in MYSQL_FAMILY):
             return decimal(20, 0), True
-        makers = (_OF_CONNECTOR.get(_FAMILIES.get(connector, connector), {}), _OF_ANY)
-        for makers_of in makers:
-            if (make := makers_of.get(f"{name} {more}".rstrip()) or makers_of.get(name)) is not None:
+        own = _OF_CONNECTOR.get(_FAMILIES.get(connector, connector), {})
+        for known in (f"{name} {more}".rstrip(), name):
+            if (make := own.get(known) or _OF_ANY.get(known)) is not None:
                 return make(sizes), False
     for spelled in (text, text.lower()):
         try:
@@ -262,6 +270,16 @@ _OF_CONNECTOR: Mapping[str, Mapping[str, _Make]] = {
         "bit": _of_bits,
         "binary": _is(BINARY),
         "json": _is(JSON),
+        # With numbers that say how wide a client shows them.
+        "int": _is(whole(32)),
+        "integer": _is(whole(32)),
+        "smallint": _is(whole(16)),
+        "smallint unsigned": _is(whole(32)),
+        "bigint": _is(whole(64)),
+        "double": _is(floating(64)),
+        "double precision": _is(floating(64)),
+        "real": _is(floating(64)),
+        "geometry": _is(other("geometry")),
     },
     "oracle": {
         # It has a time of day there.
