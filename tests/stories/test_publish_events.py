@@ -46,7 +46,7 @@ CREATE TABLE kinds (
   tz timestamptz, j json, jb jsonb, u uuid, bi bit(9), bv bit varying(12), a int[], ta text[],
   ip inet, m mood, ps posint, pr pair, na numeric(5,-2),
   ab bool[], si smallint[], bia bigint[], ra real[], dda double precision[], na2 numeric[], na3 numeric(12,3)[],
-  va varchar(20)[], ya bytea[], daa date[], tia time[], tta time(3)[], tsa timestamp[], ts3a timestamp(3)[],
+  va varchar(20)[], ya bytea[], dta date[], tia time[], tta time(3)[], tsa timestamp[], ts3a timestamp(3)[],
   tza timestamptz[], ja json[], jba jsonb[], ua uuid[], bia9 bit(9)[],
   ipa inet[], ma mood[], pa posint[], pra pair[], ra4 int4range[]
 );

@@ -179,15 +179,13 @@ def _logical(text: str, connector: str) -> tuple[LogicalType, bool]:
             return LogicalType.parse(spelled), False
         except MalformedInputError:
             continue
-    if text.lower() in _ONLY_POSTGRESQL or _OF_A_SCHEMA.fullmatch(text):
+    if text.lower() in _ONLY_POSTGRESQL:
         return other(text.lower()), False
     raise ValueError(
-        f"is {text!r}, which is no type; write it as the source has it, such as 'decimal(10,2)', 'datetime(3)'"
+        f"is {text!r}, which is no type; write it as the source has it, such as 'decimal(10,2)', 'datetime(3)',"
+        " of a domain the type that it is of, and 'text' of an enum or another type of your own"
     )
 
-
-_OF_A_SCHEMA = re.compile(r"[^\s.()]+\.[^\s.()]+")
-"""A type of a user's own: an enum, a composite type, a domain."""
 
 _ONLY_POSTGRESQL = frozenset(
     (
