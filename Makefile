@@ -26,6 +26,7 @@ soak: $(STAMP) java postgresql kafka ## the long tests, random histories, statem
 	@HYPOTHESIS_PROFILE=other $(BIN)/python -m pytest tests/properties tests/apply $(PYTEST_ARGS)
 	@$(BIN)/python -m tests.fuzz.ddl --minutes 10
 	@$(BIN)/python -m tests.fuzz.types --minutes 10
+	@$(BIN)/python -m tests.fuzz.events --minutes 10
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES) $(SOAK_ARGS)
 
 lint: $(STAMP) ## ruff, codespell, import-linter

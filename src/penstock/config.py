@@ -146,11 +146,26 @@ class DebeziumConfig(Part):
     decimals: Literal["precise", "double", "string"] = Field(
         default="precise", description="Events without schemas: the connector's decimal.handling.mode"
     )
-    times: Literal["adaptive", "adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds"] = (
-        Field(default="adaptive", description="Events without schemas: the connector's time.precision.mode")
+    times: (
+        Literal["adaptive", "adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds"] | None
+    ) = Field(
+        default=None,
+        description="Events without schemas: the connector's time.precision.mode; absent: its own default",
     )
     binary: Literal["bytes", "base64", "base64-url-safe", "hex"] = Field(
         default="bytes", description="Events without schemas: the connector's binary.handling.mode"
+    )
+    columns: dict[Pattern, dict[str, str]] = Field(
+        default_factory=dict,
+        description="Events without schemas: by pattern of the table and name of the column, the type that the source's"
+        " column has: decimal(10,2), datetime(3), or a name of a schema, io.debezium.time.MicroTimestamp. With schemas:"
+        " what they leave out, bigint unsigned",
+    )
+    schema_sample: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Events without schemas: a file of events with schemas, one a line, of which those of each table"
+        " tell its types; may lie below the folder of this file",
     )
     untyped: Literal["refuse", "text"] = Field(
         default="refuse",
@@ -160,6 +175,12 @@ class DebeziumConfig(Part):
     registry: SchemaRegistry | None = Field(
         default=None, description="Where the schemas of events in Avro are; without it events are JSON"
     )
+
+    def below(self, folder: Path) -> DebeziumConfig:
+        """The same, whose files are taken from a folder."""
+        registry = None if self.registry is None else self.registry.below(folder)
+        sample = None if self.schema_sample is None else _below(folder, self.schema_sample)
+        return self.model_copy(update={"registry": registry, "schema_sample": sample})
 
     @property
     def transactions(self) -> str:
@@ -492,10 +513,8 @@ class PipelineConfig(Part):
         capture, publish = self.capture, self.publish
         if capture.path is not None:
             capture = capture.model_copy(update={"path": _below(folder, capture.path)})
-        if capture.debezium is not None and capture.debezium.registry is not None:
-            registry = capture.debezium.registry.below(folder)
-            debezium = capture.debezium.model_copy(update={"registry": registry})
-            capture = capture.model_copy(update={"debezium": debezium})
+        if capture.debezium is not None:
+            capture = capture.model_copy(update={"debezium": capture.debezium.below(folder)})
         if publish is not None and publish.path is not None:
             publish = publish.model_copy(update={"path": _below(folder, publish.path)})
         if publish is not None and publish.debezium is not None and publish.debezium.registry is not None:

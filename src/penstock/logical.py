@@ -11,7 +11,7 @@ A type has a text form, in which definitions of tables name it, and which reads 
 | `string`, `string(20)`: so many characters; `string(20,padded)` | the text; of a padded one with its blanks |
 | `binary` | base64 without line breaks |
 | `date` | `2024-01-02` |
-| `time`, `time(3)`: so many decimals of a second | `03:04:05.678000`, always six decimals |
+| `time`, `time(3)`: so many decimals of a second | `03:04:05.678000`: six decimals, finer ones as needed |
 | `timetz`, `timetz(3)` | the same with its offset, `+05:30` |
 | `timestamp`, `timestamp(3)` | `2024-01-02T03:04:05.678000` |
 | `timestamptz`, `timestamptz(3)` | the same in UTC, ending in `+00:00` |
@@ -121,6 +121,18 @@ class LogicalType:
                 raise
             return named
         return type_
+
+    def is_finer_than(self, decimals: int) -> bool:
+        """Whether values may have more decimals of a second than so many."""
+        if self.element is not None:
+            return self.element.is_finer_than(decimals)
+        is_time = self.kind in (Kind.TIME, Kind.TIMETZ, Kind.TIMESTAMP, Kind.TIMESTAMPTZ)
+        return is_time and self.precision is not None and self.precision > decimals
+
+    @property
+    def is_text(self) -> bool:
+        """Whether values are texts to every database but perhaps their own."""
+        return self.kind in (Kind.STRING, Kind.ENUM, Kind.OTHER)
 
     @property
     def is_comparable(self) -> bool:

@@ -78,7 +78,8 @@ class Column:
             is_key_usable=logical.is_comparable and logical.element is None,
             is_integer=logical.kind is Kind.INTEGER,
             is_decimal=logical.kind in (Kind.DECIMAL, Kind.FLOAT),
-            notation="" if logical.kind in COMMON_TEXT else str(logical.kind),
+            # What is finer than the times of most databases is kept as text there.
+            notation=None if logical.is_finer_than(6) else "" if logical.kind in COMMON_TEXT else str(logical.kind),
             logical=logical,
         )
 
@@ -90,7 +91,10 @@ class Column:
 
     def reads(self, other: Column) -> bool:
         """Whether the canonical text of another column, or of this one at an earlier time, may be stored here."""
-        if self.dialect != other.dialect and self.logical.kind == other.logical.kind:
+        if self.dialect != other.dialect and (
+            self.logical.kind is other.logical.kind or (self.logical.kind is Kind.OTHER and other.logical.is_text)
+        ):
+            # What only this database knows is text to the others.
             return True
         return self.notation == other.notation or None in (self.notation, other.notation)
 

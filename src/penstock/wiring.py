@@ -234,6 +234,7 @@ def open_events(config: PipelineConfig) -> tuple[RecordLog, Settings]:
         from penstock.formats.debezium.declared import Modes
         from penstock.formats.debezium.decode import BeforeImage, Settings
         from penstock.formats.debezium.envelope import Topics
+        from penstock.formats.debezium.source_types import told_of
         from penstock.sources.debezium.files import FileLog
         from penstock.sources.debezium.kafka import KafkaLog
     except ImportError as exc:
@@ -241,11 +242,20 @@ def open_events(config: PipelineConfig) -> tuple[RecordLog, Settings]:
     capture = config.capture
     debezium = capture.debezium or DebeziumConfig()
     transactions = debezium.transactions
+    # Columns of arrays are made as such at the target, and PostgreSQL reads its own form of them alone.
+    modes = Modes(debezium.decimals, debezium.times, debezium.binary, arrays="postgres")
+    for table, types in debezium.columns.items():
+        for name, text in types.items():
+            try:
+                told_of(text, "", modes)
+            except ValueError as exc:
+                raise ConfigError(f"capture.debezium.columns: {table}: {name} {exc}") from None
     settings = Settings(
+        columns=debezium.columns,
+        samples={} if debezium.schema_sample is None else _samples(debezium.schema_sample),
         placeholder=debezium.placeholder,
         before_image=BeforeImage(debezium.before_image),
-        # Columns of arrays are made as such at the target, and PostgreSQL reads its own form of them alone.
-        modes=Modes(debezium.decimals, debezium.times, debezium.binary, arrays="postgres"),
+        modes=modes,
         topics=Topics(transaction=(transactions,)),
         schema_of=None if debezium.registry is None else _registry(debezium.registry).schema,
     )
@@ -256,6 +266,22 @@ def open_events(config: PipelineConfig) -> tuple[RecordLog, Settings]:
     assert isinstance(cluster, KafkaConfig)
     topics = tuple(debezium.topics or [f"{debezium.prefix}.*"])
     return KafkaLog(cluster.client_settings, (*topics, transactions)), settings
+
+
+def _samples(path: str) -> Mapping[TableName, str]:
+    """The schemas of rows that a file of events has.
+
+    Raises:
+        ConfigError: It cannot be read, or has none.
+        MalformedInputError: A line is no event.
+    """
+    from penstock.formats.debezium.samples import row_schemas
+
+    try:
+        lines = Path(path).read_bytes().splitlines()
+    except OSError as exc:
+        raise ConfigError(f"capture.debezium.schema_sample: {path}: {exc.strerror}") from exc
+    return row_schemas(lines, file=path)
 
 
 def _event_log(config: PipelineConfig, target: TargetSide | None) -> PostgresEventLogSide:

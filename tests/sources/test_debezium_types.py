@@ -63,8 +63,9 @@ def test_a_pattern_that_means_no_table_is_told_with_those_that_there_are() -> No
 def test_a_table_that_is_not_at_the_target_is_refused_with_the_ways_out() -> None:
     (fault,) = plan().faults
     assert str(fault) == (
-        "events of public.orders tell no types (memory). Make the table at the target first; or have the connector"
-        " write schemas (key.converter.schemas.enable and value.converter.schemas.enable); or set"
+        "events of public.orders tell no types (memory). Make the table at the target first; or write the types"
+        " that the source's columns have as capture.debezium.columns; or have the connector write schemas"
+        " (key.converter.schemas.enable and value.converter.schemas.enable); or set"
         " capture.debezium.untyped to text, which makes every such column text"
     )
 

@@ -319,6 +319,60 @@ def test_a_column_that_is_in_the_key_alone_is_taken_from_there() -> None:
     assert (routed.key, routed.after) == ({"id": "1"}, {"id": "1"})
 
 
+@pytest.mark.parametrize("connector", ["mysql", "postgresql"])
+def test_a_column_that_is_in_the_key_alone_is_in_every_image_and_in_the_type(connector: str) -> None:
+    rows: dict[str, Any] = {"before": {"v": 1}, "after": {"v": 2}}
+    changed = event_of(envelope("u", connector=connector, **rows), key=text({"id": 5}))
+    gone = event_of(envelope("d", connector=connector, before={"v": 1}), key=text({"id": 5}))
+
+    assert (changed.after, gone.before and gone.before["id"]) == ({"id": "5", "v": "2"}, "5")
+    assert changed.before is not None
+    assert changed.before["id"] == "5"
+
+    key = {"type": "struct", "fields": [{**node("int32", optional=False), "field": "id"}], "optional": False}
+    typed = event_of(
+        with_schema(envelope("u", connector=connector, **rows), {"v": node("int32")}),
+        key=text({"schema": key, "payload": {"id": 5}}),
+    )
+    assert typed.row_type is not None
+    assert [(one.name, str(one.logical)) for one in typed.row_type.columns] == [
+        ("id", "integer(32)"),
+        ("v", "integer(32)"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (
+            {"id": "1", "source": "/debezium/x", "specversion": "1.0", "type": "io.debezium.x", "datacontenttype": "a"},
+            "is a CloudEvents message; have the connector write the plain event",
+        ),
+        (
+            {"op": "c", "after": "{}", "source": {"connector": "mongodb", "name": "x", "db": "d", "collection": "c"}},
+            "is of MongoDB's connector, whose rows are documents",
+        ),
+    ],
+)
+def test_messages_of_other_kinds_are_named(value: Any, says: str) -> None:
+    with pytest.raises(MalformedInputError, match=says):
+        event_of(value)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        {"schema": 1, "payload": 2},
+        {"schema": "a", "payload": None},
+        {"schema": {"scale": 0, "value": "AQ=="}, "payload": 1},
+    ],
+)
+def test_columns_of_a_key_may_be_called_as_the_parts_of_a_message(key: dict[str, Any]) -> None:
+    event = event_of(envelope("c", connector="oracle", after={"v": 1}), key=text(key))
+    assert event.key is not None
+    assert list(event.key) == ["schema", "payload"]
+
+
 def test_a_delete_of_a_table_without_a_key_has_its_row() -> None:
     event = event_of(envelope("d", before={"a": 1, "b": "x"}))
 

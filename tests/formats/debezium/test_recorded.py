@@ -36,9 +36,9 @@ SHORT = {
     "oid": LogicalType(Kind.INTEGER, bits=64),
     "real": LogicalType(Kind.FLOAT, bits=32),
     "double precision": LogicalType(Kind.FLOAT, bits=64),
-    "money": LogicalType(Kind.DECIMAL, scale=2),
+    "money": LogicalType(Kind.DECIMAL, precision=19, scale=2),
     "numeric": LogicalType(Kind.DECIMAL),
-    "public.amount": LogicalType(Kind.DECIMAL, scale=2),
+    "public.amount": LogicalType(Kind.DECIMAL, precision=19, scale=2),
     "boolean": LogicalType(Kind.BOOLEAN),
     "bytea": LogicalType(Kind.BINARY),
     "bit": LogicalType(Kind.BITS),
@@ -102,8 +102,8 @@ def logical(spelling: str) -> LogicalType:
 def declared() -> Settings:
     tables, _ = told()
     return Settings(
-        declared={
-            TableName(*table.split(".", 1)): {name: logical(spelling) for name, spelling in columns.items()}
+        columns={
+            '"{}"."{}"'.format(*table.split(".", 1)): {name: str(logical(type_)) for name, type_ in columns.items()}
             for table, columns in tables.items()
         }
     )
@@ -221,3 +221,41 @@ def _tried(record: Record) -> tuple[Decoded | None, str]:
         return Decoder().decode(record), record.where
     except MalformedInputError as exc:
         return None, exc.where.partition(", table")[0]
+
+
+SPELLED = {
+    "mysql": TableName("inventory", "customers"),
+    "oracle": TableName("DEBEZIUM", "CUSTOMERS"),
+    "sqlserver": TableName("dbo", "customers"),
+    "db2": TableName("DB2INST1", "CUSTOMERS"),
+}
+
+
+def spelled(connector: str) -> Mapping[str, str]:
+    """The types of a table's columns, as the database spells them."""
+    for line in (DATA / f"{connector}_3.6.rows.jsonl").read_text().splitlines():
+        one = json.loads(line)
+        if "columns" in one:
+            return {column["name"]: column["type"] for column in one["columns"]}
+    raise AssertionError(connector)
+
+
+def images(connector: str, form: str, settings: Settings) -> list[Any]:
+    decoder, name = Decoder(settings), f"{connector}_3.6.{form}jsonl"
+    found = []
+    for number, line in enumerate((DATA / name).read_bytes().splitlines(), 1):
+        event = decoder.decode(read_line(line, file=name, number=number))
+        if isinstance(event, DataEvent):
+            found.append((event.glance.op, event.key, event.before, event.after))
+    return found
+
+
+@pytest.mark.parametrize("connector", SPELLED)
+def test_types_as_the_database_spells_them_say_what_schemas_say(connector: str) -> None:
+    columns = {f"{SPELLED[connector].schema}.*": spelled(connector)}
+    modes = Modes(arrays="postgres")
+
+    without = images(connector, "", Settings(columns=columns, modes=modes))
+
+    assert without == images(connector, "schemas.", Settings(modes=modes))
+    assert len(without) >= 3

@@ -20,6 +20,7 @@ from penstock.formats.debezium.canonical import decimal_text, float32_text, floa
 from penstock.formats.debezium.declared import Modes
 from penstock.formats.debezium.decode import DataEvent, Decoder, Settings
 from penstock.formats.debezium.schema import ConnectSchema
+from penstock.formats.debezium.source_types import told_of
 from penstock.formats.debezium.types import logical_of
 from penstock.logical import Kind, LogicalType
 from tests.formats.debezium.events import envelope, node, record, struct, text, with_schema
@@ -231,10 +232,10 @@ def test_without_schema_and_description_nothing_is_guessed(raw: bytes, expected:
     [
         (LogicalType(Kind.DECIMAL, precision=10, scale=2), Modes(), "MDk=", "123.45"),
         (LogicalType(Kind.DECIMAL), Modes(), {"scale": 1, "value": "Hw=="}, "3.1"),
-        (LogicalType(Kind.DECIMAL, scale=2), Modes(decimal="string"), "3.10", "3.10"),
+        (LogicalType(Kind.DECIMAL, precision=9, scale=2), Modes(decimal="string"), "3.10", "3.10"),
         (LogicalType(Kind.DECIMAL), Modes(decimal="string"), "POSITIVE_INFINITY", "Infinity"),
         (LogicalType(Kind.DECIMAL), Modes(decimal="string"), "NAN", "NaN"),
-        (LogicalType(Kind.DECIMAL, scale=2), Modes(decimal="double"), 3.1, "3.1"),
+        (LogicalType(Kind.DECIMAL, precision=9, scale=2), Modes(decimal="double"), 3.1, "3.1"),
         (LogicalType(Kind.DATE), Modes(), 19782, "2024-02-29"),
         (LogicalType(Kind.DATE), Modes(time="isostring"), "2024-02-29Z", "2024-02-29"),
         (LogicalType(Kind.TIME, precision=3), Modes(), 1, "00:00:00.001000"),
@@ -267,26 +268,26 @@ def test_without_schema_and_description_nothing_is_guessed(raw: bytes, expected:
         ),
     ],
 )
-def test_a_description_of_the_table_stands_for_a_schema(
+def test_what_the_file_tells_of_a_column_stands_for_a_schema(
     kind: LogicalType, modes: Modes, value: Any, expected: str
 ) -> None:
-    settings = Settings(declared={TableName("public", "t"): {"v": kind}}, modes=modes)
+    settings = Settings(columns={"public.t": {"v": str(kind)}}, modes=modes)
     assert value_of(None, text(value), settings=settings) == expected
 
 
 @pytest.mark.parametrize(
     ("kind", "value", "says"),
     [
-        (LogicalType(Kind.DECIMAL), "MDk=", "has the scale"),
-        (LogicalType(Kind.DECIMAL, scale=2), "3.10", "decimal.handling.mode"),
+        (LogicalType(Kind.DECIMAL), "MDk=", "say what the source's column is as capture.debezium.columns"),
+        (LogicalType(Kind.DECIMAL, precision=9, scale=2), "3.10", "decimal.handling.mode"),
         (LogicalType(Kind.INTEGER, bits=32), 99999999999, "is not a whole number"),
         (LogicalType(Kind.INTEGER, bits=32), "abc", "is not a whole number"),
         (LogicalType(Kind.DATE), "soon", "is not a date"),
     ],
 )
-def test_a_value_that_the_described_column_cannot_hold_is_refused(kind: LogicalType, value: Any, says: str) -> None:
+def test_a_value_that_the_told_column_cannot_hold_is_refused(kind: LogicalType, value: Any, says: str) -> None:
     with pytest.raises(MalformedInputError, match=says):
-        value_of(None, text(value), settings=Settings(declared={TableName("public", "t"): {"v": kind}}))
+        value_of(None, text(value), settings=Settings(columns={"public.t": {"v": str(kind)}}))
 
 
 def test_a_schema_that_says_string_leaves_the_type_to_the_description() -> None:
@@ -397,3 +398,115 @@ def test_any_interval_comes_back(years: int, months: int, days: int, hours: int,
     made = temporal.duration_text(f"P{years}Y{months}M{days}DT{hours}H{minutes}M{second}S")
     assert temporal.duration_text(made) == made
     assert (f"{years}Y" in made) == bool(years)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "expected"),
+    [
+        (node("int64", T + "NanoTime"), 10**9, "00:00:01.000000"),
+        (node("int64", T + "NanoTime"), 86399999999900, "23:59:59.9999999"),
+        (node("int64", T + "NanoTimestamp"), 123456000, "1970-01-01T00:00:00.123456"),
+        (node("int64", T + "NanoTimestamp"), 1764000000123456700, "2025-11-24T16:00:00.1234567"),
+        (node("string", T + "ZonedTimestamp"), "2024-02-29T11:45:59.123456000Z", "2024-02-29T11:45:59.123456+00:00"),
+        (
+            node("string", T + "ZonedTimestamp"),
+            "2024-02-29T11:45:59.12345670+01:00",
+            "2024-02-29T10:45:59.1234567+00:00",
+        ),
+        (node("string", T + "IsoTime"), "11:45:59.1234560Z", "11:45:59.123456"),
+        (node("string", T + "ZonedTime"), "11:45:59.120000000Z", "11:45:59.120000+00:00"),
+    ],
+)
+def test_nanoseconds_have_one_text(column: Any, value: Any, expected: str) -> None:
+    assert value_of(column, value) == expected
+
+
+UNSIGNED = {"__debezium.source.column.type": "BIGINT UNSIGNED"}
+
+
+def test_a_number_without_a_sign_is_what_the_source_has() -> None:
+    assert value_of(node("int64", parameters=UNSIGNED), -1) == str(2**64 - 1)
+    assert value_of(node("int64", parameters=UNSIGNED), 5) == "5"
+    assert logical_of(ConnectSchema.from_json(node("int64", parameters=UNSIGNED))) == LogicalType.parse("decimal(20,0)")
+    told = Settings(columns={"public.*": {"v": "BIGINT(20) UNSIGNED"}})
+    assert value_of(None, -2, settings=told) == value_of(node("int64"), -2, settings=told) == str(2**64 - 2)
+
+
+def test_a_text_whose_type_is_propagated_is_the_decimal_that_it_is() -> None:
+    named = {"type": "DECIMAL", "length": "10", "scale": "2"}
+    column = node("string", parameters={f"__debezium.source.column.{name}": one for name, one in named.items()})
+    assert value_of(column, "1.50") == "1.50"
+    assert str(logical_of(ConnectSchema.from_json(column))) == "decimal(10,2)"
+
+
+@pytest.mark.parametrize(
+    ("expected", "value"),
+    [
+        ("timestamp", 1764000000000),
+        ("timestamp(3)", "2024-02-29T11:45:59Z"),
+        ("timestamptz", 1764000000000),
+        ("time", 10_000_000),
+        ("date", 19782),
+        ("interval", 1500000),
+        ("decimal(12,4)", "AJY="),
+        ("integer(32)", "1250"),
+        ("binary", "3q2+7wA="),
+        ("bits(16)", "BQ=="),
+        ("string", 1764000000000),
+        ("array(decimal(9,2))", ["AJY="]),
+        ("array(date)", [19782]),
+    ],
+)
+def test_what_nobody_tells_is_not_read_by_the_column_of_the_target(expected: str, value: Any) -> None:
+    settings = Settings(declared={TableName("public", "t"): {"v": LogicalType.parse(expected)}})
+    with pytest.raises(MalformedInputError, match="say what the source's column is"):
+        value_of(None, text(value), settings=settings)
+
+
+@pytest.mark.parametrize(
+    ("pair", "written"),
+    [({"a": "1", "b c": None}, '"a"=>"1", "b c"=>NULL'), ('{"a\\"":"1"}', '"a\\""=>"1"'), ('"a"=>"1"', '"a"=>"1"')],
+)
+def test_pairs_are_written_as_the_target_reads_them(pair: Any, written: str) -> None:
+    settings = Settings(declared={TableName("public", "t"): {"v": LogicalType(Kind.OTHER, name="hstore")}})
+    assert value_of(None, text(pair), settings=settings) == written
+
+
+@pytest.mark.parametrize(
+    ("connector", "spelled", "logical"),
+    [
+        ("mysql", "INT(11)", "integer(32)"),
+        ("mysql", "int(10) unsigned", "integer(64)"),
+        ("mysql", "bigint(20) UNSIGNED ZEROFILL", "decimal(20,0)"),
+        ("mariadb", "DATETIME", "timestamp(0)"),
+        ("mysql", "timestamp", "timestamptz(0)"),
+        ("mysql", "decimal(10,2) unsigned", "decimal(10,2)"),
+        ("mysql", "decimal", "decimal(10,0)"),
+        ("mysql", "ENUM('a','b')", "enum('a','b')"),
+        ("oracle", "DATE", "timestamp(0)"),
+        ("oracle", "NUMBER(10,-2)", "decimal(10,-2)"),
+        ("oracle", "NUMBER", "decimal"),
+        ("oracle", "VARCHAR2(50 CHAR)", "string"),
+        ("oracle", "TIMESTAMP(9) WITH LOCAL TIME ZONE", "timestamptz(9)"),
+        ("oracle", "INTERVAL DAY(3) TO SECOND(6)", "interval"),
+        ("sqlserver", "datetime2", "timestamp(7)"),
+        ("sqlserver", "money", "decimal(19,4)"),
+        ("sqlserver", "nvarchar(max)", "string"),
+        ("sqlserver", "timestamp", "binary"),
+        ("db2", "TIMESTAMP", "timestamp(6)"),
+        ("db2", "CHAR(8) FOR BIT DATA", "binary"),
+        ("postgresql", "timestamp(3) without time zone", "timestamp(3)"),
+        ("postgresql", "numeric(5,-2)", "decimal(5,-2)"),
+        ("postgresql", "date[]", "array(date)"),
+        ("postgresql", "inet", "other('inet')"),
+        ("", "decimal(10,2)", "decimal(10,2)"),
+    ],
+)
+def test_a_type_means_what_it_means_to_its_own_database(connector: str, spelled: str, logical: str) -> None:
+    assert str(told_of(spelled, connector, Modes()).logical) == logical
+
+
+def test_a_type_of_ones_own_is_not_taken_for_text() -> None:
+    # A domain's values are those of its type, of which base64 says too little.
+    with pytest.raises(ValueError, match="of a domain the type that it is of"):
+        told_of("public.amount", "postgresql", Modes())

@@ -9,7 +9,7 @@ from penstock.change import TableName
 from penstock.dialects.postgres.blueprint import Blueprint, Parts, Piece
 from penstock.dialects.postgres.casts import staging_type
 from penstock.dialects.postgres.connection import quote
-from penstock.dialects.postgres.logical import in_postgres, is_ours
+from penstock.dialects.postgres.logical import in_postgres, is_finer, is_ours, spelling
 from penstock.logical import Kind
 from penstock.schema import Column, ForeignKey, TableSchema, Unique
 
@@ -174,7 +174,13 @@ def _reworded(table: TableSchema) -> Iterator[str]:
     """Which types of another database have no like here."""
     for column in table.columns:
         if column.logical.kind in (Kind.ENUM, Kind.OTHER) and not is_ours(column):
-            yield f"table {table.name} is made with column {column.name!r} as text: here is no type {column.type}"
+            name = column.logical.name or "an enum"
+            yield f"table {table.name} is made with column {column.name!r} as text: the source has {name} there"
+        if is_finer(column):
+            yield (
+                f"table {table.name} is made with column {column.name!r} as {spelling(column.logical)}, which rounds"
+                " what the source may have beyond the sixth decimal of a second; a column of type text keeps it"
+            )
 
 
 def _notes(table: TableSchema) -> Iterator[str]:

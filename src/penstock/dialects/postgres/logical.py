@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.dialects.postgres.casts import casts_of
-from penstock.logical import COMMON_TEXT, Kind, LogicalType, of_sql_name, other
+from penstock.logical import COMMON_TEXT, Kind, LogicalType, array, of_sql_name, other
 from penstock.schema import Column, TableSchema
 
 DIALECT = "postgres"
@@ -64,6 +64,11 @@ def spelling(logical: LogicalType) -> str:
             return str(kind)
 
 
+def is_finer(column: Column) -> bool:
+    """Whether values of another database's column may have decimals of a second that PostgreSQL rounds."""
+    return not is_ours(column) and column.logical.is_finer_than(_MOST_DECIMALS)
+
+
 _MOST_DECIMALS = 6
 
 _TIMES = {
@@ -84,7 +89,10 @@ def _with_logical(column: Mapping[str, Any]) -> dict[str, Any]:
     # The type that is staged has the domain's length, but for two that are staged as another type.
     sized = type_ if not is_domain or base in ("bytea", "money") else str(column.get("staging_type", base))
     logical = of_sql_name(base if is_domain and base in ("bytea", "money") else sized) or of_sql_name(base)
-    return {**column, "logical": str(logical or other(base)), "dialect": DIALECT, "is_domain": is_domain}
+    if logical is None:
+        element = base.removesuffix("[]")
+        logical = other(base) if element == base else array(other(element))
+    return {**column, "logical": str(logical), "dialect": DIALECT, "is_domain": is_domain}
 
 
 def _made(column: Column) -> Column:

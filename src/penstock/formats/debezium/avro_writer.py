@@ -50,6 +50,11 @@ class AvroPacking:
         """False."""
         return False
 
+    @property
+    def has_schemas(self) -> bool:
+        """They are registered."""
+        return True
+
     def packer(self, topic: str, part: str, schema: ConnectSchema) -> Callable[[Any], bytes]:
         """Return what writes the values of one schema, which is registered by the first of them."""
         node = avro_schema(schema)

@@ -26,6 +26,7 @@ from penstock.formats.debezium.parse import has_each_once
 from penstock.formats.debezium.record import Record
 from penstock.formats.debezium.schema import ConnectSchema
 from penstock.formats.debezium.source import Key, SourceForm, group_of
+from penstock.formats.debezium.source_types import COLUMNS_HEADER
 
 _MOST_FORMS = 4096
 """So many are kept; tables without schemas may have as many as they have sets of columns."""
@@ -42,7 +43,10 @@ _Names: TypeAlias = tuple[str, ...] | None
 
 
 class _Mark(NamedTuple):
-    """By what events of one form are recognised: names are those of the columns, in order; None without a row."""
+    """By what events of one form are recognised: names are those of the columns, in order; None without a row.
+
+    `columns` is the header that tells what they are.
+    """
 
     topic: str
     schema: ConnectSchema | None
@@ -51,6 +55,7 @@ class _Mark(NamedTuple):
     before: _Names
     after: _Names
     key: _Names
+    columns: bytes | None = None
 
 
 class _Opened(NamedTuple):
@@ -223,7 +228,8 @@ class BulkDecoder:
         before, after, source, block, op = _MEMBERS(payload)
         if op not in _OPS or not has_each_once(body, (payload, before, after, source, block)):
             raise UnfitError
-        mark = _Mark(topic, schema, None, op, _names(before), _names(after), None)
+        header = record.header(COLUMNS_HEADER) if record.headers else None
+        mark = _Mark(topic, schema, None, op, _names(before), _names(after), None, header)
         return mark, _Opened(at, before, after, source, block, None, body)
 
     def _open(self, at: int, record: Record) -> tuple[_Mark, _Opened]:
@@ -274,6 +280,8 @@ class BulkDecoder:
             # What a row lacks of its key is added to it.
             return None
         kind, before = self._before(event, mark), mark.before or ()
+        if kind is _Before.ROW and not set(key) <= set(before):
+            return None
         if kind is _Before.KEY_OF_ROW:
             before = tuple(name for name in before if name in key)
         rows = mark.schema and mark.schema.fields.get("before" if mark.after is None else "after")
@@ -291,7 +299,7 @@ class BulkDecoder:
         )
 
     def _columns(self, event: DataEvent, schema: ConnectSchema | None, names: Sequence[str]) -> _Columns:
-        layout = self._decoder.layout(schema, event.record, event.glance.table)
+        layout = self._decoder.layout(schema, event.record, event.glance.table, event.glance.source.connector)
         return _Columns({name: layout.reader(name) for name in names})
 
     def _before(self, event: DataEvent, mark: _Mark) -> _Before:

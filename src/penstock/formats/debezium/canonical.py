@@ -98,9 +98,16 @@ def boolean_text(value: Any) -> str:
 
 
 @cache
-def integer_reader(bits: int, *, may_be_text: bool = False) -> Reader:
-    """Make the reader of whole numbers of so many bits; of their digits too, if they may come as text."""
+def integer_reader(bits: int, *, may_be_text: bool = False, is_unsigned: bool = False) -> Reader:
+    """Make the reader of whole numbers of so many bits; of their digits too, if they may come as text.
+
+    Args:
+        is_unsigned: The source's numbers have no sign; those of which the highest bit is set arrive as negative ones.
+    """
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    if is_unsigned:
+        signed = integer_reader(bits)
+        return lambda value: str(int(signed(value)) % (1 << bits))
 
     def read(value: Any) -> str:
         if type(value) is int and low <= value <= high:
@@ -143,6 +150,17 @@ def decimal_text(unscaled: int, scale: int) -> str:
         return _int_text(unscaled * 10**-scale)
     digits = _int_text(abs(unscaled)).rjust(scale + 1, "0")
     return f"{'-' if unscaled < 0 else ''}{digits[:-scale]}.{digits[-scale:]}"
+
+
+def unpadded_text(unscaled: int, scale: int) -> str:
+    """Write an unscaled number of a column's scale.
+
+    Raises:
+        UnfitError: The scale is one that PostgreSQL's connector writes with zeros, and the number is without them.
+    """
+    if scale in PADDED_SCALES and unscaled % 10**scale:
+        raise UnfitError("has fewer zeros than PostgreSQL's connector writes for a negative scale")
+    return decimal_text(unscaled, scale)
 
 
 def variable_scale_text(value: Any) -> str:
@@ -236,7 +254,7 @@ def array_reader(read: Reader, kind: Kind | None) -> Reader:
                 text = _FRACTION.sub(_trimmed, text.replace("T", " ")).replace("+00:00", "+00")
         if _PLAIN_ITEM.fullmatch(text) and text.upper() != "NULL":
             return text
-        return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        return _in_quotes(text)
 
     def read_array(value: Any) -> str:
         if not isinstance(value, list):
@@ -275,6 +293,24 @@ def geometry_text(value: Any) -> str:
         if not kind & 0x20000000:
             data = data[:1] + (kind | 0x20000000).to_bytes(4, order) + int(srid).to_bytes(4, order) + data[5:]
     return data.hex().upper()
+
+
+def hstore_text(value: Any) -> str:
+    """Write the pairs of an hstore as PostgreSQL does; they come as an object, or as the text of one."""
+    if type(value) is str and value.startswith("{"):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise UnfitError("is not the JSON of an hstore") from None
+    if type(value) is str:
+        return value
+    if not isinstance(value, dict) or not all(one is None or type(one) is str for one in value.values()):
+        raise UnfitError("is not an hstore")
+    return ", ".join(f"{_in_quotes(key)}=>{'NULL' if one is None else _in_quotes(one)}" for key, one in value.items())
+
+
+def _in_quotes(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _float(value: Any, most_digits: int, shortest: Callable[[float], str]) -> str:

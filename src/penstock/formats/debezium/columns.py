@@ -21,6 +21,7 @@ import orjson
 from penstock.formats.debezium.java_text import decimal_bytes, float_text
 from penstock.formats.debezium.schema import ConnectSchema
 from penstock.formats.debezium.temporal import days_of
+from penstock.formats.debezium.types import decimal_parameters
 from penstock.schema import Column
 
 PLACEHOLDER = "__debezium_unavailable_value"
@@ -179,15 +180,14 @@ def _numeric(numbers: list[int], modes: Modes) -> FieldType:
         for width, bits in ((3, 8), (5, 16), (10, 32), (19, 64)):
             if precision - scale < width:
                 return _integer(bits)
-    if scale < 0:
-        return _decimal(0, precision - scale, modes)
     return _decimal(scale, precision, modes)
 
 
 def _decimal(scale: int, precision: int | None, modes: Modes) -> FieldType:
     if modes.decimals != "precise":
         return _inexact(modes)
-    parameters = {"scale": str(scale)} | ({} if precision is None else {"connect.decimal.precision": str(precision)})
+    parameters = {"scale": str(scale)} if precision is None else decimal_parameters(precision, scale)
+    scale = max(scale, 0)
     name = "org.apache.kafka.connect.data.Decimal"
     schema = ConnectSchema("bytes", name=name, version=1, parameters=MappingProxyType(parameters))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -12,17 +12,19 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import orjson
 
 from penstock.change import Image, TableName
-from penstock.errors import MalformedInputError
+from penstock.errors import ConfigError, MalformedInputError
 from penstock.formats.debezium import headers
 from penstock.formats.debezium.canonical import InexactError, Reader, UnfitError, as_it_stands, text_itself
-from penstock.formats.debezium.declared import Modes, declared_reader
+from penstock.formats.debezium.declared import Modes, plain_reader
 from penstock.formats.debezium.envelope import Boundary, Envelope, EnvelopeError, Glance, Passed, Topics, read_envelope
-from penstock.formats.debezium.parse import JsonParser, Message, NotJsonError
+from penstock.formats.debezium.parse import JsonParser, Message, NotJsonError, is_wrapped
 from penstock.formats.debezium.placeholders import DEFAULT, Placeholder
 from penstock.formats.debezium.record import Record
-from penstock.formats.debezium.schema import ConnectSchema
+from penstock.formats.debezium.schema import ConnectSchema, parse_schema
+from penstock.formats.debezium.source_types import COLUMNS_HEADER, Told, read_columns_header, told_by, told_of
 from penstock.formats.debezium.types import logical_of, reader_of
-from penstock.logical import LogicalType
+from penstock.logical import Kind, LogicalType
+from penstock.patterns import TablePattern
 from penstock.text import printable
 
 _ROUTED = "__dbz__"
@@ -53,8 +55,10 @@ class Settings:
     """What events do not say of themselves.
 
     Attributes:
-        declared: Types of columns, from a description of the tables or from the target's catalogue. They decide where
-            messages have no schemas, and where a schema says no more than `string`.
+        declared: What columns are expected to hold: at the target, where messages have no schemas. It chooses the form
+            of a plain value, and never says what another one means; see `declared.plain_reader`.
+        columns: What columns are at the source, by patterns of their tables and as the pipeline file spells them.
+        samples: The schemas of rows as they are elsewhere, by their tables, as JSON.
         before_image: For every table, unless `before_images` says otherwise.
         placeholder: `unavailable.value.placeholder` of the connector.
         modes: Further options of the connector.
@@ -63,6 +67,8 @@ class Settings:
     """
 
     declared: Mapping[TableName, Mapping[str, LogicalType]] = field(default_factory=dict)
+    columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    samples: Mapping[TableName, str] = field(default_factory=dict)
     before_image: BeforeImage = BeforeImage.AUTO
     before_images: Mapping[TableName, BeforeImage] = field(default_factory=dict)
     placeholder: str = DEFAULT
@@ -124,7 +130,8 @@ class DataEvent(NamedTuple):
 
 Decoded: TypeAlias = DataEvent | Boundary | Passed
 Seen: TypeAlias = Glance | Boundary | Passed
-Shape: TypeAlias = ConnectSchema | tuple[str, ...]
+Shape: TypeAlias = ConnectSchema | tuple[str | bytes, ...]
+"""Of a row: its schema or, without one, the names of its columns, and the header that tells of them if there is one."""
 
 
 class Parser(Protocol):
@@ -144,7 +151,7 @@ class JsonMessages:
     """Implements `Parser` for JSON, with or without schemas, as each message comes."""
 
     def __init__(self) -> None:
-        self.keys, self.values = JsonParser(), JsonParser()
+        self.keys, self.values = JsonParser(of_keys=True), JsonParser()
 
     def parse_key(self, record: Record, *, exact: bool = False) -> Message:
         """See `Parser`."""
@@ -198,7 +205,10 @@ class Decoder:
         self.messages = self._parser if isinstance(self._parser, JsonMessages) else None
         self.placeholder = Placeholder(self._settings.placeholder)
         self._inexact: set[str] = set()
-        self._layouts: dict[tuple[ConnectSchema | None, TableName], Layout] = {}
+        self._layouts: dict[tuple[ConnectSchema | None, TableName, str, bytes | None], Layout] = {}
+        self._wholes: dict[tuple[RowType, RowType], RowType] = {}
+        self._told: dict[tuple[TableName, str, bytes | None], Mapping[str, Told]] = {}
+        self._patterns = [(TablePattern.parse(text), types) for text, types in self._settings.columns.items()]
 
     def glance(self, record: Record) -> Seen:
         """Say what a record is and where it belongs, without looking at the values of its row.
@@ -226,7 +236,10 @@ class Decoder:
         envelope = self._envelope(record, self._parse(record, is_key=False, exact=False))
         if type(envelope) is Envelope:
             row = envelope.after if envelope.after is not None else envelope.before
-            return envelope.glance, envelope.row_schema or (None if row is None else tuple(row))
+            if envelope.row_schema is not None or row is None:
+                return envelope.glance, envelope.row_schema
+            header = record.header(COLUMNS_HEADER) if record.headers else None
+            return envelope.glance, tuple(row) if header is None else (*row, header)
         return envelope, None  # type: ignore[return-value]
 
     def decode(self, record: Record) -> Decoded:
@@ -244,6 +257,59 @@ class Decoder:
                 # Other rows of the table have such numbers, too.
                 self._inexact.add(record.topic)
         return self._decode(record, exact=True)
+
+    def rows(self, record: Record) -> Sequence[dict[str, Any]]:
+        """Return the rows of a change as the parser leaves them, without a schema; none where it has one.
+
+        Values that the connector does not know are left out.
+
+        Raises:
+            MalformedInputError: As `glance`.
+        """
+        envelope = self._envelope(record, self._parse(record, is_key=False, exact=True))
+        if type(envelope) is not Envelope or envelope.row_schema is not None:
+            return []
+        is_absent = self.placeholder.stands_for
+        return [
+            {name: value for name, value in row.items() if value is not None and not is_absent(value)}
+            for row in (envelope.before, envelope.after)
+            if row is not None
+        ]
+
+    def told(self, record: Record, table: TableName, connector: str) -> Mapping[str, Told]:
+        """Return what is told of the columns of a table: by the record's header, the pipeline file, or a sample.
+
+        Raises:
+            MalformedInputError: The header cannot be read.
+            ConfigError: The file tells a type that there is not.
+        """
+        header = record.header(COLUMNS_HEADER) if record.headers else None
+        place = table, connector, header
+        if (told := self._told.get(place)) is None:
+            told = self._told[place] = self._tell(record, *place)
+        return told
+
+    def _tell(self, record: Record, table: TableName, connector: str, header: bytes | None) -> Mapping[str, Told]:
+        modes = self._settings.modes
+        told: dict[str, Told] = {}
+        if (sample := self._settings.samples.get(table)) is not None:
+            fields = parse_schema(sample.encode()).fields
+            told |= {name: told_by(one, modes, connector) for name, one in fields.items()}
+        for pattern, types in self._patterns:
+            if pattern.matches(table):
+                for name, text in types.items():
+                    try:
+                        told[name] = told_of(text, connector, modes)
+                    except ValueError as exc:
+                        raise ConfigError(f"capture.debezium.columns: {table}: {name} {exc}") from None
+        if header is not None:
+            try:
+                told |= {name: told_by(one, modes, connector) for name, one in read_columns_header(header).items()}
+            except ValueError:
+                raise MalformedInputError(
+                    f"the header {COLUMNS_HEADER} cannot be read", where=f"{record.where}, table {table}"
+                ) from None
+        return told
 
     def digest(self, record: Record) -> bytes:
         """Digest what a change does, and not when it was sent: equal for an event and its repetition.
@@ -278,20 +344,22 @@ class Decoder:
         op, table = glance.op, glance.table
         if op == "t" or not self.reads(table):
             return DataEvent(record, glance, None, None, None, None, None, None, ts_us)
-        key = old_key = new_key = None
+        connector = glance.source.connector
+        key = old_key = new_key = key_type = None
         if record.key is not None:
             key_message = self._parse(record, is_key=True, exact=exact)
             if (payload := key_message.payload) is not None:
                 if type(payload) is not dict:
                     raise MalformedInputError("the key of a record is no object", where=record.where)
-                layout = self.layout(key_message.schema, record, table)
+                layout = self.layout(key_message.schema, record, table, connector)
+                key_type = layout.row_type
                 key = self._image(record, payload, layout, may_be_absent=False)
                 if record.headers:
                     old_key = self._header(record, headers.OLD_KEY, layout)
                     new_key = self._header(record, headers.NEW_KEY, layout)
                 if ROUTED in record.key:
                     key = {name: text for name, text in key.items() if not name.startswith(_ROUTED)}
-        layout = self.layout(row_schema, record, table)
+        layout = self.layout(row_schema, record, table, connector)
         may_be_absent = self._parser.may_hold(self.placeholder, record)
         after = None
         if row_after is not None:
@@ -312,7 +380,21 @@ class Decoder:
                     where=f"{record.where}, table {table}",
                     do="give the table a primary key or, in PostgreSQL, REPLICA IDENTITY FULL",
                 )
-        return DataEvent(record, glance, key, before, after, old_key, new_key, layout.row_type, ts_us)
+        row_type = layout.row_type
+        if key and row_type is not None and not key.keys() <= layout.readers.keys():
+            row_type = self._whole(row_type, key, key_type)
+        return DataEvent(record, glance, key, before, after, old_key, new_key, row_type, ts_us)
+
+    def _whole(self, row_type: RowType, key: Image, key_type: RowType | None) -> RowType:
+        """Add to a row those columns of its key that the connector leaves out of it (`column.exclude.list`)."""
+        place = row_type, key_type or row_type
+        if (whole := self._wholes.get(place)) is None:
+            there = {column.name for column in row_type.columns}
+            of_key = {column.name: column for column in key_type.columns} if key_type is not None else {}
+            text = LogicalType(Kind.STRING)
+            more = [of_key.get(name) or RowColumn(name, text, False, False) for name in key if name not in there]
+            whole = self._wholes[place] = RowType((*more, *row_type.columns))
+        return whole
 
     def is_inexact(self, topic: str) -> bool:
         """Whether numbers in a topic are parsed with all their digits."""
@@ -363,8 +445,10 @@ class Decoder:
         is_invented, is_whole = self.trust(glance, has_key=key is not None)
         if not is_invented or is_whole:
             image = self._image(record, row, layout, may_be_absent=may_be_absent)
-            if not is_invented or key is None:
+            if key is None:
                 return image
+            if not is_invented:
+                return image if key.keys() <= image.keys() else {**key, **image}
             for name, text in key.items():
                 if image.get(name, _ABSENT) != text:
                     return {**key, **{name: image[name] for name in key if name in image}}
@@ -409,7 +493,7 @@ class Decoder:
             return None
         try:
             value = headers.read_header(data.decode())
-            if isinstance(value, dict) and value.keys() == {"schema", "payload"} and isinstance(value["schema"], dict):
+            if is_wrapped(value, of_key=True):
                 value = value["payload"]
             if not isinstance(value, dict):
                 return {}
@@ -421,29 +505,46 @@ class Decoder:
         except (ValueError, OverflowError, ArithmeticError, InexactError):
             return {}
 
-    def layout(self, schema: ConnectSchema | None, record: Record, table: TableName) -> Layout:
+    def layout(self, schema: ConnectSchema | None, record: Record, table: TableName, connector: str) -> Layout:
         """Return how rows, or keys, of a schema are read; raises MalformedInputError where that is not known."""
-        layout = self._layouts.get((schema, table))
+        header = record.header(COLUMNS_HEADER) if record.headers else None
+        place = schema, table, connector, header
+        layout = self._layouts.get(place)
         if layout is None:
-            layout = self._layouts[schema, table] = self._make_layout(schema, record, table)
+            layout = self._layouts[place] = self._make_layout(schema, record, table, connector)
         return layout
 
-    def _make_layout(self, schema: ConnectSchema | None, record: Record, table: TableName) -> Layout:
+    def _make_layout(self, schema: ConnectSchema | None, record: Record, table: TableName, connector: str) -> Layout:
         types = self._settings.declared.get(table, {})
+        told = self.told(record, table, connector)
         modes = self._settings.modes
         if schema is None:
-            return _layout({name: declared_reader(one, modes) for name, one in types.items()}, None)
+            plain = {name: plain_reader(one, modes, connector) for name, one in types.items() if name not in told}
+            return _layout(plain | {name: one.read for name, one in told.items()}, None)
         readers: dict[str, Reader] = {}
         columns = []
         for name, one in schema.fields.items():
             try:
-                readers[name] = reader_of(one, types.get(name), modes)
-                columns.append(RowColumn(name, logical_of(one), one.is_optional, one.has_default))
+                read, logical = _of_schema(one, told.get(name), types.get(name), modes, connector)
             except ValueError as exc:
                 raise MalformedInputError(
                     f"the schema of column {printable(name)} {exc}", where=f"{record.where}, table {table}"
                 ) from None
+            readers[name] = read
+            columns.append(RowColumn(name, logical, one.is_optional, one.has_default))
         return _layout(readers, RowType(tuple(columns)))
+
+
+def _of_schema(
+    schema: ConnectSchema, told: Told | None, expected: LogicalType | None, modes: Modes, connector: str
+) -> tuple[Reader, LogicalType]:
+    """Say how a column is read that has a schema, and what it holds; what is told adds what the schema leaves out."""
+    if told is None:
+        return reader_of(schema, expected, modes), logical_of(schema, connector)
+    if schema.type == "int64" and schema.name is None and told.is_unsigned:
+        return told.read, told.logical
+    is_bare = schema.type == "string" and schema.name is None
+    return reader_of(schema, told.logical, modes), told.logical if is_bare else logical_of(schema, connector)
 
 
 def image_text(image: Image | None) -> str | None:
@@ -471,7 +572,7 @@ def _is_tombstone(record: Record) -> bool:
 def _is_own(exc: ValueError) -> bool:
     """Whether the text of an error is ours: others may repeat the value."""
     text = str(exc)
-    return type(exc) is UnfitError or text.startswith(("is ", "has ", "does not "))
+    return isinstance(exc, UnfitError) or text.startswith(("is ", "has ", "does not "))
 
 
 _: Callable[[], Parser] = JsonMessages

@@ -119,6 +119,11 @@ def read_envelope(
         return Passed.TOMBSTONE
     if type(payload) is not dict:
         raise EnvelopeError("is no object")
+    if {"specversion", "datacontenttype", "type"} <= payload.keys() and "op" not in payload:
+        raise EnvelopeError(
+            "is a CloudEvents message; have the connector write the plain event"
+            " (value.converter=org.apache.kafka.connect.json.JsonConverter)"
+        )
     op = payload.get("op")
     # A table that looks like a heartbeat is one of rows: only an envelope has an op and a source.
     if op is None or type(payload.get("source")) is not dict:
@@ -127,6 +132,8 @@ def read_envelope(
         raise EnvelopeError("has an op that Debezium does not have")
     if op == "m":
         return Passed.MESSAGE
+    if payload["source"].get("connector") == "mongodb" or ("collection" in payload["source"] and op != "m"):
+        raise EnvelopeError("is of MongoDB's connector, whose rows are documents: only tables are read")
     try:
         source = read_source(payload["source"])
     except SourceError as exc:

@@ -45,7 +45,9 @@ class Message(NamedTuple):
 class JsonParser:
     """Parses messages; keeps in mind with which schemas the messages of a topic begin."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, of_keys: bool = False) -> None:
+        """Know no schemas yet; keys may be rows of columns that are called as the parts of a message are."""
+        self._of_keys = of_keys
         self._prefixes: dict[str, list[tuple[bytes, ConnectSchema]]] = {}
 
     def parse(self, raw: bytes, slot: str, *, exact: bool = False) -> Message:
@@ -63,7 +65,7 @@ class JsonParser:
         if (found := self._split(raw, slot)) is not None:
             return Message(_load(found[0], exact=exact), found[1])
         document = _load(raw, exact=exact)
-        if type(document) is not dict or len(document) != 2 or "schema" not in document or "payload" not in document:
+        if not is_wrapped(document, of_key=self._of_keys):
             return Message(document, None)
         if document["schema"] is None:
             return Message(document["payload"], None)
@@ -129,6 +131,15 @@ def _load(raw: bytes, *, exact: bool) -> Any:
         # More quotes before colons than members: most likely a text that holds such a pair.
         json.loads(raw, object_pairs_hook=_distinct, parse_int=_whole)
     return value
+
+
+def is_wrapped(document: Any, *, of_key: bool) -> bool:
+    """Whether a message is a payload with its schema; a key may be that of a table whose columns are called so."""
+    if type(document) is not dict or document.keys() != {"schema", "payload"}:
+        return False
+    schema = document["schema"]
+    # A value of a key is no object but where Oracle's number has none of a fixed scale: {"scale": 0, "value": "AQ=="}.
+    return not of_key or schema is None or (type(schema) is dict and schema.keys() != {"scale", "value"})
 
 
 def has_each_once(raw: bytes, parts: Iterable[Any]) -> bool:

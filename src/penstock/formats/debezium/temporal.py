@@ -101,7 +101,7 @@ def iso_time_text(text: str, *, with_offset: bool) -> str:
     hour, minute, second, fraction, zone = found.groups()
     if int(hour) > 24 or int(minute) > 59 or int(second or 0) > 60:
         raise ValueError("is not a time")
-    plain = f"{hour}:{minute}:{second or '00'}.{(fraction or '').ljust(6, '0')}"
+    plain = f"{hour}:{minute}:{second or '00'}.{_decimals(fraction or '')}"
     if not with_offset:
         return plain
     if zone in (None, "Z"):
@@ -131,7 +131,7 @@ def iso_timestamp_text(text: str, *, is_instant: bool) -> str:
         date, clock, fraction = found.groups()
         # Ten times as quick as what follows, and what nearly every such text is; it raises for the 31st of June.
         datetime.fromisoformat(f"{date}T{clock}")
-        return f"{date}T{clock}.{(fraction or '').ljust(6, '0')}+00:00"
+        return f"{date}T{clock}.{_decimals(fraction or '')}+00:00"
     if text in ("infinity", "-infinity"):
         return text
     found = _ISO_TIMESTAMP.fullmatch(text)
@@ -213,7 +213,12 @@ def span_text(value: int, digits: int) -> str:
 
 
 def _padded(fraction: int, digits: int) -> str:
-    return f"{fraction:0{digits}}".ljust(6, "0")
+    return _decimals(f"{fraction:0{digits}}")
+
+
+def _decimals(digits: str) -> str:
+    """Write the decimals of a second: six of them, and finer ones only as far as they say something."""
+    return digits[:6].ljust(6, "0") + digits[6:].rstrip("0")
 
 
 def _split_era(date: str) -> tuple[str, str]:

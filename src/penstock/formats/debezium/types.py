@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from penstock.formats.debezium import structured, temporal
@@ -21,7 +22,6 @@ from penstock.formats.debezium.canonical import (
     bit_text,
     boolean_text,
     bytes_of,
-    decimal_text,
     float32_text,
     float_text,
     geometry_text,
@@ -32,14 +32,23 @@ from penstock.formats.debezium.canonical import (
     point_text,
     text_itself,
     text_reader,
+    unpadded_text,
     unscaled_number,
     variable_scale_text,
 )
-from penstock.formats.debezium.declared import Modes, bits_reader, declared_reader
+from penstock.formats.debezium.declared import MYSQL_FAMILY, Modes, bits_reader, declared_reader
 from penstock.formats.debezium.schema import ConnectSchema
-from penstock.logical import Kind, LogicalType
+from penstock.logical import Kind, LogicalType, decimal
 
-_NO_NANOS = re.compile(r"(\.\d{6})000(?!\d)", re.ASCII)
+_SOURCE_TYPE = "__debezium.source.column."
+"""How parameters begin that column.propagate.source.type adds."""
+
+_DECIMAL_NAMES = re.compile(r"(?:decimal|numeric|number)\b", re.IGNORECASE | re.ASCII)
+_UNSIGNED = re.compile(r"bigint\b.*\bunsigned\b", re.IGNORECASE | re.ASCII)
+_WHOLE_MICROSECONDS = frozenset({"", "postgresql", *MYSQL_FAMILY})
+"""Connectors whose databases have nothing finer in their times with a zone; and events that do not say theirs."""
+
+_FINEST = 9
 _BITS_OF = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
 
@@ -53,17 +62,17 @@ def reader_of(schema: ConnectSchema, declared: LogicalType | None = None, modes:
         ValueError: A logical type lacks a parameter; the text goes on from "column c ...".
     """
     if (make := _LOGICAL.get(schema.name or "")) is not None and make[0] == schema.type:
-        read = make[1](schema)
-        is_finer = declared is not None and declared.precision is not None and declared.precision <= 6
-        return _shortened(read) if is_finer and schema.name in _NANOS else read
+        return make[1](schema)
+    if declared is None:
+        declared = _propagated(schema)
     match schema.type:
         case "string":
-            return declared_reader(declared, modes or Modes()) if declared is not None else text_itself
+            return _read_text(declared, modes or Modes()) if declared is not None else text_itself
         case "boolean":
             # A single bit comes as a boolean.
             return bits_reader(1) if declared is not None and declared.kind is Kind.BITS else boolean_text
         case "int8" | "int16" | "int32" | "int64":
-            return integer_reader(_BITS_OF[schema.type])
+            return integer_reader(_BITS_OF[schema.type], is_unsigned=is_unsigned(schema))
         case "double":
             return float_text
         case "float":
@@ -79,11 +88,23 @@ def reader_of(schema: ConnectSchema, declared: LogicalType | None = None, modes:
             return lambda value: json_text(element(value))
 
 
-def logical_of(schema: ConnectSchema) -> LogicalType:
-    """Say what a column of this schema holds, so that a table can be made for it."""
+def logical_of(schema: ConnectSchema, connector: str = "") -> LogicalType:
+    """Say what a column of this schema holds, so that a table can be made for it.
+
+    Args:
+        connector: Whose events have it: texts of times with a zone do not say how fine they are.
+    """
     known = _KINDS.get(schema.name or "")
     if known is not None and _LOGICAL[schema.name or ""][0] == schema.type:
-        return known(schema)
+        logical = known(schema)
+        if logical.kind is Kind.TIMESTAMPTZ and connector not in _WHOLE_MICROSECONDS:
+            scale = schema.parameters.get(f"{_SOURCE_TYPE}scale", "")
+            return replace(logical, precision=min(int(scale), _FINEST) if scale.isdecimal() else _FINEST)
+        return logical
+    if is_unsigned(schema):
+        return decimal(20, 0)
+    if (told := _propagated(schema)) is not None:
+        return told
     match schema.type:
         case "boolean":
             return LogicalType(Kind.BOOLEAN)
@@ -103,12 +124,39 @@ def logical_of(schema: ConnectSchema) -> LogicalType:
             return LogicalType(Kind.OTHER, name=schema.name or schema.type)
 
 
+def is_unsigned(schema: ConnectSchema) -> bool:
+    """Whether a number of 64 bits has no sign at its source: those beyond 2^63 arrive as negative ones."""
+    type_ = schema.parameters.get(f"{_SOURCE_TYPE}type", "")
+    return schema.type == "int64" and schema.name is None and bool(_UNSIGNED.match(type_))
+
+
+def _propagated(schema: ConnectSchema) -> LogicalType | None:
+    """Return the decimal that a text is at its source, where the connector propagates the source's types."""
+    if schema.type != "string" or schema.name is not None:
+        return None
+    given = {name: schema.parameters.get(f"{_SOURCE_TYPE}{name}", "") for name in ("type", "length", "scale")}
+    if not _DECIMAL_NAMES.match(given["type"]):
+        return None
+    length, scale = given["length"], given["scale"]
+    if not length.isdecimal():
+        return decimal()
+    return decimal(int(length), int(scale) if re.fullmatch(r"-?\d{1,5}", scale, re.ASCII) else 0)
+
+
+def _read_text(declared: LogicalType, modes: Modes) -> Reader:
+    """Read a text of a column of which more is known than that."""
+    if declared.kind is Kind.DECIMAL and modes.decimal == "precise":
+        # That it is a text shows that the mode is another.
+        modes = replace(modes, decimal="string")
+    return declared_reader(declared, modes)
+
+
 def _decimal(schema: ConnectSchema) -> Reader:
     scale = _whole(schema.parameters.get("scale"), "a decimal without a scale")
 
     def read(value: Any) -> str:
         if type(value) is str or isinstance(value, bytes):
-            return decimal_text(unscaled_number(value), scale)
+            return unpadded_text(unscaled_number(value), scale)
         # decimal.format=NUMERIC. Connect's own decimals have their scale always, even if it is all zeros.
         text = number_text(value)
         if text is None:
@@ -154,11 +202,6 @@ def _utf8(value: Any) -> str:
         return bytes_of(value).decode()
     except UnicodeDecodeError:
         raise UnfitError("is not text, although its column is") from None
-
-
-def _shortened(read: Reader) -> Reader:
-    """Leave nanoseconds out that are zero, for a column that has none."""
-    return lambda value: _NO_NANOS.sub(r"\1", read(value))
 
 
 def _element_of(schema: ConnectSchema) -> Callable[[Any], Any]:
@@ -279,7 +322,8 @@ _LOGICAL: Mapping[str, tuple[str, Callable[[ConnectSchema], Reader]]] = {
 }
 """For each logical type, of which Connect type it is, and what makes its reader."""
 
-_NANOS = frozenset({_TIME + "NanoTime", _TIME + "NanoTimestamp"})
+LOGICAL_TYPES: Mapping[str, str] = {name: type_ for name, (type_, _) in _LOGICAL.items()}
+"""Of which Connect type each logical type is."""
 
 
 def _kind(
@@ -289,7 +333,22 @@ def _kind(
     return lambda schema: made
 
 
+def decimal_parameters(precision: int, scale: int) -> dict[str, str]:
+    """Return the parameters of a decimal; of a negative scale as a connector propagates it, for no zeros are left out.
+
+    Connect's own type would take one, but readers of many languages do not.
+    """
+    parameters = {"scale": str(max(scale, 0)), "connect.decimal.precision": str(precision - min(scale, 0))}
+    if scale < 0:
+        told = {"type": "NUMERIC", "length": str(precision), "scale": str(scale)}
+        parameters |= {f"{_SOURCE_TYPE}{name}": value for name, value in told.items()}
+    return parameters
+
+
 def _decimal_kind(schema: ConnectSchema) -> LogicalType:
+    length, told = (schema.parameters.get(f"{_SOURCE_TYPE}{name}", "") for name in ("length", "scale"))
+    if length.isdecimal() and re.fullmatch(r"-\d{1,4}", told, re.ASCII):
+        return decimal(int(length), int(told))
     precision = schema.parameters.get("connect.decimal.precision", "")
     scale = int(schema.parameters.get("scale", "0"))
     if scale in PADDED_SCALES:

@@ -30,6 +30,7 @@ from penstock.formats.debezium.source_block import (
     topic_path,
     transaction_id,
 )
+from penstock.formats.debezium.source_types import COLUMNS_HEADER, columns_header
 from penstock.schema import TableSchema, Unique
 
 NEW_KEY, OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
@@ -65,6 +66,10 @@ class Packing(Protocol):
     def is_json(self) -> bool:
         """Whether it takes values as JSON has them."""
 
+    @property
+    def has_schemas(self) -> bool:
+        """Whether a reader has the schemas of what was packed."""
+
     def packer(self, topic: str, part: str, schema: ConnectSchema) -> Callable[[Any], bytes]:
         """Return what packs the values of one schema; `part` is `key` or `value`.
 
@@ -82,6 +87,11 @@ class JsonPacking:
     def is_json(self) -> bool:
         """True."""
         return True
+
+    @property
+    def has_schemas(self) -> bool:
+        """Whether they stand in the messages."""
+        return self.with_schemas
 
     def packer(self, topic: str, part: str, schema: ConnectSchema) -> Callable[[Any], bytes]:
         """Return what writes the values of one schema."""
@@ -264,6 +274,9 @@ class TableWriter:
                 }
             ),
         )
+        # Keys and values stay those of a connector; a header tells our own readers what no schema does.
+        columns = b"" if settings.packing.has_schemas else columns_header(fields)
+        self.headers = ((COLUMNS_HEADER, columns),) if columns else ()
         self.pack = settings.packing.packer(self.topic, "value", envelope)
         self._is_json = is_json
         self.key_names = key_columns(table)
@@ -449,7 +462,9 @@ class EventWriter:
             yield Record(table.topic, None, self._event(table, "t", (None, None), place))
         elif letter == "c":
             row = after or {}
-            yield Record(table.topic, table.key(row), self._event(table, "c", (None, table.row(row)), place))
+            yield Record(
+                table.topic, table.key(row), self._event(table, "c", (None, table.row(row)), place), table.headers
+            )
         elif letter == "d":
             yield from self._delete(table, before or {}, place, ())
         else:
@@ -458,7 +473,7 @@ class EventWriter:
     def snapshot_row(self, table: TableWriter, row: Image, place: Place) -> Record:
         """Return the record of a row of a first copy; its place has the mark."""
         value = self._value(table, "r", (None, table.row(row)), place, None)
-        return Record(table.topic, table.key(row), value)
+        return Record(table.topic, table.key(row), value, table.headers)
 
     def end(self) -> Iterator[Record]:
         """Yield the END of the last transaction, if it had any events."""
@@ -490,17 +505,19 @@ class EventWriter:
         old = table.row(before) if before else None
         new = table.row(after) if old is None else table.changed(old, before, after)
         if old is None or all(before.get(name) == image.get(name) for name in table.key_names):
-            yield Record(table.topic, table.key(image), self._event(table, "u", (old, new), place))
+            yield Record(table.topic, table.key(image), self._event(table, "u", (old, new), place), table.headers)
             return
         yield from self._delete(table, before, place, ((NEW_KEY, table.key_text(image)),))
         value = self._event(table, "c", (None, new), place)
-        yield Record(table.topic, table.key(image), value, ((OLD_KEY, table.key_text(before)),))
+        headers = ((OLD_KEY, table.key_text(before)), *table.headers)
+        yield Record(table.topic, table.key(image), value, headers)
 
     def _delete(
         self, table: TableWriter, before: Image, place: Place, headers: tuple[tuple[str, bytes], ...]
     ) -> Iterator[Record]:
         key = table.key(before)
-        yield Record(table.topic, key, self._event(table, "d", (table.row(before), None), place), headers)
+        value = self._event(table, "d", (table.row(before), None), place)
+        yield Record(table.topic, key, value, (*headers, *table.headers))
         if self._settings.tombstones:
             yield Record(table.topic, key, None, headers)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -47,6 +47,7 @@ class Untyped:
         """What a person can do about them; `at_target` is what would have the target tell."""
         ways = [f"{at_target} at the target first"] if self.by_target else []
         ways += [
+            "write the types that the source's columns have as capture.debezium.columns",
             "have the connector write schemas (key.converter.schemas.enable and value.converter.schemas.enable)",
             "set capture.debezium.untyped to text, which makes every such column text",
         ]
@@ -119,7 +120,28 @@ class DebeziumSide:
             else:
                 do = self._untyped.ways_out("make the table" if every else "add what is missing")
                 plan.faults.append(OperatorError(what, where=self.label, do=do))
+        plan.faults += self._doubts(tables)
         return plan
+
+    def _doubts(self, tables: Sequence[TableName]) -> Iterator[OperatorError]:
+        """Say which columns may be misread, and what to write about them."""
+        for table, found in self._tables.doubts(tables).items():
+            untold = [doubt for doubt in found if not doubt.why]
+            if untold:
+                names = ", ".join(doubt.column for doubt in untold)
+                types = ", ".join(f"{doubt.column}: '{doubt.write}'" for doubt in untold)
+                yield OperatorError(
+                    f"events of {table} have no schemas, and do not say what the source has in column"
+                    f"{'s' * (len(untold) > 1)} {names}: their numbers and base64 read in several ways",
+                    where=self.label,
+                    do="write the types that the source's columns have, as capture.debezium.columns:"
+                    f" {{{table}: {{{types}}}}}; or name a file of events with schemas as"
+                    " capture.debezium.schema_sample; or have the connector write schemas",
+                )
+            for column, why, write in found:
+                if why:
+                    what = f"column {column} of {table} is not what it is said to be: {why}"
+                    yield OperatorError(what, where=self.label, do=write)
 
     def blueprint(self, tables: Sequence[TableName], *, types_of: Sequence[TableName] = ()) -> None:
         """Say nothing but what schemas say: there is no database that could be asked."""

@@ -21,6 +21,7 @@ from penstock.formats.debezium.join import changes_of
 from penstock.formats.debezium.record import Record
 from penstock.logical import Kind, LogicalType
 from penstock.schema import Column, TableSchema, Unique
+from penstock.sources.debezium.doubts import Doubt, PlainRow, doubts
 from penstock.sources.debezium.log import RecordLog
 from penstock.sources.debezium.look import Looked, Looker, advised
 from penstock.stream import TableVersion
@@ -28,6 +29,9 @@ from penstock.stream import TableVersion
 _SAMPLE = 20
 """How many records at either end of a partition are looked at for the tables that it is of."""
 
+
+_MOST_WEIGHED = 200
+"""So many rows of a table without schemas are kept, to see whether what is told of its columns is plausible."""
 
 _MESSAGES = "LogicalDecodingMessageId@"
 """PostgreSQL's logical messages are counted under a name that holds this, as long as nobody has mended it."""
@@ -170,7 +174,8 @@ class Tables:
             is_wanted: Whether the pipeline is about a table, if there is one of the name.
             prefix: Of the connector's topics.
             skips: Records that are no events are counted and passed over.
-            described: The table at the target, whose columns say what events without schemas hold; None without one.
+            described: The table at the target, which says in what form plain values of events without schemas are
+                written; None without one.
         """
         self._described = described
         self._is_wanted = is_wanted
@@ -178,6 +183,8 @@ class Tables:
         self._prefix = prefix
         self._skips = skips
         self._decoder = Decoder(settings)
+        # What is told of columns may be wrong, which is found out by looking at their values, and not by reading them.
+        self._plain_decoder = Decoder(replace(settings, columns={}, samples={}))
         self._lock = threading.RLock()
         self._seen: set[tuple[TableName, Shape | None, str]] = set()
         self._versions: dict[tuple[TableName, int], TableVersion] = {}
@@ -186,6 +193,7 @@ class Tables:
         self._topics: dict[TableName, set[str]] = {}
         self._doubtful: set[TableName] = set()
         self._untyped: dict[TableName, set[str]] = {}
+        self._plain_rows: dict[TableName, list[PlainRow]] = {}
         self._is_surveyed = False
         self._skipped_reasons: set[str] = set()
         self.passed: Counter[Passed] = Counter()
@@ -202,6 +210,8 @@ class Tables:
             found, shape = self._decoder.scan(record)
             if isinstance(found, Glance):
                 self._learn(record, found, shape)
+                if not self._is_surveyed and isinstance(shape, tuple):
+                    self._keep(record, found)
         except MalformedInputError as exc:
             if not self._skips:
                 raise advised(exc) from exc
@@ -309,12 +319,31 @@ class Tables:
         return any(f"{self._prefix}.{name}" in topics for name in (plain, plain.partition(".")[2]))
 
     def untyped(self, tables: Collection[TableName]) -> Mapping[TableName, Sequence[str]]:
-        """Return the columns of tables of which nothing tells the type: their values are read as they stand, as text.
+        """Return the columns of which nothing tells anything: their values are read as they stand, as text.
 
         All columns of a table where the target has no such table either.
         """
         with self._lock:
             return {name: sorted(self._untyped[name]) for name in sorted(tables) if self._untyped.get(name)}
+
+    def doubts(self, tables: Collection[TableName]) -> Mapping[TableName, Sequence[Doubt]]:
+        """Return the columns of tables that may be misread, as far as the first events show it."""
+        found: dict[TableName, Sequence[Doubt]] = {}
+        for name in sorted(tables):
+            rows = self._plain_rows.get(name)
+            if rows:
+                described = self._described(name)
+                expected = {} if described is None else {column.name: column.logical for column in described.columns}
+                if some := doubts(rows, expected, self._settings.modes):
+                    found[name] = some
+        return found
+
+    def _keep(self, record: Record, found: Glance) -> None:
+        rows = self._plain_rows.setdefault(found.table, [])
+        if len(rows) < _MOST_WEIGHED:
+            connector = found.source.connector
+            told = self._decoder.told(record, found.table, connector)
+            rows += [PlainRow(connector, row, told) for row in self._decoder.rows(record)]
 
     def advice(self, tables: Collection[TableName]) -> Sequence[str]:
         """Say what the connector should be told, as far as its events show it."""
@@ -339,7 +368,10 @@ class Tables:
         known = found.table, shape, record.topic
         if known in self._seen:
             return
-        event = self._decoder.decode(record)
+        if isinstance(shape, tuple):
+            event = self._plain_decoder.decode(replace(record, headers=()))
+        else:
+            event = self._decoder.decode(record)
         assert isinstance(event, DataEvent)
         with self._lock:
             self._seen.add(known)
@@ -350,19 +382,21 @@ class Tables:
                 if event.row_type.doubtful:
                     self._doubtful.add(found.table)
             else:
-                version = self._plain_shape(event)
+                version = self._plain_shape(event, record)
                 self._plain[found.table] = version.number
             if (found.table, version.number) not in self._versions:
                 self._versions[found.table, version.number] = _version(version, is_plain=event.row_type is None)
 
-    def _plain_shape(self, event: DataEvent) -> _Shape:
+    def _plain_shape(self, event: DataEvent, record: Record) -> _Shape:
         """What is known of the columns of an event without a schema."""
         table = event.glance.table
         described = self._described(table)
-        declared = {} if described is None else {column.name: column.logical for column in described.columns}
+        expected = {} if described is None else {column.name: column.logical for column in described.columns}
+        told = self._decoder.told(record, table, event.glance.source.connector)
+        declared = expected | {name: one.logical for name, one in told.items()}
         names: dict[str, None] = {}
         earlier = self._versions.get((table, self._plain.get(table, 0)))
-        for name in (*(earlier.table.column_names if earlier else ()), *declared, *(event.after or event.before or ())):
+        for name in (*(earlier.table.column_names if earlier else ()), *expected, *(event.after or event.before or ())):
             names[name] = None
         self._untyped[table] = names.keys() - declared.keys()
         key = tuple(event.key or (earlier and earlier.table.primary_key and earlier.table.primary_key.columns) or ())

@@ -29,14 +29,14 @@ from penstock.dialects.postgres.checks import faults_of
 from penstock.dialects.postgres.connection import Connection, label, quote
 from penstock.dialects.postgres.fittings import Fittings
 from penstock.dialects.postgres.from_schema import completed
-from penstock.dialects.postgres.logical import in_postgres, is_ours
+from penstock.dialects.postgres.logical import in_postgres, is_finer, is_ours
 from penstock.dialects.postgres.privileges import missing_target_grants
 from penstock.dialects.postgres.target import ledger_entries, ledger_version
 from penstock.dialects.postgres.target.fittings import plan_fittings
 from penstock.dialects.postgres.target.occupied import plan_rows
 from penstock.dialects.postgres.target.triggers import plan_triggers
 from penstock.errors import OperatorError, PenstockError
-from penstock.logical import Kind
+from penstock.logical import Kind, LogicalType
 from penstock.schema import Column, TableSchema
 
 
@@ -325,6 +325,16 @@ def _check_table(
                 f"column {column.name!r} of table {name} is generated, at the source it is not",
                 f"make it a plain column: {alter} ALTER COLUMN {quoted} DROP EXPRESSION, if its values are stored",
             )
+        elif is_finer(told[column.name]) and there.logical.kind is not Kind.STRING:
+            what = f"column {column.name!r} of table {name} is {there.type}, at the source it may have decimals of a"
+            what += " second beyond the sixth"
+            if any(column.name in key.columns for key in source.all_uniques):
+                fault(
+                    f"{what}: values of a key that differ would become the same",
+                    f"keep them as text: {alter} ALTER COLUMN {quoted} TYPE text",
+                )
+            else:
+                plan.notes.append(f"{what}, and this database rounds them; a column of type text keeps them")
         elif _rounds(column.type, there.type):
             fault(
                 f"column {column.name!r} of table {name} is {there.type}, at the source it is {column.type}:"
@@ -359,9 +369,22 @@ def _holds(there: Column, column: Column, told: Column) -> bool:
         return True
     if is_ours(told):
         return False
+    if there.logical.kind is Kind.ARRAY and there.logical.element and told.logical.element:
+        return _takes(there.logical.element, told.logical.element)
+    if is_finer(told) and there.logical.kind is Kind.STRING:
+        return True
+    return _takes(there.logical, told.logical)
+
+
+def _takes(there: LogicalType, told: LogicalType) -> bool:
+    """Whether this database reads values of another one's type for what they say, or refuses them."""
+    whole = there.kind is Kind.INTEGER or (there.kind is Kind.DECIMAL and not there.scale)
+    if whole and (told.kind is Kind.INTEGER or (told.kind is Kind.DECIMAL and told.scale == 0)):
+        return True
+    if told.kind is Kind.INTEGER and there.kind is Kind.DECIMAL:
+        return True
     # What only this database knows is written as text elsewhere: an address, a range, a label of its enums.
-    is_text = told.logical.kind in (Kind.STRING, Kind.ENUM, Kind.OTHER)
-    return there.logical.kind is told.logical.kind or (is_text and there.logical.kind is Kind.OTHER)
+    return there.kind is told.kind or (told.is_text and there.kind is Kind.OTHER)
 
 
 def _rounds(source: str, target: str) -> bool:
