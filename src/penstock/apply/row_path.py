@@ -168,6 +168,9 @@ class RowPath:
                 self._handlers.end()
         except ApplyError as exc:
             raise TransactionError(Failure(message_number, exc)) from exc
+        except ContentionError as exc:
+            exc.message_number = message_number
+            raise
         return handled
 
     def foreseen_failure(self, transaction: Transaction, meeting: Meeting) -> Failure | None:
@@ -227,7 +230,7 @@ class RowPath:
         return failure
 
     def _explained(self, error: ApplyError, change: Change, table: TargetTable) -> ApplyError:
-        if error.is_of_value:
+        if error.column is None and error.may_be_of_value:
             for image in (change.after, change.before):
                 column = self._writer.unfit_column(table, _known(image, table))
                 if column is not None:
@@ -531,7 +534,7 @@ class RowPath:
 def _can_be_explained(error: ApplyError, change: Change) -> bool:
     """Whether more may be found out of an error at the target."""
     is_taken = error.number == UNIQUE_VIOLATED and error.constraint is not None and change.op is not Op.DELETE
-    return error.is_of_value or is_taken
+    return (error.column is None and error.may_be_of_value) or is_taken
 
 
 def _effects(change: Change, mended: _Mended) -> Effects:
