@@ -21,6 +21,8 @@ LOGICAL_ERRORS = {
     "23514": conflicts.CHECK_VIOLATED,
     "22001": conflicts.VALUE_TOO_LONG,
     "22P02": conflicts.VALUE_MALFORMED,
+    "22P05": conflicts.VALUE_MALFORMED,
+    "22021": conflicts.VALUE_MALFORMED,
     "22003": conflicts.VALUE_MALFORMED,
     "22007": conflicts.VALUE_MALFORMED,
     "22008": conflicts.VALUE_MALFORMED,
@@ -205,4 +207,5 @@ def condition(sqlstate: str) -> str:
         name = psycopg.errors.lookup(sqlstate).__name__
     except KeyError:
         return f"SQLSTATE {sqlstate}"
-    return "".join(" " + c.lower() if c.isupper() else c for c in name).strip()
+    # Some have the name of a class of the driver's, and end in an underline.
+    return "".join(" " + c.lower() if c.isupper() else c for c in name).strip(" _")

@@ -20,18 +20,29 @@ from penstock.apply.ddl import Alteration
 from penstock.apply.ddl_log import LoggedDdl
 from penstock.apply.handlers.sql import SqlResult
 from penstock.apply.handlers.statement import Statement
+from penstock.apply.ledger import Failed, Failure
 from penstock.apply.net import NetChange
 from penstock.apply.target import ComparedRow, RowMatch, TargetTable, Unexpected
-from penstock.change import Image, TableName
+from penstock.change import NO_VERSION, Change, Image, Op, TableName, Transaction
 from penstock.dialects.postgres.casts import equal_sql, refers_sql, text_sql
 from penstock.dialects.postgres.catalog import read_tables
-from penstock.dialects.postgres.connection import RAW_FORM, WITHOUT_VIEWS, Connection, connect, label, quote, set_tag
+from penstock.dialects.postgres.connection import (
+    RAW_FORM,
+    WITHOUT_VIEWS,
+    Connection,
+    connect,
+    label,
+    quote,
+    set_tag,
+    speaking,
+)
 from penstock.dialects.postgres.errors import Whose, copied_column, refused, safe_message, translate, whose
 from penstock.dialects.postgres.rows import PostgresRowsAside
 from penstock.dialects.postgres.source.as_of import digest_of_row
 from penstock.dialects.postgres.target.altering import Altering
 from penstock.dialects.postgres.target.ddl_log import write_ddl
 from penstock.dialects.postgres.target.elsewhere import Pieces, refuse_elsewhere
+from penstock.dialects.postgres.target.error_entries import put_errors
 from penstock.dialects.postgres.target.handler_sql import PostgresHandlerSql
 from penstock.dialects.postgres.target.ledger_entries import CLOSE_CHUNK, OPEN_CHUNK
 from penstock.dialects.postgres.target.many_rows import (
@@ -47,7 +58,7 @@ from penstock.dialects.postgres.target.row_sql import PARAMETER, condition_sql, 
 from penstock.dialects.postgres.target.set_path import MOST_STAGED_COLUMNS, SetPath
 from penstock.elsewhere import Elsewhere, ValueStore
 from penstock.errors import OperatorError, PenstockError
-from penstock.position import Scn
+from penstock.position import START, Scn
 from penstock.schema import Column, Exclusion, ForeignKey, TableSchema, Unique
 from penstock.snapshot.chunk import Chunk
 
@@ -67,6 +78,9 @@ _APPLY_SETTINGS = (
 
 OF_VALUES = (psycopg.Error, ValueError, ArithmeticError, MemoryError)
 """What the driver and Arrow raise for values on their way to the server; it is translated, see `errors.whose`."""
+
+_FIRST_COPY = "first copy"
+"""Stands where an entry of the error queue has the id of its transaction, for rows that were put aside."""
 
 _IDLE = psycopg.pq.TransactionStatus.IDLE
 
@@ -151,9 +165,11 @@ class PostgresSession:
         Not by psycopg's own `transaction()`: it forgets all prepared statements at a rollback, also at one to here.
         """
         self._at_once(b"SAVEPOINT penstock")
+        made_before = self._set_path.new_tables
         try:
             yield
         except BaseException:
+            self._set_path.forget_tables_since(made_before)
             # Where that fails, the connection is lost, or a handler has ended the transaction: what the block raised
             # says more, and the server refuses whatever comes next.
             if not self.connection.closed and self.connection.info.transaction_status != _IDLE:
@@ -263,6 +279,20 @@ class PostgresSession:
             CLOSE_CHUNK,
             [rows, process, chunk.table.schema, chunk.table.name, chunk.number],
         )
+
+    def put_row_aside(self, process: str, table: TargetTable, row: Image, error: ApplyError) -> None:
+        """See `snapshot.task.ChunkLoader.put_row_aside`."""
+        found = self._execute(
+            "SELECT scn FROM penstock.instantiation WHERE process = %s AND (schema_name, table_name) = (%s, %s)",
+            [process, table.name.schema, table.name.name],
+        ).fetchone()
+        # A retry leaves out what the copy holds, and this it does not hold.
+        scn = Scn(1 + (found[0] if found is not None else START))
+        op = Op.SNAPSHOT if table.key.is_declared else Op.INSERT
+        change = Change(1, op, table.name, NO_VERSION, None, row)
+        whole = Transaction(scn, _FIRST_COPY, None, (change,))
+        with speaking("write the error queue", self._url):
+            put_errors(self.connection, process, [Failed(whole, Failure(1, error))], None)
 
     def describe(self, table: TableName) -> TableSchema | None:
         """Describe any table of the target."""
