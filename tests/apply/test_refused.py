@@ -37,6 +37,7 @@ def write(lab: Lab) -> None:
     lab.source.execute("INSERT INTO t VALUES (3, 'last')")
 
 
+@pytest.mark.rule("A-147")
 @pytest.mark.parametrize("sqlstate", ["XX000", "53200", "54000", "57P01", "08006", "28000", "42501", "F0000", "ZZ999"])
 def test_a_trigger_may_raise_whatever_it_likes(lab: Lab, config: ServerConfig, sqlstate: str) -> None:
     lab.setup("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -67,6 +68,7 @@ def test_what_is_always_in_the_way_is_not_waited_for_without_end(
     assert lab.rows("t") == [(1, "first"), (3, "last")]
 
 
+@pytest.mark.rule("A-147")
 @pytest.mark.parametrize("sqlstate", ["53100", "25006", "58030"])
 def test_a_server_that_takes_no_change_at_all_ends_the_lane(lab: Lab, config: ServerConfig, sqlstate: str) -> None:
     lab.setup("CREATE TABLE t (id int PRIMARY KEY, v text)")

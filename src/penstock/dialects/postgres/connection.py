@@ -117,6 +117,12 @@ def label(url: str) -> str:
     return f"database {parts.get('dbname') or parts.get('user') or 'default'} on {host}{port}{user}{by}"
 
 
+def database_of(url: str) -> str | None:
+    """What the database is called, as far as a url or its service says it; raises as `label`."""
+    name = _parts(url).get("dbname")
+    return None if name is None else str(name)
+
+
 def _parts(url: str) -> dict[str, Any]:
     """What a url says, and the service that it names; once it is sure that no part of a password is shown.
 
