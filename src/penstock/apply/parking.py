@@ -100,8 +100,8 @@ class Parking:
             self._rows.remove(parked)
             return parked.image
         parked.image = {**parked.image, **changed_columns(change)}
-        untils = (self._given_up.get(_value(table, unique, parked.image), 0) for unique in _checked_at_once(table))
-        parked.until = max(number, *untils)
+        values = (_value(table, unique, parked.image) for unique in _checked_at_once(table))
+        parked.until = max(number, *(self._given_up.get(value, 0) for value in values))
         return parked.image
 
     def due(self, number: int) -> Iterator[Parked]:

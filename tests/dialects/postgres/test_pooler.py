@@ -105,6 +105,16 @@ def test_a_server_itself_is_asked_once(database: str, monkeypatch: pytest.Monkey
         assert len(asked) == 1
 
 
+@pytest.mark.parametrize("value", ["5000ms", "90000ms", "1500ms", "7200000ms"])
+def test_a_setting_that_the_server_spells_in_another_unit_is_the_same(
+    database: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repaired = []
+    monkeypatch.setattr("penstock.dialects.postgres.arrow.repair", lambda *given: repaired.append(given))
+    with closing(ArrowReader(database, "test", {"lock_timeout": value})):
+        assert repaired == []
+
+
 def test_a_login_trigger_does_not_change_what_was_asked_for(database: str) -> None:
     with psycopg.connect(database, autocommit=True) as server:
         server.execute(

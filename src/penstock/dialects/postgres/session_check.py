@@ -34,6 +34,15 @@ _WITHOUT_TIME_LIMIT = (
 _OF_THE_NETWORK = "tcp_keepalives_"
 """Settings that a server may not be able to keep, as over a socket of its own machine; no text depends on them."""
 
+_UNITS = {
+    "us": 1,
+    "ms": 1_000,
+    "s": 1_000_000,
+    "min": 60_000_000,
+    "h": 3_600_000_000,
+    "d": 86_400_000_000,
+}
+
 _ANSWER_S = 3.0
 """How long a second session is waited for; a pool that has none left is one of sessions, and full."""
 
@@ -117,7 +126,14 @@ def _is_same(name: str, asked: str, held: str | None) -> bool:
     if held is not None and name == "datestyle":
         # Behind the comma is the order in which it reads what is not ISO.
         held = held.partition(",")[0]
-    return held == _unescaped(asked)
+    asked = _unescaped(asked)
+    return held is not None and (held == asked or (_as_us(held) is not None and _as_us(held) == _as_us(asked)))
+
+
+def _as_us(value: str) -> int | None:
+    """A length of time in microseconds, however it is spelled: the server shows 5000ms as 5s."""
+    found = re.fullmatch(r"(\d+)\s*(us|ms|s|min|h|d)", value)
+    return None if found is None else int(found[1]) * _UNITS[found[2]]
 
 
 def _unescaped(value: str) -> str:
