@@ -10,7 +10,7 @@ MINUTES ?= 10
 SIDE_BY_SIDE ?= auto
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test soak lint types wheel bench java postgresql kafka clean
+.PHONY: help demo test soak lint types wheel bench java postgresql pgbouncer kafka clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -18,10 +18,10 @@ help:
 demo: $(STAMP) java ## copy between two embedded PostgreSQL servers, with one failure on purpose
 	@$(BIN)/penstock demo
 
-test: $(STAMP) java postgresql kafka ## run the test suite
+test: $(STAMP) java postgresql pgbouncer kafka ## run the test suite
 	@$(BIN)/python -m pytest -n $(SIDE_BY_SIDE) --maxprocesses 4 $(PYTEST_ARGS)
 
-soak: $(STAMP) java postgresql kafka ## the long tests, random histories, statements and values, then faults under load: make soak MINUTES=60
+soak: $(STAMP) java postgresql pgbouncer kafka ## the long tests, random histories, statements and values, then faults under load: make soak MINUTES=60
 	@$(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
 	@HYPOTHESIS_PROFILE=other $(BIN)/python -m pytest tests/properties tests/apply $(PYTEST_ARGS)
 	@$(BIN)/python -m tests.fuzz.ddl --minutes 10
@@ -46,6 +46,9 @@ java:
 
 postgresql:
 	@scripts/ensure-postgresql
+
+pgbouncer:
+	@scripts/ensure-pgbouncer
 
 kafka: $(STAMP) java
 	@$(BIN)/python -m tests.kafka.jars

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from penstock.apply.ddl import DdlPolicy, DdlRules
 from penstock.apply.handlers.settings import Function, HandlerSettings
-from penstock.apply.parameters import INFINITE, MOST, CommitSerialization, Parameters
+from penstock.apply.parameters import INFINITE, MOST, CommitSerialization, OnBadRow, Parameters
 from penstock.apply.resolve import ConflictRules, ErrorRule, Method, Resolver, RowIs, TableRules, Then
 from penstock.apply.virtual_dependencies import ObjectDependency, ValueDependency, VirtualDependencies, find_circle
 from penstock.change import Op, TableName
@@ -362,6 +362,11 @@ class ApplyConfig(Part):
         strict=True,
         description="false: what tables hold at the target is taken for their copy as of the first run; for databases"
         " that are equal already, and tables that several pipelines fill",
+    )
+    on_bad_row: OnBadRow = Field(
+        default=OnBadRow.STOP,
+        description="What becomes of a row of the first copy that the target refuses. stop: the run ends, and names its"
+        " table, key columns and column; put_aside: it goes to the error queue, and the rest is copied",
     )
     tag: Tag | None = Field(
         default=DEFAULT_TAG,

@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-import psycopg
-from psycopg.conninfo import conninfo_to_dict
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -28,6 +26,7 @@ from penstock.config import (
     SchemaRegistry,
 )
 from penstock.config_parts import table_named
+from penstock.dialects.postgres.connection import database_of
 from penstock.dialects.postgres.source.access import PostgresSource
 from penstock.dialects.postgres.source.event_journal import PostgresJournal
 from penstock.dialects.postgres.source.event_log import PostgresEventLog
@@ -213,11 +212,10 @@ def _database_name(config: PipelineConfig) -> str | None:
     connection = config.connections[config.capture.connection]
     assert isinstance(connection, ConnectionConfig)
     try:
-        name = conninfo_to_dict(connection.url).get("dbname")
-    except psycopg.Error:
+        return database_of(connection.url)
+    except ConfigError:
         # Connecting says what is wrong with it.
         return None
-    return None if name is None else str(name)
 
 
 def _not_installed(what: str, cause: ImportError) -> ConfigError:

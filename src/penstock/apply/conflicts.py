@@ -71,8 +71,14 @@ class ApplyError(PenstockError):
 
     @property
     def is_of_value(self) -> bool:
-        """Whether the database says that a value is too long, out of range or not of its column's type."""
-        return self.code is not None and self.code.startswith("22")
+        """Whether a value is too long, out of range or not of its column's type, as the database or its driver says."""
+        is_coded = self.code is not None and self.code.startswith("22")
+        return is_coded or self.number in (VALUE_MALFORMED, VALUE_TOO_LONG)
+
+    @property
+    def may_be_of_value(self) -> bool:
+        """Whether a value may be the cause, though nothing says so: a type's own function may raise anything."""
+        return self.is_of_value or (self.number == OTHER and self.constraint is None)
 
     def with_found(self, found: Image) -> ApplyError:
         """Return the same error with the row that stands in the way."""
@@ -109,7 +115,13 @@ class ApplyError(PenstockError):
 
 
 class ContentionError(RetryableError):
-    """Another session was in the way; the same work may succeed at once."""
+    """Another session was in the way; the same work may succeed at once.
+
+    Attributes:
+        message_number: The change that met it, counted from 1; 0 where none can be named.
+    """
+
+    message_number = 0
 
 
 class SpeculationError(PenstockError):

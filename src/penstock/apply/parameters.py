@@ -30,6 +30,15 @@ class CommitSerialization(StrEnum):
     DEPENDENT_TRANSACTIONS = "DEPENDENT_TRANSACTIONS"
 
 
+class OnBadRow(StrEnum):
+    """What becomes of a row of the first copy that the target refuses."""
+
+    STOP = "stop"
+    """The copy ends, and names it."""
+    PUT_ASIDE = "put_aside"
+    """It goes to the error queue, and the rest is copied."""
+
+
 @dataclass(frozen=True)
 class Parameters:
     """How an apply process works.

@@ -34,6 +34,7 @@ from penstock.apply.handlers.message import unhandled
 from penstock.apply.handlers.runner import Effects, Handlers
 from penstock.apply.ledger import Failure
 from penstock.apply.mender import NOTHING_DONE, Done, Images, Mender, changed_columns, writable
+from penstock.apply.parking import Parking
 from penstock.apply.resolve import ConflictRules, ErrorRule, Outcome, Resolution, RowIs, Then, error_rule
 from penstock.apply.target import ComparedRow, RowMatch, RowWriter, TargetCatalog, TargetTable
 from penstock.change import Change, Image, Op, TableName, Transaction
@@ -106,6 +107,7 @@ class RowPath:
         self.aim = Aim(conflicts, allow_duplicate_rows=allow_duplicate_rows)
         self._mender = Mender(writer, dictionary, conflicts)
         self._following = Following(writer, ddl, handlers)
+        self._parking = Parking(writer)
         self._meeting: Meeting = {}
 
     def apply(self, transaction: Transaction, meeting: Meeting = NOTHING_MET) -> Handled:
@@ -137,6 +139,7 @@ class RowPath:
         # By the number of a change that does not tell all that is checked in the end: what it came to.
         special: dict[int, Sequence[Done]] = {}
         self._following.begin()
+        self._parking.begin(transaction, self._catalog)
         if self._handlers is not None:
             self._handlers.begin()
         try:
@@ -156,6 +159,11 @@ class RowPath:
                     came_to = self._handle_or_process(message_number, run[0], transaction, handled)
                     if came_to is not None:
                         special[message_number] = came_to
+                last = message_number
+                for parked in self._parking.due(last):
+                    message_number = parked.number
+                    self._parking.put_back(parked)
+                message_number = last
             with_references = transaction.commit_scn > self._catalog.references_from
             for number, change in enumerate(transaction.changes, start=1):
                 message_number = number
@@ -168,6 +176,9 @@ class RowPath:
                 self._handlers.end()
         except ApplyError as exc:
             raise TransactionError(Failure(message_number, exc)) from exc
+        except ContentionError as exc:
+            exc.message_number = message_number
+            raise
         return handled
 
     def foreseen_failure(self, transaction: Transaction, meeting: Meeting) -> Failure | None:
@@ -227,7 +238,7 @@ class RowPath:
         return failure
 
     def _explained(self, error: ApplyError, change: Change, table: TargetTable) -> ApplyError:
-        if error.is_of_value:
+        if error.column is None and error.may_be_of_value:
             for image in (change.after, change.before):
                 column = self._writer.unfit_column(table, _known(image, table))
                 if column is not None:
@@ -280,7 +291,7 @@ class RowPath:
         def apply() -> _Mended:
             # Resolvers make good what the database refuses.
             with self._writer.savepoint() if self._mender.mends_refusals(change, table) else nullcontext():
-                return _Mended(self._apply_row(change, table))
+                return _Mended(self._apply_row(number, change, table))
 
         def resolve(error: ApplyError) -> _Mended | None:
             mended = self._mender.mend(number, change, table, error)
@@ -368,7 +379,7 @@ class RowPath:
                 raise error
         try:
             with self._writer.savepoint() if self._mender.mends_refusals(change, table) else nullcontext():
-                return _Mended(self._apply_row(change, table))
+                return _Mended(self._apply_row(number, change, table))
         except ApplyError as exc:
             mended = self._mender.mend(number, change, table, exc)
             if mended is None:
@@ -386,7 +397,7 @@ class RowPath:
             rows = self._writer.compare_rows(table, match)
         return foreseen(change, table, rows, self.aim)
 
-    def _apply_row(self, change: Change, table: TargetTable) -> Done | None:
+    def _apply_row(self, number: int, change: Change, table: TargetTable) -> Done | None:
         """Apply a change; return its row before and after it where the change does not tell all that is checked."""
         if change.op is Op.GAP:
             image = _present(change.before)
@@ -400,6 +411,9 @@ class RowPath:
         lacks_old = change.before is not None and not _referred(change, table) <= set(told.before)
         lacks_new = change.op is not Op.DELETE and not _checked(change, table) <= set(told.after)
         before = {**self._found(told.before, table), **told.before} if lacks_old else told.before
+        waiting = self._wait(number, change, table)
+        if waiting is not None:
+            return Done(change, Images(before, {} if change.op is Op.DELETE else waiting))
         match change.op:
             case Op.INSERT:
                 self._writer.insert(table, writable(_present(change.after), table))
@@ -417,6 +431,18 @@ class RowPath:
             return None
         after = {**self._found(told.after, table), **told.after} if lacks_new else told.after
         return Done(change, Images(before, after))
+
+    def _wait(self, number: int, change: Change, table: TargetTable) -> Image | None:
+        """Have the row of a change wait for what a later one gives up, or change one that waits; see `parking`."""
+        if change.op is Op.INSERT:
+            return self._parking.park(number, change, table, None)
+        if change.op not in (Op.UPDATE, Op.DELETE):
+            return None
+        waiting = self._parking.change(number, change, table)
+        if waiting is not None or change.op is Op.DELETE:
+            return waiting
+        match = self.aim.of_update(change, table)
+        return None if match is None else self._parking.park(number, change, table, match)
 
     def _told(self, change: Change, table: TargetTable) -> Images:
         """The row before and after a change, as far as it is sure to be so at the target, too."""
@@ -531,7 +557,7 @@ class RowPath:
 def _can_be_explained(error: ApplyError, change: Change) -> bool:
     """Whether more may be found out of an error at the target."""
     is_taken = error.number == UNIQUE_VIOLATED and error.constraint is not None and change.op is not Op.DELETE
-    return error.is_of_value or is_taken
+    return (error.column is None and error.may_be_of_value) or is_taken
 
 
 def _effects(change: Change, mended: _Mended) -> Effects:

@@ -858,7 +858,7 @@ class ApplyServer:
                 return Failure(0, exc)
             except ContentionError as exc:
                 self._rows.rolled_back()
-                contention = Failure(0, ApplyError(CONTENTION, exc.what, where=exc.where))
+                contention = Failure(exc.message_number, ApplyError(CONTENTION, exc.what, where=exc.where))
                 time.sleep(0.01 * 2**attempt)
             else:
                 if self._holding is not None:

@@ -541,7 +541,9 @@ class Pipeline(Capturing):
         look_ahead_in(partial(for_each, spark), unruled(self._source))
         with closing(self._target.ledger()) as ledger:
             replay = (
-                Replay(self._source, self._target, self._is_meant) if isinstance(self._source, StockedSource) else None
+                Replay(self._source, self._target, self._is_meant, self._apply.on_bad_row)
+                if isinstance(self._source, StockedSource)
+                else None
             )
             parts = self._new_parts()
             feed = SparkFeed(
@@ -906,6 +908,7 @@ class Pipeline(Capturing):
             source_tables={name: existing[name] for name in copyable},
             target_tables={name: TargetTable(at_target[name]) for name in copyable},
             adopted=frozenset(ledger.with_rows([name for name in ledger.adopted() if name in at_target])),
+            on_bad_row=self._apply.on_bad_row,
         )
         jobs = ChunkJobs(spark, context)
         Instantiator(origin, ledger, ledger, jobs, listener, confirm=confirm, copies=self._apply.first_copy).run(

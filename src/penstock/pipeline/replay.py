@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import Protocol
 
 from penstock.apply.ledger import ProcessState
+from penstock.apply.parameters import OnBadRow
 from penstock.apply.process import TablesAddedError
 from penstock.apply.target import TargetTable
 from penstock.change import TableName
@@ -30,8 +31,15 @@ class Replay:
     and filled from that copy; an earlier copy, or whatever became of it, is of no account any more.
     """
 
-    def __init__(self, source: StockedSource, target: TargetSide, is_meant: Callable[[TableName], bool]) -> None:
+    def __init__(
+        self,
+        source: StockedSource,
+        target: TargetSide,
+        is_meant: Callable[[TableName], bool],
+        on_bad_row: OnBadRow = OnBadRow.STOP,
+    ) -> None:
         """Replay what `source` holds of the tables that are meant."""
+        self._on_bad_row = on_bad_row
         self._source = source
         self._target = target
         self._is_meant = is_meant
@@ -109,6 +117,7 @@ class Replay:
             target=self._target.access,
             source_tables=source,
             target_tables={name: TargetTable(table) for name, table in at_target.items()},
+            on_bad_row=self._on_bad_row,
         )
         jobs = ChunkJobs(spark, context)
         origin = self._source.stored(copy)

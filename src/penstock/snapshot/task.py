@@ -10,8 +10,9 @@ from typing import Protocol
 import pyarrow as pa
 
 from penstock.apply.conflicts import ApplyError, SpeculationError
+from penstock.apply.parameters import OnBadRow
 from penstock.apply.target import TargetSession, TargetTable
-from penstock.change import TableName
+from penstock.change import Image, TableName
 from penstock.errors import FencedError, OperatorError
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, CopySource, Range
@@ -66,6 +67,9 @@ class ChunkLoader(TargetSession, RowWriter, Protocol):
     def close_chunk(self, process: str, chunk: Chunk, rows: int) -> None:
         """Mark a chunk as done."""
 
+    def put_row_aside(self, process: str, table: TargetTable, row: Image, error: ApplyError) -> None:
+        """Put a row that the target refuses into the error queue, behind the table's copy; a retry writes it."""
+
 
 class ReaderAccess(Protocol):
     """How a task reaches the source of a copy."""
@@ -87,6 +91,7 @@ class CopyContext:
 
     Attributes:
         adopted: Tables whose rows at the target are compared, and kept where they are as they must be.
+        on_bad_row: What becomes of a row that the target refuses; one of an adopted table ends the copy.
     """
 
     process: str
@@ -96,6 +101,7 @@ class CopyContext:
     source_tables: Mapping[TableName, TableSchema]
     target_tables: Mapping[TableName, TargetTable]
     adopted: Collection[TableName] = ()
+    on_bad_row: OnBadRow = OnBadRow.STOP
 
 
 def copy_chunks(chunks: Sequence[Chunk], source: CopySource, context: CopyContext) -> int:
@@ -106,11 +112,26 @@ def copy_chunks(chunks: Sequence[Chunk], source: CopySource, context: CopyContex
         OperatorError: A table at the target does not take a row of the source.
     """
     session = context.target.loader(context.epoch)
-    with closing(context.source.chunk_reader(source)) as reader, session.transaction():
-        return sum(_copy(chunk, source, context, reader, session) for chunk in chunks)
+    with closing(context.source.chunk_reader(source)) as reader:
+        try:
+            with session.transaction():
+                return sum(_copy(chunk, source, context, reader, session) for chunk in chunks)
+        except ApplyError:
+            # Once more, to find the row: so nothing is paid for it where all is well.
+            with session.transaction():
+                return sum(_copy(chunk, source, context, reader, session, sifts=True) for chunk in chunks)
 
 
-def _copy(chunk: Chunk, source: CopySource, context: CopyContext, reader: ChunkReader, session: ChunkLoader) -> int:
+def _copy(
+    chunk: Chunk,
+    source: CopySource,
+    context: CopyContext,
+    reader: ChunkReader,
+    session: ChunkLoader,
+    *,
+    sifts: bool = False,
+) -> int:
+    """Copy a chunk; `sifts`: find the rows that the target refuses, and do with them what the context says."""
     is_todo = session.open_chunk(context.process, context.epoch, chunk)
     if is_todo is None:
         raise FencedError("another run has taken over", where=f"copy of {chunk.table}, chunk {chunk.number}")
@@ -125,6 +146,10 @@ def _copy(chunk: Chunk, source: CopySource, context: CopyContext, reader: ChunkR
         elif not columns:
             rows = reader.count_rows(table, chunk)
             session.load_defaults(target, rows)
+        elif sifts:
+            sieve = _Sieve(session, context, target)
+            for batch in reader.read_chunk(table, columns, chunk):
+                rows += sieve.load(pa.Table.from_batches([batch]))
         elif source.exported is not None and reader.raw_form(table) == session.raw_form:
             rows = session.load_raw(target, columns, reader.read_raw(table, columns, chunk))
         else:
@@ -132,7 +157,9 @@ def _copy(chunk: Chunk, source: CopySource, context: CopyContext, reader: ChunkR
                 session.load(target, pa.Table.from_batches([batch]))
                 rows += batch.num_rows
     except ApplyError as exc:
-        raise _refused(chunk.table, exc) from exc
+        if sifts:
+            raise _refused(target, exc) from exc
+        raise
     except SpeculationError as exc:
         raise OperatorError(
             f"cannot copy table {chunk.table}: the target did not take every row of the source ({exc.what})",
@@ -142,13 +169,50 @@ def _copy(chunk: Chunk, source: CopySource, context: CopyContext, reader: ChunkR
     return rows
 
 
-def _refused(table: TableName, error: ApplyError) -> OperatorError:
+class _Sieve:
+    """Loads rows, and parts those that the target refuses from the rest."""
+
+    def __init__(self, session: ChunkLoader, context: CopyContext, target: TargetTable) -> None:
+        self._session = session
+        self._context = context
+        self._target = target
+
+    def load(self, rows: pa.Table) -> int:
+        """Load rows, all at once if that can be; returns how many were loaded.
+
+        Raises:
+            ApplyError: The target refuses one, and such rows are not put aside.
+        """
+        try:
+            with self._session.savepoint():
+                self._session.load(self._target, rows)
+        except ApplyError as exc:
+            if len(rows) > 1:
+                middle = len(rows) // 2
+                return self.load(rows.slice(0, middle)) + self.load(rows.slice(middle))
+            self._refuse(rows.to_pylist()[0], exc)
+            return 0
+        return len(rows)
+
+    def _refuse(self, row: Image, error: ApplyError) -> None:
+        if error.column is None and error.may_be_of_value:
+            column = self._session.unfit_column(self._target, row)
+            if column is not None:
+                error = error.with_column(column, self._target.schema.by_name[column].type)
+        if self._context.on_bad_row is not OnBadRow.PUT_ASIDE:
+            raise error
+        self._session.put_row_aside(self._context.process, self._target, row, error)
+
+
+def _refused(target: TargetTable, error: ApplyError) -> OperatorError:
     if error.column is None:
         altered = "alter the table"
     else:
         altered = f"{'widen' if error.is_of_value else 'alter'} column {error.column!r}"
     return OperatorError(
-        f"cannot copy table {table}: the target refuses a row: {error.what}",
-        do=f"{altered} at the target so that it takes what the source holds, or take the table out of"
+        f"cannot copy table {target.name}: the target refuses a row: {error.what}",
+        where=f"key of the table: {', '.join(target.key.columns)}" if target.key.is_declared else "",
+        do=f"{altered} at the target so that it takes what the source holds, or change the value by a rule, or set"
+        " apply.on_bad_row to put_aside, which has such rows wait in the error queue, or take the table out of"
         " capture.tables; then run again",
     )

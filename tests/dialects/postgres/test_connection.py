@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
-from penstock.dialects.postgres.connection import _connect_error, connect
+from penstock.dialects.postgres.connection import _connect_error, connect, conninfo, database_of, label
 from penstock.errors import OperatorError, PenstockError, RetryableError
 
 FAILED = 'connection failed: connection to server at "192.0.2.1", port 5432 failed: '
@@ -58,3 +61,53 @@ def test_a_role_with_all_its_sessions_has_no_wrong_password(database: str) -> No
 def test_a_server_without_tls_is_not_waited_for(database: str) -> None:
     with pytest.raises(OperatorError, match="See what sslmode"):
         connect(f"{database}?sslmode=require", "test")
+
+
+SERVICES = """\
+[other]
+host=elsewhere
+# the shop's
+[shop]
+host=db1
+port=5433
+user=app
+dbname=orders
+password=SECRET
+options=-c work_mem=17MB
+"""
+
+
+@pytest.fixture
+def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    file = tmp_path / "services.conf"
+    file.write_text(SERVICES)
+    monkeypatch.setenv("PGSERVICEFILE", str(file))
+    return file
+
+
+@pytest.mark.parametrize("url", ["service=shop", "postgresql:///?service=shop"])
+def test_a_connection_by_service_is_called_what_its_file_says(services: Path, url: str) -> None:
+    assert label(url) == "database orders on db1:5433 as app, service shop"
+    assert label(f"{url}{'&' if '?' in url else ' '}host=db2") == "database orders on db2:5433 as app, service shop"
+    assert database_of(url) == "orders"
+
+
+def test_a_service_of_the_environment_is_named(services: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGSERVICE", "shop")
+    assert label("postgresql://") == "database orders on db1:5433 as app, service shop"
+
+
+def test_a_service_that_is_in_no_file_is_named_as_such(services: Path) -> None:
+    assert label("service=nowhere") == "service nowhere"
+
+
+def test_the_settings_of_a_service_stay_beside_ours(services: Path) -> None:
+    options = str(conninfo_to_dict(conninfo("service=shop", "test"))["options"])
+    assert options.startswith("-c work_mem=17MB -c datestyle=ISO")
+
+
+def test_a_service_that_does_not_answer_is_named(services: Path) -> None:
+    services.write_text(SERVICES.replace("host=db1", "host=127.0.0.1").replace("port=5433", "port=1"))
+    with pytest.raises(RetryableError, match=r"database orders on 127\.0\.0\.1:1 as app, service shop") as caught:
+        connect("service=shop", "test")
+    assert "SECRET" not in str(caught.value)

@@ -10,8 +10,9 @@ from contextlib import closing
 import adbc_driver_manager
 import pyarrow as pa
 
-from penstock.dialects.postgres.connection import WITHOUT_TIME_LIMIT, WITHOUT_VIEWS, conninfo, label
+from penstock.dialects.postgres.connection import WITHOUT_VIEWS, asked, connect, conninfo, label, repair
 from penstock.dialects.postgres.errors import condition, from_sqlstate
+from penstock.dialects.postgres.session_check import check_query, differing, not_held
 from penstock.errors import PenstockError
 
 _PRIMARY_MESSAGE = re.compile(r"(?:ERROR|FATAL):\s+(.*)")
@@ -32,8 +33,22 @@ class ArrowReader:
             raise self._translate(exc, "connect") from exc
         # Also at exit: a session that is still open when Python takes itself apart is answered by a traceback.
         self._finish = weakref.finalize(self, self._connection.close)
-        self.table(WITHOUT_TIME_LIMIT, doing="connect")
+        self._check(url, application_name, settings)
         self.table(WITHOUT_VIEWS, doing="connect")
+
+    def _check(self, url: str, application_name: str, settings: Mapping[str, str]) -> None:
+        """Make sure that the session has the settings that were asked for; see `session_check`."""
+        if not self._differing(settings):
+            return
+        # This driver does not tell what a pooler is known by; the other one refuses where it pools by transaction.
+        connect(url, application_name).close()
+        self.table(repair(url, settings), doing="connect")
+        if lost := self._differing(settings):
+            raise not_held(lost, self._where)
+
+    def _differing(self, settings: Mapping[str, str]) -> list[str]:
+        held = self.table(check_query(asked(settings)), doing="connect")["held"][0].as_py()
+        return differing(asked(settings), held)
 
     def execute(self, statement: str) -> None:
         """Run a statement that yields no rows; raises as `stream` does."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +14,17 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from penstock.dialects.postgres.errors import from_sqlstate, translate
+from penstock.dialects.postgres.service_file import read_service
+from penstock.dialects.postgres.session_check import (
+    INSTEAD,
+    POOLERS,
+    check_query,
+    differing,
+    not_held,
+    pools_transactions,
+    repair_query,
+    shares_sessions,
+)
 from penstock.errors import ConfigError, OperatorError, PenstockError
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
@@ -40,21 +52,15 @@ CANONICAL_SETTINGS = {
     "default_transaction_isolation": "read\\ committed",
     "default_transaction_read_only": "off",
     "default_transaction_deferrable": "off",
-    # Have the server notice within a minute that a client is gone without a word, and give up its locks.
     # Compiling a query of the catalogue takes many times as long as running it.
     "jit": "off",
+    # Have the server notice within a minute that a client is gone without a word, and give up its locks.
     "tcp_keepalives_idle": "30",
     "tcp_keepalives_interval": "10",
     "tcp_keepalives_count": "3",
 }
 """Session settings under which a type's text is canonical text, and nothing is left out; capture functions set those
 they need."""
-
-WITHOUT_TIME_LIMIT = (
-    "SELECT CASE WHEN current_setting('server_version_num')::int >= 170000"
-    " THEN set_config('transaction_timeout', '0', false) END AS without_limit"
-)
-"""Switches off the one limit that cannot be an option of a connection: servers before 17 would refuse it."""
 
 WITHOUT_VIEWS = (
     "SELECT set_config(name, 'view', false) FROM pg_settings WHERE name = 'restrict_nonsystem_relation_kind'"
@@ -76,8 +82,18 @@ _REFUSALS = {
     'role "': "28000",
     "certificate": "28000",
     "does not exist": "3D000",
+    # PgBouncer's own.
+    "no more connections allowed": "53300",
+    "no such user": "28000",
+    "no such database": "3D000",
 }
 """What libpq's text says of a server that answered and refused, and the SQLSTATE it stands for."""
+
+_NO_OPTIONS = ("unsupported startup parameter", "command-line options")
+"""What a pooler says that takes no settings along: PgBouncer, and RDS Proxy."""
+
+_sessions_of_their_own: set[str] = set()
+"""Urls that lead through a pooler of which this process knows that it pools by session."""
 
 _NOT_TRUSTED = ("SSL was required", "certificate")
 """What libpq's text says of a server that could not give what `sslmode` asks for."""
@@ -90,14 +106,25 @@ def label(url: str) -> str:
         ConfigError: The url is not one that libpq reads, or may be read in two ways.
     """
     parts = _parts(url)
+    service = parts.get("service")
+    if service and not parts.keys() & {"host", "hostaddr", "dbname", "user"}:
+        # Its file is not here, or not readable.
+        return f"service {service}"
     host = parts.get("host") or parts.get("hostaddr") or "localhost"
     port = f":{parts['port']}" if parts.get("port") else ""
     user = f" as {parts['user']}" if parts.get("user") else ""
-    return f"database {parts.get('dbname') or parts.get('user') or 'default'} on {host}{port}{user}"
+    by = f", service {service}" if service else ""
+    return f"database {parts.get('dbname') or parts.get('user') or 'default'} on {host}{port}{user}{by}"
+
+
+def database_of(url: str) -> str | None:
+    """What the database is called, as far as a url or its service says it; raises as `label`."""
+    name = _parts(url).get("dbname")
+    return None if name is None else str(name)
 
 
 def _parts(url: str) -> dict[str, Any]:
-    """What a url says, once it is sure that no part of a password is taken for something else.
+    """What a url says, and the service that it names; once it is sure that no part of a password is shown.
 
     libpq ends a password at the first `@` and a host at the first `/`, so of a password that holds one of them, and was
     not percent-encoded, it takes a part for the host or the database: names that are shown.
@@ -110,6 +137,9 @@ def _parts(url: str) -> dict[str, Any]:
         is_clear = "@" not in others and not (at and ("/" in user or "?" in user))
     try:
         parts = conninfo_to_dict(url)
+        service = parts.get("service") or os.environ.get("PGSERVICE")
+        if service:
+            parts = {**read_service(str(service)), **parts, "service": service}
     except (psycopg.Error, UnicodeError):
         # Its text repeats what it could not read.
         parts = None
@@ -121,11 +151,12 @@ def _parts(url: str) -> dict[str, Any]:
 def _is_plausible(parts: Mapping[str, Any]) -> bool:
     """Whether what a label shows can be what it is called; else a password may have come along in one secret."""
     host, port, user, database = (str(parts.get(name) or "") for name in ("host", "port", "user", "dbname"))
+    service = str(parts.get("service") or "")
     return (
         all(_is_host(one) for one in host.split(","))
         and all(not one.strip() or one.strip().isdecimal() for one in port.split(","))
         and ":" not in user
-        and not re.search(r"://|password\s*=", f"{user} {database}", re.IGNORECASE)
+        and not re.search(r"://|password\s*=", f"{user} {database} {service}", re.IGNORECASE)
     )
 
 
@@ -148,7 +179,7 @@ def conninfo(url: str, application_name: str, settings: Mapping[str, str] = {}) 
 
     `settings` are further session settings, such as `{"enable_seqscan": "off"}`.
     """
-    options = " ".join(f"-c {name}={value}" for name, value in {**CANONICAL_SETTINGS, **settings}.items())
+    options = " ".join(f"-c {name}={value}" for name, value in asked(settings).items())
     given = _parts(url)
     return make_conninfo(
         url,
@@ -163,6 +194,16 @@ def conninfo(url: str, application_name: str, settings: Mapping[str, str] = {}) 
     )
 
 
+def asked(settings: Mapping[str, str] = {}) -> Mapping[str, str]:
+    """The settings that a session is asked for; values as they stand in `options`."""
+    return {**CANONICAL_SETTINGS, **settings}
+
+
+def repair(url: str, settings: Mapping[str, str] = {}) -> str:
+    """A query that gives a session what was asked for, where that got lost on the way."""
+    return repair_query(asked(settings), str(_parts(url).get("options") or ""))
+
+
 def connect(url: str, application_name: str) -> Connection:
     """Open a session with canonical text settings, autocommit, and no automatic prepared statements.
 
@@ -170,14 +211,41 @@ def connect(url: str, application_name: str) -> Connection:
 
     Raises:
         RetryableError: The server does not answer.
-        OperatorError: It answers, and refuses.
+        OperatorError: It answers, and refuses; or a pooler is between that gives no session.
     """
+    whole = conninfo(url, application_name)
     try:
-        connection = psycopg.connect(conninfo(url, application_name), autocommit=True, prepare_threshold=None)
-        connection.execute(WITHOUT_TIME_LIMIT)
+        connection = psycopg.connect(whole, autocommit=True, prepare_threshold=None)
+        try:
+            _check(connection, url, whole)
+        except BaseException:
+            connection.close()
+            raise
     except psycopg.Error as exc:
         raise _connect_error(exc, url) from exc
     return connection
+
+
+def _check(connection: Connection, url: str, whole: str) -> None:
+    """Make sure that a connection is a session, and has the settings that were asked for; see `session_check`."""
+    pid, _, held = _row(connection, check_query(asked()))
+    # A pooler has process ids of its own to cancel by.
+    if pid != connection.info.backend_pid and url not in _sessions_of_their_own:
+        if shares_sessions(connection, whole, pid):
+            raise pools_transactions(label(url))
+        _sessions_of_their_own.add(url)
+    if not differing(asked(), held):
+        return
+    connection.execute(repair(url))
+    *_, held = _row(connection, check_query(asked()))
+    if lost := differing(asked(), held):
+        raise not_held(lost, label(url))
+
+
+def _row(connection: Connection, query: str) -> tuple[Any, ...]:
+    row = connection.execute(query).fetchone()
+    assert row is not None
+    return row
 
 
 @contextmanager
@@ -225,6 +293,9 @@ def _connect_error(exc: psycopg.Error, url: str) -> PenstockError:
     reason = refused or next((line.rpartition("failed: ")[2] for line in lines if "failed: " in line), "no answer")
     if "failed to resolve host" in str(exc):
         reason = "no host of this name is found"
+    if any(sign in str(exc) for sign in _NO_OPTIONS):
+        what = f"cannot connect: a pooler ({POOLERS}) takes no settings along: {reason}"
+        return OperatorError(what, where=label(url), do=INSTEAD)
     if not refused and any(sign in str(exc) for sign in _NOT_TRUSTED):
         do = "see what sslmode and sslrootcert in the url ask for, and what the server has"
         return OperatorError(f"cannot connect: {reason}", where=label(url), do=do)

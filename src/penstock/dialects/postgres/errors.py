@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from enum import Enum
 from typing import Any
 
 import psycopg
 
 from penstock.apply import conflicts
+from penstock.apply.conflicts import ApplyError
 from penstock.errors import OperatorError, PenstockError, RetryableError
 
 LOGICAL_ERRORS = {
@@ -19,6 +21,8 @@ LOGICAL_ERRORS = {
     "23514": conflicts.CHECK_VIOLATED,
     "22001": conflicts.VALUE_TOO_LONG,
     "22P02": conflicts.VALUE_MALFORMED,
+    "22P05": conflicts.VALUE_MALFORMED,
+    "22021": conflicts.VALUE_MALFORMED,
     "22003": conflicts.VALUE_MALFORMED,
     "22007": conflicts.VALUE_MALFORMED,
     "22008": conflicts.VALUE_MALFORMED,
@@ -27,25 +31,86 @@ LOGICAL_ERRORS = {
 }
 """SQLSTATE to the numbers that the error queue gives errors on every database."""
 
-_CONTENTION = {"40P01", "55P03", "40001"}
-_LOST = {"57P01", "57P02", "57P03", "57P04", "57P05", "57014", "25P03", "25P04", "25006"}
-_REFUSALS = {"0A000", "55000", "3F000", "53400"}
-"""The table as it stands takes no such change: it is published without a replica identity, or foreign and without a
-way there; or a value names what the target has not."""
-
 _DATA_CLASSES = {"22", "23", "42", "44", "P0", "21", "09", "27", "HV", "54", "2F", "38", "39"}
 
+_CONTENTION = {"40001", "40P01", "55P03", "57014"}
+"""Another session was in the way, or cancelled the statement: the same work is tried again at once."""
 
-def is_contention(sqlstate: str | None) -> bool:
-    """Whether another session was in the way, so that the same work may succeed at once."""
-    return sqlstate in _CONTENTION
+_ENDED = {"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04"}
+"""The session was ended, as is every one of class 08: it is tried again on a new connection."""
+
+_OUT_OF_ORDER = {"53100", "58030", "25006"}
+"""The server has no room, cannot reach its disk, or takes no writes: no statement of any change would do better."""
+
+_NO_RIGHT = "42501"
+
+_MORE_RETRIED = {"53200", "53300"}
+"""Out of memory, or of connections: tried again where the work is the process's own."""
+
+
+class Whose(Enum):
+    """Whose failure an error is that came up while a change's statement ran."""
+
+    CHANGE = "its transaction goes to the error queue"
+    CONTENTION = "the transaction is tried again at once, a few times; then it goes to the error queue"
+    PROCESS = "nothing else could be applied either: the connection is lost, or a person must act"
+
+
+def whose(exc: Exception, *, is_connected: bool) -> Whose:
+    """Whose failure an error is that the driver or the server raised while a change's statement ran.
+
+    The one rule of apply (ADR 70): as long as the connection lives, it is the change's, whatever the SQLSTATE, and also
+    without one. The exceptions are listed above, and none of them says anything of a value.
+
+    Args:
+        is_connected: The connection is still open.
+    """
+    if not isinstance(exc, psycopg.Error):
+        # An adapter of the driver's, in Python: nothing was sent.
+        return Whose.CHANGE
+    if not is_connected or exc.diag.severity_nonlocalized in ("FATAL", "PANIC"):
+        return Whose.PROCESS
+    if exc.sqlstate in _CONTENTION:
+        return Whose.CONTENTION
+    # A right that lacks has no context; what a function raises is about the row that it was called for.
+    lacks_right = exc.sqlstate == _NO_RIGHT and not exc.diag.context
+    return Whose.PROCESS if lacks_right or exc.sqlstate in _OUT_OF_ORDER else Whose.CHANGE
+
+
+def refused(exc: Exception) -> ApplyError:
+    """The error of one change that an error of its statement stands for; never with a row value."""
+    if isinstance(exc, psycopg.Error) and exc.sqlstate is not None:
+        return ApplyError(
+            LOGICAL_ERRORS.get(exc.sqlstate, conflicts.OTHER),
+            safe_message(exc.diag),
+            code=exc.sqlstate,
+            column=exc.diag.column_name,
+            constraint=exc.diag.constraint_name,
+        )
+    number, what = _unsent(exc)
+    return ApplyError(number, what)
+
+
+def _unsent(exc: Exception) -> tuple[int, str]:
+    """Why the driver does not send a value. Its own text may repeat a part of it."""
+    if isinstance(exc, psycopg.DataError) and "NUL" in str(exc):
+        return conflicts.VALUE_MALFORMED, "a text holds a zero byte (NUL), which PostgreSQL does not store"
+    if isinstance(exc, UnicodeError):
+        return conflicts.VALUE_MALFORMED, "a text holds half of a surrogate pair, which UTF-8 cannot write"
+    if isinstance(exc, MemoryError | OverflowError):
+        return conflicts.VALUE_TOO_LONG, "a value is too large for the driver"
+    return conflicts.OTHER, f"the driver does not take a value of the change ({type(exc).__name__})"
+
+
+def is_retried(sqlstate: str) -> bool:
+    """Whether work of the process's own is tried again after an error."""
+    listed = _CONTENTION | _ENDED | _OUT_OF_ORDER | _MORE_RETRIED
+    return sqlstate in listed or sqlstate.startswith("08")
 
 
 def is_data_error(sqlstate: str | None) -> bool:
-    """Whether the transaction itself cannot be applied as the target stands: an error-queue entry."""
-    if sqlstate is None or sqlstate == "42501":
-        return False
-    return sqlstate[:2] in _DATA_CLASSES or sqlstate in _REFUSALS
+    """Whether an error of reading is about a row's values and no more than that."""
+    return sqlstate is not None and sqlstate != _NO_RIGHT and sqlstate[:2] in _DATA_CLASSES
 
 
 def translate(exc: psycopg.Error, *, doing: str, where: str) -> PenstockError:
@@ -55,6 +120,9 @@ def translate(exc: psycopg.Error, *, doing: str, where: str) -> PenstockError:
         doing: What was being done, for example `read the change log`.
         where: The connection, see `connection.label`.
     """
+    if exc.sqlstate is None and not isinstance(exc, psycopg.OperationalError):
+        # The driver's own, on a connection that may well live: trying again would not help.
+        return OperatorError(f"cannot {doing}: {_unsent(exc)[1]}", where=where)
     return from_sqlstate(exc.sqlstate, doing=doing, where=where, reason=reason(exc))
 
 
@@ -78,7 +146,7 @@ def from_sqlstate(sqlstate: str | None, *, doing: str, where: str, reason: str) 
             return OperatorError(what, where=where, do="run `penstock setup`")
         case _ if sqlstate[:2] == "22":
             return OperatorError(what, where=where, do="a value cannot be read as what it should be; mend it")
-        case _ if sqlstate in _LOST or sqlstate in _CONTENTION or sqlstate.startswith("08"):
+        case _ if is_retried(sqlstate):
             return RetryableError(what, where=where)
         case _:
             return OperatorError(what, where=where)
@@ -110,8 +178,9 @@ def safe_message(diag: Any) -> str:
         if name
     ]
     words = condition(diag.sqlstate) if diag.sqlstate else "error"
-    # Classes 42 and 3F, too: a value may be the name of a table or a type, or be parsed.
-    is_hidden = diag.sqlstate and diag.sqlstate[:2] in ("22", "42", "3F")
+    # Classes 42 and 3F, too: a value may be the name of a table or a type, or be parsed. XX is what extensions raise
+    # that gave their errors no class.
+    is_hidden = diag.sqlstate and diag.sqlstate[:2] in ("22", "42", "3F", "XX")
     text = words if is_hidden else diag.message_primary or words
     if diag.sqlstate == "42703":
         text += ": the table was altered at the target while this was applied"
@@ -138,4 +207,5 @@ def condition(sqlstate: str) -> str:
         name = psycopg.errors.lookup(sqlstate).__name__
     except KeyError:
         return f"SQLSTATE {sqlstate}"
-    return "".join(" " + c.lower() if c.isupper() else c for c in name).strip()
+    # Some have the name of a class of the driver's, and end in an underline.
+    return "".join(" " + c.lower() if c.isupper() else c for c in name).strip(" _")

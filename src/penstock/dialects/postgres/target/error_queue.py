@@ -12,14 +12,13 @@ from psycopg.rows import DictRow, dict_row
 
 from penstock.apply.error_queue import Action, Actor, Deed, ErrorEntry, NoEntryError, Note, Outcome
 from penstock.apply.holding import as_batches, marks_of
-from penstock.apply.ledger import Failed, Failure
-from penstock.apply.marks import Marks
+from penstock.apply.ledger import Failure
 from penstock.apply.reader import fingerprint
 from penstock.apply.target import TargetCatalog
 from penstock.change import Change, Image, Op, TableName, Transaction
 from penstock.dialects.postgres.connection import Connection, connect, label, speaking
 from penstock.dialects.postgres.target.error_history import read_actions, read_deleted, write_action
-from penstock.dialects.postgres.target.error_marks import WAITS_FOR, note_marked, replace_marks, unmarked, write_marks
+from penstock.dialects.postgres.target.error_marks import WAITS_FOR, note_marked, replace_marks, unmarked
 from penstock.dialects.postgres.target.retry_session import PostgresRetrySession
 from penstock.elsewhere import ValueStore
 from penstock.origins import DEFAULT_TAG
@@ -36,99 +35,6 @@ FROM penstock.error e JOIN penstock.process p ON p.name = e.process LEFT JOIN pe
   ON c.process = e.process AND c.error_id = e.id AND c.message_number = e.message_number
 WHERE e.process = %s
 """
-
-
-HELD_MESSAGE = "waits for an earlier transaction in the error queue"
-
-
-def put_errors(connection: Connection, process: str, failed: Sequence[Failed], marked_by: int | None) -> None:
-    """Insert transactions with all their changes into the error queue.
-
-    Args:
-        marked_by: By which keys their marks were found, where they have any.
-    """
-    errors = [one.failure.error for one in failed]
-    rows = connection.execute(
-        "INSERT INTO penstock.error (process, txn_id, commit_scn, committed_at, message_number, message_count,"
-        " error_number, error_code, error_message, found, marked_by)"
-        " SELECT %s, e.txn_id, e.scn, to_timestamp(e.us / 1000000.0), e.message, e.messages, e.number, e.code, e.text,"
-        " e.found::json, CASE WHEN e.is_marked THEN %s::bigint END FROM unnest(%s::text[], %s::bigint[], %s::bigint[],"
-        " %s::int[], %s::int[], %s::int[], %s::text[], %s::text[], %s::text[], %s::boolean[]) WITH ORDINALITY"
-        " e (txn_id, scn, us, message, messages, number, code, text, found, is_marked, place) ORDER BY e.place"
-        " RETURNING id",
-        [
-            process,
-            marked_by,
-            [one.transaction.txn_id for one in failed],
-            [one.transaction.commit_scn for one in failed],
-            [one.transaction.committed_at_us for one in failed],
-            [one.failure.message_number for one in failed],
-            [len(one.transaction.changes) for one in failed],
-            [error.number for error in errors],
-            [error.code for error in errors],
-            [str(error) for error in errors],
-            [None if error.found is None else encode_image(error.found, is_ascii=True) for error in errors],
-            [one.marks is not None for one in failed],
-        ],
-    ).fetchall()
-    # Numbers are drawn in the order in which the rows come.
-    ids = sorted(number for (number,) in rows)
-    _copy_changes(connection, process, [(number, one.transaction) for number, one in zip(ids, failed, strict=True)])
-    for number, one in zip(ids, failed, strict=True):
-        if one.marks is not None:
-            write_marks(connection, process, one.marks, [number], [one.transaction.commit_scn])
-
-
-def put_held(
-    connection: Connection, process: str, transactions: Sequence[Transaction], marks: Marks, marked_by: int
-) -> None:
-    """Insert transactions into the error queue that wait for others there; no two of them have one position."""
-    rows = connection.execute(
-        "INSERT INTO penstock.error (process, txn_id, commit_scn, committed_at, message_number, message_count,"
-        " error_number, error_message, is_held, marked_by)"
-        " SELECT %s, t.txn_id, t.scn, to_timestamp(t.us / 1000000.0), 0, t.changes, 0, %s, true, %s"
-        " FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %s::int[]) t (txn_id, scn, us, changes) ORDER BY t.scn"
-        " RETURNING commit_scn, id",
-        [
-            process,
-            HELD_MESSAGE,
-            marked_by,
-            [one.txn_id for one in transactions],
-            [one.commit_scn for one in transactions],
-            [one.committed_at_us for one in transactions],
-            [len(one.changes) for one in transactions],
-        ],
-    ).fetchall()
-    id_of: dict[int, int] = dict(rows)
-    _copy_changes(connection, process, [(id_of[one.commit_scn], one) for one in transactions])
-    scns = [one.commit_scn for one in transactions]
-    write_marks(connection, process, marks, [id_of[scn] for scn in scns], scns)
-
-
-def _copy_changes(connection: Connection, process: str, entries: Sequence[tuple[int, Transaction]]) -> None:
-    with connection.cursor().copy(
-        "COPY penstock.error_change (process, error_id, message_number, op, schema_name, table_name, table_version,"
-        " change_seq, before, after) FROM STDIN"
-    ) as copy:
-        for error_id, transaction in entries:
-            for number, change in enumerate(transaction.changes, start=1):
-                images = (
-                    None if image is None else encode_image(image, is_ascii=True)
-                    for image in (change.before, change.after)
-                )
-                copy.write_row(
-                    [
-                        process,
-                        error_id,
-                        number,
-                        change.op.value,
-                        change.table.schema,
-                        change.table.name,
-                        change.table_version,
-                        change.change_seq,
-                        *images,
-                    ]
-                )
 
 
 def _entry(process: str, row: DictRow) -> ErrorEntry:

@@ -15,8 +15,8 @@ from penstock.apply.resolve import Resolution
 from penstock.change import TableName, Transaction
 from penstock.dialects.postgres.connection import Connection, speaking
 from penstock.dialects.postgres.target.conflict_log import log_resolutions
+from penstock.dialects.postgres.target.error_entries import put_errors, put_held
 from penstock.dialects.postgres.target.error_marks import QueueCache
-from penstock.dialects.postgres.target.error_queue import put_errors, put_held
 from penstock.errors import FencedError
 
 _PATIENCE_MS = 5_000

@@ -15,30 +15,34 @@ import psycopg
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.apply.conflicts import OTHER, ApplyError, ContentionError
+from penstock.apply.conflicts import ApplyError, ContentionError
 from penstock.apply.ddl import Alteration
 from penstock.apply.ddl_log import LoggedDdl
 from penstock.apply.handlers.sql import SqlResult
 from penstock.apply.handlers.statement import Statement
+from penstock.apply.ledger import Failed, Failure
 from penstock.apply.net import NetChange
 from penstock.apply.target import ComparedRow, RowMatch, TargetTable, Unexpected
-from penstock.change import Image, TableName
+from penstock.change import NO_VERSION, Change, Image, Op, TableName, Transaction
 from penstock.dialects.postgres.casts import equal_sql, refers_sql, text_sql
 from penstock.dialects.postgres.catalog import read_tables
-from penstock.dialects.postgres.connection import RAW_FORM, WITHOUT_VIEWS, Connection, connect, label, quote, set_tag
-from penstock.dialects.postgres.errors import (
-    LOGICAL_ERRORS,
-    copied_column,
-    is_contention,
-    is_data_error,
-    safe_message,
-    translate,
+from penstock.dialects.postgres.connection import (
+    RAW_FORM,
+    WITHOUT_VIEWS,
+    Connection,
+    connect,
+    label,
+    quote,
+    set_tag,
+    speaking,
 )
+from penstock.dialects.postgres.errors import Whose, copied_column, refused, safe_message, translate, whose
 from penstock.dialects.postgres.rows import PostgresRowsAside
 from penstock.dialects.postgres.source.as_of import digest_of_row
 from penstock.dialects.postgres.target.altering import Altering
 from penstock.dialects.postgres.target.ddl_log import write_ddl
 from penstock.dialects.postgres.target.elsewhere import Pieces, refuse_elsewhere
+from penstock.dialects.postgres.target.error_entries import put_errors
 from penstock.dialects.postgres.target.handler_sql import PostgresHandlerSql
 from penstock.dialects.postgres.target.ledger_entries import CLOSE_CHUNK, OPEN_CHUNK
 from penstock.dialects.postgres.target.many_rows import (
@@ -52,9 +56,9 @@ from penstock.dialects.postgres.target.many_rows import (
 )
 from penstock.dialects.postgres.target.row_sql import PARAMETER, condition_sql, mark_of, only, quoted
 from penstock.dialects.postgres.target.set_path import MOST_STAGED_COLUMNS, SetPath
-from penstock.elsewhere import ValueStore
+from penstock.elsewhere import Elsewhere, ValueStore
 from penstock.errors import OperatorError, PenstockError
-from penstock.position import Scn
+from penstock.position import START, Scn
 from penstock.schema import Column, Exclusion, ForeignKey, TableSchema, Unique
 from penstock.snapshot.chunk import Chunk
 
@@ -71,6 +75,12 @@ _APPLY_SETTINGS = (
     "SET jit = off",
 )
 
+
+OF_VALUES = (psycopg.Error, ValueError, ArithmeticError, MemoryError)
+"""What the driver and Arrow raise for values on their way to the server; it is translated, see `errors.whose`."""
+
+_FIRST_COPY = "first copy"
+"""Stands where an entry of the error queue has the id of its transaction, for rows that were put aside."""
 
 _IDLE = psycopg.pq.TransactionStatus.IDLE
 
@@ -155,9 +165,11 @@ class PostgresSession:
         Not by psycopg's own `transaction()`: it forgets all prepared statements at a rollback, also at one to here.
         """
         self._at_once(b"SAVEPOINT penstock")
+        made_before = self._set_path.new_tables
         try:
             yield
         except BaseException:
+            self._set_path.forget_tables_since(made_before)
             # Where that fails, the connection is lost, or a handler has ended the transaction: what the block raised
             # says more, and the server refuses whatever comes next.
             if not self.connection.closed and self.connection.info.transaction_status != _IDLE:
@@ -175,30 +187,24 @@ class PostgresSession:
 
     def find_conflicts(self, nets: Sequence[NetChange]) -> list[Unexpected]:
         """See `apply.target.TargetSession.find_conflicts`."""
-        try:
+        with self._translated():
             return self._set_path.find_conflicts(nets)
-        except psycopg.Error as exc:
-            raise self._translate(exc) from exc
 
     def apply_net(self, nets: Sequence[NetChange], *, with_references: bool) -> None:
         """See `apply.target.TargetSession.apply_net`."""
-        try:
+        with self._translated():
             self._set_path.apply(nets, with_references=with_references)
-        except psycopg.Error as exc:
-            raise self._translate(exc) from exc
 
     def apply_found(self, left_out: Sequence[NDArray[np.int64]], *, with_references: bool) -> None:
         """See `apply.target.TargetSession.apply_found`."""
-        try:
+        with self._translated():
             self._set_path.apply_found(left_out, with_references=with_references)
-        except psycopg.Error as exc:
-            raise self._translate(exc) from exc
 
     def load(self, table: TargetTable, rows: pa.Table) -> None:
         """Insert rows that need no further check."""
         try:
             self._set_path.load(table, rows)
-        except psycopg.Error as exc:
+        except OF_VALUES as exc:
             raise self._not_loaded(exc, table) from exc
 
     def replace(
@@ -216,10 +222,8 @@ class PostgresSession:
             ApplyError: The target refuses a row.
             SpeculationError: It did not take every row, as where a trigger of its own keeps one away.
         """
-        try:
+        with self._translated():
             self._set_path.replace(table, gone, rows, clears_the_way=clears_the_way)
-        except psycopg.Error as exc:
-            raise self._translate(exc) from exc
 
     def rows_aside(self) -> PostgresRowsAside:
         """Open a session that reads beside this one."""
@@ -276,21 +280,33 @@ class PostgresSession:
             [rows, process, chunk.table.schema, chunk.table.name, chunk.number],
         )
 
+    def put_row_aside(self, process: str, table: TargetTable, row: Image, error: ApplyError) -> None:
+        """See `snapshot.task.ChunkLoader.put_row_aside`."""
+        found = self._execute(
+            "SELECT scn FROM penstock.instantiation WHERE process = %s AND (schema_name, table_name) = (%s, %s)",
+            [process, table.name.schema, table.name.name],
+        ).fetchone()
+        # A retry leaves out what the copy holds, and this it does not hold.
+        scn = Scn(1 + (found[0] if found is not None else START))
+        op = Op.SNAPSHOT if table.key.is_declared else Op.INSERT
+        change = Change(1, op, table.name, NO_VERSION, None, row)
+        whole = Transaction(scn, _FIRST_COPY, None, (change,))
+        with speaking("write the error queue", self._url):
+            put_errors(self.connection, process, [Failed(whole, Failure(1, error))], None)
+
     def describe(self, table: TableName) -> TableSchema | None:
         """Describe any table of the target."""
-        try:
+        with self._translated():
             return read_tables(self.connection, [table]).get(table)
-        except psycopg.Error as exc:
-            raise self._translate(exc) from exc
 
     def run_statement(self, statement: Statement, values: Sequence[tuple[Column | None, str | None]]) -> None:
         """See `apply.handlers.sql.SqlRunner`; so is all that follows, up to `cancel`."""
-        with self._user_sql():
+        with self._translated():
             self._handler_sql.run_statement(statement, values)
 
     def query(self, statement: str, values: Sequence[Any]) -> SqlResult:
         """Run a statement of a user's own."""
-        with self._user_sql():
+        with self._translated():
             return self._handler_sql.query(statement, values)
 
     def set_savepoint(self, name: str) -> None:
@@ -555,18 +571,35 @@ class PostgresSession:
 
     def unfit_column(self, table: TargetTable, image: Image) -> str | None:
         """See `RowWriter.unfit_column`; by the cast that a statement makes, then by the one to the column's length."""
-        for name, value in image.items():
-            column = table.schema.by_name[name]
+        columns = [
+            (table.schema.by_name[name], value)
+            for name, value in image.items()
+            if value is not None and not isinstance(value, Elsewhere)
+        ]
+        if self._takes(columns):
+            # Only a length may still be too small, to which such a cast cuts without a word.
+            columns = [(column, value) for column, value in columns if _has_length(column)]
+        for column, value in columns:
             try:
                 with self.savepoint():
                     is_cut = self._is_cut(column, value)
-            except ApplyError as exc:
-                if exc.is_of_value:
-                    return name
-            else:
-                if is_cut:
-                    return name
+            except ApplyError:
+                # Nothing but this value was asked about, so whatever is said is about it.
+                return column.name
+            if is_cut:
+                return column.name
         return None
+
+    def _takes(self, columns: Sequence[tuple[Column, str]]) -> bool:
+        """Whether the types of these columns take their values, cut to their length."""
+        marks = [f"({mark_of(column)})::{column.type}" for column, _ in columns]
+        values = [value for (_, value), mark in zip(columns, marks, strict=True) for _ in range(mark.count(PARAMETER))]
+        try:
+            with self.savepoint():
+                self._run(f"SELECT {', '.join(marks)}", values)
+        except ApplyError:
+            return False
+        return True
 
     def _is_cut(self, column: Column, value: str | None) -> bool:
         """Whether a cast to the column's type cuts off more than blanks, which an assignment refuses."""
@@ -576,7 +609,7 @@ class PostgresSession:
         )
         test = f"{whole} IS DISTINCT FROM {cut}"
         row = self._run(f"SELECT {test}", [value] * test.count(PARAMETER)).fetchone()
-        return bool(row and row[0]) and column.base_type.removesuffix("[]") in _CUT_TYPES
+        return bool(row and row[0]) and _has_length(column)
 
     def rows_in_the_way(self, table: TargetTable, constraint: str, image: Image, *, lock: bool = False) -> list[Image]:
         """See `RowWriter.rows_in_the_way`."""
@@ -632,44 +665,36 @@ class PostgresSession:
         refuse_elsewhere(values)
         try:
             return self.connection.execute(statement, values)
-        except psycopg.Error as exc:
+        except Exception as exc:
+            # An adapter of the driver's may raise anything.
             raise self._translate(exc) from exc
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except psycopg.Error as exc:
+        except OF_VALUES as exc:
             raise self._translate(exc) from exc
 
-    @contextmanager
-    def _user_sql(self) -> Iterator[None]:
-        """What is wrong with a statement of a user's is an error of its transaction; a right that lacks is of all."""
-        try:
-            yield
-        except psycopg.Error as exc:
-            error = self._translate(exc)
-            if isinstance(error, OperatorError) and exc.sqlstate not in (None, "42501"):
-                error = ApplyError(OTHER, safe_message(exc.diag), code=exc.sqlstate)
-            raise error from exc
-
-    def _not_loaded(self, exc: psycopg.Error, table: TargetTable) -> PenstockError:
+    def _not_loaded(self, exc: Exception, table: TargetTable) -> PenstockError:
         error = self._translate(exc)
-        if not isinstance(error, ApplyError) or error.column is not None:
+        if not isinstance(error, ApplyError) or error.column is not None or not isinstance(exc, psycopg.Error):
             return error
         column = copied_column(exc.diag, table.schema.column_names)
         return error if column is None else error.with_column(column, table.schema.by_name[column].type)
 
-    def _translate(self, exc: psycopg.Error) -> PenstockError:
-        if is_contention(exc.sqlstate):
-            return ContentionError(safe_message(exc.diag), where=label(self._url))
-        if is_data_error(exc.sqlstate) and exc.sqlstate is not None:
-            number = LOGICAL_ERRORS.get(exc.sqlstate, OTHER)
-            return ApplyError(
-                number,
-                safe_message(exc.diag),
-                code=exc.sqlstate,
-                column=exc.diag.column_name,
-                constraint=exc.diag.constraint_name,
-            )
-        return translate(exc, doing="apply", where=label(self._url))
+    def _translate(self, exc: Exception) -> PenstockError:
+        """What an error means that came up while a statement of a change ran: see `errors.whose`."""
+        match whose(exc, is_connected=not self.connection.closed):
+            case Whose.CHANGE:
+                return refused(exc)
+            case Whose.CONTENTION:
+                assert isinstance(exc, psycopg.Error)
+                return ContentionError(safe_message(exc.diag), where=label(self._url))
+            case Whose.PROCESS:
+                assert isinstance(exc, psycopg.Error)
+                return translate(exc, doing="apply", where=label(self._url))
+
+
+def _has_length(column: Column) -> bool:
+    return column.base_type.removesuffix("[]") in _CUT_TYPES

@@ -92,13 +92,22 @@ class SetPath:
         self._filled.clear()
         self._searched = []
 
+    @property
+    def new_tables(self) -> int:
+        """How many staging tables the open transaction has made."""
+        return len(self._new_tables)
+
     def forget_new_tables(self) -> None:
         """The transaction was rolled back, and the staging tables it made with it."""
-        for key in self._new_tables:
-            del self._tables[key]
-        self._new_tables.clear()
+        self.forget_tables_since(0)
         self._filled.clear()
         self._searched = []
+
+    def forget_tables_since(self, count: int) -> None:
+        """A savepoint was rolled back to, before which the open transaction had made so many staging tables."""
+        for key in self._new_tables[count:]:
+            self._filled.discard(self._tables.pop(key))
+        del self._new_tables[count:]
 
     def apply(self, nets: Sequence[NetChange], *, with_references: bool) -> None:
         """Write the net changes: all deletes, then all updates, then what is put in place, then inserts; then check.

@@ -1,0 +1,141 @@
+"""Rows that wait, inside a transaction, for a value of a unique key that a later change of it gives up.
+
+A source whose key is checked at commit lets two rows swap their values; a target whose key is checked at once refuses
+the first of the two changes. So its row is taken out of the table, and put back with its new values once the other row
+has given them up. At the end of the transaction the rows are the same as at the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from penstock.apply.aim import concerns
+from penstock.apply.mender import changed_columns, writable
+from penstock.apply.target import RowMatch, RowWriter, TargetCatalog, TargetTable
+from penstock.change import Change, Image, Op, TableName, Transaction
+from penstock.elsewhere import Elsewhere
+from penstock.schema import Unique
+
+_MOST_CHANGES = 100_000
+"""Of a larger transaction nothing waits: what its changes give up would have to be held in memory."""
+
+_Value = tuple[TableName, str, tuple[str | None, ...]]
+"""A table, the name of one of its unique keys, and a value of that."""
+
+
+@dataclass
+class Parked:
+    """A row that is not in its table for now.
+
+    Attributes:
+        number: The change that it waits with, counted from 1.
+        image: The row as it is to be.
+        until: The change after which it may be put back.
+    """
+
+    number: int
+    table: TargetTable
+    image: Image
+    until: int
+
+
+class Parking:
+    """The rows of one transaction that wait."""
+
+    def __init__(self, writer: RowWriter) -> None:
+        """Take rows out of their tables, and put them back, through a session's open transaction."""
+        self._writer = writer
+        self._given_up: dict[_Value, int] = {}
+        self._rows: list[Parked] = []
+
+    def begin(self, transaction: Transaction, catalog: TargetCatalog) -> None:
+        """Look at what the changes of a transaction give up, by the last of them that does."""
+        self._given_up, self._rows = {}, []
+        if not 1 < len(transaction.changes) <= _MOST_CHANGES:
+            return
+        for number, change in enumerate(transaction.changes, start=1):
+            table = catalog.tables.get(change.table)
+            if table is None or change.before is None or change.op not in (Op.UPDATE, Op.DELETE):
+                continue
+            for unique in _checked_at_once(table):
+                if set(unique.columns) <= set(change.before) and concerns(change, unique.columns):
+                    self._given_up[_value(table, unique, change.before)] = number
+
+    def park(self, number: int, change: Change, table: TargetTable, match: RowMatch | None) -> Image | None:
+        """Have the row of a change wait, where a value that it takes is held, and given up later.
+
+        Args:
+            match: Finds the row that an update changes; None for an insert.
+
+        Returns:
+            The row as it is to be; None where the change may be applied, or fails for another reason.
+        """
+        if not self._given_up or not table.key.is_declared:
+            return None
+        new = {**(change.before or {}), **(change.after or {})}
+        waits_for = [unique for unique in _checked_at_once(table) if self._until(unique, new, change, table) > number]
+        if any(isinstance(value, Elsewhere) for value in new.values()) or not any(
+            self._writer.rows_in_the_way(table, unique.name, new) for unique in waits_for
+        ):
+            return None
+        image = dict(new)
+        if match is not None:
+            found = self._writer.compare_rows(table, match)
+            if len(found) != 1 or found[0][1]:
+                return None
+            self._writer.delete(table, match)
+            image = {**found[0][0], **changed_columns(change)}
+        until = max(self._until(unique, new, change, table) for unique in waits_for)
+        self._rows.append(Parked(number, table, image, until))
+        return image
+
+    def change(self, number: int, change: Change, table: TargetTable) -> Image | None:
+        """Change a row that waits; returns it as it is to be, or was, and None where the change is of another row."""
+        parked = self._of(change, table)
+        # While two rows have one key, the change is of the one that is in the table.
+        if parked is None or self._writer.lock_rows(table, RowMatch(_key(change.before, table), {})):
+            return None
+        if change.op is Op.DELETE:
+            self._rows.remove(parked)
+            return parked.image
+        parked.image = {**parked.image, **changed_columns(change)}
+        values = (_value(table, unique, parked.image) for unique in _checked_at_once(table))
+        parked.until = max(number, *(self._given_up.get(value, 0) for value in values))
+        return parked.image
+
+    def due(self, number: int) -> Iterator[Parked]:
+        """Yield the rows that may be put back behind a change; they do not wait any more."""
+        due = [row for row in self._rows if row.until <= number]
+        self._rows = [row for row in self._rows if row.until > number]
+        yield from due
+
+    def put_back(self, parked: Parked) -> None:
+        """Write a row that has waited."""
+        self._writer.insert(parked.table, writable(parked.image, parked.table))
+
+    def _until(self, unique: Unique, new: Image, change: Change, table: TargetTable) -> int:
+        """The last change that gives up the value of a key that a change takes; 0 where none does, or it takes none."""
+        is_taken = change.op is Op.INSERT or concerns(change, unique.columns)
+        if not is_taken or not set(unique.columns) <= set(new):
+            return 0
+        return self._given_up.get(_value(table, unique, new), 0)
+
+    def _of(self, change: Change, table: TargetTable) -> Parked | None:
+        if not self._rows or change.before is None or not set(table.key.columns) <= set(change.before):
+            return None
+        key = _key(change.before, table)
+        mine = (row for row in self._rows if row.table.name == table.name and _key(row.image, table) == key)
+        return next(mine, None)
+
+
+def _checked_at_once(table: TargetTable) -> Iterator[Unique]:
+    return (unique for unique in table.schema.all_uniques if unique.columns and not unique.is_deferrable)
+
+
+def _value(table: TargetTable, unique: Unique, image: Image) -> _Value:
+    return table.name, unique.name, tuple(image.get(name) for name in unique.columns)
+
+
+def _key(image: Image | None, table: TargetTable) -> Image:
+    return {name: (image or {})[name] for name in table.key.columns}
