@@ -33,6 +33,9 @@ LOGICAL_ERRORS = {
 
 _DATA_CLASSES = {"22", "23", "42", "44", "P0", "21", "09", "27", "HV", "54", "2F", "38", "39"}
 
+_REFUSALS = {"0A000", "55000", "3F000", "53400"}
+"""What a table cannot do as it stands, or a value that names what is not there."""
+
 _CONTENTION = {"40001", "40P01", "55P03", "57014"}
 """Another session was in the way, or cancelled the statement: the same work is tried again at once."""
 
@@ -109,8 +112,10 @@ def is_retried(sqlstate: str) -> bool:
 
 
 def is_data_error(sqlstate: str | None) -> bool:
-    """Whether an error of reading is about a row's values and no more than that."""
-    return sqlstate is not None and sqlstate != _NO_RIGHT and sqlstate[:2] in _DATA_CLASSES
+    """Whether an error of reading is about the rows that were read, and no others."""
+    if sqlstate is None or sqlstate == _NO_RIGHT:
+        return False
+    return sqlstate[:2] in _DATA_CLASSES or sqlstate in _REFUSALS
 
 
 def translate(exc: psycopg.Error, *, doing: str, where: str) -> PenstockError:
