@@ -467,6 +467,7 @@ def test_tables_of_the_ledger_are_named_where_the_ledger_is_kept() -> None:
     found = {path.stem for path in package.rglob("*.py") if statement.search(path.read_text(encoding="utf-8"))}
 
     assert found == {"ledger", "ledger_entries", "lane_ledger", "error_queue", "error_history", "retry_session"} | {
+        "error_entries",
         "conflict_log",
         "controls",
         "ddl_log",

@@ -1,7 +1,7 @@
 """What others than the process's driver, its lanes and the error queue read and write in the ledger.
 
-With `ledger`, `lane_ledger`, `error_queue`, `conflict_log`, `resync` and `ledger_version` this is all SQL that names
-its tables.
+With `ledger`, `lane_ledger`, `error_queue`, `error_entries`, `conflict_log`, `resync` and `ledger_version` this is all
+SQL that names its tables.
 """
 
 from __future__ import annotations
@@ -55,6 +55,10 @@ RENAME_TABLE = (
 
 IS_KNOWN = f"SELECT FROM penstock.instantiation WHERE {_OLD}"
 """Whether the process has a copy of a table of this name."""
+
+
+COPIED_AT = "SELECT scn FROM penstock.instantiation WHERE process = %s AND (schema_name, table_name) = (%s, %s)"
+"""The position that a table is copied at."""
 
 
 def applied_query(process: str) -> str:

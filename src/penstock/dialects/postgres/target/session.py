@@ -44,7 +44,7 @@ from penstock.dialects.postgres.target.ddl_log import write_ddl
 from penstock.dialects.postgres.target.elsewhere import Pieces, refuse_elsewhere
 from penstock.dialects.postgres.target.error_entries import put_errors
 from penstock.dialects.postgres.target.handler_sql import PostgresHandlerSql
-from penstock.dialects.postgres.target.ledger_entries import CLOSE_CHUNK, OPEN_CHUNK
+from penstock.dialects.postgres.target.ledger_entries import CLOSE_CHUNK, COPIED_AT, OPEN_CHUNK
 from penstock.dialects.postgres.target.many_rows import (
     alike,
     compare_many_sql,
@@ -282,10 +282,7 @@ class PostgresSession:
 
     def put_row_aside(self, process: str, table: TargetTable, row: Image, error: ApplyError) -> None:
         """See `snapshot.task.ChunkLoader.put_row_aside`."""
-        found = self._execute(
-            "SELECT scn FROM penstock.instantiation WHERE process = %s AND (schema_name, table_name) = (%s, %s)",
-            [process, table.name.schema, table.name.name],
-        ).fetchone()
+        found = self._execute(COPIED_AT, [process, table.name.schema, table.name.name]).fetchone()
         # A retry leaves out what the copy holds, and this it does not hold.
         scn = Scn(1 + (found[0] if found is not None else START))
         op = Op.SNAPSHOT if table.key.is_declared else Op.INSERT
