@@ -133,11 +133,14 @@ def begin_for(file: Path) -> Java | None:
     the master are told to it later.
     """
     try:
-        text = file.read_bytes()
+        # What comes through a pipe can be read only once, and is left to whoever reads the file.
+        text = file.read_bytes() if file.is_file() else None
     except OSError:
-        return None
+        text = None
     has_java = "PYSPARK_GATEWAY_PORT" in os.environ
-    return None if has_java or _CONCERNS_JAVA.search(text) else begin(settle("penstock", lanes=2, settings={}))
+    if text is None or has_java or _CONCERNS_JAVA.search(text):
+        return None
+    return begin(settle("penstock", lanes=2, settings={}))
 
 
 @contextmanager

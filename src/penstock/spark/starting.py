@@ -117,6 +117,9 @@ class _Attempt:
             self.context = self._start()
             self.has_context.set()
             self.wants_session.wait(_SESSION_AFTER_S)
+            if self.is_stopped:
+                # A session would start Spark once more, and by nobody's settings.
+                raise RuntimeError("Spark was stopped before its session was made")
             self.session = self._start_session()
         except BaseException as exc:
             # Raised to whoever asks.
