@@ -6,9 +6,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 MINUTES ?= 10
-# How many tests run side by side, at most four: one more than cores, for a test waits a third of its time. Each process
-# has servers of its own.
-SIDE_BY_SIDE ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
+# How many tests run side by side, at most four: as many as there are cores. Each process has servers of its own.
+SIDE_BY_SIDE ?= auto
 STAMP := $(VENV)/.installed
 
 .PHONY: help demo test soak lint types wheel bench java postgresql pgbouncer kafka clean

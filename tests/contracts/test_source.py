@@ -469,7 +469,7 @@ def copied(side: Any, meanwhile: Callable[[], None]) -> tuple[dict[str, dict[str
     if isinstance(side, StockedSource):
         assert set(side.first_copies([ITEM, BOOK, TableName("public", "nothing")])) == {ITEM, BOOK}
         (copy,) = side.copies_at([ITEM, BOOK], START)
-        origin = side.stored(copy)
+        origin = side.stored(copy, threading.Event())
     else:
         assert isinstance(side, Copyable)
         origin = side.origin()

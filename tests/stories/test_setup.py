@@ -243,8 +243,10 @@ def test_planning_asks_as_much_of_many_tables_as_of_few(lab: Lab, monkeypatch: p
     asked: list[object] = []
     execute = psycopg.Cursor.execute
 
-    def counted(self: object, query: object, *args: object, **named: object) -> object:
-        asked.append(query)
+    def counted(self: Any, query: object, *args: object, **named: object) -> object:
+        # Not what is left in this process of another test asks meanwhile.
+        if self.connection.info.dbname in (lab.source.info.dbname, lab.target.info.dbname):
+            asked.append(query)
         return execute(self, query, *args, **named)  # type: ignore[arg-type, call-overload, misc]
 
     counts: list[int] = []

@@ -120,7 +120,7 @@ class Replay:
             on_bad_row=self._on_bad_row,
         )
         jobs = ChunkJobs(spark, context)
-        origin = self._source.stored(copy)
+        origin = self._source.stored(copy, stop)
         # No table of an archive is altered while it is read.
         return Instantiator(origin, ledger, ledger, jobs, listener, confirm=lambda: None).run(names, stop)
 

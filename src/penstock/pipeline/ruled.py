@@ -243,10 +243,10 @@ class RuledStock(RuledSide):
         found = self._inner.first_copies(self._origins(tables))
         return {self._rules.target_name(table): position for table, position in found.items()}
 
-    def stored(self, copy: StoredCopy) -> CopyOrigin:
-        """What a copy is read from."""
+    def stored(self, copy: StoredCopy, stop: threading.Event) -> CopyOrigin:
+        """What a copy is read from; see `StockedSource.stored`."""
         origins = {self._name(table): table for table in copy.tables}
-        stored = self._inner.stored(replace(copy, tables=frozenset(origins)))
+        stored = self._inner.stored(replace(copy, tables=frozenset(origins)), stop)
         return RuledOrigin(stored, self._describe, self._name, has_ranges=False)
 
 

@@ -5,6 +5,7 @@ What only some sources can is a Protocol of its own, which a pipeline asks for w
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -248,8 +249,12 @@ class StockedSource(SourceSide, Protocol):
     def first_copies(self, tables: Collection[TableName]) -> Mapping[TableName, Scn]:
         """Return the position from which on the source has the rows of each table; those without are left out."""
 
-    def stored(self, copy: StoredCopy) -> CopyOrigin:
-        """What a copy is read from."""
+    def stored(self, copy: StoredCopy, stop: threading.Event) -> CopyOrigin:
+        """What a copy is read from, once all of it is there.
+
+        Raises:
+            RetryableError: Told to stop before that.
+        """
 
 
 @runtime_checkable

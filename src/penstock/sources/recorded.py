@@ -224,7 +224,7 @@ class RecordedSide:
         """Return the start for each table that is known."""
         return {table: START for copy in self.copies_at(tables, START) for table in copy.tables}
 
-    def stored(self, copy: StoredCopy) -> NoRows:
+    def stored(self, copy: StoredCopy, _stop: threading.Event) -> NoRows:
         """What a copy is read from."""
         return NoRows(copy)
 

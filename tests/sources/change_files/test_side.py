@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -165,7 +166,7 @@ def test_each_file_of_a_copy_is_read_through_a_rule_that_drops_the_key(tmp_path:
     config = RulesConfig.model_validate({"tables": {str(ITEM): {"drop": ["id"]}}})
     side = RuledStock(ChangeFilesSide(storage), RuleSet.of(config, ["public.*"], tmp_path))
     (copy,) = side.copies_at({ITEM}, Scn(0))
-    chunks = side.stored(copy).cut_into_chunks([ITEM])
+    chunks = side.stored(copy, threading.Event()).cut_into_chunks([ITEM])
     table = side.describe([ITEM])[ITEM]
 
     reader = side.access.chunk_reader(CopySource(copy.id, None))
@@ -177,7 +178,7 @@ def test_each_file_of_a_copy_is_read_through_a_rule_that_drops_the_key(tmp_path:
 def test_a_copy_is_read_file_by_file_with_the_columns_that_it_has(writing: Writing) -> None:
     writing.define(1, ITEM, 1)
     writing.copy(ITEM, 0, 1, name="first", rows=3)
-    origin = writing.side.stored(_copy("first", 0))
+    origin = writing.side.stored(_copy("first", 0), threading.Event())
     table = writing.side.describe([ITEM])[ITEM]
     with origin.hold_snapshot() as held:
         source = CopySource(held.text, held.exported)

@@ -5,6 +5,7 @@ Nothing is set up, no lock is waited for, and nothing can be compared: there are
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from penstock.archive import Archive
@@ -135,7 +136,7 @@ class ChangeFilesSide:
                 first.setdefault(copy.table, copy.position)
         return first
 
-    def stored(self, copy: StoredCopy) -> StoredOrigin:
+    def stored(self, copy: StoredCopy, _stop: threading.Event) -> StoredOrigin:
         """What a copy is read from."""
         return StoredOrigin(self._archive, copy)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -26,9 +27,6 @@ from penstock.stream import StoredCopy
 from penstock.text import are, count
 
 _MOST_NAMED = 10
-
-_SNAPSHOT_S = 10.0
-"""How long to wait for the connector's first snapshot to end before saying that it is waited for."""
 
 
 @dataclass(frozen=True)
@@ -208,10 +206,10 @@ class DebeziumSide:
         """Return the start for each table that is known."""
         return {table: START for copy in self.copies_at(tables, START) for table in copy.tables}
 
-    def stored(self, copy: StoredCopy) -> SnapshotRows:
-        """Where the rows of the snapshot lie; raises a RetryableError while it is still being made."""
+    def stored(self, copy: StoredCopy, stop: threading.Event) -> SnapshotRows:
+        """Where the rows of the snapshot lie, once the connector is through with it; see `StockedSource.stored`."""
         self._tracker.start(START, is_new=False)
-        rows = self._tracker.copy(_SNAPSHOT_S)
+        rows = self._tracker.copy(stop)
         return SnapshotRows(copy, rows.runs, self._tracker.partitions)
 
     def place(self) -> Origin:

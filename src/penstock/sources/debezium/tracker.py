@@ -50,6 +50,9 @@ _COPY_NOTE = "copy"
 _MARKED_SNAPSHOT_S = 60.0
 """A snapshot is over after so long without a row, though its last one was not marked."""
 
+_SNAPSHOT_S = 10.0
+"""How long to wait for the connector's first snapshot to end before saying that it is waited for."""
+
 _ENDS_BEHIND = 300_000
 """So many records of the transaction topic before a position are read again, for repetitions to be recognised."""
 
@@ -225,21 +228,23 @@ class Tracker:
                     return
                 self._changed.wait(min(left, 0.2))
 
-    def copy(self, stop_after_s: float) -> CopyRows:
-        """Return where the rows of the first snapshot lie, once it is over.
+    def copy(self, stop: threading.Event) -> CopyRows:
+        """Return where the rows of the first snapshot lie, once it is over: that of a large database takes hours.
 
         Raises:
-            RetryableError: It is not over.
+            RetryableError: It is not over, and `stop` was set.
         """
-        deadline = time.monotonic() + stop_after_s
+        began, is_told = time.monotonic(), False
         with self._changed:
             while not self._copy.is_whole:
                 if self._failure is not None:
                     raise self._failure
-                if time.monotonic() > deadline:
-                    raise RetryableError(
-                        "the connector is still at its first snapshot", where=self._log.label, do="it is waited for"
-                    )
+                if stop.is_set():
+                    raise RetryableError("the connector is still at its first snapshot", where=self._log.label)
+                if not is_told and time.monotonic() - began > _SNAPSHOT_S:
+                    is_told = True
+                    said = "the connector is still at its first snapshot, which is waited for"
+                    tell(Event.NOTE, f"{said}: {self._log.label}")
                 self._changed.wait(0.1)
             if self._cut:
                 raise self._gone(str(self._cut[0][0]), 0, self._cut[0][1])
