@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 MINUTES ?= 10
 # How many tests run side by side, at most four: as many as there are cores. Each process has servers of its own.
-SIDE_BY_SIDE ?= auto
+SIDE_BY_SIDE ?= $(shell nproc 2>/dev/null || echo 2)
 STAMP := $(VENV)/.installed
 
 .PHONY: help demo test soak lint types wheel bench java postgresql pgbouncer kafka clean
