@@ -10,10 +10,12 @@ import psycopg
 import pytest
 
 import penstock
+from penstock.apply import patience
 from penstock.apply.process import Progress
 from penstock.errors import MalformedInputError, OperatorError
 from penstock.pipeline.background import BackgroundRun
 from penstock.pipeline.pipeline import Pipeline
+from penstock.sources.debezium import tracker
 from tests.kafka import jars
 from tests.kafka.broker import KafkaBroker, Record
 from tests.kafka.events import Line, begin, end, event, record
@@ -107,6 +109,33 @@ def test_a_record_that_is_no_event_stops_the_run_or_is_skipped(
     assert stand.ids() == stand.ids("u") == [0, 1, 2]
     assert f"a record was skipped, number 1: the value of a record {says}" in caplog.text
     assert "hush" not in caplog.text
+
+
+def test_a_first_snapshot_is_waited_for_however_long_it_takes(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tracker, "_SNAPSHOT_S", 0.2)
+    for name in ("_AT_START_S", "_WORK_S", "_LEAST_S"):
+        monkeypatch.setattr(patience, name, 0.5)
+
+    def row(id_: int, mark: str) -> Line:
+        source = {"schema": "public", "table": "t", "name": stand.name, "snapshot": mark}
+        return stand.event("r", "t", id_, 0, id_, transaction=None, source=source)
+
+    stand.write(row(1, "first"))
+    stand.opened().setup()
+    caplog.set_level(logging.INFO, "penstock")
+    run = stand.start()
+    wait_until(lambda: "is still at its first snapshot, which is waited for" in caplog.text)
+    time.sleep(3)
+    assert run.is_alive
+    began = time.monotonic()
+    run.stop()
+    assert time.monotonic() - began < 5
+    assert stand.ids() == []
+    with stand.start():
+        stand.write(row(2, "true"), row(3, "last"))
+        wait_until(lambda: stand.ids() == [1, 2, 3])
 
 
 @pytest.mark.parametrize("topic", ["t", "transaction"])
