@@ -80,6 +80,12 @@ def lines(lab: Lab, tmp_path: Path) -> Publisher:
     return Publisher(tmp_path, lab, "changes")
 
 
+@pytest.fixture
+def shared(lab: Lab, tmp_path: Path, spark: SparkSession) -> Publication:
+    """The pipeline of `lines` in this process, on the Spark that tests share."""
+    return publication(lab, tmp_path, spark)
+
+
 def test_a_table_is_published_from_its_first_row_to_its_last_change(publisher: Publisher, lab: Lab) -> None:
     lab.source.execute(TABLES)
 
@@ -122,13 +128,14 @@ def test_a_table_is_published_from_its_first_row_to_its_last_change(publisher: P
     assert [consumer["is_this"] for consumer in state["consumers"]] == [True]
 
 
-def test_the_files_are_what_any_tool_reads(publisher: Publisher, lab: Lab) -> None:
+@pytest.mark.parametrize("format_", ["changes", "parquet"])
+def test_the_files_are_what_any_tool_reads(format_: str, lab: Lab, tmp_path: Path, spark: SparkSession) -> None:
     lab.source.execute(TABLES)
-    publisher("setup")
+    pipeline = publication(lab, tmp_path, spark, format=format_)
+    pipeline.setup()
+    catch_up(pipeline)
 
-    assert publisher("run", "--until-caught-up").code == 0
-
-    folder = publisher.folder / "archive" / "copies"
+    folder = tmp_path / "archive" / "copies"
     count = 0
     for file in folder.iterdir():
         if file.suffix == ".gz":
@@ -138,10 +145,10 @@ def test_the_files_are_what_any_tool_reads(publisher: Publisher, lab: Lab) -> No
     assert count == 503
 
 
-def test_what_was_published_is_freed_at_the_source(lines: Publisher, lab: Lab) -> None:
+def test_what_was_published_is_freed_at_the_source(lines: Publisher, shared: Publication, lab: Lab) -> None:
     lab.source.execute("CREATE TABLE item (id int PRIMARY KEY)")
     lines("setup")
-    lines("run", "--until-caught-up")
+    catch_up(shared)
     lab.source.execute("INSERT INTO item SELECT generate_series(1, 100)")
 
     with lines.start("run") as run:
@@ -155,17 +162,17 @@ def test_what_was_published_is_freed_at_the_source(lines: Publisher, lab: Lab) -
 
 
 def test_a_table_that_setup_adds_is_copied_too_and_one_that_is_altered_has_its_versions(
-    lines: Publisher, lab: Lab
+    lines: Publisher, shared: Publication, lab: Lab
 ) -> None:
     lab.source.execute("CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1)")
     lines("setup")
-    lines("run", "--until-caught-up")
+    catch_up(shared)
     lab.source.execute("CREATE TABLE b (id int PRIMARY KEY); INSERT INTO b VALUES (2)")
     lab.source.execute("ALTER TABLE a ADD COLUMN more text")
     lab.source.execute("INSERT INTO a VALUES (3, 'm')")
 
     assert lines("setup").code == 0
-    assert lines("run", "--until-caught-up").code == 0
+    catch_up(shared)
 
     found = lines.changes()
     assert {(c["op"], c["table_name"], tuple(c["after"].values())) for c in found} == {
@@ -251,10 +258,10 @@ def test_run_says_when_there_is_no_archive(lines: Publisher, lab: Lab) -> None:
     assert "penstock setup" in run.err
 
 
-def test_teardown_removes_the_capture_and_keeps_the_archive(lines: Publisher, lab: Lab) -> None:
+def test_teardown_removes_the_capture_and_keeps_the_archive(lines: Publisher, shared: Publication, lab: Lab) -> None:
     lab.source.execute(TABLES)
     lines("setup")
-    lines("run", "--until-caught-up")
+    catch_up(shared)
 
     assert lines("teardown").code == 0
 
@@ -262,10 +269,10 @@ def test_teardown_removes_the_capture_and_keeps_the_archive(lines: Publisher, la
     assert len(lines.changes()) == 503
 
 
-def test_an_altered_record_stops_the_next_run(lines: Publisher, lab: Lab) -> None:
+def test_an_altered_record_stops_the_next_run(lines: Publisher, shared: Publication, lab: Lab) -> None:
     lab.source.execute("CREATE TABLE item (id int PRIMARY KEY)")
     lines("setup")
-    lines("run", "--until-caught-up")
+    catch_up(shared)
     last = sorted((lines.folder / "archive" / "log").iterdir())[-1]
     last.chmod(0o600)
     last.write_bytes(last.read_bytes().replace(b'"epoch":1', b'"epoch":2'))
@@ -294,18 +301,17 @@ INSERT INTO parted VALUES (1);
 """
 
 
-def test_a_copy_writes_odd_tables_as_their_changes_are_written(lines: Publisher, lab: Lab) -> None:
+def test_a_copy_writes_odd_tables_as_their_changes_are_written(lines: Publisher, shared: Publication, lab: Lab) -> None:
     lab.source.execute(ODD_TABLES)
     lines("setup")
-    done = lines("run", "--until-caught-up")
-    assert done.code == 0, done.err
+    catch_up(shared)
     lab.source.execute("""
         INSERT INTO "Odd 'Names" ("Mood", made, doc, tags, raw, at, n, f)
           SELECT "Mood", made, doc, tags, raw, at, n, f FROM "Odd 'Names";
         INSERT INTO nothing DEFAULT VALUES;
         INSERT INTO parted VALUES (2);
     """)
-    assert lines("run", "--until-caught-up").code == 0
+    catch_up(shared)
 
     found: dict[str, list[dict[str, Any]]] = {}
     for change in lines.changes():
@@ -318,20 +324,21 @@ def test_a_copy_writes_odd_tables_as_their_changes_are_written(lines: Publisher,
     assert [change["after"] for change in found["parted"]] == [{"id": "1"}, {"id": "2"}]
 
 
-def test_changes_that_trickle_in_gather_in_few_files(lines: Publisher, lab: Lab) -> None:
+def test_changes_that_trickle_in_gather_in_few_files(
+    lines: Publisher, lab: Lab, tmp_path: Path, spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
     lab.source.execute("CREATE TABLE item (id int PRIMARY KEY)")
-    file = lines.folder / "pipeline.yaml"
-    file.write_text(file.read_text().replace("path: archive", "path: archive, max_age_s: 2"))
-    lines("setup")
+    pipeline = publication(lab, tmp_path, spark, max_age_s=2)
+    pipeline.setup()
+    caplog.set_level(logging.INFO, "penstock")
 
-    with lines.start("run") as run:
-        run.await_line("following")
+    with pipeline.start(Report(publishes=True)):
+        await_true(lambda: "following" in caplog.text)
         before = lines.archive.count_records()
         for number in range(40):
             lab.source.execute("INSERT INTO item VALUES (%s)", [number])
             time.sleep(0.1)
         await_true(lambda: len(lines.changes()) == 40)
-        assert run.end() == 0, run.said
 
     assert lines.archive.count_records() - before <= 5
 
@@ -519,10 +526,10 @@ def test_the_log_speaks_of_no_target_and_of_no_rest_while_changes_gather(
     assert "conflict" not in caplog.text
 
 
-def test_teardown_goes_on_without_an_archive_that_is_lost(lines: Publisher, lab: Lab) -> None:
+def test_teardown_goes_on_without_an_archive_that_is_lost(lines: Publisher, shared: Publication, lab: Lab) -> None:
     lab.source.execute("CREATE TABLE item (id int PRIMARY KEY)")
     lines("setup")
-    lines("run", "--until-caught-up")
+    catch_up(shared)
     shutil.rmtree(lines.folder / "archive")
 
     done = lines("teardown")
@@ -550,43 +557,40 @@ def current_rows(publisher: Publisher) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("is_running", [False, True], ids=["between runs", "during a run"])
-def test_a_table_that_is_made_anew_is_copied_anew(lines: Publisher, lab: Lab, is_running: bool) -> None:
+def test_a_table_that_is_made_anew_is_copied_anew(
+    lines: Publisher, shared: Publication, lab: Lab, is_running: bool
+) -> None:
     lab.source.execute("CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1)")
     lines("setup")
-    lines("run", "--until-caught-up")
+    catch_up(shared)
 
-    with lines.start("run") if is_running else nullcontext() as run:
-        if run is not None:
-            run.await_line("following")
+    with shared.start() if is_running else nullcontext():
         lab.source.execute("INSERT INTO a VALUES (2)")
         lab.source.execute("DROP TABLE a; CREATE TABLE a (id int PRIMARY KEY, w text); INSERT INTO a VALUES (7, 'new')")
         assert lines("setup").code == 0
         assert is_running or lines("status", "--json").json["to_copy"] == 1
         lab.source.execute("INSERT INTO a VALUES (8, 'n')")
-        if run is not None:
+        if is_running:
             await_true(lambda: "8" in current_rows(lines)["a"])
-    done = lines("run", "--until-caught-up")
+    catch_up(shared)
 
-    assert done.code == 0, done.err
     assert current_rows(lines)["a"] == {"7": {"id": "7", "w": "new"}, "8": {"id": "8", "w": "n"}}
     assert lines("status", "--json").json["to_copy"] == 0
 
 
-def test_a_rename_loses_no_change_and_tears_no_transaction(lines: Publisher, lab: Lab) -> None:
+def test_a_rename_loses_no_change_and_tears_no_transaction(lines: Publisher, shared: Publication, lab: Lab) -> None:
     lab.source.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
     lines("setup")
-    lines("run", "--until-caught-up")
+    catch_up(shared)
 
     lab.source.execute("BEGIN; INSERT INTO a VALUES (1); INSERT INTO b VALUES (1); COMMIT")
     lab.source.execute("ALTER TABLE a RENAME TO a2")
     lab.source.execute("INSERT INTO a2 VALUES (2)")
-    done = lines("run", "--until-caught-up")
-    assert done.code == 0, done.err
+    catch_up(shared)
     lab.source.execute("INSERT INTO a2 VALUES (3)")
     lab.source.execute("ALTER TABLE a2 RENAME TO a")
     lab.source.execute("INSERT INTO a VALUES (4)")
-    done = lines("run", "--until-caught-up")
-    assert done.code == 0, done.err
+    catch_up(shared)
 
     changes = [change for change in lines.changes() if change["op"] != "snapshot"]
     for _, group in by_transaction(changes):
