@@ -2,6 +2,9 @@
 
 Importing takes a second and a half, and the tests run the command some hundred times. It is a process of its own all
 the same, with its own environment, folder, streams and end. `python -m tests.forking` is the server; `run` asks it.
+
+Spark's Java takes longer still, and is one for all runs of a server, which start their Spark in it as a program does
+that spark-submit has started. Those that `program.Running` starts have one of their own.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 
@@ -90,8 +94,13 @@ def _serve() -> None:
     import penstock.wiring  # noqa: F401  (what every command needs)
     from penstock.cli.main import main
 
+    java: _Java | None = None
     for line in sys.stdin:
         asked = json.loads(line)
+        needs_java = asked["arguments"][:1] == ["run"] and not _JAVAS & asked["environment"].keys()
+        if needs_java:
+            java = java or _Java()
+            asked["environment"] |= java.environment
         pid = os.fork()
         if pid == 0:
             _become(asked)
@@ -99,7 +108,35 @@ def _serve() -> None:
             sys.exit()
         print(pid, flush=True)
         _, status = os.waitpid(pid, 0)
+        if needs_java and java is not None:
+            java.clear()
         print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+_JAVAS = {"JAVA_HOME", "SPARK_HOME"}
+"""The variables of a command that is to have a Java of its own."""
+
+
+class _Java:
+    """Spark's Java process, which ends with this one."""
+
+    def __init__(self) -> None:
+        from pyspark import SparkConf
+        from pyspark.java_gateway import launch_gateway
+
+        logging = files("penstock.spark").joinpath("log4j2.properties")
+        options = f"-Dlog4j2.configurationFile={logging} -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+        settings = {"spark.master": "local[2]", "spark.driver.memory": "1g", "spark.driver.extraJavaOptions": options}
+        gateway = launch_gateway(SparkConf(loadDefaults=False).setAll([*settings.items()]))
+        told = gateway.java_parameters
+        self.environment = {"PYSPARK_GATEWAY_PORT": str(told.port), "PYSPARK_GATEWAY_SECRET": told.auth_token}
+        self._contexts = getattr(getattr(gateway.jvm.org.apache.spark, "SparkContext$"), "MODULE$")
+
+    def clear(self) -> None:
+        """Stop the Spark that a command has left behind."""
+        left = self._contexts.getActive()
+        if left.isDefined():
+            left.get().stop()
 
 
 def _become(asked: Mapping[str, Any]) -> None:
