@@ -54,6 +54,7 @@ def test_faults_lose_double_and_tear_nothing(
         assert scene.program("verify").code == 0
 
 
+@pytest.mark.soak
 def test_on_a_cluster_too(servers: Servers, tmp_path: Path, chance: random.Random) -> None:
     with (
         Cluster(tmp_path) as cluster,

@@ -17,6 +17,7 @@ from penstock.apply.handlers.statement import parse
 from penstock.apply.resolve import ConflictRules
 from penstock.change import Op, TableName
 from penstock.demo.servers import EmbeddedPostgres
+from tests.examples import examples
 from tests.properties.test_any_plan import RULES, WAYS, Farm, divergences, outcome, transactions
 
 NOTE = "INSERT INTO public.note VALUES (%s, %s)"
@@ -102,7 +103,9 @@ def farm(source_server: EmbeddedPostgres, target_server: EmbeddedPostgres) -> It
 
 @pytest.mark.rule("A-110", "A-120", "A-122", "A-216")
 @settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=examples(20),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     work=transactions,

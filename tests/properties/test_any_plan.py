@@ -22,6 +22,7 @@ from penstock.change import Op, TableName
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.position import Limit, Scn
 from tests.conftest import create_database, drop_database
+from tests.examples import examples
 from tests.lab import Lab
 
 SCHEMA = """
@@ -205,7 +206,9 @@ def farm(source_server: EmbeddedPostgres, target_server: EmbeddedPostgres) -> It
 
 @pytest.mark.rule("A-31", "A-216")
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=examples(40),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(work=transactions, divergence=divergences, seed=st.integers(0, 9))
 def test_every_way_gives_the_same(farm: Farm, work: list[Any], divergence: list[Any], seed: int) -> None:
@@ -251,7 +254,9 @@ RULES = [
 
 @pytest.mark.rule("A-95", "A-101", "A-102", "A-216")
 @settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=examples(30),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     work=transactions,

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from penstock.apply.server import ServerConfig
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.position import Limit
+from tests.examples import examples
 from tests.lab import Lab
 from tests.properties.test_any_plan import DATA, TABLES, Farm, Way, statements
 
@@ -56,7 +57,9 @@ def farm(source_server: EmbeddedPostgres, target_server: EmbeddedPostgres) -> It
 
 
 @settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=examples(20),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(work=WORK, divergence=DIVERGENCES, seed=st.integers(0, 9))
 def test_mended_and_retried_the_target_is_equal_to_the_source(
