@@ -14,6 +14,7 @@ from penstock.errors import ConfigError, OperatorError
 from penstock.pipeline.pipeline import Pipeline
 from tests.kafka.broker import KafkaBroker
 from tests.kafka.connect import ConnectWorker, DebeziumEngine
+from tests.program import await_true
 
 # Events without schemas do not say whether a number of microseconds has a time zone.
 MTIME = ", columns: {public.pgbench_history: {mtime: timestamp without time zone}}"
@@ -46,6 +47,9 @@ def test_a_pipeline_goes_on_from_events_where_its_triggers_are_left(
         ) as engine:
             engine.wait_for_streaming()
             time.sleep(1)
+            await_true(lambda: kafka.topics("switched.public.pgbench_history") != {})
+            with pytest.raises(OperatorError, match=r"pgbench_history have no schemas, .* in column mtime: .* columns"):
+                before.switch(opened(tmp_path, "untold", events(kafka), target), threading.Event())
             done = before.switch(after, threading.Event())
             assert done.progress is not None
             assert done.progress.transactions > 0

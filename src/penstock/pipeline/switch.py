@@ -60,8 +60,8 @@ def switch(before: Way, after: Way, run: Callable[[], Progress], stop: threading
         wait_s: How long the new source may take to tell of a transaction.
 
     Raises:
-        OperatorError: One of the two cannot be switched, the error queue holds transactions, a run is alive, or the
-            new source does not have all that follows.
+        OperatorError: One of the two cannot be switched, the error queue holds transactions, a run is alive, the new
+            source's events cannot be read with certainty, or it does not have all that follows.
     """
     _refuse_other(before, after)
     leaves, takes = unruled(before.source), unruled(after.source)
@@ -78,6 +78,7 @@ def switch(before: Way, after: Way, run: Callable[[], Progress], stop: threading
         if state.history.origin == takes.place():
             return Switched(None, state.low_watermark, _untold(after, ledger))
         _refuse_errors(ledger, before)
+        _refuse_unread(after, ledger)
     first = leaves.mark()
     progress = run()
     if stop.is_set():
@@ -121,6 +122,12 @@ def _refuse_errors(ledger: TargetLedger, before: Way) -> None:
             where=before.target.label,
             do="`penstock errors retry --all` or `penstock errors delete --all` first",
         )
+
+
+def _refuse_unread(after: Way, ledger: TargetLedger) -> None:
+    """Have the new source say what of its events would not be read, while nothing depends on them yet."""
+    for fault in after.source.plan(sorted(after.source.describe(ledger.instantiated())), ()).faults:
+        raise fault
 
 
 def _untold(after: Way, ledger: TargetLedger) -> Sequence[TableName]:
