@@ -149,6 +149,8 @@ def _become(asked: Mapping[str, Any]) -> None:
         os.close(stream)
     os.environ.clear()
     os.environ.update(asked["environment"])
+    # Where temporary files go is in the environment, too.
+    tempfile.tempdir = None
     os.chdir(asked["folder"])
     sys.argv = ["penstock", *asked["arguments"]]
 
