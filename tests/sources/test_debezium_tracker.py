@@ -35,7 +35,7 @@ def test_rows_of_the_first_snapshot_are_waited_for_in_every_partition(last_mark:
     tracker = Tracker(log, Layout(ENDS.topic), tables(), "penstock.shop")
     with closing(tracker):
         tracker.start(START, is_new=True)
-        rows = tracker.copy(20)
+        rows = tracker.copy(threading.Event())
         numbers = {partition: number for number, partition in enumerate(tracker.partitions)}
         found = sorted((run for runs in rows.runs.values() for run in runs), key=lambda run: run.partition)
         assert found == sorted(
