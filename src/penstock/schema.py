@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.change import TableName
 from penstock.errors import MalformedInputError
+from penstock.fit import Fit, fit
 from penstock.logical import COMMON_TEXT, Kind, LogicalType, of_sql_name, other
 
 _UNSAID = other("")
@@ -96,7 +97,9 @@ class Column:
         ):
             # What only this database knows is text to the others.
             return True
-        return self.notation == other.notation or None in (self.notation, other.notation)
+        if self.notation == other.notation or None in (self.notation, other.notation):
+            return True
+        return fit(self.logical, other.logical) is Fit.WHOLE
 
 
 @dataclass(frozen=True)

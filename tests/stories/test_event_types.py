@@ -232,3 +232,57 @@ def test_a_table_is_made_of_what_is_told(lab: Lab, tmp_path: Path, spark: object
     assert made == ("timestamp(3) without time zone, bytea, integer, numeric(10,2), numeric(20,0)",)
     held = lab.target.execute("SELECT price::text, at::text, u::text, b FROM inv.t").fetchall()
     assert held == [("1.50", "2025-11-24 16:00:00", str(2**64 - 1), b"\xde\xad")]
+
+
+def test_a_time_of_more_than_a_day_is_told_beforehand_and_the_advice_leads_on(
+    lab: Lab, tmp_path: Path, spark: object
+) -> None:
+    pipeline = opened(tmp_path, lab, "mysql-time-over-24h.first-copy")
+    assert "column 'tm' of inv.t: a TIME of MySQL's may be below zero, or of more than a day" in notes(pipeline)
+    pipeline.setup()
+    with pytest.raises(PenstockError) as refused:
+        pipeline.run(threading.Event(), until_caught_up=True)
+    widen = refused.value.do.partition("at the target: ")[2].partition("; or ")[0]
+    assert widen == 'ALTER TABLE "inv"."t" ALTER COLUMN "tm" TYPE interval USING "tm"::interval'
+
+    lab.target.execute(widen)
+
+    pipeline = opened(tmp_path, lab, "mysql-time-over-24h.first-copy")
+    assert "TIME of MySQL's" not in notes(pipeline)
+    copied(pipeline)
+    rows = lab.target.execute("SELECT tm::text FROM inv.t ORDER BY id").fetchall()
+    assert rows == [("00:00:00.000005",), ("838:59:59",), ("00:00:00.000005",), ("00:00:00.000005",)]
+
+
+def test_a_target_that_rounds_more_than_it_must_is_refused(lab: Lab, tmp_path: Path, spark: object) -> None:
+    lab.target.execute(
+        "CREATE SCHEMA dbo; CREATE TABLE dbo.t (id int PRIMARY KEY, dto timestamptz(3), dt2 timestamp(0), t7 time,"
+        " mny numeric(19,2), smd timestamp(3), rv bytea, uid text, vch name, old timestamptz)"
+    )
+    pipeline = opened(tmp_path, lab, "sqlserver-100ns")
+
+    faults = pipeline.plan().target.faults
+
+    assert {str(fault).partition(" of ")[0] for fault in faults} == {
+        "column 'dto'",
+        "column 'dt2'",
+        "column 'mny'",
+        "column 'vch'",
+    }
+    for fault in faults:
+        lab.target.execute(fault.do.partition(": ")[2])
+    copied(opened(tmp_path, lab, "sqlserver-100ns"))
+
+
+def test_a_key_that_would_be_rounded_is_refused_and_kept_as_text(lab: Lab, tmp_path: Path, spark: object) -> None:
+    events = [an_event("sqlserver", {"id": 1, "at": 1764000000123456700 + n}, n) for n in range(2)]
+    for event in events:
+        event["key"] = {"at": event["value"]["after"]["at"]}
+    types = {"inv.t": {"id": "int", "at": "datetime2(7)"}}
+
+    (fault,) = opened(tmp_path, lab, events, columns=types).plan().target.faults
+
+    assert "column 'at' of table inv.t, of a key, may have decimals of a second beyond the sixth" in str(fault)
+    lab.target.execute(fault.do.partition(": ")[2])
+    copied(opened(tmp_path, lab, events, columns=types))
+    assert lab.target.execute("SELECT count(DISTINCT at) FROM inv.t").fetchone() == (2,)

@@ -63,8 +63,8 @@ class TableRows(Protocol):
 class RowsAside(Protocol):
     """Reads tables of the target beside the session that writes them: what others have committed."""
 
-    def rows(self, table: TableSchema) -> TableRows:
-        """The rows of a table as they are whenever they are asked for."""
+    def rows(self, table: TableSchema, like: TableSchema) -> TableRows:
+        """The rows of a table as they are whenever they are asked for; values are written as `like` has its own."""
 
     def close(self) -> None:
         """Close its session."""

@@ -14,7 +14,7 @@ from penstock.apply.parameters import OnBadRow
 from penstock.apply.target import TargetSession, TargetTable
 from penstock.change import Image, TableName
 from penstock.errors import FencedError, OperatorError
-from penstock.schema import TableSchema
+from penstock.schema import Column, TableSchema
 from penstock.snapshot.chunk import Chunk, CopySource, Range
 from penstock.snapshot.rows import RowsAside, RowWriter
 
@@ -66,6 +66,9 @@ class ChunkLoader(TargetSession, RowWriter, Protocol):
 
     def close_chunk(self, process: str, chunk: Chunk, rows: int) -> None:
         """Mark a chunk as done."""
+
+    def widening(self, table: TargetTable, source: Column) -> str | None:
+        """Return the statement that makes a column hold all that the source's may; None where no type is wider."""
 
     def put_row_aside(self, process: str, table: TargetTable, row: Image, error: ApplyError) -> None:
         """Put a row that the target refuses into the error queue, behind the table's copy; a retry writes it."""
@@ -150,7 +153,7 @@ def _copy(
             sieve = _Sieve(session, context, target)
             for batch in reader.read_chunk(table, columns, chunk):
                 rows += sieve.load(pa.Table.from_batches([batch]))
-        elif source.exported is not None and reader.raw_form(table) == session.raw_form:
+        elif source.exported is not None and _is_raw(table, target, columns, reader, session):
             rows = session.load_raw(target, columns, reader.read_raw(table, columns, chunk))
         else:
             for batch in reader.read_chunk(table, columns, chunk):
@@ -158,7 +161,9 @@ def _copy(
                 rows += batch.num_rows
     except ApplyError as exc:
         if sifts:
-            raise _refused(target, exc) from exc
+            told = table.by_name.get(exc.column or "") if exc.is_of_value else None
+            widening = None if told is None else session.widening(target, told)
+            raise _refused(target, exc, widening) from exc
         raise
     except SpeculationError as exc:
         raise OperatorError(
@@ -167,6 +172,16 @@ def _copy(
         ) from exc
     session.close_chunk(context.process, chunk, rows)
     return rows
+
+
+def _is_raw(
+    table: TableSchema, target: TargetTable, columns: Sequence[str], reader: ChunkReader, session: ChunkLoader
+) -> bool:
+    """Whether rows may go to the target as they come: the text of each column means the same in both databases."""
+    there = target.schema.by_name
+    return reader.raw_form(table) == session.raw_form and all(
+        there[name].notation == table.by_name[name].notation for name in columns
+    )
 
 
 class _Sieve:
@@ -204,15 +219,15 @@ class _Sieve:
         self._session.put_row_aside(self._context.process, self._target, row, error)
 
 
-def _refused(target: TargetTable, error: ApplyError) -> OperatorError:
-    if error.column is None:
-        altered = "alter the table"
-    else:
-        altered = f"{'widen' if error.is_of_value else 'alter'} column {error.column!r}"
+def _refused(target: TargetTable, error: ApplyError, widening: str | None) -> OperatorError:
+    altered = "alter the table" if error.column is None else f"alter column {error.column!r}"
+    altered += " at the target so that it takes what the source holds"
+    if widening is not None:
+        altered = f"widen column {error.column!r} at the target: {widening}"
     return OperatorError(
         f"cannot copy table {target.name}: the target refuses a row: {error.what}",
         where=f"key of the table: {', '.join(target.key.columns)}" if target.key.is_declared else "",
-        do=f"{altered} at the target so that it takes what the source holds, or change the value by a rule, or set"
-        " apply.on_bad_row to put_aside, which has such rows wait in the error queue, or take the table out of"
+        do=f"{altered}; or change the value by a rule; or set"
+        " apply.on_bad_row to put_aside, which has such rows wait in the error queue; or take the table out of"
         " capture.tables; then run again",
     )

@@ -69,8 +69,8 @@ class TargetReading(Protocol):
     def held(self) -> Held:
         """Read what the target holds; while nothing is repaired, all that follows is read as of this moment."""
 
-    def rows(self, table: TableSchema) -> TableRows:
-        """The rows of a table."""
+    def rows(self, table: TableSchema, like: TableSchema) -> TableRows:
+        """The rows of a table, whose values are written as the types of `like` have them."""
 
 
 class Repair(TargetReading, Protocol):
@@ -136,13 +136,13 @@ class Comparer:
 
     def _compare(self, origin: SourceReading, there: TargetReading, compared: Range, held: Held) -> RangeResult:
         meant = self.source.at_source(compared)
-        found = look(_as_of(origin, meant, held), there.rows(at_target(meant)), meant)
+        found = look(_as_of(origin, meant, held), there.rows(at_target(meant), meant.shape), meant)
         return _result(found, compared)
 
     def _bring(self, origin: SourceReading, repair: Repair, compared: Range) -> RangeResult:
         meant, held = self.source.at_source(compared), repair.held()
         origin.begin(held)
-        found = bring(repair.writer, _as_of(origin, meant, held), repair.rows(at_target(meant)), meant)
+        found = bring(repair.writer, _as_of(origin, meant, held), repair.rows(at_target(meant), meant.shape), meant)
         if meant.shape.primary_key is None:
             repair.note_brought(meant.target.name)
         return _result(found, compared)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from penstock.change import TableName
@@ -40,6 +40,14 @@ def blueprint_of(tables: Iterable[TableSchema]) -> Blueprint:
         computed={},
         notes={table.name: [*_notes(made), *_reworded(table)] for table, made in zip(given, tables, strict=True)},
     )
+
+
+def made_with_text(table: TableSchema, columns: Collection[str]) -> str:
+    """The statements that make a table and its key, with some of its columns as text."""
+    made = in_postgres(table)
+    made = replace(made, columns=tuple(replace(c, type="text") if c.name in columns else c for c in made.columns))
+    keys = [_unique_piece(made, key, _Names([made])).sql for key in made.all_uniques if key.columns]
+    return "; ".join([f"CREATE SCHEMA IF NOT EXISTS {quote(table.name.schema)}", _table_sql(made), *keys])
 
 
 def completed(blueprint: Blueprint, tables: Sequence[TableSchema]) -> Blueprint:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from penstock.dialects.postgres.arrow import ArrowReader
 from penstock.dialects.postgres.connection import literal, quote
+from penstock.dialects.postgres.fit import told_as
 from penstock.dialects.postgres.source.as_of import digest, row_counts_as_of, row_counts_now, rows_as_of, rows_now
 from penstock.dialects.postgres.source.snapshots import Cut
 from penstock.schema import Column, TableSchema
@@ -130,8 +131,9 @@ class PostgresRowsAside:
         """Open a session."""
         self._reader = ArrowReader(url, application_name)
 
-    def rows(self, table: TableSchema) -> PostgresRows:
-        """The rows of a table as they are whenever they are asked for."""
+    def rows(self, table: TableSchema, like: TableSchema) -> PostgresRows:
+        """The rows of a table as they are whenever they are asked for; values are written as `like` has its own."""
+        table = told_as(table, like)
         return PostgresRows(self._reader, table, origin_now(table))
 
     def close(self) -> None:

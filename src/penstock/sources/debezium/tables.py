@@ -15,6 +15,7 @@ from penstock.change import NO_VERSION, Change, Image, TableName
 from penstock.errors import MalformedInputError
 from penstock.events import Event, tell
 from penstock.formats.debezium.bulk import BulkDecoder
+from penstock.formats.debezium.declared import MYSQL_FAMILY
 from penstock.formats.debezium.decode import DataEvent, Decoder, RowType, Seen, Settings, Shape
 from penstock.formats.debezium.envelope import Boundary, Glance, Passed
 from penstock.formats.debezium.join import changes_of
@@ -192,6 +193,7 @@ class Tables:
         self._collections: set[str] = set()
         self._topics: dict[TableName, set[str]] = {}
         self._doubtful: set[TableName] = set()
+        self._of_mysql: set[TableName] = set()
         self._untyped: dict[TableName, set[str]] = {}
         self._plain_rows: dict[TableName, list[PlainRow]] = {}
         self._is_surveyed = False
@@ -359,7 +361,26 @@ class Tables:
                 f"columns of {', '.join(doubtful)} may be null and have a default: a NULL arrives as the default,"
                 " unless the connector's value.converter.replace.null.with.default is false"
             )
-        return lines
+        return lines + [
+            f"column{'s' * (len(columns) > 1)} {', '.join(map(repr, columns))} of {table}: a TIME of MySQL's may be"
+            " below zero, or of more than a day, and a time of day at the target refuses such rows; make it a column of"
+            " type interval there, which takes them"
+            for table in sorted(self._of_mysql.intersection(tables))
+            if (columns := self._times_of_day(table))
+        ]
+
+    def _times_of_day(self, table: TableName) -> Sequence[str]:
+        """The columns of times that are no intervals at the target, or will not be."""
+        described = self._described(table)
+        there = {} if described is None else described.by_name
+        newest = [version.table for version in self.versions() if version.table.name == table][-1:]
+        return [
+            column.name
+            for schema in newest
+            for column in schema.columns
+            if column.logical.kind is Kind.TIME
+            and (column.name not in there or there[column.name].logical.kind is Kind.TIME)
+        ]
 
     def _learn(self, record: Record, found: Glance, shape: Shape | None) -> None:
         if found.op == "t":
@@ -377,6 +398,8 @@ class Tables:
             self._seen.add(known)
             self._topics.setdefault(found.table, set()).add(record.topic)
             self._collections.add(found.source.collection)
+            if found.source.connector in MYSQL_FAMILY:
+                self._of_mysql.add(found.table)
             if event.row_type is not None:
                 version = _shape(found.table, event.row_type, tuple(event.key or ()))
                 if event.row_type.doubtful:

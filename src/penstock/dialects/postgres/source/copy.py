@@ -159,7 +159,7 @@ class PostgresChunkReader:
         """See `snapshot.task.ChunkReader.adopt`."""
         if self._at_target is None:
             self._at_target = session.rows_aside()
-        there = self._at_target.rows(at_target(compared))
+        there = self._at_target.rows(at_target(compared), compared.shape)
         with self._reading(compared.source) as reader:
             rows = PostgresRows(reader, compared.source, self._origin(compared.source))
             return bring(session, rows, there, compared, clears_the_way=True).rows

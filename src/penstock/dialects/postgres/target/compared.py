@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from penstock.change import TableName
 from penstock.dialects.postgres.arrow import ArrowReader
 from penstock.dialects.postgres.connection import label, speaking
+from penstock.dialects.postgres.fit import told_as
 from penstock.dialects.postgres.rows import PostgresRows, origin_now
 from penstock.dialects.postgres.target.error_queue import note_held
 from penstock.dialects.postgres.target.ledger_entries import LOCK_LANES, applied_query, copied_query
@@ -75,8 +76,9 @@ class PostgresTargetReading:
         tables = {TableName(row["schema_name"], row["table_name"]): Scn(row["scn"]) for row in copied}
         return Held(tables, [Scn(scn) for scn in ahead])
 
-    def rows(self, table: TableSchema) -> PostgresRows:
-        """The rows of a table as the session sees them."""
+    def rows(self, table: TableSchema, like: TableSchema) -> PostgresRows:
+        """The rows of a table as the session sees them; values are written as `like` has its own."""
+        table = told_as(table, like)
         return PostgresRows(self._reader, table, origin_now(table))
 
 

@@ -37,6 +37,7 @@ from penstock.dialects.postgres.connection import (
     speaking,
 )
 from penstock.dialects.postgres.errors import Whose, copied_column, refused, safe_message, translate, whose
+from penstock.dialects.postgres.fit import widening
 from penstock.dialects.postgres.rows import PostgresRowsAside
 from penstock.dialects.postgres.source.as_of import digest_of_row
 from penstock.dialects.postgres.target.altering import Altering
@@ -279,6 +280,10 @@ class PostgresSession:
             CLOSE_CHUNK,
             [rows, process, chunk.table.schema, chunk.table.name, chunk.number],
         )
+
+    def widening(self, table: TargetTable, source: Column) -> str | None:
+        """See `snapshot.task.ChunkLoader.widening`."""
+        return widening(table.schema, source)
 
     def put_row_aside(self, process: str, table: TargetTable, row: Image, error: ApplyError) -> None:
         """See `snapshot.task.ChunkLoader.put_row_aside`."""

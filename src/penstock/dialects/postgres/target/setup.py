@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from penstock.apply.keys import row_key
@@ -27,16 +26,18 @@ from penstock.dialects.postgres.catalog import (
 )
 from penstock.dialects.postgres.checks import faults_of
 from penstock.dialects.postgres.connection import Connection, label, quote
+from penstock.dialects.postgres.fit import column_fit, retyping
 from penstock.dialects.postgres.fittings import Fittings
-from penstock.dialects.postgres.from_schema import completed
-from penstock.dialects.postgres.logical import in_postgres, is_finer, is_ours
+from penstock.dialects.postgres.from_schema import completed, made_with_text
+from penstock.dialects.postgres.logical import in_postgres, is_finer
 from penstock.dialects.postgres.privileges import missing_target_grants
 from penstock.dialects.postgres.target import ledger_entries, ledger_version
 from penstock.dialects.postgres.target.fittings import plan_fittings
 from penstock.dialects.postgres.target.occupied import plan_rows
 from penstock.dialects.postgres.target.triggers import plan_triggers
 from penstock.errors import OperatorError, PenstockError
-from penstock.logical import Kind, LogicalType
+from penstock.fit import Fit
+from penstock.logical import Kind
 from penstock.schema import Column, TableSchema
 
 
@@ -85,6 +86,7 @@ def plan_target(
     _plan_types(connection, plan, blueprint, missing)
     plan.notes += [note for name in missing for note in blueprint.notes.get(name, ())]
     there = set(list_tables(connection))
+    plan.faults += (fault for name in missing for fault in _finer_keys(source[name], plan.label))
     parents = _plan_pieces(plan, [piece for piece in blueprint.pieces if piece.root in missing], there | set(missing))
     types = [name for name, statement, _ in blueprint.types if statement]
     plan_fittings(connection, plan, fittings, process=process, missing=missing, existing=existing, types=types)
@@ -161,6 +163,20 @@ def _plan_pieces(plan: DatabasePlan, pieces: Iterable[Piece], known: Collection[
             parents.add(piece.other)
         plan.steps.append(Step(piece.summary, piece.sql, remedy=_make_it(piece.root)))
     return parents
+
+
+def _finer_keys(table: TableSchema, where: str) -> Iterator[OperatorError]:
+    """Say which columns of a key the table that setup makes would round, so that two rows would have one key."""
+    keys = {name for key in table.all_uniques for name in key.columns}
+    columns = [column.name for column in table.columns if column.name in keys and is_finer(column)]
+    if columns:
+        named = ", ".join(map(repr, columns))
+        yield OperatorError(
+            f"column{'s' * (len(columns) > 1)} {named} of table {table.name}, of a key, may have decimals of a second"
+            " beyond the sixth: values that differ would become the same",
+            where=where,
+            do=f"make the table with {'it' if len(columns) == 1 else 'them'} as text: {made_with_text(table, columns)}",
+        )
 
 
 def _plan_parts(
@@ -306,7 +322,6 @@ def _check_table(
     alter = f"ALTER TABLE {quote(name.schema, name.name)}"
     for column in source.columns:
         quoted = quote(column.name)
-        retype = f"{alter} ALTER COLUMN {quoted} TYPE {column.type} USING {quoted}::{column.type}"
         there = target.by_name.get(column.name)
         if there is None:
             fault(
@@ -315,37 +330,14 @@ def _check_table(
                 " then give the rows that are there the values that the source's have, if it filled them."
                 " If the source has renamed a column, rename it here instead",
             )
-        elif not _holds(there, column, told[column.name]):
-            fault(
-                f"column {column.name!r} of table {name} is {there.type}, at the source it is {column.type}",
-                f"give it the source's type: {retype}",
-            )
         elif there.is_generated and not column.is_generated:
             fault(
                 f"column {column.name!r} of table {name} is generated, at the source it is not",
                 f"make it a plain column: {alter} ALTER COLUMN {quoted} DROP EXPRESSION, if its values are stored",
             )
-        elif is_finer(told[column.name]) and there.logical.kind is not Kind.STRING:
-            what = f"column {column.name!r} of table {name} is {there.type}, at the source it may have decimals of a"
-            what += " second beyond the sixth"
-            if any(column.name in key.columns for key in source.all_uniques):
-                fault(
-                    f"{what}: values of a key that differ would become the same",
-                    f"keep them as text: {alter} ALTER COLUMN {quoted} TYPE text",
-                )
-            else:
-                plan.notes.append(f"{what}, and this database rounds them; a column of type text keeps them")
-        elif _rounds(column.type, there.type):
-            fault(
-                f"column {column.name!r} of table {name} is {there.type}, at the source it is {column.type}:"
-                " values would be rounded without a word",
-                f"give it the source's type: {retype}",
-            )
-        elif there.type != column.type:
-            plan.notes.append(
-                f"column {column.name!r} of table {name} is {there.type}, at the source it is {column.type}:"
-                " values that do not fit go to the error queue"
-            )
+        else:
+            is_key = any(column.name in key.columns for key in source.all_uniques)
+            _check_type(plan, name, there, column, told[column.name], is_key=is_key)
     if needs_key and row_key(source).is_declared and not row_key(target).is_declared:
         key = ", ".join(quote(column) for column in row_key(source).columns)
         fault(
@@ -359,42 +351,34 @@ def _check_table(
             plan.notes.append(f"deferrable constraint {exclusion.name!r} of {name} cannot be checked by apply")
 
 
-def _holds(there: Column, column: Column, told: Column) -> bool:
-    """Whether a column is of the source's type or, where no PostgreSQL has spelled that, holds the same sort of values.
+def _check_type(
+    plan: DatabasePlan, table: TableName, there: Column, column: Column, told: Column, *, is_key: bool
+) -> None:
+    """Say what a column that exists cannot keep of the source's values.
 
     Args:
-        column: The source's column as this database would have it, and as it was `told`.
+        column: The source's column as this database would make it, and as it was `told`.
+        is_key: A key of the source's has it.
     """
-    if there.base_type == column.base_type:
-        return True
-    if is_ours(told):
-        return False
-    if there.logical.kind is Kind.ARRAY and there.logical.element and told.logical.element:
-        return _takes(there.logical.element, told.logical.element)
-    if is_finer(told) and there.logical.kind is Kind.STRING:
-        return True
-    return _takes(there.logical, told.logical)
-
-
-def _takes(there: LogicalType, told: LogicalType) -> bool:
-    """Whether this database reads values of another one's type for what they say, or refuses them."""
-    whole = there.kind is Kind.INTEGER or (there.kind is Kind.DECIMAL and not there.scale)
-    if whole and (told.kind is Kind.INTEGER or (told.kind is Kind.DECIMAL and told.scale == 0)):
-        return True
-    if told.kind is Kind.INTEGER and there.kind is Kind.DECIMAL:
-        return True
-    # What only this database knows is written as text elsewhere: an address, a range, a label of its enums.
-    return there.kind is told.kind or (told.is_text and there.kind is Kind.OTHER)
-
-
-def _rounds(source: str, target: str) -> bool:
-    """Whether a column of the target's type keeps fewer digits behind the point than one of the source's."""
-    return _scale(target) < _scale(source)
-
-
-def _scale(type_name: str) -> int:
-    numeric = re.match(r"numeric\(\d+(?:,(-?\d+))?\)", type_name)
-    if numeric:
-        return int(numeric[1] or 0)
-    time = re.match(r"(?:time|timestamp|interval)[^(]*\((\d)\)", type_name)
-    return int(time[1]) if time else 16_383
+    found = column_fit(there, column, told)
+    if found is Fit.WHOLE:
+        return
+    what = f"column {column.name!r} of table {table} is {there.type}, at the source it is {column.type}"
+    if is_finer(told):
+        what = f"column {column.name!r} of table {table} is {there.type}, at the source it may have decimals of a"
+        what += " second beyond the sixth"
+    if found is Fit.REFUSED:
+        blanks = "; blanks at the end that do not fit are cut" if there.logical.kind is Kind.STRING else ""
+        plan.notes.append(f"{what}: values that do not fit go to the error queue{blanks}")
+    elif is_finer(told) and found is Fit.CUT and not is_key and there.type == column.type:
+        text = retyping(table, column.name, "text")
+        plan.notes.append(f"{what}, and this database rounds them; a column of type text keeps them: {text}")
+    elif is_finer(told) and found is Fit.CUT and is_key:
+        do = f"keep them as text: {retyping(table, column.name, 'text')}"
+        plan.faults.append(
+            OperatorError(f"{what}: values of a key that differ would become the same", where=plan.label, do=do)
+        )
+    else:
+        lost = ": values would be rounded or cut without a word" if found is Fit.CUT else ""
+        do = f"give it the source's type, or one that holds all its values: {retyping(table, column.name, column.type)}"
+        plan.faults.append(OperatorError(f"{what}{lost}", where=plan.label, do=do))
