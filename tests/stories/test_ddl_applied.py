@@ -193,8 +193,23 @@ def test_rows_before_and_after_ddl_are_each_applied_with_their_version(
             "CREATE TYPE mood AS ENUM ('calm')",
             "does not exist",
         ),
+        (
+            "CREATE TYPE mood AS ENUM ('calm')",
+            "ALTER TABLE t ADD c mood DEFAULT 'calm'",
+            "DROP TYPE mood; CREATE TYPE mood AS ENUM ('calm')",
+            "column 'c': invalid text representation; do it at the target, and retry",
+        ),
+        (
+            "",
+            "ALTER TABLE t ALTER v TYPE smallint",
+            "DELETE FROM t WHERE id = 9",
+            "column 'v': numeric value out of range; do it at the target, and retry",
+        ),
     ],
-    ids=["volatile default", "serial", "generated", "using", "primary key", "a type that the target lacks"],
+    ids=[
+        *("volatile default", "serial", "generated", "using", "primary key", "a type that the target lacks"),
+        *("an enum made anew", "values that do not fit"),
+    ],
 )
 @pytest.mark.rule("A-157")
 def test_what_cannot_be_carried_out_waits_in_the_error_queue_until_a_person_has_done_it(
@@ -203,6 +218,10 @@ def test_what_cannot_be_carried_out_waits_in_the_error_queue_until_a_person_has_
     lab = following
     lab.setup("CREATE TABLE t (id int PRIMARY KEY, v int); CREATE TABLE u (id int PRIMARY KEY)")
     lab.source.execute(made)
+    if "DROP TYPE" in mended:
+        lab.target.execute("CREATE TYPE mood AS ENUM ('sad')")
+    if "smallint" in ddl:
+        lab.target.execute("INSERT INTO t VALUES (9, 99999)")
     lab.source.execute(f"INSERT INTO t VALUES (1, 1); {ddl}")
     lab.source.execute("INSERT INTO u VALUES (1)")
 

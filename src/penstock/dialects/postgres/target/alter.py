@@ -10,23 +10,23 @@ from penstock.change import TableName
 from penstock.dialects.postgres.connection import literal, quote
 
 
-def alter_statements(name: TableName, left: Alteration) -> Iterator[str]:
-    """Yield the statements that do what is left of an alteration, in order."""
+def alter_statements(name: TableName, left: Alteration) -> Iterator[tuple[str, str]]:
+    """Yield the statements that do what is left of an alteration, in order, each with the column that it is about."""
     table = f"ALTER TABLE {quote(name.schema, name.name)}"
     for old, new in left.renamed:
-        yield f"{table} RENAME COLUMN {quote(old)} TO {quote(new)}"
+        yield f"{table} RENAME COLUMN {quote(old)} TO {quote(new)}", old
     for dropped in left.dropped:
-        yield f"{table} DROP COLUMN {quote(dropped)}"
+        yield f"{table} DROP COLUMN {quote(dropped)}", dropped
     for column in left.added:
-        yield from _added(table, column)
+        yield from ((statement, column.name) for statement in _added(table, column))
     defaults = dict(left.defaults)
     for column in left.retyped:
         if column.name in defaults:
             # The old one may not fit the new type.
-            yield f"{table} ALTER COLUMN {quote(column.name)} DROP DEFAULT"
-        yield f"{table} ALTER COLUMN {quote(column.name)} TYPE {_type(column)}"
+            yield f"{table} ALTER COLUMN {quote(column.name)} DROP DEFAULT", column.name
+        yield f"{table} ALTER COLUMN {quote(column.name)} TYPE {_type(column)}", column.name
     for column_name, is_nullable in left.nullable:
-        yield f"{table} ALTER COLUMN {quote(column_name)} {'DROP' if is_nullable else 'SET'} NOT NULL"
+        yield f"{table} ALTER COLUMN {quote(column_name)} {'DROP' if is_nullable else 'SET'} NOT NULL", column_name
 
 
 def default_statement(name: TableName, column: str, default: str | None) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import psycopg
 
-from penstock.apply.conflicts import DDL_NOT_CARRIED_OUT, OTHER, TABLE_MISSING, ApplyError
+from penstock.apply.conflicts import COLUMN_MISSING, DDL_NOT_CARRIED_OUT, OTHER, TABLE_MISSING, ApplyError
 from penstock.apply.ddl import Alteration, pending
 from penstock.change import TableName
 from penstock.dialects.postgres.connection import Connection, quote
@@ -52,8 +52,8 @@ class Altering:
             raise ApplyError(TABLE_MISSING, f"table {table} does not exist at the target")
         left = pending(wanted, there)
         self._refitting.drop(table, left)
-        for statement in alter_statements(table, left):
-            self._run(statement)
+        for statement, column in alter_statements(table, left):
+            self._run(statement, column)
         self._refitting.check_defaults(table, left.added)
         self._refitting.add(table, left)
         if wanted.called is not None and wanted.called != table:
@@ -96,16 +96,22 @@ class Altering:
             what = f"it holds what process {others[table]!r} applies, too; {verb} it by hand once that is given up"
             raise ApplyError(DDL_NOT_CARRIED_OUT, what, where=f"table {table}")
 
-    def _run(self, statement: str) -> None:
+    def _run(self, statement: str, column: str | None = None) -> None:
         try:
             self._connection.execute(statement)
         except psycopg.Error as exc:
             error = self._translate(exc)
-            # A relation that is missing is one that the statement names, such as a default's sequence.
-            is_other = isinstance(error, ApplyError) and error.number in (OTHER, TABLE_MISSING)
+            # A relation that is missing is one that the statement names, such as a default's sequence; a value that its
+            # type does not take is one that rows are to get, or have.
+            is_other = isinstance(error, ApplyError) and (
+                error.is_of_value or error.number in (OTHER, TABLE_MISSING, COLUMN_MISSING)
+            )
             if is_other or (isinstance(error, OperatorError) and exc.sqlstate is not None):
                 # A right that lacks on one table, or a type that is not there, is no reason to stop all others.
-                error = ApplyError(DDL_NOT_CARRIED_OUT, _told(exc), code=exc.sqlstate)
+                what = _told(exc)
+                if column is not None:
+                    what = f"column {column!r}: {what}; do it at the target, and retry"
+                error = ApplyError(DDL_NOT_CARRIED_OUT, what, code=exc.sqlstate, column=column)
             raise error from exc
 
 
