@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.cli import differences
 from penstock.cli.console import FileOption, JsonOption, open_file, print_json, say, warn
 from penstock.cli.plan import AdoptOption, as_json
 from penstock.text import count
@@ -22,5 +23,8 @@ def setup(adopt: AdoptOption = False, file: FileOption = None, json: JsonOption 
             say(f"{side}: {count(len(database.steps), 'step')} taken ({database.label})")
         then = "" if done.refused else "; next: `penstock run`"
         say(f"{count(len(done.tables), 'table')} in place{then}")
+    not_brought = differences.not_brought(done.target.differences)
+    if not_brought is not None:
+        say(f"{not_brought}; `penstock plan` lists what")
     if done.refused:
         warn(f"`penstock run` cannot go on: {done.refused}")

@@ -95,7 +95,7 @@ def show(result: VerifyResult) -> None:
     for table in result.tables:
         for line in [*_differences(table), *_queued(table)]:
             say(line)
-    for line in result.unchecked:
+    for line in (*result.unchecked, *result.unseen):
         say(f"not compared: {line}")
     if any(table.differing for table in result.tables):
         # One that other processes fill, too, is refused by its name.
@@ -103,6 +103,8 @@ def show(result: VerifyResult) -> None:
         say(f"source and target differ; `penstock resync {differing}` brings what differs")
     elif result.unchecked:
         say(f"what was compared is identical, but {count(len(result.unchecked), 'table')} could not be compared")
+    elif result.unseen:
+        say("all rows are identical; what lies beside them was not compared, see above")
     else:
         say("source and target identical")
 
@@ -112,6 +114,7 @@ def as_json(result: VerifyResult) -> dict[str, object]:
     return {
         "identical": result.is_identical,
         "unchecked": list(result.unchecked),
+        "unseen": [{"what": one.what, "lacking": one.is_lacking} for one in result.unseen],
         "tables": [
             {
                 "table": str(table.table),

@@ -188,6 +188,21 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class Unseen:
+    """Something that a comparison of rows does not see, for no table holds it.
+
+    Attributes:
+        is_lacking: The target does not have it.
+    """
+
+    what: str
+    is_lacking: bool
+
+    def __str__(self) -> str:
+        return printable(self.what)
+
+
+@dataclass(frozen=True)
 class CaptureBehind:
     """A table that was altered, and whose capture was not built anew: its changes are captured more slowly."""
 

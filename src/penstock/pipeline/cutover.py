@@ -64,7 +64,7 @@ class Cutover:
     @property
     def is_same(self) -> bool:
         """Whether the copy has what the source has."""
-        return not self.queued and (self.compared is None or self.compared.is_identical)
+        return not self.queued and (self.compared is None or self.compared.are_rows_identical)
 
     @property
     def is_ready(self) -> bool:

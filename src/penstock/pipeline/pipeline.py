@@ -318,7 +318,8 @@ class Pipeline(Capturing):
                 ledger.note_brought([table.table for table in result.tables if not table.differing], began_at)
             root_of = {version.table.name: version.root for version in stream.tables()}
             result = compare.with_queued(result, self._error_queue().count_by_table(root_of))
-            return replace(result, unchecked=[str(found) for found in uncaptured])
+            unseen = self._target.unseen(comparable_source.beside(source), of_all=not tables)
+            return replace(result, unchecked=[str(found) for found in uncaptured], unseen=unseen)
 
     def origins(self, table: TableName) -> Sequence[TableName]:
         """What a table at the target may be called at the source, where that is another name."""

@@ -225,6 +225,10 @@ class RuledDatabase(RuledSide):
         """What becomes of the source's rows, as the source of a comparison."""
         return RuledCompared(self._inner.compared())
 
+    def beside(self, tables: Iterable[TableName]) -> NativeForm:
+        """What rows of tables may refer to, and no table holds."""
+        return self._inner.beside(self._origins(tables))
+
 
 class RuledStock(RuledSide):
     """Implements `sides.StockedSource`."""

@@ -33,6 +33,7 @@ from penstock.dialects.base import (
     SequenceValue,
     Step,
     Uncaptured,
+    Unseen,
 )
 from penstock.errors import OperatorError
 from penstock.handover import Handover, Mark, TakenOver
@@ -264,6 +265,9 @@ class Comparable(Copyable, Protocol):
     def compared(self) -> ComparedSource:
         """The source of a comparison."""
 
+    def beside(self, tables: Iterable[TableName]) -> NativeForm:
+        """What rows of tables may refer to, and no table holds, such as large objects."""
+
 
 @runtime_checkable
 class HandsOver(Protocol):
@@ -476,6 +480,12 @@ class TargetSide(Protocol):
 
     def compared(self) -> ComparedTarget:
         """The target of a comparison."""
+
+    def unseen(self, source: NativeForm, *, of_all: bool) -> Sequence[Unseen]:
+        """Say what of that which lies beside the source's tables a comparison of rows does not see.
+
+        Nothing if it is of another kind of database; without `of_all`, or if no row of the tables may refer to it.
+        """
 
     def setup(self, *, printer: str = "plan") -> AbstractContextManager[SetupSession]:
         """Open a session for setup or teardown.

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from penstock.change import Image, TableName
+from penstock.dialects.base import Unseen
 from penstock.errors import OperatorError, RetryableError
 from penstock.position import Scn
 from penstock.schema import TableSchema
@@ -82,13 +83,20 @@ class VerifyResult:
 
     Attributes:
         unchecked: Tables that were meant and could not be compared, each with the reason.
+        unseen: What no table holds, and is not compared.
     """
 
     tables: Sequence[TableResult]
     unchecked: Sequence[str] = ()
+    unseen: Sequence[Unseen] = ()
 
     @property
     def is_identical(self) -> bool:
+        """Whether no row differs, no table is left out, and the target lacks nothing that was not compared."""
+        return self.are_rows_identical and not any(one.is_lacking for one in self.unseen)
+
+    @property
+    def are_rows_identical(self) -> bool:
         """Whether no row differs, and no table is left out."""
         return not self.unchecked and not any(table.differing for table in self.tables)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
@@ -12,6 +12,13 @@ from penstock.change import TableName
 from penstock.dialects.base import Difference
 from penstock.dialects.postgres.catalog import catalog_names, current_user, table_oids
 from penstock.dialects.postgres.connection import Connection, quote
+from penstock.dialects.postgres.large_objects import (
+    BRINGS_THEM,
+    NOT_CAPTURED,
+    LargeObjects,
+    left_behind,
+    read_large_objects,
+)
 from penstock.dialects.postgres.resources import sql_text
 
 _OF_COLUMNS = ("column", "not null", "default", "identity", "storage", "compression", "statistics target", "options")
@@ -125,12 +132,14 @@ class Objects:
         version: The server's major version.
         user: Whose session has read them.
         uncompared: Tables that rules change, so that nothing here can be compared with theirs.
+        large: Its large objects.
     """
 
     version: int
     user: str
     found: Sequence[CatalogObject]
     uncompared: Sequence[TableName] = ()
+    large: LargeObjects = field(default_factory=LargeObjects)
 
     @property
     def by_key(self) -> Mapping[tuple[TableName | None, str, str, str], CatalogObject]:
@@ -161,8 +170,9 @@ def read_objects(
         cursor = psycopg.RawCursor(connection)
         rows = cursor.execute(sql_text("objects"), [list(by_oid), sorted(schemas)]).fetchall()
         user = current_user(connection)
+        large = read_large_objects(connection, list(by_oid.values()))
     version = connection.info.server_version // 10_000
-    return Objects(version, quote(user), [_object(by_oid, *row) for row in rows], uncompared)
+    return Objects(version, quote(user), [_object(by_oid, *row) for row in rows], uncompared, large)
 
 
 def compare(
@@ -233,6 +243,9 @@ def compare(
                 yield _difference(one, "; ".join(each.make for each in with_it if each.make))
         elif found.definition != one.definition and _counts(one, found, source, target, made):
             yield _changed(one, found)
+    stayed = left_behind(source.large, target.large)
+    if stayed is not None:
+        yield Difference("large object", stayed, None, reason=NOT_CAPTURED, sql=f"-- {BRINGS_THEM}")
     left_out = {*with_root, *(one.key for one in renamed)}
     yield from _besides(source, (one for one in target.found if one.root in made and one.key not in left_out))
 

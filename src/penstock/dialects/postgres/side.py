@@ -13,6 +13,7 @@ from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.catalog_cache import CatalogCache
 from penstock.dialects.postgres.connection import Connection, connect, label, speaking
 from penstock.dialects.postgres.errors import translate
+from penstock.dialects.postgres.large_objects import LargeObjects, read_large_objects
 from penstock.dialects.postgres.ownership import PINNED
 from penstock.errors import OperatorError
 from penstock.schema import TableSchema
@@ -100,6 +101,11 @@ class PostgresSide:
         """Describe tables as they are now."""
         with self._connection("read the catalogue") as connection:
             return self._described.read(connection, tables, lambda names: read_tables(connection, names))
+
+    def beside(self, tables: Iterable[TableName]) -> LargeObjects:
+        """Read the large objects that there are, and which columns of tables may refer to them."""
+        with self._connection("look for large objects") as connection:
+            return read_large_objects(connection, list(tables))
 
     @contextmanager
     def setup(self, *, printer: str = "plan") -> Iterator[PostgresSetupSession]:

@@ -9,11 +9,12 @@ import psycopg
 from penstock.apply.handlers.statement import Statement
 from penstock.apply_config import TriggerFiring
 from penstock.change import TableName
-from penstock.dialects.base import DatabasePlan, LackingPart, NativeForm
+from penstock.dialects.base import DatabasePlan, LackingPart, NativeForm, Unseen
 from penstock.dialects.postgres.blueprint import Blueprint, Parts, lacking_parts, read_parts
 from penstock.dialects.postgres.catalog import list_tables, read_tables
 from penstock.dialects.postgres.fittings import Fittings
 from penstock.dialects.postgres.from_schema import blueprint_of
+from penstock.dialects.postgres.large_objects import LargeObjects, unseen
 from penstock.dialects.postgres.ownership import preamble, refuse_foreign
 from penstock.dialects.postgres.side import LOCK_WAIT, PostgresSide
 from penstock.dialects.postgres.target import ledger_version, setup
@@ -105,6 +106,12 @@ class PostgresTargetSide(PostgresSide):
         with self._connection("read the catalogue") as connection:
             tables = read_tables(connection, {table for table, _ in statements})
             return [fault_of(connection, statement, tables.get(table)) for table, statement in statements]
+
+    def unseen(self, source: NativeForm, *, of_all: bool) -> Sequence[Unseen]:
+        """Say what of the source's large objects a comparison of rows does not see."""
+        if not isinstance(source, LargeObjects) or not (of_all or source.columns):
+            return ()
+        return unseen(source, self.beside(()))
 
     def furnisher(self, fittings: NativeForm) -> PostgresFurnisher:
         """Return what makes what tables lack of `fittings`, and keeps their sequences in step."""
