@@ -10,6 +10,7 @@ from penstock.dialects.postgres.blueprint import Blueprint, Parts, Piece
 from penstock.dialects.postgres.casts import staging_type
 from penstock.dialects.postgres.connection import quote
 from penstock.dialects.postgres.logical import in_postgres, is_finer, is_ours, spelling
+from penstock.dialects.postgres.names import fits
 from penstock.logical import Kind
 from penstock.schema import Column, ForeignKey, TableSchema, Unique
 
@@ -86,9 +87,9 @@ class _Names:
         self._taken = {table.name for table in tables}
 
     def take(self, schema: str, name: str) -> str | None:
-        """Return the name while it is free; None where the server has to find one."""
+        """Return the name while it is free, and not too long; None where the server has to find one."""
         wanted = TableName(schema, name)
-        if wanted in self._taken:
+        if wanted in self._taken or not fits(name):
             return None
         self._taken.add(wanted)
         return name

@@ -11,6 +11,7 @@ from penstock.apply.ddl import Alteration, pending
 from penstock.change import TableName
 from penstock.dialects.postgres.connection import Connection, quote
 from penstock.dialects.postgres.errors import safe_message
+from penstock.dialects.postgres.names import cut, too_long
 from penstock.dialects.postgres.target.alter import alter_statements, rename_statements
 from penstock.dialects.postgres.target.ledger_entries import FORGET_TABLE, IS_KNOWN, RENAME_TABLE
 from penstock.dialects.postgres.target.refitting import Refitting
@@ -51,6 +52,7 @@ class Altering:
         if there is None:
             raise ApplyError(TABLE_MISSING, f"table {table} does not exist at the target")
         left = pending(wanted, there)
+        self._refuse_long_names(table, left)
         self._refitting.drop(table, left)
         for statement, column in alter_statements(table, left):
             self._run(statement, column)
@@ -63,6 +65,16 @@ class Altering:
             self._rename_in_ledger(table, wanted.called, commit_scn)
             table = wanted.called
         return self._describe(table)
+
+    def _refuse_long_names(self, table: TableName, wanted: Alteration) -> None:
+        """Refuse a name that the server would cut: by a rule a name of the source's may become longer."""
+        called = () if wanted.called is None else (wanted.called.schema, wanted.called.name)
+        columns = (*(new for _, new in wanted.renamed), *(column.name for column in wanted.added))
+        for name, size in too_long(self._connection, [*columns, *called]).items():
+            what = f"{cut(name, size)}; give it a shorter one in `rules`, and have the table copied anew"
+            raise ApplyError(
+                DDL_NOT_CARRIED_OUT, what, where=f"table {table}", column=name if name in columns else None
+            )
 
     def drop(self, tables: Sequence[TableName]) -> None:
         """See `apply.target.RowWriter.drop`."""

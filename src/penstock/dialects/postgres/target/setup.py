@@ -30,6 +30,7 @@ from penstock.dialects.postgres.fit import column_fit, retyping
 from penstock.dialects.postgres.fittings import Fittings
 from penstock.dialects.postgres.from_schema import completed, made_with_text
 from penstock.dialects.postgres.logical import in_postgres, is_finer
+from penstock.dialects.postgres.names import cut, too_long
 from penstock.dialects.postgres.privileges import missing_target_grants
 from penstock.dialects.postgres.target import ledger_entries, ledger_version
 from penstock.dialects.postgres.target.fittings import plan_fittings
@@ -80,6 +81,11 @@ def plan_target(
         plan.faults.append(is_in_use)
     plan.steps += ledger_version.ledger_steps(connection)
     plan.steps += ownership.dump_steps(connection, "penstock", list(source), is_new=bool(plan.steps))
+    long_names = list(_long_names(connection, source, existing, plan.label))
+    if long_names:
+        # Whatever else is said of such a table would be about the names that are cut.
+        plan.faults += long_names
+        return plan
     missing = [name for name in source if name not in existing]
     blueprint = completed(blueprint, [source[name] for name in missing])
     plan.steps += _schema_steps(connection, missing, blueprint)
@@ -177,6 +183,37 @@ def _finer_keys(table: TableSchema, where: str) -> Iterator[OperatorError]:
             where=where,
             do=f"make the table with {'it' if len(columns) == 1 else 'them'} as text: {made_with_text(table, columns)}",
         )
+
+
+def _long_names(
+    connection: Connection,
+    source: Mapping[TableName, TableSchema],
+    existing: Mapping[TableName, TableSchema],
+    where: str,
+) -> Iterator[OperatorError]:
+    """Say which names the database would cut, with the rule that gives another one."""
+
+    def lacking(table: TableSchema) -> list[str]:
+        there = existing.get(table.name)
+        return [name for name in table.column_names if there is None or name not in there.by_name]
+
+    tables = [name for name in source if name not in existing]
+    parts = [part for name in tables for part in (name.schema, name.name)]
+    sizes = too_long(connection, [*parts, *(name for table in source.values() for name in lacking(table))])
+    if not sizes:
+        return
+    # Rules go by the source's names, and here those of the target are known: mostly they are the same.
+    rule = "give it a shorter one by a rule for its table at the source: rules: {tables: {"
+    for name in tables:
+        for part in (name.schema, name.name):
+            if part in sizes:
+                what = f"table {name} cannot be made: {cut(part, sizes[part])}"
+                yield OperatorError(what, where=where, do=f'{rule}"{name}": {{to: SHORTER.NAME}}}}}}')
+    for name, table in source.items():
+        for column in lacking(table):
+            if column in sizes:
+                what = f"table {name} cannot have one of its columns: {cut(column, sizes[column])}"
+                yield OperatorError(what, where=where, do=f'{rule}"{name}": {{rename: {{"{column}": SHORTER}}}}}}}}')
 
 
 def _plan_parts(
