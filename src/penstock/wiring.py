@@ -232,7 +232,7 @@ def open_events(config: PipelineConfig) -> tuple[RecordLog, Settings]:
         from penstock.formats.debezium.declared import Modes
         from penstock.formats.debezium.decode import BeforeImage, Settings
         from penstock.formats.debezium.envelope import Topics
-        from penstock.formats.debezium.source_types import told_of
+        from penstock.formats.debezium.source_types import check_type
         from penstock.sources.debezium.files import FileLog
         from penstock.sources.debezium.kafka import KafkaLog
     except ImportError as exc:
@@ -245,7 +245,7 @@ def open_events(config: PipelineConfig) -> tuple[RecordLog, Settings]:
     for table, types in debezium.columns.items():
         for name, text in types.items():
             try:
-                told_of(text, "", modes)
+                check_type(text, modes)
             except ValueError as exc:
                 raise ConfigError(f"capture.debezium.columns: {table}: {name} {exc}") from None
     settings = Settings(

@@ -7,7 +7,9 @@ import pytest
 from penstock.change import TableName
 from penstock.dialects.base import DatabasePlan
 from penstock.errors import OperatorError
+from penstock.formats.debezium.declared import Modes
 from penstock.formats.debezium.decode import Settings
+from penstock.formats.debezium.source_types import check_type
 from penstock.logical import Kind, LogicalType
 from penstock.schema import Column, TableSchema
 from penstock.sources.debezium.side import DebeziumSide, Untyped
@@ -86,3 +88,13 @@ def test_where_rules_keep_the_target_from_being_asked_it_is_no_way_out() -> None
     (fault,) = plan(untyped=Untyped(by_target=False)).faults
     assert "Make the table" not in str(fault)
     assert "capture.debezium.untyped" in str(fault)
+
+
+@pytest.mark.parametrize("text", ["smallint unsigned", "SERIAL", "smallmoney", "varint", "duration", "xmltype"])
+def test_a_type_of_one_connector_s_database_alone_is_one(text: str) -> None:
+    check_type(text, Modes())
+
+
+def test_a_type_of_no_database_is_none() -> None:
+    with pytest.raises(ValueError, match="which is no type; write it as the source has it"):
+        check_type("intt", Modes())

@@ -286,3 +286,58 @@ def test_a_key_that_would_be_rounded_is_refused_and_kept_as_text(lab: Lab, tmp_p
     lab.target.execute(fault.do.partition(": ")[2])
     copied(opened(tmp_path, lab, events, columns=types))
     assert lab.target.execute("SELECT count(DISTINCT at) FROM inv.t").fetchone() == (2,)
+
+
+def untold(events: str) -> list[dict[str, Any]]:
+    """Events that were reported, without what their schemas tell of the source's types."""
+    text = (REPORTED / f"{events}.events.jsonl").read_text()
+    return [json.loads(line.replace("__debezium.source.column.type", "something.else")) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("has_schemas", [True, False], ids=["with schemas", "without"])
+def test_numbers_below_zero_that_may_be_unsigned_are_asked_for_where_the_target_says_so(
+    lab: Lab, tmp_path: Path, spark: object, *, has_schemas: bool
+) -> None:
+    lab.target.execute("CREATE SCHEMA inv; CREATE TABLE inv.t (id bigint PRIMARY KEY, u numeric(20))")
+    events = untold("mysql-bigint-unsigned") if has_schemas else [an_event("mysql", {"id": 1, "u": -1})]
+
+    said = refusal(opened(tmp_path, lab, events))
+
+    assert "column 'u' of inv.t holds values below zero, and events do not say whether it is unsigned" in said
+    assert "capture.debezium.columns: {inv.t: {u: 'bigint unsigned'}}, or 'bigint' if it has a sign" in said
+    assert not opened(tmp_path, lab, events, columns={"inv.t": {"u": "bigint"}}).plan().source.faults
+    copied(opened(tmp_path, lab, events, columns={"inv.t": {"u": "bigint unsigned"}}))
+    assert lab.target.execute("SELECT max(u) FROM inv.t").fetchall() == [(2**64 - 1,)]
+
+
+def test_numbers_below_zero_that_may_be_unsigned_are_told(lab: Lab, tmp_path: Path, spark: object) -> None:
+    pipeline = opened(tmp_path, lab, untold("mysql-bigint-unsigned"))
+    assert "column 'u' of inv.t holds values below zero" in notes(pipeline)
+
+    copied(opened(tmp_path, lab, untold("mysql-bigint-unsigned"), columns={"inv.t": {"u": "bigint unsigned"}}))
+
+    assert lab.target.execute("SELECT max(u) FROM inv.t").fetchall() == [(2**64 - 1,)]
+
+
+@pytest.mark.parametrize(
+    ("type_", "made", "most"),
+    [
+        ("TINYINT UNSIGNED", "smallint", 255),
+        ("SMALLINT UNSIGNED", "integer", 65535),
+        ("MEDIUMINT UNSIGNED", "integer", 2**24 - 1),
+        ("INT UNSIGNED", "bigint", 2**32 - 1),
+        ("BIGINT UNSIGNED", "numeric(20,0)", 2**64 - 1),
+        ("SERIAL", "numeric(20,0)", 2**64 - 1),
+    ],
+)
+def test_unsigned_numbers_get_a_type_that_holds_the_largest(
+    lab: Lab, tmp_path: Path, spark: object, type_: str, made: str, most: int
+) -> None:
+    row = {"id": 1, "u": most if most < 2**63 else most - 2**64}
+
+    copied(opened(tmp_path, lab, [an_event("mysql", row)], columns={"inv.t": {"id": "int", "u": type_}}))
+
+    assert lab.target.execute(
+        "SELECT u, format_type(atttypid, atttypmod) FROM inv.t, pg_attribute"
+        " WHERE attrelid = 'inv.t'::regclass AND attname = 'u'"
+    ).fetchall() == [(most, made)]

@@ -77,6 +77,24 @@ def told_of(text: str, connector: str, modes: Modes) -> Told:
     return Told(logical, declared_reader(logical, modes, connector))
 
 
+def check_type(text: str, modes: Modes) -> None:
+    """Make sure that a type is one of some connector's database, as long as no event says whose it is.
+
+    Raises:
+        ValueError: It is none.
+    """
+    refused = None
+    for connector in ("", *_OF_CONNECTOR):
+        try:
+            told_of(text, connector, modes)
+        except ValueError as exc:
+            refused = refused or exc
+        else:
+            return
+    assert refused is not None
+    raise refused
+
+
 def told_by(schema: ConnectSchema, modes: Modes, connector: str) -> Told:
     """Take a type from the schema that a column has elsewhere; raises `ValueError` where it lacks a parameter."""
     return Told(logical_of(schema, connector), reader_of(schema, None, modes), True, is_unsigned(schema))
@@ -237,6 +255,7 @@ _OF_ANY: Mapping[str, _Make] = {
     **dict.fromkeys(("char for bit data", "varchar for bit data"), _is(BINARY)),
     "tinyint": _is(whole(16)),
     "mediumint": _is(whole(32)),
+    "smallint unsigned": _is(whole(32)),
     "int unsigned": _is(whole(64)),
     "integer unsigned": _is(whole(64)),
     "year": _is(whole(32)),
@@ -272,7 +291,6 @@ _OF_CONNECTOR: Mapping[str, Mapping[str, _Make]] = {
         "int": _is(whole(32)),
         "integer": _is(whole(32)),
         "smallint": _is(whole(16)),
-        "smallint unsigned": _is(whole(32)),
         "bigint": _is(whole(64)),
         "double": _is(floating(64)),
         "double precision": _is(floating(64)),

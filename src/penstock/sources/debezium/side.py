@@ -119,6 +119,15 @@ class DebeziumSide:
                 do = self._untyped.ways_out("make the table" if every else "add what is missing")
                 plan.faults.append(OperatorError(what, where=self.label, do=do))
         plan.faults += self._doubts(tables)
+        for table, column, is_for_unsigned in self._tables.without_sign(tables):
+            what = f"column {column!r} of {table} holds values below zero, and events do not say whether it is unsigned"
+            write = f"capture.debezium.columns: {{{table}: {{{column}: 'bigint unsigned'}}}}"
+            if is_for_unsigned:
+                do = f"write {write}, or 'bigint' if it has a sign"
+                what += ", for which the target's column is made"
+                plan.faults.append(OperatorError(what, where=self.label, do=do))
+            else:
+                plan.notes.append(f"{what}: a BIGINT UNSIGNED comes so from 2^63 on; then write {write}")
         return plan
 
     def _doubts(self, tables: Sequence[TableName]) -> Iterator[OperatorError]:

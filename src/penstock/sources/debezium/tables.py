@@ -25,6 +25,7 @@ from penstock.schema import Column, TableSchema, Unique
 from penstock.sources.debezium.doubts import Doubt, PlainRow, doubts
 from penstock.sources.debezium.log import RecordLog
 from penstock.sources.debezium.look import Looked, Looker, advised
+from penstock.sources.debezium.signs import below_zero, below_zero_of_plain, is_for_unsigned
 from penstock.stream import TableVersion
 
 _SAMPLE = 20
@@ -194,6 +195,7 @@ class Tables:
         self._topics: dict[TableName, set[str]] = {}
         self._doubtful: set[TableName] = set()
         self._of_mysql: set[TableName] = set()
+        self._below_zero: dict[TableName, set[str]] = {}
         self._untyped: dict[TableName, set[str]] = {}
         self._plain_rows: dict[TableName, list[PlainRow]] = {}
         self._is_surveyed = False
@@ -212,8 +214,8 @@ class Tables:
             found, shape = self._decoder.scan(record)
             if isinstance(found, Glance):
                 self._learn(record, found, shape)
-                if not self._is_surveyed and isinstance(shape, tuple):
-                    self._keep(record, found)
+                if not self._is_surveyed:
+                    self._keep(record, found, shape)
         except MalformedInputError as exc:
             if not self._skips:
                 raise advised(exc) from exc
@@ -340,12 +342,33 @@ class Tables:
                     found[name] = some
         return found
 
-    def _keep(self, record: Record, found: Glance) -> None:
+    def _keep(self, record: Record, found: Glance, shape: Shape | None) -> None:
+        """Look at the rows of a record, and keep those without a schema, to tell what may be misread."""
+        connector = found.source.connector
+        told = self._decoder.told(record, found.table, connector)
+        plain = self._decoder.rows(record) if isinstance(shape, tuple) else ()
         rows = self._plain_rows.setdefault(found.table, [])
         if len(rows) < _MOST_WEIGHED:
-            connector = found.source.connector
-            told = self._decoder.told(record, found.table, connector)
-            rows += [PlainRow(connector, row, told) for row in self._decoder.rows(record)]
+            rows += [PlainRow(connector, row, told) for row in plain]
+        if connector in MYSQL_FAMILY and shape is not None:
+            if isinstance(shape, tuple):
+                columns = below_zero_of_plain(plain, told)
+            else:
+                event = self._decoder.decode(record)
+                columns = below_zero(event, told) if isinstance(event, DataEvent) else set()
+            self._below_zero.setdefault(found.table, set()).update(columns)
+
+    def without_sign(self, tables: Collection[TableName]) -> Iterator[tuple[TableName, str, bool]]:
+        """Yield the columns that hold numbers of 64 bits below zero and may be unsigned, for all that is told.
+
+        And whether the target's column is one for unsigned numbers.
+        """
+        for table in sorted(tables):
+            columns = self._below_zero.get(table)
+            described = self._described(table) if columns else None
+            there = {} if described is None else described.by_name
+            for name in sorted(columns or ()):
+                yield table, name, name in there and is_for_unsigned(there[name].logical)
 
     def advice(self, tables: Collection[TableName]) -> Sequence[str]:
         """Say what the connector should be told, as far as its events show it."""
