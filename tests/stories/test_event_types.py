@@ -341,3 +341,32 @@ def test_unsigned_numbers_get_a_type_that_holds_the_largest(
         "SELECT u, format_type(atttypid, atttypmod) FROM inv.t, pg_attribute"
         " WHERE attrelid = 'inv.t'::regclass AND attname = 'u'"
     ).fetchall() == [(most, made)]
+
+
+def test_bits_of_any_number_are_a_bit_varying_whose_first_zeros_are_said_to_be_lost(
+    lab: Lab, tmp_path: Path, spark: object
+) -> None:
+    pipeline = opened(tmp_path, lab, "varbit-without-length")
+    assert "column 'vb' of inv.t: events do not tell zeros at the beginning of a bit varying" in notes(pipeline)
+
+    copied(pipeline)
+
+    made = lab.target.execute(
+        "SELECT DISTINCT vb::text, pg_typeof(vb)::text FROM inv.t WHERE vb IS NOT NULL"
+    ).fetchall()
+    assert made == [("101", "bit varying")]
+
+
+def test_bits_with_a_length_are_told_apart_from_a_bit_varying_where_the_target_has_one(
+    lab: Lab, tmp_path: Path, spark: object
+) -> None:
+    text = (REPORTED / "varbit-without-length.events.jsonl").read_text().replace("2147483647", "16")
+    events = [json.loads(line) for line in text.splitlines()]
+    lab.target.execute("CREATE SCHEMA inv; CREATE TABLE inv.t (id int PRIMARY KEY, vb bit varying(16))")
+    assert "else write capture.debezium.columns: {inv.t: {vb: 'bit varying'}}" in notes(opened(tmp_path, lab, events))
+
+    told = opened(tmp_path, lab, events, columns={"inv.t": {"vb": "bit varying"}})
+
+    assert "else write capture.debezium.columns" not in notes(told)
+    copied(told)
+    assert lab.target.execute("SELECT DISTINCT vb::text FROM inv.t WHERE vb IS NOT NULL").fetchall() == [("101",)]

@@ -44,7 +44,7 @@ MOST_DIGITS = 200_000
 _PLAIN_INT_BITS = 14_000
 """Python refuses to write larger ints, by default, unless they go through a decimal."""
 
-_MOST_BITS = 83_886_080
+MOST_BITS = 83_886_080
 """The longest bit string of PostgreSQL; a type without a limit says the largest int."""
 
 PADDED_SCALES = range(1001, 2048)
@@ -218,7 +218,7 @@ def bit_text(data: bytes, length: int | None) -> str:
     there are. Where it has no fixed length, zeros at the front are lost.
     """
     digits = f"{int.from_bytes(data, 'little'):b}" if any(data) else ""
-    if length is None or length > _MOST_BITS:
+    if length is None or length > MOST_BITS:
         return digits
     if len(digits) > length:
         raise UnfitError("has more bits than its type")

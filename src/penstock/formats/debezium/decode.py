@@ -543,6 +543,9 @@ def _of_schema(
         return reader_of(schema, expected, modes), logical_of(schema, connector)
     if schema.type == "int64" and schema.name is None and told.is_unsigned:
         return told.read, told.logical
+    if told.logical.kind is Kind.BITS and told.logical.length is None and logical_of(schema).kind is Kind.BITS:
+        # A length says how many there are at most of `bit varying`, and how many of `bit`.
+        return told.read, told.logical
     is_bare = schema.type == "string" and schema.name is None
     return reader_of(schema, told.logical, modes), told.logical if is_bare else logical_of(schema, connector)
 

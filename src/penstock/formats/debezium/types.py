@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.formats.debezium import structured, temporal
 from penstock.formats.debezium.canonical import (
+    MOST_BITS,
     MOST_DIGITS,
     PADDED_SCALES,
     Reader,
@@ -170,7 +171,7 @@ def _decimal(schema: ConnectSchema) -> Reader:
 
 def _bits(schema: ConnectSchema) -> Reader:
     length = _whole(schema.parameters["length"], "bits without a length") if "length" in schema.parameters else None
-    if schema.parameters.get("__debezium.source.column.type") == "VARBIT":
+    if is_varying(schema):
         length = None
     return lambda value: bit_text(bytes_of(value), length)
 
@@ -357,8 +358,15 @@ def _decimal_kind(schema: ConnectSchema) -> LogicalType:
 
 
 def _bits_kind(schema: ConnectSchema) -> LogicalType:
+    """Say how many bits there are; of `bit varying` any number, whatever its own limit."""
     length = schema.parameters.get("length", "")
-    return LogicalType(Kind.BITS, length=int(length) if length.isdecimal() else None)
+    is_fixed = length.isdecimal() and int(length) <= MOST_BITS and not is_varying(schema)
+    return LogicalType(Kind.BITS, length=int(length) if is_fixed else None)
+
+
+def is_varying(schema: ConnectSchema) -> bool:
+    """Whether bits are of any number at their source, as the connector propagates its type."""
+    return schema.parameters.get(f"{_SOURCE_TYPE}type") == "VARBIT"
 
 
 def _enum_kind(schema: ConnectSchema) -> LogicalType:

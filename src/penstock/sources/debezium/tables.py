@@ -22,6 +22,7 @@ from penstock.formats.debezium.join import changes_of
 from penstock.formats.debezium.record import Record
 from penstock.logical import Kind, LogicalType
 from penstock.schema import Column, TableSchema, Unique
+from penstock.sources.debezium.advice import column_advice
 from penstock.sources.debezium.doubts import Doubt, PlainRow, doubts
 from penstock.sources.debezium.log import RecordLog
 from penstock.sources.debezium.look import Looked, Looker, advised
@@ -194,7 +195,7 @@ class Tables:
         self._collections: set[str] = set()
         self._topics: dict[TableName, set[str]] = {}
         self._doubtful: set[TableName] = set()
-        self._of_mysql: set[TableName] = set()
+        self._connectors: dict[TableName, str] = {}
         self._below_zero: dict[TableName, set[str]] = {}
         self._untyped: dict[TableName, set[str]] = {}
         self._plain_rows: dict[TableName, list[PlainRow]] = {}
@@ -384,26 +385,12 @@ class Tables:
                 f"columns of {', '.join(doubtful)} may be null and have a default: a NULL arrives as the default,"
                 " unless the connector's value.converter.replace.null.with.default is false"
             )
-        return lines + [
-            f"column{'s' * (len(columns) > 1)} {', '.join(map(repr, columns))} of {table}: a TIME of MySQL's may be"
-            " below zero, or of more than a day, and a time of day at the target refuses such rows; make it a column of"
-            " type interval there, which takes them"
-            for table in sorted(self._of_mysql.intersection(tables))
-            if (columns := self._times_of_day(table))
-        ]
-
-    def _times_of_day(self, table: TableName) -> Sequence[str]:
-        """The columns of times that are no intervals at the target, or will not be."""
-        described = self._described(table)
-        there = {} if described is None else described.by_name
-        newest = [version.table for version in self.versions() if version.table.name == table][-1:]
-        return [
-            column.name
-            for schema in newest
-            for column in schema.columns
-            if column.logical.kind is Kind.TIME
-            and (column.name not in there or there[column.name].logical.kind is Kind.TIME)
-        ]
+        for name in sorted(self._connectors.keys() & set(tables)):
+            described = self._described(name)
+            there = {} if described is None else described.by_name
+            newest = [version.table for version in self.versions() if version.table.name == name][-1]
+            lines += column_advice(newest, there, self._connectors[name])
+        return lines
 
     def _learn(self, record: Record, found: Glance, shape: Shape | None) -> None:
         if found.op == "t":
@@ -421,8 +408,6 @@ class Tables:
             self._seen.add(known)
             self._topics.setdefault(found.table, set()).add(record.topic)
             self._collections.add(found.source.collection)
-            if found.source.connector in MYSQL_FAMILY:
-                self._of_mysql.add(found.table)
             if event.row_type is not None:
                 version = _shape(found.table, event.row_type, tuple(event.key or ()))
                 if event.row_type.doubtful:
@@ -432,6 +417,7 @@ class Tables:
                 self._plain[found.table] = version.number
             if (found.table, version.number) not in self._versions:
                 self._versions[found.table, version.number] = _version(version, is_plain=event.row_type is None)
+            self._connectors[found.table] = found.source.connector
 
     def _plain_shape(self, event: DataEvent, record: Record) -> _Shape:
         """What is known of the columns of an event without a schema."""
