@@ -12,6 +12,7 @@ from penstock.dialects.base import LackingPart, NativeForm
 from penstock.dialects.postgres.catalog import catalog_names, computed_columns, table_oids
 from penstock.dialects.postgres.connection import Connection, literal, quote
 from penstock.dialects.postgres.logical import DIALECT
+from penstock.dialects.postgres.needed import Needed, read_needed
 from penstock.dialects.postgres.resources import sql_text
 
 
@@ -80,7 +81,7 @@ class Blueprint(NativeForm):
         calls: Functions and operators that the tables call when rows are written to them, by kind and name.
         computed: The expressions of generated columns, by table and column.
         notes: What a table that is made will lack, by table.
-        collations: What the tables need of collations that are no server's own, and how each is made.
+        needed: What the tables need besides that is no server's own.
     """
 
     dialect = DIALECT
@@ -91,7 +92,7 @@ class Blueprint(NativeForm):
     calls: Sequence[tuple[str, TableName]]
     computed: Mapping[tuple[TableName, str], str]
     notes: Mapping[TableName, Sequence[str]] = field(default_factory=dict)
-    collations: Mapping[TableName, str] = field(default_factory=dict)
+    needed: Sequence[Needed] = ()
 
 
 @dataclass(frozen=True)
@@ -136,14 +137,14 @@ def read_blueprint(
             )
         ]
         found = cursor.execute(sql_text("calls"), [list(by_oid)]).fetchall()
-        collations = cursor.execute(sql_text("collations"), [[*by_oid, *others.values()]]).fetchall()
+        needed = read_needed(connection, {**by_oid, **{oid: name for name, oid in others.items()}})
     return Blueprint(
         types=types,
         pieces=pieces,
         parts=read_parts(connection, tables, [name for name, _, _ in types]),
         calls=[(kind, TableName(schema, name)) for kind, schema, name in found],
         computed=computed_columns(connection, tables),
-        collations={TableName(schema, name): statement for schema, name, statement in collations},
+        needed=needed,
     )
 
 

@@ -31,6 +31,7 @@ from penstock.dialects.postgres.fittings import Fittings
 from penstock.dialects.postgres.from_schema import completed, made_with_text
 from penstock.dialects.postgres.logical import in_postgres, is_finer
 from penstock.dialects.postgres.names import cut, too_long
+from penstock.dialects.postgres.needed import missing_needs
 from penstock.dialects.postgres.privileges import missing_target_grants
 from penstock.dialects.postgres.target import ledger_entries, ledger_version
 from penstock.dialects.postgres.target.fittings import plan_fittings
@@ -304,7 +305,9 @@ def _plan_types(connection: Connection, plan: DatabasePlan, blueprint: Blueprint
         "SELECT n.nspname, t.typname FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace"
     )
     found = {TableName(schema, name) for schema, name in rows}
-    plan.faults += _missing_collations(connection, plan, blueprint)
+    # Types, and with them collations, are also made of tables that rules make others of.
+    needed = [one for one in blueprint.needed if one.root in missing or one.kind == "collation"]
+    plan.faults += missing_needs(connection, needed, where=plan.label)
     for name, statement, extension in blueprint.types:
         if name in found:
             continue
@@ -326,18 +329,6 @@ def _plan_types(connection: Connection, plan: DatabasePlan, blueprint: Blueprint
                     do="create it there, then run setup again",
                 )
             )
-
-
-def _missing_collations(connection: Connection, plan: DatabasePlan, blueprint: Blueprint) -> Iterator[OperatorError]:
-    """Say which collations are missing: what their locale is called is a matter of the machine's."""
-    rows = connection.execute(
-        "SELECT n.nspname, c.collname FROM pg_collation c JOIN pg_namespace n ON n.oid = c.collnamespace"
-    )
-    there = {TableName(schema, name) for schema, name in rows}
-    for name, statement in blueprint.collations.items():
-        if name not in there:
-            what = f"collation {name} is missing at the target"
-            yield OperatorError(what, where=plan.label, do=f"create it there: {statement}")
 
 
 def _check_table(
