@@ -95,7 +95,7 @@ def show(result: VerifyResult) -> None:
     for table in result.tables:
         for line in [*_differences(table), *_queued(table)]:
             say(line)
-    for line in (*result.unchecked, *result.unseen):
+    for line in (*result.unchecked, *map(str, result.unseen)):
         say(f"not compared: {line}")
     if any(table.differing for table in result.tables):
         # One that other processes fill, too, is refused by its name.

@@ -228,7 +228,7 @@ class Index:
                     f"events came of transaction {group}, which lies before what was taken to be complete",
                     where=self._where,
                     do="have the connector write its transaction topic (provide.transaction.metadata), or give"
-                    " capture.settle_s more time",
+                    " capture.debezium.settle_s more time",
                 )
             self.ended(Ended(group, Scn(at), {}, self._open[group].committed_at_us))
 
