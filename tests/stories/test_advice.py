@@ -26,14 +26,9 @@ SITUATIONS = {
         T,
         "CREATE TABLE t (id int PRIMARY KEY, v numeric(9,2), w text GENERATED ALWAYS AS ('x') STORED)",
     ),
-    "an enum lacks labels": (ENUM, "CREATE TYPE mood AS ENUM ('high'); CREATE TABLE t (id int PRIMARY KEY, m mood)"),
     "an enum has another label": (
         ENUM,
         "CREATE TYPE mood AS ENUM ('low', 'up'); CREATE TABLE t (id int PRIMARY KEY, m mood)",
-    ),
-    "a type is missing": (
-        "CREATE TYPE d AS (a int); CREATE TABLE t (id int PRIMARY KEY, v d)",
-        "",
     ),
     "a collation is missing": (
         "CREATE COLLATION mine (LOCALE = 'C'); CREATE TABLE t (id int PRIMARY KEY, w text COLLATE mine)",
@@ -59,22 +54,25 @@ def statements(advice: str) -> list[str]:
     return [one for one in found if "..." not in one]
 
 
-@pytest.mark.parametrize(("at_source", "at_target"), SITUATIONS.values(), ids=SITUATIONS)
-def test_what_plan_says_to_do_leads_on(lab: Lab, spark: object, at_source: str, at_target: str) -> None:
-    lab.source.execute(at_source)
-    lab.target.execute(at_target)
-    faults = lab.pipeline().plan().target.faults
+def test_what_plan_says_to_do_leads_on(lab: Lab, spark: object) -> None:
+    for number, (at_source, at_target) in enumerate(SITUATIONS.values()):
+        for side, sql in ((lab.source, at_source), (lab.target, at_target)):
+            side.execute(f"CREATE SCHEMA s{number}; SET search_path = s{number}; {sql}")
+            side.execute("RESET search_path")
+    pipeline = lab.pipeline(["s*.*"])
+    faults = [(str(fault), fault.do) for fault in pipeline.plan().target.faults]
+    for number, named in enumerate(SITUATIONS):
+        assert any(re.search(rf"\bs{number}\.", said) for said, _ in faults), named
 
-    # What mends one thing may mend, or show, another.
-    for fault in faults:
-        for statement in statements(fault.do):
+    for _, do in faults:
+        for statement in statements(do):
             lab.target.execute(statement)
 
-    assert lab.pipeline().plan().target.faults == []
-    lab.pipeline().setup()
-    lab.pipeline().run(threading.Event(), until_caught_up=True)
-    assert lab.pipeline().verify().is_identical
-    assert lab.pipeline().plan().is_done
+    assert [str(fault) for fault in pipeline.plan().target.faults] == []
+    pipeline.setup()
+    pipeline.run(threading.Event(), until_caught_up=True)
+    assert pipeline.verify().is_identical
+    assert pipeline.plan().is_done
 
 
 def test_rows_that_are_in_the_way_are_taken_over_as_the_message_says(lab: Lab, spark: object) -> None:
@@ -94,9 +92,6 @@ def test_rows_that_are_in_the_way_are_taken_over_as_the_message_says(lab: Lab, s
     [
         ("text", "varchar(3)", "'too long'"),
         ("int", "smallint", "99999"),
-        ("numeric", "numeric(5,2)", "99999"),
-        ("varchar(20)", "varchar(3)", "'too long'"),
-        ("bit varying(9)", "bit varying(3)", "B'10101'"),
     ],
 )
 def test_a_row_that_the_copy_refuses_fits_once_the_column_is_widened_as_the_message_says(

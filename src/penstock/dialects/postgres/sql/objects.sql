@@ -147,9 +147,10 @@ WITH RECURSIVE rel AS (
   FROM idx WHERE con IS NULL AND indisvalid
   UNION ALL
   SELECT root, nspname, relname, 'invalid index', index, pg_get_indexdef(indexrelid), parent,
-    CASE WHEN indisunique OR indisexclusion THEN 'unique' ELSE '' END, CASE WHEN con IS NULL THEN concat(pg_get_indexdef(indexrelid),
-        (SELECT string_agg(format('; ALTER INDEX %s ATTACH PARTITION %s', idx.index_path, p.index_path), '')
-         FROM idx p WHERE p.parent = concat(idx.nspname, '.', idx.index) AND p.root = idx.root))
+    CASE WHEN indisunique OR indisexclusion THEN 'unique' ELSE '' END,
+    -- Of a partitioned table for all partitions at once: made of it alone, it would not be valid again.
+    CASE WHEN con IS NULL THEN overlay(pg_get_indexdef(indexrelid) PLACING ''
+        FROM strpos(pg_get_indexdef(indexrelid), ' ON ONLY ') + 3 FOR CASE relkind WHEN 'I' THEN 5 ELSE 0 END)
       ELSE format('ALTER TABLE %s ADD CONSTRAINT %I %s', path, index, pg_get_constraintdef(con)) END, NULL,
     CASE WHEN con IS NULL THEN format('DROP INDEX %s', index_path) ELSE format('ALTER TABLE %s DROP CONSTRAINT %I', path,
       (SELECT conname FROM pg_constraint WHERE oid = con)) END, 0, 0, NULL, NULL, NULL, NULL
