@@ -84,9 +84,7 @@ class ColumnDecoder:
                 width = self.rows.width(column)
                 is_null = np.zeros(len(starts), np.bool_)
                 if column.is_nullable:
-                    nulls = block[:, at + width]
-                    read.is_odd |= nulls > 1
-                    is_null = nulls != 0
+                    is_null = block[:, at + width] & 1 != 0
                 values[column.name] = read.column(column, self.rows.texts[number], at, width, is_null)
                 at += width + column.is_nullable
         except (pa.ArrowInvalid, ValueError, LookupError):

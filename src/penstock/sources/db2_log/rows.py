@@ -117,9 +117,8 @@ class RowDecoder:
         fields = layout.unpack_from(base)
         row: dict[str, Value] = {}
         for name, at, null, text, column in plan:
-            if null >= 0 and fields[null]:
-                if fields[null] != 1:
-                    raise RowError(f"the null byte of column {name!r} is neither 0 nor 1")
+            # One bit is documented; what the others say is not.
+            if null >= 0 and fields[null] & _NULL:
                 row[name] = None
             elif column.is_varying:
                 row[name] = self._varying(base, fixed, (fields[at], fields[at + 1]), column, text)

@@ -31,6 +31,8 @@ _NOTHING = frozenset((108, 137, 128))
 _UNDONE = {110: Op.INSERT, 131: Op.INSERT, 168: Op.INSERT, 111: Op.DELETE, 166: Op.DELETE, 112: Op.UPDATE}
 _DONE = {161: Op.DELETE, 164: Op.DELETE, 162: Op.INSERT, 165: Op.INSERT, 167: Op.INSERT, 163: Op.UPDATE}
 ADD_DATA, ADD_AMOUNT = 64, 65
+_INFORMATION = frozenset((66, 67))
+"""Operations of the LOB manager that say what became of an earlier value, and hold none."""
 LOB_DATA_AT = 32
 """Where data begins in a record of the LOB manager."""
 
@@ -70,7 +72,6 @@ class Group:
 
     record: Record
     pieces: list[Piece] = field(default_factory=list)
-    is_informed: bool = False
 
 
 @dataclass(slots=True)
@@ -213,8 +214,6 @@ class Resolver:
         elif function in _DONE:
             made = self._rows(record, table, id_, function)
             if _DONE[function] is not Op.DELETE and (group := groups.pop(id_, None)) is not None:
-                if group.is_informed and not group.pieces:
-                    record.refuse(f"out-of-row data of {table.name} begins, and nothing but information follows")
                 if len(made) > 1 and group.pieces:
                     record.refuse(f"LOB data of {table.name} belongs to one of several rows: to which is not told")
                 for row in made:
@@ -293,7 +292,8 @@ class Resolver:
         return [bytes(record.buffer[p + 20 + 8 * n : p + 26 + 8 * n]) for n in range(count)]
 
     def _undo(self, record: Record, id_: TableId, op: Op, rid: bytes, rows: list[Row]) -> None:
-        lso = record.undone_lso if record.lso is not None else None
+        # Zero is no place in a log: the table and the row are what is told then.
+        lso = (record.undone_lso or None) if record.lso is not None else None
         for n in reversed(range(len(rows))):
             row = rows[n]
             agrees = row.id == id_ and row.op is op and row.rid == rid
@@ -303,9 +303,7 @@ class Resolver:
         record.refuse("the record undoes a change that the transaction has not made")
 
     def _add(self, record: Record, table: Db2Table, operation: int, group: Group | None) -> None:
-        if operation in (66, 67):
-            if group is not None:
-                group.is_informed = True
+        if operation in _INFORMATION:
             return
         if operation not in (ADD_DATA, ADD_AMOUNT):
             record.refuse(f"operation {operation} of the LOB manager on {table.name} is not known")
