@@ -2,7 +2,8 @@
 
 A source whose key is checked at commit lets two rows swap their values; a target whose key is checked at once refuses
 the first of the two changes. So its row is taken out of the table, and put back with its new values once the other row
-has given them up. At the end of the transaction the rows are the same as at the source.
+has given them up. At the end of the transaction the rows are the same as at the source. Of an exclusion constraint the
+same holds as of a unique key.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from penstock.apply.mender import changed_columns, writable
 from penstock.apply.target import RowMatch, RowWriter, TargetCatalog, TargetTable
 from penstock.change import Change, Image, Op, TableName, Transaction
 from penstock.elsewhere import Elsewhere
-from penstock.schema import Unique
+from penstock.schema import Exclusion, Unique
 
 _MOST_CHANGES = 100_000
 """Of a larger transaction nothing waits: what its changes give up would have to be held in memory."""
 
 _Value = tuple[TableName, str, tuple[str | None, ...]]
-"""A table, the name of one of its unique keys, and a value of that."""
+"""A table, the name of one of its unique keys or exclusion constraints, and values of its columns."""
 
 
 @dataclass
@@ -47,20 +48,22 @@ class Parking:
         """Take rows out of their tables, and put them back, through a session's open transaction."""
         self._writer = writer
         self._given_up: dict[_Value, int] = {}
+        self._last: dict[tuple[TableName, str], int] = {}
         self._rows: list[Parked] = []
 
     def begin(self, transaction: Transaction, catalog: TargetCatalog) -> None:
         """Look at what the changes of a transaction give up, by the last of them that does."""
-        self._given_up, self._rows = {}, []
+        self._given_up, self._last, self._rows = {}, {}, []
         if not 1 < len(transaction.changes) <= _MOST_CHANGES:
             return
         for number, change in enumerate(transaction.changes, start=1):
             table = catalog.tables.get(change.table)
             if table is None or change.before is None or change.op not in (Op.UPDATE, Op.DELETE):
                 continue
-            for unique in _checked_at_once(table):
-                if set(unique.columns) <= set(change.before) and concerns(change, unique.columns):
-                    self._given_up[_value(table, unique, change.before)] = number
+            for rule in _checked_at_once(table):
+                if set(rule.columns) <= set(change.before) and concerns(change, rule.columns):
+                    self._given_up[_value(table, rule, change.before)] = number
+                    self._last[table.name, rule.name] = number
 
     def park(self, number: int, change: Change, table: TargetTable, match: RowMatch | None) -> Image | None:
         """Have the row of a change wait, where a value that it takes is held, and given up later.
@@ -71,13 +74,14 @@ class Parking:
         Returns:
             The row as it is to be; None where the change may be applied, or fails for another reason.
         """
-        if not self._given_up or not table.key.is_declared:
+        if not self._given_up:
             return None
         new = {**(change.before or {}), **(change.after or {})}
-        waits_for = [unique for unique in _checked_at_once(table) if self._until(unique, new, change, table) > number]
-        if any(isinstance(value, Elsewhere) for value in new.values()) or not any(
-            self._writer.rows_in_the_way(table, unique.name, new) for unique in waits_for
-        ):
+        if any(isinstance(value, Elsewhere) for value in new.values()):
+            return None
+        taken = [rule for rule in _checked_at_once(table) if change.op is Op.INSERT or concerns(change, rule.columns)]
+        until = max((self._until(rule, new, table, number) for rule in taken), default=0)
+        if until <= number:
             return None
         image = dict(new)
         if match is not None:
@@ -86,7 +90,6 @@ class Parking:
                 return None
             self._writer.delete(table, match)
             image = {**found[0][0], **changed_columns(change)}
-        until = max(self._until(unique, new, change, table) for unique in waits_for)
         self._rows.append(Parked(number, table, image, until))
         return image
 
@@ -100,8 +103,8 @@ class Parking:
             self._rows.remove(parked)
             return parked.image
         parked.image = {**parked.image, **changed_columns(change)}
-        values = (_value(table, unique, parked.image) for unique in _checked_at_once(table))
-        parked.until = max(number, *(self._given_up.get(value, 0) for value in values))
+        rules = _checked_at_once(table)
+        parked.until = max(number, *(self._until(rule, parked.image, table, number) for rule in rules))
         return parked.image
 
     def due(self, number: int) -> Iterator[Parked]:
@@ -114,12 +117,17 @@ class Parking:
         """Write a row that has waited."""
         self._writer.insert(parked.table, writable(parked.image, parked.table))
 
-    def _until(self, unique: Unique, new: Image, change: Change, table: TargetTable) -> int:
-        """The last change that gives up the value of a key that a change takes; 0 where none does, or it takes none."""
-        is_taken = change.op is Op.INSERT or concerns(change, unique.columns)
-        if not is_taken or not set(unique.columns) <= set(new):
+    def _until(self, rule: Unique | Exclusion, new: Image, table: TargetTable, number: int) -> int:
+        """The last change that gives up what is in the way of a row; 0 where nothing is, or no later change does.
+
+        What is equal, or excludes each other, the target says: 2 and 2.00 are the same value of a key.
+        """
+        if self._last.get((table.name, rule.name), 0) <= number or not set(rule.columns) <= set(new):
             return 0
-        return self._given_up.get(_value(table, unique, new), 0)
+        rows = self._writer.rows_in_the_way(table, rule.name, new)
+        values = [_value(table, rule, row) for row in rows]
+        values += [_value(table, rule, new)] if rows else []
+        return max((self._given_up.get(value, 0) for value in values), default=0)
 
     def _of(self, change: Change, table: TargetTable) -> Parked | None:
         if not self._rows or change.before is None or not set(table.key.columns) <= set(change.before):
@@ -129,12 +137,13 @@ class Parking:
         return next(mine, None)
 
 
-def _checked_at_once(table: TargetTable) -> Iterator[Unique]:
-    return (unique for unique in table.schema.all_uniques if unique.columns and not unique.is_deferrable)
+def _checked_at_once(table: TargetTable) -> list[Unique | Exclusion]:
+    rules: list[Unique | Exclusion] = [*table.schema.all_uniques, *table.schema.exclusions]
+    return [rule for rule in rules if rule.columns and not rule.is_deferrable]
 
 
-def _value(table: TargetTable, unique: Unique, image: Image) -> _Value:
-    return table.name, unique.name, tuple(image.get(name) for name in unique.columns)
+def _value(table: TargetTable, rule: Unique | Exclusion, image: Image) -> _Value:
+    return table.name, rule.name, tuple(image.get(name) for name in rule.columns)
 
 
 def _key(image: Image | None, table: TargetTable) -> Image:
