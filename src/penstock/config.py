@@ -398,6 +398,12 @@ class PublishConfig(Part):
         le=3600,
         description="files: seconds that changes may wait for others that go into the same file",
     )
+    on_bad_value: Literal["stop", "put_aside_transaction", "put_aside_change"] = Field(
+        default="put_aside_transaction",
+        description="Change events: what becomes of a value that the format or the place does not carry: stop, put its"
+        " transaction into the error queue, or only its change; of a row of the first copy, leave its table out, or put"
+        " the row there",
+    )
     retry_s: RetryS = Field(
         default="INFINITE",
         description="Seconds to go on trying while source or place is out of reach, or INFINITE; 60 at most before the"

@@ -37,7 +37,9 @@ class PenstockError(Exception):
         An error of a kind that is not defined here becomes the nearest one that is.
         """
         kind = next(base.__name__ for base in type(self).__mro__ if base.__name__ in _KINDS)
-        fields = {"kind": kind, "what": self.what, "where": self.where, "do": self.do}
+        fields: dict[str, object] = {"kind": kind, "what": self.what, "where": self.where, "do": self.do}
+        if isinstance(self, TableError):
+            fields["table"] = list(self.table)
         return json.dumps(fields)
 
 
@@ -55,6 +57,23 @@ class TooManyErrorsError(OperatorError):
     """A run has put as many transactions into the error queue as it may."""
 
     exit_code = 6
+
+
+class TableError(OperatorError):
+    """Something is in the way of one table, and of no other.
+
+    Attributes:
+        table: Schema and name.
+    """
+
+    def __init__(self, what: str, *, where: str = "", do: str = "", table: tuple[str, str] = ("", "")) -> None:
+        super().__init__(what, where=where, do=do)
+        self.table = table
+
+    @classmethod
+    def of(cls, error: PenstockError, table: tuple[str, str]) -> TableError:
+        """What an error means for the only table that it is about."""
+        return cls(error.what, where=error.where, do=error.do, table=table)
 
 
 class HandlerError(OperatorError):
@@ -81,6 +100,7 @@ _KINDS = {
         PenstockError,
         ConfigError,
         OperatorError,
+        TableError,
         TooManyErrorsError,
         HandlerError,
         RetryableError,
@@ -93,4 +113,8 @@ _KINDS = {
 def from_json(text: str) -> PenstockError:
     """Rebuild the error that `PenstockError.to_json` wrote."""
     fields = json.loads(text)
-    return _KINDS[fields["kind"]](fields["what"], where=fields["where"], do=fields["do"])
+    found = _KINDS[fields["kind"]](fields["what"], where=fields["where"], do=fields["do"])
+    if isinstance(found, TableError):
+        schema, name = fields["table"]
+        found.table = schema, name
+    return found

@@ -180,6 +180,7 @@ def _published_events(config: PipelineConfig, publish: PublishConfig) -> Place:
         from penstock.formats.debezium.writer import EventSettings, JsonPacking
         from penstock.outputs.events.files import Folder
         from penstock.outputs.events.kafka import Cluster
+        from penstock.outputs.events.put_aside import OnBadValue
         from penstock.pipeline.event_files_place import EventFilesPlace
         from penstock.pipeline.kafka_place import KafkaPlace
     except ImportError as exc:
@@ -197,13 +198,15 @@ def _published_events(config: PipelineConfig, publish: PublishConfig) -> Place:
         transactions=events.transaction_topic,
         packing=JsonPacking(events.schemas) if registry is None else AvroPacking(_registry(registry).register),
     )
+    on_bad_value = OnBadValue(publish.on_bad_value)
     if publish.path is not None:
         folder = Folder(_open_place(publish.path, "publish.path"), config.name)
-        return EventFilesPlace(folder, settings, max_age_s=publish.max_age_s)
+        return EventFilesPlace(folder, settings, on_bad_value=on_bad_value, max_age_s=publish.max_age_s)
     assert publish.connection is not None
     connection = config.connections[publish.connection]
     assert isinstance(connection, KafkaConfig)
-    return KafkaPlace(Cluster(connection.client_settings, config.name, events.partitions, events.replication), settings)
+    cluster = Cluster(connection.client_settings, config.name, events.partitions, events.replication)
+    return KafkaPlace(cluster, settings, on_bad_value=on_bad_value)
 
 
 def _database_name(config: PipelineConfig) -> str | None:

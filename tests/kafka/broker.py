@@ -19,7 +19,10 @@ from confluent_kafka.admin import (
     AclOperation,
     AclPermissionType,
     AdminClient,
+    AlterConfigOpType,
     ClusterMetadata,
+    ConfigEntry,
+    ConfigResource,
     NewPartitions,
     NewTopic,
     ResourcePatternType,
@@ -163,6 +166,13 @@ class KafkaBroker:
         wanted = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
         self._admin.create_topics([wanted])[name].result(_TIMEOUT_S)
         return name
+
+    def set_topic(self, name: str, setting: str, value: str) -> None:
+        """Set something for a topic."""
+        entry = ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
+        for done in self._admin.incremental_alter_configs([resource]).values():
+            done.result(_TIMEOUT_S)
 
     def delete_topic(self, *names: str) -> None:
         """Delete topics; returns when the broker no longer knows them."""

@@ -125,6 +125,48 @@ def test_a_transaction_is_told_event_by_event_between_its_begin_and_its_end(shop
     ]
 
 
+def test_a_record_that_its_topic_does_not_take_is_put_aside_until_it_does(shop: Published) -> None:
+    shop.publish()
+    topic = f"{shop.name}.public.orders"
+    shop.broker.set_topic(topic, "max.message.bytes", "3000")
+    with psycopg.connect(shop.url, autocommit=True) as connection:
+        connection.execute("UPDATE orders SET note = repeat('x', 4000) WHERE id = 1")
+        connection.execute("UPDATE orders SET note = 'small' WHERE id = 2")
+
+    shop.publish()
+
+    (entry,) = shop.publication.errors().entries()
+    assert (str(entry.table), entry.error_number) == ("public.orders", 12899)
+    assert "max.message.bytes" in entry.error_message
+    assert "xxx" not in entry.error_message
+    assert [r.payload["after"]["id"] for r in shop.events("orders") if r.payload["op"] == "u"] == [2]
+    assert [one.outcome for one in shop.publication.retry(["1"], go_on=True)] == ["failed"]
+
+    shop.broker.set_topic(topic, "max.message.bytes", "100000")
+    assert [one.outcome for one in shop.publication.retry(["1"])] == ["applied"]
+    assert shop.publication.errors().entries() == []
+    assert [r.payload["after"]["id"] for r in shop.events("orders") if r.payload["op"] == "u"] == [2, 1]
+
+
+def test_a_run_goes_on_beside_a_person_who_deletes_an_entry(shop: Published) -> None:
+    shop.publish()
+    with psycopg.connect(shop.url, autocommit=True) as connection:
+        connection.execute("UPDATE customers SET balance = 'NaN' WHERE id = 1")
+    stop = threading.Event()
+    running = threading.Thread(target=shop.publication.run, args=(stop,))
+    running.start()
+    wait_until(lambda: len(shop.publication.errors().entries()) == 1)
+
+    shop.publication.errors().delete("1")
+    with psycopg.connect(shop.url, autocommit=True) as connection:
+        connection.execute("UPDATE customers SET name = 'next' WHERE id = 2")
+
+    wait_until(lambda: [r.payload["after"]["id"] for r in shop.events("customers") if r.payload["op"] == "u"] == [2])
+    stop.set()
+    running.join()
+    assert shop.publication.errors().entries() == []
+
+
 def test_the_rows_of_the_first_copy_are_marked_and_changes_that_it_holds_are_not_told_again(shop: Published) -> None:
     shop.execute("UPDATE customers SET name = 'before the copy'")
 

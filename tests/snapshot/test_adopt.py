@@ -117,5 +117,5 @@ def test_a_table_that_takes_the_name_of_an_adopted_one_is_not_adopted(lab: Lab) 
     lab.ledger.close()
     lab.source.execute("DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY, v text, u int UNIQUE)")
 
-    with pytest.raises(OperatorError, match=r"public.t holds rows that penstock did not copy"):
-        lab.pipeline().setup()
+    ((error,),) = lab.pipeline().setup().left_out.values()
+    assert "public.t holds rows that penstock did not copy" in str(error)

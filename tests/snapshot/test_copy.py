@@ -23,7 +23,7 @@ from penstock.dialects.postgres.source import copy as postgres_copy
 from penstock.dialects.postgres.source.access import PostgresSource
 from penstock.dialects.postgres.source.copy import PostgresChunkReader, PostgresCopyOrigin
 from penstock.dialects.postgres.target.access import PostgresTarget
-from penstock.errors import FencedError, OperatorError, PenstockError, RetryableError
+from penstock.errors import FencedError, OperatorError, PenstockError, RetryableError, TableError
 from penstock.schema import TableSchema
 from penstock.snapshot import chunk as chunk_module
 from penstock.snapshot.chunk import Chunk, CopySource, bundles
@@ -656,13 +656,12 @@ def test_rows_at_the_target_that_nobody_copied_are_left_alone_and_nothing_is_wri
     prepare(lab, ACCOUNTS + "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     lab.target.execute("INSERT INTO t VALUES (99); INSERT INTO here VALUES (99, 1)")
 
-    with pytest.raises(OperatorError) as caught:
+    with pytest.raises(TableError) as caught:
         copy(lab, "here", "t", "there")
 
-    assert caught.value.what == "tables public.here, public.t hold rows that penstock did not copy"
-    assert caught.value.do.startswith(
-        "empty them; or have their rows compared and kept, by `penstock setup --adopt`; or"
-    )
+    assert caught.value.what == "table public.here holds rows that penstock did not copy"
+    assert caught.value.table == ("public", "here")
+    assert caught.value.do.startswith("empty it; or have its rows compared and kept, by `penstock setup --adopt`; or")
     assert lab.rows("t") == [(99,)]
     assert lab.rows("there") == []
     assert lab.ledger.open_copies() == []

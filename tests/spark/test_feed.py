@@ -13,6 +13,7 @@ from penstock.change import TableName
 from penstock.logical import Kind, LogicalType
 from penstock.pipeline import feed as feed_module
 from penstock.pipeline.feed import SparkFeed
+from penstock.pipeline.left_out import LeftOut
 from penstock.position import Scn
 from penstock.schema import Column, TableSchema
 from penstock.stream import TableVersion
@@ -76,6 +77,7 @@ def test_a_failed_transaction_has_its_own_tables_described_anew(monkeypatch: pyt
         compare=lambda _, __: False,
         is_meant=lambda _: True,
         definitions=any_,
+        left_out=LeftOut(print),
     )
     fed.start(any_, TABLES)
     assert asked == [set(TABLES)]
@@ -127,6 +129,7 @@ def test_a_version_that_comes_while_a_run_is_at_work_is_told_as_far_as_nobody_fo
         compare=lambda _, __: False,
         is_meant=lambda _: True,
         definitions=any_,
+        left_out=LeftOut(print),
     )
     fed.start(any_, TABLES)
     assert not caplog.records

@@ -103,4 +103,4 @@ def test_a_table_that_is_made_later_by_a_name_that_would_be_cut_is_told_and_the_
     catch_up(ruled(lab, text))
 
     assert lab.target.execute("SELECT count(*) FROM a_table_of_the_archive_called_t").fetchone() == (1,)
-    assert "70 bytes" in "\n".join(str(fault) for fault in ruled(lab, text).plan().target.faults)
+    assert "70 bytes" in "\n".join(str(e) for errors in ruled(lab, text).plan().left_out.values() for e in errors)

@@ -119,9 +119,11 @@ class ContentionError(RetryableError):
 
     Attributes:
         message_number: The change that met it, counted from 1; 0 where none can be named.
+        is_lock: A lock was waited for as long as was allowed.
     """
 
     message_number = 0
+    is_lock = False
 
 
 class SpeculationError(PenstockError):

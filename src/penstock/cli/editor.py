@@ -20,10 +20,11 @@ from penstock.text import printable
 
 if TYPE_CHECKING:
     from penstock.pipeline.pipeline import Pipeline
+    from penstock.pipeline.publication import Publication
 
 
 @contextmanager
-def edited(pipeline: Pipeline, entry_id: str, *, keep: bool) -> Iterator[str | None]:
+def edited(pipeline: Pipeline | Publication, entry_id: str, *, keep: bool) -> Iterator[str | None]:
     """Have a person edit an entry, and yield what they made of it; None where they changed nothing.
 
     What they wrote is kept where the block fails, or where `keep` says so, in a file that only they can read, and they

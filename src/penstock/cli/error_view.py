@@ -16,18 +16,19 @@ if TYPE_CHECKING:
     from penstock.change import Image, TableName
     from penstock.pipeline.errors import ShownEntry
     from penstock.pipeline.pipeline import Pipeline
+    from penstock.pipeline.publication import Publication
 
 _WIDEST = 60
 """The most characters of a value that a table shows; JSON has all of them."""
 
 
-def named(table: TableName, pipeline: Pipeline) -> str:
+def named(table: TableName, pipeline: Pipeline | Publication) -> str:
     """A table at the target; where rules have renamed it, with its name at the source."""
     origins = ", ".join(map(str, pipeline.origins(table)))
     return f"{table} ({origins} at the source)" if origins else str(table)
 
 
-def entry_as_json(entry: ErrorEntry, pipeline: Pipeline) -> dict[str, Any]:
+def entry_as_json(entry: ErrorEntry, pipeline: Pipeline | Publication) -> dict[str, Any]:
     """An entry without its changes."""
     plain = asdict(entry)
     plain["error_type"] = entry.error_type
@@ -37,13 +38,13 @@ def entry_as_json(entry: ErrorEntry, pipeline: Pipeline) -> dict[str, Any]:
     return plain
 
 
-def shown_as_json(found: ShownEntry, pipeline: Pipeline) -> dict[str, Any]:
+def shown_as_json(found: ShownEntry, pipeline: Pipeline | Publication) -> dict[str, Any]:
     """An entry whole; `mend.by_form` reads it again."""
     changes = [_change(number, standing, pipeline) for number, standing in enumerate(found.standings, start=1)]
     return {**entry_as_json(found.entry, pipeline), "changes": changes}
 
 
-def _change(number: int, standing: Standing, pipeline: Pipeline) -> dict[str, Any]:
+def _change(number: int, standing: Standing, pipeline: Pipeline | Publication) -> dict[str, Any]:
     change = standing.change
     return {
         "number": number,
@@ -58,11 +59,11 @@ def _change(number: int, standing: Standing, pipeline: Pipeline) -> dict[str, An
     }
 
 
-def _source_table(table: TableName | None, pipeline: Pipeline) -> str | None:
+def _source_table(table: TableName | None, pipeline: Pipeline | Publication) -> str | None:
     return None if table is None else ", ".join(map(str, pipeline.origins(table))) or str(table)
 
 
-def print_entry(found: ShownEntry, pipeline: Pipeline) -> None:
+def print_entry(found: ShownEntry, pipeline: Pipeline | Publication) -> None:
     """Print an entry and, change by change, old and new values beside the row at the target now."""
     entry = found.entry
     codes = f"{entry.error_number or ''} {f'({entry.error_code})' if entry.error_code else ''}".strip()

@@ -15,7 +15,7 @@ from penstock.cli.console import (
     FileOption,
     JsonOption,
     as_text,
-    open_applying,
+    open_file,
     parse_time,
     print_json,
     print_rows,
@@ -30,8 +30,12 @@ if TYPE_CHECKING:
     from penstock.apply.retry import Retried
     from penstock.pipeline.errors import ErrorFilter, Errors
     from penstock.pipeline.pipeline import Pipeline
+    from penstock.pipeline.publication import Publication
+    from penstock.pipeline.published_queue import PublishedQueue
 
-app = typer.Typer(help="See, mend, retry and delete the transactions that could not be applied.", no_args_is_help=True)
+app = typer.Typer(
+    help="See, mend, retry and delete the transactions that could not be applied, or published.", no_args_is_help=True
+)
 
 _NOTHING_THERE = "the error queue is empty"
 _NOTHING_FITS = "no entry of the error queue fits"
@@ -89,7 +93,7 @@ def list_(
     from penstock.pipeline.errors import ErrorFilter
 
     wanted = _filter(table, error, since, until, text)
-    pipeline = open_applying(file)
+    pipeline = open_file(file)
     entries = pipeline.errors().entries(wanted)
     if json and in_short:
         print_json(summary(entries))
@@ -140,7 +144,7 @@ def show(entry_id: IdArgument, file: FileOption = None, json: JsonOption = False
     """Show one transaction whole: which change failed and why, and each change beside the row at the target now."""
     from penstock.cli.error_view import print_entry, shown_as_json
 
-    pipeline = open_applying(file)
+    pipeline = open_file(file)
     found = pipeline.errors().show(entry_id)
     print_json(shown_as_json(found, pipeline)) if json else print_entry(found, pipeline)
 
@@ -165,7 +169,7 @@ def retry(
     """Apply transactions again, in commit order; stops at the first that fails again."""
     wanted = _filter(table, error, since, until, text)
     _refuse_unclear(entry_id, wanted, every=every)
-    pipeline = open_applying(file)
+    pipeline = open_file(file)
     mend = _function(mending, pipeline)
     chosen = _chosen(pipeline.errors(), entry_id, wanted)
     _apply(pipeline, chosen, mend, as_me=as_me, role=role, go_on=go_on, dry_run=dry_run, json=json)
@@ -209,7 +213,7 @@ def edit(
     ways = [bool(settings or skip), form is not None, mending is not None]
     if sum(ways) > 1:
         raise ConfigError("say it in one way: by --set, --null, --unset and --skip, or by --from, or by --with")
-    pipeline = open_applying(file)
+    pipeline = open_file(file)
 
     def apply(mend: Mend) -> None:
         _apply(pipeline, [entry_id], mend, as_me=as_me, role=role, go_on=False, dry_run=dry_run, json=json)
@@ -244,7 +248,7 @@ def delete(
     """Give transactions up: remove them from the queue without applying them."""
     wanted = _filter(table, error, since, until, text)
     _refuse_unclear(entry_id, wanted, every=every)
-    pipeline = open_applying(file)
+    pipeline = open_file(file)
     queue = pipeline.errors()
     chosen = _chosen(queue, entry_id, wanted)
     if not entry_id and chosen and not yes:
@@ -276,7 +280,7 @@ def history(
     json: JsonOption = False,
 ) -> None:
     """List what people did with the error queue: who, when, what, and what came of it."""
-    actions = open_applying(file).errors().history(entry_id, most=limit)
+    actions = open_file(file).errors().history(entry_id, most=limit)
     if json:
         print_json([asdict(action) for action in actions])
     elif not actions:
@@ -301,7 +305,7 @@ def history(
 
 
 def _apply(
-    pipeline: Pipeline,
+    pipeline: Pipeline | Publication,
     chosen: Sequence[str],
     mend: Mend | None,
     *,
@@ -407,7 +411,7 @@ def _failure(retried: Retried) -> dict[str, object]:
     }
 
 
-def _chosen(queue: Errors, entry_ids: list[str] | None, wanted: ErrorFilter) -> list[str]:
+def _chosen(queue: Errors | PublishedQueue, entry_ids: list[str] | None, wanted: ErrorFilter) -> list[str]:
     return entry_ids or [entry.id for entry in queue.entries(wanted)]
 
 
@@ -443,7 +447,7 @@ def _settings(setting: list[str] | None, null: list[str] | None, unset: list[str
     ]
 
 
-def _function(name: str | None, pipeline: Pipeline) -> Mend | None:
+def _function(name: str | None, pipeline: Pipeline | Publication) -> Mend | None:
     from penstock.apply.mend import by_function
     from penstock.beside import load
 

@@ -8,11 +8,11 @@ import typer
 
 from penstock.cli import differences
 from penstock.cli.console import DetailOption, FileOption, JsonOption, open_file, print_json, say, warn
+from penstock.pipeline.plan import Plan, all_grants
 from penstock.text import printable
 
 if TYPE_CHECKING:
     from penstock.dialects.base import DatabasePlan
-    from penstock.pipeline.plan import Plan
 
 
 AdoptOption = Annotated[
@@ -41,11 +41,12 @@ def plan(
         for database in (found.source, found.target):
             for fault in database.faults:
                 warn(f"in the way: {fault}")
+        show_left_out(found)
     elif json:
         print_json(as_json(found))
     else:
         show(found, detail=detail)
-    if not found.is_possible:
+    if found.left_out or not found.is_possible:
         raise typer.Exit(3)
 
 
@@ -66,9 +67,17 @@ def show(found: Plan, *, detail: bool = False) -> None:
             warn(f"  missing privilege; as a superuser: {printable(grant)};")
         for fault in database.faults:
             warn(f"  in the way: {fault}")
+    show_left_out(found)
     differences.show(found.target.differences, detail=detail)
     if found.refused:
         warn(f"`penstock run` cannot go on: {found.refused}")
+
+
+def show_left_out(found: Plan) -> None:
+    """Name the tables that are left out, and say what is in the way of each."""
+    for table, errors in found.left_out.items():
+        for error in errors:
+            warn(f"table {table} is left out: {error}")
 
 
 def as_json(found: Plan) -> dict[str, object]:
@@ -80,6 +89,10 @@ def as_json(found: Plan) -> dict[str, object]:
         "target": _database(found.target),
         **differences.as_json(found.target.differences),
         "refused": found.refused,
+        "left_out": [
+            {"table": str(table), "reasons": [str(error) for error in errors]}
+            for table, errors in found.left_out.items()
+        ],
     }
 
 
@@ -87,7 +100,7 @@ def _database(database: DatabasePlan) -> dict[str, object]:
     return {
         "database": database.label,
         "steps": [{"summary": step.summary, "sql": step.sql} for step in database.steps],
-        "missing_grants": database.grants,
+        "missing_grants": all_grants(database),
         "notes": database.notes,
         "faults": [str(fault) for fault in database.faults],
     }

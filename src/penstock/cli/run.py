@@ -32,6 +32,9 @@ _LIVE_EVERY_S = 0.25
 ERRORS_QUEUED = 5
 """The exit code of a run that caught up, or ended where it was told to, and leaves transactions in the queue."""
 
+TABLES_LEFT_OUT = 3
+"""The exit code of such a run that went on without tables: a person must act, as for every `OperatorError`."""
+
 LogFormatOption = Annotated[
     LogFormat,
     typer.Option("--log-format", help="How to write the log: for people, or JSON, an object to a line."),
@@ -82,6 +85,8 @@ def run(
             raise typer.Exit(exc.exit_code) from exc
     if json:
         print_json(facts(progress))
+    if has_ended and progress.left_out:
+        raise typer.Exit(TABLES_LEFT_OUT)
     if has_ended and progress.in_queue:
         raise typer.Exit(ERRORS_QUEUED)
 

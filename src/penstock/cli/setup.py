@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import typer
+
 from penstock.cli import differences
 from penstock.cli.console import FileOption, JsonOption, open_file, print_json, say, warn
-from penstock.cli.plan import AdoptOption, as_json
+from penstock.cli.plan import AdoptOption, as_json, show_left_out
+from penstock.pipeline.plan import Plan
 from penstock.text import count
 
 
@@ -13,18 +16,28 @@ def setup(adopt: AdoptOption = False, file: FileOption = None, json: JsonOption 
     done = open_file(file).setup(adopt=adopt)
     if json:
         print_json(as_json(done))
-        return
+    else:
+        _show(done)
+    if done.left_out:
+        raise typer.Exit(3)
+
+
+def _show(done: Plan) -> None:
     for note in done.source.notes + done.target.notes:
         warn(f"note: {note}")
+    in_place = count(len(done.tables) - len(done.left_out), "table")
     if done.is_done:
-        say(f"everything is in place: {count(len(done.tables), 'table')} captured")
+        say(f"everything is in place: {in_place} captured" if not done.left_out else f"{in_place} in place")
     else:
         for side, database in (("source", done.source), ("target", done.target)):
             say(f"{side}: {count(len(database.steps), 'step')} taken ({database.label})")
         then = "" if done.refused else "; next: `penstock run`"
-        say(f"{count(len(done.tables), 'table')} in place{then}")
+        say(f"{in_place} in place{then}")
     not_brought = differences.not_brought(done.target.differences)
     if not_brought is not None:
         say(f"{not_brought}; `penstock plan` lists what")
+    show_left_out(done)
+    if done.left_out:
+        warn("mend that and run `penstock setup` again, which takes these tables in; `penstock run` works without them")
     if done.refused:
         warn(f"`penstock run` cannot go on: {done.refused}")

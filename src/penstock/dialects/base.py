@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from penstock.change import TableName
@@ -32,6 +32,9 @@ class Step:
         is_apart: Whether it is taken in a transaction of its own, after all that are not: it locks a table that is
             written to, which is not to wait for the other steps.
         is_optional: Where the database refuses it, it is left out, and all others are taken.
+        tables: The tables that it is for, by their names at the target: where it cannot be taken, these are left out,
+            and the others are set up. None: nothing can be set up without it.
+        refers: The table that a foreign key refers to; where that one is left out, the key is.
     """
 
     summary: str
@@ -39,6 +42,8 @@ class Step:
     is_apart: bool = False
     remedy: str = ""
     is_optional: bool = False
+    tables: frozenset[TableName] = frozenset()
+    refers: TableName | None = None
 
     def __post_init__(self) -> None:
         """Let no name in the summary pass for anything else where the summary is printed."""
@@ -231,6 +236,9 @@ class DatabasePlan:
         preamble: SQL that a script of the steps begins with, so that the user who runs it runs no other role's code.
         role: The role that must own the objects, where another role may carry the steps out.
         differences: In what tables are not, and will not be, what they are at the source.
+        table_faults: What keeps single tables from being set up, by their names at the target; the others can be.
+        table_grants: Those of `grants` that single tables lack, in the same way.
+        printed: The steps for a DBA, who runs the grants before: also those of tables that only lack some.
     """
 
     label: str
@@ -241,6 +249,36 @@ class DatabasePlan:
     preamble: list[str] = field(default_factory=list)
     role: str | None = None
     differences: list[Difference] = field(default_factory=list)
+    table_faults: dict[TableName, list[PenstockError]] = field(default_factory=dict)
+    table_grants: dict[TableName, list[str]] = field(default_factory=dict)
+    printed: list[Step] | None = None
+
+    def refuse(self, table: TableName, fault: PenstockError) -> None:
+        """Note what keeps a table from being set up."""
+        self.table_faults.setdefault(table, []).append(fault)
+
+    def name_tables(self, called: Callable[[TableName], TableName]) -> None:
+        """Call tables by other names, where those of a source have others at the target."""
+        self.steps = [replace(step, tables=frozenset(map(called, step.tables))) for step in self.steps]
+        self.table_faults = {called(table): faults for table, faults in self.table_faults.items()}
+        self.table_grants = {called(table): grants for table, grants in self.table_grants.items()}
+
+    def leave_out(self, tables: Collection[TableName]) -> None:
+        """Take no step for these tables alone, and none that refers to them."""
+        kept = []
+        for step in self.steps:
+            if step.tables and step.tables <= set(tables):
+                continue
+            if step.refers in tables:
+                self.notes.append(f"{step.summary} is left out, as {step.refers} is")
+            else:
+                kept.append(step)
+        self.steps = kept
+
+    @property
+    def kept_back(self) -> set[TableName]:
+        """The tables that something is in the way of."""
+        return {*self.table_faults, *self.table_grants}
 
 
 def transactions(steps: Sequence[Step]) -> list[Sequence[Step]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from penstock.apply.ddl_log import LoggedDdl
@@ -34,6 +34,10 @@ class Copy:
     name: str
     cut: Anchor
     ids: Mapping[TableName, int]
+
+    def without(self, table: TableName) -> Copy:
+        """The same copy once a table is left out; what was written of it is of no account."""
+        return replace(self, ids={name: id_ for name, id_ in self.ids.items() if name != table})
 
     def part(self, table: TableName, files: Sequence[DataFile], *, is_complete: bool) -> CopiedPart:
         """Some of a table's rows, or the last of them."""

@@ -10,7 +10,7 @@ from penstock.apply.ledger import ProcessState
 from penstock.archive import Archive, Definitions
 from penstock.change import TableName
 from penstock.dialects.base import Step
-from penstock.errors import OperatorError, PenstockError, RetryableError
+from penstock.errors import OperatorError, PenstockError, RetryableError, TableError
 from penstock.formats.archive_log import DataFile
 from penstock.formats.change_file import Encoding
 from penstock.history import Consumer, Words
@@ -18,10 +18,10 @@ from penstock.outputs.publish.files import FileWriter, check_writable, make_arch
 from penstock.outputs.publish.task import CopyTask
 from penstock.pipeline.archive_feed import ArchiveFeed
 from penstock.pipeline.archive_ledger import ArchiveLedger, Copy, consumer_of, state_of
-from penstock.pipeline.place import Copying, Following, Place, PlaceLedger
+from penstock.pipeline.place import Copying, Following, Place, PlaceLedger, cut_apart
 from penstock.pipeline.sides import RunLock
 from penstock.snapshot.chunk import CopySource, bundles
-from penstock.snapshot.instantiate import CopyListener
+from penstock.snapshot.instantiate import CopyListener, Work, without
 from penstock.spark.publishing import PublishCopyJobs
 from penstock.spark.starting import Spark
 from penstock.storage import MissingFileError, Storage
@@ -101,6 +101,9 @@ class ArchivePlace:
         """What the source knows the pipeline by."""
         return consumer_of(self._name, self._archive.header.id if self.is_made() else "", self.label)
 
+    def queue(self) -> None:
+        """Return none: change files hold every value, as its canonical text."""
+
     def ledger(self, lock: Callable[[], RunLock]) -> ArchiveLedger:
         """Open the ledger of a run."""
         return ArchiveLedger(self._name, self._storage, lock)
@@ -125,26 +128,35 @@ class ArchivePlace:
             return
         ledger.save_dictionary(copying.versions)
         with copying.origin.hold_snapshot() as held:
-            copy = Copy(secrets.token_hex(8), held.anchor, copying.ids)
             # DDL from now on is captured, and its changes lie behind the snapshot.
             copying.confirm()
-            chunks = copying.origin.cut_into_chunks(sorted(copying.tables))
-            listener.copying(len(chunks), len(copying.tables))
+            chunks = cut_apart(copying, copying.tables)
+            there = {chunk.table for chunk in chunks}
+            ids = {name: id_ for name, id_ in copying.ids.items() if name in there}
+            copy = Copy(secrets.token_hex(8), held.anchor, ids)
+            listener.copying(len(chunks), len(ids))
             source = CopySource(held.text, held.exported)
-            work = [(bundle, source) for bundle in bundles(chunks)]
+            work: list[Work] = [(bundle, source) for bundle in bundles(chunks)]
             task = CopyTask(copying.source, copying.access, copying.tables, held.scn, self._writer(ledger.epoch))
             jobs = PublishCopyJobs(spark, task)
-            for first in range(0, len(work), jobs.at_once):
+            while work:
                 if stop.is_set():
                     return
-                step = work[first : first + jobs.at_once]
-                done = jobs.copy(step)
+                try:
+                    done = jobs.copy(work[: jobs.at_once])
+                except TableError as exc:
+                    copying.leave_out(exc)
+                    copy = copy.without(TableName(*exc.table))
+                    work = without(exc.table, work)
+                    continue
+                work = work[jobs.at_once :]
                 files: dict[TableName, list[DataFile]] = {}
                 for name, of_chunk in done:
                     files.setdefault(name, []).extend(of_chunk)
                 ledger.add_copies(copy, files)
                 listener.copied(len(done), sum(file.changes for of in files.values() for file in of))
-            ledger.finish_copies(copy)
+            if copy.ids:
+                ledger.finish_copies(copy)
 
     def _writer(self, epoch: int) -> FileWriter:
         return FileWriter(self._storage, self._encoding, epoch)

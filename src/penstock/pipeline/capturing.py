@@ -18,6 +18,7 @@ from penstock.events import Event, Facts
 from penstock.history import Consumer, ConsumerState, History, HistoryError
 from penstock.patterns import TablePattern
 from penstock.pipeline.background import BackgroundRun
+from penstock.pipeline.left_out import LeftOut
 from penstock.pipeline.locks import LockWatch, told_of_locks
 from penstock.pipeline.report import Report, nameable, tell_ended, tell_failed
 from penstock.pipeline.sides import Installable, SourceSide
@@ -87,6 +88,7 @@ class Capturing:
         self._installed = source if isinstance(source, Installable) else None
         self._spark = spark
         self._warned: set[Uncaptured | CaptureBehind] = set()
+        self._replaced: set[TableName] = set()
 
     def run(
         self,
@@ -201,16 +203,18 @@ class Capturing:
             return
         for behind in self._installed.follow():
             self._warn_once(behind, listener, Event.CAPTURE_BEHIND)
-        replaced = [table for table in self._installed.replaced_tables() if not self._makes_way(table)]
-        if replaced:
-            raise OperatorError(
-                f"another table has taken the name of {', '.join(map(str, replaced))}, and is not captured",
-                where=self._source.label,
-                do=self._when_replaced,
-            )
+        self._replaced = {table for table in self._installed.replaced_tables() if not self._makes_way(table)}
+        for table in sorted(self._replaced):
+            reason = f"another table has taken its name; {self._when_replaced}"
+            self._warn_once(Uncaptured(table, reason), listener, Event.TABLE_NOT_CAPTURED)
         self._take_up_new_tables(listener)
-        for table in self._not_captured():
-            self._warn_once(table, listener, Event.TABLE_NOT_CAPTURED)
+        for found in self._not_captured():
+            if found.table not in self._replaced:
+                self._warn_once(found, listener, Event.TABLE_NOT_CAPTURED)
+
+    def _without(self, left_out: LeftOut) -> list[str]:
+        """The tables that a run has gone on without."""
+        return sorted(map(str, left_out.tables | self._replaced))
 
     def _makes_way(self, table: TableName) -> bool:
         """Whether a table is dropped or renamed by a change that is to come, so that another may have its name."""

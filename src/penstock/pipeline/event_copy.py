@@ -6,16 +6,18 @@ import secrets
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from penstock.change import TableName
-from penstock.errors import OperatorError
+from penstock.errors import OperatorError, TableError
 from penstock.formats.debezium.writer import EventSettings
 from penstock.outputs.events.events import Events
 from penstock.outputs.events.publisher import EventLog
+from penstock.outputs.events.put_aside import OnBadValue
 from penstock.outputs.events.standing import OpenCopy
 from penstock.outputs.events.task import CopyWork, EventTask
 from penstock.pipeline.event_ledger import EventLedger
-from penstock.pipeline.place import Copying
+from penstock.pipeline.place import Copying, cut_apart
 from penstock.snapshot.chunk import Chunk, CopySource, bundles
 from penstock.snapshot.instantiate import CopyListener
 from penstock.spark.event_jobs import copy_chunks
@@ -29,7 +31,14 @@ class EventCopy:
     """Publishes the rows of tables. What was published cannot be taken back, so a copy that was cut short goes on."""
 
     def __init__(
-        self, spark: Spark, ledger: EventLedger, log: EventLog, settings: EventSettings, copying: Copying
+        self,
+        spark: Spark,
+        ledger: EventLedger,
+        log: EventLog,
+        settings: EventSettings,
+        copying: Copying,
+        *,
+        on_bad_value: OnBadValue,
     ) -> None:
         """Publish as `settings` say."""
         self._spark = spark
@@ -37,6 +46,7 @@ class EventCopy:
         self._log = log
         self._settings = settings
         self._copying = copying
+        self._on_bad_value = on_bad_value
 
     def run(self, stop: threading.Event, listener: CopyListener, *, begin_anew: str) -> None:
         """Finish the copies that are open, then copy what is not copied yet; returns early when told to stop.
@@ -61,7 +71,8 @@ class EventCopy:
         with copying.origin.hold_snapshot() as held:
             # DDL from now on is captured, and its changes lie behind the snapshot.
             copying.confirm()
-            chunks = _largest_last(copying.origin.cut_into_chunks(sorted(fresh)))
+            chunks = _largest_last(cut_apart(copying, fresh))
+            fresh &= {chunk.table for chunk in chunks}
             standing = self._ledger.standing
             copy = OpenCopy(
                 id=secrets.token_hex(8),
@@ -107,18 +118,41 @@ class EventCopy:
             CopyWork(copy.id, [numbers[c.table, c.number] for c in bundle], source, self._copying.tables)
             for bundle in bundles(copy.todo.values())
         ]
-        task = EventTask(self._log, ledger.epoch, Events(self._settings))
-        for first in range(0, len(work), _AT_ONCE):
+        task = EventTask(self._log, ledger.epoch, Events(self._settings), self._on_bad_value)
+        while work:
             if stop.is_set():
                 return False
-            step = work[first : first + _AT_ONCE]
             before = ledger.standing.copies[copy.id]
-            ledger.took(copy_chunks(self._spark, task, self._copying.access, step, ledger.token))
+            try:
+                ledger.took(copy_chunks(self._spark, task, self._copying.access, work[:_AT_ONCE], ledger.token))
+            except TableError as exc:
+                self._copying.leave_out(exc)
+                ledger.find_out()
+                left = self._leave_out(copy.id, TableName(*exc.table))
+                if not left.ids:
+                    return True
+                work = [replace(piece, numbers=[n for n in piece.numbers if n in left.todo]) for piece in work]
+                work = [piece for piece in work if piece.numbers]
+                continue
+            work = work[_AT_ONCE:]
             after = ledger.standing.copies[copy.id]
             listener.copied(len(before.todo) - len(after.todo), after.rows - before.rows)
         whole = ledger.standing.copies[copy.id]
         ledger.write(ledger.standing.with_copied(whole), *whole.ended())
         return True
+
+    def _leave_out(self, copy_id: str, table: TableName) -> OpenCopy:
+        """Go on with a copy without a table, whose rows are published from the beginning by a later one."""
+        standing = self._ledger.standing
+        left, entries = standing.copies[copy_id].left_out({table})
+        of_copy = [
+            error.number
+            for error in standing.errors.values()
+            if error.is_of_copy and error.table == table and error.commit_scn == left.cut.scn
+        ]
+        standing, gone = standing.with_copy(left).without_errors(of_copy)
+        self._ledger.write(standing, *entries, *gone)
+        return left
 
 
 def _largest_last(chunks: Sequence[Chunk]) -> list[Chunk]:

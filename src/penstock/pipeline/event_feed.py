@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from penstock.apply.ledger import ProcessState
 from penstock.apply.server import LaneResult
 from penstock.change import TableName
-from penstock.formats.debezium.writer import EventSettings, refuse_shared_topics
+from penstock.formats.debezium.writer import EventSettings, topic_faults
 from penstock.outputs.events.events import Events
 from penstock.outputs.events.publisher import EventLog
+from penstock.outputs.events.put_aside import OnBadValue
 from penstock.outputs.events.task import EventTask
 from penstock.pipeline.event_ledger import EventLedger
 from penstock.pipeline.place import Following
@@ -32,6 +34,7 @@ class EventFeed(PublishedFeed):
         log: EventLog,
         settings: EventSettings,
         max_age_s: float,
+        on_bad_value: OnBadValue,
     ) -> None:
         """Prepare; nothing is opened yet. See `PublishedFeed` for the rest."""
         super().__init__(following, definitions=ledger, max_age_s=max_age_s)
@@ -39,6 +42,7 @@ class EventFeed(PublishedFeed):
         self._ledger = ledger
         self._log = log
         self._settings = settings
+        self._on_bad_value = on_bad_value
         self._jobs = EventJobs(spark)
 
     def start(self, state: ProcessState, known: Collection[TableName]) -> None:
@@ -50,16 +54,17 @@ class EventFeed(PublishedFeed):
     def apply(self, part: Slice, lanes: int) -> Sequence[LaneResult]:
         """Publish the changes of a slice, and with them where it ends."""
         self._refresh()
+        before = self._ledger.standing.last_error
         self._ledger.took(self._jobs.run(part, self._ledger.token))
-        return [published(part)]
+        return [replace(published(part), errors=self._ledger.standing.last_error - before)]
 
     def _refresh(self) -> None:
         if self._take_up():
             reader = self._reader()
-            refuse_shared_topics(
-                self._settings, sorted({v.table.name for v in self._versions if v.root in self._known})
-            )
-            self._jobs.share(reader, EventTask(self._log, self._ledger.epoch, self._events()))
+            names = sorted({v.table.name for v in self._versions if v.root in self._known})
+            for fault in topic_faults(self._settings, names):
+                raise fault
+            self._jobs.share(reader, EventTask(self._log, self._ledger.epoch, self._events(), self._on_bad_value))
 
     def _events(self) -> Events:
         copied = self._ledger.instantiated()

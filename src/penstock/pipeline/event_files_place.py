@@ -10,6 +10,7 @@ from penstock.formats.debezium.writer import EventSettings
 from penstock.history import Words
 from penstock.outputs.events.files import Folder
 from penstock.outputs.events.publisher import make_position
+from penstock.outputs.events.put_aside import OnBadValue
 from penstock.pipeline.event_place import EventPlace
 from penstock.pipeline.place import Place
 
@@ -17,9 +18,16 @@ from penstock.pipeline.place import Place
 class EventFilesPlace(EventPlace):
     """Implements `place.Place`."""
 
-    def __init__(self, folder: Folder, settings: EventSettings, *, max_age_s: float) -> None:
+    def __init__(
+        self,
+        folder: Folder,
+        settings: EventSettings,
+        *,
+        max_age_s: float,
+        on_bad_value: OnBadValue = OnBadValue.STOP,
+    ) -> None:
         """Publish the folder's pipeline; nothing is touched yet."""
-        super().__init__(folder, settings, max_age_s=max_age_s)
+        super().__init__(folder, settings, max_age_s=max_age_s, on_bad_value=on_bad_value)
         self._folder = folder
 
     @property

@@ -16,6 +16,7 @@ from penstock.outputs.events.publisher import EventLog, Publisher, begin_run, op
 from penstock.outputs.events.standing import Entry, Standing
 from penstock.outputs.events.task import Published
 from penstock.pipeline.place import PlaceLedger
+from penstock.pipeline.published_queue import entry_of
 from penstock.pipeline.sides import RunLock
 from penstock.position import Anchor, Scn
 from penstock.stream import TableVersion
@@ -40,6 +41,7 @@ class EventLedger:
         self._take_lock = lock
         self._lock: RunLock | None = None
         self._publisher: Publisher | None = None
+        self._told = 0
         self.standing = Standing()
         self.token = ""
 
@@ -57,6 +59,7 @@ class EventLedger:
         self._lock = self._lock or self._take_lock()
         self._let_go()
         self._hold(begin_run(self._log, source))
+        self._told = self.standing.last_error
         return self._state()
 
     def confirm(self) -> None:
@@ -71,6 +74,15 @@ class EventLedger:
             standing = replace(last.moved(found.position, found.anchor), origin=found.origin)
             self.write(standing, standing.origin_entry, standing.position_entry)
         return self._state()
+
+    def find_out(self) -> None:
+        """Read where the pipeline stands after a task has failed, which may have published a part of its work.
+
+        Raises:
+            FencedError: Another run has begun.
+        """
+        self._let_go()
+        self._hold(open_for_run(self._log, self.epoch))
 
     def took(self, published: Published) -> None:
         """Know what a task has published, which moved the position itself."""
@@ -116,16 +128,18 @@ class EventLedger:
         """Write nothing down: what was published does not say how runs fared."""
 
     def newly_queued(self) -> Sequence[ErrorEntry]:
-        """Return nothing: there is no transaction that goes to an error queue."""
-        return ()
+        """Return what was put aside since the last call; the first call begins where the run did."""
+        told, self._told = self._told, self.standing.last_error
+        new = [one for number, one in sorted(self.standing.errors.items()) if number > told]
+        return [entry_of(self._log.pipeline, one) for one in new]
 
     def newly_altered(self) -> Sequence[LoggedDdl]:
         """Return nothing: what is published is of no table that would follow."""
         return []
 
     def queue_state(self) -> QueueState:
-        """Return that nothing is queued: there is no error queue."""
-        return QueueState()
+        """Return what the error queue holds."""
+        return QueueState(failed=len(self.standing.errors))
 
     def close(self) -> None:
         """Give up being the one run."""
@@ -160,7 +174,7 @@ def state_of(log: EventLog, label: str, standing: Standing) -> ProcessState:
         consistent_at=None,
         transactions=standing.transactions,
         changes=standing.changes,
-        errors=0,
+        errors=len(standing.errors),
         conflicts=0,
         resolved=0,
         history=History(

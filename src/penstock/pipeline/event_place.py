@@ -8,14 +8,16 @@ from collections.abc import Callable, Sequence
 from penstock.apply.ledger import ProcessState
 from penstock.change import TableName
 from penstock.errors import PenstockError, RetryableError
-from penstock.formats.debezium.writer import EventSettings, refuse_shared_topics
+from penstock.formats.debezium.writer import EventSettings, topic_faults
 from penstock.history import Consumer, Words
 from penstock.outputs.events.publisher import EventLog, refuse_unmade
+from penstock.outputs.events.put_aside import OnBadValue
 from penstock.outputs.events.standing import Standing
 from penstock.pipeline.event_copy import EventCopy
 from penstock.pipeline.event_feed import EventFeed
 from penstock.pipeline.event_ledger import EventLedger, consumer_of, state_of
 from penstock.pipeline.place import Copying, Following, PlaceLedger
+from penstock.pipeline.published_queue import PublishedQueue
 from penstock.pipeline.sides import RunLock
 from penstock.snapshot.instantiate import CopyListener
 from penstock.spark.starting import Spark
@@ -24,15 +26,24 @@ from penstock.spark.starting import Spark
 class EventPlace:
     """Implements most of `place.Place`; a subclass says what it is called, and how it is made."""
 
-    def __init__(self, log: EventLog, settings: EventSettings, *, max_age_s: float = 0) -> None:
+    def __init__(
+        self,
+        log: EventLog,
+        settings: EventSettings,
+        *,
+        on_bad_value: OnBadValue = OnBadValue.STOP,
+        max_age_s: float = 0,
+    ) -> None:
         """Publish the log's pipeline; nothing is touched yet.
 
         Args:
+            on_bad_value: What becomes of a value that no event can tell.
             max_age_s: How long changes may wait for others that are published with them.
         """
         self._log = log
         self._settings = settings
         self._max_age_s = max_age_s
+        self._on_bad_value = on_bad_value
 
     @property
     def label(self) -> str:
@@ -53,8 +64,8 @@ class EventPlace:
 
     def faults(self, source: str, tables: Sequence[TableName]) -> list[PenstockError]:
         """What keeps tables from being published here."""
+        found = list[PenstockError](topic_faults(self._settings, tables))
         try:
-            refuse_shared_topics(self._settings, tables)
             self.check()
             standing = self._log.standing()
             if standing.id:
@@ -62,8 +73,8 @@ class EventPlace:
         except RetryableError:
             raise
         except PenstockError as exc:
-            return [exc]
-        return []
+            found.append(exc)
+        return found
 
     def process(self) -> ProcessState | None:
         """Return where the pipeline stands; None where it was never run."""
@@ -86,7 +97,15 @@ class EventPlace:
         """What has tasks publish slices."""
         assert isinstance(ledger, EventLedger)
         max_age_s = 0 if following.until_caught_up else self._max_age_s
-        return EventFeed(spark, following, ledger=ledger, log=self._log, settings=self._settings, max_age_s=max_age_s)
+        return EventFeed(
+            spark,
+            following,
+            ledger=ledger,
+            log=self._log,
+            settings=self._settings,
+            max_age_s=max_age_s,
+            on_bad_value=self._on_bad_value,
+        )
 
     def copy(
         self,
@@ -98,4 +117,9 @@ class EventPlace:
     ) -> None:
         """Publish the rows of tables; see `EventCopy`."""
         assert isinstance(ledger, EventLedger)
-        EventCopy(spark, ledger, self._log, self._settings, copying).run(stop, listener, begin_anew=self.words.anew)
+        copy = EventCopy(spark, ledger, self._log, self._settings, copying, on_bad_value=self._on_bad_value)
+        copy.run(stop, listener, begin_anew=self.words.anew)
+
+    def queue(self) -> PublishedQueue:
+        """Return what could not be published."""
+        return PublishedQueue(self._log, self._settings)

@@ -22,6 +22,7 @@ from penstock.apply.virtual_dependencies import NONE, VirtualDependencies
 from penstock.change import TableName
 from penstock.events import Event, tell
 from penstock.history import History, Joined
+from penstock.pipeline.left_out import LeftOut
 from penstock.pipeline.not_followed import not_followed
 from penstock.position import Anchor, Limit, Scn
 from penstock.schema import Dictionary, TableSchema
@@ -98,12 +99,14 @@ class SourceFeed:
         follow_source: Callable[[], None],
         is_meant: Callable[[TableName], bool],
         definitions: Definitions,
+        left_out: LeftOut,
         reached: Callable[[Scn], None] = lambda _: None,
         until: Scn | None = None,
     ) -> None:
         """Prepare; nothing is opened yet.
 
         Args:
+            left_out: Tables whose changes are passed over.
             follow_source: Brings the capture up to date after DDL; raises where the user has to act first.
             is_meant: Whether the pipeline is about a table; the set may serve other pipelines too.
             reached: Raises TablesAddedError where tables are to be copied at a position before changes follow.
@@ -113,6 +116,7 @@ class SourceFeed:
         self._freer = _Freer(open_source)
         self._follow_source = follow_source
         self._is_meant = is_meant
+        self._left_out = left_out
         self._definitions = definitions
         self._reached = reached
         self._until = until
@@ -140,6 +144,8 @@ class SourceFeed:
 
     def next_batch(self, after: Scn, limit: Limit) -> SliceBatch | None:
         """Return the transactions that follow `after`; None when there are none yet."""
+        if self._left_out.is_due:
+            raise TablesAddedError("tables that could not be copied are tried again")
         part = self._source.next_slice(after, limit, until=self._until, anchor=self._anchor)
         # Only after the cut: the slice is compared with what the source held when it was cut.
         self._reached(after)
@@ -252,6 +258,7 @@ class SparkFeed(SourceFeed):
         ddl: DdlRules = NO_DDL,
         virtual: VirtualDependencies = NONE,
         keys: Mapping[TableName, tuple[str, ...]] = _NO_KEYS,
+        left_out: LeftOut,
         reached: Callable[[Scn], None] = lambda _: None,
         until: Scn | None = None,
         follow_parts: Callable[[], bool] = lambda: False,
@@ -273,6 +280,7 @@ class SparkFeed(SourceFeed):
             follow_source=follow_source,
             is_meant=is_meant,
             definitions=definitions,
+            left_out=left_out,
             reached=reached,
             until=until,
         )
@@ -347,9 +355,10 @@ class SparkFeed(SourceFeed):
         self._catalog, self._shared = catalog, self._config
         if is_new:
             dictionary = Dictionary(version.table for version in self._versions)
-            followed = self._known & roots(self._versions).keys()
+            follows = self._left_out.without(self._known, self._versions)
+            followed = follows & roots(self._versions).keys()
             self._is_lacking = self._compare(followed, {name: table.schema for name, table in catalog.tables.items()})
-            reader = self._access.reader(self._source_name, self._versions, follows=self._known)
+            reader = self._access.reader(self._source_name, self._versions, follows=follows)
             self._jobs.share(reader, TaskContext(self._target, catalog, dictionary, self._config, self._keys))
             if (
                 self._config.hold_dependents

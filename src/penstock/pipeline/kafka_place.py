@@ -10,6 +10,7 @@ from penstock.formats.debezium.writer import EventSettings
 from penstock.history import Words
 from penstock.outputs.events.kafka import Cluster
 from penstock.outputs.events.publisher import make_position
+from penstock.outputs.events.put_aside import OnBadValue
 from penstock.pipeline.event_place import EventPlace
 from penstock.pipeline.place import Place
 
@@ -17,9 +18,11 @@ from penstock.pipeline.place import Place
 class KafkaPlace(EventPlace):
     """Implements `place.Place`."""
 
-    def __init__(self, cluster: Cluster, settings: EventSettings) -> None:
+    def __init__(
+        self, cluster: Cluster, settings: EventSettings, *, on_bad_value: OnBadValue = OnBadValue.STOP
+    ) -> None:
         """Publish the cluster's pipeline; nothing is touched yet."""
-        super().__init__(cluster, settings)
+        super().__init__(cluster, settings, on_bad_value=on_bad_value)
         self._cluster = cluster
 
     @property

@@ -28,7 +28,7 @@ from penstock.apply_config import retry_limit
 from penstock.change import TableName
 from penstock.config import PipelineConfig
 from penstock.dialects.base import DatabasePlan, Emptying, LackingPart, Step, Uncaptured
-from penstock.errors import HandlerError, OperatorError, PenstockError, RetryableError
+from penstock.errors import HandlerError, OperatorError, PenstockError, RetryableError, TableError
 from penstock.events import Event
 from penstock.history import HistoryError
 from penstock.patterns import TablePattern
@@ -42,6 +42,7 @@ from penstock.pipeline.errors import Errors
 from penstock.pipeline.feed import SparkFeed, names_to_come
 from penstock.pipeline.furnishing import Furnishing
 from penstock.pipeline.handlers import handler_faults, statement_faults
+from penstock.pipeline.left_out import LeftOut
 from penstock.pipeline.locks import Holders, LockWatch
 from penstock.pipeline.new_parts import NewParts
 from penstock.pipeline.new_tables import NewTables
@@ -152,11 +153,14 @@ class Pipeline(Capturing):
         if fault is not None:
             # This fault causes the others; name it alone.
             plan.source.faults, plan.target.faults = [fault], []
+            plan.source.table_faults, plan.target.table_faults = {}, {}
         if installed is not None and installed.identity() == self._target.identity():
             what = "source and target are the same database"
             # It causes all the others: the tables that are there are the source's own.
             plan.source.faults, plan.target.differences = [], []
             plan.target.faults = [OperatorError(what, where=self._target.label, do="correct one of the urls")]
+            plan.target.table_faults = {}
+        plan = plan.without_bad_tables()
         return replace(plan, refused=self._parted()) if plan.is_possible else plan
 
     def _renamed_by_the_run(self) -> Collection[TableName]:
@@ -175,21 +179,22 @@ class Pipeline(Capturing):
         """Install capture and ledger, and make the tables that are missing at the target.
 
         What locks a table that is written to, its capture first of all, is taken in a transaction of its own; all the
-        rest is done in both databases, or in none. Doing it again does what is still missing.
+        rest is done in both databases, or in none. Doing it again does what is still missing. A table that something is
+        in the way of is left out, as long as others are left.
 
         Args:
             adopt: Tables at the target that hold rows are not refused: the first copy compares their rows with the
                 source's, and writes those that differ.
 
         Returns:
-            What was done.
+            What was done, and which tables are left out.
 
         Raises:
-            OperatorError: Something is in the way; the message names everything at once.
+            OperatorError: Something is in the way of all tables; the message names everything at once.
         """
         plan = self.plan(adopt=adopt)
         plan.refuse_impossible()
-        self._carry_out(plan, printer="plan")
+        plan = plan.with_left_out(self._carry_out(plan, printer="plan"))
         return replace(plan, refused=self._parted())
 
     def status(self) -> Status:
@@ -547,6 +552,7 @@ class Pipeline(Capturing):
                 else None
             )
             parts = self._new_parts()
+            left_out = LeftOut(listener.warned)
             feed = SparkFeed(
                 spark,
                 source=self.config.capture.name,
@@ -558,6 +564,7 @@ class Pipeline(Capturing):
                 compare=lambda followed, at_target: self._tell_lacking(followed, at_target, listener),
                 is_meant=self._is_meant,
                 definitions=ledger,
+                left_out=left_out,
                 reached=replay.check if replay is not None else lambda _: None,
                 until=end,
                 ddl=apply.ddl_rules,
@@ -572,11 +579,19 @@ class Pipeline(Capturing):
 
             def prepare(state: ProcessState, stop: threading.Event) -> Collection[TableName]:
                 ledger.note_settings(self._settings_shown())
+                left_out.begin_anew()
                 if replay is not None:
                     return replay.prepare(spark, ledger, state, stop, copy_listener)
                 assert isinstance(self._source, Copyable)
                 captured = self._copy(
-                    spark, ledger, state, stop, copy_listener, origin=self._source.origin(), until=end
+                    spark,
+                    ledger,
+                    state,
+                    stop,
+                    copy_listener,
+                    left_out=left_out,
+                    origin=self._source.origin(),
+                    until=end,
                 )
                 if furnishing is not None:
                     furnishing.begin(ledger.instantiated())
@@ -616,6 +631,7 @@ class Pipeline(Capturing):
                 with closing(feed), not_for_ever(spark, stop), self._control.stops(spark, stop):
                     progress = process.run(stop, until_caught_up=until_caught_up, until=end)
                 is_finished = not stop.is_set()
+                progress.left_out = self._without(left_out)
                 return progress
             finally:
                 if furnishing is not None:
@@ -645,12 +661,12 @@ class Pipeline(Capturing):
     def _lock_watches(self) -> list[LockWatch]:
         return [*super()._lock_watches(), self._target.lock_watch()]
 
-    def _carry_out(self, plan: Plan, *, printer: str) -> None:
-        """Take the steps of a plan; see `steps.carry_out`."""
+    def _carry_out(self, plan: Plan, *, printer: str) -> Mapping[TableName, Sequence[PenstockError]]:
+        """Take the steps of a plan; returns the tables that were left out, see `steps.carry_out`."""
         with closing(Holders(self._lock_watches())) as holders:
             installed = self._installed
             source = installed.setup(printer=printer) if installed is not None else nothing_to_set_up()
-            carry_out(plan, self._target.setup(printer=printer), source, holders)
+            return carry_out(plan, self._target.setup(printer=printer), source, holders)
 
     def _end(self, until: str, listener: RunListener) -> Scn:
         """Find the point that a run is to end at.
@@ -754,15 +770,16 @@ class Pipeline(Capturing):
             return None
 
         def carry_out(plan: DatabasePlan) -> None:
-            self._carry_out(Plan([], DatabasePlan(self._source.label), plan), printer="plan")
+            whole = Plan([], DatabasePlan(self._source.label), plan)
+            whole.with_left_out(self._carry_out(whole, printer="plan"))
 
         patterns, rules = self.config.capture.tables, self._apply.ddl_rules
         return NewParts(cast("DatabaseSource", self._source), self._target, patterns, rules, carry_out)
 
     def _set_up_new(self, tables: Sequence[TableName]) -> None:
-        plan = self._plan_of_new(tables)
+        plan = self._plan_of_new(tables).without_bad_tables()
         plan.refuse_impossible()
-        self._carry_out(plan, printer="plan")
+        plan.with_left_out(self._carry_out(plan, printer="plan")).refuse_left_out()
 
     def _plan_of_new(self, tables: Sequence[TableName]) -> Plan:
         """Plan what `setup` would do for tables alone: others may be altered, and follow only later."""
@@ -860,10 +877,14 @@ class Pipeline(Capturing):
         stop: threading.Event,
         listener: CopyListener,
         *,
+        left_out: LeftOut,
         origin: CopyOrigin,
         until: Scn | None,
     ) -> Collection[TableName]:
-        """Copy what is not copied yet; returns the tables that were captured when it began."""
+        """Copy what is not copied yet; returns the tables that were captured when it began.
+
+        A table that cannot be copied is left out, as long as there are others.
+        """
         with closing(self._source.open_source()) as stream:
             versions = stream.tables()
         copied = set(ledger.instantiated())
@@ -872,14 +893,17 @@ class Pipeline(Capturing):
         captured = {name: table for name, table in roots(versions).items() if name in followed}
         existing = self._source.describe(captured)
         at_target = self._target.describe(captured)
-        copyable = sorted(name for name in existing if name in at_target)
-        lacking = sorted(set(existing) - set(at_target) - copied)
-        if lacking:
-            raise OperatorError(
-                f"missing at the target: {', '.join(map(str, lacking))}",
-                where=self._target.label,
-                do="made or renamed at the source after setup; run `penstock setup`, which makes what is missing here",
-            )
+
+        def leave_out(error: TableError) -> None:
+            if existing.keys() | copied <= left_out.tables | {TableName(*error.table)}:
+                raise error
+            left_out.add(error)
+
+        for name in sorted(set(existing) - copied):
+            fault = self._copy_fault(existing[name], at_target.get(name))
+            if fault is not None:
+                leave_out(TableError.of(fault, (name.schema, name.name)))
+        copyable = sorted(name for name in existing if name in at_target and name not in left_out.tables)
         if until is not None and not set(copyable) <= copied:
             rest = sorted(set(copyable) - copied)
             raise OperatorError(
@@ -888,8 +912,6 @@ class Pipeline(Capturing):
                 where=self._target.label,
                 do="run without `--until` first; only from change files a target is restored as of an earlier point",
             )
-        for name in set(copyable) - copied:
-            check_columns(existing[name], at_target[name], where=self._target.label)
 
         def confirm() -> None:
             found = self._source.describe(captured)
@@ -912,11 +934,32 @@ class Pipeline(Capturing):
             on_bad_row=self._apply.on_bad_row,
         )
         jobs = ChunkJobs(spark, context)
-        Instantiator(origin, ledger, ledger, jobs, listener, confirm=confirm, copies=self._apply.first_copy).run(
-            copyable, stop
-        )
+        Instantiator(
+            origin,
+            ledger,
+            ledger,
+            jobs,
+            listener,
+            confirm=confirm,
+            copies=self._apply.first_copy,
+            leave_out=leave_out,
+        ).run(copyable, stop)
         # Changes made before a table was dropped or renamed are of its earlier name.
         return {*captured, *copied, *to_come}
+
+    def _copy_fault(self, source: TableSchema, target: TableSchema | None) -> OperatorError | None:
+        """What keeps a table from being copied, as far as the catalogues say."""
+        if target is None:
+            return OperatorError(
+                f"missing at the target: {source.name}",
+                where=self._target.label,
+                do="made or renamed at the source after setup; run `penstock setup`, which makes what is missing here",
+            )
+        try:
+            check_columns(source, target, where=self._target.label)
+        except OperatorError as exc:
+            return exc
+        return None
 
 
 def _held(ledger: TargetLedger, stream: Source) -> ProcessState | None:

@@ -6,7 +6,7 @@ An archive of change files and a Kafka cluster implement it; wiring picks.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,12 +14,15 @@ from penstock.apply.ledger import ProcessState
 from penstock.apply.process import Feed, Ledger
 from penstock.change import TableName
 from penstock.dialects.base import Step
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, TableError
 from penstock.history import Consumer, Words
 from penstock.pipeline.feed import Definitions
+from penstock.pipeline.left_out import LeftOut
+from penstock.pipeline.published_queue import PublishedQueue
 from penstock.pipeline.sides import RunLock, SourceAccess
 from penstock.position import Scn
 from penstock.schema import TableSchema
+from penstock.snapshot.chunk import Chunk
 from penstock.snapshot.instantiate import CopyListener, CopyOrigin
 from penstock.spark.starting import Spark
 from penstock.stream import Source, TableVersion
@@ -55,6 +58,7 @@ class Following:
         access: How tasks reach it; `open_source` is how this process does.
         uncopied: The tables, of these versions, whose rows were not published yet.
         until_caught_up: The run ends by itself, so nothing waits for more.
+        left_out: Tables whose changes are passed over.
     """
 
     source: str
@@ -64,6 +68,7 @@ class Following:
     is_meant: Callable[[TableName], bool]
     uncopied: Callable[[Sequence[TableVersion]], Sequence[TableName]]
     until_caught_up: bool
+    left_out: LeftOut
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,7 @@ class Copying:
         ids: The source's own number of each.
         origin: Where their rows are read from.
         confirm: Raises where tables are not any more what `tables` says.
+        leave_out: Called with what is in the way of a table; the others are copied.
     """
 
     source: str
@@ -86,6 +92,18 @@ class Copying:
     ids: Mapping[TableName, int]
     origin: CopyOrigin
     confirm: Callable[[], object]
+    leave_out: Callable[[TableError], None]
+
+
+def cut_apart(copying: Copying, tables: Collection[TableName]) -> list[Chunk]:
+    """Cut tables into chunks; those that something is in the way of are left out."""
+    left = set(tables)
+    while True:
+        try:
+            return copying.origin.cut_into_chunks(sorted(left))
+        except TableError as exc:
+            copying.leave_out(exc)
+            left.remove(TableName(*exc.table))
 
 
 class Place(Protocol):
@@ -123,6 +141,9 @@ class Place(Protocol):
 
     def consumer(self) -> Consumer:
         """What the source knows the pipeline by; without an id where the place is not made."""
+
+    def queue(self) -> PublishedQueue | None:
+        """Return what could not be published; None where every value can be."""
 
     def ledger(self, lock: Callable[[], RunLock]) -> PlaceLedger:
         """Open the ledger of a run.

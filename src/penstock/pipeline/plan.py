@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from penstock.change import TableName
 from penstock.dialects.base import DatabasePlan, transactions
-from penstock.errors import OperatorError
+from penstock.errors import OperatorError, PenstockError
 from penstock.text import printable
 
 
@@ -19,6 +20,7 @@ class Plan:
         rules: What becomes of those that rules concern, a line each.
         refused: Why the next run would be refused though all is set up: source or target have another history.
         losses: What a removal would lose, a line each.
+        left_out: Tables that are left as they are, each with what is in its way; the others are set up.
     """
 
     tables: Sequence[str]
@@ -27,6 +29,7 @@ class Plan:
     rules: Sequence[str] = ()
     refused: str | None = None
     losses: Sequence[str] = ()
+    left_out: Mapping[TableName, Sequence[PenstockError]] = field(default_factory=dict)
 
     @property
     def is_done(self) -> bool:
@@ -37,6 +40,50 @@ class Plan:
     def is_possible(self) -> bool:
         """Whether nothing is in the way."""
         return not any(side.faults or side.grants for side in (self.source, self.target))
+
+    def without_bad_tables(self) -> Plan:
+        """The plan for the tables that nothing is in the way of; those that something is in the way of are left out.
+
+        Where nothing can be set up, or none is left, what is in the way of each is in the way of all.
+        """
+        sides = (self.source, self.target)
+        bad = self.source.kept_back | self.target.kept_back
+        if not bad:
+            return self
+        is_global = any(side.faults or set(side.grants) - _of_tables(side) for side in sides)
+        if is_global or set(self.tables) <= {str(table) for table in bad}:
+            for side in sides:
+                found = [fault for faults in side.table_faults.values() for fault in faults]
+                # What is in the way of several is told once.
+                side.faults += {str(fault): fault for fault in found}.values()
+                side.table_faults, side.table_grants = {}, {}
+            return self
+        left_out = {table: [fault for side in sides for fault in _in_the_way(side, table)] for table in sorted(bad)}
+        for side in sides:
+            side.grants = [grant for grant in side.grants if grant not in _of_tables(side)]
+            side.leave_out(self.source.table_faults.keys() | self.target.table_faults.keys())
+            side.printed = list(side.steps)
+            side.leave_out(bad)
+        return replace(self, left_out=left_out)
+
+    def with_left_out(self, refused: Mapping[TableName, Sequence[PenstockError]]) -> Plan:
+        """The plan as it was carried out, but for these tables.
+
+        Raises:
+            OperatorError: None is left.
+        """
+        if not refused:
+            return self
+        plan = replace(self, left_out={**self.left_out, **refused})
+        if set(self.tables) <= {str(table) for table in plan.left_out}:
+            plan.refuse_left_out()
+        return plan
+
+    def refuse_left_out(self) -> None:
+        """Raise an `OperatorError` that names what is in the way of the tables that are left out, if any are."""
+        found = {str(error): None for errors in self.left_out.values() for error in errors}
+        if found:
+            raise OperatorError("\n".join(found))
 
     def refuse_impossible(self) -> None:
         """Raise an `OperatorError` that names everything that is in the way, if anything is."""
@@ -71,17 +118,37 @@ class Plan:
         return [*lines, ""]
 
 
+def all_grants(plan: DatabasePlan) -> list[str]:
+    """The grants that are missing, also those that only some tables lack."""
+    return list(dict.fromkeys([*plan.grants, *(grant for grants in plan.table_grants.values() for grant in grants)]))
+
+
+def _of_tables(plan: DatabasePlan) -> set[str]:
+    return {grant for grants in plan.table_grants.values() for grant in grants}
+
+
+def _in_the_way(plan: DatabasePlan, table: TableName) -> list[PenstockError]:
+    """What keeps a table from being set up in one database."""
+    grants = "; ".join(plan.table_grants.get(table, ()))
+    missing = (
+        [OperatorError("a privilege is missing", where=plan.label, do=f"as a superuser: {grants}")] if grants else []
+    )
+    return [*plan.table_faults.get(table, ()), *missing]
+
+
 def _sql(plan: DatabasePlan, side: str) -> list[str]:
     # A comment that a name could end would have the rest of the name run.
     lines = [f"-- {side}: {printable(plan.label)}"]
-    if plan.grants:
-        lines += ["-- missing grants, for a superuser to run first", *(f"{grant};" for grant in plan.grants)]
-    if not plan.steps:
+    grants = all_grants(plan)
+    if grants:
+        lines += ["-- missing grants, for a superuser to run first", *(f"{grant};" for grant in grants)]
+    all_steps = plan.steps if plan.printed is None else plan.printed
+    if not all_steps:
         return [*lines, "-- nothing to do", ""]
     role = (plan.role or "").replace('"', '""')
     if role:
         lines.append(f'-- what follows, for a session of role "{printable(role)}"')
-    for steps in transactions(plan.steps):
+    for steps in transactions(all_steps):
         lines += ["BEGIN;", *(f"{statement};" for statement in plan.preamble)]
         if role:
             lines += [

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import NoReturn
 
+from penstock.apply.mend import Mend
 from penstock.apply.parameters import Parameters
 from penstock.apply.patience import Patience
 from penstock.apply.process import ApplyProcess, Progress
+from penstock.apply.retry import Retried
 from penstock.apply_config import retry_limit
 from penstock.change import TableName
 from penstock.config import PipelineConfig
 from penstock.dialects.base import DatabasePlan
-from penstock.errors import OperatorError, RetryableError
+from penstock.errors import OperatorError, PenstockError, RetryableError, TableError
 from penstock.history import History, HistoryError, no_set, other_pipeline
 from penstock.pipeline.capturing import Capturing, CopyWatch, RunListener, not_for_ever
+from penstock.pipeline.left_out import LeftOut
 from penstock.pipeline.locks import Holders
 from penstock.pipeline.place import Copying, Following, Place, PlaceLedger
 from penstock.pipeline.plan import Plan
+from penstock.pipeline.published_queue import PublishedQueue
 from penstock.pipeline.sides import DatabaseSource, RunLock
 from penstock.pipeline.status import Status, not_set_up, status_of
 from penstock.pipeline.steps import carry_out, nothing_to_set_up
@@ -70,28 +74,34 @@ class Publication(Capturing):
             source=self._source.plan(tables, self.config.capture.row_triggers),
             target=DatabasePlan(self._place.label),
         )
-        plan.target.faults += self._place.faults(self.config.capture.name, tables)
+        for found in self._place.faults(self.config.capture.name, tables):
+            if isinstance(found, TableError):
+                plan.target.refuse(TableName(*found.table), found)
+            else:
+                plan.target.faults.append(found)
         if not plan.target.faults:
-            plan.target.steps += self._place.steps(tables)
+            plan.target.steps += self._place.steps([table for table in tables if table not in plan.target.table_faults])
         fault = self._set_fault()
         if fault is not None:
-            plan.source.faults = [fault.for_published(self._place.words)]
+            plan.source.faults, plan.source.table_faults = [fault.for_published(self._place.words)], {}
         elif not plan.target.faults:
             parted = self._history_fault()
             plan.target.faults += [] if parted is None else [parted]
-        return plan
+        return plan.without_bad_tables()
 
     def setup(self, *, adopt: bool = False) -> Plan:
         """Install capture, and make the place ready. Doing it again does what is still missing.
+
+        A table that something is in the way of is left out, as long as others are left.
 
         Raises:
             OperatorError: Something is in the way; the message names everything at once.
         """
         plan = self.plan(adopt=adopt)
         plan.refuse_impossible()
-        self._place.make(self.config.capture.name, self._source.match(self.config.capture.tables))
-        self._carry_out(plan.source, printer="plan")
-        return plan
+        tables = [table for table in self._source.match(self.config.capture.tables) if table not in plan.left_out]
+        self._place.make(self.config.capture.name, tables)
+        return plan.with_left_out(self._carry_out(plan, printer="plan"))
 
     def status(self) -> Status:
         """Say where the pipeline stands; while the source is out of reach, as far as it was published."""
@@ -182,20 +192,51 @@ class Publication(Capturing):
         if not lose:
             plan.refuse_losses()
         with closing(self._lock_run()):
-            self._carry_out(plan.source, printer="teardown")
+            self._carry_out(plan, printer="teardown")
         return plan
 
-    def errors(self, *_: object, **__: object) -> NoReturn:
-        """Refuse: what is published cannot fail at a target."""
-        raise self._without_target("no error queue")
+    def errors(self) -> PublishedQueue:
+        """Open the error queue.
 
-    def retry(self, *_: object, **__: object) -> NoReturn:
-        """Refuse, as `errors` does."""
-        raise self._without_target("no error queue")
+        Raises:
+            OperatorError: Change files have none, as they hold every value.
+        """
+        queue = self._place.queue()
+        if queue is None:
+            raise self._without_target("no error queue: change files hold every value")
+        if not self._place.is_made():
+            raise OperatorError("there is no error queue yet", where=self._place.label, do="run `penstock setup`")
+        return queue
 
-    def go_on(self, *_: object, **__: object) -> NoReturn:
-        """Refuse, as `errors` does."""
-        raise self._without_target("no error queue")
+    def retry(
+        self,
+        entry_ids: Sequence[str],
+        tell: Callable[[str], None] = lambda _: None,
+        *,
+        mend: Mend | None = None,
+        as_me: bool = False,
+        role: str | None = None,
+        go_on: bool = False,
+        dry_run: bool = False,
+    ) -> Iterator[Retried]:
+        """Publish entries of the error queue, in commit order, one by one as they are asked for.
+
+        See `PublishedQueue.retry`.
+
+        Raises:
+            NoEntryError: There is no entry of one of these names; then nothing is published.
+            OperatorError: A role was named: there is no target whose rights would count.
+        """
+        if as_me or role is not None:
+            raise self._without_target("no target whose rights would count")
+        queue = self.errors()
+        with closing(self._source.open_source()) as stream:
+            versions = [version.table for version in stream.tables()]
+        yield from queue.retry(entry_ids, versions, mend=mend, go_on=go_on, dry_run=dry_run)
+
+    def go_on(self, *_: object, **__: object) -> Iterator[Retried]:
+        """Nothing waits behind other entries."""
+        return iter(())
 
     def conflicts(self, *_: object, **__: object) -> NoReturn:
         """Refuse: what is published meets no rows of a target."""
@@ -205,9 +246,10 @@ class Publication(Capturing):
         """Refuse: there are no apply servers of which it would tell."""
         raise self._without_target("no ledger in a target")
 
-    def origins(self, *_: object, **__: object) -> NoReturn:
-        """Refuse: there is no table at a target that would have another name at the source."""
-        raise self._without_target("no tables at a target")
+    def origins(self, table: TableName) -> Sequence[TableName]:
+        """What a published table may be called at the source, where that is another name."""
+        names = self._rules.likely_sources(table) if self._rules is not None else [table]
+        return [name for name in names if name != table]
 
     def verify(self, *_: object, **__: object) -> NoReturn:
         """Refuse: there is nothing that could be compared with the source."""
@@ -291,6 +333,7 @@ class Publication(Capturing):
     ) -> Progress:
         spark = self._spark
         ledger = self._place.ledger(self._lock_run)
+        left_out = LeftOut(listener.warned)
         following = Following(
             source=self.config.capture.name,
             access=self._source.access,
@@ -299,29 +342,44 @@ class Publication(Capturing):
             is_meant=self._is_meant,
             uncopied=lambda versions: self._uncopied(versions, ledger),
             until_caught_up=until_caught_up,
+            left_out=left_out,
         )
         feed = self._place.feed(spark, ledger, following)
         process = ApplyProcess(
             source=self.config.capture.name,
             feed=feed,
             ledger=ledger,
-            prepare=lambda _, stop: self._copy(spark, ledger, stop, CopyWatch(listener, patience)),
+            prepare=lambda _, stop: self._copy(spark, ledger, stop, CopyWatch(listener, patience), left_out),
             parameters=lambda: Parameters(parallelism=1),
             patience=patience,
             listener=listener,
         )
         with closing(ledger), closing(feed), not_for_ever(spark, stop):
-            return process.run(stop, until_caught_up=until_caught_up)
+            progress = process.run(stop, until_caught_up=until_caught_up)
+        progress.left_out = self._without(left_out)
+        return progress
 
     def _copy(
-        self, spark: Spark, ledger: PlaceLedger, stop: threading.Event, listener: CopyListener
+        self,
+        spark: Spark,
+        ledger: PlaceLedger,
+        stop: threading.Event,
+        listener: CopyListener,
+        left_out: LeftOut,
     ) -> Collection[TableName]:
         """Publish the rows of tables that were not yet; returns the tables that were captured when it began."""
+        left_out.begin_anew()
         with closing(self._source.open_source()) as stream:
             versions = stream.tables()
         captured = self._captured(versions, ledger)
         fresh = self._uncopied(versions, ledger)
         tables = self._as_captured(captured, fresh)
+
+        def leave_out(error: TableError) -> None:
+            if captured.keys() <= left_out.tables | {TableName(*error.table)}:
+                raise error
+            left_out.add(error)
+
         copying = Copying(
             source=self.config.capture.name,
             access=self._source.access,
@@ -330,6 +388,7 @@ class Publication(Capturing):
             ids={name: captured[name].id for name in tables},
             origin=self._database.origin(),
             confirm=lambda: self._as_captured(captured, fresh),
+            leave_out=leave_out,
         )
         self._place.copy(spark, ledger, copying, stop, listener)
         return captured
@@ -381,11 +440,11 @@ class Publication(Capturing):
             lock.close()
         return lock is None
 
-    def _carry_out(self, plan: DatabasePlan, *, printer: str) -> None:
-        """Take the steps of a plan for the source; see `steps.carry_out`."""
-        both = Plan([], plan, DatabasePlan(self._place.label))
+    def _carry_out(self, plan: Plan, *, printer: str) -> Mapping[TableName, Sequence[PenstockError]]:
+        """Take the steps of a plan for the source; returns the tables that were left out, see `steps.carry_out`."""
+        of_source = replace(plan, target=DatabasePlan(self._place.label))
         with closing(Holders(self._lock_watches())) as holders:
-            carry_out(both, nothing_to_set_up(), self._database.setup(printer=printer), holders)
+            return carry_out(of_source, nothing_to_set_up(), self._database.setup(printer=printer), holders)
 
     def _refused(self, why: str) -> OperatorError:
         return OperatorError(f"pipeline {self.config.name!r} publishes: {why}", where=self._place.label)

@@ -32,6 +32,7 @@ class PublishedFeed(SourceFeed):
             follow_source=following.follow_source,
             is_meant=following.is_meant,
             definitions=definitions,
+            left_out=following.left_out,
         )
         self._following = following
         self._max_age_s = max_age_s
@@ -66,12 +67,14 @@ class PublishedFeed(SourceFeed):
             TablesAddedError: The rows of some were not published yet.
         """
         following = self._following
-        if following.uncopied(self._versions):
+        if not set(following.uncopied(self._versions)) <= self._left_out.tables:
             raise TablesAddedError("tables were made anew or renamed; they are copied first")
         # Changes committed before a table was renamed are published under its earlier name.
         ids = {v.id for v in self._versions if v.table.name in self._known or v.root in self._known}
         names = {v.table.name for v in self._versions if v.id in ids}
-        return following.access.reader(following.source, self._versions, follows=self._known | names)
+        return following.access.reader(
+            following.source, self._versions, follows=self._left_out.without(self._known | names, self._versions)
+        )
 
 
 def published(part: Slice) -> LaneResult:

@@ -231,6 +231,7 @@ def facts(progress: Progress) -> dict[str, object]:
         "in_queue": progress.in_queue,
         "held": progress.held,
         "went_on": progress.went_on,
+        "left_out": list(progress.left_out),
         "as_of": progress.as_of,
         "lag_p50_s": progress.lag.quantile_s(0.5),
         "lag_p99_s": progress.lag.quantile_s(0.99),

@@ -98,6 +98,7 @@ class RuledSide:
         """Plan the capture of the tables that these become of, and say what becomes of them."""
         described = self._describe(tables)
         plan = self._inner.plan([_captured(table).name for table in described.values()], row_triggers)
+        plan.name_tables(self._rules.target_name)
         for table in described.values():
             plan.notes += self._rules.warnings(_captured(table))
         return plan

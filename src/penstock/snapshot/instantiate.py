@@ -16,9 +16,10 @@ from itertools import zip_longest
 from typing import Protocol
 
 from penstock.change import TableName
-from penstock.errors import OperatorError
+from penstock.errors import TableError
 from penstock.position import Anchor, Scn
 from penstock.snapshot.chunk import Chunk, CopySource, bundles
+from penstock.snapshot.task import about
 
 Work = tuple[Sequence[Chunk], CopySource]
 """Chunks that are copied in one target transaction, and as of when."""
@@ -103,6 +104,9 @@ class CopyDestination(Protocol):
     def clear(self, table: TableName, *, keep_rows: bool) -> None:
         """Forget an unfinished copy, and delete what it has left in the table unless the rows are to be kept."""
 
+    def give_up_copy(self, table: TableName) -> None:
+        """Note that an unfinished copy cannot be gone on with: its snapshot becomes empty. It is cleared later."""
+
 
 class ChunkJobs(Protocol):
     """Copies chunks side by side."""
@@ -138,10 +142,12 @@ class Instantiator:
         *,
         confirm: Callable[[], None],
         copies: bool = True,
+        leave_out: Callable[[TableError], None] | None = None,
     ) -> None:
         """Copy from `origin` to `destination`.
 
         Args:
+            leave_out: Called with what is in the way of a table; the others are copied. By default none is left out.
             copies: Otherwise nothing is copied: what tables hold at the target is taken for their copy as of now.
             confirm: Called once a snapshot is held; raises if tables are not what `jobs` takes them for any more.
                 What is altered later is captured after the snapshot.
@@ -153,18 +159,36 @@ class Instantiator:
         self._listener = listener
         self._confirm = confirm
         self._copies = copies
+        self._tell_left_out = leave_out
+        self._left_out: set[TableName] = set()
 
     def run(self, tables: Sequence[TableName], stop: threading.Event) -> bool:
         """Copy what is not copied yet; a partition comes with its root.
+
+        A table that something is in the way of is left out, as long as others are left.
 
         Returns:
             False when told to stop before everything was copied.
 
         Raises:
-            OperatorError: A table that was never copied holds rows at the target.
+            TableError: Something is in the way of the only table that there is.
         """
+        while True:
+            left = [table for table in tables if table not in self._left_out]
+            try:
+                return self._run(left, stop)
+            except TableError as exc:
+                if self._tell_left_out is None or TableName(*exc.table) not in left or len(left) < 2:
+                    raise
+                self._leave_out(exc)
+
+    def _run(self, tables: Sequence[TableName], stop: threading.Event) -> bool:
         done, adopted = self._ledger.instantiated(), self._ledger.adopted()
-        resumed = [copy for copy in self._ledger.open_copies() if copy.table in tables and self._resumes(copy, adopted)]
+        resumed = []
+        for copy in self._ledger.open_copies():
+            with about(copy.table):
+                if copy.table in tables and self._resumes(copy, adopted):
+                    resumed.append(copy)
         going_on = {copy.table for copy in resumed}
         fresh = [table for table in tables if table not in done and table not in going_on]
         if self._copies:
@@ -186,32 +210,59 @@ class Instantiator:
         self._ledger.finish_copies()
         return True
 
+    def _leave_out(self, error: TableError) -> None:
+        """Go on without a table."""
+        assert self._tell_left_out is not None
+        table = TableName(*error.table)
+        self._tell_left_out(error)
+        self._ledger_forgets(table)
+        self._left_out.add(table)
+
+    def _ledger_forgets(self, table: TableName) -> None:
+        # Changes that its snapshot would need are freed from now on. Not emptied here: it may be locked.
+        if any(copy.table == table for copy in self._ledger.open_copies()):
+            self._destination.give_up_copy(table)
+
     def _resumes(self, copy: OpenCopy, adopted: Collection[TableName]) -> bool:
-        if not copy.todo or self._origin.can_resume(copy.table, copy.snapshot):
+        is_given_up = not copy.snapshot
+        if not is_given_up and (not copy.todo or self._origin.can_resume(copy.table, copy.snapshot)):
             return True
         self._destination.clear(copy.table, keep_rows=copy.table in adopted)
         return False
 
     def _refuse_full(self, tables: Sequence[TableName]) -> None:
-        full = [str(table) for table in self._destination.with_rows(tables)]
-        if full:
-            hold, it, its = ("table {} holds", "it", "its") if len(full) == 1 else ("tables {} hold", "them", "their")
-            raise OperatorError(
-                f"{hold.format(', '.join(full))} rows that penstock did not copy",
+        for table in self._destination.with_rows(tables):
+            raise TableError(
+                f"table {table} holds rows that penstock did not copy",
                 where=self._destination.label,
-                do=f"empty {it}; or have {its} rows compared and kept, by `penstock setup --adopt`; or take {it} out of"
+                do="empty it; or have its rows compared and kept, by `penstock setup --adopt`; or take it out of"
                 " capture.tables",
+                table=(table.schema, table.name),
             )
 
     def _copy(self, chunks: Sequence[Chunk], source: CopySource, stop: threading.Event) -> bool:
         self._listener.copying(len(chunks), len({chunk.table for chunk in chunks}))
-        work = [(bundle, source) for bundle in bundles(_by_turns(chunks))]
+        work: list[Work] = [(bundle, source) for bundle in bundles(_by_turns(chunks))]
         step = self._jobs.at_once
-        for first in range(0, len(work), step):
+        while work:
             if stop.is_set():
                 return False
-            self._jobs.copy(work[first : first + step], self._listener)
+            try:
+                self._jobs.copy(work[:step], self._listener)
+            except TableError as exc:
+                if self._tell_left_out is None or not (work := without(exc.table, work)):
+                    raise
+                # What was copied beside it is marked as done, and passed over.
+                self._leave_out(exc)
+            else:
+                work = work[step:]
         return True
+
+
+def without(table: tuple[str, str], work: Sequence[Work]) -> list[Work]:
+    """What is left to copy where a table is left out."""
+    left = [([chunk for chunk in chunks if chunk.table != TableName(*table)], source) for chunks, source in work]
+    return [(chunks, source) for chunks, source in left if chunks]
 
 
 def _by_turns(chunks: Sequence[Chunk]) -> list[Chunk]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 
-from penstock.apply.conflicts import ApplyError, SpeculationError
+from penstock.apply.conflicts import ApplyError, ContentionError, SpeculationError
 from penstock.apply.parameters import OnBadRow
 from penstock.apply.target import TargetSession, TargetTable
 from penstock.change import Image, TableName
-from penstock.errors import FencedError, OperatorError
+from penstock.dialects.base import LockedError
+from penstock.errors import FencedError, MalformedInputError, OperatorError, TableError
 from penstock.schema import Column, TableSchema
 from penstock.snapshot.chunk import Chunk, CopySource, Range
 from penstock.snapshot.rows import RowsAside, RowWriter
@@ -112,7 +113,7 @@ def copy_chunks(chunks: Sequence[Chunk], source: CopySource, context: CopyContex
 
     Raises:
         FencedError: Another run of the process has taken over.
-        OperatorError: A table at the target does not take a row of the source.
+        TableError: A table cannot be read, or does not take a row of the source; or another session keeps it locked.
     """
     session = context.target.loader(context.epoch)
     with closing(context.source.chunk_reader(source)) as reader:
@@ -140,6 +141,35 @@ def _copy(
         raise FencedError("another run has taken over", where=f"copy of {chunk.table}, chunk {chunk.number}")
     if not is_todo:
         return 0
+    with about(chunk.table):
+        rows = _load(chunk, source, context, reader, session, sifts=sifts)
+    session.close_chunk(context.process, chunk, rows)
+    return rows
+
+
+@contextmanager
+def about(table: TableName) -> Iterator[None]:
+    """Raise what is in the way of a table as a `TableError`, which keeps no other one from being copied."""
+    try:
+        yield
+    except (OperatorError, MalformedInputError, LockedError) as exc:
+        raise exc if isinstance(exc, TableError) else TableError.of(exc, (table.schema, table.name)) from exc
+    except ContentionError as exc:
+        if not exc.is_lock:
+            raise
+        raise TableError.of(exc, (table.schema, table.name)) from exc
+
+
+def _load(
+    chunk: Chunk,
+    source: CopySource,
+    context: CopyContext,
+    reader: ChunkReader,
+    session: ChunkLoader,
+    *,
+    sifts: bool,
+) -> int:
+    """Write a chunk's rows; returns how many there are."""
     table, target = context.source_tables[chunk.table], context.target_tables[chunk.table]
     columns = [c.name for c in table.columns if not target.schema.by_name[c.name].is_generated]
     rows = 0
@@ -170,7 +200,6 @@ def _copy(
             f"cannot copy table {chunk.table}: the target did not take every row of the source ({exc.what})",
             do="see whether a trigger or rule of its own keeps rows away, or take the table out of capture.tables",
         ) from exc
-    session.close_chunk(context.process, chunk, rows)
     return rows
 
 

@@ -82,6 +82,7 @@ class Blueprint(NativeForm):
         computed: The expressions of generated columns, by table and column.
         notes: What a table that is made will lack, by table.
         needed: What the tables need besides that is no server's own.
+        users: The tables that need a type, a function or an operator, by its kind and name.
     """
 
     dialect = DIALECT
@@ -93,6 +94,11 @@ class Blueprint(NativeForm):
     computed: Mapping[tuple[TableName, str], str]
     notes: Mapping[TableName, Sequence[str]] = field(default_factory=dict)
     needed: Sequence[Needed] = ()
+    users: Mapping[tuple[str, TableName], frozenset[TableName]] = field(default_factory=dict)
+
+    def needed_by(self, kind: str, name: TableName) -> frozenset[TableName]:
+        """The tables that need something; none where that is not known, and so all of them may."""
+        return self.users.get((kind, name), frozenset())
 
 
 @dataclass(frozen=True)
@@ -121,7 +127,8 @@ def read_blueprint(
         by_oid = {oid: name for name, oid in table_oids(connection, tables).items()}
         cursor = psycopg.RawCursor(connection)
         others = table_oids(connection, types_of)
-        types = _types(cursor, [*by_oid, *others.values()])
+        named = by_oid | {oid: name for name, oid in others.items()}
+        types, users = _types(cursor, named)
         pieces = [
             Piece(
                 by_oid[root],
@@ -136,15 +143,19 @@ def read_blueprint(
                 sql_text("tables"), [list(by_oid)]
             )
         ]
-        found = cursor.execute(sql_text("calls"), [list(by_oid)]).fetchall()
-        needed = read_needed(connection, {**by_oid, **{oid: name for name, oid in others.items()}})
+        calls = cursor.execute(sql_text("calls"), [list(by_oid)]).fetchall()
+        needed = read_needed(connection, named)
+    users |= {
+        (kind, TableName(schema, name)): frozenset(named[oid] for oid in oids) for kind, schema, name, oids in calls
+    }
     return Blueprint(
         types=types,
         pieces=pieces,
         parts=read_parts(connection, tables, [name for name, _, _ in types]),
-        calls=[(kind, TableName(schema, name)) for kind, schema, name in found],
+        calls=[(kind, TableName(schema, name)) for kind, schema, name, _ in calls],
         computed=computed_columns(connection, tables),
         needed=needed,
+        users=users,
     )
 
 
@@ -157,11 +168,11 @@ def read_parts(
         types: By default those that the tables' columns are made of.
     """
     with catalog_names(connection):
-        oids = list(table_oids(connection, tables).values())
+        oids = {oid: name for name, oid in table_oids(connection, tables).items()}
         cursor = psycopg.RawCursor(connection)
         if types is None:
-            types = [name for name, _, _ in _types(cursor, oids)]
-        rows = cursor.execute(sql_text("parts"), [oids]).fetchall()
+            types = [name for name, _, _ in _types(cursor, oids)[0]]
+        rows = cursor.execute(sql_text("parts"), [list(oids)]).fetchall()
         labels = cursor.execute(
             "SELECT n.nspname, t.typname, array_agg(l.enumlabel ORDER BY l.enumsortorder) FROM pg_enum l"
             " JOIN pg_type t ON t.oid = l.enumtypid JOIN pg_namespace n ON n.oid = t.typnamespace"
@@ -234,9 +245,15 @@ def lacking_parts(source: Parts, target: Parts) -> list[LackingPart]:
     ]
 
 
-def _types(cursor: psycopg.RawCursor, oids: Sequence[int]) -> list[tuple[TableName, str | None, str | None]]:
-    rows = cursor.execute(sql_text("types"), [list(oids)])
-    return [(TableName(schema, name), statement, extension) for schema, name, statement, extension in rows]
+def _types(
+    cursor: psycopg.RawCursor, tables: Mapping[int, TableName]
+) -> tuple[list[tuple[TableName, str | None, str | None]], dict[tuple[str, TableName], frozenset[TableName]]]:
+    """The types that tables are made of, as a `Blueprint` has them, and which tables need each."""
+    rows = cursor.execute(sql_text("types"), [list(tables)]).fetchall()
+    users = {
+        ("type", TableName(schema, name)): frozenset(tables[oid] for oid in oids) for schema, name, _, _, oids in rows
+    }
+    return [(TableName(schema, name), statement, extension) for schema, name, statement, extension, _ in rows], users
 
 
 def _add_label(name: TableName, labels: Sequence[str], place: int, there: Collection[str]) -> str:

@@ -62,6 +62,9 @@ CANONICAL_SETTINGS = {
 """Session settings under which a type's text is canonical text, and nothing is left out; capture functions set those
 they need."""
 
+COPY_LOCK_WAIT = "30s"
+"""How long the first copy waits for a table, at either side; it goes on without the table then, and comes back."""
+
 WITHOUT_VIEWS = (
     "SELECT set_config(name, 'view', false) FROM pg_settings WHERE name = 'restrict_nonsystem_relation_kind'"
 )

@@ -11,6 +11,7 @@ import psycopg
 
 from penstock.apply import conflicts
 from penstock.apply.conflicts import ApplyError
+from penstock.dialects.base import LockedError
 from penstock.errors import OperatorError, PenstockError, RetryableError
 
 LOGICAL_ERRORS = {
@@ -149,6 +150,8 @@ def from_sqlstate(sqlstate: str | None, *, doing: str, where: str, reason: str) 
             return RetryableError(what, where=where, do="free space or memory on the database server")
         case "42P01" | "42703" | "42883" | "3F000":
             return OperatorError(what, where=where, do="run `penstock setup`")
+        case "55P03":
+            return LockedError(what, where=where, do="try again when no transaction keeps the table for long")
         case _ if sqlstate[:2] == "22":
             return OperatorError(what, where=where, do="a value cannot be read as what it should be; mend it")
         case _ if is_retried(sqlstate):

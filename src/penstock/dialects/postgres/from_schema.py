@@ -32,14 +32,19 @@ def blueprint_of(tables: Iterable[TableSchema]) -> Blueprint:
         pieces += [_unique_piece(table, key, names) for key in table.all_uniques if key.columns]
     for table in tables:
         pieces += [_foreign_key_piece(table, key) for key in table.foreign_keys]
-    types = sorted({name for table in tables for column in table.columns if (name := _foreign_type(column))})
+    users: dict[tuple[str, TableName], frozenset[TableName]] = {}
+    for table in tables:
+        for column in table.columns:
+            if (name := _foreign_type(column)) is not None:
+                users["type", name] = users.get(("type", name), frozenset()) | {table.name}
     return Blueprint(
-        types=[(name, None, None) for name in types],
+        types=[(name, None, None) for _, name in sorted(users)],
         pieces=pieces,
         parts=Parts({}, {}, {}),
         calls=(),
         computed={},
         notes={table.name: [*_notes(made), *_reworded(table)] for table, made in zip(given, tables, strict=True)},
+        users=users,
     )
 
 
@@ -51,11 +56,20 @@ def made_with_text(table: TableSchema, columns: Collection[str]) -> str:
     return "; ".join([f"CREATE SCHEMA IF NOT EXISTS {quote(table.name.schema)}", _table_sql(made), *keys])
 
 
-def completed(blueprint: Blueprint, tables: Sequence[TableSchema]) -> Blueprint:
+def completed(blueprint: Blueprint, tables: Sequence[TableSchema], *, has_identities: bool = False) -> Blueprint:
     """Say how to make tables, also those that a blueprint knows nothing of.
 
     A foreign key whose parent is called otherwise where the tables are made refers to it by that name.
+
+    Args:
+        has_identities: Identities are made by themselves, with sequences of the source's names; the server's own choice
+            of a name may be that of another sequence.
     """
+    if has_identities:
+        tables = [
+            replace(table, columns=tuple(replace(column, is_identity_always=False) for column in table.columns))
+            for table in tables
+        ]
     known = {piece.root for piece in blueprint.pieces}
     made = blueprint_of([table for table in tables if table.name not in known])
     keys = {
@@ -77,6 +91,10 @@ def completed(blueprint: Blueprint, tables: Sequence[TableSchema]) -> Blueprint:
         types=[*blueprint.types, *(made_of for made_of in made.types if made_of[0] not in there)],
         pieces=sorted(pieces, key=lambda piece: piece.kind == "foreign key"),
         notes={**made.notes, **blueprint.notes},
+        users={
+            what: made.users.get(what, frozenset()) | blueprint.users.get(what, frozenset())
+            for what in {*made.users, *blueprint.users}
+        },
     )
 
 

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from penstock.change import TableName
+from penstock.dialects.base import DatabasePlan
 from penstock.dialects.postgres.catalog import current_user
 from penstock.dialects.postgres.connection import Connection, quote
 from penstock.schema import TableSchema
 
 
+class Grant(NamedTuple):
+    """A statement that a superuser must run, and the tables that wait for it; none: all of them do."""
+
+    sql: str
+    tables: frozenset[TableName] = frozenset()
+
+
+def plan_grants(plan: DatabasePlan, missing: Iterable[Grant]) -> None:
+    """Note what is missing, and for which tables."""
+    for grant in missing:
+        if grant.sql not in plan.grants:
+            plan.grants.append(grant.sql)
+        for table in sorted(grant.tables):
+            plan.table_grants.setdefault(table, []).append(grant.sql)
+
+
 def missing_source_grants(
     connection: Connection, name: str, tables: Sequence[TableName], *, of_apply: bool
-) -> Iterator[str]:
+) -> Iterator[Grant]:
     """Statements that a superuser must run before the user may install capture set `name` for `tables`.
 
     Args:
@@ -22,39 +40,42 @@ def missing_source_grants(
     if not may(connection, "SELECT has_database_privilege(current_database(), 'CREATE')") and not may(
         connection, "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = %s)", name
     ):
-        yield f"GRANT CREATE ON DATABASE {quote(connection.info.dbname)} TO {user}"
+        yield Grant(f"GRANT CREATE ON DATABASE {quote(connection.info.dbname)} TO {user}")
     everything = _with_partitions(connection, tables)
     yield from _missing_table_grants(connection, everything, ("SELECT", "TRIGGER"))
     if of_apply:
         owners = connection.execute(
-            "SELECT DISTINCT r.rolname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            "SELECT r.rolname, array_agg(n.nspname), array_agg(c.relname) FROM pg_class c"
+            " JOIN pg_namespace n ON n.oid = c.relnamespace"
             " JOIN pg_roles r ON r.oid = c.relowner WHERE NOT pg_has_role(r.oid, 'USAGE')"
-            " AND (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[])) ORDER BY 1",
+            " AND (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[]))"
+            " GROUP BY 1 ORDER BY 1",
             [[table.schema for table in everything], [table.name for table in everything]],
         )
-        for (owner,) in owners.fetchall():
-            yield f"GRANT {quote(owner)} TO {user}"
+        for owner, schemas, names in owners.fetchall():
+            owned = map(TableName, schemas, names)
+            yield Grant(f"GRANT {quote(owner)} TO {user}", frozenset(everything[table] for table in owned))
 
 
 def missing_target_grants(
     connection: Connection,
     existing: Mapping[TableName, TableSchema],
     missing: Sequence[TableName],
-    new_parents: Collection[TableName],
-) -> Iterator[str]:
+    new_parents: Mapping[TableName, Collection[TableName]],
+) -> Iterator[Grant]:
     """Statements that a superuser must run before the user may apply to `existing` tables, and make `missing` ones.
 
     Args:
         connection: A session of the user.
         existing: Tables that are there, with their foreign keys, which apply checks itself.
         missing: Tables that setup will make.
-        new_parents: Tables that are there and that those of setup will refer to.
+        new_parents: Tables that are there, and those of setup that will refer to each.
     """
     user = quote(current_user(connection))
     database = quote(connection.info.dbname)
     for privilege in ("CREATE", "TEMPORARY"):
         if not may(connection, "SELECT has_database_privilege(current_database(), %s)", privilege):
-            yield f"GRANT {privilege} ON DATABASE {database} TO {user}"
+            yield Grant(f"GRANT {privilege} ON DATABASE {database} TO {user}")
     for schema in sorted({name.schema for name in missing}):
         # A schema that is not there yet will be this user's own.
         if not may(
@@ -63,20 +84,26 @@ def missing_target_grants(
             " AND NOT has_schema_privilege(oid, 'CREATE'))",
             schema,
         ):
-            yield f"GRANT CREATE, USAGE ON SCHEMA {quote(schema)} TO {user}"
-    yield from _missing_table_grants(connection, existing, ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE"))
-    parents = {key.parent for table in existing.values() for key in table.foreign_keys} - set(existing)
-    children = {key.child for table in existing.values() for key in table.referenced_by} - set(existing)
-    new_parents = set(new_parents) - set(existing)
+            waiting = frozenset(name for name in missing if name.schema == schema)
+            yield Grant(f"GRANT CREATE, USAGE ON SCHEMA {quote(schema)} TO {user}", waiting)
+    own = {name: name for name in existing}
+    yield from _missing_table_grants(connection, own, ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE"))
+    parents = {key.parent: name for name, table in existing.items() for key in table.foreign_keys}
+    children = {key.child: name for name, table in existing.items() for key in table.referenced_by}
     # A row that is referred to is locked against removal, which takes the right to update.
-    yield from _missing_table_grants(connection, new_parents, ("SELECT", "UPDATE", "REFERENCES"))
-    yield from _missing_table_grants(connection, parents - new_parents, ("SELECT", "UPDATE"))
-    yield from _missing_table_grants(connection, children - parents - new_parents, ("SELECT",))
+    for parent in sorted(new_parents.keys() - existing.keys()):
+        for grant in _missing_table_grants(connection, {parent: parent}, ("SELECT", "UPDATE", "REFERENCES")):
+            yield Grant(grant.sql, frozenset(new_parents[parent]))
+    others = {parent: name for parent, name in parents.items() if parent not in (existing.keys() | new_parents.keys())}
+    yield from _missing_table_grants(connection, others, ("SELECT", "UPDATE"))
+    known = existing.keys() | new_parents.keys() | parents.keys()
+    others = {child: name for child, name in children.items() if child not in known}
+    yield from _missing_table_grants(connection, others, ("SELECT",))
     if connection.info.server_version < 150000:
         # Nobody else may set session_replication_role there.
-        yield f"ALTER ROLE {user} SUPERUSER"
+        yield Grant(f"ALTER ROLE {user} SUPERUSER")
     elif not may(connection, "SELECT has_parameter_privilege('session_replication_role', 'SET')"):
-        yield f"GRANT SET ON PARAMETER session_replication_role TO {user}"
+        yield Grant(f"GRANT SET ON PARAMETER session_replication_role TO {user}")
 
 
 def may(connection: Connection, question: str, *values: str) -> bool:
@@ -86,12 +113,14 @@ def may(connection: Connection, question: str, *values: str) -> bool:
 
 
 def _missing_table_grants(
-    connection: Connection, tables: Collection[TableName], privileges: Sequence[str]
-) -> Iterator[str]:
+    connection: Connection, tables: Mapping[TableName, TableName], privileges: Sequence[str]
+) -> Iterator[Grant]:
+    """What the user lacks in tables, each with the table that is left out without it."""
     user = quote(current_user(connection))
     for schema in sorted({table.schema for table in tables}):
         if not may(connection, "SELECT has_schema_privilege(%s, 'USAGE')", schema):
-            yield f"GRANT USAGE ON SCHEMA {quote(schema)} TO {user}"
+            waiting = frozenset(root for table, root in tables.items() if table.schema == schema)
+            yield Grant(f"GRANT USAGE ON SCHEMA {quote(schema)} TO {user}", waiting)
     found = connection.execute(
         "SELECT n.nspname, c.relname,"
         " ARRAY(SELECT p FROM unnest(%s::text[]) p WHERE NOT has_table_privilege(c.oid, p)),"
@@ -101,16 +130,21 @@ def _missing_table_grants(
     ).fetchall()
     for schema, name, missing, _ in found:
         if missing:
-            yield f"GRANT {', '.join(missing)} ON {quote(schema, name)} TO {user}"
-    if any(hides_rows for *_, hides_rows in found):
-        yield f"ALTER ROLE {user} BYPASSRLS"
+            waiting = frozenset({tables[TableName(schema, name)]})
+            yield Grant(f"GRANT {', '.join(missing)} ON {quote(schema, name)} TO {user}", waiting)
+    hidden = frozenset(tables[TableName(schema, name)] for schema, name, _, hides_rows in found if hides_rows)
+    if hidden:
+        yield Grant(f"ALTER ROLE {user} BYPASSRLS", hidden)
 
 
-def _with_partitions(connection: Connection, tables: Sequence[TableName]) -> list[TableName]:
+def _with_partitions(connection: Connection, tables: Sequence[TableName]) -> dict[TableName, TableName]:
+    """Tables and their partitions, each with its table."""
     rows = connection.execute(
-        "SELECT pn.nspname, p.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,"
-        " pg_partition_tree(c.oid) t JOIN pg_class p ON p.oid = t.relid JOIN pg_namespace pn ON pn.oid = p.relnamespace"
+        "SELECT pn.nspname, p.relname, n.nspname, c.relname FROM pg_class c"
+        " JOIN pg_namespace n ON n.oid = c.relnamespace, pg_partition_tree(c.oid) t"
+        " JOIN pg_class p ON p.oid = t.relid JOIN pg_namespace pn ON pn.oid = p.relnamespace"
         " WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[]))",
         [[table.schema for table in tables], [table.name for table in tables]],
     )
-    return sorted({TableName(schema, name) for schema, name in rows} | set(tables))
+    parts = {TableName(schema, name): TableName(*root) for schema, name, *root in rows}
+    return {table: table for table in tables} | parts

@@ -43,7 +43,7 @@ class PostgresSetupSession:
 
     def take(self, step: Step) -> None:
         """Carry out a step, inside a transaction; waits only so long for a table that another session holds."""
-        undone = "this table is left as it was" if step.is_apart else "nothing was changed"
+        undone = "this table is left as it was" if step.is_apart or step.tables else "nothing was changed"
         try:
             # What may be refused must not take the transaction along.
             with self._connection.transaction() if step.is_optional else nullcontext():

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import orjson
 
 from penstock.change import Image, Op, TableName
-from penstock.errors import OperatorError
+from penstock.errors import OperatorError, TableError
 from penstock.formats.debezium.columns import Connector, FieldType, Modes, UnfitError, field_type
 from penstock.formats.debezium.java_text import connect_json, float_text
 from penstock.formats.debezium.schema import ConnectSchema
@@ -40,8 +40,25 @@ FORMAT_VERSION = "3.6.3.Final"
 
 _LONGEST_TOPIC = 249
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
+_MALFORMED = 1722
+"""`apply.conflicts.VALUE_MALFORMED`, for values that have no place in an event."""
+
 _ABSENT = "\0"
 """Stands for the text of a column that an image lacks; no database has such a text."""
+
+
+class UntellableError(OperatorError):
+    """A change cannot be told as an event, though others of its table can.
+
+    Attributes:
+        column: Whose value it is; empty where it is not one value's.
+        number: What the error queue calls it by.
+    """
+
+    def __init__(self, what: str, *, where: str = "", do: str = "", column: str = "", number: int = _MALFORMED) -> None:
+        super().__init__(what, where=where, do=do)
+        self.column = column
+        self.number = number
 
 
 class Record(NamedTuple):
@@ -155,19 +172,27 @@ class EventSettings:
         return self.transactions or _ODD.sub("_", f"{self.prefix}.transaction")
 
 
-def refuse_shared_topics(settings: EventSettings, tables: Sequence[TableName]) -> None:
-    """Raise an `OperatorError` where two tables would have one topic, or one that of the transactions."""
+def topic_faults(settings: EventSettings, tables: Sequence[TableName]) -> list[TableError]:
+    """Say which tables have no topic of their own: its name is too long, or is that of another one."""
     known: dict[str, str] = {settings.transaction_topic: "the transactions"} if settings.with_transactions else {}
+    found = []
     for table in tables:
-        topic = settings.topic_of(table)
+        try:
+            topic = settings.topic_of(table)
+        except OperatorError as exc:
+            found.append(TableError.of(exc, (table.schema, table.name)))
+            continue
         if topic in known:
-            raise OperatorError(
+            error = TableError(
                 f"table {table} would have the topic of {known[topic]}: Kafka allows letters, digits, '.', '_' and '-',"
                 " and any other character becomes '_'",
                 where=f"topic {topic}",
                 do="give one of them another name by a rule",
+                table=(table.schema, table.name),
             )
-        known[topic] = f"table {table}"
+            found.append(error)
+        known.setdefault(topic, f"table {table}")
+    return found
 
 
 _BLOCK = ConnectSchema(
@@ -250,6 +275,7 @@ class TableWriter:
             database=settings.database,
             table=table.name,
         )
+        self.name = table.name
         self._table = table
         types = {column.name: field_type(column, settings.modes) for column in table.columns}
         fields = MappingProxyType({name: type_.schema for name, type_ in types.items()})
@@ -304,7 +330,7 @@ class TableWriter:
                     row[name] = self._absent(name, type_)
                 else:
                     row[name] = None if text is None else convert(text)
-        except (ValueError, IndexError) as exc:
+        except _OF_VALUES as exc:
             raise self._misfit(name, exc) from None
         return row
 
@@ -317,7 +343,7 @@ class TableWriter:
                 # Most of a captured row is the same text as before, and is not looked at twice.
                 if text != old.get(name, _ABSENT) and name in made:
                     made[name] = None if text is None else self._converts[name](text)
-        except (ValueError, IndexError) as exc:
+        except _OF_VALUES as exc:
             raise self._misfit(name, exc) from None
         return made
 
@@ -345,17 +371,24 @@ class TableWriter:
             return absent
         return type_.to_value(absent)
 
-    def _misfit(self, column: str, cause: Exception) -> OperatorError:
+    def _misfit(self, column: str, cause: Exception) -> UntellableError:
+        if isinstance(cause, UntellableError):
+            return cause
         # The text of another cause may repeat the value.
         is_said = isinstance(cause, UnfitError)
         return self._unfit(column, str(cause) if is_said else "is not written as a value of its type is")
 
-    def _unfit(self, column: str, why: str) -> OperatorError:
-        return OperatorError(
+    def _unfit(self, column: str, why: str) -> UntellableError:
+        return UntellableError(
             f"a value of column {column!r} {why}",
             where=f"table {self._table.name}, version {self._table.version}",
             do="leave the column out by a rule, or compute another one in its place",
+            column=column,
         )
+
+
+_OF_VALUES = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
+"""What converting a value raises that its type does not foresee."""
 
 
 def _required(schema: ConnectSchema) -> ConnectSchema:
@@ -474,6 +507,10 @@ class EventWriter:
         """Return the record of a row of a first copy; its place has the mark."""
         value = self._value(table, "r", (None, table.row(row)), place, None)
         return Record(table.topic, table.key(row), value, table.headers)
+
+    def forget(self) -> None:
+        """Go on as if the open transaction had not begun: none of its records is published."""
+        self._open = None
 
     def end(self) -> Iterator[Record]:
         """Yield the END of the last transaction, if it had any events."""

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import struct
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import groupby
+from typing import Any, TypeAlias
 
 import orjson
 import pyarrow as pa
 
 from penstock import change as c
-from penstock.change import Op, TableName
-from penstock.errors import MalformedInputError, OperatorError
+from penstock.apply.conflicts import NOT_CAPTURED, VALUE_TOO_LONG
+from penstock.change import Change, Image, Op, TableName
+from penstock.errors import MalformedInputError, PenstockError
 from penstock.formats.debezium.source_block import STREAMING, Place
-from penstock.formats.debezium.writer import EventSettings, EventWriter, Record, TableWriter
+from penstock.formats.debezium.writer import EventSettings, EventWriter, Record, TableWriter, UntellableError
+from penstock.outputs.events.put_aside import KeptChange, OnBadValue, PutAside
 from penstock.position import Scn
 from penstock.schema import Dictionary, TableSchema
 
@@ -36,6 +41,17 @@ _ROWS = 5_000
 """So many rows of a batch are Python objects at a time."""
 
 
+Row: TypeAlias = Mapping[str, Any]
+"""A row of the change stream."""
+
+Refusal: TypeAlias = Callable[[Record], str | None]
+"""Says why a record cannot be published; None where it can."""
+
+
+def takes_all(_: Record) -> None:
+    """Refuse no record."""
+
+
 @dataclass(frozen=True)
 class Events:
     """What tasks need to make events of changes; travels to them.
@@ -50,45 +66,228 @@ class Events:
     copied: Mapping[TableName, Scn] = field(default_factory=dict)
     _writers: dict[tuple[TableName, int], TableWriter] = field(default_factory=dict, repr=False, compare=False)
 
-    def of_changes(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Record]:
-        """Yield the records of whole transactions in commit order, BEGIN and END included.
+    def of_changes(self, batches: Iterable[pa.RecordBatch], refusal: Refusal = takes_all) -> Iterator[Record]:
+        """Yield the records of whole transactions in commit order, BEGIN and END included; holds none in memory.
 
         Raises:
-            OperatorError: A change cannot be told as an event.
+            UntellableError: A change cannot be told as an event.
             MalformedInputError: Changes come in another order.
         """
         writer = EventWriter(self.settings, self.tables.get, known=self._writers)
         at = Scn(0)
         for row in _rows(batches):
-            name = TableName(row[c.SCHEMA_NAME], row[c.TABLE_NAME])
-            scn = row[c.COMMIT_SCN]
-            if scn < at:
+            if row[c.COMMIT_SCN] < at:
                 raise MalformedInputError("changes are not in commit order", where="changes to be published")
-            at = scn
-            op = Op(row[c.OP])
-            if scn <= self.copied.get(name, 0) or op is Op.DDL:
-                continue
-            if op is Op.GAP:
-                raise _untold(name, scn)
-            table = writer.table(name, row[c.TABLE_VERSION])
-            yield from writer.change(op, table, _image(row[c.BEFORE]), _image(row[c.AFTER]), _place(row))
+            at = row[c.COMMIT_SCN]
+            yield from self._change(writer, row, refusal)
         yield from writer.end()
 
+    def of_transactions(
+        self, batches: Iterable[pa.RecordBatch], refusal: Refusal, on_bad_value: OnBadValue
+    ) -> Iterator[tuple[Sequence[Record], PutAside | None]]:
+        """Yield the records of one transaction after the other, and what is put aside of it.
+
+        A transaction is held in memory. Raises as `of_changes` does, where nothing is to be put aside.
+        """
+        writer = EventWriter(self.settings, self.tables.get, known=self._writers)
+        at = Scn(0)
+        for scn, of_one in groupby(_rows(batches), key=lambda row: Scn(row[c.COMMIT_SCN])):
+            if scn < at:
+                raise MalformedInputError("changes are not in commit order", where="changes to be published")
+            at, rows = scn, list(of_one)
+            try:
+                records, aside = self._told(writer, rows, refusal), None
+            except UntellableError as exc:
+                if on_bad_value is OnBadValue.STOP:
+                    raise
+                aside = self.aside(rows, exc, refusal, whole=on_bad_value is OnBadValue.PUT_ASIDE_TRANSACTION)
+                left = [row for number, row in enumerate(rows, start=1) if number not in aside.numbers]
+                records = self._told(writer, left, refusal)
+            yield records, aside
+
+    def aside(self, rows: Sequence[Row], error: UntellableError, refusal: Refusal, *, whole: bool) -> PutAside:
+        """Put a transaction aside of which a change cannot be told, or such changes alone."""
+        bad = {number: exc for number, row in enumerate(rows, start=1) if (exc := self._fault(row, refusal))}
+        # What is no single change's, such as a record of the transaction's bounds, is that of all.
+        numbers = sorted(bad) if bad and not whole else range(1, len(rows) + 1)
+        first = min(bad, default=1)
+        return put_aside(rows, numbers, first, bad.get(first, error))
+
     def of_rows(
-        self, table: TableSchema, batches: Iterable[pa.RecordBatch], place: Place, mark: Callable[[], str]
+        self,
+        table: TableSchema,
+        batches: Iterable[pa.RecordBatch],
+        place: Place,
+        mark: Callable[[], str],
+        *,
+        refusal: Refusal = takes_all,
+        aside: list[PutAside] | None = None,
     ) -> Iterator[Record]:
         """Yield the records of rows of a first copy.
 
         Args:
             batches: Columns of canonical text, each called as the table's.
             mark: Returns the snapshot mark of the next row.
+            aside: Gets the rows that cannot be told as events. None: they raise.
         """
         writer = EventWriter(self.settings, lambda *_: table)
         of_table = writer.table(table.name, table.version)
         for batch in batches:
             for first in range(0, batch.num_rows, _ROWS):
                 for row in batch.slice(first, _ROWS).to_pylist():
-                    yield writer.snapshot_row(of_table, row, place._replace(snapshot=mark()))
+                    try:
+                        record = of_table_row(writer, of_table, row, place._replace(snapshot=mark()), refusal)
+                    except UntellableError as exc:
+                        if aside is None:
+                            raise
+                        aside.append(row_aside(table, row, place, exc))
+                    else:
+                        yield record
+
+    def again(self, entry: PutAside, changes: Sequence[tuple[int, Change]], refusal: Refusal) -> list[Record]:
+        """Return the records of an entry of the error queue; `changes` may have other values than it has.
+
+        Raises:
+            UntellableError: One cannot be told still.
+        """
+        writer = EventWriter(self.settings, self.tables.get, known=self._writers)
+        kept = dict(zip(entry.numbers, entry.changes, strict=True))
+        records: list[Record] = []
+        for number, change in changes:
+            if change.op is Op.GAP:
+                raise untold(change.table, entry.commit_scn)
+            table = writer.table(change.table, change.table_version)
+            if entry.is_of_copy:
+                place = entry.place(kept[number], "incremental")
+                records.append(of_table_row(writer, table, change.after or {}, place, refusal))
+                continue
+            place = entry.place(kept[number], STREAMING)
+            with _named(change.table, change.op.value, entry.txn_id, entry.commit_scn):
+                made = list(writer.change(change.op, table, change.before, change.after, place))
+            records += _checked(made, change.table, refusal)
+        return [*records, *writer.end()]
+
+    def _told(self, writer: EventWriter, rows: Sequence[Row], refusal: Refusal) -> list[Record]:
+        try:
+            records = [record for row in rows for record in self._change(writer, row, refusal)]
+        except PenstockError:
+            writer.forget()
+            raise
+        return [*records, *writer.end()]
+
+    def _fault(self, row: Row, refusal: Refusal) -> UntellableError | None:
+        """Why a change cannot be told; None where it can."""
+        writer = EventWriter(self.settings, self.tables.get, known=self._writers)
+        try:
+            self._change(writer, row, refusal)
+        except UntellableError as exc:
+            return exc
+        return None
+
+    def _change(self, writer: EventWriter, row: Row, refusal: Refusal) -> list[Record]:
+        """The records of a change.
+
+        Raises:
+            UntellableError: It cannot be told as an event.
+        """
+        name, scn = TableName(row[c.SCHEMA_NAME], row[c.TABLE_NAME]), row[c.COMMIT_SCN]
+        op = Op(row[c.OP])
+        if scn <= self.copied.get(name, 0) or op is Op.DDL:
+            return []
+        if op is Op.GAP:
+            raise untold(name, scn)
+        # What is wrong with the table as a whole is no value's fault, and is raised as it is.
+        table = writer.table(name, row[c.TABLE_VERSION])
+        with _named(name, row[c.OP], row[c.TXN_ID], scn):
+            made = list(writer.change(op, table, _image(row[c.BEFORE]), _image(row[c.AFTER]), _place(row)))
+        return _checked(made, name, refusal)
+
+
+def of_table_row(writer: EventWriter, table: TableWriter, row: Image, place: Place, refusal: Refusal) -> Record:
+    """Return the record of a row of a first copy; raises `UntellableError`."""
+    with _named(table.name, "row of the first copy", "", place.commit_scn):
+        record = writer.snapshot_row(table, row, place)
+    return _checked([record], table.name, refusal)[0]
+
+
+def put_aside(rows: Sequence[Row], numbers: Iterable[int], first: int, error: UntellableError) -> PutAside:
+    """Make an entry of changes of a transaction, `first` being the one that cannot be told."""
+    one = rows[first - 1]
+    numbers = tuple(numbers)
+    place = _place(one)
+    return PutAside(
+        number=0,
+        txn_id=place.txn_id,
+        commit_scn=place.commit_scn,
+        committed_at_us=place.committed_at_us,
+        message_number=first,
+        message_count=len(rows),
+        error_number=error.number,
+        error_message=_message(error),
+        table=TableName(one[c.SCHEMA_NAME], one[c.TABLE_NAME]),
+        op=Op(one[c.OP]),
+        created_at_us=time.time_ns() // 1_000,
+        column=error.column,
+        numbers=numbers,
+        changes=tuple(_kept(rows[number - 1]) for number in numbers),
+    )
+
+
+def row_aside(table: TableSchema, row: Image, place: Place, error: UntellableError) -> PutAside:
+    """Make an entry of a row of a first copy."""
+    return PutAside(
+        number=0,
+        txn_id="snapshot",
+        commit_scn=place.commit_scn,
+        committed_at_us=place.committed_at_us,
+        message_number=1,
+        message_count=1,
+        error_number=error.number,
+        error_message=_message(error),
+        table=table.name,
+        op=Op.SNAPSHOT,
+        created_at_us=time.time_ns() // 1_000,
+        column=error.column,
+        numbers=(1,),
+        changes=(KeptChange(Op.SNAPSHOT, table.name, table.version, None, row, place.scn, {}),),
+    )
+
+
+def _kept(row: Row) -> KeptChange:
+    place, name = _place(row), TableName(row[c.SCHEMA_NAME], row[c.TABLE_NAME])
+    before, after = _image(row[c.BEFORE]), _image(row[c.AFTER])
+    return KeptChange(Op(row[c.OP]), name, row[c.TABLE_VERSION], before, after, place.scn, place.more)
+
+
+def _message(error: UntellableError) -> str:
+    return f"{error.what} ({error.where})" if error.where else error.what
+
+
+def _checked(records: list[Record], table: TableName, refusal: Refusal) -> list[Record]:
+    for record in records:
+        why = refusal(record)
+        if why is not None:
+            raise UntellableError(
+                f"an event {why}",
+                where=f"table {table}",
+                do="raise that limit, or leave columns out by a rule",
+                number=VALUE_TOO_LONG,
+            )
+    return records
+
+
+@contextmanager
+def _named(table: TableName, op: str, txn_id: str, scn: int) -> Iterator[None]:
+    """Name the change that the block tells, where it cannot be told; never with a value."""
+    where = f"table {table}, {op}" + (f" of transaction {txn_id}" if txn_id else "") + f", position {scn}"
+    try:
+        yield
+    except UntellableError as exc:
+        raise UntellableError(exc.what, where=where, do=exc.do, column=exc.column, number=exc.number) from exc
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, struct.error) as exc:
+        # Its text may repeat the value.
+        what = f"the format cannot carry a value of the row ({type(exc).__name__})"
+        raise UntellableError(what, where=where, do="leave the column out by a rule") from None
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
@@ -124,9 +323,11 @@ def _place(row: Mapping[str, Any]) -> Place:
     )
 
 
-def _untold(table: TableName, scn: int) -> OperatorError:
-    return OperatorError(
+def untold(table: TableName, scn: int) -> UntellableError:
+    """The error for a change that was not captured."""
+    return UntellableError(
         "a change could not be captured, and no event can tell that",
         where=f"table {table}, position {scn}",
         do="leave the table out by rules.exclude, or begin anew with another prefix and pipeline name",
+        number=NOT_CAPTURED,
     )

@@ -140,6 +140,10 @@ class FileTransaction:
             number += 1
         return number
 
+    def refusal(self, record: Record) -> str | None:
+        """Return None: a line may be of any length."""
+        return None
+
     def stand(self, standing: Standing, *entries: Entry) -> None:
         """Have the file say that the pipeline stands somewhere else."""
         self.standing = standing

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,15 @@ _COMMIT_S = 60.0
 
 LARGE_TIMEOUT_MS = 900_000
 """How long a Kafka transaction of a large source transaction may take: the most that brokers allow by default."""
+
+_LARGEST_BYTES = 1_000_000
+"""What librdkafka takes where nothing else is said."""
+
+_BATCH_BYTES = 90
+"""The most that a batch of one record has beside its key, its value and its headers, which brokers count, too."""
+
+_HEADER_BYTES = 10
+"""The most that a header has beside its name and its value."""
 
 _POLL_EVERY = 1_000
 
@@ -287,6 +296,7 @@ class KafkaPublisher:
         self._cluster = cluster
         self._heard = _Heard(cluster.label)
         self.topics: set[str] = set()
+        self._limits: dict[str, Sequence[tuple[int, str]]] = {}
         self.token = secrets.token_hex(8)
         self._client = self._producer(is_large=is_large)
         with self._heard.told("begin transactions"):
@@ -313,6 +323,27 @@ class KafkaPublisher:
                 client.abort_transaction(_ANSWER_S)
             raise
         self.standing = transaction.standing
+
+    def limits(self, topic: str, *, anew: bool = False) -> Sequence[tuple[int, str]]:
+        """How many bytes a record of a topic may have, each with the setting that says so."""
+        if anew or topic not in self._limits:
+            own = self._cluster.settings
+            found = [(int(own.get("message.max.bytes", _LARGEST_BYTES)), "message.max.bytes of the connection")]
+            if own.get("compression.type", own.get("compression.codec", "none")) == "none":
+                # Brokers count what is compressed, whose size nobody knows before.
+                found += self._limits_of_brokers(topic)
+            self._limits[topic] = found
+        return self._limits[topic]
+
+    def _limits_of_brokers(self, topic: str) -> list[tuple[int, str]]:
+        if topic not in self.topics:
+            self.make_topic(topic)
+        try:
+            told = self._cluster.settings_of(topic).get("max.message.bytes")
+        except OperatorError:
+            # Whoever may publish may not be allowed to read settings.
+            return []
+        return [] if told is None else [(int(told) - _BATCH_BYTES, f"max.message.bytes of topic {topic}")]
 
     def make_topic(self, topic: str) -> None:
         """Make sure that a topic is there."""
@@ -386,6 +417,19 @@ class KafkaTransaction:
             partition = {} if record.partition is None else {"partition": record.partition}
             self._produce(record.topic, record.value, record.key, headers=list(record.headers) or None, **partition)
         return self._sent - before
+
+    def refusal(self, record: Record) -> str | None:
+        """Say whether a record is larger than the client or its topic takes."""
+        size = sum(len(part) for part in (record.key, record.value) if part is not None)
+        size += sum(len(name) + len(value) + _HEADER_BYTES for name, value in record.headers)
+        for most, setting in self._publisher.limits(record.topic):
+            if size > most:
+                # It may have been raised since it was read.
+                now = {name: one for one, name in self._publisher.limits(record.topic, anew=True)}
+                told = now.get(setting, most)
+                if size > told:
+                    return f"has {size:,} bytes, and {setting} allows {told:,}"
+        return None
 
     def stand(self, standing: Standing, *entries: Entry) -> None:
         """Have the pipeline stand somewhere else afterwards; entries are what says so."""

@@ -30,6 +30,9 @@ class Transaction(Protocol):
     def send(self, records: Iterable[Record]) -> int:
         """Add records; returns how many there were."""
 
+    def refusal(self, record: Record) -> str | None:
+        """Say why a record cannot be published, if that is known before; it goes on from "an event"."""
+
     def stand(self, standing: Standing, *entries: Entry) -> None:
         """Have the pipeline stand somewhere else afterwards; entries are what says so."""
 

@@ -5,7 +5,7 @@ record counts, and a null value forgets the key. Those that change are written i
 events, so that either both are there or none. In files all of them are in the last line of each.
 
 Keys: `pipeline`, `run`, `origin`, `position`; `copied SCHEMA.TABLE` for each table whose rows were published; `copy ID`
-and `chunk ID N` while they are being published.
+and `chunk ID N` while they are being published; `error N` and `part N K` of the error queue (`put_aside.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from penstock.change import TableName
 from penstock.errors import MalformedInputError
 from penstock.history import Origin
+from penstock.outputs.events.put_aside import PutAside, read_entries
 from penstock.position import START, Anchor, Scn
 from penstock.snapshot.chunk import Chunk
 from penstock.stream import Slice
@@ -132,6 +133,7 @@ class Standing:
         newest: The last cut that anything published is of.
         transactions, changes: How many were published so far.
         written_at: When the position was written.
+        errors: The error queue, by number; `last_error` is the last number that was given.
     """
 
     id: str = ""
@@ -146,6 +148,8 @@ class Standing:
     written_at: datetime = datetime(1970, 1, 1, tzinfo=UTC)
     tables: Mapping[TableName, CopiedTable] = field(default_factory=dict)
     copies: Mapping[str, OpenCopy] = field(default_factory=dict)
+    errors: Mapping[int, PutAside] = field(default_factory=dict)
+    last_error: int = 0
 
     @property
     def copied(self) -> Mapping[TableName, Scn]:
@@ -168,6 +172,20 @@ class Standing:
         others = {id_: other for id_, other in self.copies.items() if id_ != copy.id}
         whole = {name: CopiedTable(name, id_, copy.cut) for name, id_ in copy.ids.items()}
         return replace(self, copies=others, tables={**self.tables, **whole})
+
+    def putting_aside(self, found: Sequence[PutAside]) -> tuple[Standing, list[Entry]]:
+        """The same with more in the error queue, and what is written of that."""
+        new = [one.numbered(number) for number, one in enumerate(found, start=self.last_error + 1)]
+        errors = {**self.errors, **{one.number: one for one in new}}
+        standing = replace(self, errors=errors, last_error=self.last_error + len(new))
+        entries = [Entry(*record) for one in new for record in one.records()]
+        return standing, [*entries, standing.position_entry] if entries else []
+
+    def without_errors(self, numbers: Iterable[int]) -> tuple[Standing, list[Entry]]:
+        """The same without entries of the error queue, and what is written of that."""
+        gone = [self.errors[number] for number in numbers]
+        left = {number: one for number, one in self.errors.items() if one not in gone}
+        return replace(self, errors=left), [Entry(key, None) for one in gone for key in one.keys]
 
     @property
     def newest_cut(self) -> Anchor | None:
@@ -196,7 +214,7 @@ class Standing:
         made += [self.position_entry, *(table.entry for table in self.tables.values())]
         for copy in self.copies.values():
             made += copy.begun()
-        return made
+        return [*made, *(Entry(*record) for error in self.errors.values() for record in error.records())]
 
     @property
     def header_entry(self) -> Entry:
@@ -224,6 +242,7 @@ class Standing:
             "transactions": self.transactions,
             "changes": self.changes,
             "written_at": self.written_at.isoformat(),
+            "last_error": self.last_error,
         }
         return Entry("position", value)
 
@@ -265,6 +284,7 @@ def _read(last: Mapping[str, Any]) -> Standing:
         origin=None if origin is None else Origin(origin["set_id"], origin["place"]),
         tables={table.table: table for table in tables},
         copies={copy.id: copy for copy in copies},
+        errors={error.number: error for error in read_entries(last)},
     )
     if not position:
         return found
@@ -276,6 +296,7 @@ def _read(last: Mapping[str, Any]) -> Standing:
         transactions=int(position["transactions"]),
         changes=int(position["changes"]),
         written_at=datetime.fromisoformat(position["written_at"]),
+        last_error=int(position.get("last_error", 0)),
     )
 
 

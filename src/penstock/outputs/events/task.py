@@ -11,21 +11,29 @@ from typing import ClassVar
 import pyarrow as pa
 
 from penstock.change import TableName
-from penstock.errors import FencedError, RetryableError
+from penstock.errors import FencedError, OperatorError, RetryableError, TooManyErrorsError
 from penstock.formats.debezium.source_block import STREAMING, Place
+from penstock.formats.debezium.writer import Record, UntellableError
 from penstock.outputs.events.events import Events
-from penstock.outputs.events.publisher import EventLog, Publisher, open_for_run
-from penstock.outputs.events.standing import OpenCopy, Standing
+from penstock.outputs.events.publisher import EventLog, Publisher, Transaction, open_for_run
+from penstock.outputs.events.put_aside import OnBadValue, PutAside
+from penstock.outputs.events.standing import Entry, OpenCopy, Standing
 from penstock.outputs.reading import in_commit_order, read_rows
 from penstock.position import Limit
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import CopySource
-from penstock.snapshot.task import ChunkReader, ReaderAccess
+from penstock.snapshot.task import ChunkReader, ReaderAccess, about
 from penstock.stream import Reader, Slice
 
 _AT_ONCE_CHANGES = 20_000
 _AT_ONCE_BYTES = 16 * 1024 * 1024
 """What is published at once ends with the source transaction that reaches one of these."""
+
+_MOST_ERRORS = 10_000
+"""The error queue is read whole whenever a run begins, and stands in each file."""
+
+_MOST_BAD_ROWS = 100
+"""A table of which a chunk has more rows that cannot be told is left out of the first copy."""
 
 _EVERYTHING = Limit(1 << 62, 1 << 62, 1 << 62, 1 << 62, 1 << 62)
 
@@ -50,6 +58,7 @@ class EventTask:
     log: EventLog
     epoch: int
     events: Events
+    on_bad_value: OnBadValue = OnBadValue.STOP
 
     _kept: ClassVar[dict[str, Publisher]] = {}
 
@@ -76,15 +85,60 @@ class EventTask:
             for window in windows:
                 batches = reader.read(window)
                 with publisher.transaction() as transaction:
-                    transaction.send(self.events.of_changes(batches if is_large else in_commit_order(batches)))
+                    if is_large:
+                        aside = self._send_large(batches, transaction)
+                    else:
+                        aside = self._send(in_commit_order(batches), transaction)
                     standing = publisher.standing.behind(window, len(window), window.total_changes)
-                    transaction.stand(standing, standing.position_entry)
+                    standing, entries = self._put_aside(standing, aside)
+                    transaction.stand(standing, standing.position_entry, *entries)
         return self._done(publisher, keep=not part.is_large)
+
+    def _send(self, batches: Iterable[pa.RecordBatch], transaction: Transaction) -> list[PutAside]:
+        """Send the transactions of a window; returns what is put aside."""
+        found: list[PutAside] = []
+
+        def records() -> Iterator[Record]:
+            for of_one, aside in self.events.of_transactions(batches, transaction.refusal, self.on_bad_value):
+                found.extend([aside] if aside is not None else [])
+                yield from of_one
+
+        transaction.send(records())
+        return found
+
+    def _send_large(self, batches: Iterable[pa.RecordBatch], transaction: Transaction) -> list[PutAside]:
+        """Send a transaction that is too large to be held, and so to be put aside."""
+        try:
+            transaction.send(self.events.of_changes(batches, transaction.refusal))
+        except UntellableError as exc:
+            if self.on_bad_value is OnBadValue.STOP:
+                raise
+            do = "a transaction of this size is not put aside. Leave the column out by a rule"
+            raise UntellableError(exc.what, where=exc.where, do=do, column=exc.column, number=exc.number) from exc
+        return []
+
+    def _put_aside(self, standing: Standing, aside: Sequence[PutAside]) -> tuple[Standing, list[Entry]]:
+        """Add to the error queue.
+
+        Raises:
+            TooManyErrorsError: It is full.
+        """
+        if aside and len(standing.errors) + len(aside) > _MOST_ERRORS:
+            raise TooManyErrorsError(
+                f"publishing stopped: the error queue holds {len(standing.errors):,} transactions, and takes"
+                f" {_MOST_ERRORS:,}; the next is {aside[0].error_message}",
+                where=self.log.where,
+                do="mend the cause, for example by a rule that leaves the column out, and retry or delete them",
+            )
+        return standing.putting_aside(aside)
 
     def copy(self, work: Sequence[CopyWork], access: ReaderAccess, token: str) -> Published:
         """Publish the rows of chunks that were not published yet, a Kafka transaction for each piece of work.
 
         All pieces are of one copy, and as of one moment. Raises as `publish` does.
+
+        Raises:
+            TableError: A table cannot be read, or a row of it not be told as an event.
         """
         publisher = self._publisher(token)
         with closing(access.chunk_reader(work[0].source)) as reader:
@@ -102,14 +156,28 @@ class EventTask:
         marks = _Marks(copy, is_last=copy.todo.keys() == todo.keys())
         place = Place("", copy.cut.scn, copy.taken_at_us, copy.cut.scn, 0, STREAMING, {})
         rows = 0
+        aside: list[PutAside] = []
+        keeps = self.on_bad_value is not OnBadValue.STOP
         with publisher.transaction() as transaction:
             for number, chunk in todo.items():
                 table = piece.tables[chunk.table]
                 marks.is_last_chunk = number == next(reversed(todo))
                 batches = marks.watch(read_rows(reader, table, chunk))
-                rows += transaction.send(self.events.of_rows(table, batches, place, marks.next))
+                with about(chunk.table):
+                    bad: list[PutAside] = []
+                    records = self.events.of_rows(
+                        table,
+                        batches,
+                        place,
+                        marks.next,
+                        refusal=transaction.refusal,
+                        aside=bad if keeps else None,
+                    )
+                    rows += transaction.send(_few_bad(records, bad))
+                    aside += bad
             done = copy.without_chunks(todo, rows)
-            transaction.stand(publisher.standing.with_copy(done), *done.progress(todo))
+            standing, entries = self._put_aside(publisher.standing.with_copy(done), aside)
+            transaction.stand(standing, *done.progress(todo), *entries)
 
     def _publisher(self, token: str, *, is_large: bool = False) -> Publisher:
         """The publisher with a token if this process has it; otherwise a new one."""
@@ -143,6 +211,14 @@ class CopyWork:
     numbers: Sequence[int]
     source: CopySource
     tables: Mapping[TableName, TableSchema] = field(default_factory=dict)
+
+
+def _few_bad(records: Iterable[Record], bad: Sequence[PutAside]) -> Iterator[Record]:
+    """Pass records on, as long as few rows beside them are put aside; otherwise it is the table that is left out."""
+    yield from records
+    if len(bad) > _MOST_BAD_ROWS:
+        what = f"{bad[0].error_message}, and so it is with {len(bad) - 1:,} more rows"
+        raise OperatorError(what, do="leave the column out by a rule, or compute another one in its place")
 
 
 class _Marks:

@@ -19,7 +19,7 @@ from penstock.outputs.reading import in_commit_order, read_rows
 from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, CopySource
-from penstock.snapshot.task import ReaderAccess
+from penstock.snapshot.task import ReaderAccess, about
 from penstock.stream import Reader, Slice
 
 _WINDOW_CHANGES = 100_000
@@ -59,7 +59,8 @@ class CopyTask:
             for chunk in chunks:
                 table = self.tables[chunk.table]
                 rows = read_rows(reader, table, chunk)
-                found.append((chunk.table, self.writer.write_copy(self._as_changes(table, rows))))
+                with about(chunk.table):
+                    found.append((chunk.table, self.writer.write_copy(self._as_changes(table, rows))))
             return found
 
     def _as_changes(self, table: TableSchema, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -91,7 +91,7 @@ def table_steps(name: str, tables: Iterable[TableName], by_row: Collection[Table
             wanted += f";\nINSERT INTO {quoted}.applied VALUES ({regclass}) ON CONFLICT DO NOTHING"
         one_at_a_time = f"SELECT pg_advisory_xact_lock({_changing_key(name)}, {regclass}::oid::int)"
         sql = f"{wanted};\n{one_at_a_time};\nSELECT {quoted}.capture_all({regclass})"
-        steps.append(Step(f"capture table {table}{how}", sql, is_apart=True))
+        steps.append(Step(f"capture table {table}{how}", sql, is_apart=True, tables=frozenset({table})))
     return steps
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import select
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import psycopg
@@ -16,6 +16,7 @@ from penstock.dialects.postgres.arrow import ArrowReader
 from penstock.dialects.postgres.casts import text_sql
 from penstock.dialects.postgres.catalog import read_tables, table_sizes
 from penstock.dialects.postgres.connection import (
+    COPY_LOCK_WAIT,
     RAW_FORM,
     WITHOUT_VIEWS,
     Connection,
@@ -34,7 +35,7 @@ from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, CopySource, KeyValues, Range
 from penstock.snapshot.instantiate import HeldSnapshot
 from penstock.snapshot.rows import RowsAside
-from penstock.snapshot.task import ChunkLoader
+from penstock.snapshot.task import ChunkLoader, about
 from penstock.verify.bring import bring
 from penstock.verify.ranges import at_target
 
@@ -77,8 +78,8 @@ class PostgresCopyOrigin:
     def cut_into_chunks(self, tables: Sequence[TableName]) -> list[Chunk]:
         """Cut each of the tables into pieces of roughly equal size, by a sample of its primary key."""
         with connect(self._url, f"penstock {self._set_name} chunks") as connection, speaking("cut tables", self._url):
-            connection.execute(WITHOUT_VIEWS)
-            sizes = table_sizes(connection, tables)
+            connection.execute(f"{WITHOUT_VIEWS}; SET lock_timeout = '{COPY_LOCK_WAIT}'")
+            sizes = self._sizes(connection, tables)
             lost = [str(table) for table in tables if table not in sizes]
             large = [table for table, size in sizes.items() if size >= _CHUNK_BYTES]
             described = read_tables(connection, large)
@@ -93,9 +94,27 @@ class PostgresCopyOrigin:
             for table in tables:
                 schema, size, cuts = described.get(table), sizes[table], []
                 if schema is not None and schema.has_builtin_key:
-                    cuts = self._cuts(connection, schema, size // _CHUNK_BYTES + 1)
+                    with about(table), speaking(f"cut table {table}", self._url):
+                        cuts = self._cuts(connection, schema, size // _CHUNK_BYTES + 1)
                 chunks += Chunk.between(table, cuts, size)
             return chunks
+
+    def _sizes(self, connection: Connection, tables: Sequence[TableName]) -> Mapping[TableName, int]:
+        """Return the sizes of tables.
+
+        Raises:
+            TableError: Another session keeps one locked.
+        """
+        try:
+            return table_sizes(connection, tables)
+        except psycopg.errors.LockNotAvailable:
+            # Which one it is, the server does not say.
+            connection.execute("SET lock_timeout = '1s'")
+            found: dict[TableName, int] = {}
+            for table in tables:
+                with about(table), speaking(f"read the size of table {table}", self._url):
+                    found |= table_sizes(connection, [table])
+            return found
 
     def can_resume(self, table: TableName, snapshot: str) -> bool:
         """Whether the log says how every row was at a snapshot."""
@@ -181,6 +200,7 @@ class PostgresChunkReader:
                 with self._taking_up_the_snapshot():
                     for statement in _under(exported):
                         self._arrow.execute(statement)
+            self._arrow.execute(f"SET lock_timeout = '{COPY_LOCK_WAIT}'")
         yield self._arrow
         if exported is not None:
             found = self._arrow.table(_rewritten(table), doing=f"copy table {table.name}")
@@ -211,7 +231,7 @@ class PostgresChunkReader:
         if self._raw is None:
             assert self._source.exported is not None
             self._raw = connect(self._url, f"penstock {self._set_name} copy")
-            self._raw.execute(WITHOUT_VIEWS)
+            self._raw.execute(f"{WITHOUT_VIEWS}; SET lock_timeout = '{COPY_LOCK_WAIT}'")
             with self._taking_up_the_snapshot():
                 for statement in _under(self._source.exported):
                     self._raw.execute(statement)

@@ -16,7 +16,7 @@ from penstock.dialects.postgres.catalog import (
 )
 from penstock.dialects.postgres.checks import faults_of
 from penstock.dialects.postgres.connection import Connection, label, quote
-from penstock.dialects.postgres.privileges import missing_source_grants
+from penstock.dialects.postgres.privileges import missing_source_grants, plan_grants
 from penstock.dialects.postgres.source import capture
 from penstock.dialects.postgres.target import ledger_version
 from penstock.errors import OperatorError
@@ -110,7 +110,7 @@ def plan_source(
         plan.role = current_user(connection)
         if len(transactions(plan.steps)) > 1:
             plan.preamble.append(ownership.refuse_superuser(plan.role))
-        plan.grants = list(missing_source_grants(connection, name, tables, of_apply=of_apply))
+        plan_grants(plan, missing_source_grants(connection, name, tables, of_apply=of_apply))
         plan.notes.append(
             "without a superuser's event trigger, new partitions are watched for TRUNCATE, and capture is quick again"
             " after an ALTER TABLE, only from when a run notices it, within half a minute"

@@ -1,10 +1,12 @@
 -- The user-defined types that the columns of the tables in $1 are made of, in the order they must be created:
--- (schema, name, statement, extension). There is no statement for a type of an extension or of a table's rows.
-WITH RECURSIVE part (typ, depth) AS (
-  SELECT DISTINCT a.atttypid, 0 FROM pg_attribute a
-  WHERE a.attrelid = ANY ($1) AND a.attnum > 0 AND NOT a.attisdropped
+-- (schema, name, statement, extension, tables). There is no statement for a type of an extension or of a table's rows.
+-- `tables` are the oids of those that need it.
+WITH RECURSIVE part (root, typ, depth) AS (
+  -- What the server's own types are made of is the server's own.
+  SELECT DISTINCT a.attrelid, a.atttypid, 0 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+  WHERE a.attrelid = ANY ($1) AND a.attnum > 0 AND NOT a.attisdropped AND t.typnamespace <> 'pg_catalog'::regnamespace
   UNION
-  SELECT inner_type.oid, p.depth + 1
+  SELECT p.root, inner_type.oid, p.depth + 1
   FROM part p JOIN pg_type t ON t.oid = p.typ
   CROSS JOIN LATERAL (
     SELECT t.typelem WHERE t.typcategory = 'A' AND t.typelem <> 0
@@ -15,7 +17,7 @@ WITH RECURSIVE part (typ, depth) AS (
     UNION ALL SELECT r.rngtypid FROM pg_range r WHERE r.rngmultitypid = t.oid
   ) inner_type (oid)
 ), needed AS (
-  SELECT typ, max(depth) AS depth FROM part GROUP BY typ
+  SELECT typ, max(depth) AS depth, array_agg(DISTINCT root::bigint) AS roots FROM part GROUP BY typ
 ), safe AS (
   -- Checks of domains are code, which runs with the rights of who applies: as in fittings.sql, those come that call nothing
   -- but the server's own functions, and none that does as a text says. What rows from before may break would keep them out.
@@ -63,7 +65,7 @@ SELECT n.nspname, t.typname,
       FROM pg_range r JOIN pg_opclass o ON o.oid = r.rngsubopc JOIN pg_namespace on_ ON on_.oid = o.opcnamespace
       WHERE r.rngtypid = t.oid)
   END AS statement,
-  e.extname
+  e.extname, needed.roots
 FROM needed JOIN pg_type t ON t.oid = needed.typ JOIN pg_namespace n ON n.oid = t.typnamespace
 LEFT JOIN pg_depend d ON d.classid = 'pg_type'::regclass AND d.objid = t.oid AND d.deptype = 'e'
 LEFT JOIN pg_extension e ON e.oid = d.refobjid

@@ -72,18 +72,21 @@ def remaining(
 
 def invalid_indexes(
     source: Objects, target: Objects, building: Collection[TableName], *, where: str
-) -> list[PenstockError]:
-    """Say which indexes hold for no row though the source's do, and are not about to be built anew.
+) -> list[tuple[TableName | None, PenstockError]]:
+    """Say which indexes of which tables hold for no row though the source's do, and are not about to be built anew.
 
     Args:
         building: Tables of which an index may be.
     """
     known = source.by_key
     return [
-        OperatorError(
-            f"index {one.name} of {one.table} is not valid: nothing is found by it, and nothing is unique by it",
-            where=where,
-            do=f"build it anew: {one.remove}; {one.make}",
+        (
+            one.root,
+            OperatorError(
+                f"index {one.name} of {one.table} is not valid: nothing is found by it, and nothing is unique by it",
+                where=where,
+                do=f"build it anew: {one.remove}; {one.make}",
+            ),
         )
         for one in target.found
         if one.kind == "invalid index" and one.key not in known and (one.made == "unique" or one.root not in building)

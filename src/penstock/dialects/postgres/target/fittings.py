@@ -173,7 +173,7 @@ def plan_fittings(
             summary = f"comments on {fitting.table}" if fitting.kind is Kind.COMMENT else fitting.summary
             steps.setdefault(summary, (fitting, []))[1].append(sql)
     for name in sorted(missing):
-        plan.steps.append(Step(f"a note that table {name} is setup's own", ledger_entries.making(process, name)))
+        plan.steps.append(ledger_entries.making(process, name))
     for summary, (fitting, statements) in steps.items():
         remedy = f"make it at the target yourself, and mind that table {fitting.root} is there then"
         is_setting = fitting.kind is Kind.SETTING
@@ -184,6 +184,7 @@ def plan_fittings(
                 is_apart=fitting.root not in missing,
                 remedy=remedy,
                 is_optional=is_setting,
+                tables=_users(fitting, fittings.pieces),
             )
         )
     plan.notes += [str(lack) for lack in fittings.left_out if lack.table in missing or lack.table in made]
@@ -203,7 +204,18 @@ def plan_fittings(
         building = {fitting.root for fitting in lack if fitting.kind is Kind.INDEX}
         coming = Coming(made_yet, reasons, {*missing, *made})
         plan.differences += differing.planned(fittings.objects, state.objects, coming)
-        plan.faults += differing.invalid_indexes(fittings.objects, state.objects, building, where=plan.label)
+        for table, fault in differing.invalid_indexes(fittings.objects, state.objects, building, where=plan.label):
+            if table is None:
+                plan.faults.append(fault)
+            else:
+                plan.refuse(table, fault)
+
+
+def _users(fitting: Fitting, all_of_them: Iterable[Fitting]) -> frozenset[TableName]:
+    """The tables that need a fitting: of a sequence, all that draw from it."""
+    if fitting.kind is not Kind.SEQUENCE:
+        return frozenset({fitting.root})
+    return frozenset(one.root for one in all_of_them if one.other == fitting.other)
 
 
 def statement(fitting: Fitting, *, is_new: bool) -> str | None:

@@ -76,7 +76,7 @@ class PostgresFurnisher:
             source = self._fittings.objects
             if source is None:
                 return []
-            for fault in invalid_indexes(source, state.objects, building, where=label(self._url)):
+            for _, fault in invalid_indexes(source, state.objects, building, where=label(self._url)):
                 raise fault
             why_not = obstacles(connection, lack)
             why_not |= {piece: self._refused[piece] for piece in lack if piece in self._refused}

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+import psycopg
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
@@ -18,7 +19,7 @@ from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState, StopRequest
 from penstock.change import TableName
 from penstock.dialects.base import Emptying
-from penstock.dialects.postgres.connection import Connection, connect, label, speaking
+from penstock.dialects.postgres.connection import COPY_LOCK_WAIT, Connection, connect, label, speaking
 from penstock.dialects.postgres.source.history import DATABASE_PLACE
 from penstock.dialects.postgres.target import controls, ledger_version, run_lock
 from penstock.dialects.postgres.target.conflict_log import read_conflicts, trim_conflicts
@@ -42,6 +43,7 @@ from penstock.origins import DEFAULT_TAG
 from penstock.position import Anchor, Scn
 from penstock.snapshot.chunk import Chunk
 from penstock.snapshot.instantiate import CopyState, HeldSnapshot, OpenCopy
+from penstock.snapshot.task import about
 from penstock.stream import TableVersion
 
 _PAGE = 200
@@ -547,12 +549,34 @@ class PostgresLedger:
 
     def with_rows(self, tables: Sequence[TableName]) -> Sequence[TableName]:
         """Return those of the tables that hold rows."""
+        connection = self._sql()
         with speaking("look into the tables that are to be filled", self._url):
-            return tables_with_rows(self._sql(), tables)
+            try:
+                with connection.transaction():
+                    connection.execute(f"SET LOCAL lock_timeout = '{COPY_LOCK_WAIT}'")
+                    return tables_with_rows(connection, tables)
+            except psycopg.errors.LockNotAvailable:
+                # Which one it is, the server does not say.
+                return [table for table in tables if self._has_rows(table)]
+
+    def _has_rows(self, table: TableName) -> bool:
+        with about(table), speaking(f"look into table {table}", self._url), self._sql().transaction():
+            self._sql().execute("SET LOCAL lock_timeout = '1s'")
+            return bool(tables_with_rows(self._sql(), [table]))
+
+    def give_up_copy(self, table: TableName) -> None:
+        """Note that an unfinished copy cannot be gone on with."""
+        with speaking("write the ledger", self._url):
+            self._sql().execute(
+                "UPDATE penstock.instantiation SET snapshot = '' WHERE process = %s AND state = %s"
+                " AND (schema_name, table_name) = (%s, %s)",
+                [self._process, CopyState.COPYING, table.schema, table.name],
+            )
 
     def clear(self, table: TableName, *, keep_rows: bool) -> None:
         """Forget an unfinished copy, and delete what it has left in the table unless the rows are to be kept."""
         with speaking(f"clear table {table}", self._url), self._sql().transaction():
+            self._sql().execute(f"SET LOCAL lock_timeout = '{COPY_LOCK_WAIT}'")
             if not keep_rows:
                 empty(self._sql(), [table], self._tag)
             self._sql().execute(

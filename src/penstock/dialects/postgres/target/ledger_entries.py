@@ -94,6 +94,7 @@ def adoption(process: str, name: TableName) -> Step:
         f"adopt the rows that {name} holds: the first copy compares them, and writes those that differ",
         "INSERT INTO penstock.adoption (process, schema_name, table_name)"
         f" VALUES ({literal(process)}, {literal(name.schema)}, {literal(name.name)}) ON CONFLICT DO NOTHING",
+        tables=frozenset({name}),
     )
 
 
@@ -115,13 +116,15 @@ def knows_made(connection: Connection) -> bool:
     return _may_read(connection, "made")
 
 
-def making(process: str, name: TableName) -> str:
-    """The statement that notes that setup has made a table."""
-    return (
+def making(process: str, name: TableName) -> Step:
+    """The step that notes that setup has made a table."""
+    return Step(
+        f"a note that table {name} is setup's own",
         "INSERT INTO penstock.made (process, schema_name, table_name, relid)"
         f" VALUES ({literal(process)}, {literal(name.schema)}, {literal(name.name)},"
         f" {literal(quote(name.schema, name.name))}::regclass)"
-        " ON CONFLICT (process, schema_name, table_name) DO UPDATE SET relid = EXCLUDED.relid"
+        " ON CONFLICT (process, schema_name, table_name) DO UPDATE SET relid = EXCLUDED.relid",
+        tables=frozenset({name}),
     )
 
 
@@ -131,6 +134,7 @@ def forgetting(process: str, name: TableName) -> Step:
         f"forget the copy of {name}, which was made anew at the source",
         f"DELETE FROM penstock.instantiation WHERE process = {literal(process)}"
         f" AND (schema_name, table_name) = ({literal(name.schema)}, {literal(name.name)})",
+        tables=frozenset({name}),
     )
 
 

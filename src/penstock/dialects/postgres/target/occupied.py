@@ -22,7 +22,6 @@ def plan_rows(
     suspects = _suspects(connection, to_copy)
     is_known = ledger_entries.may_read_copies(connection)
     others = copied_by_others(connection, process, suspects) if is_known else {}
-    strange: list[TableName] = []
     for name in suspects:
         fault = _unreadable(connection, url, name)
         if name in others:
@@ -31,20 +30,15 @@ def plan_rows(
                 "leave it out of capture.tables in one of the two pipeline files; or, if it is this pipeline that was"
                 " renamed, give it the former name"
             )
-            plan.faults.append(OperatorError(what, where=label(url), do=do))
+            plan.refuse(name, OperatorError(what, where=label(url), do=do))
         elif fault is not None:
-            plan.faults.append(fault)
+            plan.refuse(name, fault)
+        elif _has_rows(connection, name) and adopt:
+            plan.steps.append(ledger_entries.adoption(process, name))
         elif _has_rows(connection, name):
-            if adopt:
-                plan.steps.append(ledger_entries.adoption(process, name))
-            else:
-                strange.append(name)
-    if strange:
-        them = "it" if len(strange) == 1 else "them"
-        hold = f"table {strange[0]} holds" if len(strange) == 1 else f"tables {', '.join(map(str, strange))} hold"
-        do = f"have them compared and kept, by `penstock setup --adopt`; or empty {them}, or take {them} out of"
-        what = f"{hold} rows that penstock did not copy"
-        plan.faults.append(OperatorError(what, where=label(url), do=f"{do} capture.tables"))
+            what = f"table {name} holds rows that penstock did not copy"
+            do = "have them compared and kept, by `penstock setup --adopt`; or empty it, or take it out of"
+            plan.refuse(name, OperatorError(what, where=label(url), do=f"{do} capture.tables"))
 
 
 def _suspects(connection: Connection, names: Sequence[TableName]) -> list[TableName]:

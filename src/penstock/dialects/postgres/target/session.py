@@ -27,6 +27,7 @@ from penstock.change import NO_VERSION, Change, Image, Op, TableName, Transactio
 from penstock.dialects.postgres.casts import equal_sql, refers_sql, text_sql
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.connection import (
+    COPY_LOCK_WAIT,
     RAW_FORM,
     WITHOUT_VIEWS,
     Connection,
@@ -268,6 +269,8 @@ class PostgresSession:
 
     def open_chunk(self, process: str, epoch: int, chunk: Chunk) -> bool | None:
         """Lock a chunk's mark; False when it is done already, None when this run is over or it is not a chunk."""
+        # A table that another session keeps is not to keep the others from being copied.
+        self._execute(f"SET LOCAL lock_timeout = '{COPY_LOCK_WAIT}'")
         row = self._execute(
             OPEN_CHUNK,
             [process, epoch, chunk.table.schema, chunk.table.name, chunk.number],
@@ -692,7 +695,9 @@ class PostgresSession:
                 return refused(exc)
             case Whose.CONTENTION:
                 assert isinstance(exc, psycopg.Error)
-                return ContentionError(safe_message(exc.diag), where=label(self._url))
+                error = ContentionError(safe_message(exc.diag), where=label(self._url))
+                error.is_lock = isinstance(exc, psycopg.errors.LockNotAvailable)
+                return error
             case Whose.PROCESS:
                 assert isinstance(exc, psycopg.Error)
                 return translate(exc, doing="apply", where=label(self._url))

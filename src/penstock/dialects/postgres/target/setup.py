@@ -32,7 +32,7 @@ from penstock.dialects.postgres.from_schema import completed, made_with_text
 from penstock.dialects.postgres.logical import in_postgres, is_finer
 from penstock.dialects.postgres.names import cut, too_long
 from penstock.dialects.postgres.needed import missing_needs
-from penstock.dialects.postgres.privileges import missing_target_grants
+from penstock.dialects.postgres.privileges import missing_target_grants, plan_grants
 from penstock.dialects.postgres.target import ledger_entries, ledger_version
 from penstock.dialects.postgres.target.fittings import plan_fittings
 from penstock.dialects.postgres.target.occupied import plan_rows
@@ -82,24 +82,28 @@ def plan_target(
         plan.faults.append(is_in_use)
     plan.steps += ledger_version.ledger_steps(connection)
     plan.steps += ownership.dump_steps(connection, "penstock", list(source), is_new=bool(plan.steps))
-    long_names = list(_long_names(connection, source, existing, plan.label))
-    if long_names:
-        # Whatever else is said of such a table would be about the names that are cut.
-        plan.faults += long_names
-        return plan
+    for name, error in _long_names(connection, source, existing, plan.label):
+        plan.refuse(name, error)
+    # Whatever else is said of such a table would be about the names that are cut.
+    source = {name: table for name, table in source.items() if name not in plan.table_faults}
+    existing = {name: table for name, table in existing.items() if name in source}
     missing = [name for name in source if name not in existing]
-    blueprint = completed(blueprint, [source[name] for name in missing])
+    blueprint = completed(blueprint, [source[name] for name in missing], has_identities=fittings is not None)
     plan.steps += _schema_steps(connection, missing, blueprint)
     _plan_types(connection, plan, blueprint, missing)
     plan.notes += [note for name in missing for note in blueprint.notes.get(name, ())]
     there = set(list_tables(connection))
-    plan.faults += (fault for name in missing for fault in _finer_keys(source[name], plan.label))
-    parents = _plan_pieces(plan, [piece for piece in blueprint.pieces if piece.root in missing], there | set(missing))
+    for name in missing:
+        for fault in _finer_keys(source[name], plan.label):
+            plan.refuse(name, fault)
+    copied = ledger_entries.copied_or_begun(connection, process)
+    pieces = [piece for piece in blueprint.pieces if piece.root in missing]
+    lost = _lost_foreign_keys(blueprint, existing, ledger_entries.made(connection, process) - copied)
+    parents = _plan_pieces(plan, [*pieces, *lost], there | set(missing))
     types = [name for name, statement, _ in blueprint.types if statement]
     plan_fittings(connection, plan, fittings, process=process, missing=missing, existing=existing, types=types)
     plan_triggers(connection, plan, firing or {}, source)
     has_parts = _plan_parts(connection, plan, blueprint, existing, there)
-    copied = ledger_entries.copied_or_begun(connection, process)
     adopted = ledger_entries.adopted(connection, process)
     defaults = _defaults(fittings)
     for name, table in existing.items():
@@ -115,11 +119,59 @@ def plan_target(
     plan.notes += ownership.hosted_code(connection, list(existing))
     if missing or has_parts:
         calls = [*blueprint.calls, *(("type", name) for name, _, _ in blueprint.types)]
-        plan.faults += ownership.called_code(connection, calls)
+        _refuse_calls(connection, plan, blueprint, calls, {*missing, *existing})
     if not is_superuser(connection):
         plan.role = current_user(connection)
-        plan.grants = list(missing_target_grants(connection, existing, missing, parents & there))
+        old_parents = {parent: children for parent, children in parents.items() if parent in there}
+        plan_grants(plan, missing_target_grants(connection, existing, missing, old_parents))
     return plan
+
+
+def _lost_foreign_keys(
+    blueprint: Blueprint, existing: Mapping[TableName, TableSchema], empty: Collection[TableName]
+) -> list[Piece]:
+    """The foreign keys that an earlier setup could not make: of tables that it made, and that hold no rows yet."""
+    return [
+        piece
+        for piece in blueprint.pieces
+        if piece.kind == "foreign key"
+        and piece.root in empty
+        and piece.root in existing
+        and piece.name not in {key.name for key in existing[piece.root].foreign_keys}
+        and piece.table == piece.root
+    ]
+
+
+def _refuse_calls(
+    connection: Connection,
+    plan: DatabasePlan,
+    blueprint: Blueprint,
+    calls: Collection[tuple[str, TableName]],
+    tables: Collection[TableName],
+) -> None:
+    """Leave tables out that would run another role's code."""
+    if not ownership.called_code(connection, calls):
+        return
+    users = {call: blueprint.needed_by(*call) for call in calls}
+    plan.faults += ownership.called_code(connection, [call for call in calls if not users[call]])
+    for table in sorted(tables):
+        for fault in ownership.called_code(connection, [call for call in calls if table in users[call]]):
+            plan.refuse(table, fault)
+
+
+def _refuse_users(
+    plan: DatabasePlan,
+    blueprint: Blueprint,
+    what: tuple[str, TableName],
+    tables: Collection[TableName],
+    fault: PenstockError,
+) -> None:
+    """Leave out those of the tables that need something; where it is not known which do, nothing can be set up."""
+    users = blueprint.needed_by(*what)
+    if not users:
+        plan.faults.append(fault)
+    for table in sorted(users & set(tables)):
+        plan.refuse(table, fault)
 
 
 def _defaults(fittings: Fittings | None) -> dict[tuple[TableName, str], str]:
@@ -153,22 +205,44 @@ def _make_it(name: TableName) -> str:
 def _schema_steps(connection: Connection, missing: Iterable[TableName], blueprint: Blueprint) -> list[Step]:
     if not missing:
         return []
-    wanted = {name.schema for name in missing} | {name.schema for name, statement, _ in blueprint.types if statement}
+    wanted: dict[str, set[TableName]] = {}
+    for name in missing:
+        wanted.setdefault(name.schema, set()).add(name)
+    for name, statement, _ in blueprint.types:
+        if statement:
+            wanted.setdefault(name.schema, set()).update(blueprint.needed_by("type", name) & set(missing))
     found = {row[0] for row in connection.execute("SELECT nspname FROM pg_namespace")}
-    return [Step(f"schema {name}", f"CREATE SCHEMA {quote(name)}") for name in sorted(wanted - found)]
+    return [
+        Step(f"schema {name}", f"CREATE SCHEMA {quote(name)}", tables=frozenset(tables))
+        for name, tables in sorted(wanted.items())
+        if name not in found
+    ]
 
 
-def _plan_pieces(plan: DatabasePlan, pieces: Iterable[Piece], known: Collection[TableName]) -> set[TableName]:
-    """Plan to make tables that are missing; returns those that they will refer to."""
-    parents = set()
+def _plan_pieces(
+    plan: DatabasePlan, pieces: Iterable[Piece], known: Collection[TableName]
+) -> dict[TableName, set[TableName]]:
+    """Plan to make tables that are missing; returns those that they will refer to, and which will."""
+    parents: dict[TableName, set[TableName]] = {}
     for piece in pieces:
-        if piece.kind == "foreign key":
+        is_between = piece.kind == "foreign key" and piece.other != piece.root
+        if is_between:
             assert piece.other is not None
             if piece.other not in known:
                 plan.notes.append(f"{piece.summary} is left out: {piece.other} is neither captured nor at the target")
                 continue
-            parents.add(piece.other)
-        plan.steps.append(Step(piece.summary, piece.sql, remedy=_make_it(piece.root)))
+            parents.setdefault(piece.other, set()).add(piece.root)
+        plan.steps.append(
+            Step(
+                piece.summary,
+                piece.sql,
+                remedy=_make_it(piece.root),
+                tables=frozenset({piece.root}),
+                # Once it is known that both tables are captured: rows of one alone would break it.
+                is_apart=is_between,
+                refers=piece.other if is_between else None,
+            )
+        )
     return parents
 
 
@@ -191,8 +265,8 @@ def _long_names(
     source: Mapping[TableName, TableSchema],
     existing: Mapping[TableName, TableSchema],
     where: str,
-) -> Iterator[OperatorError]:
-    """Say which names the database would cut, with the rule that gives another one."""
+) -> Iterator[tuple[TableName, OperatorError]]:
+    """Say which names of which tables the database would cut, with the rule that gives another one."""
 
     def lacking(table: TableSchema) -> list[str]:
         there = existing.get(table.name)
@@ -209,12 +283,13 @@ def _long_names(
         for part in (name.schema, name.name):
             if part in sizes:
                 what = f"table {name} cannot be made: {cut(part, sizes[part])}"
-                yield OperatorError(what, where=where, do=f'{rule}"{name}": {{to: SHORTER.NAME}}}}}}')
+                yield name, OperatorError(what, where=where, do=f'{rule}"{name}": {{to: SHORTER.NAME}}}}}}')
     for name, table in source.items():
         for column in lacking(table):
             if column in sizes:
                 what = f"table {name} cannot have one of its columns: {cut(column, sizes[column])}"
-                yield OperatorError(what, where=where, do=f'{rule}"{name}": {{rename: {{"{column}": SHORTER}}}}}}}}')
+                do = f'{rule}"{name}": {{rename: {{"{column}": SHORTER}}}}}}}}'
+                yield name, OperatorError(what, where=where, do=do)
 
 
 def _plan_parts(
@@ -234,21 +309,25 @@ def _plan_parts(
     for lack in lacking_labels(blueprint.parts, at_target):
         if lack.lost:
             lost = ", ".join(map(repr, lack.lost))
-            plan.faults.append(
-                OperatorError(
-                    f"{lack} at the target, and has {lost}, which the source has not",
-                    where=plan.label,
-                    do=f"where the source has renamed a label, ALTER TYPE {quote(lack.type.schema, lack.type.name)}"
-                    f" RENAME VALUE ...; where not, {'; '.join(lack.statements)}",
-                )
+            fault = OperatorError(
+                f"{lack} at the target, and has {lost}, which the source has not",
+                where=plan.label,
+                do=f"where the source has renamed a label, ALTER TYPE {quote(lack.type.schema, lack.type.name)}"
+                f" RENAME VALUE ...; where not, {'; '.join(lack.statements)}",
             )
+            _refuse_users(plan, blueprint, ("type", lack.type), set(existing), fault)
             continue
         if lack.type not in own:
             plan.notes.append(f"{lack} at the target; only its owner can add that: {'; '.join(lack.statements)}")
             continue
         # Not apart: a partition's bound may name a label, which has to be committed by then.
         plan.steps += [
-            Step(f"label {label!r} of type {lack.type}", sql, remedy="add the label at the target yourself")
+            Step(
+                f"label {label!r} of type {lack.type}",
+                sql,
+                remedy="add the label at the target yourself",
+                tables=blueprint.needed_by("type", lack.type) & frozenset(existing),
+            )
             for label, sql in zip(lack.labels, lack.statements, strict=True)
         ]
     plan.notes += [
@@ -271,7 +350,9 @@ def _plan_parts(
         if why_not is None and (piece.kind != "foreign key" or piece.other in there):
             # It locks its parent, which is written to.
             remedy = f"make the partitions of {piece.root} at the target yourself"
-            plan.steps.append(Step(piece.summary, piece.sql, is_apart=True, remedy=remedy))
+            plan.steps.append(
+                Step(piece.summary, piece.sql, is_apart=True, remedy=remedy, tables=frozenset({piece.root}))
+            )
             has_some = True
         elif why_not is None:
             plan.notes.append(f"{piece.summary} is left out: {piece.other} is not at the target")
@@ -284,7 +365,7 @@ def plan_parts(connection: Connection, plan: DatabasePlan, blueprint: Blueprint,
     """Plan what tables that exist lack of the source's partitions, and types of its enum labels."""
     there = set(list_tables(connection))
     if _plan_parts(connection, plan, blueprint, [name for name in tables if name in there], there):
-        plan.faults += ownership.called_code(connection, blueprint.calls)
+        _refuse_calls(connection, plan, blueprint, blueprint.calls, tables)
 
 
 def _owned(connection: Connection, names: Collection[TableName]) -> set[TableName]:
@@ -305,30 +386,45 @@ def _plan_types(connection: Connection, plan: DatabasePlan, blueprint: Blueprint
         "SELECT n.nspname, t.typname FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace"
     )
     found = {TableName(schema, name) for schema, name in rows}
-    # Types, and with them collations, are also made of tables that rules make others of.
-    needed = [one for one in blueprint.needed if one.root in missing or one.kind == "collation"]
-    plan.faults += missing_needs(connection, needed, where=plan.label)
+    _plan_needed(connection, plan, blueprint, missing)
     for name, statement, extension in blueprint.types:
-        if name in found:
+        users = blueprint.needed_by("type", name)
+        tables = users & frozenset(missing)
+        if name in found or (users and not tables):
             continue
         if statement is not None:
-            plan.steps.append(Step(f"type {name}", statement, remedy="create the type at the target yourself"))
+            remedy = "create the type at the target yourself"
+            plan.steps.append(Step(f"type {name}", statement, remedy=remedy, tables=tables))
         elif extension is not None:
-            plan.faults.append(
-                OperatorError(
-                    f"type {name} is missing at the target",
-                    where=plan.label,
-                    do=f"install the extension it belongs to: CREATE EXTENSION {quote(extension)}",
-                )
+            fault = OperatorError(
+                f"type {name} is missing at the target",
+                where=plan.label,
+                do=f"install the extension it belongs to: CREATE EXTENSION {quote(extension)}",
             )
+            _refuse_users(plan, blueprint, ("type", name), missing, fault)
         else:
-            plan.faults.append(
-                OperatorError(
-                    f"type {name} is missing at the target and cannot be made from its definition",
-                    where=plan.label,
-                    do="create it there, then run setup again",
-                )
+            fault = OperatorError(
+                f"type {name} is missing at the target and cannot be made from its definition",
+                where=plan.label,
+                do="create it there, then run setup again",
             )
+            _refuse_users(plan, blueprint, ("type", name), missing, fault)
+
+
+def _plan_needed(
+    connection: Connection, plan: DatabasePlan, blueprint: Blueprint, missing: Collection[TableName]
+) -> None:
+    """Say what tables that are to be made need, and the target lacks."""
+    # Types, and with them collations, are also made of tables that rules make others of.
+    needed = [one for one in blueprint.needed if one.root in missing or one.kind == "collation"]
+    if not any(missing_needs(connection, needed, where=plan.label)):
+        return
+    for root in sorted({one.root for one in needed}):
+        for fault in missing_needs(connection, [one for one in needed if one.root == root], where=plan.label):
+            if root in missing:
+                plan.refuse(root, fault)
+            else:
+                plan.faults.append(fault)
 
 
 def _check_table(
@@ -342,7 +438,7 @@ def _check_table(
     """Compare a table that exists with what changes to it will need; `defaults` are those of the source's columns."""
 
     def fault(what: str, do: str) -> None:
-        plan.faults.append(OperatorError(what, where=plan.label, do=do))
+        plan.refuse(name, OperatorError(what, where=plan.label, do=do))
 
     name = source.name
     told = source.by_name
@@ -403,10 +499,9 @@ def _check_type(
         plan.notes.append(f"{what}, and this database rounds them; a column of type text keeps them: {text}")
     elif is_finer(told) and found is Fit.CUT and is_key:
         do = f"keep them as text: {retyping(table, column.name, 'text')}"
-        plan.faults.append(
-            OperatorError(f"{what}: values of a key that differ would become the same", where=plan.label, do=do)
-        )
+        error = OperatorError(f"{what}: values of a key that differ would become the same", where=plan.label, do=do)
+        plan.refuse(table, error)
     else:
         lost = ": values would be rounded or cut without a word" if found is Fit.CUT else ""
         do = f"give it the source's type, or one that holds all its values: {retyping(table, column.name, column.type)}"
-        plan.faults.append(OperatorError(f"{what}{lost}", where=plan.label, do=do))
+        plan.refuse(table, OperatorError(f"{what}{lost}", where=plan.label, do=do))

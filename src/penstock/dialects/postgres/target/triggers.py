@@ -60,6 +60,8 @@ def plan_triggers(
             plan.notes.append(f"trigger {name!r} of table {table} is not there; once it is, run `penstock setup` again")
         elif now != state and is_own:
             # It locks the table, which is written to.
-            plan.steps.append(Step(f"trigger {name} of {table} {comes_to}", sql, is_apart=True))
+            plan.steps.append(
+                Step(f"trigger {name} of {table} {comes_to}", sql, is_apart=True, tables=frozenset({table}))
+            )
         elif now != state:
             plan.notes.append(f"only the owner of {table} can see to it that trigger {name!r} {comes_to}: {sql}")

@@ -1,0 +1,169 @@
+"""The error queue of a pipeline that publishes events: it is kept beside the position, and changes with it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from typing import NoReturn
+
+from penstock.apply.error_queue import ErrorEntry, NoEntryError, Outcome
+from penstock.apply.mend import Mend, as_committed
+from penstock.apply.retry import Retried
+from penstock.apply.standing import Standing
+from penstock.apply.target import TargetCatalog, TargetTable
+from penstock.change import TableName, Transaction
+from penstock.errors import OperatorError, PenstockError
+from penstock.formats.debezium.writer import EventSettings, UntellableError
+from penstock.outputs.events.events import Events, takes_all
+from penstock.outputs.events.publisher import EventLog, open_for_run
+from penstock.outputs.events.put_aside import PutAside, in_order
+from penstock.pipeline.errors import ErrorFilter, ShownEntry
+from penstock.position import Scn
+from penstock.schema import Dictionary, TableSchema
+
+_ALL = ErrorFilter()
+
+
+class PublishedQueue:
+    """What a pipeline could not publish. Who retries or deletes entries becomes the only publisher for a moment.
+
+    A run that is at work notices that, looks where the pipeline stands, and goes on.
+    """
+
+    def __init__(self, log: EventLog, settings: EventSettings) -> None:
+        """Use the queue of a log; nothing is touched yet.
+
+        Args:
+            settings: How events are made.
+        """
+        self._log = log
+        self._settings = settings
+
+    def entries(self, wanted: ErrorFilter = _ALL) -> Sequence[ErrorEntry]:
+        """Return the entries that are meant, in commit order."""
+        found = in_order(self._log.standing().errors.values())
+        pairs = [(entry_of(self._log.pipeline, one), {change.table for change in one.changes}) for one in found]
+        return [entry for entry, tables in pairs if wanted.fits(entry, tables)]
+
+    def load(self, entry_id: str) -> tuple[ErrorEntry, Transaction]:
+        """Return an entry and its changes.
+
+        Raises:
+            NoEntryError: There is no such entry.
+        """
+        found = self._find(self._log.standing().errors, entry_id)
+        return entry_of(self._log.pipeline, found), found.transaction
+
+    def show(self, entry_id: str) -> ShownEntry:
+        """Return an entry whole; there is no target whose rows its changes would meet. Raises as `load` does."""
+        entry, transaction = self.load(entry_id)
+        return ShownEntry(entry, transaction, [Standing(change) for change in transaction.changes])
+
+    def delete(self, *entry_ids: str) -> None:
+        """Give transactions up, all of these or none; they are never published. Raises as `load` does."""
+        with closing(open_for_run(self._log, self._log.standing().epoch)) as publisher:
+            standing = publisher.standing
+            numbers = [self._find(standing.errors, entry_id).number for entry_id in entry_ids]
+            if numbers:
+                with publisher.transaction() as transaction:
+                    standing, entries = standing.without_errors(dict.fromkeys(numbers))
+                    transaction.stand(standing, *entries)
+
+    def history(self, entry_id: str | None = None, *, most: int = 1000) -> NoReturn:
+        """Refuse: what people did with entries is written down nowhere."""
+        raise OperatorError("no history is kept of an error queue beside published events", where=self._log.where)
+
+    def retry(
+        self,
+        entry_ids: Sequence[str],
+        tables: Sequence[TableSchema],
+        *,
+        mend: Mend | None = None,
+        go_on: bool = False,
+        dry_run: bool = False,
+    ) -> Iterator[Retried]:
+        """Publish entries, in commit order, one by one as they are asked for: each with its removal, or neither.
+
+        Args:
+            tables: Every version of every table that a change may name.
+            mend: Says what to publish of an entry; by default all that the source committed.
+            go_on: Go on behind an entry that cannot be published still.
+            dry_run: Only see whether each could be told as events.
+
+        Raises:
+            NoEntryError: There is no entry of one of these names; then nothing is published.
+        """
+        known = self._log.standing().errors
+        chosen = in_order({one.number: one for one in (self._find(known, id_) for id_ in entry_ids)}.values())
+        events = Events(self._settings, Dictionary(tables))
+        newest = {table.name: table for table in sorted(tables, key=lambda table: table.version)}
+        for one in chosen:
+            entry_id = entry_of(self._log.pipeline, one).id
+            try:
+                mended = (mend or as_committed)(entry_of(self._log.pipeline, one), one.transaction, _catalog(newest))
+                if dry_run:
+                    events.again(one, mended.changes, takes_all)
+                    yield Retried(entry_id, Outcome.WOULD_APPLY, edits=mended.edits)
+                    continue
+                with closing(open_for_run(self._log, self._log.standing().epoch)) as publisher:
+                    if one.number not in publisher.standing.errors:
+                        yield Retried(entry_id, Outcome.GONE)
+                        continue
+                    with publisher.transaction() as transaction:
+                        transaction.send(events.again(one, mended.changes, transaction.refusal))
+                        standing, entries = publisher.standing.without_errors([one.number])
+                        transaction.stand(standing, *entries)
+                yield Retried(entry_id, Outcome.APPLIED, edits=mended.edits)
+            except UntellableError as exc:
+                yield Retried(entry_id, Outcome.WOULD_FAIL if dry_run else Outcome.FAILED, error=_untold(entry_id, exc))
+                if not (go_on or dry_run):
+                    raise _untold(entry_id, exc) from exc
+
+    def _find(self, errors: Mapping[int, PutAside], entry_id: str) -> PutAside:
+        number = entry_id.removeprefix(f"{self._log.pipeline}.")
+        found = errors.get(int(number)) if number.isdecimal() else None
+        if found is None:
+            raise NoEntryError(
+                f"there is no entry {entry_id!r} in the error queue",
+                where=self._log.where,
+                do="`penstock errors list` names those that there are",
+            )
+        return found
+
+
+def entry_of(pipeline: str, one: PutAside) -> ErrorEntry:
+    """An entry as people and programs see it."""
+    return ErrorEntry(
+        id=f"{pipeline}.{one.number}",
+        source=pipeline,
+        txn_id=one.txn_id,
+        commit_scn=Scn(one.commit_scn),
+        committed_at=_time(one.committed_at_us),
+        message_number=one.message_number,
+        message_count=one.message_count,
+        error_number=one.error_number,
+        error_code=None,
+        error_message=one.error_message,
+        found=None,
+        table=one.table,
+        op=one.op.value,
+        created_at=_time(one.created_at_us),
+        recipient=None,
+    )
+
+
+def _catalog(tables: Mapping[TableName, TableSchema]) -> TargetCatalog:
+    """The tables of the source, which edits are held against."""
+    return TargetCatalog(
+        tables={name: TargetTable(table) for name, table in tables.items()}, instantiated={}, references_from=Scn(0)
+    )
+
+
+def _untold(entry_id: str, error: UntellableError) -> PenstockError:
+    where = f"{error.where}, entry {entry_id}" if error.where else f"entry {entry_id}"
+    return OperatorError(error.what, where=where, do=error.do)
+
+
+def _time(at_us: int) -> datetime:
+    return datetime.fromtimestamp(at_us / 1_000_000, UTC)
