@@ -26,8 +26,8 @@ def test_statements_answer_as_without_capture_and_the_copy_is_equal(
     server: EmbeddedPostgres, is_superuser: bool
 ) -> None:
     totals = Totals()
-    for seed in range(4):
-        found = play_round(server, seed, is_superuser=is_superuser, steps=70, totals=totals, with_schemas=seed == 2)
+    for seed in range(2):
+        found = play_round(server, seed, is_superuser=is_superuser, steps=70, totals=totals, with_schemas=seed == 1)
         assert found is None, found.report()
     # A round that ends early, or whose copy is excused, says nothing of the rest of it.
     assert totals.whole_rounds == totals.rounds, totals.over

@@ -23,6 +23,7 @@ from penstock.position import Scn
 from penstock.sources.trigger_queue.queue import QueueReader
 from penstock.stream import Slice
 from penstock.values import decode_image, encode_image
+from tests.examples import examples
 from tests.lab import Lab
 from tests.properties.test_any_plan import Farm, divergences, transactions
 
@@ -93,7 +94,9 @@ def farm(source_server: EmbeddedPostgres, target_server: EmbeddedPostgres) -> It
 
 @pytest.mark.rule("A-224", "A-225", "A-226")
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=examples(40),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(work=transactions, divergence=divergences, seed=st.integers(0, 99), with_snapshots=st.booleans())
 def test_every_way_gives_what_whole_images_give(

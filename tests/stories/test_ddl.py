@@ -562,11 +562,8 @@ def test_what_a_table_needs_and_the_target_lacks_is_named(lab: Lab) -> None:
         "CREATE TABLE g (id int PRIMARY KEY, d int GENERATED ALWAYS AS (twice(id)) STORED); CREATE TABLE t (id int)"
     )
     ((error,),) = lab.pipeline().setup().left_out.values()
-    assert error.what == "cannot take this step: table public.g: function public.twice(integer) does not exist"
-    assert error.do == (
-        "mend that, or create public.g at the target yourself, or take it out of capture.tables; this table is left as"
-        " it was"
-    )
+    assert error.what == "function public.twice(n integer) is missing at the target"
+    assert error.do == "create it there: `penstock plan --detail` prints the SQL"
     lab.target.execute("CREATE TABLE g (id int PRIMARY KEY, d int)")
     lab.pipeline().setup()
 
