@@ -271,8 +271,8 @@ def test_rows_in_the_way_are_named_with_all_their_tables_at_once(lab: Lab) -> No
     assert [
         (name.name, str(error).partition(" (")[0]) for name, errors in plan.left_out.items() for error in errors
     ] == [
-        ("a", "table public.a holds rows that penstock did not copy"),
-        ("c", "table public.c holds rows that penstock did not copy"),
+        ("a", "tables public.a, public.c hold rows that penstock did not copy"),
+        ("c", "tables public.a, public.c hold rows that penstock did not copy"),
     ]
 
 

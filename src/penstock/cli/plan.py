@@ -74,10 +74,14 @@ def show(found: Plan, *, detail: bool = False) -> None:
 
 
 def show_left_out(found: Plan) -> None:
-    """Name the tables that are left out, and say what is in the way of each."""
+    """Name the tables that are left out, and say what is in the way of each, or of several at once."""
+    tables: dict[str, list[str]] = {}
     for table, errors in found.left_out.items():
         for error in errors:
-            warn(f"table {table} is left out: {error}")
+            tables.setdefault(str(error), []).append(str(table))
+    for said, names in tables.items():
+        are = "table {} is" if len(names) == 1 else "tables {} are"
+        warn(f"{are.format(', '.join(names))} left out: {said}")
 
 
 def as_json(found: Plan) -> dict[str, object]:

@@ -22,6 +22,7 @@ def plan_rows(
     suspects = _suspects(connection, to_copy)
     is_known = ledger_entries.may_read_copies(connection)
     others = copied_by_others(connection, process, suspects) if is_known else {}
+    strange: list[TableName] = []
     for name in suspects:
         fault = _unreadable(connection, url, name)
         if name in others:
@@ -36,9 +37,15 @@ def plan_rows(
         elif _has_rows(connection, name) and adopt:
             plan.steps.append(ledger_entries.adoption(process, name))
         elif _has_rows(connection, name):
-            what = f"table {name} holds rows that penstock did not copy"
-            do = "have them compared and kept, by `penstock setup --adopt`; or empty it, or take it out of"
-            plan.refuse(name, OperatorError(what, where=label(url), do=f"{do} capture.tables"))
+            strange.append(name)
+    if strange:
+        # Of four hundred tables with rows, one line is read.
+        them = "it" if len(strange) == 1 else "them"
+        hold = f"table {strange[0]} holds" if len(strange) == 1 else f"tables {', '.join(map(str, strange))} hold"
+        do = f"have them compared and kept, by `penstock setup --adopt`; or empty {them}, or take {them} out of"
+        fault = OperatorError(f"{hold} rows that penstock did not copy", where=label(url), do=f"{do} capture.tables")
+        for name in strange:
+            plan.refuse(name, fault)
 
 
 def _suspects(connection: Connection, names: Sequence[TableName]) -> list[TableName]:
