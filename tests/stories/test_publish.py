@@ -473,7 +473,7 @@ def test_what_only_a_pipeline_with_a_target_can_do_is_refused_clearly(lab: Lab, 
     lacking = [name for name in public if not hasattr(pipeline, name)]
     assert lacking == []
     for name in (
-        *("origins", "verify", "resync", "resync_plan", "switch", "cutover"),
+        *("verify", "resync", "resync_plan", "switch", "cutover"),
         *("parameters", "parameters_set", "set_parameter", "stop_run", "conflicts", "detail"),
     ):
         with pytest.raises(OperatorError, match=f"pipeline '{lab.name}' publishes, and has no") as refused:

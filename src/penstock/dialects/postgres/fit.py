@@ -39,6 +39,9 @@ def column_fit(there: Column, column: Column, told: Column) -> Fit:
     if by_kind is not Fit.NONE and there.base_type in _SHORT_NAMES:
         return Fit.CUT
     if not is_ours(told):
+        if there.logical.is_padded and told.logical.kind is Kind.STRING and told.logical.length is None:
+            # Events call every text a string, and do not say which are padded.
+            by_kind = Fit.REFUSED
         return max(by_kind, _by_spelling(there.type, column.type))
     # Of two types of its own this database may write one value differently, and refuses what does not fit: only what
     # is wider stands for the source's type.
