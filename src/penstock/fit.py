@@ -58,6 +58,17 @@ def fit(there: LogicalType, told: LogicalType) -> Fit:
             return Fit.WHOLE if there.kind is told.kind else Fit.NONE
 
 
+def is_cast_otherwise(there: LogicalType, told: LogicalType) -> bool:
+    """Whether a cast inside a database makes another value than the text of the first one says, as of 0.1 or of 'a  '.
+
+    What waits while both sides are altered would differ for good, so neither type stands for the other.
+    """
+    if there.element is not None and told.element is not None:
+        return is_cast_otherwise(there.element, told.element)
+    is_other_float = there.kind is told.kind is Kind.FLOAT and there.bits != told.bits
+    return is_other_float or (there.kind is Kind.STRING and told.is_padded and not there.is_padded)
+
+
 _DIGITS = {8: 3, 16: 5, 24: 8, 32: 10, 64: 19}
 """How many digits the largest integer of so many bits has."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.change import TableName
 from penstock.errors import MalformedInputError
-from penstock.fit import Fit, fit
+from penstock.fit import Fit, fit, is_cast_otherwise
 from penstock.logical import COMMON_TEXT, Kind, LogicalType, of_sql_name, other
 
 _UNSAID = other("")
@@ -99,6 +99,8 @@ class Column:
             return True
         if self.notation == other.notation or None in (self.notation, other.notation):
             return True
+        if self.dialect == other.dialect and is_cast_otherwise(self.logical, other.logical):
+            return False
         return fit(self.logical, other.logical) is Fit.WHOLE
 
 

@@ -21,11 +21,7 @@ WIDER = [
     ("money", "numeric(20,2)", "1.50", "-3"),
     ("varchar(5)", "text", "'ab '", "'ä'"),
     ("varchar(5)", "varchar(9)", "'ab '", "''"),
-    ("char(5)", "text", "'ab'", "''"),
-    ("char(5)", "varchar(5)", "'ab'", "'abcde'"),
     ("timestamp(3)", "timestamp", "'2024-01-02 03:04:05.678'", "'infinity'"),
-    ("real", "double precision", "1.1", "1e6"),
-    ("real", "double precision", "'-Infinity'", "1e-42"),
     ("time", "interval", "'23:00:00.5'", "'00:00'"),
     ("bit(8)", "bit varying", "B'00000001'", "B'11111111'"),
     ("bit varying(3)", "bit varying(9)", "B'001'", "B''"),
@@ -51,6 +47,9 @@ LOSING = [
     ("timestamp[]", "timestamp(0)[]", "rounded or cut without a word"),
     ("text", "name", "rounded or cut without a word"),
     ("bigint", "int", "Give it the source's type"),
+    # A cast gives 0.10000000149011612, and no blanks.
+    ("real", "double precision", "Give it the source's type"),
+    ("char(5)", "text", "Give it the source's type"),
     ("double precision", "real", "Give it the source's type"),
     ("varchar(9)", "char(9)", "Give it the source's type"),
     ("bit(9)", "bit varying(5)", "Give it the source's type"),
@@ -107,10 +106,8 @@ def test_a_row_that_only_a_wider_column_could_hold_differs(lab: Lab, spark: obje
         "7.5",
         "'abcdef'",
         "'abcdef'",
-        "'abcdef'",
-        "'ab  '",
     ]
-    strange += ["'2024-01-02 03:04:05.678901'", "1.10000001", "1e300", "'49:00'", "B'1'", "B'0001'", "'1.5 s'", "'{2}'"]
+    strange += ["'2024-01-02 03:04:05.678901'", "'49:00'", "B'1'", "B'0001'", "'1.5 s'", "'{2}'"]
     made_on_both_sides(lab, ((source, target) for source, target, *_ in WIDER))
     for number, (*_, value, _other) in enumerate(WIDER):
         lab.source.execute(f"INSERT INTO t{number} VALUES (1, {value})")
@@ -121,7 +118,6 @@ def test_a_row_that_only_a_wider_column_could_hold_differs(lab: Lab, spark: obje
         lab.target.execute(f"UPDATE t{number} SET v = {value}")
     found = {table.table.name: table.differing for table in lab.pipeline().verify().tables}
 
-    # Blanks at the end of what is padded at the source mean nothing there.
     assert found == {f"t{number}": 1 for number in range(len(WIDER))}
     repaired = lab.pipeline().verify(repair=True)
     assert repaired.is_identical

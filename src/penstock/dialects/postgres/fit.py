@@ -9,7 +9,7 @@ from penstock.change import TableName
 from penstock.dialects.postgres.casts import text_sql
 from penstock.dialects.postgres.connection import quote
 from penstock.dialects.postgres.logical import in_postgres, is_finer, is_ours
-from penstock.fit import Fit, fit
+from penstock.fit import Fit, fit, is_cast_otherwise
 from penstock.logical import Kind
 from penstock.schema import Column, TableSchema
 
@@ -48,6 +48,7 @@ def column_fit(there: Column, column: Column, told: Column) -> Fit:
     # A numeric may be NaN, which no integer is.
     can_be_wider = there.base_type not in _NOT_WIDER and there.logical.kind is not Kind.JSON
     can_be_wider &= not (column.base_type == "numeric" and there.is_integer)
+    can_be_wider &= not is_cast_otherwise(there.logical, told.logical)
     return by_kind if can_be_wider and max(by_kind, _by_spelling(there.type, column.type)) is Fit.WHOLE else Fit.NONE
 
 
