@@ -8,11 +8,11 @@ import typer
 
 from penstock.cli import differences
 from penstock.cli.console import DetailOption, FileOption, JsonOption, open_file, print_json, say, warn
-from penstock.pipeline.plan import Plan, all_grants
 from penstock.text import printable
 
 if TYPE_CHECKING:
     from penstock.dialects.base import DatabasePlan
+    from penstock.pipeline.plan import Plan
 
 
 AdoptOption = Annotated[
@@ -101,6 +101,8 @@ def as_json(found: Plan) -> dict[str, object]:
 
 
 def _database(database: DatabasePlan) -> dict[str, object]:
+    from penstock.pipeline.plan import all_grants
+
     return {
         "database": database.label,
         "steps": [{"summary": step.summary, "sql": step.sql} for step in database.steps],

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from penstock.cli import differences
 from penstock.cli.console import FileOption, JsonOption, open_file, print_json, say, warn
 from penstock.cli.plan import AdoptOption, as_json, show_left_out
-from penstock.pipeline.plan import Plan
 from penstock.text import count
+
+if TYPE_CHECKING:
+    from penstock.pipeline.plan import Plan
 
 
 def setup(adopt: AdoptOption = False, file: FileOption = None, json: JsonOption = False) -> None:
