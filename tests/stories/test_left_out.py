@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -17,6 +19,7 @@ from penstock.pipeline import steps
 from penstock.pipeline.left_out import LeftOut
 from penstock.pipeline.plan import Plan
 from tests.lab import Lab
+from tests.program import Program
 from tests.stories.test_rules_whole import opened
 
 GOOD = "CREATE TABLE good (id int PRIMARY KEY, v text); INSERT INTO good VALUES (1, 'a');"
@@ -189,6 +192,40 @@ def test_rows_that_the_target_refuses_keep_only_their_table_from_being_copied(la
     lab.target.execute("ALTER TABLE bad DROP CONSTRAINT bad_v_check")
     assert catch_up(lab.pipeline()).left_out == []
     lab.assert_identical("good", "bad")
+
+
+@pytest.mark.soak
+def test_runs_that_are_killed_without_a_table_lose_nothing_of_it(lab: Lab, tmp_path: Path) -> None:
+    rows = "INSERT INTO {0} SELECT n, 1 FROM generate_series(1, 200) n;"
+    lab.source.execute(
+        "CREATE TABLE good (id int PRIMARY KEY, v int); CREATE TABLE bad (id int PRIMARY KEY, v int);"
+        "CREATE TABLE child (id int PRIMARY KEY, v int REFERENCES bad);"
+        + "".join(rows.format(name) for name in ("good", "bad", "child"))
+    )
+    program = Program(tmp_path, lab.source_url, lab.target_url, name=lab.name)
+    assert program("setup").code == 0
+    lab.target.execute("ALTER TABLE bad ADD CONSTRAINT odd CHECK (id <> 77)")
+    for number in range(1001, 1004):
+        with program.start("run") as run:
+            run.await_line("following")
+            assert "table public.bad is left out" in run.said
+            with lab.source.transaction():
+                lab.source.execute("UPDATE good SET v = v + 1; UPDATE bad SET v = v + 1")
+                lab.source.execute(
+                    f"INSERT INTO bad VALUES ({number}, 1); INSERT INTO child VALUES ({number}, {number})"
+                )
+                lab.source.execute(f"DELETE FROM bad WHERE id = {number - 950}")
+            # What refers to a row that is not there yet waits for a person.
+            run.await_line("went to the error queue")
+            run.end(signal.SIGKILL)
+    assert program("run", "--until-caught-up").code == 3
+    assert program("verify").code == 3
+
+    lab.target.execute("ALTER TABLE bad DROP CONSTRAINT odd")
+    program("run", "--until-caught-up")
+    assert program("errors", "retry", "--all").code == 0
+    verified = program("verify")
+    assert verified.code == 0, verified.out
 
 
 def test_a_run_goes_on_without_a_table_that_another_session_keeps_locked(
