@@ -9,6 +9,7 @@ import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from typer.testing import CliRunner
 from penstock.apply import conflicts
 from penstock.beside import load
 from penstock.change import ARROW_SCHEMA, Op
+from penstock.cli.console import defaults
 from penstock.cli.main import app
 from penstock.dialects.postgres.target.ledger_version import VERSION, stamp
 from penstock.errors import ConfigError, RetryableError
@@ -179,7 +181,10 @@ def commands(markdown: str) -> list[str]:
 
 def complaint_of(words: Sequence[str]) -> str:
     """What `penstock` says of a command line that it cannot read; nothing if it can. No command is carried out."""
+    before = replace(defaults)
     asked = CliRunner().invoke(app, [*words, "--help"])
+    # What a command line names is for it alone.
+    defaults.file, defaults.is_said = before.file, before.is_said
     return "" if asked.exit_code == 0 else asked.output
 
 
