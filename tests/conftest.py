@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -229,6 +230,11 @@ def create_database(server: EmbeddedPostgres, name: str, options: str = "") -> N
 
 def drop_database(server: EmbeddedPostgres, name: str) -> None:
     with psycopg.connect(server.url(), autocommit=True) as connection:
+        # Sessions that are on their way out are gone in no time, but the server looks again after 100 ms only.
+        ending = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
+        deadline = time.monotonic() + 1
+        while connection.execute(ending, [name]).rowcount and time.monotonic() < deadline:
+            time.sleep(0.001)
         connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 

@@ -237,8 +237,22 @@ def _check(connection: Connection, url: str, whole: str) -> None:
         if shares_sessions(connection, whole, pid):
             raise pools_transactions(label(url))
         _sessions_of_their_own.add(url)
-    if not differing(asked(), held):
-        return
+    if differing(asked(), held):
+        _repair(connection, url)
+
+
+def hold_settings(connection: Connection, url: str) -> None:
+    """Give a session that was used before the settings that were asked for; one of `connect`, outside a transaction.
+
+    Raises:
+        OperatorError: It does not keep them.
+    """
+    *_, held = _row(connection, check_query(asked()))
+    if differing(asked(), held):
+        _repair(connection, url)
+
+
+def _repair(connection: Connection, url: str) -> None:
     connection.execute(repair(url))
     *_, held = _row(connection, check_query(asked()))
     if lost := differing(asked(), held):

@@ -13,6 +13,7 @@ from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.catalog_cache import CatalogCache
 from penstock.dialects.postgres.connection import Connection, connect, label, speaking
 from penstock.dialects.postgres.errors import translate
+from penstock.dialects.postgres.kept_session import KeptSession
 from penstock.dialects.postgres.large_objects import LargeObjects, read_large_objects
 from penstock.dialects.postgres.ownership import PINNED
 from penstock.errors import OperatorError
@@ -80,6 +81,7 @@ class PostgresSide:
         self._label = label(url)
         self._url = url
         self._pipeline = pipeline
+        self._session = KeptSession(url, lambda: connect(url, f"penstock {pipeline} setup"))
         self._described: CatalogCache[TableName, TableSchema] = CatalogCache()
 
     @property
@@ -115,5 +117,5 @@ class PostgresSide:
 
     @contextmanager
     def _connection(self, doing: str) -> Iterator[Connection]:
-        with speaking(doing, self._url), connect(self._url, f"penstock {self._pipeline} setup") as connection:
+        with speaking(doing, self._url), self._session.use() as connection:
             yield connection
