@@ -10,8 +10,10 @@ that spark-submit has started. Those that `program.Running` starts have one of t
 from __future__ import annotations
 
 import atexit
+import importlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +24,8 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
+
+from penstock.spark import daemon, workers
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -99,8 +103,13 @@ def _serve() -> None:
         asked = json.loads(line)
         needs_java = asked["arguments"][:1] == ["run"] and not _JAVAS & asked["environment"].keys()
         if needs_java:
-            java = java or _Java()
+            if java is None:
+                # What a run's workers need, and what the first use of Spark's frames imports.
+                daemon.import_all()
+                importlib.import_module("pyspark.testing")
+                java = _Java()
             asked["environment"] |= java.environment
+            java.fork_workers()
         pid = os.fork()
         if pid == 0:
             _become(asked)
@@ -125,6 +134,10 @@ class _Java:
         from pyspark.java_gateway import launch_gateway
 
         logging = files("penstock.spark").joinpath("log4j2.properties")
+        self._folder = tempfile.mkdtemp(prefix="penstock-java-")
+        self._owner = os.getpid()
+        atexit.register(self._remove)
+        os.environ[workers.ADDRESS] = self._address = str(Path(self._folder, "workers"))
         options = f"-Dlog4j2.configurationFile={logging} -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
         settings = {"spark.master": "local[2]", "spark.driver.memory": "1g", "spark.driver.extraJavaOptions": options}
         gateway = launch_gateway(SparkConf(loadDefaults=False).setAll([*settings.items()]))
@@ -132,8 +145,19 @@ class _Java:
         self.environment = {"PYSPARK_GATEWAY_PORT": str(told.port), "PYSPARK_GATEWAY_SECRET": told.auth_token}
         self._contexts = getattr(getattr(gateway.jvm.org.apache.spark, "SparkContext$"), "MODULE$")
 
+    def fork_workers(self) -> None:
+        """Fork what the next run's Python workers are forked from, as a run does that starts its Java itself."""
+        Path(self._address).unlink(missing_ok=True)
+        workers.fork(self._address, daemon.run)
+
+    def _remove(self) -> None:
+        # Commands are forked with it, and end before.
+        if os.getpid() == self._owner:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
     def clear(self) -> None:
-        """Stop the Spark that a command has left behind."""
+        """Stop the Spark that a command has left behind, and workers that it did not need."""
+        workers.let_go()
         left = self._contexts.getActive()
         if left.isDefined():
             left.get().stop()

@@ -85,6 +85,7 @@ def one(connection: psycopg.Connection, query: str) -> object:
     return row[0]
 
 
+@pytest.mark.soak
 def test_a_new_first_copy_while_the_source_is_written_to(lab: Lab, program: Program) -> None:
     lab.source.execute(SHOP)
     assert program("setup").code == 0
@@ -160,6 +161,7 @@ def test_resync_is_refused_while_the_pipeline_runs(lab: Lab, program: Program) -
     assert program("status", "--json").json["reason"] == "it was told to stop"
 
 
+@pytest.mark.soak
 def test_two_pipelines_of_one_name_see_everything_once(lab: Lab, program: Program, second: Program) -> None:
     lab.source.execute(SHOP)
     assert program("setup").code == 0

@@ -18,7 +18,7 @@ LOG = "penstock_faults"
 ROUNDS = [
     # Vacuumed often, it shows in seconds what takes minutes with the settings that `setup` gives it.
     pytest.param(30_000, 1_000, id="vacuumed often"),
-    pytest.param(1_000_000, None, id="as set up", marks=pytest.mark.soak),
+    pytest.param(1_000_000, None, id="as set up"),
 ]
 
 _INDEX_ENTRY_BYTES = 40
@@ -31,6 +31,7 @@ def servers() -> Iterator[tuple[EmbeddedPostgres, EmbeddedPostgres]]:
         yield source, target
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("changes", "vacuum_threshold"), ROUNDS)
 def test_log_and_ledger_stay_small_under_steady_load(
     servers: tuple[EmbeddedPostgres, EmbeddedPostgres], tmp_path: Path, changes: int, vacuum_threshold: int | None

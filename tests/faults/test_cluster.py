@@ -42,6 +42,7 @@ def test_on_a_cluster_a_killed_executor_loses_and_doubles_nothing(
         assert program("verify").code == 0
 
 
+@pytest.mark.soak
 def test_the_cluster_may_be_named_to_run_or_to_spark_submit(lab: Lab, tmp_path: Path) -> None:
     """What docs/cluster.md prints."""
     lab.source.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 1000)")

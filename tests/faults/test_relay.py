@@ -19,7 +19,7 @@ from tests.stories.test_restore import content
 from tests.stories.test_types import MADE
 from tests.stories.test_unseen_schema import Table, a_schema, write
 
-KILLS = [pytest.param(1, id="1 kill each"), pytest.param(20, id="20 kills each", marks=pytest.mark.soak)]
+KILLS = [pytest.param(20, id="20 kills each")]
 
 
 @pytest.fixture
@@ -29,6 +29,7 @@ def chance() -> random.Random:
     return random.Random(seed)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kills", KILLS)
 def test_both_halves_are_killed_under_pgbench(
     lab: Lab, source_server: EmbeddedPostgres, tmp_path: Path, chance: random.Random, kills: int

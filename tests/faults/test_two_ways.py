@@ -15,9 +15,10 @@ import pytest
 from tests.lab import Lab
 from tests.program import Program, Running
 
-ROUNDS = [pytest.param(2, id="2 rounds"), pytest.param(10, id="10 rounds", marks=pytest.mark.soak)]
+ROUNDS = [pytest.param(10, id="10 rounds")]
 
 
+@pytest.mark.soak
 @pytest.mark.rule("A-185", "A-186")
 @pytest.mark.parametrize("rounds", ROUNDS)
 def test_killed_at_random_moments_both_sides_come_out_the_same(lab: Lab, tmp_path: Path, rounds: int) -> None:

@@ -38,7 +38,7 @@ def names(servers: Servers) -> list[str]:
     return type_names(*servers)
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.soak) for part in range(1, PARTS))])
 def test_values_arrive_bit_by_bit(servers: Servers, names: list[str], part: int) -> None:
     result = play(*servers, part, names[part::PARTS])
     assert not result.wrong, result.report()

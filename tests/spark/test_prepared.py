@@ -279,7 +279,9 @@ def test_a_command_that_java_refuses_is_made_up_for(cache: Path, entry: Path, tm
     await_true(lambda: not list(folder.iterdir()))
 
 
-@pytest.mark.parametrize("damage", [b"", b"\0" * 100_000], ids=["empty", "overwritten"])
+@pytest.mark.parametrize(
+    "damage", [pytest.param(b"", id="empty"), pytest.param(b"\0" * 100_000, id="overwritten", marks=pytest.mark.soak)]
+)
 def test_a_damaged_archive_is_ignored_without_a_word(cache: Path, entry: Path, damage: bytes) -> None:
     (entry / ARCHIVE).unlink()
     (entry / ARCHIVE).write_bytes(damage)

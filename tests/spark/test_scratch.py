@@ -95,6 +95,7 @@ def test_a_run_leaves_nothing_to_others_and_nothing_behind(tmp_path: Path) -> No
     await_true(lambda: not list(tmp_path.iterdir()), tell=lambda: str(list(tmp_path.iterdir())))
 
 
+@pytest.mark.soak
 def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path) -> None:
     with at_work(tmp_path) as (program, _):
         killed = processes_of(program)

@@ -188,6 +188,7 @@ def test_a_table_that_setup_adds_is_copied_too_and_one_that_is_altered_has_its_v
     assert {name.name for name in definitions.copied} == {"a", "b"}
 
 
+@pytest.mark.soak
 def test_nothing_is_lost_or_doubled_when_runs_are_killed(lines: Publisher, lab: Lab) -> None:
     lab.source.execute("CREATE TABLE item (id int PRIMARY KEY, at int NOT NULL)")
     lab.source.execute("INSERT INTO item SELECT n, 0 FROM generate_series(1, 2000) n")

@@ -31,10 +31,7 @@ def run() -> None:
     """Import what is not imported yet, then be the daemon."""
     os.umask(0o077)
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    # By name: the only module that knows every concrete class stands above this one.
-    wiring = importlib.import_module("penstock.wiring")
-    for name in (*wiring.TASK_MODULES, *_NEEDED):
-        importlib.import_module(name)
+    import_all()
     # Imported late: a program that only hands over needs nothing of Spark.
     import pyspark.daemon
 
@@ -52,6 +49,14 @@ def run() -> None:
     gc.freeze()
     pyspark.daemon.worker = worker
     pyspark.daemon.manager()
+
+
+def import_all() -> None:
+    """Import what tasks need."""
+    # By name: the only module that knows every concrete class stands above this one.
+    wiring = importlib.import_module("penstock.wiring")
+    for name in (*wiring.TASK_MODULES, *_NEEDED):
+        importlib.import_module(name)
 
 
 def _acknowledge_at_once(sock: socket.socket) -> None:
