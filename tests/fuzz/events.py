@@ -248,7 +248,13 @@ class Play:
 
     def _in_bulk(self, decoder: Decoder, record: Record, one: DataEvent | None) -> None:
         assert decoder.messages is not None
-        events, _ = BulkDecoder(decoder, decoder.messages).decode([record])
+        try:
+            events, _ = BulkDecoder(decoder, decoder.messages).decode([record])
+        except PenstockError as exc:
+            self._said(str(exc))
+            if one is not None:
+                self.result.wrong.append(f"many at once are refused, and one is not: {one.glance.table}")
+            return
         for some in events:
             if one is None or (some.before[0], some.after[0]) != (one.before, one.after):
                 self.result.wrong.append(f"many at once differ from one: {one and one.glance.table}")
@@ -264,7 +270,9 @@ class Play:
 
     def _stands(self, told: DataEvent, guessed: DataEvent, record: Record, target: Mapping[str, LogicalType]) -> None:
         """Hold what a target's column made of a value against the value: the same, or as it stands there."""
-        row = _payload(record.value).get("after") or {}
+        # What a row lacks of its key is taken from there.
+        key = _payload(record.key) if record.key else None
+        row = (key if isinstance(key, dict) else {}) | (_payload(record.value).get("after") or {})
         for name, made in (guessed.after or {}).items():
             right = (told.after or {}).get(name)
             stands = row.get(name)

@@ -270,7 +270,9 @@ def dumped(programs: Path, url: str, connection: psycopg.Connection, within: Col
 
 
 def _in_any_order(entry: str) -> str:
-    """A column that was made later stands last; that the order is another one is told for itself."""
+    """Where a column stands that was made later is told for itself; the order of rights means nothing."""
+    if entry.startswith(("GRANT", "REVOKE")):
+        return "\n".join(sorted(entry.splitlines()))
     if not entry.startswith("CREATE TABLE"):
         # The sequence of an identity that LIKE has made may be of a larger type than its column.
         return entry.replace("    MAXVALUE 2147483647\n", "    NO MAXVALUE\n")

@@ -620,6 +620,7 @@ NOT_JSON = b'{"before":null'
         (envelope("c", after={"id": 1}, source={"lsn": "secret"}), None, "lsn that is no whole number"),
         (envelope("c", after={"id": 1}, source={"sequence": "secret"}), None, "sequence"),
         (envelope("c", after={"id": 1}, source={"table": 7}), None, "name that is no text"),
+        (envelope("c", after={"id": 1}, source={"connector": 0}), None, "name that is no text"),
         (envelope("c", after={"id": 1}, source={"table": None}), None, "names no table"),
         (envelope("c", after={"id": 1}), b"7", "key of a record is no object"),
         (envelope("c", after={"id": 1}), b'{"id"', "key of a record is not JSON"),

@@ -20,7 +20,7 @@ from penstock.formats.debezium.canonical import decimal_text, float32_text, floa
 from penstock.formats.debezium.declared import Modes
 from penstock.formats.debezium.decode import DataEvent, Decoder, Settings
 from penstock.formats.debezium.schema import ConnectSchema
-from penstock.formats.debezium.source_types import told_of
+from penstock.formats.debezium.source_types import check_type, told_of
 from penstock.formats.debezium.types import logical_of
 from penstock.logical import Kind, LogicalType
 from tests.formats.debezium.events import envelope, node, record, struct, text, with_schema
@@ -504,6 +504,15 @@ def test_pairs_are_written_as_the_target_reads_them(pair: Any, written: str) -> 
 )
 def test_a_type_means_what_it_means_to_its_own_database(connector: str, spelled: str, logical: str) -> None:
     assert str(told_of(spelled, connector, Modes()).logical) == logical
+
+
+@pytest.mark.parametrize("name", ["money", "bit"])
+def test_a_name_that_each_database_has_for_another_type_is_refused_of_an_event_that_does_not_say_whose_it_is(
+    name: str,
+) -> None:
+    with pytest.raises(ValueError, match="the event does not say its connector; write"):
+        told_of(name, "", Modes())
+    check_type(name, Modes())
 
 
 def test_a_type_of_ones_own_is_not_taken_for_text() -> None:

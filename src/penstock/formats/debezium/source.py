@@ -74,8 +74,11 @@ def read_source(block: Mapping[str, Any]) -> Source:
     Raises:
         SourceError: A field has a value that it never has.
     """
-    connector = block.get("connector") or _connector_of(block)
     get = block.get
+    connector = get("connector")
+    # Events of old have none.
+    if connector is None or connector == "":
+        connector = _connector_of(block)
     try:
         name, database, table, collection = _named(connector, get("name"), get("db"), get("schema"), get("table"))
     except TypeError:

@@ -189,6 +189,11 @@ def _logical(text: str, connector: str) -> tuple[LogicalType, bool]:
         if (name == "bigint" and "unsigned" in more) or (name == "serial" and connector in MYSQL_FAMILY):
             return decimal(20, 0), True
         own = _OF_CONNECTOR.get(_FAMILIES.get(connector, connector), {})
+        if not connector and not sizes and name in _NOT_ALIKE:
+            raise ValueError(
+                f"is {text!r}, another type in each database, and the event does not say its connector;"
+                f" write {_NOT_ALIKE[name]}"
+            )
         for known in (f"{name} {more}".rstrip(), name):
             if (make := own.get(known) or _OF_ANY.get(known)) is not None:
                 return make(sizes), False
@@ -203,6 +208,10 @@ def _logical(text: str, connector: str) -> tuple[LogicalType, bool]:
         f"is {text!r}, which is no type; write it as the source has it, such as 'decimal(10,2)', 'datetime(3)',"
         " of a domain the type that it is of, and 'text' of an enum or another type of your own"
     )
+
+
+_NOT_ALIKE = {"money": "decimal(19,2) or decimal(19,4)", "bit": "boolean or bits(1)"}
+"""Names that are another type in each database, and what to write where an event does not say whose it is."""
 
 
 _ONLY_POSTGRESQL = frozenset(
