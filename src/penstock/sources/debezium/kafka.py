@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import PenstockError, RetryableError
 from penstock.formats.debezium.record import Record
+from penstock.history import RESYNC, HistoryError
 from penstock.kafka import ANSWER_S, QUIET, SILENT, Answering, Heard, bad_settings, failure, patiently
 from penstock.sources.debezium.log import Extent, Offsets, Partition, RecordFollower, RecordLog
 
@@ -61,18 +62,46 @@ class KafkaLog:
 
     def topic_id(self, topic: str) -> str:
         """Return the id that the cluster has given a topic; empty where there is none of the name."""
+        return self._topic_ids([topic], f"describe topic {topic}").get(topic, "")
+
+    def proof(self, upto: Mapping[Partition, int]) -> Mapping[str, str]:
+        """Return the id of each topic, which one that is made anew does not have."""
+        return self._topic_ids(sorted({partition.topic for partition in upto}), "describe topics")
+
+    def hold_against(self, proof: Mapping[str, str], is_needed: Callable[[str], bool]) -> Mapping[Partition, int]:
+        """Compare the ids of topics; the offsets that were read are committed."""
+        now = self._topic_ids(sorted(proof), "describe topics")
+        for topic, known in sorted(proof.items()):
+            if topic in now and now[topic] != known:
+                raise HistoryError(
+                    f"topic {topic} was made anew: what was not read of it is gone, and its offsets are others",
+                    where=self.label,
+                )
+            if topic not in now and is_needed(topic):
+                raise HistoryError(
+                    f"topic {topic}, which was followed, is not there any more: what was not read of it is gone",
+                    where=self.label,
+                    do=f"leave its tables out of capture.tables; or {RESYNC}",
+                )
+        return {}
+
+    def _topic_ids(self, topics: Sequence[str], doing: str) -> Mapping[str, str]:
+        """Return the ids of those topics that are there."""
         from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
-        def ask(client: AdminClient, wait_s: float) -> str:
-            asked = client.describe_topics(TopicCollection([topic]), request_timeout=wait_s)
-            try:
-                return str(asked[topic].result().topic_id)
-            except KafkaException as exc:
-                if exc.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    return ""
-                raise
+        def ask(client: AdminClient, wait_s: float) -> Mapping[str, str]:
+            found = {}
+            for topic, asked in client.describe_topics(TopicCollection(list(topics)), request_timeout=wait_s).items():
+                try:
+                    found[topic] = str(asked.result().topic_id)
+                except KafkaException as exc:
+                    if exc.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                        raise
+            return found
 
-        with self._admin.answering(f"describe topic {topic}"):
+        if not topics:
+            return {}
+        with self._admin.answering(doing):
             return self._admin.patiently(ask)
 
     def extents(self) -> Mapping[Partition, Extent]:
