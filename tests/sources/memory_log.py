@@ -85,8 +85,8 @@ class MemoryOffsets:
     def committed(self, partitions: Collection[Partition]) -> Mapping[Partition, tuple[int, str]]:
         return {partition: self._kept[partition] for partition in partitions if partition in self._kept}
 
-    def commit(self, positions: Mapping[Partition, int], note: str) -> None:
-        self._kept |= {partition: (offset, note) for partition, offset in positions.items()}
+    def commit(self, offsets: Mapping[Partition, tuple[int, str]]) -> None:
+        self._kept |= offsets
 
     def close(self) -> None:
         pass

@@ -49,10 +49,11 @@ def places(connector: str, txn: int, at: int, order: int) -> tuple[str, dict[str
 class Shop:
     """What a connector writes of one table."""
 
-    def __init__(self, connector: str, *, has_ends: bool = True) -> None:
+    def __init__(self, connector: str, *, has_ends: bool = True, ends_come_last: bool = False) -> None:
         self.connector, self.has_ends = connector, has_ends
         self.topic = Partition(f"shop.{TABLES[connector][1]}", 0)
-        self.log = MemoryLog({ENDS: [], self.topic: []} if has_ends else {self.topic: []}, at_once=50)
+        topics = [ENDS, self.topic] if has_ends else [self.topic]
+        self.log = MemoryLog({one: [] for one in (topics[::-1] if ends_come_last else topics)}, at_once=50)
         self.tables = tables()
 
     def event(self, txn: int, at: int, order: int, value: str) -> Record:
@@ -92,7 +93,7 @@ class Shop:
                     changes += part.changes.tolist()
                     after = part.end
             with closing(self.log.offsets("penstock.shop")) as offsets:
-                offsets.commit(tracker.needed(after), str(after))
+                offsets.commit(tracker.offsets(after))
         return after, changes
 
 
@@ -150,6 +151,37 @@ def test_another_transaction_of_the_same_name_is_refused(
         refused.value
     )
     assert refused.value.do
+
+
+@EACH
+def test_events_that_come_before_an_end_which_is_applied_are_checked_with_it(connector: str) -> None:
+    shop = Shop(connector, ends_come_last=True)
+    shop.commit(700, 1000, "a", "b")
+    after, _ = shop.read()
+    shop.commit(700, 1000, "a", "b")
+    shop.commit(701, 2000, "x")
+    after, changes = shop.read(after)
+    assert changes == [1]
+    # As many events, and the same END.
+    shop.log.append(shop.topic, shop.event(700, 9000, 1, "new"), shop.event(700, 9000, 2, "new"))
+    shop.log.append(ENDS, shop.end(700, 1000, 2))
+    shop.commit(702, 9900, "later")
+
+    with pytest.raises(HistoryError, match=r"transaction .* has the name of an earlier one"):
+        shop.read(after)
+
+
+def test_what_lies_behind_a_transaction_that_has_not_ended_is_no_repetition() -> None:
+    """The offset that is committed is that of its first event, and others that are applied follow."""
+    shop = Shop("postgresql")
+    shop.commit(700, 1000, "a")
+    shop.log.append(shop.topic, shop.event(701, 2000, 1, "open"))
+    shop.commit(702, 3000, "x", "y")
+    after, changes = shop.read()
+    assert changes == [1, 2]
+    shop.log.append(ENDS, shop.end(701, 2000, 1))
+
+    assert shop.read(after)[1] == [1]
 
 
 @EACH

@@ -184,7 +184,7 @@ class NoOffsets:
         """Return nothing."""
         return {}
 
-    def commit(self, positions: Mapping[Partition, int], note: str) -> None:
+    def commit(self, offsets: Mapping[Partition, tuple[int, str]]) -> None:
         """Keep nothing."""
 
     def close(self) -> None:

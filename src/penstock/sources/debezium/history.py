@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Self
 
+from penstock.errors import MalformedInputError
 from penstock.history import HistoryError
 
 ANEW = (
@@ -52,13 +53,19 @@ class Proof:
         return not self.read and not self.server
 
 
-OTHER = "the source was reset, restored or failed over, or events of two sources are mixed"
+OTHER = "the source was reset, restored or failed over, or events of two connectors are mixed"
 """What has happened where events contradict those before them."""
 
 
 def reused(txn: str, what: str, *, where: str) -> HistoryError:
     """The error for a transaction whose name was used before; `what` says how the two differ."""
     return HistoryError(f"transaction {txn} has the name of an earlier one, and {what}: {OTHER}", where=where, do=ANEW)
+
+
+def differs(*, where: str) -> MalformedInputError:
+    """The error for two events that cannot both be what they say."""
+    what = f"two different changes have the same place in the same transaction: {OTHER}"
+    return MalformedInputError(what, where=where, do=ANEW)
 
 
 def again_at_once(table: str, *, where: str) -> HistoryError:

@@ -337,22 +337,42 @@ class Index:
                 )
             self.ended(Ended(group, Scn(at), {}, self._open[group].committed_at_us))
 
+    def pass_over(self) -> Sequence[tuple[Run, str]]:
+        """Pass over transactions that have ended and are applied already.
+
+        Returns:
+            Where events lie that came before their END was read, and can only repeat others, with their transactions.
+        """
+        found: list[tuple[Run, str]] = []
+        while self._ended and self._ended[0][0].scn <= self._done:
+            end, _ = self._ended[0]
+            if (came := self._open.get(end.group)) is not None:
+                self._refuse_more(end, came)
+            group, came = self._pop()
+            self.end = Scn(max(self.end, end.scn))
+            if came is None:
+                continue
+            self._forget_rows(came.runs.values())
+            for run in came.runs.values():
+                first = max(run.first, self._known.get(run.partition, _NOTHING_KNOWN)[0])
+                if first < run.end and self.repeats(run.partition, first, end.scn):
+                    found.append((Run(run.partition, first, run.end), group))
+        return found
+
     def release(self) -> Iterator[Whole]:
         """Yield transactions that are whole, in the order in which they were committed."""
+        self.pass_over()
         while self._ended:
             end, _ = self._ended[0]
             if (found := self._open.get(end.group)) is not None:
                 self._refuse_more(end, found)
-            if end.scn > self._done and self._lacking(end, found):
+            if self._lacking(end, found):
                 return
             groups = [self._pop()]
             # Those that were committed at one position are one transaction, as far as anybody can tell.
             while self._ended and self._ended[0][0].scn == end.scn:
                 groups.append(self._pop())
             self.end = Scn(max(self.end, end.scn))
-            if end.scn <= self._done:
-                self._forget_rows(run for _, found in groups if found is not None for run in found.runs.values())
-                continue
             txn = _whole(end, groups, tuple(self._rows_before()))
             if txn.runs or txn.rows:
                 yield txn

@@ -247,15 +247,15 @@ class KafkaOffsets:
             found = patiently(lambda wait_s: self._client.committed(asked, timeout=wait_s), self._heard, self._poll)
         return {Partition(p.topic, p.partition): (p.offset, p.metadata or "") for p in found if p.offset >= 0}
 
-    def commit(self, positions: Mapping[Partition, int], note: str) -> None:
-        """Keep offsets."""
+    def commit(self, offsets: Mapping[Partition, tuple[int, str]]) -> None:
+        """Keep offsets, each with a note."""
         from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-        offsets = [TopicPartition(*partition, offset, metadata=note) for partition, offset in positions.items()]
+        kept = [TopicPartition(*partition, offset, metadata=note) for partition, (offset, note) in offsets.items()]
         with self._answering("commit offsets"):
             # One that is waited for inside the client comes back when the brokers do.
             self._commits.clear()
-            self._client.commit(offsets=offsets, asynchronous=True)
+            self._client.commit(offsets=kept, asynchronous=True)
             deadline = time.monotonic() + ANSWER_S
             while not self._commits and not self._heard.is_final and time.monotonic() < deadline:
                 self._poll(0.05)

@@ -55,8 +55,8 @@ class Offsets(Protocol):
     def committed(self, partitions: Collection[Partition]) -> Mapping[Partition, tuple[int, str]]:
         """Return what was last committed: offsets, each with a note."""
 
-    def commit(self, positions: Mapping[Partition, int], note: str) -> None:
-        """Keep offsets."""
+    def commit(self, offsets: Mapping[Partition, tuple[int, str]]) -> None:
+        """Keep offsets, each with a note."""
 
     def close(self) -> None:
         """Close it."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from penstock.sources.debezium.history import reused, unheard
+from penstock.sources.debezium.history import differs, reused, unheard
 from penstock.sources.debezium.log import Extent, Partition, together, uncollected
 from penstock.sources.debezium.look import Looker, Looking, PlacedEvent, Said, Stretch
 
@@ -30,13 +30,14 @@ class Repeats:
         self._log = looker.log
         self._looking = Looking(looker.settings, looker.skips)
         self._tolerates_unknown = tolerates_unknown
-        self._found: dict[Partition, dict[int, str]] = {}
+        # By partition, ranges of offsets, in each of which the events of a transaction are to be checked.
+        self._found: dict[Partition, list[tuple[int, int, str]]] = {}
         # By partition, behind the last event that was found to be repeated: a connector repeats one after the other.
         self._reached: dict[Partition, int] = {}
 
-    def add(self, partition: Partition, event: PlacedEvent) -> None:
-        """Gather an event."""
-        self._found.setdefault(partition, {})[event.offset] = event.txn
+    def add(self, partition: Partition, first: int, end: int, txn: str) -> None:
+        """Gather the events of a transaction in a range of offsets."""
+        self._found.setdefault(partition, []).append((first, end, txn))
 
     def check(self) -> None:
         """Hold what was gathered against what lies before it.
@@ -52,20 +53,25 @@ class Repeats:
             of_topic = {p: extent for p, extent in extents.items() if p.topic == topic}
             self._check_topic({p: events for p, events in found.items() if p.topic == topic}, of_topic)
 
-    def _check_topic(self, found: Mapping[Partition, Mapping[int, str]], extents: Mapping[Partition, Extent]) -> None:
+    def _check_topic(
+        self, found: Mapping[Partition, Sequence[tuple[int, int, str]]], extents: Mapping[Partition, Extent]
+    ) -> None:
         """Check what was found in the partitions of a topic: what has no key may be repeated in another one."""
-        txns = {txn for events in found.values() for txn in events.values()}
+        txns = {txn for ranges in found.values() for *_, txn in ranges}
+        begin = {partition: min(first for first, *_ in ranges) for partition, ranges in found.items()}
         open_, beside = _Open(), []
-        for partition, events in found.items():
-            for said in self._find(Stretch(partition, min(events), max(events) + 1), txns):
-                if said.offset in events:
+        for partition, ranges in found.items():
+            end = max(end for _, end, _ in ranges)
+            of = {txn: [(first, end) for first, end, name in ranges if name == txn] for txn in {r[2] for r in ranges}}
+            for said in self._find(Stretch(partition, begin[partition], end), txns):
+                if any(first <= said.offset < end for first, end in of.get(said.key[0], ())):
                     open_.add(said)
                 else:
                     beside.append(said)
         for said in beside:
             open_.close(said, self._log.label)
-        looked = {p: min(found[p]) if p in found else extent.end for p, extent in extents.items()}
-        most = 2 * sum(map(len, found.values())) + _LOOK_BACK
+        looked = {p: begin.get(p, extent.end) for p, extent in extents.items()}
+        most = 2 * sum(end - first for ranges in found.values() for first, end, _ in ranges) + _LOOK_BACK
         for partition, end in looked.items():
             if (first := self._reached.get(partition)) is not None:
                 self._look(Stretch(partition, first, min(end, first + most)), txns, open_)
@@ -122,9 +128,11 @@ class _Open:
         left = [said for said in some if said.said != first.said]
         if left and first.is_told:
             other = left[0]
-            how = "lies elsewhere in the source's log" if other.said[0] != first.said[0] else "says something else"
             where = f"{label}, {other.partition}, offset {other.offset}; {first.partition}, offset {first.offset}"
-            raise reused(first.key[0], f"an event of the same number {how}", where=where)
+            if other.said[0] == first.said[0]:
+                raise differs(where=where)
+            what = "an event of the same number lies elsewhere in the source's log"
+            raise reused(first.key[0], what, where=where)
         if left:
             self._by_key[first.key] = left
         else:

@@ -47,7 +47,7 @@ class DebeziumSource:
         self._id = ""
         self._follows = False
         # What the next run begins at, and what of that was committed.
-        self._positions: tuple[Scn, Mapping[Partition, int]] | None = None
+        self._positions: Mapping[Partition, tuple[int, str]] | None = None
         self._committed_at = -math.inf
         self._offsets: Offsets | None = None
         # What the position that was joined at says of what was read before it.
@@ -111,7 +111,7 @@ class DebeziumSource:
 
     def free(self, upto: Scn, consumer: str) -> int:
         """Commit the offsets that the next run begins at; what lies before them is deleted by retention alone."""
-        self._positions = upto, self._tracker.needed(upto)
+        self._positions = self._tracker.offsets(upto)
         # What is not committed only makes the next start longer.
         if time.monotonic() - self._committed_at >= _COMMIT_EVERY_S:
             self._commit()
@@ -183,12 +183,11 @@ class DebeziumSource:
 
     def _commit(self) -> None:
         if self._positions is not None:
-            upto, positions = self._positions
             self._committed_at = time.monotonic()
             try:
                 if self._offsets is None:
                     self._offsets = self._log.offsets(self._tracker.consumer)
-                self._offsets.commit(positions, str(upto))
+                self._offsets.commit(self._positions)
             except RetryableError:
                 # It is a hint: what was not committed makes the next start longer. Whoever reads is told why.
                 return

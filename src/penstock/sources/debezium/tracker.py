@@ -301,7 +301,7 @@ class Tracker:
             positions = {self._partitions[number]: offset for number, offset in self._next.items()}
         # The next run, too, is to know which rows the copy has.
         with closing(self._log.offsets(self.consumer)) as offsets:
-            offsets.commit(positions, _COPY_NOTE)
+            offsets.commit({partition: (offset, _COPY_NOTE) for partition, offset in positions.items()})
         return self._copy
 
     def last(self) -> Scn:
@@ -398,6 +398,12 @@ class Tracker:
                         positions[run.partition] = min(positions[run.partition], run.first)
             return {self._partitions[number]: offset for number, offset in positions.items()}
 
+    def offsets(self, upto: Scn) -> Mapping[Partition, tuple[int, str]]:
+        """Return the same with notes, which say up to which position that is so, and how far everything was read."""
+        with self._changed:
+            read = {self._partitions[number]: offset for number, offset in self._next.items()}
+            return {p: (offset, f"{upto} {read[p]}") for p, offset in self.needed(upto).items()}
+
     def _begin(self, position: Scn, *, is_new: bool, known: Known) -> RecordFollower:
         extents = self._log.extents()
         if not extents:
@@ -436,7 +442,11 @@ class Tracker:
         upto = {p: (offset, at) for p, (offset, at) in known.upto.items() if at <= position and p in self._numbers}
         self._known |= {self._numbers[p]: one for p, one in upto.items()}
         self._rows_upto = {self._numbers[p]: offset for p, (offset, _) in upto.items() if known.rows == position}
-        self._known |= {self._numbers[p]: (begin[p], Scn(int(committed[p][1]))) for p in kept}
+        for partition in kept:
+            # Notes of earlier versions do not say how far everything was read.
+            at, *read = committed[partition][1].split()
+            if read:
+                self._known[self._numbers[partition]] = int(read[0]), Scn(int(at))
         copied = {p: offset for p, (offset, note) in committed.items() if note == _COPY_NOTE}
         if position == START and copied:
             self._copied_upto = {n: copied.get(p, 0) for p, n in self._numbers.items()}
@@ -532,6 +542,7 @@ class Tracker:
         with self._changed:
             for record in records:
                 self._look(record)
+            self._pass_over()
         # Before anything is ready that comes behind a repetition.
         self._repeats.check()
         with self._changed:
@@ -566,6 +577,7 @@ class Tracker:
             with self._changed:
                 for one in looked.placed:
                     self._place(self._numbers[stretch.partition], one, stretch.partition)
+                self._pass_over()
             # Before anything is ready that comes behind a repetition.
             self._repeats.check()
             with self._changed:
@@ -601,6 +613,11 @@ class Tracker:
                 self.mark = self._log.topic_id(self._layout.transactions)
             self._fresh |= {self._numbers[partition]: self._reached for partition in new}
         return begin
+
+    def _pass_over(self) -> None:
+        """Pass over what is applied already; what cannot be the first of it is to be checked."""
+        for run, group in self._index.pass_over():
+            self._repeats.add(self._partitions[run.partition], run.first, run.end, group)
 
     def _note_extents(self, extents: Mapping[Partition, Extent]) -> None:
         self._ends = {partition: extent.end for partition, extent in extents.items()}
@@ -657,7 +674,7 @@ class Tracker:
             if event.position > self._last.get(partition, ()):
                 raise self._late(event.txn, partition, event.offset)
             self._index.repeated += 1
-            self._repeats.add(self._partitions[partition], event)
+            self._repeats.add(self._partitions[partition], event.offset, event.offset + 1, event.txn)
             return
         if self._has_ends is None:
             self._has_ends = event.has_order
@@ -674,7 +691,7 @@ class Tracker:
             self._came_upto[came_from] = max(last, scn)
             if is_behind and not self._index.is_known(event.txn):
                 self._index.repeated += 1
-                self._repeats.add(self._partitions[partition], event)
+                self._repeats.add(self._partitions[partition], event.offset, event.offset + 1, event.txn)
                 return
         self._last[partition] = max(self._last.get(partition, ()), event.position)
         is_first = self._index.event(
@@ -686,7 +703,7 @@ class Tracker:
             size_bytes=event.size_bytes,
         )
         if not is_first:
-            self._repeats.add(self._partitions[partition], event)
+            self._repeats.add(self._partitions[partition], event.offset, event.offset + 1, event.txn)
         if not self._has_ends:
             came = self._index.placed(event.txn, scn, event.ts_us or 0, part=came_from, is_contiguous=is_ordered)
             # The events of a transaction follow each other in a partition, but for those that a connector repeats.
@@ -864,7 +881,8 @@ def _usable(committed: Mapping[Partition, tuple[int, str]], position: Scn) -> Ma
 
     A target that was restored stands before what was committed, and so does another one of the same pipeline.
     """
-    if any(not note.isdecimal() or int(note) > position for _, note in committed.values()):
+    notes = [note.partition(" ")[0] for _, note in committed.values()]
+    if any(not note.isdecimal() or int(note) > position for note in notes):
         return {}
     return {partition: offset for partition, (offset, _) in committed.items()}
 
