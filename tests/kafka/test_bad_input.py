@@ -13,6 +13,7 @@ import penstock
 from penstock.apply import patience
 from penstock.apply.process import Progress
 from penstock.errors import MalformedInputError, OperatorError
+from penstock.history import HistoryError
 from penstock.pipeline.background import BackgroundRun
 from penstock.pipeline.pipeline import Pipeline
 from penstock.sources.debezium import tracker
@@ -233,6 +234,67 @@ def test_what_a_restarted_connector_sends_again_is_applied_once(stand: Stand) ->
 
     assert (progress.transactions, progress.changes, progress.errors) == (1, 2, 0)
     assert stand.ids() == stand.ids("u") == [0, 1, 2, 3]
+
+
+def test_another_transaction_of_a_name_that_was_applied_is_refused_by_a_later_run(stand: Stand) -> None:
+    stand.begun()
+    stand.commit(2)
+    stand.run()
+    # Its id was given out again: other rows, as many of them.
+    again = (stand.event("c", t, 7, 2, n, source=source(stand, t, 2, lsn=9000 + n)) for n, t in ((1, "t"), (2, "u")))
+    stand.write(*again, stand.end(2, t=1, u=1))
+    stand.commit(3)
+
+    with pytest.raises(HistoryError, match="transaction 2 has the name of an earlier one"):
+        stand.run()
+
+    assert stand.ids() == stand.ids("u") == [0, 1, 2]
+
+
+def source(stand: Stand, table: str, xid: int | None, **members: object) -> dict[str, object]:
+    """The source block of an event, with what is changed in it."""
+    return {"name": stand.name, "schema": "public", "table": table, "txId": xid, "sequence": None, **members}
+
+
+def without_ends(stand: Stand) -> None:
+    """Copy a row, and apply two transactions, where nothing says when one has ended."""
+    stand.broker.delete_topic(stand.transactions)
+    stand.write(stand.event("r", "t", 0, 0, 1, transaction=None), stand.event("r", "u", 0, 0, 1, transaction=None))
+    stand.opened(settle_s=0.5).setup()
+    stand.run(settle_s=0.5)
+    for xid, table in ((1, "t"), (2, "u")):
+        stand.write(stand.event("c", table, xid, xid, 1, transaction=None))
+    stand.run(settle_s=0.5)
+    assert (stand.ids(), stand.ids("u")) == ([0, 1], [0, 2])
+
+
+@pytest.mark.parametrize(("is_made_anew", "says"), [(True, "was made anew"), (False, "is not there any more")])
+def test_a_topic_of_a_table_that_is_not_the_one_that_was_followed_is_told(
+    stand: Stand, is_made_anew: bool, says: str
+) -> None:
+    without_ends(stand)
+    stand.broker.delete_topic(stand.u)
+    if is_made_anew:
+        stand.broker.topic(stand.u)
+        stand.write(stand.event("c", "u", 4, 4, 1, transaction=None), stand.event("c", "u", 5, 5, 1, transaction=None))
+
+    with pytest.raises(HistoryError, match=rf"topic {stand.u}.* {says}"):
+        stand.run(settle_s=0.5)
+
+    assert stand.ids("u") == [0, 2]
+
+
+def test_rows_of_a_later_snapshot_do_not_wait_for_a_transaction(stand: Stand) -> None:
+    stand.begun()
+    mark = source(stand, "t", None, snapshot="incremental")
+    stand.write(stand.event("r", "t", 7, 7, 1, transaction=None, source=mark))
+
+    assert stand.run(settle_s=0.5).changes == 1
+    assert stand.ids() == [0, 1, 7]
+    assert stand.opened().status().backlog_changes == 0
+    assert stand.run(settle_s=0.5).changes == 0
+    stand.write(stand.begin(8), stand.event("c", "t", 8, 8, 1), stand.end(8, t=1))
+    assert stand.run(settle_s=0.5).changes == 1
 
 
 def test_without_total_order_the_places_in_the_sources_log_tell_events_apart(stand: Stand) -> None:

@@ -3,12 +3,12 @@
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from penstock.formats.debezium.decode import Settings
 from penstock.formats.debezium.record import Record
-from penstock.sources.debezium.files import NoOffsets
+from penstock.history import HistoryError
 from penstock.sources.debezium.log import Extent, Partition, RecordFollower, RecordLog
 from penstock.sources.debezium.tables import Tables
 
@@ -30,6 +30,13 @@ class MemoryLog:
             for partition, records_ in records.items()
         }
         self.held: dict[Partition, threading.Event] = {}
+        self.committed: dict[Partition, tuple[int, str]] = {}
+        self.ids: dict[str, str] = {}
+
+    def append(self, partition: Partition, *records: Record) -> None:
+        """Write some more records."""
+        there = self.records.setdefault(partition, [])
+        there += [replace(record, offset=offset) for offset, record in enumerate(records, start=len(there))]
 
     def hold(self, partition: Partition, until: threading.Event) -> None:
         """Have nothing come of a partition by itself before something is set."""
@@ -42,10 +49,19 @@ class MemoryLog:
         return "memory"
 
     def topic_id(self, topic: str) -> str:
-        return topic
+        return self.ids.get(topic, topic)
 
-    def offsets(self, consumer: str) -> NoOffsets:
-        return NoOffsets()
+    def proof(self, upto: Mapping[Partition, int]) -> Mapping[str, str]:
+        return {partition.topic: self.topic_id(partition.topic) for partition in upto}
+
+    def hold_against(self, proof: Mapping[str, str], is_needed: Callable[[str], bool]) -> Mapping[Partition, int]:
+        for topic, known in proof.items():
+            if self.topic_id(topic) != known:
+                raise HistoryError(f"topic {topic} was made anew", where=self.label)
+        return {}
+
+    def offsets(self, consumer: str) -> "MemoryOffsets":
+        return MemoryOffsets(self.committed)
 
     def extents(self) -> Mapping[Partition, Extent]:
         return {partition: Extent(0, len(records)) for partition, records in self.records.items()}
@@ -58,6 +74,22 @@ class MemoryLog:
 
     def read(self, partition: Partition, first: int, end: int) -> Iterator[Record]:
         yield from self.records[partition][first:end]
+
+
+class MemoryOffsets:
+    """Implements `log.Offsets`."""
+
+    def __init__(self, kept: dict[Partition, tuple[int, str]]) -> None:
+        self._kept = kept
+
+    def committed(self, partitions: Collection[Partition]) -> Mapping[Partition, tuple[int, str]]:
+        return {partition: self._kept[partition] for partition in partitions if partition in self._kept}
+
+    def commit(self, offsets: Mapping[Partition, tuple[int, str]]) -> None:
+        self._kept |= offsets
+
+    def close(self) -> None:
+        pass
 
 
 class MemoryFollower:

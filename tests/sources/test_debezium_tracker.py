@@ -31,7 +31,8 @@ OTHERS = Partition("shop.public.others", 0)
 def test_rows_of_the_first_snapshot_are_waited_for_in_every_partition(last_mark: str) -> None:
     """A change has come, or the last row, while another partition is far behind."""
     others = [replace(one, topic=OTHERS.topic) for one in (event(0, "first"), event(0, last_mark), event(7))]
-    log = MemoryLog({ENDS: ended("7"), OTHERS: others, ORDERS: [event(0, "true") for _ in range(500)]})
+    ends = ended("7", counts={"public.orders": 1})
+    log = MemoryLog({ENDS: ends, OTHERS: others, ORDERS: [event(0, "true") for _ in range(500)]})
     tracker = Tracker(log, Layout(ENDS.topic), tables(), "penstock.shop")
     with closing(tracker):
         tracker.start(START, is_new=True)
@@ -127,7 +128,8 @@ def test_records_that_tasks_skip_are_counted_and_told(
 
 
 def test_a_record_that_is_looked_at_twice_is_skipped_and_counted_once(caplog: pytest.LogCaptureFixture) -> None:
-    log = MemoryLog({ENDS: ended("7"), ORDERS: [replace(event(7), value=b"{"), event(7)]})
+    ends = ended("7", counts={"public.orders": 1})
+    log = MemoryLog({ENDS: ends, ORDERS: [replace(event(7), value=b"{"), event(7)]})
     known = tables(skips=True)
     # For its tables, and then to be followed.
     known.survey(log)

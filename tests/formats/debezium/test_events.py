@@ -204,7 +204,7 @@ def test_positions_of_oracle_are_numbers_and_not_texts() -> None:
 
 def test_ids_of_one_transaction_of_postgresql_are_one() -> None:
     begin = {"status": "BEGIN", "id": "161587:1322341312", "event_count": None, "data_collections": None, "ts_ms": 1}
-    end = {**begin, "status": "END", "id": "161587:1322342232", "event_count": 2, "data_collections": []}
+    end = {**begin, "status": "END", "id": "161587:1322342232", "event_count": 0, "data_collections": []}
     event = envelope("c", after={"id": 1}, transaction=block("161587:1322341656", 2))
 
     seen = [Decoder().glance(record(one, topic="server1.transaction")) for one in (begin, event, end)]
@@ -632,6 +632,21 @@ NOT_JSON = b'{"before":null'
         ({"status": "MIDDLE", "id": "1", "event_count": 1, "data_collections": []}, None, "neither begin nor end"),
         ({"status": "END", "id": "1", "event_count": None, "data_collections": None}, None, "how many events"),
         ({"status": "END", "id": "1", "event_count": 1, "data_collections": [7]}, None, "how many events each"),
+        (
+            {"status": "END", "id": "1", "event_count": 2, "data_collections": []},
+            None,
+            "2 events, and counts 0 by table",
+        ),
+        (
+            {
+                "status": "END",
+                "id": "1",
+                "event_count": 1,
+                "data_collections": [{"data_collection": "public.t", "event_count": 2}],
+            },
+            None,
+            "1 event, and counts 2 by table",
+        ),
         (
             with_schema(envelope("c", after={"a": 1, "secret": 2}), {"a": node("int32")}),
             None,

@@ -166,11 +166,12 @@ class Events(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sight:
-    """What events have in common, their rows left alone; `collection`, `connector` as in `Source`."""
+    """What events have in common, their rows left alone; `server` is name and database, all as in `Source`."""
 
     table: TableName
     collection: str
     connector: str
+    server: tuple[str, str]
     shape: Shape | None
     _source: SourceForm
 
@@ -258,7 +259,8 @@ class BulkDecoder:
         glance, shape = self._decoder.scan(record)
         if not isinstance(glance, Glance) or (form := self._source_form(glance, record)) is None:
             return None
-        return Sight(glance.table, glance.source.collection, glance.source.connector, shape, form)
+        source = glance.source
+        return Sight(glance.table, source.collection, source.connector, (source.name, source.database), shape, form)
 
     def _source_form(self, glance: Glance, record: Record) -> SourceForm | None:
         """What source blocks have in common with that of a change; None where it has no number or is none."""

@@ -11,6 +11,7 @@ from penstock.change import TableName
 from penstock.formats.debezium.record import Record
 from penstock.formats.debezium.schema import ConnectSchema
 from penstock.formats.debezium.source import Source, SourceError, group_of, place_of, read_source, table_of
+from penstock.text import count
 
 OPS = frozenset("cudrtm")
 
@@ -214,11 +215,16 @@ def _boundary(record: Record, payload: Mapping[str, Any], topics: Topics) -> Bou
     counts: dict[str, int] = {}
     for one in collections:
         name, number = (one.get("data_collection"), one.get("event_count")) if isinstance(one, dict) else (None, None)
-        if type(name) is not str or type(number) is not int:
+        if type(name) is not str or type(number) is not int or number < 0:
             raise EnvelopeError("ends a transaction without saying how many events each table has")
         counts[name] = counts.get(name, 0) + number
-    if status == "END" and (type(events) is not int or events < 0):
-        raise EnvelopeError("ends a transaction without saying how many events it has")
+    if status == "END":
+        if type(events) is not int or events < 0:
+            raise EnvelopeError("ends a transaction without saying how many events it has")
+        if events != (counted := sum(counts.values())):
+            raise EnvelopeError(
+                f"ends a transaction of {count(events, 'event')}, and counts {counted} by table: it contradicts itself"
+            )
     ts_ms = payload.get("ts_ms")
     prefix = next((record.topic.removesuffix(end) for end in topics.transaction if record.topic.endswith(end)), "")
     return Boundary(

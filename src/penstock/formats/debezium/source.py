@@ -43,6 +43,7 @@ class Source(NamedTuple):
         position: Its place in the order of all changes of the connector; empty where the block does not say.
         place: What a snapshot row and a change of its row are compared by; empty where the block does not say.
         identity: Equal for two events only if one repeats the other, with op and key; empty where it cannot be told.
+        marks_firsts: The connector marks the first row of a snapshot: those before version 2.0 mark the last one alone.
     """
 
     connector: str
@@ -56,6 +57,7 @@ class Source(NamedTuple):
     position: Key
     place: Key
     identity: Key
+    marks_firsts: bool = True
 
 
 class _Places(NamedTuple):
@@ -97,6 +99,7 @@ def read_source(block: Mapping[str, Any]) -> Source:
         position=places.position,
         place=places.place,
         identity=places.identity,
+        marks_firsts=not str(block.get("version") or "").startswith(("0.", "1.")),
     )
 
 

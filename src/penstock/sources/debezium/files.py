@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import NamedTuple
 
 from penstock.errors import OperatorError
 from penstock.formats.debezium.record import Record, read_line
+from penstock.history import RESYNC, HistoryError
 from penstock.sources.debezium.log import Extent, Offsets, Partition, RecordFollower, RecordLog
 from penstock.storage import Storage
+from penstock.text import are, count
+
+_NUMBERED = re.compile(r"(\D*)(\d+)(\.[a-z]+)")
 
 _SUFFIXES = (".jsonl", ".ndjson", ".json")
 
@@ -18,12 +28,33 @@ LINES = Partition("lines", 0)
 """All lines of all files, in the order of the files' names, are one partition; offsets count them from 0."""
 
 
+class _File(NamedTuple):
+    """A file that was read.
+
+    Attributes:
+        first, end: The offsets of its lines, from the first up to, but without, the last.
+        digest: Of its content.
+        chain: Of the names and contents of all files up to this one.
+    """
+
+    name: str
+    first: int
+    end: int
+    digest: bytes
+    chain: bytes
+
+
 @dataclass(frozen=True)
 class FileLog:
     """Implements `log.RecordLog`. Files appear whole, never change, and come in the order of their names."""
 
     storage: Storage
-    _lines: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
+    # Those that were met, in their order.
+    _files: list[_File] = field(default_factory=list, compare=False, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, compare=False, repr=False)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return FileLog, (self.storage, list(self._files))
 
     @property
     def label(self) -> str:
@@ -50,10 +81,43 @@ class FileLog:
                 return hashlib.sha256(line).hexdigest()[:32]
         return ""
 
+    def proof(self, upto: Mapping[Partition, int]) -> Mapping[str, str]:
+        """Return which files were read, and a digest of them."""
+        lines = upto.get(LINES, 0)
+        files = self._files[: bisect_left(self._files, lines, key=lambda file: file.first)]
+        if not files:
+            return {}
+        return {"lines": str(lines), "files": str(len(files)), "last": files[-1].name, "digest": files[-1].chain.hex()}
+
+    def hold_against(self, proof: Mapping[str, str], is_needed: Callable[[str], bool]) -> Mapping[Partition, int]:
+        """Compare the files up to the last one that was read."""
+        if not proof:
+            return {}
+        last, count_ = proof["last"], int(proof["files"])
+        files = self._now()
+        before = [file for file in files if file.name <= last]
+        if len(before) > count_:
+            raise _changed(
+                f"of {count(count_, 'file')} up to {last} that were read there {are(len(before))} now"
+                f" {len(before)}: one came below those that were read",
+                self.label,
+            )
+        if len(before) < count_:
+            raise _changed(
+                f"of {count(count_, 'file')} up to {last} that were read there {are(len(before))} now"
+                f" {len(before)}: one was taken away",
+                self.label,
+            )
+        if before[-1].chain.hex() != proof["digest"]:
+            raise _changed(
+                f"one of {count(count_, 'file')} up to {last}, which were read, holds something else now", self.label
+            )
+        return {LINES: int(proof["lines"])}
+
     def extents(self) -> Mapping[Partition, Extent]:
         """Return how many lines there are."""
-        names = self._names()
-        return {LINES: Extent(0, sum(map(self._count, names)))} if names else {}
+        files = self._now()
+        return {LINES: Extent(0, files[-1].end)} if files else {}
 
     def others(self) -> Sequence[str]:
         """Return none: all that is in the files is the log's."""
@@ -65,16 +129,22 @@ class FileLog:
 
     def read(self, partition: Partition, first: int, end: int) -> Iterator[Record]:
         """Yield the records of a range of lines."""
-        at = 0
-        for name in self._names():
-            count = self._count(name)
-            if at < end and first < at + count:
-                lines = _split(self.storage.read(name))
-                for number in range(max(first - at, 0), min(end - at, count)):
-                    line, text = lines[number]
-                    yield replace(read_line(text, file=f"{self.label}/{name}", number=line), offset=at + number)
-            at += count
-        if end > at:
+        files = self._files if self._files and self._files[-1].end >= end else self._now()
+        for file in files[max(0, bisect_right(files, first, key=lambda file: file.first) - 1) :]:
+            if file.first >= end:
+                break
+            if file.end <= first:
+                continue
+            content = self.storage.read(file.name)
+            if _digest(content) != file.digest:
+                raise _changed(f"file {file.name} was read, and holds something else now", self.label)
+            lines = _split(content)
+            for number in range(max(first - file.first, 0), min(end, file.end) - file.first):
+                line, text = lines[number]
+                yield replace(
+                    read_line(text, file=f"{self.label}/{file.name}", number=line), offset=file.first + number
+                )
+        if not files or end > files[-1].end:
             raise OperatorError(
                 "files hold fewer events than they held", where=self.label, do="bring back what was removed"
             )
@@ -86,10 +156,25 @@ class FileLog:
     def _names(self) -> Sequence[str]:
         return sorted(name for name in self.storage.names("") if name.endswith(_SUFFIXES))
 
-    def _count(self, name: str) -> int:
-        if name not in self._lines:
-            self._lines[name] = len(_split(self.storage.read(name)))
-        return self._lines[name]
+    def _now(self) -> Sequence[_File]:
+        """Return all files; those that were met before are still there, and others lie behind them."""
+        with self._lock:
+            names, files = self._names(), self._files
+            known = [file.name for file in files]
+            if len(names) > len(known):
+                _refuse_gaps(names, self.label)
+            if names[: len(known)] != known:
+                if gone := sorted(set(known) - set(names)):
+                    raise _changed(f"file {gone[0]} was read, and is not there any more", self.label)
+                below = next(name for name in names if name not in known)
+                raise _changed(f"file {below} came below those that were read, up to {known[-1]}", self.label)
+            for name in names[len(known) :]:
+                content = self.storage.read(name)
+                first, chain = (files[-1].end, files[-1].chain) if files else (0, b"")
+                digest = _digest(content)
+                chain = _digest(b"\0".join((chain, name.encode(), digest)))
+                files.append(_File(name, first, first + len(_split(content)), digest, chain))
+            return files
 
 
 class NoOffsets:
@@ -99,7 +184,7 @@ class NoOffsets:
         """Return nothing."""
         return {}
 
-    def commit(self, positions: Mapping[Partition, int], note: str) -> None:
+    def commit(self, offsets: Mapping[Partition, tuple[int, str]]) -> None:
         """Keep nothing."""
 
     def close(self) -> None:
@@ -131,6 +216,40 @@ class FileFollower:
 
     def close(self) -> None:
         """Close nothing."""
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()
+
+
+def _changed(what: str, where: str) -> HistoryError:
+    return HistoryError(
+        f"{what}: files appear in the order of their names, whole, and stay as they are",
+        where=where,
+        do=f"put the files back as they were, and add new ones behind them; or {RESYNC} from what is there",
+    )
+
+
+def _refuse_gaps(names: Sequence[str], where: str) -> None:
+    """Make sure that no file is missing in the middle of those that are numbered.
+
+    Dates are numbers too, and have gaps: a series has no digits before its numbers, and begins at 0 or 1, or most of
+    its numbers follow each other.
+    """
+    series: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
+    for name in names:
+        if (found := _NUMBERED.fullmatch(name)) is not None:
+            series[found[1], found[3]].append((int(found[2]), name))
+    for files in series.values():
+        files.sort()
+        gaps = [(a, b) for a, b in pairwise(files) if b[0] > a[0] + 1]
+        if gaps and (files[0][0] <= 1 or 2 * len(gaps) < len(files)):
+            (number, before), (_, after) = gaps[0]
+            raise OperatorError(
+                f"between file {before} and file {after} number {number + 1} is missing",
+                where=where,
+                do="bring it: files are read in the order of their names, and none is read later",
+            )
 
 
 def _split(content: bytes) -> list[tuple[int, bytes]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import PenstockError, RetryableError
 from penstock.formats.debezium.record import Record
+from penstock.history import RESYNC, HistoryError
 from penstock.kafka import ANSWER_S, QUIET, SILENT, Answering, Heard, bad_settings, failure, patiently
 from penstock.sources.debezium.log import Extent, Offsets, Partition, RecordFollower, RecordLog
 
@@ -61,18 +62,46 @@ class KafkaLog:
 
     def topic_id(self, topic: str) -> str:
         """Return the id that the cluster has given a topic; empty where there is none of the name."""
+        return self._topic_ids([topic], f"describe topic {topic}").get(topic, "")
+
+    def proof(self, upto: Mapping[Partition, int]) -> Mapping[str, str]:
+        """Return the id of each topic, which one that is made anew does not have."""
+        return self._topic_ids(sorted({partition.topic for partition in upto}), "describe topics")
+
+    def hold_against(self, proof: Mapping[str, str], is_needed: Callable[[str], bool]) -> Mapping[Partition, int]:
+        """Compare the ids of topics; the offsets that were read are committed."""
+        now = self._topic_ids(sorted(proof), "describe topics")
+        for topic, known in sorted(proof.items()):
+            if topic in now and now[topic] != known:
+                raise HistoryError(
+                    f"topic {topic} was made anew: what was not read of it is gone, and its offsets are others",
+                    where=self.label,
+                )
+            if topic not in now and is_needed(topic):
+                raise HistoryError(
+                    f"topic {topic}, which was followed, is not there any more: what was not read of it is gone",
+                    where=self.label,
+                    do=f"leave its tables out of capture.tables; or {RESYNC}",
+                )
+        return {}
+
+    def _topic_ids(self, topics: Sequence[str], doing: str) -> Mapping[str, str]:
+        """Return the ids of those topics that are there."""
         from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
-        def ask(client: AdminClient, wait_s: float) -> str:
-            asked = client.describe_topics(TopicCollection([topic]), request_timeout=wait_s)
-            try:
-                return str(asked[topic].result().topic_id)
-            except KafkaException as exc:
-                if exc.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    return ""
-                raise
+        def ask(client: AdminClient, wait_s: float) -> Mapping[str, str]:
+            found = {}
+            for topic, asked in client.describe_topics(TopicCollection(list(topics)), request_timeout=wait_s).items():
+                try:
+                    found[topic] = str(asked.result().topic_id)
+                except KafkaException as exc:
+                    if exc.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                        raise
+            return found
 
-        with self._admin.answering(f"describe topic {topic}"):
+        if not topics:
+            return {}
+        with self._admin.answering(doing):
             return self._admin.patiently(ask)
 
     def extents(self) -> Mapping[Partition, Extent]:
@@ -218,15 +247,15 @@ class KafkaOffsets:
             found = patiently(lambda wait_s: self._client.committed(asked, timeout=wait_s), self._heard, self._poll)
         return {Partition(p.topic, p.partition): (p.offset, p.metadata or "") for p in found if p.offset >= 0}
 
-    def commit(self, positions: Mapping[Partition, int], note: str) -> None:
-        """Keep offsets."""
+    def commit(self, offsets: Mapping[Partition, tuple[int, str]]) -> None:
+        """Keep offsets, each with a note."""
         from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-        offsets = [TopicPartition(*partition, offset, metadata=note) for partition, offset in positions.items()]
+        kept = [TopicPartition(*partition, offset, metadata=note) for partition, (offset, note) in offsets.items()]
         with self._answering("commit offsets"):
             # One that is waited for inside the client comes back when the brokers do.
             self._commits.clear()
-            self._client.commit(offsets=offsets, asynchronous=True)
+            self._client.commit(offsets=kept, asynchronous=True)
             deadline = time.monotonic() + ANSWER_S
             while not self._commits and not self._heard.is_final and time.monotonic() < deadline:
                 self._poll(0.05)

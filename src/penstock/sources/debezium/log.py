@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -55,8 +55,8 @@ class Offsets(Protocol):
     def committed(self, partitions: Collection[Partition]) -> Mapping[Partition, tuple[int, str]]:
         """Return what was last committed: offsets, each with a note."""
 
-    def commit(self, positions: Mapping[Partition, int], note: str) -> None:
-        """Keep offsets."""
+    def commit(self, offsets: Mapping[Partition, tuple[int, str]]) -> None:
+        """Keep offsets, each with a note."""
 
     def close(self) -> None:
         """Close it."""
@@ -110,6 +110,19 @@ class RecordLog(Records, Protocol):
 
     def topic_id(self, topic: str) -> str:
         """Return what tells a topic from any other that had, or will have, its name; empty where there is none."""
+
+    def proof(self, upto: Mapping[Partition, int]) -> Mapping[str, str]:
+        """Return what tells that which was read, up to some offsets, from all that has, had or will have its names."""
+
+    def hold_against(self, proof: Mapping[str, str], is_needed: Callable[[str], bool]) -> Mapping[Partition, int]:
+        """Make sure that what was read is still there, and is what it was; returns up to where, if the proof says so.
+
+        Args:
+            is_needed: Whether a topic may hold anything that is read.
+
+        Raises:
+            HistoryError: It is not there any more, or is something else.
+        """
 
     def extents(self) -> Mapping[Partition, Extent]:
         """Return what every partition of every topic holds now.

@@ -52,23 +52,38 @@ class PlacedEvent(NamedTuple):
 
 
 class PlacedRow(NamedTuple):
-    """A row of a snapshot; the mark is as `Source.snapshot` has it."""
+    """A row of a snapshot; mark, place, connector and whether it marks first rows are as `Source` has them."""
 
     offset: int
     table: TableName
     mark: str
+    place: Key = ()
+    connector: str = ""
+    marks_firsts: bool = True
 
 
 class PlacedEnd(NamedTuple):
-    """The END of a transaction, with the number of its events in each table."""
+    """The END of a transaction, with the number of its events, in all and in each table.
+
+    Attributes:
+        place: Where it is in the source's log; None where the connector does not say.
+    """
 
     offset: int
     txn: str
     counts: Mapping[str, int]
     ts_us: int | None
+    events: int | None = None
+    place: int | None = None
 
 
-Placed: TypeAlias = PlacedEvent | PlacedRow | PlacedEnd
+class PlacedBegin(NamedTuple):
+    """The BEGIN of a transaction."""
+
+    offset: int
+
+
+Placed: TypeAlias = PlacedEvent | PlacedRow | PlacedBegin | PlacedEnd
 
 
 def placed(record: Record, seen: Seen | None) -> Placed | None:
@@ -76,12 +91,15 @@ def placed(record: Record, seen: Seen | None) -> Placed | None:
     offset = record.offset
     assert offset is not None
     if isinstance(seen, Boundary):
-        return PlacedEnd(offset, seen.txn, seen.collections, seen.ts_us) if seen.is_end else None
+        if not seen.is_end:
+            return PlacedBegin(offset)
+        return PlacedEnd(offset, seen.txn, seen.collections, seen.ts_us, seen.events, seen.place)
     if not isinstance(seen, Glance):
         return None
     source = seen.source
     if seen.is_snapshot or seen.txn is None:
-        return PlacedRow(offset, seen.table, source.snapshot)
+        place, connector = source.place, source.connector
+        return PlacedRow(offset, seen.table, source.snapshot, place, connector, source.marks_firsts)
     order = seen.total_order
     identity = order or identity_of(record, seen) or (record.topic, record.partition, offset)
     return PlacedEvent(
@@ -95,6 +113,22 @@ def placed(record: Record, seen: Seen | None) -> Placed | None:
         source.ts_us,
         seen.size_bytes,
     )
+
+
+class Said(NamedTuple):
+    """What an event says, by which it is known for the repetition of another one.
+
+    Attributes:
+        key: Its transaction, and which event of that it is.
+        said: Its place in the source's log, and what it does there.
+        is_told: No two events of a transaction have the key: something numbers them.
+    """
+
+    partition: Partition
+    offset: int
+    key: tuple[str, object]
+    said: tuple[Key, bytes]
+    is_told: bool
 
 
 class Stretch(NamedTuple):
@@ -111,7 +145,8 @@ class Looked:
 
     Attributes:
         placed: In the order of their offsets.
-        samples: The first record of each shape of each table: what it tells of its table is still to be learned.
+        samples: The first record of each shape of each table, of each server: what it tells of its table is still to be
+            learned.
         passed: How many records say nothing of rows, and why.
         skipped: How many records were skipped; `reasons` has the first ones'.
         has_boundaries: There were records of a transaction topic.
@@ -144,29 +179,39 @@ class Looker:
             MalformedInputError: One of them is no event.
             OperatorError: Some of them are gone.
         """
-        looking = _Looking(self.settings, self.skips)
+        looking = Looking(self.settings, self.skips)
         for records in together(self.log.read(*stretch)):
             with uncollected():
                 looking.add(records)
         return looking.out
 
 
-class _Looking:
-    """Looks at the records of a stretch, some at a time."""
+_Kind: TypeAlias = tuple[TableName, str, Shape | None, tuple[str, str]]
+"""The table, its name for the connector, the shape of the event, and whose it is."""
+
+
+class Looking:
+    """Looks at the records of a stretch, some at a time.
+
+    Attributes:
+        out: What was found so far.
+    """
 
     def __init__(self, settings: Settings, skips: bool) -> None:
+        """Look at nothing yet; see `Looker`."""
         self._decoder = Decoder(settings)
         self._bulk = BulkDecoder(self._decoder, self._decoder.messages) if self._decoder.messages else None
         self._skips = skips
-        self._known: set[tuple[TableName, str, Shape | None]] = set()
+        self._known: set[_Kind] = set()
         self.out = Looked()
 
     def add(self, records: Sequence[Record]) -> None:
+        """Look at some more records; raises as `Looker.look`."""
         sights, others = self._bulk.scan(records) if self._bulk else ([], range(len(records)))
         found: list[Placed] = []
         for seen in sights:
             form = seen.form
-            self._sample(records[seen.at[0]], form.table, form.collection, form.shape)
+            self._sample(records[seen.at[0]], (form.table, form.collection, form.shape, form.server))
             name, connector = form.collection, form.connector
             for at, txn, order, (position, ts_us) in zip(seen.at, seen.txns, seen.orders, seen.places, strict=True):
                 record = records[at]
@@ -178,6 +223,16 @@ class _Looking:
                 found.append(one)
         found.sort(key=itemgetter(0))
         self.out.placed += found
+
+    def said(self, partition: Partition, event: PlacedEvent, record: Record) -> Said:
+        """Return what an event says; `event` is what was found of it."""
+        seen, _ = self._decoder.scan(record)
+        assert isinstance(seen, Glance)
+        # The place of the last commit before it, which PostgreSQL's connector adds, may be another one when it repeats.
+        place = seen.source.identity or event.position
+        is_told = event.identity != (record.topic, record.partition, event.offset)
+        key = (event.txn, event.identity if is_told else place)
+        return Said(partition, event.offset, key, (place, self._decoder.digest(record)), is_told)
 
     def _look(self, record: Record) -> Placed | None:
         out = self.out
@@ -196,11 +251,12 @@ class _Looking:
         if isinstance(seen, Boundary):
             out.has_boundaries = True
         else:
-            self._sample(record, seen.table, seen.source.collection, shape)
+            source = seen.source
+            self._sample(record, (seen.table, source.collection, shape, (source.name, source.database)))
         return placed(record, seen)
 
-    def _sample(self, record: Record, table: TableName, collection: str, shape: Shape | None) -> None:
-        if (kind := (table, collection, shape)) not in self._known:
+    def _sample(self, record: Record, kind: _Kind) -> None:
+        if kind not in self._known:
             self._known.add(kind)
             self.out.samples.append(record)
 

@@ -15,6 +15,9 @@ from penstock.position import Scn
 
 _MOST = 2**63
 
+_NUMBERED = 4
+"""So many parts a position of Oracle's has where the last one is the number of the event."""
+
 
 def scn_of(connector: str, position: Key, *, where: str) -> Scn:
     """Return the position of the transaction that an event is of; it grows from each transaction to the next.
@@ -46,6 +49,25 @@ def scn_of(connector: str, position: Key, *, where: str) -> Scn:
             do="have the connector write its transaction topic (provide.transaction.metadata)",
         )
     return Scn(scn)
+
+
+def is_in_commit_order(connector: str, position: Key) -> bool:
+    """Whether positions grow with every transaction of a connector.
+
+    Oracle's do since it numbers a transaction's events. Before that, changes of one bear the commit SCNs of several.
+    """
+    return connector != "oracle" or len(position) == _NUMBERED
+
+
+def place_in_log(connector: str, position: Key) -> Key:
+    """Return what of a change's position rows of snapshots are compared with, as `Source.place`."""
+    match connector:
+        case "postgresql":
+            return position[1:2]
+        case "mysql" | "mariadb":
+            return position[:2]
+        case _:
+            return position[:1]
 
 
 def identity_of(record: Record, glance: Glance) -> bytes:

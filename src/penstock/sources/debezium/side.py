@@ -232,7 +232,7 @@ class DebeziumSide:
         point = find_point(self._log, self._tables, transactions, left, wait_s=wait_s)
         needed = first_needed(self._log, self._tables, transactions, left)
         with closing(self._log.offsets(self._tracker.consumer)) as offsets:
-            offsets.commit(needed, str(point.position))
+            offsets.commit({partition: (offset, str(point.position)) for partition, offset in needed.items()})
         anchor = Anchor(point.position, self._log.topic_id(transactions))
         return TakenOver(Joined(self.place(), point.position, anchor), point.applied, self._copy_id)
 

@@ -17,13 +17,15 @@ from penstock.history import ConsumerState, Facts, History, HistoryError, Joined
 from penstock.position import START, Anchor, Limit, Scn
 from penstock.snapshot.chunk import CopySource
 from penstock.sources.debezium.copy import EventChunks
+from penstock.sources.debezium.history import Proof
 from penstock.sources.debezium.log import Extent, Offsets, Partition, RecordLog
 from penstock.sources.debezium.reader import EventReader
 from penstock.sources.debezium.tables import EventDecoder, Tables
-from penstock.sources.debezium.tracker import Tracker
+from penstock.sources.debezium.tracker import Known, Tracker
 from penstock.stream import NOTHING_RECORDED, Backlog, Reader, Slice, Source, SourceAccess, TableVersion
 
 _COMMIT_EVERY_S = 5.0
+_LOOK_AT_TOPICS_S = 5.0
 _TAIL = 20
 _TAIL_S = 5.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -45,9 +47,14 @@ class DebeziumSource:
         self._id = ""
         self._follows = False
         # What the next run begins at, and what of that was committed.
-        self._positions: tuple[Scn, Mapping[Partition, int]] | None = None
+        self._positions: Mapping[Partition, tuple[int, str]] | None = None
         self._committed_at = -math.inf
         self._offsets: Offsets | None = None
+        # What the position that was joined at says of what was read before it.
+        self._known = Known()
+        # What tells the topics that are read from others of their names, and as of when.
+        self._read: Mapping[str, str] = {}
+        self._read_at = -math.inf
 
     def open(self) -> None:
         """Make sure that there is a log."""
@@ -80,16 +87,17 @@ class DebeziumSource:
         part = self._tracker.take(after, limit, until)
         if part is None:
             return None
-        mark = self._tracker.mark
-        return replace(part, start=Anchor(after, mark), cut=Anchor(part.end, mark))
+        start, cut = (Anchor(at, self._mark(at).text) for at in (after, part.end))
+        return replace(part, start=start, cut=cut)
 
     def wait(self, stop: threading.Event, timeout_s: float) -> None:
         """Return when `next_slice`, which had nothing, may have something; after the timeout at the latest."""
         self._tracker.wait(stop, self._after, timeout_s)
 
     def tick(self) -> Scn:
-        """Return a position that every transaction lies at or before whose events are there now."""
-        return self._last(self._after)
+        """Return a position that every transaction, and every row of a snapshot, lies at or before that is there."""
+        last = self._last(self._after)
+        return Scn(max(last, self._tracker.rows_until())) if self._tracker.follows(self._after) else last
 
     def tables(self) -> Sequence[TableVersion]:
         """Return every version of every table that events were seen of, oldest first."""
@@ -103,7 +111,7 @@ class DebeziumSource:
 
     def free(self, upto: Scn, consumer: str) -> int:
         """Commit the offsets that the next run begins at; what lies before them is deleted by retention alone."""
-        self._positions = upto, self._tracker.needed(upto)
+        self._positions = self._tracker.offsets(upto)
         # What is not committed only makes the next start longer.
         if time.monotonic() - self._committed_at >= _COMMIT_EVERY_S:
             self._commit()
@@ -121,7 +129,7 @@ class DebeziumSource:
         """Count the records that lie behind what was committed; the size is not known."""
         if self._log.ends:
             tracker = self._tracker.another()
-            tracker.start(after, is_new=False)
+            tracker.start(after, is_new=False, known=self._known)
             with closing(tracker):
                 return replace(tracker.backlog(), complete_until=self._last_at(self._log.extents()))
         extents = self._log.extents()
@@ -159,7 +167,7 @@ class DebeziumSource:
         return self._tracker.last()
 
     def _follow(self, position: Scn, *, is_new: bool) -> None:
-        self._tracker.start(position, is_new=is_new)
+        self._tracker.start(position, is_new=is_new, known=self._known)
         self._follows = True
 
     def _last_at(self, extents: Mapping[Partition, Extent]) -> datetime:
@@ -175,12 +183,11 @@ class DebeziumSource:
 
     def _commit(self) -> None:
         if self._positions is not None:
-            upto, positions = self._positions
             self._committed_at = time.monotonic()
             try:
                 if self._offsets is None:
                     self._offsets = self._log.offsets(self._tracker.consumer)
-                self._offsets.commit(positions, str(upto))
+                self._offsets.commit(self._positions)
             except RetryableError:
                 # It is a hint: what was not committed makes the next start longer. Whoever reads is told why.
                 return
@@ -196,27 +203,68 @@ class DebeziumSource:
         """The cluster, and the topics of it."""
         return Origin(self._identity, f"events/{self._identity}")
 
+    def _mark(self, at: Scn) -> Proof:
+        """What a position carries, as far as everything was read now."""
+        rows = at if self._tracker.has_rows_at(at) else None
+        return Proof(self._tracker.mark, self._proof(), self._tables.server, rows)
+
+    def _proof(self) -> Mapping[str, str]:
+        """What tells what was read from all else; topics are looked at again now and then."""
+        upto = self._tracker.positions()
+        if self._log.ends:
+            return self._log.proof(upto)
+        topics = {partition.topic for partition in upto}
+        if topics - self._read.keys() or time.monotonic() - self._read_at > _LOOK_AT_TOPICS_S:
+            self._log.hold_against(self._read, self._is_needed)
+            self._read, self._read_at = self._log.proof(upto), time.monotonic()
+        return self._read
+
+    def _is_needed(self, topic: str) -> bool:
+        """Whether a topic that is gone may have held what is read; where ENDs count events, they tell."""
+        return not self._tracker.mark and self._tables.is_meant(topic.removeprefix(f"{self._tables.prefix}."))
+
     def _joined(self, history: History) -> Joined:
         mark = self._log.topic_id(self._transactions)
-        origin, first = self.origin, Anchor(START, mark)
+        origin, first = self.origin, Anchor(START, Proof(mark).text)
         if history.is_new and history.origin is None:
-            return Joined(origin, START, first)
+            self._known = Known()
+            return Joined(origin, START, replace(first, mark=self._proof_at_first(mark).text))
         known = history.anchor
-        if known is not None and known.mark not in ("", mark):
+        proof = Proof.of(known.mark) if known is not None else Proof()
+        if proof.transactions not in ("", mark):
             gone = "is not there any more" if not mark else "was made anew: its offsets mean something else"
             raise HistoryError(f"the transaction topic {self._transactions} {gone}", where=self._log.label)
+        upto = self._log.hold_against(proof.read, lambda topic: not mark and self._is_needed(topic))
+        self._tables.expect(proof.server, where=self._log.label)
+        self._read = {**proof.read}
+        self._known = Known(
+            {partition: (offset, known.scn) for partition, offset in upto.items()} if known is not None else {},
+            rows=proof.rows if proof.rows == history.position else None,
+        )
         last = self._last(history.position)
+        if self._known.rows is not None:
+            # Rows may be applied at the position behind the last record that is there.
+            last = Scn(max(last, min(history.position, last + 1)))
         facts = Facts(
             origin=origin,
             place=origin.place,
             first=first,
-            last=Anchor(last, mark),
+            last=Anchor(last, first.mark),
             base=known or first,
             is_readable=history.position <= last,
             has_newest=True,
             earlier=None,
         )
-        return joined(history, facts, where=self._log.label)
+        found = joined(history, facts, where=self._log.label)
+        if proof.is_of_earlier_version and not self._log.ends:
+            return replace(found, anchor=replace(found.anchor, mark=self._proof_at_first(mark).text))
+        return found
+
+    def _proof_at_first(self, mark: str) -> Proof:
+        """What is known before anything was followed: the topics that are there."""
+        upto: Mapping[Partition, int] = {} if self._log.ends else dict.fromkeys(self._log.extents(), 0)
+        self._read, self._read_at = self._log.proof(upto), time.monotonic()
+        return Proof(mark, self._read, self._tables.server)
 
 
 @dataclass(frozen=True)

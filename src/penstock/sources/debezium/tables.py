@@ -24,6 +24,7 @@ from penstock.logical import Kind, LogicalType
 from penstock.schema import Column, TableSchema, Unique
 from penstock.sources.debezium.advice import column_advice
 from penstock.sources.debezium.doubts import Doubt, PlainRow, doubts
+from penstock.sources.debezium.history import other_server
 from penstock.sources.debezium.log import RecordLog
 from penstock.sources.debezium.look import Looked, Looker, advised
 from penstock.sources.debezium.signs import below_zero, below_zero_of_plain, is_for_unsigned
@@ -200,6 +201,9 @@ class Tables:
         self._untyped: dict[TableName, set[str]] = {}
         self._plain_rows: dict[TableName, list[PlainRow]] = {}
         self._is_surveyed = False
+        self._server = ""
+        # As whose events were found to be those of the server, by topic.
+        self._held: set[tuple[str, str, str, str]] = set()
         self._skipped_reasons: set[str] = set()
         self.passed: Counter[Passed] = Counter()
         self.skipped = 0
@@ -214,6 +218,7 @@ class Tables:
         try:
             found, shape = self._decoder.scan(record)
             if isinstance(found, Glance):
+                self._hold(record, found)
                 self._learn(record, found, shape)
                 if not self._is_surveyed:
                     self._keep(record, found, shape)
@@ -227,6 +232,44 @@ class Tables:
         elif not isinstance(found, Glance):
             self.has_ends = True
         return found
+
+    @property
+    def server(self) -> str:
+        """The connector, its name and the database that events are of; empty before one was seen."""
+        return self._server
+
+    def expect(self, server: str, *, where: str) -> None:
+        """Make sure that events are of a server, as `server` says it; an empty one is any.
+
+        Raises:
+            HistoryError: Some were of another one.
+        """
+        if server:
+            self._expect_parts(server.split("/", 2), where, is_known=True)
+
+    def _hold(self, record: Record, found: Glance) -> None:
+        """Make sure that an event is of the server that the others are of."""
+        source = found.source
+        if (named := (source.connector, source.name, source.database, record.topic)) in self._held:
+            return
+        if source.connector and source.name:
+            parts = [source.connector, source.name]
+            # The database of MySQL's connector is that of the table; SQL Server's may read several, each in its topics.
+            is_of_topic = source.connector == "sqlserver" and f".{source.database}." in record.topic
+            if source.connector not in MYSQL_FAMILY and source.database and not is_of_topic:
+                parts.append(source.database)
+            self._expect_parts(parts, record.where)
+        self._held.add(named)
+
+    def _expect_parts(self, parts: Sequence[str], where: str, *, is_known: bool = False) -> None:
+        with self._lock:
+            there = self._server.split("/", 2) if self._server else []
+            # Not every event tells the database.
+            if there[: len(parts)] != list(parts[: len(there)]):
+                known, found = (parts, there) if is_known else (there, parts)
+                raise other_server("/".join(known), "/".join(found), where=where)
+            if len(parts) > len(there):
+                self._server = "/".join(parts)
 
     def looker(self, log: RecordLog) -> Looker:
         """Return what looks at records of a log elsewhere; `learn` takes what it has found."""

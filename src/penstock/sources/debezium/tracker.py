@@ -19,13 +19,26 @@ from penstock.events import Event, tell
 from penstock.formats.debezium.record import Record
 from penstock.formats.debezium.source import Key
 from penstock.position import START, Limit, Scn
+from penstock.sources.debezium.first_snapshot import FirstSnapshot
+from penstock.sources.debezium.history import reused
 from penstock.sources.debezium.index import Ended, Index, Run, Whole
 from penstock.sources.debezium.log import Extent, Partition, RecordFollower, RecordLog
-from penstock.sources.debezium.look import InTasks, Placed, PlacedEnd, PlacedEvent, PlacedRow, Stretch, placed
-from penstock.sources.debezium.position import scn_of
+from penstock.sources.debezium.look import (
+    InTasks,
+    Placed,
+    PlacedBegin,
+    PlacedEnd,
+    PlacedEvent,
+    PlacedRow,
+    Stretch,
+    placed,
+)
+from penstock.sources.debezium.position import is_in_commit_order, place_in_log, scn_of
+from penstock.sources.debezium.repeats import Repeats
 from penstock.sources.debezium.slice import EventSlice, slice_of
 from penstock.sources.debezium.tables import Tables
 from penstock.stream import Backlog
+from penstock.text import count
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -53,6 +66,10 @@ _MARKED_SNAPSHOT_S = 60.0
 _SNAPSHOT_S = 10.0
 """How long to wait for the connector's first snapshot to end before saying that it is waited for."""
 
+_LOGS_OF_BYTES = ("postgresql", "mysql", "mariadb")
+_ROW_PLACES = 16
+"""Of these connectors positions count bytes, and more than so many lie between two transactions."""
+
 _ENDS_BEHIND = 300_000
 """So many records of the transaction topic before a position are read again, for repetitions to be recognised."""
 
@@ -73,6 +90,20 @@ class Layout:
     incomplete_after_s: float = 300.0
 
 
+@dataclass(frozen=True)
+class Known:
+    """What is known of a position, from the time when it was reached.
+
+    Attributes:
+        upto: Offsets up to which everything was read then, each with the last position that was applied; where offsets
+            are committed, these say the same.
+        rows: The position where rows of a snapshot were applied by themselves, if that is the one.
+    """
+
+    upto: Mapping[Partition, tuple[int, Scn]] = field(default_factory=dict)
+    rows: int | None = None
+
+
 @dataclass
 class CopyRows:
     """Where the rows of the first snapshot of each table lie.
@@ -85,7 +116,7 @@ class CopyRows:
         is_taken: The copy was begun.
     """
 
-    runs: dict[TableName, list[Run]] = field(default_factory=dict)
+    runs: Mapping[TableName, list[Run]] = field(default_factory=dict)
     is_marked: bool = False
     is_over: bool = False
     upto: Mapping[int, int] | None = None
@@ -118,7 +149,11 @@ class Tracker:
         self._numbers: dict[Partition, int] = {}
         # By partition, where it ended when that was last asked for.
         self._ends: Mapping[Partition, int] = {}
-        self._index = Index(done=position, is_read=self._is_read, where=self._log.label)
+        # By partition, from which offset on it holds no first event of a transaction up to which position.
+        self._known: dict[int, tuple[int, Scn]] = {}
+        self._index = Index(done=position, is_read=self._is_read, where=self._log.label, known=self._known)
+        tolerates = self._layout.incomplete == "put_aside"
+        self._repeats = Repeats(self._tables.looker(self._log), tolerates_unknown=tolerates)
         self._ready: deque[Whole] = deque()
         self._ready_changes = 0
         # Behind the last transaction that was cut off from what is ready.
@@ -126,10 +161,14 @@ class Tracker:
         self._reached = position
         self._failure: Exception | None = None
         self._copy = CopyRows(is_whole=position > START)
+        self._snapshot = FirstSnapshot()
         self._heard_at = self._unended_since = time.monotonic()
         # Not known before the first event, or the topic: the connector makes it when it first writes to it.
         self._has_ends: bool | None = None
         self.mark = ""
+        self._has_ended = False
+        # A transaction has begun by the transaction topic, and not ended.
+        self._is_begun = False
         self._next: dict[int, int] = {}
         self._came_at: dict[int, float] = {}
         self._streamed: set[int] = set()
@@ -138,6 +177,9 @@ class Tracker:
         # Without ENDs, by partition: the last transaction's position, and the last event's place in the source's log.
         self._placed: dict[int, int] = {}
         self._last: dict[int, Key] = {}
+        # The same by the partition that the connector wrote to, which a file names beside each event.
+        self._came_upto: dict[Partition, Scn] = {}
+        self._came_last: dict[Partition, str] = {}
         # Names of tables that ENDs count: those asked for since topics were listed, and those that no topic is of.
         self._asked: set[str] = set()
         self._unread: set[str] = set()
@@ -151,6 +193,11 @@ class Tracker:
         self._copied_upto: dict[int, int] = {}
         # Transactions that were said to be waited for.
         self._told: set[str] = set()
+        self._connector = ""
+        # How often rows were taken along by themselves since the last transaction.
+        self._row_places = 0
+        # Below which offsets rows are applied that no transaction took along.
+        self._rows_upto: dict[int, int] = {}
         # How often nothing had come.
         self._quiet_looks = 0
 
@@ -162,11 +209,12 @@ class Tracker:
         """Have tasks look at the records, from now on, where many lie ahead."""
         self._tasks = tasks
 
-    def start(self, position: Scn, *, is_new: bool) -> None:
+    def start(self, position: Scn, *, is_new: bool, known: Known = Known()) -> None:
         """Follow from a position on; does nothing where that is being done.
 
         Args:
             is_new: Nothing was copied yet.
+            known: What the position says of what was read before it.
 
         Raises:
             OperatorError: What follows the position is not there any more.
@@ -176,7 +224,7 @@ class Tracker:
             return
         self.close()
         self._reset(position)
-        follower = self._begin(position, is_new=is_new)
+        follower = self._begin(position, is_new=is_new, known=known)
         self._stop = threading.Event()
         self._thread = threading.Thread(
             target=self._follow, args=(follower, self._stop), name="follow events", daemon=True
@@ -248,11 +296,12 @@ class Tracker:
                 self._changed.wait(0.1)
             if self._cut:
                 raise self._gone(str(self._cut[0][0]), 0, self._cut[0][1])
+            self._copy.runs = self._snapshot.rows(where=self._log.label)
             self._copy.is_taken = True
             positions = {self._partitions[number]: offset for number, offset in self._next.items()}
         # The next run, too, is to know which rows the copy has.
         with closing(self._log.offsets(self.consumer)) as offsets:
-            offsets.commit(positions, _COPY_NOTE)
+            offsets.commit({partition: (offset, _COPY_NOTE) for partition, offset in positions.items()})
         return self._copy
 
     def last(self) -> Scn:
@@ -272,7 +321,8 @@ class Tracker:
         with self._changed:
             at = min((txn.committed_at_us for txn in self._ready), default=None)
             return Backlog(
-                changes=sum(txn.changes for txn in self._ready),
+                changes=sum(txn.changes for txn in self._ready)
+                + sum(run.end - run.first for run in self._index.loose_rows),
                 oldest_at=None if at is None else _EPOCH + timedelta(microseconds=at),
                 size_bytes=sum(txn.size_bytes for txn in self._ready),
             )
@@ -287,7 +337,8 @@ class Tracker:
                 self._changed.wait(0.1)
             # A file's end may complete its last transaction, which is found out when nothing more comes.
             seen = self._quiet_looks
-            while self._log.ends and self._has_ends is False and self._quiet_looks == seen and self._failure is None:
+            waits = self._has_ends is False or self._index.loose_rows
+            while self._log.ends and waits and self._quiet_looks == seen and self._failure is None:
                 self._changed.wait(0.1)
 
     def first_at(self, table: TableName) -> Scn:
@@ -303,6 +354,39 @@ class Tracker:
         with self._changed:
             return tuple(self._partitions)
 
+    def positions(self) -> Mapping[Partition, int]:
+        """Return, for each partition, the offset below which everything was read."""
+        with self._changed:
+            return {self._partitions[number]: offset for number, offset in self._next.items()}
+
+    def has_rows_at(self, position: Scn) -> bool:
+        """Whether rows of a snapshot were taken along by themselves at a position."""
+        with self._changed:
+            return self._index.rows_at == position
+
+    def rows_until(self) -> Scn:
+        """Return the position at which rows of a snapshot will be that wait now; the start for none.
+
+        Where much lies ahead it is not looked through for rows. Raises as `last` does.
+        """
+        extents = self._log.extents()
+        with self._changed:
+            ahead = sum(e.end - self._next.get(self._numbers.get(p, -1), e.end) for p, e in extents.items())
+            if ahead > _FAR:
+                return START
+            while any(self._next.get(self._numbers.get(p, -1), e.end) < e.end for p, e in extents.items()):
+                if self._failure is not None:
+                    raise self._failure
+                if self._ready_changes > _AHEAD_CHANGES:
+                    return START
+                self._changed.wait(0.1)
+            rows = self._index.loose_rows
+            if not rows:
+                return self._index.rows_at or START
+            if (scn := self._place_for_rows(rows)) is None:
+                self._tell_of_rows(rows)
+            return scn or START
+
     def needed(self, upto: Scn) -> Mapping[Partition, int]:
         """Return, for each partition, the offset below which nothing is needed by who has everything up to `upto`."""
         with self._changed:
@@ -314,7 +398,13 @@ class Tracker:
                         positions[run.partition] = min(positions[run.partition], run.first)
             return {self._partitions[number]: offset for number, offset in positions.items()}
 
-    def _begin(self, position: Scn, *, is_new: bool) -> RecordFollower:
+    def offsets(self, upto: Scn) -> Mapping[Partition, tuple[int, str]]:
+        """Return the same with notes, which say up to which position that is so, and how far everything was read."""
+        with self._changed:
+            read = {self._partitions[number]: offset for number, offset in self._next.items()}
+            return {p: (offset, f"{upto} {read[p]}") for p, offset in self.needed(upto).items()}
+
+    def _begin(self, position: Scn, *, is_new: bool, known: Known) -> RecordFollower:
         extents = self._log.extents()
         if not extents:
             raise OperatorError(
@@ -342,10 +432,21 @@ class Tracker:
         begin = {}
         for partition, extent in extents.items():
             if partition in ends:
-                begin[partition] = self._first_end(extent, position)
+                begin[partition] = self._first_end(extent, position, known)
             else:
                 begin[partition] = self._first_event(partition, extent, kept.get(partition))
         self._add(begin)
+        if known.rows == position:
+            self._index.rows_at = position
+        # What is said of another position says nothing of this one.
+        upto = {p: (offset, at) for p, (offset, at) in known.upto.items() if at <= position and p in self._numbers}
+        self._known |= {self._numbers[p]: one for p, one in upto.items()}
+        self._rows_upto = {self._numbers[p]: offset for p, (offset, _) in upto.items() if known.rows == position}
+        for partition in kept:
+            # Notes of earlier versions do not say how far everything was read.
+            at, *read = committed[partition][1].split()
+            if read:
+                self._known[self._numbers[partition]] = int(read[0]), Scn(int(at))
         copied = {p: offset for p, (offset, note) in committed.items() if note == _COPY_NOTE}
         if position == START and copied:
             self._copied_upto = {n: copied.get(p, 0) for p, n in self._numbers.items()}
@@ -357,8 +458,8 @@ class Tracker:
             }
         return self._log.follow(begin)
 
-    def _first_end(self, extent: Extent, position: Scn) -> int:
-        if position > extent.end:
+    def _first_end(self, extent: Extent, position: Scn, known: Known) -> int:
+        if position > extent.end + (known.rows == position):
             raise OperatorError(
                 f"the transaction topic {self._layout.transactions} ends at offset {extent.end}, before position"
                 f" {position}: it was made anew",
@@ -441,6 +542,10 @@ class Tracker:
         with self._changed:
             for record in records:
                 self._look(record)
+            self._pass_over()
+        # Before anything is ready that comes behind a repetition.
+        self._repeats.check()
+        with self._changed:
             self._move_on(follower.positions(), bool(records))
             self._changed.notify_all()
         return follower.positions()
@@ -471,7 +576,11 @@ class Tracker:
             positions = {**positions, stretch.partition: stretch.end}
             with self._changed:
                 for one in looked.placed:
-                    self._place(self._numbers[stretch.partition], one)
+                    self._place(self._numbers[stretch.partition], one, stretch.partition)
+                self._pass_over()
+            # Before anything is ready that comes behind a repetition.
+            self._repeats.check()
+            with self._changed:
                 self._move_on(positions, True)
                 self._changed.notify_all()
         return positions
@@ -505,25 +614,43 @@ class Tracker:
             self._fresh |= {self._numbers[partition]: self._reached for partition in new}
         return begin
 
+    def _pass_over(self) -> None:
+        """Pass over what is applied already; what cannot be the first of it is to be checked."""
+        for run, group in self._index.pass_over():
+            self._repeats.add(self._partitions[run.partition], run.first, run.end, group)
+
     def _note_extents(self, extents: Mapping[Partition, Extent]) -> None:
         self._ends = {partition: extent.end for partition, extent in extents.items()}
 
     def _look(self, record: Record) -> None:
         found = placed(record, self._tables.look(record))
         if found is not None:
-            self._place(self._numbers[self._log.partition_of(record)], found)
+            partition = self._log.partition_of(record)
+            # A file names the partition that the connector wrote to beside each event.
+            came_from = Partition(record.topic, record.partition) if self._log.ends else partition
+            self._place(self._numbers[partition], found, came_from)
 
-    def _place(self, partition: int, found: Placed) -> None:
+    def _place(self, partition: int, found: Placed, came_from: Partition) -> None:
         match found:
             case PlacedEvent():
-                self._place_event(partition, found)
+                self._place_event(partition, found, came_from)
             case PlacedRow():
                 self._place_row(partition, found)
+            case PlacedBegin():
+                self._is_begun = True
             case PlacedEnd():
-                self._index.ended(Ended(found.txn, Scn(found.offset + 1), found.counts, found.ts_us or 0))
+                self._is_begun = False
+                scn = Scn(found.offset + 1)
+                if not self._has_ended and found.place is not None:
+                    self._snapshot.changed((found.place,))
+                self._has_ended = True
+                self._index.ended(Ended(found.txn, scn, found.counts, found.ts_us or 0, found.events, found.place))
 
     def _place_row(self, partition: int, row: PlacedRow) -> None:
         offset = row.offset
+        if offset < self._rows_upto.get(partition, 0):
+            return
+        self._connector = row.connector
         is_later = row.mark == "incremental" or partition in self._streamed
         if self._begun_at > START or is_later:
             self._index.row(partition, offset)
@@ -536,22 +663,38 @@ class Tracker:
             )
         self._copy.is_marked |= row.mark == "first"
         self._copy.is_over |= row.mark == "last"
-        runs = self._copy.runs.setdefault(row.table, [])
-        if runs and runs[-1].partition == partition and runs[-1].end == offset:
-            runs[-1].end = offset + 1
-        else:
-            runs.append(Run(partition, offset, offset + 1))
+        self._snapshot.add(row.table, partition, offset, row.mark, row.place, marks_firsts=row.marks_firsts)
 
-    def _place_event(self, partition: int, event: PlacedEvent) -> None:
-        self._streamed.add(partition)
+    def _place_event(self, partition: int, event: PlacedEvent, came_from: Partition) -> None:
+        if partition not in self._streamed:
+            self._streamed.add(partition)
+            self._snapshot.changed(place_in_log(event.connector, event.position))
         if self._has_ends is False and self._index.is_complete(event.txn):
             # Events of a partition come in the order of the source's log: only what was there before is a repetition.
             if event.position > self._last.get(partition, ()):
                 raise self._late(event.txn, partition, event.offset)
             self._index.repeated += 1
+            self._repeats.add(self._partitions[partition], event.offset, event.offset + 1, event.txn)
             return
+        if self._has_ends is None:
+            self._has_ends = event.has_order
+            self._unended_since = time.monotonic()
+        scn, is_ordered = START, True
+        if not self._has_ends:
+            if self._cut:
+                raise self._gone(str(self._cut[0][0]), 0, self._cut[0][1])
+            scn = scn_of(event.connector, event.position, where=self._at(partition, event.offset))
+            # Files may hold partition after partition; each of them is in the order of the source's log.
+            last = self._came_upto.get(came_from, START)
+            is_ordered = is_in_commit_order(event.connector, event.position)
+            is_behind = (is_ordered and scn < last) or self._index.repeats(partition, event.offset, scn)
+            self._came_upto[came_from] = max(last, scn)
+            if is_behind and not self._index.is_known(event.txn):
+                self._index.repeated += 1
+                self._repeats.add(self._partitions[partition], event.offset, event.offset + 1, event.txn)
+                return
         self._last[partition] = max(self._last.get(partition, ()), event.position)
-        self._index.event(
+        is_first = self._index.event(
             partition,
             event.offset,
             group=event.txn,
@@ -559,14 +702,16 @@ class Tracker:
             table=event.collection,
             size_bytes=event.size_bytes,
         )
-        if self._has_ends is None:
-            self._has_ends = event.has_order
-            self._unended_since = time.monotonic()
+        if not is_first:
+            self._repeats.add(self._partitions[partition], event.offset, event.offset + 1, event.txn)
         if not self._has_ends:
-            if self._cut:
-                raise self._gone(str(self._cut[0][0]), 0, self._cut[0][1])
-            scn = scn_of(event.connector, event.position, where=self._at(partition, event.offset))
-            self._index.placed(event.txn, scn, event.ts_us or 0)
+            came = self._index.placed(event.txn, scn, event.ts_us or 0, part=came_from, is_contiguous=is_ordered)
+            # The events of a transaction follow each other in a partition, but for those that a connector repeats.
+            if is_first:
+                before, self._came_last[came_from] = self._came_last.get(came_from), event.txn
+                if came and before != event.txn:
+                    where = self._at(partition, event.offset)
+                    raise reused(event.txn, f"transaction {before} came between the two", where=where)
             self._placed[partition] = max(self._placed.get(partition, 0), scn)
 
     def _at(self, partition: int, offset: int) -> str:
@@ -590,6 +735,12 @@ class Tracker:
             self._copy.is_over = True
             self._ready.append(txn)
             self._ready_changes += txn.changes
+            self._row_places = 0
+        if is_quiet and (rows := self._index.loose_rows) and (scn := self._place_for_rows(rows)) is not None:
+            self._row_places += 1
+            txn = self._index.release_rows(scn, time.time_ns() // 1000)
+            self._ready.append(txn)
+            self._ready_changes += txn.changes
         # A snapshot whose beginning was marked ends with a mark, too, unless its last row was lost.
         is_over = is_quiet and (not self._copy.is_marked or now - self._heard_at >= _MARKED_SNAPSHOT_S)
         self._copy.is_over |= is_over or self._index.end > self._begun_at
@@ -601,6 +752,33 @@ class Tracker:
             ends = [n for p, n in self._numbers.items() if p.topic == self._layout.transactions]
             self._reached = Scn(max([self._reached, *(self._next[number] for number in ends)]))
         self._look_at_waiting(now)
+
+    def _place_for_rows(self, rows: Sequence[Run]) -> Scn | None:
+        """Return a position for rows that no transaction takes along; None where there is none before the next one.
+
+        An END has the position behind it, and before the next one lies a BEGIN; lines of files are counted with the
+        rows. In the logs of PostgreSQL and MySQL there are more bytes between two transactions than are used here;
+        places in the others' are not known to have any between them.
+        """
+        last = self._index.end
+        if self._has_ends and self._log.ends:
+            return Scn(max(run.end for run in rows))
+        if self._has_ends:
+            ends = [n for p, n in self._numbers.items() if p.topic == self._layout.transactions]
+            next_ = max((self._next[number] for number in ends), default=0)
+            return Scn(next_ + 1) if ends and last <= next_ and not self._is_begun else None
+        if self._begun_at == START and self._has_ends is None:
+            return None
+        has_room = self._connector in _LOGS_OF_BYTES and self._row_places < _ROW_PLACES
+        return Scn(last + 1) if has_room else None
+
+    def _tell_of_rows(self, rows: Sequence[Run]) -> None:
+        if "" not in self._told:
+            self._told.add("")
+            number = sum(run.end - run.first for run in rows)
+            what = f"{count(number, 'row')} of a snapshot wait{'s' * (number == 1)} for the next transaction"
+            said = f"{what}, as no position lies before it"
+            tell(Event.NOTE, f"{said}: {self._log.label}", level=logging.WARNING)
 
     def _complete_before(self, now: float, behind: Set[int], *, is_quiet: bool) -> int:
         """Up to which position every partition has gone, but for those in which nothing has come for a while."""
@@ -703,7 +881,8 @@ def _usable(committed: Mapping[Partition, tuple[int, str]], position: Scn) -> Ma
 
     A target that was restored stands before what was committed, and so does another one of the same pipeline.
     """
-    if any(not note.isdecimal() or int(note) > position for _, note in committed.values()):
+    notes = [note.partition(" ")[0] for _, note in committed.values()]
+    if any(not note.isdecimal() or int(note) > position for note in notes):
         return {}
     return {partition: offset for partition, (offset, _) in committed.items()}
 

@@ -1,0 +1,113 @@
+"""Where the rows of a connector's first snapshot lie; those of an attempt that the connector gave up are none of it.
+
+A connector that is killed in its first snapshot begins it again, and sends every row once more, as it stands then: a
+row that was deleted in between does not come again, and nothing says so. All rows of one attempt have one place in the
+source's log, and the first one of all, or of a table, is marked. So a row that is marked as first begins another
+attempt, unless the one before it came to its end: its last row was marked, or changes were sent behind it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from penstock.change import TableName
+from penstock.formats.debezium.source import Key
+from penstock.sources.debezium.history import again_at_once
+from penstock.sources.debezium.index import Run
+
+_FIRSTS = ("first", "first_in_data_collection")
+_PARTS_END = "last_in_data_collection"
+
+
+class FirstSnapshot:
+    """Gathers rows, and says which of them are of the attempt that counts; not for two threads at once."""
+
+    def __init__(self) -> None:
+        """Gather none yet."""
+        # By table, runs of rows of one place, those of a partition in order; and which of them begin with a first row.
+        self._runs: dict[TableName, list[tuple[Run, Key]]] = defaultdict(list)
+        self._last: dict[tuple[TableName, int], tuple[Run, Key]] = {}
+        self._begins: set[tuple[int, int]] = set()
+        self._ended: dict[tuple[TableName, int], bool] = {}
+        # The places of rows that were marked as first, and as the last one of all.
+        self._firsts: dict[Key, int] = {}
+        self._lasts: set[Key] = set()
+        self._changed: set[Key] = set()
+
+    def add(
+        self, table: TableName, partition: int, offset: int, mark: str, place: Key, *, marks_firsts: bool = True
+    ) -> None:
+        """Take up a row; those of a partition come in order.
+
+        Args:
+            marks_firsts: The connector marks first rows; otherwise each place is that of another attempt.
+        """
+        begins = mark in _FIRSTS or self._ended.get((table, partition), False)
+        self._ended[table, partition] = mark == _PARTS_END
+        if mark in _FIRSTS:
+            self._firsts[place] = self._firsts.get(place, 0) + (mark == "first")
+        if not marks_firsts and mark:
+            self._firsts.setdefault(place, 0)
+        if mark == "last":
+            self._lasts.add(place)
+        run, at = self._last.get((table, partition), (None, ()))
+        if run is not None and not begins and at == place and run.end == offset:
+            run.end = offset + 1
+            return
+        self._last[table, partition] = one = Run(partition, offset, offset + 1), place
+        self._runs[table].append(one)
+        if begins:
+            self._begins.add((partition, offset))
+
+    def changed(self, place: Key) -> None:
+        """Note the place of the first change of a partition: the snapshots before it came to their ends."""
+        self._changed.add(place)
+
+    def rows(self, *, where: str) -> Mapping[TableName, list[Run]]:
+        """Return where the rows of each table lie that are of the attempt that counts.
+
+        Raises:
+            HistoryError: Rows of two attempts cannot be told apart.
+        """
+        newest = max(self._firsts, default=())
+        given_up = {place for place in self._places() if place < newest and not self._came_to_its_end(place, newest)}
+        return {
+            table: _joined(self._of_last_attempt(table, [one for one in runs if one[1] not in given_up], where))
+            for table, runs in self._runs.items()
+        }
+
+    def _places(self) -> set[Key]:
+        return {place for runs in self._runs.values() for _, place in runs if place}
+
+    def _came_to_its_end(self, place: Key, newest: Key) -> bool:
+        """Whether the attempt of a place did: what was marked, or changed, between it and the newest one says so."""
+        later = [first for first in self._firsts if place < first <= newest]
+        end = min(later, default=newest)
+        return any(place <= at < end for at in (*self._lasts, *self._changed))
+
+    def _of_last_attempt(self, table: TableName, runs: Sequence[tuple[Run, Key]], where: str) -> Iterable[Run]:
+        """Leave out what lies before a first row of the same place, in the same partition."""
+        begins: dict[tuple[int, Key], int] = {}
+        counts = Counter[Key]()
+        for run, place in runs:
+            if (run.partition, run.first) in self._begins:
+                begins[run.partition, place] = max(begins.get((run.partition, place), 0), run.first)
+                counts[place] += 1
+        partitions = {run.partition for run, _ in runs}
+        for run, place in runs:
+            if len(partitions) > 1 and max(self._firsts.get(place, 0), counts[place]) > 1:
+                raise again_at_once(str(table), where=where)
+            if run.first >= begins.get((run.partition, place), 0):
+                yield run
+
+
+def _joined(runs: Iterable[Run]) -> list[Run]:
+    """Runs that follow each other as one."""
+    found: list[Run] = []
+    for run in runs:
+        if found and (found[-1].partition, found[-1].end) == (run.partition, run.first):
+            found[-1].end = run.end
+        else:
+            found.append(Run(run.partition, run.first, run.end))
+    return found

@@ -1,0 +1,109 @@
+"""A first snapshot that the connector began again: only the rows of the attempt that counts are copied."""
+
+import json
+import threading
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+
+from penstock.change import TableName
+from penstock.formats.debezium.record import Record
+from penstock.history import HistoryError
+from penstock.position import START
+from penstock.sources.debezium.log import Partition
+from penstock.sources.debezium.tracker import Layout, Tracker
+from tests.sources.memory_log import ENDS, ORDERS, MemoryLog, ended, event, tables
+
+OTHERS = Partition("shop.public.others", 0)
+SECOND = Partition("shop.public.orders", 1)
+
+
+def row(mark: str, lsn: int, table: str = "orders", partition: int = 0) -> Record:
+    return replace(event(lsn, mark, table=table), partition=partition)
+
+
+def of_version(version: str, record: Record) -> Record:
+    value = json.loads(record.value or b"")
+    value["source"]["version"] = version
+    return replace(record, value=json.dumps(value).encode())
+
+
+def copied(records: dict[Partition, list[Record]]) -> dict[str, list[tuple[int, int]]]:
+    """By table, the partition and offset of each row that is copied."""
+    tracker = Tracker(MemoryLog(records), Layout(ENDS.topic, settle_s=0.05), tables(), "penstock.shop")
+    with closing(tracker):
+        tracker.start(START, is_new=True)
+        rows = tracker.copy(threading.Event())
+        numbers = tracker.partitions
+        return {
+            name.name: sorted((numbers[r.partition].number, at) for r in runs for at in range(r.first, r.end))
+            for name, runs in rows.runs.items()
+            if isinstance(name, TableName)
+        }
+
+
+def test_rows_of_an_attempt_that_was_given_up_are_not_copied() -> None:
+    rows = [row("first", 10), row("true", 10), row("first", 50), row("last", 50)]
+    ends = ended("70", counts={"public.orders": 1})
+    assert copied({ENDS: ends, ORDERS: [*rows, event(70, order=1)]}) == {"orders": [(0, 2), (0, 3)]}
+
+
+def test_an_attempt_that_was_given_up_is_known_in_the_other_tables_topics_too() -> None:
+    """The others are empty by the second attempt: nothing comes of them any more."""
+    rows = [row("first", 50), row("last", 50)]
+    others = [row("first", 10, "others"), row("last_in_data_collection", 10, "others")]
+    found = copied({ENDS: ended("70"), OTHERS: others, ORDERS: [row("true", 10), *rows]})
+    assert found == {"orders": [(0, 1), (0, 2)], "others": []}
+
+
+def test_the_first_table_may_be_empty_in_the_second_attempt() -> None:
+    """Then no row is marked as the first of all."""
+    others = [row("first", 10, "others"), row("true", 10, "others")]
+    rows = [row("first_in_data_collection", 50), row("last", 50)]
+    assert copied({ENDS: ended("70"), OTHERS: others, ORDERS: rows}) == {"orders": [(0, 0), (0, 1)], "others": []}
+
+
+def test_attempts_at_one_place_are_told_apart_by_their_marks() -> None:
+    """Nothing was written at the source in between."""
+    rows = [row("first", 10), row("true", 10), row("first", 10), row("true", 10), row("last", 10)]
+    assert copied({ENDS: ended("70"), ORDERS: rows}) == {"orders": [(0, 2), (0, 3), (0, 4)]}
+
+
+def test_attempts_at_one_place_that_cannot_be_told_apart_are_refused() -> None:
+    first = [row("first", 10), row("first", 10), row("last", 10)]
+    second = [row("true", 10, partition=1), row("true", 10, partition=1)]
+    with pytest.raises(HistoryError, match=r"public\.orders lie in several partitions"):
+        copied({ENDS: ended("70"), ORDERS: first, SECOND: second})
+
+
+def test_each_partition_leaves_out_what_was_given_up() -> None:
+    first = [row("first", 10), row("true", 10), row("true", 50), row("last", 50)]
+    second = [row("true", 10, partition=1), row("first", 50, partition=1), row("true", 50, partition=1)]
+    found = copied({ENDS: ended("70"), ORDERS: first, SECOND: second})
+    assert found == {"orders": [(0, 2), (0, 3), (1, 1), (1, 2)]}
+
+
+def test_a_snapshot_of_a_table_that_was_added_later_takes_no_rows_from_the_others() -> None:
+    rows = [row("first", 10), row("last", 10), event(20, order=1)]
+    others = [row("first", 50, "others"), row("last", 50, "others")]
+    log = {ENDS: ended("20", counts={"public.orders": 1}), ORDERS: rows, OTHERS: others}
+    assert copied(log) == {"orders": [(0, 0), (0, 1)], "others": [(0, 0), (0, 1)]}
+
+
+def test_a_snapshot_without_a_last_row_came_to_its_end_when_changes_followed() -> None:
+    """The last one of its tables was empty."""
+    rows = [row("first", 10), row("last_in_data_collection", 10), event(20, order=1)]
+    others = [row("first", 50, "others"), row("last", 50, "others")]
+    log = {ENDS: ended("20", counts={"public.orders": 1}), ORDERS: rows, OTHERS: others}
+    assert copied(log) == {"orders": [(0, 0), (0, 1)], "others": [(0, 0), (0, 1)]}
+
+
+def test_a_connector_that_marks_no_first_row_begins_again_at_another_place() -> None:
+    rows = [of_version("1.9.7.Final", row(*one)) for one in (("true", 10), ("true", 10), ("true", 50), ("last", 50))]
+    assert copied({ENDS: ended("70"), ORDERS: rows}) == {"orders": [(0, 2), (0, 3)]}
+
+
+def test_rows_without_marks_are_all_copied_wherever_they_are_said_to_be() -> None:
+    rows = [row("true", lsn) for lsn in (0, 7, 7, 3)] + [row("last", 9)]
+    assert copied({ENDS: ended("70"), ORDERS: rows}) == {"orders": [(0, n) for n in range(5)]}

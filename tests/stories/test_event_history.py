@@ -1,0 +1,170 @@
+"""Events of another history: what attackers wrote is refused whole, or applied as it was meant, never lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.apply.process import Progress
+from penstock.errors import MalformedInputError
+from penstock.history import HistoryError
+from penstock.pipeline.pipeline import Pipeline
+from tests.formats.debezium.events import block, envelope
+from tests.kafka.events import Line, begin, end, line
+from tests.lab import Lab
+from tests.stories.test_event_types import PIPELINE, REPORTED
+
+TABLE = "CREATE TABLE public.t (id int PRIMARY KEY, v text)"
+
+
+class Folder:
+    """Files of events, written one after the other, and a pipeline that applies them."""
+
+    def __init__(self, lab: Lab, folder: Path) -> None:
+        self.lab, self.folder = lab, folder
+        self.files = 0
+        (folder / "events").mkdir()
+        given = json.dumps({"prefix": "shop", "settle_s": 0.1})
+        (folder / "copy.yaml").write_text(PIPELINE.format(name=lab.name, url=lab.target_url, debezium=given))
+
+    def next_file(self) -> Path:
+        self.files += 1
+        return self.folder / "events" / f"{self.files:04}.jsonl"
+
+    def reported(self, name: str) -> None:
+        shutil.copy(REPORTED / f"{name}.events.jsonl", self.next_file())
+
+    def write(self, *lines: Line) -> None:
+        self.next_file().write_text("".join(json.dumps(one) + "\n" for one in lines))
+
+    def opened(self) -> Pipeline:
+        pipeline = penstock.open(self.folder / "copy.yaml")
+        assert isinstance(pipeline, Pipeline)
+        return pipeline
+
+    def run(self) -> Progress:
+        pipeline = self.opened()
+        pipeline.setup()
+        return pipeline.run(threading.Event(), until_caught_up=True)
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        return self.lab.target.execute("SELECT id, v FROM public.t ORDER BY 1, 2").fetchall()
+
+
+@pytest.fixture
+def folder(lab: Lab, tmp_path: Path, spark: object) -> Folder:
+    return Folder(lab, tmp_path)
+
+
+def event(op: str, id_: int, v: str, xid: int, order: int, **source: Any) -> Line:
+    source = {"name": "shop", "db": "shop", "txId": xid, "lsn": xid * 100 + order, **source}
+    source["sequence"] = json.dumps([str(xid * 100), str(source["lsn"])])
+    given: dict[str, Any] = {} if op == "r" else {"transaction": block(f"{xid}:{source['lsn']}", order)}
+    value = envelope(op, source=source, **{"before" if op == "d" else "after": {"id": id_, "v": v}}, **given)
+    return line("shop.public.t", {"id": id_}, value)
+
+
+def row(id_: int, v: str, mark: str, lsn: int = 10) -> Line:
+    return event("r", id_, v, 0, 0, snapshot=mark, lsn=lsn, txId=None)
+
+
+def commit(xid: int, *events: Line) -> list[Line]:
+    return [begin(xid, prefix="shop"), *events, end(xid, prefix="shop", t=len(events))]
+
+
+def test_a_transaction_whose_id_was_used_before_is_refused(folder: Folder) -> None:
+    folder.reported("attack-txid-again.1")
+    folder.run()
+    before = folder.rows()
+    folder.reported("attack-txid-again.2")
+
+    with pytest.raises(HistoryError, match="transaction 700 has the name of an earlier one") as refused:
+        folder.run()
+
+    assert "the source was reset, restored or failed over" in str(refused.value)
+    assert "`penstock resync --all` prepares a new first copy" in refused.value.do
+    assert folder.rows() == before == [(1, "c"), (2, "b"), (3, "x")]
+
+
+def test_an_end_that_contradicts_itself_applies_nothing(folder: Folder) -> None:
+    folder.lab.target.execute(TABLE)
+    folder.reported("attack-end-without-collections.1")
+
+    with pytest.raises(MalformedInputError, match="ends a transaction of 2 events, and counts 0 by table"):
+        folder.run()
+
+    # Not even the first of its events.
+    assert (1, "c") not in folder.rows()
+
+
+@pytest.mark.parametrize("key", ["", "PRIMARY KEY"])
+def test_a_first_snapshot_that_was_begun_again_leaves_nothing_of_the_first_attempt(folder: Folder, key: str) -> None:
+    folder.lab.target.execute(f"CREATE TABLE public.t (id int {key}, v text)")
+    folder.reported("attack-snapshot-begun-again")
+
+    folder.run()
+
+    assert folder.rows() == [(1, "new"), (3, "z"), (9, "c")]
+
+
+def test_a_file_that_comes_below_those_that_were_read_is_refused(folder: Folder) -> None:
+    folder.lab.target.execute(TABLE)
+    folder.files = 4
+    folder.write(row(1, "a", "last"), *commit(7, event("c", 2, "b", 7, 1)))
+    folder.run()
+    folder.files = 3
+    folder.write(*commit(8, event("c", 3, "c", 8, 1)))
+
+    with pytest.raises(HistoryError, match="one came below those that were read"):
+        folder.run()
+
+    (folder.folder / "events" / "0004.jsonl").rename(folder.folder / "events" / "0006.jsonl")
+    folder.run()
+    assert folder.rows() == [(1, "a"), (2, "b"), (3, "c")]
+
+
+def test_events_of_a_second_server_or_database_are_refused_by_a_later_run(folder: Folder) -> None:
+    folder.lab.target.execute(TABLE)
+    folder.write(row(1, "a", "last"), *commit(7, event("c", 2, "b", 7, 1)))
+    folder.run()
+    folder.write(*commit(8, event("c", 3, "c", 8, 1, db="restored")))
+
+    with pytest.raises(HistoryError, match="an event is of postgresql/shop/restored, and those before it are of"):
+        folder.run()
+
+    assert folder.rows() == [(1, "a"), (2, "b")]
+
+
+@pytest.mark.parametrize("has_ends", [True, False], ids=["ends", "no ends"])
+def test_rows_of_a_later_snapshot_are_applied_without_a_transaction_behind_them(folder: Folder, has_ends: bool) -> None:
+    folder.lab.target.execute(TABLE)
+
+    def written(xid: int, *events: Line) -> list[Line]:
+        if has_ends:
+            return commit(xid, *events)
+        for one in events:
+            one["value"]["transaction"] = None
+        return list(events)
+
+    folder.write(row(1, "a", "last"), *written(7, event("c", 2, "b", 7, 1)))
+    folder.run()
+    folder.lab.target.execute("DELETE FROM public.t WHERE id = 1")
+    folder.write(row(1, "a", "incremental", 800), row(5, "e", "incremental", 800))
+    pipeline = folder.opened()
+    assert pipeline.status().backlog_changes == 2
+
+    assert folder.run().changes == 2
+    assert folder.rows() == [(1, "a"), (2, "b"), (5, "e")]
+    # They are applied, and stay so: the next run has nothing to do.
+    assert pipeline.status().backlog_changes == 0
+    assert folder.run().changes == 0
+
+    folder.write(*written(9, event("u", 5, "later", 9, 1)), row(6, "f", "incremental", 1000))
+    assert folder.run().changes == 2
+    assert folder.rows() == [(1, "a"), (2, "b"), (5, "later"), (6, "f")]
