@@ -22,6 +22,7 @@ from penstock.apply.conflicts import (
     ROW_MISSING,
     TABLE_MISSING,
     UNIQUE_VIOLATED,
+    VALUE_MALFORMED,
     VALUE_MISSING,
     ApplyError,
     ContentionError,
@@ -404,6 +405,9 @@ class RowPath:
             if "document" in image:
                 # It has not come so far that it would be of a table.
                 raise ApplyError(NOT_CAPTURED, image.get("reason") or "the document cannot be read")
+            if "rule" in image:
+                # It was captured, and a rule cannot make of it what the target is to have.
+                raise ApplyError(VALUE_MALFORMED, image.get("reason") or "a rule has no value", where=_place(change))
             what = f"a change was not captured: {image.get('reason')}"
             raise ApplyError(NOT_CAPTURED, what, where=_place(change))
         expects_columns(change, table, self._dictionary)
