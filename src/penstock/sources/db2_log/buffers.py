@@ -235,7 +235,7 @@ class Buffers:
         where = f"{self.storage.label}/{name}"
         if isinstance(self.storage, LocalStorage):
             try:
-                with (self.storage.root / name).open("rb") as file:
+                with self.storage.open(name) as file:
                     return _mapped(file)
             except OSError as exc:
                 raise OperatorError(f"cannot read: {(exc.strerror or '').lower()}", where=where, do=_help(exc)) from exc
