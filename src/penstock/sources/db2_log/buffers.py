@@ -37,6 +37,9 @@ _OFFSET_BITS = 32
 _SMALL_BYTES = 64 * 1024
 """A map keeps a file open, and a transaction may span many: smaller ones are read instead."""
 
+_DIGESTED_BYTES = 64 * 1024
+"""So many bytes before a record tell, together with it, one history of a log from another."""
+
 _COLUMNS = ("commit_scns", "firsts", "changes", "size_bytes", "committed_at_us")
 
 
@@ -147,6 +150,23 @@ class Buffers:
         """Yield what is committed from one position to another, file by file; what had begun before is not whole."""
         gatherer, numbers = Gatherer(self.catalog), self._numbers()
         (begin, start), (end, upto) = file_of(first), file_of(last)
+    def digest_at(self, position: int) -> str | None:
+        """Return a digest of the end of the log up to a position, that of a record; None where it does not reach it.
+
+        The record of a commit says when it was, so another history that has one at the same place is told from it.
+        """
+        (number, offset), numbers = file_of(position), self._numbers()
+        if number not in numbers:
+            return None
+        try:
+            record = next(self._read(number, numbers[number], offset), None)
+        except MalformedInputError:
+            return "no record begins here"
+        if record is None:
+            return None
+        before = bytes(record.buffer[max(0, offset - _DIGESTED_BYTES) : record.end])
+        return hashlib.sha256(before).hexdigest()[:32]
+
         for number in range(begin, min(end, len(numbers)) + 1):
             name, before = numbers[number], start if number == begin else 0
             yield self._part(number, name, gatherer, start=before, end=upto if number == end else None)
