@@ -100,7 +100,7 @@ class Target:
         self.ledger = PostgresLedger(url, "A1")
         self.state = self.ledger.acquire("DBS1", lanes=4)
         self._instantiated = instantiated
-        self.references_from = Scn(0)
+        self.copied_later: dict[str, int] = {}
         self.virtual = NONE
         self.keys: dict[TableName, tuple[str, ...]] = {}
         self.rules = StreamRules({})
@@ -119,11 +119,11 @@ class Target:
         given = self._instantiated
         if isinstance(given, int):
             given = dict.fromkeys([name.name for name in names], given)
+        given = {**given, **self.copied_later}
         instantiated = {TableName("public", name): Scn(scn) for name, scn in given.items()}
         catalog = TargetCatalog(
             tables={name: TargetTable(table) for name, table in tables.items()},
             instantiated=instantiated,
-            references_from=self.references_from,
             virtual=self.virtual,
         ).with_keys(self.keys)
         # The source knows of none of the target's checks.

@@ -160,7 +160,6 @@ class Lab:
             tables={name: TargetTable(table) for name, table in tables.items()},
             instantiated=instantiated
             | {x.table.name: instantiated[x.root] for x in captured if x.root in instantiated},
-            references_from=max(instantiated.values(), default=Scn(0)),
         )
         return TaskContext(
             PostgresTarget(self.target_url, self.name), catalog, Dictionary(x.table for x in captured), config

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import socket
 import stat
 import threading
 from collections.abc import Callable
@@ -38,6 +39,27 @@ def test_a_file_is_there_once_it_is_created(storage: Storage) -> None:
     assert storage.read("log/1") == b"one"
     assert storage.read("top") == b""
     assert storage.names("log") == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("make", "called"),
+    [
+        pytest.param(os.mkfifo, "a named pipe", id="fifo"),
+        pytest.param(lambda path: path.symlink_to("/dev/zero"), "a device", id="device"),
+        pytest.param(lambda path: socket.socket(socket.AF_UNIX).bind(str(path)), "a socket", id="socket"),
+        pytest.param(Path.mkdir, "something else", id="folder"),
+    ],
+)
+def test_what_is_no_file_is_refused_and_not_waited_for(
+    make: Callable[[Path], object], called: str, tmp_path: Path
+) -> None:
+    make(tmp_path / "1")
+    storage = LocalStorage(tmp_path)
+
+    with pytest.raises(OperatorError, match=called):
+        storage.read("1")
+    with pytest.raises(OperatorError, match=called):
+        storage.open("1")
 
 
 def test_when_a_file_was_written_is_told_as_long_as_it_is_there(storage: Storage, tmp_path: Path) -> None:

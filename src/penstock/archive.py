@@ -26,7 +26,7 @@ from penstock.formats.archive_log import (
     record_number,
     record_path,
 )
-from penstock.position import Scn
+from penstock.position import START, Scn
 from penstock.storage import MissingFileError, Storage
 from penstock.text import count
 
@@ -154,6 +154,17 @@ class Archive:
             else:
                 low = middle + 1
         return low
+
+    def digest_at(self, position: Scn) -> str | None:
+        """Return a digest of all that is published up to a position: that of the record that reaches it first.
+
+        None where the archive ends before it; empty where nothing can lie before it.
+        """
+        if position <= START:
+            return ""
+        number = self.first_behind(Scn(position - 1))
+        record = self.find_record(number)
+        return None if record is None else record.sha256[:32]
 
     def records(self, first: int = 1) -> Iterator[Record]:
         """Yield the records from a number on, to the last one that is there."""

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -225,8 +225,25 @@ class LocalStorage:
 
     def read(self, name: str) -> bytes:
         """Return the content of a file."""
-        with _translated("read", str(self.root / name)):
-            return (self.root / name).read_bytes()
+        with self.open(name) as file, _translated("read", str(self.root / name)):
+            return file.read()
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a file to read it; raises as `read` does.
+
+        A pipe or a device of this name is refused: to open or to read it may wait for ever.
+        """
+        path = self.root / name
+        with _translated("read", str(path)):
+            _refuse_odd(path.stat().st_mode, path)
+            # It may have been exchanged meanwhile: so it is opened without waiting, and looked at again.
+            file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0)
+            try:
+                _refuse_odd(os.fstat(file.fileno()).st_mode, path)
+            except BaseException:
+                file.close()
+                raise
+            return file
 
     def size(self, name: str) -> int | None:
         """Return how many bytes a file has; None where there is none."""
@@ -323,6 +340,22 @@ class ObjectStorage:
 
     def _path(self, name: str) -> str:
         return f"{self.root.rstrip('/')}/{name}" if self.root else name
+
+
+_ODD_FILES = (
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def _refuse_odd(mode: int, path: Path) -> None:
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    for is_odd, called in _ODD_FILES:
+        if is_odd(mode):
+            raise OperatorError(f"cannot read a file: {called} has its name", where=str(path), do="take it away")
 
 
 def _try_to_write(folder: Path) -> None:

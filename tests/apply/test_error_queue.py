@@ -130,6 +130,7 @@ REFUSED = {
     "an insert without its key": ([Setting(3, "after", "id", Absent.ABSENT)], [], "after lacks key column 'id'"),
     "what is not there": ([Setting(2, "after", "code", Absent.ABSENT)], [], "2.after.code: there is no such column"),
     "an insert has no old row": ([Setting(3, "before", "id", "1")], [], "of operation insert, which has no 'before'"),
+    "a zero byte": ([Setting(3, "after", "code", "a\0b")], [], "after.code holds a zero byte (NUL)"),
     "no such change": ([], [4], "there is no change 4: the transaction has 3"),
 }
 

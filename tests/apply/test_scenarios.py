@@ -23,7 +23,6 @@ from penstock.apply.server import ServerConfig
 from penstock.apply.virtual_dependencies import NONE, ObjectDependency, ValueDependency, VirtualDependencies
 from penstock.change import TableName
 from penstock.errors import OperatorError
-from penstock.position import Scn
 from tests.hand_made import FIXTURE, Lcr, T, Target, Txn, delete, insert, truncate, update
 
 WAYS = [(use_set, lanes) for use_set in (True, False) for lanes in (1, 4)]
@@ -411,8 +410,10 @@ def test_s48_a_missing_parent_and_a_retry(target: Target, way: tuple[bool, int])
 
 
 @pytest.mark.rule("A-179")
-def test_references_are_checked_from_where_all_tables_stand_side_by_side(target: Target, way: tuple[bool, int]) -> None:
-    target.references_from = Scn(150)
+def test_references_are_checked_from_where_their_tables_stand_side_by_side(
+    target: Target, way: tuple[bool, int]
+) -> None:
+    target.copied_later = {"dept": 150}
     txns = [T(100 + n, insert("emp", id=100 + n, dept_id=77 if n in (20, 80) else 10)) for n in range(0, 100, 2)]
 
     apply(target, way, *txns)
@@ -420,6 +421,17 @@ def test_references_are_checked_from_where_all_tables_stand_side_by_side(target:
     # The parent of the one may come with a copy that is not made yet.
     assert target.failed() == [(180, FOREIGN_KEY_VIOLATED, 1, 1)]
     assert target.one("SELECT dept_id FROM emp WHERE id = 120") == 77
+
+
+@pytest.mark.rule("A-179")
+def test_references_are_checked_whatever_else_is_copied_later(target: Target, way: tuple[bool, int]) -> None:
+    target.copied_later = {"acct": 150, "hist": 130}
+    txns = [T(100 + n, insert("emp", id=100 + n, dept_id=77 if n in (20, 80) else 10)) for n in range(0, 100, 2)]
+
+    apply(target, way, *txns, T(210, delete("dept", id=10, name="ENG")))
+
+    failed = [(120, FOREIGN_KEY_VIOLATED, 1, 1), (180, FOREIGN_KEY_VIOLATED, 1, 1), (210, CHILD_EXISTS, 1, 1)]
+    assert target.failed() == failed
 
 
 @pytest.mark.rule("A-80")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,9 @@ import pytest
 from penstock import change as c
 from penstock.change import NO_VERSION, TableName
 from penstock.elsewhere import Elsewhere
-from penstock.errors import MalformedInputError, OperatorError
+from penstock.errors import ConfigError, MalformedInputError, OperatorError
 from penstock.rules.stream import StreamRules
-from penstock.schema import ForeignKey, Unique
+from penstock.schema import Column, ForeignKey, TableSchema, Unique
 from tests.hand_made import Lcr, T, as_batch, delete, insert, truncate, update
 from tests.rules.made import CUSTOMERS, TYPES, as_seen, put_through, rule_of, rule_set, schema
 
@@ -311,14 +312,151 @@ def test_a_row_that_moves_in_must_be_known_whole() -> None:
 @pytest.mark.parametrize(
     "settings", [{"rows": "CAST(name AS INTEGER) > 1"}, {"add": {"n": "CAST(name AS INTEGER)", "m": "1"}}]
 )
-def test_a_row_without_a_value_stops_the_work_and_is_not_shown(settings: Any) -> None:
+def test_a_row_without_a_value_makes_its_change_a_gap_and_its_reason_does_not_show_it(settings: Any) -> None:
     rule = rule_of(TABLE, **settings)
-    with pytest.raises(OperatorError, match=r"CAST\(name AS INTEGER\).*has no value for a row") as caught:
-        put_through(rule, T(1, insert("customers", **(ANN | {"name": "s3cret"}))))
-    with pytest.raises(OperatorError):
-        rule.rows(pa.RecordBatch.from_pylist([ANN | {"name": "s3cret"}]))
+    bad, good = ANN | {"name": "s3cret"}, ANN | {"id": "2", "name": "7"}
+
+    made = put_through(
+        rule,
+        T(1, insert("customers", **good), insert("customers", **bad), truncate("customers")),
+        T(2, update("customers", good, {"name": "s3cret"}), update("customers", good, {"region": "US"})),
+        T(3, delete("customers", **bad)),
+    )
+
+    assert [op for op, *_ in made] == ["insert", "gap", "truncate", "gap", "update", "gap"]
+    gaps = [before for op, before, _ in made if op == "gap"]
+    assert [gap["operation"] for gap in gaps] == ["insert", "update", "delete"]
+    assert [json.loads(gap["new"] or gap["old"])["name"] for gap in gaps] == ["s3cret"] * 3
+    for gap in gaps:
+        assert "has no value for a row: conversion error" in gap["reason"]
+        assert "s3cret" not in gap["reason"]
+    with pytest.raises(OperatorError, match="has no value for a row: conversion error") as caught:
+        rule.rows(pa.RecordBatch.from_pylist([good, bad]))
     assert "s3cret" not in str(caught.value)
     assert caught.value.__suppress_context__
+    told, faults = rule.told_rows(pa.RecordBatch.from_pylist([bad, good, bad]))
+    assert (told.num_rows, sorted(faults)) == (1, [0, 2])
+
+
+@pytest.mark.parametrize(
+    ("expression", "why"),
+    [
+        ("name || chr(0)", "a text with a zero byte"),
+        ("DATE '5000-01-01 (BC)'", "invalid input error"),
+        ("CAST('5000-01-01 (BC)' AS TIMESTAMP)", "invalid input error"),
+        ("CAST(net * 100000000 AS DECIMAL(10,2))", "conversion error"),
+    ],
+)
+def test_a_value_that_no_column_can_hold_is_that_changes_error(expression: str, why: str) -> None:
+    rule = rule_of(TABLE, add={"made": f"CASE WHEN id = 1 THEN NULL ELSE {expression} END"})
+    fine, bad = ANN, ANN | {"id": "2"}
+
+    made = put_through(rule, T(1, *(insert("customers", **row) for row in (fine, bad, fine, bad))))
+
+    assert [op for op, *_ in made] == ["insert", "gap", "insert", "gap"]
+    assert why in made[1][1]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "why"),
+    [
+        ("unlist([net, tax])", r"calls unlist\(\), which is not in the catalogue of functions"),
+        ("1 + unlist([net])", r"calls unlist\(\)"),
+        ("unnest([net, tax])", r"calls unnest\(\)"),
+        ("nosuch(net)", "Catalog Error"),
+    ],
+)
+def test_an_expression_yields_one_value_for_each_row(expression: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        rule_of(TABLE, add={"made": expression})
+
+
+ARROWS = TableSchema(
+    CUSTOMERS, (Column("id", "integer", "integer"), Column("j", "jsonb", "jsonb"), Column("l", "text", "text"))
+)
+
+
+@pytest.mark.parametrize(
+    ("expression", "made"),
+    [
+        ("j -> 'a' ->> 'b'", "x"),
+        ("(j -> 'a' -> 'b') ->> '$'", "x"),
+        ("CASE WHEN (j -> 'a' ->> 'b') = 'x' THEN 1 END", "1"),
+        ("CAST(l AS JSON) ->> 'n'", "12"),
+    ],
+)
+def test_an_arrow_finds_what_is_inside_json(expression: str, made: str) -> None:
+    rule = rule_of(ARROWS, add={"made": expression})
+    rows = rule.rows(pa.RecordBatch.from_pylist([{"id": "1", "j": '{"a": {"b": "x"}}', "l": '{"n": 12}'}]))
+
+    assert rows["made"].to_pylist() == [made]
+
+
+def test_a_lambda_is_refused_as_one() -> None:
+    with pytest.raises(ConfigError, match="holds a lambda"):
+        rule_of(TABLE, add={"made": "list_transform([net], x -> x + 1)[1]"})
+
+
+@pytest.mark.parametrize(
+    ("expression", "document", "made"),
+    [
+        # What the number is matters, and its digits are lost.
+        ("j ->> 'n'", '{"n": 2.50}', None),
+        ("j ->> 'n'", '{"n": 123456789012345678.91}', None),
+        ("j -> 'a'", '{"a": [1, 1e2]}', None),
+        ("CAST(j ->> 'n' AS DECIMAL(38,2))", '{"n": 123456789012345678.91}', None),
+        ("CAST(l AS JSON) ->> 'n'", '{"n": 2.50}', None),
+        # They are kept, or it has no part in what is asked.
+        ("j ->> 'n'", '{"n": 2.5}', "2.5"),
+        ("j ->> 'n'", '{"n": 1234567890123456789}', "1234567890123456789"),
+        ("j ->> 't'", '{"n": 2.50, "t": "x"}', "x"),
+        ("j ->> 't'", '{"t": "2.50"}', "2.50"),
+        ("j", '{"n": 2.50}', '{"n": 2.50}'),
+        ("CAST(j ->> 'n' AS DECIMAL(10,2))", '{"n": 2.50}', "2.50"),
+        ("CAST(CAST(j ->> 'n' AS DECIMAL(10,2)) AS VARCHAR)", '{"n": 2.50}', "2.50"),
+        ("CAST(j ->> 'n' AS DOUBLE)", '{"n": 123456789012345678.91}', "1.2345678901234568e+17"),
+        ("CASE WHEN CAST(j ->> 'n' AS DECIMAL(38,2)) > 2 THEN 'big' END", '{"n": 123456789012345678.91}', "big"),
+    ],
+)
+def test_numbers_inside_json_keep_their_digits_or_have_no_value(
+    expression: str, document: str, made: str | None
+) -> None:
+    rule = rule_of(ARROWS, add={"made": expression})
+    row = {"id": "1", "j": document, "l": document}
+    rows, faults = rule.told_rows(pa.RecordBatch.from_pylist([row]))
+
+    assert rows["made"].to_pylist() == ([] if made is None else [made])
+    assert [fault.what.rpartition(": ")[2] for fault in faults.values()] == (
+        ["a number inside JSON would come out with other digits"] if made is None else []
+    )
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "to_json(net)",
+        "json_object('a', net)",
+        "json_array(to_json(net + 1))",
+        "CAST([net] AS JSON) -> 0",
+        "to_json({'a': net})",
+    ],
+)
+def test_a_decimal_is_not_put_into_json_where_it_loses_digits(expression: str) -> None:
+    with pytest.raises(ConfigError, match="puts a decimal into JSON, where it loses digits"):
+        rule_of(TABLE, add={"made": expression})
+
+
+@pytest.mark.parametrize(
+    ("expression", "made"),
+    [
+        ("json_object('a', CAST(net AS VARCHAR)) ->> 'a'", "2.50"),
+        ("json_object('a', CAST(net AS VARCHAR), 'b', name)", '{"a":"2.50","b":"ann"}'),
+    ],
+)
+def test_a_decimal_keeps_its_digits_in_json(expression: str, made: str) -> None:
+    rule = rule_of(TABLE, add={"made": expression})
+
+    assert rule.rows(pa.RecordBatch.from_pylist([ANN | {"net": "2.50"}]))["made"].to_pylist() == [made]
 
 
 STEP = """
@@ -345,6 +483,10 @@ def numbers(rows):
 
 def nothing(rows):
     pass
+
+def zero(rows):
+    names = [name if name == "fine" else name + "\\0" for name in rows["full_name"].to_pylist()]
+    return rows.set_column(rows.schema.get_field_index("full_name"), "full_name", [names])
 """
 
 
@@ -394,6 +536,20 @@ def test_a_step_that_does_not_keep_its_promise_stops_the_work(folder: Path, step
         put_through(rule, T(1, insert("customers", **(ANN | {"name": "s3cret"}))))
     assert "s3cret" not in str(caught.value)
     assert caught.value.where == "table public.customers"
+
+
+def test_a_text_that_a_step_makes_holds_no_zero_byte(folder: Path) -> None:
+    rule = rule_of(TABLE, folder, rename={"name": "full_name"}, step="steps_of_tests:zero")
+    fine = ANN | {"name": "fine"}
+
+    made = put_through(
+        rule,
+        T(1, insert("customers", **fine), insert("customers", **ANN), update("customers", fine, {"name": "x"})),
+        T(2, update("customers", fine, {"net": "2.00"}), delete("customers", **ANN)),
+    )
+
+    assert [op for op, *_ in made] == ["insert", "gap", "gap", "update", "gap"]
+    assert "made a text with a zero byte" in made[1][1]["reason"]
 
 
 LARGE = Elsewhere.at("7:9:2", 10**7, is_binary=False)

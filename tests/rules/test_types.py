@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from decimal import Context, Decimal
 
 import psycopg
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from penstock.change import TableName
 from penstock.dialects.postgres.casts import text_sql
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.logical import in_postgres
 from penstock.errors import ConfigError, OperatorError
+from penstock.rules.stream import StreamRules
 from penstock.schema import Column, TableSchema
-from tests.rules.made import rule_of
+from tests.hand_made import T, as_batch, insert
+from tests.rules.made import as_seen, rule_of
 from tests.stories.test_types import MADE, TYPES
 
 NAME = TableName("public", "t")
@@ -163,3 +168,91 @@ def test_a_further_column_is_what_the_catalogue_would_say(connection: psycopg.Co
     assert made.notation == described.notation
     for name in ("from_text", "staging_type", "cast_type"):
         assert made.native[name] == described.native[name], name
+
+
+NUMBERS = st.integers(1, 38).flatmap(
+    lambda precision: st.tuples(
+        st.just(precision),
+        st.integers(0, precision),
+        st.lists(st.integers(-(10**precision) + 1, 10**precision - 1), min_size=1, max_size=5),
+    )
+)
+
+
+def stored(connection: psycopg.Connection, column: Column, texts: Iterable[str | None]) -> list[str | None]:
+    """What the target holds, as canonical text, once texts were written to a column like this one."""
+    (like,) = in_postgres(TableSchema(NAME, (column,))).columns
+    made = columns_of(connection, {"made": like.type})["made"]
+    query = f"SELECT {text_sql(made, 'v')} FROM (SELECT (%s)::{made.type} AS v) t"
+    return [None if text is None else connection.execute(query, [text]).fetchone()[0] for text in texts]  # type: ignore[index]
+
+
+def read_back(connection: psycopg.Connection, column: Column, sql: str, texts: list[str]) -> None:
+    """Make sure that what an expression makes of texts is what the target says of it: then `verify` says the truth."""
+    table = TableSchema(NAME, (Column(**{**vars(column), "name": "v"}),))
+    rule = rule_of(table, keep=["v"], add={"made": sql})
+    rows, _ = rule.told_rows(pa.RecordBatch.from_pylist([{"v": text} for text in texts]))
+    # A change goes another way than a row of the first copy.
+    batch = as_batch([T(1, *(insert("t", v=text) for text in texts))])
+    changes = as_seen(StreamRules({(NAME, rule.source.version): rule}).apply([batch]))
+    made = rows["made"].to_pylist()
+
+    assert [after["made"] for op, _, after in changes if op == "insert"] == made
+    assert stored(connection, rule.table.by_name["made"], made) == made
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(numbers=NUMBERS)
+def test_any_decimal_is_written_as_the_database_writes_it(
+    connection: psycopg.Connection, numbers: tuple[int, int, list[int]]
+) -> None:
+    precision, scale, digits = numbers
+    column = columns_of(connection, {"v": f"numeric({precision},{scale})"})["v"]
+    texts = [format(Decimal(number).scaleb(-scale, Context(prec=60)), "f") for number in digits]
+
+    assert computed(column, "v", *texts) == texts
+    if precision < 38 or scale < precision:
+        assert computed(column, "CAST(v AS VARCHAR)", *texts) == texts
+    for sql in ("v", "-v", "v + 1", "v * 2", "CAST(v AS DOUBLE)", "CAST(v AS VARCHAR)", "v % 3"):
+        read_back(connection, column, sql, texts)
+
+
+VALUES = {
+    "date": ("v", "v + 1", "CAST(v AS TIMESTAMP)", "v - INTERVAL 1 month"),
+    "timestamp": ("v", "CAST(v AS DATE)", "v + INTERVAL 1 day", "CAST(v AS TIME)", "date_trunc('month', v)"),
+    "timestamptz": ("v", "v AT TIME ZONE 'UTC'", "v - INTERVAL 1 hour"),
+    "double precision": ("v", "v / 3", "-v", "CAST(v AS FLOAT)"),
+    "real": ("v", "v * 7", "CAST(v AS DOUBLE)"),
+    "bigint": ("v", "v / 7", "v % 7", "CAST(v AS HUGEINT) * 10", "CAST(v AS VARCHAR)"),
+    "smallint": ("v", "v * 3", "CAST(v AS BOOLEAN)"),
+    "time": ("v",),
+}
+
+
+@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(kind=st.sampled_from(sorted(VALUES)), data=st.data())
+def test_any_value_that_an_expression_makes_is_the_same_at_the_target(
+    connection: psycopg.Connection, kind: str, data: st.DataObject
+) -> None:
+    column = columns_of(connection, {"v": kind})["v"]
+    drawn = {
+        "date": st.integers(-2_440_588, 2_145_031_948).map(lambda n: f"DATE '1970-01-01' + ({n})"),
+        "timestamp": st.integers(-210_860_000_000_000_000, 9_000_000_000_000_000_000).map(
+            lambda n: (
+                f"TIMESTAMP '1970-01-01' + make_interval(secs => {n // 1_000_000})"
+                f" + ({n % 1_000_000}) * interval '1 us'"
+            )
+        ),
+        "double precision": st.floats(width=64).map(lambda x: f"'{x}'"),
+        "real": st.floats(width=32).map(lambda x: f"'{x}'"),
+        "bigint": st.integers(-(2**63), 2**63 - 1).map(lambda n: f"'{n}'"),
+        "smallint": st.integers(-(2**15), 2**15 - 1).map(lambda n: f"'{n}'"),
+        "time": st.integers(0, 86_400_000_000).map(lambda n: f"'00:00'::time + ({n}) * interval '1 us'"),
+    }
+    drawn["timestamptz"] = drawn["timestamp"].map(lambda sql: f"({sql}) AT TIME ZONE 'UTC'")
+    values = data.draw(st.lists(drawn[kind], min_size=1, max_size=4))
+
+    texts = texts_of(connection, column, values)
+
+    for sql in VALUES[kind]:
+        read_back(connection, column, sql, texts)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.errors import OperatorError
 from penstock.formats.change_file import Encoding
-from penstock.outputs.publish.files import FileWriter
+from penstock.outputs.publish.files import ArchiveWriter, FileWriter
 from penstock.position import Scn
 from penstock.sources.change_files.spark_source import ChangeFilesSource
 from penstock.storage import LocalStorage
@@ -77,6 +80,55 @@ def test_a_checkpoint_of_another_archive_is_refused(spark: SparkSession, tmp_pat
 
     with pytest.raises(Exception, match="the checkpoint is of another archive"):
         reader.partitions(offset, offset)
+
+
+def stream_of(folder: Path) -> Any:
+    return ChangeFilesSource({"path": str(folder)}).streamReader(ChangeFilesSource({}).schema())
+
+
+def test_a_stream_waits_where_the_archive_is_shorter_than_what_it_has_read(tmp_path: Path) -> None:
+    folder, mirror = tmp_path / "archive", tmp_path / "mirror"
+    writer = publish(LocalStorage(folder))
+    shutil.copytree(folder, mirror)
+    files = FileWriter(LocalStorage(folder), Encoding.CHANGES, writer.last.epoch)
+    writer.commit(Scn(20), files.write_changes([stream(transaction(20, 2))]))
+    start = stream_of(folder).initialOffset()
+    end = stream_of(folder).latestOffset(start, None)
+    assert end["commit_scn"] == 20
+
+    # A mirror that lags behind.
+    assert stream_of(mirror).latestOffset(end, None) == end
+    with pytest.raises(OperatorError, match="the archive ends before position 20, which the checkpoint has reached"):
+        stream_of(mirror).partitions(start, end)
+    shutil.copytree(folder, mirror, dirs_exist_ok=True)
+
+    assert stream_of(mirror).latestOffset(end, None) == end
+    assert stream_of(mirror).partitions(start, end)
+    # As Penstock wrote it before there was a digest.
+    old = {name: value for name, value in end.items() if name != "digest"}
+    assert stream_of(mirror).latestOffset(old, None) == old
+    assert stream_of(mirror).partitions(old, old) == []
+
+
+def test_a_stream_does_not_go_on_in_an_older_archive_that_was_written_to_since(tmp_path: Path) -> None:
+    folder, backup = tmp_path / "archive", tmp_path / "backup"
+    writer = publish(LocalStorage(folder))
+    shutil.copytree(folder, backup)
+    files = FileWriter(LocalStorage(folder), Encoding.CHANGES, writer.last.epoch)
+    writer.commit(Scn(20), files.write_changes([stream(transaction(20, 2))]))
+    start = stream_of(folder).initialOffset()
+    end = stream_of(folder).latestOffset(start, None)
+    shutil.rmtree(folder)
+    shutil.copytree(backup, folder)
+    restored = ArchiveWriter(LocalStorage(folder))
+    restored.acquire()
+    files = FileWriter(LocalStorage(folder), Encoding.CHANGES, restored.last.epoch)
+    restored.commit(Scn(20), files.write_changes([stream(transaction(19, 1), transaction(20, 1))]))
+    restored.commit(Scn(30), files.write_changes([stream(transaction(30, 1))]))
+
+    for asked in (lambda: stream_of(folder).latestOffset(end, None), lambda: stream_of(folder).partitions(start, end)):
+        with pytest.raises(OperatorError, match=r"up to position 20, .* is not what was read: an older state"):
+            asked()
 
 
 @pytest.mark.parametrize(

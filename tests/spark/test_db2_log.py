@@ -13,6 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.elsewhere import Elsewhere
 from penstock.errors import MalformedInputError, OperatorError
+from penstock.sources.db2_log.buffers import file_of
+from penstock.sources.db2_log.framing import Form, read_records
 from penstock.sources.db2_log.lobs import LogValues
 from penstock.sources.db2_log.spark_source import Db2LogSource
 from penstock.storage import open_storage
@@ -149,6 +151,27 @@ def test_a_checkpoint_of_another_log_or_of_files_that_are_gone_is_refused(folder
         reader().partitions(start, end)
     # A checkpoint never goes back by itself.
     assert reader().latestOffset(end, None) == end
+
+
+def test_a_stream_does_not_go_on_in_another_history_of_the_log(folder: Folder) -> None:
+    def reader() -> Any:
+        return Db2LogSource({"path": str(folder.root)}).streamReader(Db2LogSource({}).schema())
+
+    start = reader().initialOffset()
+    end = reader().latestOffset(start, None)
+    old = {name: value for name, value in end.items() if name != "digest"}
+    number, offset = file_of(end["commit_scn"])
+    file = folder.root / f"{number:09}.db2log"
+    record = next(read_records(file.read_bytes(), Form(), "", start=offset))
+    content = bytearray(file.read_bytes())
+    # A commit of the same length at the same place, at another time.
+    content[record.payload] ^= 1
+    file.write_bytes(content)
+
+    for asked in (lambda: reader().latestOffset(end, None), lambda: reader().partitions(start, end)):
+        with pytest.raises(OperatorError, match=r"up to position \d+, .* is not what was read: an older state"):
+            asked()
+    assert reader().latestOffset(old, None) == old
 
 
 @pytest.mark.parametrize(

@@ -166,6 +166,20 @@ def test_what_was_polled_before_a_crash_is_read_again_in_the_same_words(log: Log
     again.stop()
 
 
+def test_a_stream_does_not_poll_into_a_journal_that_was_restored_to_an_older_state(log: Log) -> None:
+    log.write(4, 1)
+    stream = log.stream()
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, stream.getDefaultReadLimit())
+    stream.stop()
+    log.lab.source.execute(
+        "DELETE FROM penstock_lake_events.event; UPDATE penstock_lake_events.journal SET position = 0"
+    )
+
+    with pytest.raises(OperatorError, match="stands at position 0, before position 1, which the checkpoint has"):
+        log.stream().latestOffset(end, stream.getDefaultReadLimit())
+
+
 def test_a_journal_is_read_in_the_format_in_which_it_was_polled(log: Log) -> None:
     log.write(4, 1)
     stream = log.stream()

@@ -602,3 +602,31 @@ def test_a_new_table_calls_the_handler_which_takes_it_up_or_leaves_it_out(
     catch_up(made)
     assert rows(lab, "SELECT * FROM far.kept ORDER BY id") == [(1, "a", None), (2, "b", None)]
     assert lab.errors() == []
+
+
+@pytest.mark.parametrize(
+    "moved", ["ALTER TABLE t SET SCHEMA other", "ALTER TABLE t RENAME TO other_t"], ids=["schema", "name"]
+)
+def test_a_table_that_no_pattern_means_any_more_keeps_no_new_one_back(
+    lab: Lab, spark: object, tmp_path: Path, moved: str
+) -> None:
+    for side in (lab.source, lab.target):
+        side.execute("CREATE SCHEMA other")
+    lab.source.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE table_u (id int PRIMARY KEY)")
+    captured = ["public.t", "public.table_*"]
+    made = pipeline(lab, tmp_path, FILE.format(name=lab.name, tables=captured, row_triggers=[]) + "  ddl: apply\n")
+    made.setup()
+    catch_up(made)
+    lab.source.execute(moved)
+    catch_up(made)
+    lab.source.execute("CREATE TABLE table_v (id int PRIMARY KEY); INSERT INTO table_v VALUES (1)")
+    told: list[str] = []
+
+    class Hearing(Report):
+        def warned(self, text: str, *_: Any) -> None:
+            told.append(text)
+
+    made.run(threading.Event(), Hearing(), until_caught_up=True)
+
+    assert rows(lab, "SELECT * FROM table_v") == [(1,)]
+    assert [text for text in told if "not taken up" in text] == []

@@ -246,3 +246,29 @@ def test_people_see_and_mend_the_queue_by_the_commands_that_they_know(
         assert isinstance(errors(*refused).exception, OperatorError)
     assert [one["id"] for one in told("list")] == [f"{lab.name}.3"]
     assert published(tmp_path) == [("good", "c", 1), ("bad", "c", 1)]
+
+
+def test_a_run_counts_what_it_publishes_and_nothing_that_it_leaves_out(lab: Lab, spark: object, tmp_path: Path) -> None:
+    lab.source.execute(TABLES)
+    for path, form in (("events", "format: debezium-json, debezium: {prefix: shop}"), ("archive", "format: changes")):
+        file = tmp_path / "publish.yaml"
+        text = FILE.format(name=f"{lab.name}_{path}", url=lab.source_url, on_bad_value="stop")
+        head, _, _ = text.partition("publish:")
+        more = "rules: {exclude: [public.bad], tables: {public.good: {rows: 'id < 100'}}}"
+        file.write_text(f"{head}publish: {{to: files, path: {path}, max_age_s: 0, {form}}}\n{more}\n")
+        publication = penstock.open(file)
+        assert isinstance(publication, Publication)
+        publication.setup()
+        run(publication)
+        commit(
+            lab,
+            *(f"INSERT INTO bad (id) VALUES ({ord(path[0])}{n})" for n in range(5)),
+            *(f"INSERT INTO good VALUES ({ord(path[0])}{n})" for n in range(100, 105)),
+            f"INSERT INTO good VALUES ({len(path)}), ({len(path)}0)",
+        )
+
+        progress = run(publication)
+
+        assert (path, progress.transactions, progress.changes) == (path, 1, 2)
+        status = publication.status()
+        assert (status.transactions, status.changes) == (1, 2)

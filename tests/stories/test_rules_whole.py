@@ -312,3 +312,53 @@ def test_s86_an_empty_list_takes_nothing_and_positions_move_all_the_same(lab: La
     assert after.low_watermark == after.high_watermark >= before.low_watermark + 2
     assert lab.rows("t") == [(1,)]
     assert lab.errors() == []
+
+
+def test_a_row_that_an_expression_has_no_value_for_waits_alone_and_is_compared_as_one_that_differs(one: Lab) -> None:
+    lab = one
+    rule = """rules: {tables: {public.t: {rows: "v >= 0", add: {n: "CAST(coalesce(name, '1') AS INTEGER)"}}}}"""
+    lab.source.execute("UPDATE t SET name = id")
+    pipeline = opened(lab, rule)
+    pipeline.setup()
+    catch_up(pipeline)
+    assert pipeline.verify().is_identical
+
+    lab.source.execute("UPDATE t SET name = 's3cret' WHERE id = 7")
+    lab.source.execute("INSERT INTO t VALUES (60, 1, 'none'), (61, 1, '61')")
+    lab.source.execute("UPDATE t SET v = 9 WHERE id = 8")
+    lab.source.execute(r"INSERT INTO t VALUES (62, 1, '62')")
+    progress = pipeline.run(threading.Event(), until_caught_up=True)
+
+    assert (progress.errors, progress.in_queue) == (2, 2)
+    assert rows(lab, "SELECT id, v, n FROM t WHERE id > 58 OR id = 8 ORDER BY id") == [(8, 9, 8), (62, 1, 62)]
+    for error in lab.errors():
+        assert "has no value for a row: conversion error" in error.error_message
+        assert "s3cret" not in error.error_message
+        assert (error.error_type, error.op) == ("value", "gap")
+    found = pipeline.verify()
+    assert not found.is_identical
+    keys = {(one.kind, one.key["id"]) for one in found.tables[0].differences}
+    assert keys == {("different", "7"), ("missing", "60"), ("missing", "61")}
+
+    lab.source.execute("UPDATE t SET name = '7' WHERE id IN (7, 60)")
+    catch_up(pipeline)
+    assert pipeline.verify(repair=True).is_identical
+
+
+def test_a_decimal_of_no_digit_before_the_point_is_identical_through_a_rule(lab: Lab, spark: object) -> None:
+    lab.source.execute(
+        "CREATE TABLE d (id int PRIMARY KEY, r numeric(4,4)); INSERT INTO d VALUES (1, 0.0725), (2, -0.5), (3, NULL)"
+    )
+    pipeline = opened(lab, 'rules: {tables: {public.d: {add: {x: "r", t: "CAST(r AS VARCHAR)", y: "-r"}}}}')
+    pipeline.setup()
+    catch_up(pipeline)
+    lab.source.execute("UPDATE d SET r = 0.1 WHERE id = 1; INSERT INTO d VALUES (4, 0)")
+    catch_up(pipeline)
+
+    assert pipeline.verify().is_identical
+    assert rows(lab, "SELECT x::text, t FROM d ORDER BY id") == [
+        ("0.1000", "0.1000"),
+        ("-0.5000", "-0.5000"),
+        (None, None),
+        ("0.0000", "0.0000"),
+    ]

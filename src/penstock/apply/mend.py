@@ -281,6 +281,10 @@ def _check(number: int, old: Change, new: Change, catalog: TargetCatalog) -> Non
         raise _refused(f"change {number} cannot be made one of operation {new.op}")
     if (new.table, new.table_version, new.change_seq) != (old.table, old.table_version, old.change_seq):
         raise _refused(f"change {number}: only operation, `before` and `after` can be edited")
+    for name, was, image in (("before", old.before, new.before), ("after", old.after, new.after)):
+        for column, value in (image or {}).items():
+            if isinstance(value, str) and "\0" in value and value != (was or {}).get(column):
+                raise _refused(f"change {number}: {name}.{column} holds a zero byte (NUL), which no database keeps")
     for name, image, is_due in zip(("before", "after"), (new.before, new.after), _SHAPES[new.op], strict=True):
         if (image is not None) != is_due:
             has = "has" if is_due else "has no"

@@ -7,7 +7,7 @@ so a constraint that is broken half-way does not matter (ADR 4).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
@@ -22,6 +22,7 @@ from penstock.apply.conflicts import (
     ROW_MISSING,
     TABLE_MISSING,
     UNIQUE_VIOLATED,
+    VALUE_MALFORMED,
     VALUE_MISSING,
     ApplyError,
     ContentionError,
@@ -164,12 +165,12 @@ class RowPath:
                     message_number = parked.number
                     self._parking.put_back(parked)
                 message_number = last
-            with_references = transaction.commit_scn > self._catalog.references_from
+            unchecked = self._catalog.unchecked(transaction.commit_scn)
             for number, change in enumerate(transaction.changes, start=1):
                 message_number = number
                 for done in special.get(number, (Done(change, _told(change)),)):
                     if done.change is not None and done.change.op not in (Op.TRUNCATE, Op.DDL, Op.MESSAGE):
-                        self._check(number, done.change, done.images, with_references=with_references)
+                        self._check(number, done.change, done.images, unchecked)
             if self._handlers is not None:
                 message_number = 0
                 self._handlers.before_commit(transaction)
@@ -404,6 +405,9 @@ class RowPath:
             if "document" in image:
                 # It has not come so far that it would be of a table.
                 raise ApplyError(NOT_CAPTURED, image.get("reason") or "the document cannot be read")
+            if "rule" in image:
+                # It was captured, and a rule cannot make of it what the target is to have.
+                raise ApplyError(VALUE_MALFORMED, image.get("reason") or "a rule has no value", where=_place(change))
             what = f"a change was not captured: {image.get('reason')}"
             raise ApplyError(NOT_CAPTURED, what, where=_place(change))
         expects_columns(change, table, self._dictionary)
@@ -511,7 +515,7 @@ class RowPath:
         found = self._writer.compare_rows(table, row) if table.key.is_declared else []
         return differs(change, found[0]) if found else None
 
-    def _check(self, number: int, change: Change, images: Images, *, with_references: bool) -> None:
+    def _check(self, number: int, change: Change, images: Images, unchecked: Collection[ForeignKey]) -> None:
         name = self._following.name_now(change.table, number)
         if name is None:
             # The transaction has dropped the table, and its rows with it.
@@ -523,15 +527,18 @@ class RowPath:
                 what = f"two rows break constraint {broken!r}"
                 raise ApplyError(UNIQUE_VIOLATED, what, where=_place(change), constraint=broken)
         # A row of a snapshot is put in place as a first copy does it: parents may come with later changes.
-        if not with_references or change.op is Op.SNAPSHOT:
+        if change.op is Op.SNAPSHOT:
             return
         met = self._meeting.get(number)
         found = met.references if met is not None else ()
         for foreign_key in table.schema.foreign_keys:
-            if change.op is not Op.DELETE and foreign_key not in found and concerns(change, foreign_key.columns):
+            if foreign_key in unchecked or change.op is Op.DELETE or foreign_key in found:
+                continue
+            if concerns(change, foreign_key.columns):
                 self._check_reference(foreign_key, images.after, change, is_child=True)
         for foreign_key in table.schema.referenced_by:
-            if change.before is not None and concerns(change, foreign_key.parent_columns):
+            is_checked = change.before is not None and foreign_key not in unchecked
+            if is_checked and concerns(change, foreign_key.parent_columns):
                 self._check_reference(foreign_key, images.before, change, is_child=False)
 
     def _check_reference(self, foreign_key: ForeignKey, image: Image, change: Change, *, is_child: bool) -> None:

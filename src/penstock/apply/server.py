@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
@@ -51,7 +51,7 @@ from penstock.apply.target import TargetCatalog, TargetSession
 from penstock.apply.written import Written
 from penstock.change import Op, TableName, Transaction
 from penstock.errors import OperatorError, PenstockError, from_json
-from penstock.schema import Dictionary
+from penstock.schema import Dictionary, ForeignKey
 
 _SMALLEST_SPLIT = 50
 """A group of fewer changes is not halved any more when the set path fails: the row path is as quick."""
@@ -311,10 +311,9 @@ class ApplyServer:
         if len(group.rows) > self._trusted and len(group) > 1:
             self._apply_parts(group)
             return
-        unchecked = int(np.searchsorted(group.commit_scns, self._catalog.references_from, side="right"))
-        if 0 < unchecked < len(group):
-            # Foreign keys are checked of the later ones only, as the row path does.
-            for part in (group.part(0, unchecked), group.part(unchecked, len(group))):
+        cut = self._checks_more(group)
+        if cut:
+            for part in (group.part(0, cut), group.part(cut, len(group))):
                 if self._result.aborted_by is None:
                     self._apply_set(part, self._nettable.nets(part))
             return
@@ -349,7 +348,7 @@ class ApplyServer:
             with self._session.transaction():
                 self._record(group, held)
                 if len(group):
-                    self._session.apply_net(nets, with_references=self._with_references(group))
+                    self._session.apply_net(nets, unchecked=self._unchecked(group))
         except (SpeculationError, ApplyError, ContentionError):
             return False
         self._count_held(held)
@@ -372,8 +371,17 @@ class ApplyServer:
             self._holding.add(held.marks)
             self._result.held += len(held.group)
 
-    def _with_references(self, group: Group) -> bool:
-        return bool(group.commit_scns[0] > self._catalog.references_from)
+    def _unchecked(self, group: Group) -> Collection[ForeignKey]:
+        """The foreign keys that are not checked of a group, which are the same for all of it."""
+        return self._catalog.unchecked(int(group.commit_scns[0]))
+
+    def _checks_more(self, group: Group) -> int:
+        """The index of the first transaction of which more foreign keys are checked than of the first; 0 for none."""
+        first, last, ends = group.commit_scns[0], group.commit_scns[-1], self._catalog.reference_positions
+        end = int(np.searchsorted(ends, first))
+        if end == len(ends) or ends[end] >= last:
+            return 0
+        return int(np.searchsorted(group.commit_scns, ends[end], side="right"))
 
     def _try_around(self, group: Group, nets: Sequence[NetChange] | None, held: _Held | None = None) -> bool:
         """Apply a group in one target transaction: by the set path, but for what conflicts, and by the row path that.
@@ -433,17 +441,17 @@ class ApplyServer:
 
     def _apply_rest(self, group: Group, nets: Sequence[NetChange], plan: Around) -> None:
         """Apply by the set path what is not apart."""
-        with_references = self._with_references(group)
+        unchecked = self._unchecked(group)
         is_rest = ~plan.is_apart
         if not any(len(net.puts) or len(net.probes) for net in nets):
             # Rows that nothing apart has to do with are netted and staged already.
             left_out, is_rest = untouched_rows(group, nets, plan.is_apart)
-            self._session.apply_found(left_out, with_references=with_references)
+            self._session.apply_found(left_out, unchecked=unchecked)
         if is_rest.any():
             rest = self._nettable.nets(group.changes(is_rest))
             if rest is None:
                 raise SpeculationError("the changes cannot be netted")
-            self._session.apply_net(rest, with_references=with_references)
+            self._session.apply_net(rest, unchecked=unchecked)
 
     def _plan_around(
         self,
@@ -722,7 +730,7 @@ class ApplyServer:
         try:
             if not self._config.use_set_path:
                 raise SpeculationError("the set path is switched off")
-            with_references = large.commit_scn > self._catalog.references_from
+            unchecked = self._catalog.unchecked(large.commit_scn)
             with self._session.transaction():
                 self._ledger.record(np.array([large.commit_scn]), changes=large.changes)
                 nets = self._nets_of_pieces(large)
@@ -730,7 +738,7 @@ class ApplyServer:
                 pieces = _trimmed(nets) if large.size_bytes > _WIDE_BYTES * large.changes else ahead(nets)
                 with closing(pieces):
                     for piece in pieces:
-                        self._session.apply_net(piece, with_references=with_references)
+                        self._session.apply_net(piece, unchecked=unchecked)
         except (SpeculationError, ApplyError, ContentionError):
             if not self._apply_transaction(large.transaction(), marks, large.read):
                 return

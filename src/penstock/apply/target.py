@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,7 +17,7 @@ from penstock.apply.handlers.sql import SqlRunner
 from penstock.apply.keys import RowKey, row_key
 from penstock.apply.virtual_dependencies import NONE, VirtualDependencies
 from penstock.change import Image, TableName
-from penstock.position import Scn
+from penstock.position import START, Scn
 from penstock.schema import ForeignKey, TableSchema
 
 if TYPE_CHECKING:
@@ -53,15 +53,41 @@ class TargetCatalog:
     Attributes:
         tables: By their names in the stream.
         instantiated: Changes at or before this position are already in the table.
-        references_from: Foreign keys are checked for transactions after this position. While a table that was
-            copied later still lacks nothing but its neighbours' older changes, a reference may hang for a moment.
         virtual: What depends on each other beyond the constraints of the tables.
+        checks_all_references: Foreign keys are checked of every transaction, see `unchecked`.
     """
 
     tables: Mapping[TableName, TargetTable]
     instantiated: Mapping[TableName, Scn]
-    references_from: Scn
     virtual: VirtualDependencies = NONE
+    checks_all_references: bool = False
+
+    def unchecked(self, scn: int) -> Collection[ForeignKey]:
+        """Return the foreign keys that are not checked of a transaction at a position.
+
+        Those of which a table was copied as of this position or a later one: the other table does not stand there yet,
+        so that a reference may hang for a moment, until it does.
+        """
+        ends = self.reference_positions
+        if not len(ends) or scn > ends[-1]:
+            return ()
+        return frozenset(key for key, position in self._references.items() if scn <= position)
+
+    @cached_property
+    def reference_positions(self) -> NDArray[np.int64]:
+        """The positions, ascending, behind each of which more foreign keys are checked than up to it."""
+        return np.unique(np.fromiter(self._references.values(), np.int64, len(self._references)))
+
+    @cached_property
+    def _references(self) -> Mapping[ForeignKey, int]:
+        """The foreign keys of all tables, each with the position up to which it is not checked."""
+        if self.checks_all_references:
+            return {}
+        at = self.instantiated
+        keys = {
+            key for table in self.tables.values() for key in (*table.schema.foreign_keys, *table.schema.referenced_by)
+        }
+        return {key: max(at.get(key.child, START), at.get(key.parent, START)) for key in keys}
 
     def with_keys(self, keys: Mapping[TableName, tuple[str, ...]]) -> TargetCatalog:
         """The same tables, whose rows are found by substitute keys where there are any."""
@@ -212,7 +238,7 @@ class TargetSession(RowWriter, SqlRunner, Protocol):
             For each net change, what was found; there may be conflicts of other kinds.
         """
 
-    def apply_found(self, left_out: Sequence[NDArray[np.int64]], *, with_references: bool) -> None:
+    def apply_found(self, left_out: Sequence[NDArray[np.int64]], *, unchecked: Collection[ForeignKey]) -> None:
         """Write the net changes that `find_conflicts` has looked at in the same transaction, but for some rows.
 
         Args:
@@ -222,7 +248,7 @@ class TargetSession(RowWriter, SqlRunner, Protocol):
             SpeculationError: Rows were not as expected; nothing may be concluded but that the row path must run.
         """
 
-    def apply_net(self, nets: Sequence[NetChange], *, with_references: bool) -> None:
+    def apply_net(self, nets: Sequence[NetChange], *, unchecked: Collection[ForeignKey]) -> None:
         """Write the net changes of a group by set statements, inside the open transaction.
 
         Raises:

@@ -96,12 +96,16 @@ def _record(record: Record, with_hex: bool) -> dict[str, Any]:
 def _committed(buffers: Sequence[tuple[str, bytes]], catalog: Catalog, show: Show) -> Iterator[dict[str, Any]]:
     from penstock.sources.db2_log.changes import Decoder
     from penstock.sources.db2_log.reading import row_of, txn_id
-    from penstock.sources.db2_log.transactions import Gatherer, Resolver
+    from penstock.sources.db2_log.transactions import Beginning, Gatherer, Resolver
 
     numbers = {name: number for number, (name, _) in enumerate(buffers, 1)}
-    gatherer, resolver, decoder = Gatherer(catalog), Resolver(catalog), Decoder(catalog)
+    first = next(iter(_records(buffers, catalog)), None)
+    beginning = None if first is None or first.lso is None else Beginning(first.stream, first.lso)
+    gatherer, resolver, decoder = Gatherer(catalog, beginning), Resolver(catalog), Decoder(catalog)
+    cut = 0
     keys = {table.name: table.key for table in catalog.tables}
     for committed in gatherer.gather(_records(buffers, catalog)):
+        cut += committed.is_cut
         rows, outcome = resolver.resolve(committed), committed.outcome
         common = {
             "txn_id": txn_id(committed),
@@ -119,6 +123,7 @@ def _committed(buffers: Sequence[tuple[str, bytes]], catalog: Catalog, show: Sho
                 line[name] = None if line[name] is None else json_.loads(str(line[name]))
             yield line | ({"append": decoded.append} if decoded.append else {})
     for what, count in (
+        ("transactions that were open where the buffers begin, and did more than is shown", cut),
         ("transactions that have no outcome yet", len(gatherer.open)),
         ("records that are not for readers of the log, and were passed over", gatherer.passed_over),
         ("values of columns that are NOT LOGGED, and were left out", decoder.left.not_logged),

@@ -85,7 +85,12 @@ def print_entry(found: ShownEntry, pipeline: Pipeline | Publication) -> None:
         say(f"{'->' if is_failed else '  '} {number} {standing.change.op} {of}")
         if standing.change.op is Op.GAP:
             # It is no row: what it says is the reason, whole.
-            say(f"       {printable((standing.change.before or {}).get('reason') or '')}")
+            told = standing.change.before or {}
+            say(f"       {printable(told.get('reason') or '')}")
+            if "rule" in told:
+                # The change as it is at the source.
+                for name in ("operation", "old", "new"):
+                    say(f"       {name} {printable(told.get(name) or 'none')}")
         else:
             _print_values(standing)
         if is_failed and entry.found is not None:

@@ -52,10 +52,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Uncaptured:
-    """A table that the pipeline file means, and whose changes are not captured."""
+    """A table that the pipeline file means, and whose changes are not captured.
+
+    Attributes:
+        is_there: There is a table of this name; otherwise the one that was captured has another name now.
+    """
 
     table: TableName
     reason: str
+    is_there: bool = True
 
     def __str__(self) -> str:
         return f"{self.table} is not captured: {self.reason}"

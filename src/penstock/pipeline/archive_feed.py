@@ -49,8 +49,9 @@ class ArchiveFeed(PublishedFeed):
     def apply(self, part: Slice, lanes: int) -> Sequence[LaneResult]:
         """Write the changes of a slice; they are published once the ledger has completed the batch."""
         self._refresh()
-        self._ledger.take(self._jobs.run(part))
-        return [published(part)]
+        written = self._jobs.run(part)
+        self._ledger.take(written)
+        return [published(part, len(written.transactions), int(written.transactions.changes.sum()))]
 
     def _refresh(self) -> None:
         if self._take_up():

@@ -54,9 +54,11 @@ class EventFeed(PublishedFeed):
     def apply(self, part: Slice, lanes: int) -> Sequence[LaneResult]:
         """Publish the changes of a slice, and with them where it ends."""
         self._refresh()
-        before = self._ledger.standing.last_error
+        before = self._ledger.standing
         self._ledger.took(self._jobs.run(part, self._ledger.token))
-        return [replace(published(part), errors=self._ledger.standing.last_error - before)]
+        now = self._ledger.standing
+        counted = published(part, now.transactions - before.transactions, now.changes - before.changes)
+        return [replace(counted, errors=now.last_error - before.last_error)]
 
     def _refresh(self) -> None:
         if self._take_up():

@@ -382,7 +382,6 @@ class SparkFeed(SourceFeed):
         return TargetCatalog(
             tables={name: TargetTable(table) for name, table in tables.items()},
             instantiated=instantiated,
-            references_from=Scn(max(instantiated.values(), default=0)),
             virtual=self._virtual,
         ).with_keys(self._keys)
 

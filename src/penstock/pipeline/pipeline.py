@@ -761,7 +761,7 @@ class Pipeline(Capturing):
 
         def find() -> list[Uncaptured]:
             # The copy of a name is of the table that had it before, until the change comes that takes it away.
-            return [one for one in self._not_captured() if one.table not in copied]
+            return [one for one in self._not_captured() if one.is_there and one.table not in copied]
 
         self._new_tables.follow(find, lambda: Scn(0) if state is None else state.low_watermark, listener)
 

@@ -155,9 +155,7 @@ def entry_of(pipeline: str, one: PutAside) -> ErrorEntry:
 
 def _catalog(tables: Mapping[TableName, TableSchema]) -> TargetCatalog:
     """The tables of the source, which edits are held against."""
-    return TargetCatalog(
-        tables={name: TargetTable(table) for name, table in tables.items()}, instantiated={}, references_from=Scn(0)
-    )
+    return TargetCatalog(tables={name: TargetTable(table) for name, table in tables.items()}, instantiated={})
 
 
 def _untold(entry_id: str, error: UntellableError) -> PenstockError:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from penstock import change as c
 from penstock.change import Op
+from penstock.errors import OperatorError
 
 EDITED = (c.OP, c.SCHEMA_NAME, c.TABLE_NAME, c.TABLE_VERSION, c.KEY, c.BEFORE, c.AFTER)
 """The columns of the change stream that a rule changes."""
@@ -160,9 +162,56 @@ class Rows:
         found = np.r_[met, False]
         return found[self.old_at], found[self.new_at]
 
+    def of_changes(self, faults: Mapping[int, OperatorError]) -> dict[int, OperatorError]:
+        """What is wrong with the row of each change, its new one first; by the changes' indexes."""
+        is_bad = np.zeros(self.count + 1, bool)
+        is_bad[list(faults)] = True
+        changes = np.flatnonzero(is_bad[self.old_at] | is_bad[self.new_at]).tolist()
+        return {n: faults[int(self.new_at[n] if is_bad[self.new_at[n]] else self.old_at[n])] for n in changes}
+
     def spread_texts(self, texts: pa.Array) -> tuple[pa.Array, pa.Array]:
         """The same with texts, and null where there is no row."""
         return texts.take(_index(self.old_at)), texts.take(_index(self.new_at))
+
+
+class Refused:
+    """Changes for whose rows a rule has no value: each becomes a gap, so its transaction goes to the error queue."""
+
+    def __init__(self) -> None:
+        """None yet."""
+        self._parts: list[Changes] = []
+
+    def take(self, changes: Changes, faults: Mapping[int, OperatorError]) -> NDArray[np.bool_]:
+        """Take changes, by their indexes, each with why; returns which are left."""
+        is_left = ~np.isin(np.arange(len(changes.row)), list(faults))
+        taken = changes.where(~is_left)
+        images = zip(taken.op.tolist(), taken.before.to_pylist(), taken.after.to_pylist(), strict=True)
+        told = [
+            {"reason": fault.what, "rule": fault.where, "operation": _OPS[op], "old": old, "new": new}
+            for fault, (op, old, new) in zip([faults[n] for n in sorted(faults)], images, strict=True)
+        ]
+        nothing = pa.nulls(len(taken.row), pa.string())
+        before = pa.array([json.dumps(one, ensure_ascii=False) for one in told], pa.string())
+        op = np.full(len(taken.row), op_number(Op.GAP), np.int32)
+        self._parts.append(replace(taken, op=op, key=nothing, before=before, after=nothing))
+        return is_left
+
+    def among(self, changes: Changes) -> Changes:
+        """The gaps in their places among the changes that are left."""
+        if not self._parts:
+            return changes
+        parts = [changes, *self._parts]
+        order = np.argsort(np.concatenate([part.row for part in parts]))
+        taken = pa.array(order)
+        return Changes(
+            np.concatenate([part.row for part in parts])[order],
+            np.concatenate([part.scn for part in parts])[order],
+            np.concatenate([part.op for part in parts])[order],
+            *(
+                pa.concat_arrays([getattr(part, name).cast(pa.string()) for part in parts]).take(taken)
+                for name in ("key", "before", "after")
+            ),
+        )
 
 
 def _index(at: NDArray[np.int64]) -> pa.Array:

@@ -69,6 +69,10 @@ _DURATION = (
     f" + {_part('2', 'S', 'DECIMAL(18,6)', 1_000_000)} AS BIGINT)) ELSE CAST({{}} AS INTERVAL) END"
 )
 
+_MOST_DIGITS = 38
+
+_MOST_OF_A_FLOAT = 18
+
 _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 
 
@@ -114,8 +118,11 @@ class Input:
 
 def _decimal(logical: LogicalType) -> Input:
     precision, scale = logical.precision or 0, logical.scale or 0
-    if 0 <= scale <= precision <= 38 and precision:
+    if 0 <= scale <= precision <= _MOST_DIGITS and precision:
         kind = f"DECIMAL({precision},{scale})"
+        if scale == precision < _MOST_DIGITS:
+            # One digit more before the point, so that an expression which makes text of it writes 0.5 and not .5.
+            return Input(kind, f"CAST(CAST({{}} AS {kind}) AS DECIMAL({precision + 1},{scale}))")
         return Input(kind, f"CAST({{}} AS {kind})")
     return Input(WIDE_DECIMAL, _WIDE)
 
@@ -136,7 +143,9 @@ class Output:
     def of(cls, kind: str) -> Output | None:
         """The column for values of one of DuckDB's types; None where there is none."""
         if size := _DECIMAL.fullmatch(kind):
-            return cls(decimal(*map(int, size.groups())))
+            precision, scale = map(int, size.groups())
+            text = f"CAST(CAST({{}} AS {kind}) AS VARCHAR)"
+            return cls(decimal(precision, scale), _WITH_ZERO.replace("{}", text) if precision == scale else text)
         return _OUTPUTS.get(kind)
 
     def column(self, name: str) -> Column:
@@ -144,8 +153,21 @@ class Output:
         return Column.of(name, self.type)
 
 
+_WITH_ZERO = (
+    "CASE WHEN starts_with({}, '.') THEN '0' || {} WHEN starts_with({}, '-.') THEN '-0' || substring({}, 2) ELSE {} END"
+)
+"""DuckDB writes nothing before the point where a decimal has no digit there."""
+
+
+_DATE = (
+    "CASE WHEN isfinite({}) AND NOT {} BETWEEN DATE '4714-11-24 (BC)' AND DATE '5874897-12-31'"
+    " THEN error('out of range') ELSE replace(CAST({} AS VARCHAR), ' (BC)', ' BC') END"
+)
+"""A database's calendar begins with the Julian period, and ends before DuckDB's."""
+
 _TIMESTAMP = (
-    "CASE WHEN NOT isfinite({0}) THEN CAST({0} AS VARCHAR) WHEN year({0}) > 0"
+    "CASE WHEN NOT isfinite({0}) THEN CAST({0} AS VARCHAR)"
+    " WHEN {0} < TIMESTAMP '4714-11-24 (BC) 00:00:00' THEN error('out of range') WHEN year({0}) > 0"
     " THEN strftime({0}, '%Y-%m-%dT%H:%M:%S.%f{1}') ELSE lpad(CAST(1 - year({0}) AS VARCHAR), 4, '0')"
     " || strftime({0}, '-%m-%dT%H:%M:%S.%f{1} BC') END"
 )
@@ -168,7 +190,7 @@ _OUTPUTS = {
     "JSON": Output(JSON),
     "UUID": Output(UUID),
     "BLOB": Output(BINARY, "to_base64({})"),
-    "DATE": Output(DATE, "replace(CAST({} AS VARCHAR), ' (BC)', ' BC')"),
+    "DATE": Output(DATE, _DATE),
     "TIME": Output(
         LogicalType(Kind.TIME),
         "CASE WHEN {} = TIME '24:00:00' THEN '24:00:00.000000'"
@@ -202,7 +224,7 @@ def _float_text(value: np.floating) -> str:
     """A float as a database writes it: the shortest digits, with an exponent where it is long otherwise."""
     if not np.isfinite(value):
         return "NaN" if np.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    sign, digits, exponent = Decimal(str(value)).normalize().as_tuple()
+    sign, digits, exponent = _shortest(value).normalize().as_tuple()
     assert isinstance(exponent, int)
     text, point = "".join(map(str, digits)), len(digits) + exponent - 1
     minus = "-" if sign else ""
@@ -210,3 +232,21 @@ def _float_text(value: np.floating) -> str:
         return minus + format(Decimal((0, digits, exponent)), "f")
     mantissa = text[0] + (f".{text[1:]}" if text[1:] else "")
     return f"{minus}{mantissa}e{'-' if point < 0 else '+'}{abs(point):02}"
+
+
+def _shortest(value: np.floating) -> Decimal:
+    """The fewest digits that mean a float and no other, as PostgreSQL finds them.
+
+    Others take digits that lie in the middle between two floats, where reading them ends at the even one. PostgreSQL
+    takes more digits then.
+    """
+    found = Decimal(str(value))
+    exact = Decimal(float(value))
+    type_ = type(value)
+    beside = [Decimal(float(np.nextafter(value, type_(end)))) for end in (-np.inf, np.inf)]
+    if all(one.is_finite() for one in beside):
+        for digits in range(len(found.as_tuple().digits), _MOST_OF_A_FLOAT):
+            if all(2 * found != exact + one for one in beside):
+                break
+            found = Decimal(f"{float(value):.{digits}e}")
+    return found

@@ -11,6 +11,15 @@ import pyarrow as pa
 
 from penstock.beside import load
 from penstock.errors import ConfigError, OperatorError
+from penstock.rules.expressions import rows_with_nul
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """What a step makes of rows: their columns, and what is wrong with some of the rows, by their indexes."""
+
+    values: Mapping[str, pa.Array]
+    faults: Mapping[int, OperatorError]
 
 
 @dataclass(frozen=True)
@@ -44,7 +53,7 @@ class Step:
                 do="name a function as module:function, in a module beside the pipeline file or one that is installed",
             ) from exc
 
-    def __call__(self, columns: Mapping[str, pa.Array]) -> Mapping[str, pa.Array]:
+    def __call__(self, columns: Mapping[str, pa.Array]) -> Stepped:
         """Put rows through the function; columns are texts, in and out.
 
         Raises:
@@ -60,7 +69,17 @@ class Step:
                 where=f"table {self.table}",
                 do="mend the function, then run again",
             ) from None
-        return self._checked(rows, made)
+        values = self._checked(rows, made)
+        faults = {
+            index: OperatorError(
+                f"{self.place}{self.name!r} made a text with a zero byte (NUL), which no database keeps",
+                where=f"table {self.table}",
+                do="mend the function",
+            )
+            for column in values.values()
+            for index in rows_with_nul(column)
+        }
+        return Stepped(values, faults)
 
     def _checked(self, rows: pa.Table, made: object) -> Mapping[str, pa.Array]:
         wrong = ""

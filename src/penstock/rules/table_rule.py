@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from penstock import change as c
 from penstock.change import NO_VERSION, Op
-from penstock.errors import PenstockError
+from penstock.errors import OperatorError, PenstockError
 from penstock.images import build_images, find_present, is_present, parse_images
-from penstock.rules.changes import EDITED, Changes, Seen, op_number
+from penstock.rules.changes import EDITED, Changes, Refused, Seen, op_number
 from penstock.rules.columns import Columns, append, lacking
 from penstock.rules.expressions import Expression, evaluate
 from penstock.rules.step import Step
@@ -69,9 +69,11 @@ class TableRule:
         Args:
             batch: Rows of the change stream (`change.ARROW_SCHEMA`).
 
+        A change for whose row a condition or a column has no value becomes a gap, which says why.
+
         Raises:
             MalformedInputError: An image lacks a column that the rule has to look at.
-            OperatorError: A condition or a computed column has no value for a row, or the user's step failed.
+            OperatorError: The user's step failed.
         """
         made = self.transform(Changes.of(batch))
         edited = self.edited(made)
@@ -106,7 +108,7 @@ class TableRule:
         made = self._transform_rows(
             replace(changes, before=pc.if_else(pa.array(is_row), changes.before, pa.scalar(None, pa.string())))
         )
-        others = ~made.is_op(*ROW_OPS)
+        others = np.isin(made.row, changes.row[~is_row])
         kept = changes.before.filter(pa.array(np.isin(changes.row, made.row[others])))
         return self._without_part(replace(made, before=_put(made.before, others, kept)))
 
@@ -125,25 +127,25 @@ class TableRule:
     def _transform_rows(self, changes: Changes) -> Changes:
         if self.refusal is not None and changes.is_op(*ROW_OPS).any():
             raise self.refusal
-        seen = self._look(changes)
+        seen, refused = self._look(changes), Refused()
         if self.condition is not None:
-            changes, seen = self._migrate(changes, seen, self.condition)
+            changes, seen = self._migrate(changes, seen, self.condition, refused)
         if self.operations is not None:
             is_left_in = ~changes.is_op(*(op for op in _CHOICES if op.value not in self.operations))
             changes, seen = changes.where(is_left_in), seen.where(is_left_in)
         # Further columns are computed from the row as it is at the source, and then written behind the others.
-        texts = self._computed(changes, seen)
+        changes, texts = self._computed(changes, seen, refused)
         before, after = self.columns.reshape(changes.before), self.columns.reshape(changes.after)
         for name, (old, new, is_set) in texts.items():
             before, after = append(before, name, old), append(after, name, new, is_set)
         changes = replace(changes, before=before, after=after, key=self._key(changes.key))
         if self.step is not None:
-            changes = self._stepped(changes, self.step)
+            changes = self._stepped(changes, self.step, refused)
         # An update that sets none of the columns that are left is no change any more.
         is_idle = changes.is_op(Op.UPDATE)
         if is_idle.any():
             is_idle &= pc.fill_null(pc.equal(changes.after, "{}"), False).to_numpy(zero_copy_only=False)
-        return changes.where(~is_idle) if is_idle.any() else changes
+        return refused.among(changes.where(~is_idle) if is_idle.any() else changes)
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return what becomes of rows of the table: the target's columns, of those rows that are to be there.
@@ -154,20 +156,47 @@ class TableRule:
         Raises:
             OperatorError: A condition or a computed column has no value for a row, or the user's step failed.
         """
+        made, faults = self.told_rows(batch)
+        for index in sorted(faults):
+            raise faults[index] from None
+        return made
+
+    def told_rows(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Mapping[int, OperatorError]]:
+        """Do what `rows` does, and leave out the rows that have no value; these by their index, each with why."""
         if self.refusal is not None:
             raise self.refusal
         given = dict(zip(batch.schema.names, batch.columns, strict=True))
-        count = batch.num_rows
+        at, faults = np.arange(batch.num_rows), dict[int, OperatorError]()
+
+        def keep(is_kept: NDArray[np.bool_], *sets: dict[str, pa.Array]) -> None:
+            """Leave rows out of sets of columns that line up with `at`."""
+            nonlocal at
+            if not is_kept.all():
+                at, mask = at[is_kept], pa.array(is_kept)
+                for columns in sets:
+                    columns.update({name: values.filter(mask) for name, values in columns.items()})
+
+        def without(of: Mapping[int, OperatorError]) -> NDArray[np.bool_]:
+            faults.update({int(at[index]): fault for index, fault in of.items()})
+            return ~np.isin(np.arange(len(at)), list(of))
+
         if self.condition is not None:
-            (is_here,) = evaluate([self.condition], given, count)
-            if not pc.all(is_here, min_count=0).as_py():
-                given = {name: values.filter(is_here) for name, values in given.items()}
-                count = pc.sum(is_here, min_count=0).as_py()
+            found = evaluate([self.condition], given, len(at))
+            keep(without(found.faults) & _mask(pc.fill_null(found.values[0], False)), given)
         made = {new: given[name] for name, new in self.columns.names.items() if name in given}
-        made |= zip(self.added, evaluate([*self.added.values()], given, count), strict=True)
+        found = evaluate([*self.added.values()], given, len(at))
+        made |= zip(self.added, found.values, strict=True)
+        keep(without(found.faults), made)
         if self.step is not None:
-            made = dict(self.step(made))
-        return pa.record_batch(list(made.values()), names=list(made))
+            stepped = self.step(made)
+            made = dict(stepped.values)
+            keep(without(stepped.faults), made)
+        return pa.record_batch(list(made.values()), names=list(made)), faults
+
+    def at_source(self, columns: Sequence[str]) -> Sequence[str]:
+        """Return what columns that are kept are called at the source."""
+        was = {new: old for old, new in self.columns.names.items()}
+        return [was[name] for name in columns]
 
     def _look(self, changes: Changes) -> Seen:
         """Read the columns that the condition and the further columns look at; one entry per change in each array."""
@@ -191,12 +220,15 @@ class TableRule:
         new = {name: pc.if_else(is_kept[name], old[name], given[name]) for name in places}
         return Seen(old, new, {name: _mask(values) for name, values in is_set.items()})
 
-    def _migrate(self, changes: Changes, seen: Seen, condition: Expression) -> tuple[Changes, Seen]:
+    def _migrate(self, changes: Changes, seen: Seen, condition: Expression, refused: Refused) -> tuple[Changes, Seen]:
         """Keep what is about rows of the subset; what moves a row in becomes an insert, and out, a delete."""
         # One entry per change in `old` and `new`: does its old row, and its new row, meet the condition?
         rows = seen.rows(changes, condition.inputs)
-        (met,) = evaluate([condition], rows.values, rows.count)
-        old, new = rows.spread(_mask(met))
+        found = evaluate([condition], rows.values, rows.count)
+        old, new = rows.spread(_mask(pc.fill_null(found.values[0], False)))
+        if found.faults:
+            is_left = refused.take(changes, rows.of_changes(found.faults))
+            changes, seen, old, new = changes.where(is_left), seen.where(is_left), old[is_left], new[is_left]
         is_update = changes.is_op(Op.UPDATE)
         moves_in, moves_out = is_update & ~old & new, is_update & old & ~new
         # Kept is whatever is about the whole table, and every change of which one row at least is in the subset.
@@ -231,20 +263,30 @@ class TableRule:
         is_set = find_present(updates.after, new)
         return {name: pc.if_else(is_set[name], new[name], old[name]) for name in names}
 
-    def _computed(self, changes: Changes, seen: Seen) -> dict[str, tuple[pa.Array, pa.Array, pa.Array | None]]:
-        """The text of each further column in old and new images, and for which new ones it is set; None for all."""
+    def _computed(
+        self, changes: Changes, seen: Seen, refused: Refused
+    ) -> tuple[Changes, dict[str, tuple[pa.Array, pa.Array, pa.Array | None]]]:
+        """The changes that have a value for each further column, and how these line up with them.
+
+        Of each column its text in old and new images, and for which new ones it is set; None for all.
+        """
         if not self.added:
-            return {}
+            return changes, {}
         rows = seen.rows(changes, {name for expression in self.added.values() for name in expression.inputs})
+        found = evaluate([*self.added.values()], rows.values, rows.count)
+        spread = [rows.spread_texts(texts) for texts in found.values]
+        if found.faults:
+            is_left = refused.take(changes, rows.of_changes(found.faults))
+            changes, mask = changes.where(is_left), pa.array(is_left)
+            spread = [(old.filter(mask), new.filter(mask)) for old, new in spread]
         is_update = changes.is_op(Op.UPDATE)
         made = {}
-        for name, texts in zip(self.added, evaluate([*self.added.values()], rows.values, rows.count), strict=True):
-            old, new = rows.spread_texts(texts)
+        for name, (old, new) in zip(self.added, spread, strict=True):
             is_set = pc.or_(pa.array(~is_update), _differ(old, new)) if is_update.any() else None
             made[name] = old, new, is_set
-        return made
+        return changes, made
 
-    def _stepped(self, changes: Changes, step: Step) -> Changes:
+    def _stepped(self, changes: Changes, step: Step, refused: Refused) -> Changes:
         """Put old and new rows through the user's step, both alike, and write images of what comes out."""
         names = [*self.columns.names.values(), *self.added]
         what = _plain(step.place)
@@ -257,7 +299,8 @@ class TableRule:
         moved = self._overlaid(updates, names, what)
         new = self._values(news, news.after, names, what)
         parts = (old, moved, new)
-        made = step({name: pa.concat_arrays([part[name] for part in parts]) for name in names})
+        stepped = step({name: pa.concat_arrays([part[name] for part in parts]) for name in names})
+        made = stepped.values
         # Cut what comes out at the same places.
         ends = np.cumsum([len(olds.row), len(updates.row), len(news.row)])
         old, moved, new = (
@@ -275,7 +318,12 @@ class TableRule:
             columns = self.table.primary_key.columns
             key = _put(key, has_old, build_images({name: old[name] for name in columns}, {}))
             key = _put(key, is_new, build_images({name: new[name] for name in columns}, {}))
-        return replace(changes, before=before, after=after, key=key)
+        if not stepped.faults:
+            return replace(changes, before=before, after=after, key=key)
+        # For each row that went through the step, which change it is of.
+        of_change = np.concatenate([np.flatnonzero(mask) for mask in (has_old, is_update, is_new)])
+        is_left = refused.take(changes, {int(of_change[index]): fault for index, fault in stepped.faults.items()})
+        return replace(changes, before=before, after=after, key=key).where(is_left)
 
     def _key(self, key: pa.Array) -> pa.Array:
         """The key under its names at the target; null where the target's table has none of the source's."""

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from penstock.change import TableName
+from penstock.errors import OperatorError
 from penstock.schema import TableSchema
 
 _BUNDLE_BYTES = 4 * 1024 * 1024
@@ -100,7 +101,17 @@ class RowRule(Protocol):
         """Whether a row's key is the same at the target, by whatever names: a range of keys is one there, too."""
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return what the target is to hold of rows of the source; columns of canonical text on both sides."""
+        """Return what the target is to hold of rows of the source; columns of canonical text on both sides.
+
+        Raises:
+            OperatorError: There is no value for a row.
+        """
+
+    def told_rows(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Mapping[int, OperatorError]]:
+        """The same without the rows that there is no value for; these by their index, each with why."""
+
+    def at_source(self, columns: Sequence[str]) -> Sequence[str]:
+        """Return what columns that are kept are called at the source."""
 
 
 @dataclass(frozen=True)

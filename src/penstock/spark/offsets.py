@@ -1,4 +1,8 @@
-"""Offsets of our streams: a position, and what it is a position in."""
+"""Offsets of our streams: a position, what it is a position in, and a digest of what had been read up to it.
+
+Without the digest, a stream would go on in another history that has the same positions: one that was restored from an
+older backup, and written to since. Offsets of an earlier version have none; they are read as they are.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +27,12 @@ class Offsets:
     whole: str
     position: str
 
-    def write(self, id_: str, position: Scn) -> dict[str, Any]:
+    def write(self, id_: str, position: Scn, digest: str | None = None) -> dict[str, Any]:
         """Write a position as an offset that a person can read."""
-        return {self.whole: id_, self.position: int(position)}
+        return {self.whole: id_, self.position: int(position), **({_DIGEST: digest} if digest else {})}
 
     def read(self, offset: dict[str, Any], id_: str, *, where: str) -> Scn:
-        """Read what `write` wrote.
+        """Read the position that `write` wrote.
 
         Raises:
             MalformedInputError: It is something else.
@@ -45,3 +49,30 @@ class Offsets:
                 do="begin the query anew, with another checkpoint and an empty sink",
             )
         return Scn(position)
+
+    def hold_against(self, offset: dict[str, Any], digest: str | None, *, where: str) -> None:
+        """Make sure that what an offset says was read is what is there now.
+
+        Args:
+            digest: Of what is there up to the offset's position; None where that is not reached yet.
+
+        Raises:
+            OperatorError: It ends before that, or it is something else.
+        """
+        position = offset[self.position]
+        if digest is None:
+            raise OperatorError(
+                f"the {self.whole} ends before position {position}, which the checkpoint has reached",
+                where=where,
+                do="wait until the copy has caught up, or bring back what is missing; it must stay as it was",
+            )
+        if offset.get(_DIGEST, digest) != digest:
+            raise OperatorError(
+                f"up to position {position}, which the checkpoint has reached, the {self.whole} is not what was read:"
+                " an older state was restored, and something else was written behind it",
+                where=where,
+                do="bring back what was there; or begin the query anew, with another checkpoint and an empty sink",
+            )
+
+
+_DIGEST = "digest"

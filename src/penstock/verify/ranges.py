@@ -109,34 +109,56 @@ def _look_at_rows(
 def _look_through_rule(
     origin: TableRows, there: TableRows, compared: Range, names: Sequence[str], chunk: Chunk
 ) -> _Found:
-    """Compare rows in this process: only the rule says what the target should hold, no query at the source can."""
-    texts = pa.schema([(name, pa.string()) for name in names])
-    wanted = pa.Table.from_batches(wanted_rows(origin, compared, chunk), texts)
+    """Compare rows in this process: only the rule says what the target should hold, no query at the source can.
+
+    A row that the rule has no value for is at the target as it must be nowhere: so it is one that differs.
+    """
+    texts, rule = pa.schema([(name, pa.string()) for name in names]), compared.rule
+    assert rule is not None
+    made, refused = [], []
+    for batch in origin.read(compared.source.column_names, chunk):
+        rows, faults = rule.told_rows(batch)
+        made.append(rows.select(names))
+        refused.append(batch.take(pa.array(sorted(faults), pa.int64())))
+    wanted = pa.Table.from_batches(made, texts)
+    without_value = pa.Table.from_batches(refused) if any(batch.num_rows for batch in refused) else None
     others = pa.Table.from_batches((_as_text(batch, texts) for batch in there.read(names, chunk)), texts)
     key = compared.shape.primary_key
     order = [(name, "ascending") for name in (key.columns if key is not None else names)]
-    if names and wanted.sort_by(order).equals(others.sort_by(order)):
+    if without_value is None and names and wanted.sort_by(order).equals(others.sort_by(order)):
         return len(wanted), []
+    count = len(wanted) + (0 if without_value is None else len(without_value))
     if key is None:
         surplus = Counter(_rows(wanted))
         surplus.subtract(_rows(others))
-        return len(wanted), [
-            (Difference("missing" if n > 0 else "extra", {"row": _name_of(row)}), abs(n))
-            for row, n in sorted(surplus.items(), key=repr)
-            if n
+        unknown = [] if without_value is None else [(_name_of(row), 1) for row in _rows(without_value)]
+        return count, [
+            *((Difference("missing", {"row": name}), n) for name, n in unknown),
+            *(
+                (Difference("missing" if n > 0 else "extra", {"row": _name_of(row)}), abs(n))
+                for row, n in sorted(surplus.items(), key=repr)
+                if n
+            ),
         ]
     left, right = (dict(zip(_rows(rows.select(key.columns)), _rows(rows), strict=True)) for rows in (wanted, others))
 
     def named(values: tuple[str | None, ...]) -> Image:
         return dict(zip(key.columns, values, strict=True))
 
+    # A step may give several rows the same key, of which the target can have one.
+    often = Counter(_rows(wanted.select(key.columns))) if len(left) < len(wanted) else {}
     found = [
         Difference("missing" if k not in right else "different", named(k))
         for k, row in left.items()
         if right.get(k) != row
     ]
+    found += [Difference("missing", named(k)) for k, n in often.items() for _ in range(n - 1)]
+    if without_value is not None:
+        keys = _rows(without_value.select(rule.at_source(key.columns)))
+        found += [Difference("different" if k in right else "missing", named(k)) for k in keys]
+        left |= dict.fromkeys(keys, ())
     found += [Difference("extra", named(k)) for k in right if k not in left]
-    return len(wanted), [(difference, 1) for difference in found]
+    return count, [(difference, 1) for difference in found]
 
 
 def _look_at_counts(origin: TableRows, there: TableRows, columns: Sequence[str]) -> _Found:

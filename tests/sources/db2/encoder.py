@@ -17,6 +17,8 @@ class Log:
     Attributes:
         order: `<` or `>`.
         table: Table space id and table id.
+        is_raw: Prefixes are those of a log that is read without a filter.
+        is_chained: Each record says where the one before it of its transaction lies, which `last` has.
     """
 
     order: str = "<"
@@ -24,6 +26,9 @@ class Log:
     records: list[bytes] = field(default_factory=list)
     lso: int = 0x1000
     lsn: int = 0x500
+    is_raw: bool = False
+    is_chained: bool = False
+    last: dict[int, int] = field(default_factory=dict)
 
     def add(self, tid: int, type_: int, body: bytes, *, undone: int | None = None, flags: int = 2) -> int:
         """Add a record; returns its LSO."""
@@ -31,8 +36,11 @@ class Log:
         extra = b"" if undone is None else struct.pack(e + "HxxxxxxQQ", 0, 0, undone)
         length = 40 + len(extra) + len(body)
         self.lsn += 1
-        header = struct.pack(e + "IHHQQQ6sH", length, type_, flags, self.lsn, 7, 0, tid.to_bytes(6, "big"), 0)
-        prefix = struct.pack(e + "QQQQQQIi", 1, 7, self.lsn, 2, 0, self.lso, length, 0)
+        previous = self.last.get(tid, 0) if self.is_chained else 0
+        self.last[tid] = self.lso
+        header = struct.pack(e + "IHHQQQ6sH", length, type_, flags, self.lsn, 7, previous, tid.to_bytes(6, "big"), 0)
+        prefix = struct.pack(e + "QQQQQQ", 1, 7, self.lsn, 2, 0, self.lso)
+        prefix += b"" if self.is_raw else struct.pack(e + "Ii", length, 0)
         self.records.append(prefix + header + extra + body)
         at, self.lso = self.lso, self.lso + length
         return at

@@ -332,8 +332,14 @@ def changed_keys(lcr: RowLcr, keys: Image | Collection[str]) -> Iterator[str]:
 
 
 def _text(value: Value) -> str | None:
-    """Write a value as canonical text."""
+    """Write a value as canonical text.
+
+    Raises:
+        ApplyError: 23605 where it is a text that holds a zero byte, which no database keeps.
+    """
     match value:
+        case str() if "\0" in value:
+            raise ApplyError(LCR_MALFORMED, "a value of a handler's is a text with a zero byte (NUL)")
         case None | str():
             return value
         case bool():

@@ -53,6 +53,20 @@ def takes_all(_: Record) -> None:
 
 
 @dataclass(frozen=True)
+class Told:
+    """What is told of a transaction.
+
+    Attributes:
+        changes: How many changes it is told with, or put aside; 0 where it is left out as a whole.
+        aside: What is put aside of it.
+    """
+
+    records: Sequence[Record]
+    changes: int
+    aside: PutAside | None = None
+
+
+@dataclass(frozen=True)
 class Events:
     """What tasks need to make events of changes; travels to them.
 
@@ -84,8 +98,8 @@ class Events:
 
     def of_transactions(
         self, batches: Iterable[pa.RecordBatch], refusal: Refusal, on_bad_value: OnBadValue
-    ) -> Iterator[tuple[Sequence[Record], PutAside | None]]:
-        """Yield the records of one transaction after the other, and what is put aside of it.
+    ) -> Iterator[Told]:
+        """Yield what is told of one transaction after the other.
 
         A transaction is held in memory. Raises as `of_changes` does, where nothing is to be put aside.
         """
@@ -96,14 +110,15 @@ class Events:
                 raise MalformedInputError("changes are not in commit order", where="changes to be published")
             at, rows = scn, list(of_one)
             try:
-                records, aside = self._told(writer, rows, refusal), None
+                told = self._told(writer, rows, refusal)
             except UntellableError as exc:
                 if on_bad_value is OnBadValue.STOP:
                     raise
                 aside = self.aside(rows, exc, refusal, whole=on_bad_value is OnBadValue.PUT_ASIDE_TRANSACTION)
                 left = [row for number, row in enumerate(rows, start=1) if number not in aside.numbers]
-                records = self._told(writer, left, refusal)
-            yield records, aside
+                told = self._told(writer, left, refusal)
+                told = Told(told.records, told.changes + len(aside.numbers), aside)
+            yield told
 
     def aside(self, rows: Sequence[Row], error: UntellableError, refusal: Refusal, *, whole: bool) -> PutAside:
         """Put a transaction aside of which a change cannot be told, or such changes alone."""
@@ -167,13 +182,14 @@ class Events:
             records += _checked(made, change.table, refusal)
         return [*records, *writer.end()]
 
-    def _told(self, writer: EventWriter, rows: Sequence[Row], refusal: Refusal) -> list[Record]:
+    def _told(self, writer: EventWriter, rows: Sequence[Row], refusal: Refusal) -> Told:
         try:
             records = [record for row in rows for record in self._change(writer, row, refusal)]
         except PenstockError:
             writer.forget()
             raise
-        return [*records, *writer.end()]
+        records += writer.end()
+        return Told(records, sum(not self._is_left_out(row) for row in rows) if records else 0)
 
     def _fault(self, row: Row, refusal: Refusal) -> UntellableError | None:
         """Why a change cannot be told; None where it can."""
@@ -184,6 +200,11 @@ class Events:
             return exc
         return None
 
+    def _is_left_out(self, row: Row) -> bool:
+        """Whether a change is in its table's copy already, or is of the table's definition."""
+        name = TableName(row[c.SCHEMA_NAME], row[c.TABLE_NAME])
+        return bool(row[c.COMMIT_SCN] <= self.copied.get(name, 0) or row[c.OP] == Op.DDL)
+
     def _change(self, writer: EventWriter, row: Row, refusal: Refusal) -> list[Record]:
         """The records of a change.
 
@@ -192,7 +213,7 @@ class Events:
         """
         name, scn = TableName(row[c.SCHEMA_NAME], row[c.TABLE_NAME]), row[c.COMMIT_SCN]
         op = Op(row[c.OP])
-        if scn <= self.copied.get(name, 0) or op is Op.DDL:
+        if self._is_left_out(row):
             return []
         if op is Op.GAP:
             raise untold(name, scn)

@@ -51,6 +51,15 @@ class Published:
     token: str
 
 
+@dataclass
+class _Sent:
+    """What of a window was sent, or put aside: so many transactions, with so many changes."""
+
+    transactions: int = 0
+    changes: int = 0
+    aside: list[PutAside] = field(default_factory=list)
+
+
 @dataclass(frozen=True)
 class EventTask:
     """Publishes for one run; travels to tasks. A worker keeps its publisher as long as no other one was opened."""
@@ -85,37 +94,47 @@ class EventTask:
             for window in windows:
                 batches = reader.read(window)
                 with publisher.transaction() as transaction:
-                    if is_large:
-                        aside = self._send_large(batches, transaction)
-                    else:
-                        aside = self._send(in_commit_order(batches), transaction)
-                    standing = publisher.standing.behind(window, len(window), window.total_changes)
-                    standing, entries = self._put_aside(standing, aside)
+                    send = self._send_large if is_large else self._send
+                    sent = send(batches, transaction)
+                    standing = publisher.standing.behind(window, sent.transactions, sent.changes)
+                    standing, entries = self._put_aside(standing, sent.aside)
                     transaction.stand(standing, standing.position_entry, *entries)
         return self._done(publisher, keep=not part.is_large)
 
-    def _send(self, batches: Iterable[pa.RecordBatch], transaction: Transaction) -> list[PutAside]:
-        """Send the transactions of a window; returns what is put aside."""
-        found: list[PutAside] = []
+    def _send(self, batches: Iterable[pa.RecordBatch], transaction: Transaction) -> _Sent:
+        """Send the transactions of a window."""
+        sent, in_order = _Sent(), in_commit_order(batches)
 
         def records() -> Iterator[Record]:
-            for of_one, aside in self.events.of_transactions(batches, transaction.refusal, self.on_bad_value):
-                found.extend([aside] if aside is not None else [])
-                yield from of_one
+            for told in self.events.of_transactions(in_order, transaction.refusal, self.on_bad_value):
+                sent.transactions += told.changes > 0
+                sent.changes += told.changes
+                sent.aside += [told.aside] if told.aside is not None else []
+                yield from told.records
 
         transaction.send(records())
-        return found
+        return sent
 
-    def _send_large(self, batches: Iterable[pa.RecordBatch], transaction: Transaction) -> list[PutAside]:
+    def _send_large(self, batches: Iterable[pa.RecordBatch], transaction: Transaction) -> _Sent:
         """Send a transaction that is too large to be held, and so to be put aside."""
+        sent = _Sent()
+
+        def counted() -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                sent.changes += batch.num_rows
+                yield batch
+
         try:
-            transaction.send(self.events.of_changes(batches, transaction.refusal))
+            sent.transactions = int(transaction.send(self.events.of_changes(counted(), transaction.refusal)) > 0)
         except UntellableError as exc:
             if self.on_bad_value is OnBadValue.STOP:
                 raise
             do = "a transaction of this size is not put aside. Leave the column out by a rule"
             raise UntellableError(exc.what, where=exc.where, do=do, column=exc.column, number=exc.number) from exc
-        return []
+        if not sent.transactions:
+            # It is of tables alone whose copies hold it already.
+            sent.changes = 0
+        return sent
 
     def _put_aside(self, standing: Standing, aside: Sequence[PutAside]) -> tuple[Standing, list[Entry]]:
         """Add to the error queue.

@@ -119,20 +119,38 @@ class _StreamReader(_Reader, DataSourceStreamReader):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        return self._offset(self._options.span.upto)
+        known, upto = self._known(start), self._options.span.upto
+        if upto <= known:
+            # A copy of the archive may lag behind what was read from another one, or be listed without its last files.
+            if self._archive().digest_at(known) is not None:
+                self._refuse_other(start)
+            return start
+        self._refuse_other(start)
+        return self._offset(upto)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return self._partitions(Span(self._known(start), self._known(end)))
+        after, upto = self._known(start), self._known(end)
+        for offset in (start, end):
+            self._refuse_other(offset)
+        return self._partitions(Span(after, upto))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _Reader.read(self, partition)
 
+    def _archive(self) -> Archive:
+        return Archive(self._options.storage)
+
     def _offset(self, position: Scn) -> dict[str, Any]:
-        return _OFFSETS.write(Archive(self._options.storage).header.id, position)
+        archive = self._archive()
+        return _OFFSETS.write(archive.header.id, position, archive.digest_at(position))
 
     def _known(self, offset: dict[str, Any]) -> Scn:
-        archive = Archive(self._options.storage)
+        archive = self._archive()
         return _OFFSETS.read(offset, archive.header.id, where=archive.label)
+
+    def _refuse_other(self, offset: dict[str, Any]) -> None:
+        archive, position = self._archive(), self._known(offset)
+        _OFFSETS.hold_against(offset, archive.digest_at(position), where=archive.label)
 
 
 def _position(options: Mapping[str, str], name: str) -> Scn | None:

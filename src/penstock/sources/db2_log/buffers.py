@@ -28,7 +28,7 @@ from penstock.sources.db2_log.catalog import Catalog, read_catalog
 from penstock.sources.db2_log.changes import held_size
 from penstock.sources.db2_log.framing import Buffer, Lri, Record, read_records
 from penstock.sources.db2_log.plain import Plain, find_plain
-from penstock.sources.db2_log.transactions import Committed, Gatherer, Resolver
+from penstock.sources.db2_log.transactions import Beginning, Committed, Gatherer, Resolver
 from penstock.storage import LocalStorage, MissingFileError, NameTakenError, Storage
 
 CATALOG = "catalog.json"
@@ -36,6 +36,9 @@ _NAME = re.compile(r"([0-9]{1,9})\.db2log")
 _OFFSET_BITS = 32
 _SMALL_BYTES = 64 * 1024
 """A map keeps a file open, and a transaction may span many: smaller ones are read instead."""
+
+_DIGESTED_BYTES = 64 * 1024
+"""So many bytes before a record tell, together with it, one history of a log from another."""
 
 _COLUMNS = ("commit_scns", "firsts", "changes", "size_bytes", "committed_at_us")
 
@@ -108,6 +111,7 @@ class Buffers:
     _indexed: list[Indexed] = field(default_factory=list)
     _catalog: tuple[Catalog, str] | None = None
     _gatherer: Gatherer | None = None
+    _begins: tuple[Beginning | None] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel as the place alone: open transactions refer to files that are mapped into this process."""
@@ -143,9 +147,26 @@ class Buffers:
                 return len(numbers), found[0].lri
         return len(numbers), None
 
+    def digest_at(self, position: int) -> str | None:
+        """Return a digest of the end of the log up to a position, that of a record; None where it does not reach it.
+
+        The record of a commit says when it was, so another history that has one at the same place is told from it.
+        """
+        (number, offset), numbers = file_of(position), self._numbers()
+        if number not in numbers:
+            return None
+        try:
+            record = next(self._read(number, numbers[number], offset), None)
+        except MalformedInputError:
+            return "no record begins here"
+        if record is None:
+            return None
+        before = bytes(record.buffer[max(0, offset - _DIGESTED_BYTES) : record.end])
+        return hashlib.sha256(before).hexdigest()[:32]
+
     def transactions(self, first: int, last: int) -> Iterator[Part]:
         """Yield what is committed from one position to another, file by file; what had begun before is not whole."""
-        gatherer, numbers = Gatherer(self.catalog), self._numbers()
+        gatherer, numbers = Gatherer(self.catalog, self._beginning()), self._numbers()
         (begin, start), (end, upto) = file_of(first), file_of(last)
         for number in range(begin, min(end, len(numbers)) + 1):
             name, before = numbers[number], start if number == begin else 0
@@ -153,7 +174,14 @@ class Buffers:
 
     def _part(self, number: int, name: str, gatherer: Gatherer, *, start: int = 0, end: int | None = None) -> Part:
         buffer, where = self._open(name), f"{self.storage.label}/{name}"
-        plain = find_plain(buffer, self.catalog, start=start, end=end, is_open=gatherer.open.keys())
+        plain = find_plain(
+            buffer,
+            self.catalog,
+            start=start,
+            end=end,
+            is_open=gatherer.open.keys(),
+            beginning=self._beginning(),
+        )
         among = None if plain is None else plain.others.tolist()
         records = read_records(buffer, self.catalog.form, where, start=start, among=among)
         if end is not None:
@@ -165,7 +193,7 @@ class Buffers:
         before = self._indexed[-1] if self._indexed else None
         begin = number << _OFFSET_BITS
         if self._gatherer is None:
-            self._gatherer = Gatherer(self.catalog)
+            self._gatherer = Gatherer(self.catalog, self._beginning())
             if before is not None:
                 # In a process that has just begun; what it finds committed was counted by an earlier one.
                 for _ in self._gatherer.gather(self.records(before.oldest, begin - 1)):
@@ -184,12 +212,14 @@ class Buffers:
             )
         rows += _plain_rows(part)
         for committed in self._gatherer.gather(records):
-            changed = resolver.resolve(committed)
-            if not changed:
+            changed = [] if committed.is_cut else resolver.resolve(committed)
+            if not (changed or committed.is_cut):
                 continue
             sizes = (sum(len(i) for i in (r.before, r.after) if i is not None) + held_size(r.group) for r in changed)
             at_us = (committed.committed_at_s or 0) * 1_000_000
-            rows.append((position_of(committed.outcome), self._first(committed), len(changed), sum(sizes), at_us))
+            # One that is put aside is a single change, which says so.
+            count = len(changed) or 1
+            rows.append((position_of(committed.outcome), self._first(committed), count, sum(sizes), at_us))
         rows.sort()
         columns = np.array(rows, np.int64).reshape(-1, len(_COLUMNS)).T
         oldest = min((position_of(found[0]) for found in self._gatherer.open.values()), default=(number + 1) << 32)
@@ -235,10 +265,13 @@ class Buffers:
         where = f"{self.storage.label}/{name}"
         if isinstance(self.storage, LocalStorage):
             try:
-                with (self.storage.root / name).open("rb") as file:
+                with self.storage.open(name) as file:
                     return _mapped(file)
-            except OSError as exc:
-                raise OperatorError(f"cannot read: {(exc.strerror or '').lower()}", where=where, do=_help(exc)) from exc
+            except (OSError, RetryableError) as exc:
+                met = exc if isinstance(exc, OSError) else exc.__cause__
+                if not isinstance(met, OSError):
+                    raise
+                raise OperatorError(f"cannot read: {(met.strerror or '').lower()}", where=where, do=_help(met)) from exc
         content = self.storage.read(name)
         if len(content) < _SMALL_BYTES:
             return content
@@ -254,6 +287,16 @@ class Buffers:
                 where=where,
                 do=_help(exc) or "set TMPDIR to a folder with room for what the oldest open transaction spans",
             ) from exc
+
+    def _beginning(self) -> Beginning | None:
+        """Where the log begins; None where that is not told."""
+        if self._begins is None:
+            name = self._numbers().get(1)
+            first = None if name is None else next(self._read(1, name), None)
+            if first is None:
+                return None
+            self._begins = (None if first.lso is None else Beginning(first.stream, first.lso),)
+        return self._begins[0]
 
     def _numbers(self) -> dict[int, str]:
         named = {int(found[1]): name for name in self.storage.names("") if (found := _NAME.fullmatch(name))}

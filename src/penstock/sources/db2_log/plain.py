@@ -19,7 +19,7 @@ from penstock.change import Op
 from penstock.sources.db2_log.catalog import Catalog
 from penstock.sources.db2_log.columns import Bools, Bytes, Ints, lines
 from penstock.sources.db2_log.framing import PROPAGATABLE, SINGULAR, Buffer, Framing, Level, Lri
-from penstock.sources.db2_log.transactions import DMS, HALF
+from penstock.sources.db2_log.transactions import DMS, HALF, Beginning
 
 OPS = (Op.DELETE, Op.INSERT, Op.UPDATE)
 """What rows of `Plain.rows` say by number."""
@@ -61,7 +61,13 @@ class Plain:
 
 
 def find_plain(
-    buffer: Buffer, catalog: Catalog, *, start: int, end: int | None, is_open: Collection[tuple[int, bytes]]
+    buffer: Buffer,
+    catalog: Catalog,
+    *,
+    start: int,
+    end: int | None,
+    is_open: Collection[tuple[int, bytes]],
+    beginning: Beginning | None = None,
 ) -> Plain | None:
     """Look through a buffer; None where it is empty, or nothing can be said of it: where its form is seldom, or broken.
 
@@ -69,6 +75,7 @@ def find_plain(
         start: Where the first prefix begins.
         end: Where the last record begins that is looked at; None for all.
         is_open: The transactions that have begun earlier, by log stream and identifier.
+        beginning: Where the log begins; one that was open there is not plain.
     """
     form = catalog.form
     if form.level is not Level.V10 or form.framing is not Framing.FILTER or not len(buffer):
@@ -87,7 +94,7 @@ def find_plain(
     lfs, lsn = heads["lfs"], heads["lsn"]
     if not np.all((lfs[1:] > lfs[:-1]) | ((lfs[1:] == lfs[:-1]) & (lsn[1:] > lsn[:-1]))):
         return None
-    is_plain, commits, begins = _transactions(heads, is_open)
+    is_plain, commits, begins = _transactions(heads, is_open, beginning)
     is_row = is_plain & (heads["kind"] == _ROW)
     rows = heads[is_row]
     # Rows of an aborted transaction are in none, and tables that are not in the catalogue have no version.
@@ -118,6 +125,8 @@ _HEADS = np.dtype(
         ("lfs", "u8"),
         ("lsn", "u8"),
         ("txn", "u8"),
+        ("stream", "u8"),
+        ("previous", "u8"),
         ("table", "u4"),
         ("before", "i8"),
         ("after", "i8"),
@@ -168,6 +177,7 @@ def _heads(data: Bytes, offsets: Ints, e: str) -> NDArray[Any] | None:
     heads = np.zeros(len(offsets), _HEADS)
     heads["at"], heads["lfs"], heads["lsn"] = offsets, raw["lfs"], raw["lsn"]
     heads["txn"] = _transaction_keys(raw["stream"], raw["tid_high"], raw["tid_low"])
+    heads["stream"], heads["previous"] = raw["stream"], raw["previous"]
     type_, flags = raw["type"], raw["flags"]
     is_seen = (flags & PROPAGATABLE != 0) & (flags & SINGULAR == 0) & (raw["sqlcode"] == 0)
     is_timed = (type_ == _COMMIT) & (raw["length"] >= _LEAST_COMMIT)
@@ -227,7 +237,9 @@ def _transaction_keys(stream: NDArray[Any], high: NDArray[Any], low: NDArray[Any
     return keys
 
 
-def _transactions(heads: NDArray[Any], is_open: Collection[tuple[int, bytes]]) -> tuple[Bools, Ints, Ints]:
+def _transactions(
+    heads: NDArray[Any], is_open: Collection[tuple[int, bytes]], beginning: Beginning | None
+) -> tuple[Bools, Ints, Ints]:
     """Tell which records are of plain transactions, and which record ends and which begins each committed one."""
     keys, of = np.unique(heads["txn"], return_inverse=True)
     kind, count = heads["kind"], len(keys)
@@ -240,6 +252,10 @@ def _transactions(heads: NDArray[Any], is_open: Collection[tuple[int, bytes]]) -
     earlier = [(stream << 48) | int.from_bytes(tid, "big") for stream, tid in is_open if stream <= 0xFFFF]
     is_plain = (ended == 1) & (others == 0) & (kind[last] >= _COMMITS) & (first != last)
     is_plain &= ~np.isin(keys, np.array(earlier, np.uint64))
+    if beginning is not None:
+        begins = heads[first]
+        is_cut = (begins["stream"] == beginning.stream) & (begins["previous"] > 0)
+        is_plain &= ~(is_cut & (begins["previous"] < beginning.lso))
     is_committed = is_plain & (kind[last] == _COMMITS)
     by_commit = np.argsort(last[is_committed])
     return is_plain[of], last[is_committed][by_commit], first[is_committed][by_commit]

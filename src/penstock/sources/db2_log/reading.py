@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock import change as c
-from penstock.change import Change
+from penstock.change import NO_VERSION, Change, Op
 from penstock.sources.db2_log.buffers import Part, position_of
 from penstock.sources.db2_log.bulk import BulkDecoder
 from penstock.sources.db2_log.catalog import Catalog
@@ -36,6 +36,7 @@ class Reading:
         self.resolver, self.bulk = Resolver(catalog), BulkDecoder(catalog)
         self._decoder = Decoder(catalog, place_of=place_of)
         self._keys = {table.name: table.key for table in catalog.tables}
+        self._first_table = catalog.tables[0].name
 
     @property
     def left(self) -> Left:
@@ -75,11 +76,26 @@ class Reading:
             yield _merged(None, others)
 
     def _rows(self, committed: Committed) -> Iterator[tuple[dict[str, Any], int]]:
+        if committed.is_cut:
+            yield _common(committed, 1) | self._put_aside(committed), 1000
+            return
         changed = self.resolver.resolve(committed)
         common = _common(committed, len(changed))
         for seq, row in enumerate(changed):
             lob_bytes = self._decoder.held_bytes(row)
             yield common | self.one(row, seq), 2 * lob_bytes + 1000
+
+    def _put_aside(self, committed: Committed) -> dict[str, Any]:
+        """A gap in place of a transaction of which the log has the end alone."""
+        first = committed.records[0]
+        tables = self.resolver.tables(committed)
+        reason = (
+            f"transaction {txn_id(committed)} was open already where the log begins ({first.name}, offset"
+            f" {first.offset}), so what it changed before is not known; it changed"
+            f" {', '.join(map(str, tables)) or 'no table of the catalogue'} since: copy them anew, then leave it out"
+        )
+        table = tables[0] if tables else self._first_table
+        return row_of(Change(0, Op.GAP, table, NO_VERSION, {"reason": reason}, None), ())
 
     def one(self, row: Row, seq: int) -> dict[str, Any]:
         """Decode a row by itself; returns what it has of its own in the change stream."""

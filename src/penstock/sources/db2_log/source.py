@@ -57,6 +57,10 @@ class Db2Log:
                 return Scn(int(indexed.columns[0][-1]))
         return START
 
+    def digest_at(self, position: Scn) -> str | None:
+        """Return a digest of the log up to a position; None where it ends before that, empty at the very beginning."""
+        return "" if position <= START else self.buffers.digest_at(position)
+
     def next_slice(self, after: Scn) -> LogSlice | None:
         """Return what follows a position in the first file that has something."""
         # What follows a position was committed in the file that it lies in, or in a later one.

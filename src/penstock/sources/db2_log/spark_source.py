@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
-from penstock.errors import ConfigError, OperatorError
+from penstock.errors import ConfigError
 from penstock.position import EVERYTHING, START, Scn
 from penstock.sources.db2_log.buffers import Buffers
 from penstock.sources.db2_log.source import Db2Log
@@ -125,23 +125,30 @@ class _StreamReader(_Reader, DataSourceStreamReader):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        return self._offset(max(self._known(start), self._options.end))
+        known, upto = self._known(start), self._options.end
+        if upto <= known:
+            # Files may be on their way from another machine.
+            if self._options.log.digest_at(known) is not None:
+                self._refuse_other(start)
+            return start
+        self._refuse_other(start)
+        return self._offset(upto)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         after, upto = self._known(start), self._known(end)
-        if upto > self._options.log.end():
-            raise OperatorError(
-                f"the log ends before position {upto}, which the checkpoint has reached",
-                where=self._options.log.label,
-                do="bring back the files that are missing; what was recorded once must stay as it is",
-            )
+        for offset in (start, end):
+            self._refuse_other(offset)
         return self._partitions(after, upto)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _Reader.read(self, partition)
 
     def _offset(self, position: Scn) -> dict[str, Any]:
-        return _OFFSETS.write(self._options.log.id, position)
+        return _OFFSETS.write(self._options.log.id, position, self._options.log.digest_at(position))
+
+    def _refuse_other(self, offset: dict[str, Any]) -> None:
+        log = self._options.log
+        _OFFSETS.hold_against(offset, log.digest_at(self._known(offset)), where=log.label)
 
     def _known(self, offset: dict[str, Any]) -> Scn:
         return _OFFSETS.read(offset, self._options.log.id, where=self._options.log.label)

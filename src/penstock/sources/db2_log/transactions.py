@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from penstock.change import Op
+from penstock.change import Op, TableName
 from penstock.sources.db2_log.catalog import Catalog, Db2Table, TableId
 from penstock.sources.db2_log.framing import COMPENSATION, PROPAGATABLE, SINGULAR, Framing, Level, Record
 from penstock.sources.db2_log.rows import holds_row
@@ -19,6 +19,7 @@ from penstock.sources.db2_log.rows import holds_row
 COMMITS = frozenset((0x84, 0x85, 0x86, 0x87, 0x8A))
 ABORTS = frozenset((0x41, 0x49))
 COMPONENTS = frozenset((0x43, 0x4E, 0x52, 0x55, 0x69))
+_CHAINED = COMMITS | ABORTS | COMPONENTS
 _TIMED = frozenset((0x84, 0x86, 0x87, 0x8A))
 _PASSED = frozenset((0x42, 0x4F, 0x51, 0x56, 0x57, 0x6F, 0x7B, 0x7C, 0x7D, 0x8B))
 _REWRITTEN = frozenset((0x71, 0x89))
@@ -26,6 +27,8 @@ LOAD_START = 0x4A
 _LOAD_TABLE_AT = 4
 
 DMS, LONG_FIELD, DOM, LOB, XML = 1, 3, 4, 5, 15
+_TABLE_AT = {DMS: 2, DOM: 6, LOB: 6, LONG_FIELD: 6, XML: 6}
+"""Where records of each component say of which table they are."""
 _ALTERED = frozenset((102, 104, 113, 115, 116, 119, 122, 123, 169, 170, 171))
 _NOTHING = frozenset((108, 137, 128))
 _UNDONE = {110: Op.INSERT, 131: Op.INSERT, 168: Op.INSERT, 111: Op.DELETE, 166: Op.DELETE, 112: Op.UPDATE}
@@ -43,11 +46,18 @@ STRINGS = 65535
 
 
 class Committed(NamedTuple):
-    """A transaction with an outcome: the record of that, its records in log order, and when it was committed."""
+    """A transaction with an outcome.
+
+    Attributes:
+        outcome: The record of that.
+        records: Its records in log order.
+        is_cut: It was open already where the log begins: what it did before is in no file.
+    """
 
     outcome: Record
     records: Sequence[Record]
     committed_at_s: int | None
+    is_cut: bool = False
 
 
 class Piece(NamedTuple):
@@ -89,12 +99,36 @@ class Row:
     is_half: bool = False
 
 
-class Gatherer:
-    """Gathers records by transaction until these end. What is not committed yet stays in `open`."""
+class Beginning(NamedTuple):
+    """Where a log begins: the log sequence offset of its first record, and the stream that this is of."""
 
-    def __init__(self, catalog: Catalog) -> None:
-        """Begin with no transaction."""
+    stream: int
+    lso: int
+
+    def is_before(self, record: Record) -> bool:
+        """Whether a record names one as that before it of its transaction which lies before the log."""
+        return record.stream == self.stream and 0 < (record.previous_lso or 0) < self.lso
+
+
+class Gatherer:
+    """Gathers records by transaction until these end. What is not committed yet stays in `open`.
+
+    Each record says where the one before it of its transaction lies. In a log that was read without a filter all of
+    them must be here; a filter leaves some out, so there it only tells what was open where the log begins.
+    """
+
+    def __init__(self, catalog: Catalog, beginning: Beginning | None = None) -> None:
+        """Begin with no transaction.
+
+        Args:
+            beginning: Where the log begins; None where that is not known.
+        """
         self.open: dict[tuple[int, bytes], list[Record]] = {}
+        self._beginning = beginning
+        self._cut: set[tuple[int, bytes]] = set()
+        # In a log without a filter: the last record of each open transaction, and the first record of each stream here.
+        self._last: dict[tuple[int, bytes], int] = {}
+        self._floor: dict[int, int] = {}
         self._catalog = catalog
         self.passed_over = 0
         form = self.form = catalog.form
@@ -105,21 +139,31 @@ class Gatherer:
         """Yield transactions as they are committed; raises a `MalformedInputError` at what must stop the source."""
         open_, is_v10 = self.open, self._catalog.form.level is Level.V10
         is_filtered = self._catalog.form.framing is Framing.FILTER
+        is_whole = self._catalog.form.framing is Framing.RAW and is_v10
         for record in records:
             type_, key = record.type, (record.stream, record.tid)
+            if is_whole:
+                self._refuse_hole(record, key)
             if type_ in COMPONENTS:
                 if not record.flags & PROPAGATABLE and is_v10:
                     if is_filtered:
                         record.refuse("a record is not for readers of the log, and the log was read with a filter")
                     self.passed_over += 1
                     continue
-                open_.setdefault(key, []).append(record)
+                found = open_.get(key)
+                if found is None:
+                    found = open_[key] = []
+                    if self._beginning is not None and self._beginning.is_before(record):
+                        self._cut.add(key)
+                found.append(record)
                 if record.flags & SINGULAR:
-                    yield Committed(record, open_.pop(key), None)
+                    yield Committed(record, open_.pop(key), None, self._ends(key))
             elif type_ in COMMITS:
+                is_cut = self._ends(key)
                 if (found := open_.pop(key, None)) is not None:
-                    yield Committed(record, found, self._committed_at(record))
+                    yield Committed(record, found, self._committed_at(record), is_cut)
             elif type_ in ABORTS:
+                self._ends(key)
                 open_.pop(key, None)
             elif type_ == LOAD_START:
                 self._refuse_load(record)
@@ -127,6 +171,30 @@ class Gatherer:
                 record.refuse("a table space was rolled forward: history was rewritten", do="begin anew, with a copy")
             elif type_ not in _PASSED:
                 record.refuse(f"log records of type 0x{type_:04X} are not known")
+
+    def _ends(self, key: tuple[int, bytes]) -> bool:
+        """Forget what is known of an open transaction; returns whether it was open already where the log begins."""
+        self._last.pop(key, None)
+        is_cut = key in self._cut
+        self._cut.discard(key)
+        return is_cut
+
+    def _refuse_hole(self, record: Record, key: tuple[int, bytes]) -> None:
+        """Make sure that the record is here that this one names as the one before it of its transaction."""
+        if record.lso is None or not any(record.tid):
+            return
+        floor = self._floor.setdefault(record.stream, record.lso)
+        last, previous = self._last.get(key), record.previous_lso
+        self._last[key] = record.lso
+        if not previous or previous == last or record.type not in _CHAINED:
+            return
+        # What lies before the first record that was read is no matter: the reading began behind it.
+        if last is not None or previous >= floor:
+            record.refuse(
+                f"the record before it of its transaction, at log sequence offset {previous}, is not in the log that"
+                " was recorded",
+                do="bring back the buffers that are missing between the files, or begin anew, with a copy",
+            )
 
     def _committed_at(self, record: Record) -> int | None:
         if record.type not in _TIMED:
@@ -154,6 +222,17 @@ class Resolver:
         self._u16 = struct.Struct(endian + "H")
         self._lob = struct.Struct(endian + "IQBBH")
 
+    def tables(self, committed: Committed) -> list[TableName]:
+        """Return the tables of the catalogue that records of a transaction are of, whatever else they say."""
+        found = []
+        for record in committed.records:
+            p, size = record.payload, record.end - record.payload
+            at = _TABLE_AT.get(record.buffer[p]) if size else None
+            if at is not None and size >= at + 4:
+                table = self._catalog.find(self._ids.unpack_from(record.buffer, p + at), record.lri)
+                found += [] if table is None else [table.name]
+        return sorted(set(found))
+
     def resolve(self, committed: Committed) -> list[Row]:
         """Return the rows that are changed, in log order.
 
@@ -167,7 +246,7 @@ class Resolver:
             if size < 6:
                 record.refuse("the record ends before its table")
             component, function = record.buffer[p], record.buffer[p + 1]
-            at = {DMS: 2, DOM: 6, LOB: 6, LONG_FIELD: 6, XML: 6}.get(component)
+            at = _TABLE_AT.get(component)
             if at is None or size < at + 4:
                 if at is not None or component != 11:
                     record.refuse(f"records of component {component} with {size} bytes are not known")

@@ -66,11 +66,12 @@ class LogTransaction(Protocol):
     def classes(self) -> Classes:
         """Return the classes that the log may name, as they are now."""
 
-    def window(self, now: datetime | None) -> Sequence[LogRow]:
-        """Return the rows that are due, in order, at most as many as a poll takes.
+    def window(self, now: datetime | None, limit: int | None = None) -> Sequence[LogRow]:
+        """Return the rows that are due, in order: as many as a poll takes, and the rest of the changes that this cuts.
 
         Args:
             now: What counts as now; None is the database's clock.
+            limit: So many rows instead of as many as the settings say; 0 is all of them.
         """
 
     def current(self, of: DatabaseClass, asked: Wanted) -> Mapping[Object, Current]:

@@ -45,10 +45,12 @@ class Preview:
 
 
 def preview(log: Readable, settings: EventLogSettings, form: Form, *, limit: int | None = None) -> Preview:
-    """Read at most so many rows that are due, and what would become of them."""
+    """Read so many rows that are due, with all of a change that has one among them, and what would become of them."""
     kept: list[Kept] = []
+    if limit is not None and settings.query_limit:
+        limit = min(limit, settings.query_limit)
     with log.transaction(is_alone=False) as transaction:
-        rows = transaction.window(None)[:limit]
+        rows = transaction.window(None, limit)
         events, settled = read_events(transaction, settings, rows)
         form.prepare(transaction, events)
         for event in events:

@@ -22,7 +22,7 @@ class LogRow(NamedTuple):
     """A row as the log has it.
 
     `has_time` is False where `event_time` is NULL; `logged_at_us` is that time, microseconds since 1970 in UTC, and 0
-    where it is NULL or infinite.
+    where it is NULL or infinite. `xmin` is the transaction that has written the row, None where that is not known.
     """
 
     record_id: int
@@ -34,6 +34,7 @@ class LogRow(NamedTuple):
     column_name: str | None
     old_value: str | None
     new_value: str | None
+    xmin: int | None = None
 
 
 class EventType:

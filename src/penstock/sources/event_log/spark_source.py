@@ -189,8 +189,17 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        known, source = self._known(start), self._source()
+        if (end := self._reading.journal.end()) < known:
+            # What is polled now would get positions that the stream has passed.
+            raise OperatorError(
+                f"the journal stands at position {end}, before position {known}, which the checkpoint has reached: the"
+                " database was restored to an older state",
+                where=self._reading.journal.label,
+                do="begin the query anew, with another checkpoint and an empty sink, and another journal",
+            )
         # Spark has written down that all before `start` is done, so a poll may follow.
-        part = self._source().next_slice(self._known(start), EVERYTHING, until=self._until)
+        part = source.next_slice(known, EVERYTHING, until=self._until)
         return start if part is None else self._offset(part.end)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802

@@ -15,7 +15,8 @@ _TIMES = {"timestamp without time zone", "timestamp with time zone", "date"}
 _INTEGERS = {"smallint", "integer", "bigint", "numeric"}
 
 _COLUMNS_OF = """
-SELECT a.attname, format_type(a.atttypid, NULL), a.atttypmod, a.atthasdef OR a.attidentity <> ''
+SELECT a.attname, format_type(a.atttypid, NULL), a.atttypmod, a.atthasdef OR a.attidentity <> '',
+  c.relkind IN ('r', 'p')
 FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE (n.nspname, c.relname) = (%s, %s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
@@ -58,12 +59,14 @@ class BoundColumns:
         types: Their types, without lengths.
         is_status_narrow: A status has no blanks behind it, or they mean nothing to the type.
         filled: Those that the database fills where an insert leaves them out, by the same names.
+        has_xmin: The database tells which transaction has written a row; a view tells no such thing.
     """
 
     names: Mapping[str, str]
     types: Mapping[str, str]
     is_status_narrow: bool
     filled: frozenset[str]
+    has_xmin: bool = True
 
     def __getitem__(self, name: str) -> str:
         return self.names[name]
@@ -105,8 +108,8 @@ def bind(connection: Connection, settings: EventLogSettings, *, where: str) -> B
             where=where,
             do="add what is missing, or say below capture.event_log.columns what it is called",
         )
-    types = {name: (type_, size) for name, type_, size, _ in found}
-    filled = {name for name, *_, is_filled in found if is_filled}
+    types = {name: (type_, size) for name, type_, size, *_ in found}
+    filled = {name for name, _, _, is_filled, _ in found if is_filled}
     bound = {name: types[str(meant[name])] for name in COLUMNS}
     for name, wanted in (("record_id", _INTEGERS), ("event_time", _TIMES)):
         if bound[name][0] not in wanted:
@@ -119,6 +122,7 @@ def bind(connection: Connection, settings: EventLogSettings, *, where: str) -> B
         {name: type_ for name, (type_, _) in bound.items()},
         is_status_narrow=status in ("character", '"char"') or size == _ONE_CHARACTER,
         filled=frozenset(name for name in COLUMNS if meant[name] in filled),
+        has_xmin=all(has_xmin for *_, has_xmin in found),
     )
 
 

@@ -19,6 +19,7 @@ from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.sources.event_log.build import Current, Wanted
 from penstock.sources.event_log.classes import Classes, DatabaseClass
+from penstock.sources.event_log.edge import Edge
 from penstock.sources.event_log.poll import ChildRows, Kept, LogTransaction, Pending
 from penstock.sources.event_log.rows import LogRow, Object, Outcome
 from penstock.sources.event_log.settings import EventLogSettings
@@ -28,6 +29,23 @@ from penstock.values import encode_image
 _COPY_EVENTS = "COPY {} (position, record_ids, changes, size_bytes, logged_at_us, element) FROM STDIN"
 
 _COPY_CHANGES = "COPY {} (position, change_seq, op, schema_name, table_name, key, before, after) FROM STDIN"
+
+
+_CUT_OFF = """(
+  SELECT * FROM (
+    SELECT l.*, {xmin} AS penstock_xmin, penstock_at, penstock_inserts, bool_or(
+      l.{event_type}::text = '4' OR (l.{event_type}::text IN ('1', '5', '7')) <> penstock_inserts
+    ) OVER (PARTITION BY penstock_at ORDER BY {order}) AS penstock_ends
+    FROM {log} l JOIN unnest(%s::int[], %s::text[], %s::text[], %s::boolean[])
+      o (penstock_at, penstock_key, penstock_table, penstock_inserts)
+      ON l.{table_key}::text = penstock_key
+      AND right(lower(l.{table_name}::text), length(penstock_table) + 1) IN (penstock_table, '.' || penstock_table)
+    WHERE {where}
+  ) l
+  WHERE NOT penstock_ends AND (penstock_inserts OR {record_id} = ANY (%s::{id_type}[])
+    OR (penstock_at, penstock_xmin) IN (SELECT * FROM unnest(%s::int[], %s::bigint[]) w))
+) l"""
+"""Finds the rows beyond the edge of a poll that belong to open changes, as `edge.OpenChange` says it."""
 
 
 def journal_schema(pipeline: str) -> str:
@@ -81,20 +99,29 @@ class PostgresLogTransaction:
             )
         return self._classes
 
-    def window(self, now: datetime | None) -> Sequence[LogRow]:
-        """Return the rows that are due, in order, at most as many as a poll takes."""
-        b, settings = self._bound, self._settings
+    def window(self, now: datetime | None, limit: int | None = None) -> Sequence[LogRow]:
+        """Return the rows that are due, in order: as many as a poll takes, and the rest of the changes it would cut."""
+        limit = self._settings.query_limit if limit is None else limit
         where, values = self._due(now)
-        order = b["record_id"] if not settings.future_events else f"{b['event_time']}, {b['record_id']}"
-        limit = f" LIMIT {settings.query_limit}" if settings.query_limit else ""
+        rows = self._rows(f"{self._log} l", where, values, limit)
+        if limit and len(rows) == limit:
+            rows += self._cut_off(rows, where, values)
+        return rows
+
+    def _rows(
+        self, of: str, where: str, values: Sequence[object], limit: int = 0, *, xmin: str = "l.xmin::text::bigint"
+    ) -> list[LogRow]:
+        """Return rows in order, at most so many; 0 is all of them."""
+        b = self._bound
         texts = ", ".join(
             f"{b[name]}::text"
             for name in ("event_type", "table_name", "table_key", "column_name", "old_value", "new_value")
         )
         rows = self._sql.execute(
             f"SELECT {b['record_id']}::bigint, {b['status']}::text, {b['event_time']} IS NOT NULL,"
-            f" CASE WHEN {self._is_plain_time} THEN {_epoch_us(b['event_time'])} ELSE 0 END, {texts} FROM {self._log}"
-            f" WHERE {where} ORDER BY {order}{limit}",
+            f" CASE WHEN {self._is_plain_time} THEN {_epoch_us(b['event_time'])} ELSE 0 END, {texts},"
+            f" {xmin if b.has_xmin else 'NULL::bigint'} FROM {of}"
+            f" WHERE {where} ORDER BY {self._order}{f' LIMIT {limit}' if limit else ''}",
             values,
         )
         return [
@@ -102,6 +129,35 @@ class PostgresLogTransaction:
             for record_id, status, has_time, at_us, event_type, *others in rows
             if status.rstrip(" ") == "N"
         ]
+
+    def _cut_off(self, rows: Sequence[LogRow], where: str, values: Sequence[object]) -> list[LogRow]:
+        """Return the rows beyond the last of these that belong to their changes, in order."""
+        b, edge = self._bound, Edge(rows, self.classes())
+        changes = edge.open
+        if not changes:
+            return []
+        where = (
+            f"{where} AND ({self._order}) > (SELECT {self._order} FROM {self._log} WHERE {b['record_id']} = %s LIMIT 1)"
+        )
+        beyond = [*values, rows[-1].record_id]
+        following = edge.following(self._rows(f"{self._log} l", where, beyond, edge.widest))
+        named = [(at, one.key, name, one.is_insert) for at, one in enumerate(changes) for name in one.table_names]
+        written = [(at, xmin) for at, one in enumerate(changes) for xmin in one.xmins]
+        of = _CUT_OFF.format(
+            log=self._log,
+            where=where,
+            order=self._order,
+            id_type=b.types["record_id"],
+            xmin="l.xmin::text::bigint" if b.has_xmin else "NULL::bigint",
+            **{name: b[name] for name in ("record_id", "event_type", "table_name", "table_key")},
+        )
+        arrays = [list(of_one) for of_one in (*zip(*named, strict=True), *zip(*written, strict=True))]
+        return self._rows(of, "true", [*arrays[:4], *beyond, following, *arrays[4:]], xmin="l.penstock_xmin")
+
+    @property
+    def _order(self) -> str:
+        b = self._bound
+        return b["record_id"] if not self._settings.future_events else f"{b['event_time']}, {b['record_id']}"
 
     def count_due(self) -> tuple[int, int | None]:
         """Return how many rows are due, and when the oldest of them was logged, microseconds since 1970 in UTC."""

@@ -185,7 +185,8 @@ def uncaptured_tables(
     for table, now in sorted(before.items()):
         is_meant = any(TablePattern.parse(pattern).matches(table) for pattern in patterns)
         if is_meant and table not in roots and now not in matched:
-            found.append(Uncaptured(table, f"it was renamed to {now}, which no pattern of capture.tables means"))
+            reason = f"it was renamed to {now}, which no pattern of capture.tables means"
+            found.append(Uncaptured(table, reason, is_there=False))
     return found
 
 

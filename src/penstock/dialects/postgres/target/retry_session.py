@@ -196,7 +196,7 @@ class PostgresRetrySession(PostgresSession):
         return TargetCatalog(
             tables={name: TargetTable(table) for name, table in tables.items()},
             instantiated=dict.fromkeys(names, START) | parts | copied,
-            references_from=START,
+            checks_all_references=True,
         )
 
     def _ancestors(self, names: Collection[TableName]) -> Iterator[tuple[TableName, TableName]]:

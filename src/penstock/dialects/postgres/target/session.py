@@ -192,15 +192,15 @@ class PostgresSession:
         with self._translated():
             return self._set_path.find_conflicts(nets)
 
-    def apply_net(self, nets: Sequence[NetChange], *, with_references: bool) -> None:
+    def apply_net(self, nets: Sequence[NetChange], *, unchecked: Collection[ForeignKey]) -> None:
         """See `apply.target.TargetSession.apply_net`."""
         with self._translated():
-            self._set_path.apply(nets, with_references=with_references)
+            self._set_path.apply(nets, unchecked=unchecked)
 
-    def apply_found(self, left_out: Sequence[NDArray[np.int64]], *, with_references: bool) -> None:
+    def apply_found(self, left_out: Sequence[NDArray[np.int64]], *, unchecked: Collection[ForeignKey]) -> None:
         """See `apply.target.TargetSession.apply_found`."""
         with self._translated():
-            self._set_path.apply_found(left_out, with_references=with_references)
+            self._set_path.apply_found(left_out, unchecked=unchecked)
 
     def load(self, table: TargetTable, rows: pa.Table) -> None:
         """Insert rows that need no further check."""

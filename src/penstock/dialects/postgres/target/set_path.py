@@ -109,7 +109,7 @@ class SetPath:
             self._filled.discard(self._tables.pop(key))
         del self._new_tables[count:]
 
-    def apply(self, nets: Sequence[NetChange], *, with_references: bool) -> None:
+    def apply(self, nets: Sequence[NetChange], *, unchecked: Collection[ForeignKey]) -> None:
         """Write the net changes: all deletes, then all updates, then what is put in place, then inserts; then check.
 
         Raises:
@@ -117,16 +117,16 @@ class SetPath:
             psycopg.Error: A statement failed.
         """
         self._empty()
-        self._write([_NetStatements(net, self) for net in nets], with_references=with_references)
+        self._write([_NetStatements(net, self) for net in nets], unchecked=unchecked)
 
-    def apply_found(self, left_out: Sequence[NDArray[np.int64]], *, with_references: bool) -> None:
+    def apply_found(self, left_out: Sequence[NDArray[np.int64]], *, unchecked: Collection[ForeignKey]) -> None:
         """Write what `find_conflicts` has staged, but for some rows; see `TargetSession.apply_found`."""
         searched, self._searched = self._searched, []
         for statements, firsts in zip(searched, left_out, strict=True):
             statements.leave_out(firsts)
-        self._write(searched, with_references=with_references)
+        self._write(searched, unchecked=unchecked)
 
-    def _write(self, staged: Sequence[_NetStatements], *, with_references: bool) -> None:
+    def _write(self, staged: Sequence[_NetStatements], *, unchecked: Collection[ForeignKey]) -> None:
         for statements in staged:
             statements.delete()
         for statements in staged:
@@ -138,8 +138,7 @@ class SetPath:
         for statements in staged:
             statements.check_uniques()
             statements.check_probes()
-            if with_references:
-                statements.check_references()
+            statements.check_references(unchecked)
 
     def find_conflicts(self, nets: Sequence[NetChange]) -> list[Unexpected]:
         """Look for rows that are not as the net changes expect; see `TargetSession.find_conflicts`."""
@@ -488,17 +487,19 @@ class _NetStatements:
                     f" (SELECT count(*) FROM (SELECT FROM {self._target} t WHERE {same} LIMIT 2) found)"
                 )
 
-    def check_references(self) -> None:
-        """Foreign keys: what was written must have a parent, what was removed must have no child.
+    def check_references(self, unchecked: Collection[ForeignKey]) -> None:
+        """Foreign keys, but for some: what was written must have a parent, what was removed must have no child.
 
         A parent that a probe refers to may rightly be gone by now; then the row path decides.
         """
         for foreign_key in self._table.schema.foreign_keys:
-            for s in (*self._written(foreign_key.columns), *self._probed):
-                self._expect_parents(s, foreign_key)
+            if foreign_key not in unchecked:
+                for s in (*self._written(foreign_key.columns), *self._probed):
+                    self._expect_parents(s, foreign_key)
         for foreign_key in self._table.schema.referenced_by:
-            for s in self._removed(foreign_key.parent_columns):
-                self._expect_no_children(s, foreign_key)
+            if foreign_key not in unchecked:
+                for s in self._removed(foreign_key.parent_columns):
+                    self._expect_no_children(s, foreign_key)
 
     def check_probes(self) -> None:
         """Images that are gone again: they had to be legal while they were there."""

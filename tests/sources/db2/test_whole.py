@@ -1,0 +1,119 @@
+"""Whether the records of a transaction are all there: what was open where the log begins, and what is missing."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+
+from penstock.change import Op
+from penstock.errors import MalformedInputError
+from penstock.position import START
+from penstock.sources.db2_log.buffers import Buffers
+from penstock.sources.db2_log.source import Db2Log
+from penstock.storage import LocalStorage
+from tests.sources.db2.encoder import Log, Varying, image, inline
+from tests.sources.db2.test_round_trip import TABLE
+
+
+def plain(number: int) -> bytes:
+    return image([struct.pack("<i", number), Varying(b"row"), inline(b"short")])
+
+
+def folder(root: Path, log: Log, *buffers: list[bytes]) -> Db2Log:
+    """A log of these buffers."""
+    framing = "raw" if log.is_raw else "filter"
+    (root / "catalog.json").write_text(json.dumps({"id": "SAMPLE", "framing": framing}) + json.dumps(TABLE))
+    for number, records in enumerate(buffers, 1):
+        (root / f"{number:09}.db2log").write_bytes(b"".join(records))
+    return Db2Log(Buffers(LocalStorage(root)))
+
+
+def told(log: Db2Log) -> list[tuple[str, int, str, str]]:
+    """Of each change: its transaction, which one of how many it is, its operation, and why it is a gap."""
+    found, after = [], START
+    while (part := log.next_slice(after)) is not None:
+        rows = [row for batch in log.read(part) for row in batch.to_pylist()]
+        assert len(rows) == part.total_changes
+        for change in rows:
+            reason = json.loads(change["before"])["reason"] if change["op"] == Op.GAP else ""
+            found.append((change["txn_id"][-1], change["change_seq"], change["op"], reason))
+        after = part.end
+    return found
+
+
+def three(*, is_raw: bool) -> Log:
+    """Transactions 1, 2 and 3, of which each but the last has two rows; 2 lies around 1."""
+    log = Log(is_raw=is_raw, is_chained=True)
+    log.insert(2, 1, plain(1))
+    log.insert(1, 2, plain(2))
+    log.insert(1, 3, plain(3))
+    log.commit(1)
+    log.insert(2, 4, plain(4))
+    log.commit(2)
+    log.insert(3, 5, plain(5))
+    log.commit(3)
+    return log
+
+
+@pytest.mark.parametrize("is_raw", [True, False], ids=["raw", "filtered"])
+def test_transactions_whose_records_are_all_there_are_told(tmp_path: Path, is_raw: bool) -> None:
+    log = three(is_raw=is_raw)
+
+    found = told(folder(tmp_path, log, log.records[:3], log.records[3:]))
+
+    assert [(txn, seq) for txn, seq, *_ in found] == [("1", 0), ("1", 1), ("2", 0), ("2", 1), ("3", 0)]
+    assert {(op, reason) for _, _, op, reason in found} == {("insert", "")}
+
+
+@pytest.mark.parametrize("is_raw", [True, False], ids=["raw", "filtered"])
+@pytest.mark.parametrize("cut", [1, 4], ids=["in one file", "over two files"])
+def test_what_was_open_where_the_log_begins_is_named_and_put_aside(tmp_path: Path, is_raw: bool, cut: int) -> None:
+    log = three(is_raw=is_raw)
+
+    found = told(folder(tmp_path, log, log.records[1 : 1 + cut], log.records[1 + cut :]))
+
+    others = [(txn, op) for txn, _, op, _ in found if txn != "2"]
+    assert others == [("1", "insert"), ("1", "insert"), ("3", "insert")]
+    ((_, seq, op, reason),) = [one for one in found if one[0] == "2"]
+    assert (seq, op) == (0, "gap")
+    assert reason.startswith("transaction 000000000002 was open already where the log begins (")
+    assert "offset" in reason
+    assert f"{TABLE['schema']}.{TABLE['table']}" in reason
+    # A process that knows the index tells the same.
+    assert told(Db2Log(Buffers(LocalStorage(tmp_path)))) == found
+
+
+@pytest.mark.parametrize("lost", [1, 2, 4, 6], ids=["first", "middle", "of an open one", "between files"])
+def test_a_record_that_is_missing_from_a_raw_log_stops_the_run_and_is_named(tmp_path: Path, lost: int) -> None:
+    log = three(is_raw=True)
+    records = [record for n, record in enumerate(log.records) if n != lost]
+
+    with pytest.raises(MalformedInputError, match=r"at log sequence offset \d+, is not in the log that was recorded"):
+        told(folder(tmp_path, log, records[:3], records[3:]))
+
+
+def test_a_filtered_log_may_leave_out_records_of_a_transaction(tmp_path: Path) -> None:
+    log = three(is_raw=False)
+    records = [record for n, record in enumerate(log.records) if n != 2]
+
+    assert [(txn, op) for txn, _, op, _ in told(folder(tmp_path, log, records))] == [
+        ("1", "insert"),
+        ("2", "insert"),
+        ("2", "insert"),
+        ("3", "insert"),
+    ]
+
+
+def test_a_process_that_goes_on_in_the_middle_of_a_raw_log_misses_nothing(tmp_path: Path) -> None:
+    log = three(is_raw=True)
+    source = folder(tmp_path, log, log.records[:4])
+    first = source.next_slice(START)
+    assert first is not None
+    (tmp_path / "000000002.db2log").write_bytes(b"".join(log.records[4:]))
+
+    later = folder(tmp_path, log, log.records[:4], log.records[4:])
+
+    assert [(txn, op) for txn, _, op, _ in told(later)][2:] == [("2", "insert"), ("2", "insert"), ("3", "insert")]
