@@ -157,7 +157,8 @@ class _Java:
 
     def clear(self) -> None:
         """Stop the Spark that a command has left behind, and workers that it did not need."""
-        workers.let_go()
+        while workers._held:
+            os.close(workers._held.pop())
         left = self._contexts.getActive()
         if left.isDefined():
             left.get().stop()

@@ -76,12 +76,6 @@ def fork(address: str, be_daemon: Callable[[], None]) -> None:
         os._exit(code)
 
 
-def let_go() -> None:
-    """End the processes that were forked and are not in use."""
-    while _held:
-        os.close(_held.pop())
-
-
 def hand_over(address: str) -> bool:
     """Give this program's streams and environment to the process at an address, and wait until that ends.
 
