@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
 from penstock.change import TableName
 from penstock.errors import MalformedInputError
-from penstock.fit import Fit, fit, is_cast_otherwise
+from penstock.fit import FINEST, Fit, fit, is_cast_otherwise
 from penstock.logical import COMMON_TEXT, Kind, LogicalType, of_sql_name, other
 
 _UNSAID = other("")
@@ -90,8 +90,21 @@ class Column:
             return self.type == other.type
         return self.logical == other.logical and not self.is_domain
 
+    def cuts(self, other: Column) -> bool:
+        """Whether values of another column, or of this one at an earlier time, are rounded or cut here in silence."""
+        if self.dialect != other.dialect and (self.logical.element or self.logical).kind is Kind.STRING:
+            # Events call every text a string, and do not say which are padded.
+            return False
+        told = other.logical
+        if told.kind is self.logical.kind and told.is_finer_than(FINEST):
+            # What no column here keeps, `plan` has said.
+            told = replace(told, precision=FINEST)
+        return fit(self.logical, told) is Fit.CUT
+
     def reads(self, other: Column) -> bool:
         """Whether the canonical text of another column, or of this one at an earlier time, may be stored here."""
+        if self.cuts(other):
+            return False
         if self.dialect != other.dialect and (
             self.logical.kind is other.logical.kind or (self.logical.kind is Kind.OTHER and other.logical.is_text)
         ):

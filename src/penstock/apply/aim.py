@@ -18,7 +18,7 @@ from penstock.apply.mender import changed_columns, row_in_the_way
 from penstock.apply.resolve import ConflictRules, Method, RowIs
 from penstock.apply.target import ComparedRow, RowMatch, TargetTable
 from penstock.change import NO_VERSION, Change, Image, Op
-from penstock.schema import Dictionary
+from penstock.schema import Column, Dictionary
 
 
 class Aim:
@@ -159,11 +159,20 @@ def expects_columns(change: Change, table: TargetTable, dictionary: Dictionary) 
             what = f"column {name!r} does not exist at the target"
             raise ApplyError(COLUMN_MISSING, what, where=_place(change))
         if name in captured and not column.reads(captured[name]):
-            what = (
-                f"column {name!r} was {captured[name].type} when this was captured, and is {column.type} at the"
-                " target now: retry while it is of the old type"
-            )
-            raise ApplyError(TYPE_DIFFERS, what, where=_place(change))
+            raise ApplyError(TYPE_DIFFERS, _unlike(column, captured[name]), where=_place(change))
+
+
+def _unlike(there: Column, captured: Column) -> str:
+    """Say why a column does not take the values of another one, or of its own of an earlier time."""
+    if there.cuts(captured):
+        return (
+            f"column {there.name!r} is {there.type} at the target, which would round or cut values of {captured.type},"
+            " as it was when this was captured: give it a type that holds them, then retry"
+        )
+    return (
+        f"column {there.name!r} was {captured.type} when this was captured, and is {there.type} at the target now:"
+        " retry while it is of the old type"
+    )
 
 
 def concerns(change: Change, columns: Sequence[str]) -> bool:

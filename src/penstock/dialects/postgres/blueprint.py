@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import psycopg
 
@@ -83,6 +84,7 @@ class Blueprint(NativeForm):
         notes: What a table that is made will lack, by table.
         needed: What the tables need besides that is no server's own.
         users: The tables that need a type, a function or an operator, by its kind and name.
+        made_of: The types beneath a domain, a composite type or a range, by its name.
     """
 
     dialect = DIALECT
@@ -95,6 +97,7 @@ class Blueprint(NativeForm):
     notes: Mapping[TableName, Sequence[str]] = field(default_factory=dict)
     needed: Sequence[Needed] = ()
     users: Mapping[tuple[str, TableName], frozenset[TableName]] = field(default_factory=dict)
+    made_of: Mapping[TableName, Sequence[str]] = field(default_factory=dict)
 
     def needed_by(self, kind: str, name: TableName) -> frozenset[TableName]:
         """The tables that need something; none where that is not known, and so all of them may."""
@@ -128,7 +131,7 @@ def read_blueprint(
         cursor = psycopg.RawCursor(connection)
         others = table_oids(connection, types_of)
         named = by_oid | {oid: name for name, oid in others.items()}
-        types, users = _types(cursor, named)
+        types, users, made_of = _types(cursor, named)
         pieces = [
             Piece(
                 by_oid[root],
@@ -150,6 +153,7 @@ def read_blueprint(
     }
     return Blueprint(
         types=types,
+        made_of=made_of,
         pieces=pieces,
         parts=read_parts(connection, tables, [name for name, _, _ in types]),
         calls=[(kind, TableName(schema, name)) for kind, schema, name, _ in calls],
@@ -245,15 +249,34 @@ def lacking_parts(source: Parts, target: Parts) -> list[LackingPart]:
     ]
 
 
-def _types(
-    cursor: psycopg.RawCursor, tables: Mapping[int, TableName]
-) -> tuple[list[tuple[TableName, str | None, str | None]], dict[tuple[str, TableName], frozenset[TableName]]]:
-    """The types that tables are made of, as a `Blueprint` has them, and which tables need each."""
-    rows = cursor.execute(sql_text("types"), [list(tables)]).fetchall()
-    users = {
-        ("type", TableName(schema, name)): frozenset(tables[oid] for oid in oids) for schema, name, _, _, oids in rows
-    }
-    return [(TableName(schema, name), statement, extension) for schema, name, statement, extension, _ in rows], users
+def read_made_of(connection: Connection, types: Collection[TableName]) -> Mapping[TableName, Sequence[str]]:
+    """Read what types are made of, those of them that there are; names as a `Blueprint` has them."""
+    rows = connection.execute(
+        "SELECT n.nspname, t.typname, t.oid FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace"
+    )
+    oids = [oid for schema, name, oid in rows if TableName(schema, name) in types]
+    with catalog_names(connection):
+        found = psycopg.RawCursor(connection).execute(sql_text("types"), [[], oids]).fetchall() if oids else []
+    return {TableName(schema, name): made_of for schema, name, *_, made_of in found}
+
+
+class _Types(NamedTuple):
+    """The types that tables are made of, as a `Blueprint` has them."""
+
+    types: list[tuple[TableName, str | None, str | None]]
+    users: dict[tuple[str, TableName], frozenset[TableName]]
+    made_of: dict[TableName, Sequence[str]]
+
+
+def _types(cursor: psycopg.RawCursor, tables: Mapping[int, TableName]) -> _Types:
+    found = _Types([], {}, {})
+    for schema, name, statement, extension, oids, made_of in cursor.execute(sql_text("types"), [list(tables), []]):
+        type_ = TableName(schema, name)
+        found.types.append((type_, statement, extension))
+        found.users["type", type_] = frozenset(tables[oid] for oid in oids)
+        if statement is not None:
+            found.made_of[type_] = made_of
+    return found
 
 
 def _add_label(name: TableName, labels: Sequence[str], place: int, there: Collection[str]) -> str:

@@ -1,10 +1,12 @@
 -- The user-defined types that the columns of the tables in $1 are made of, in the order they must be created:
--- (schema, name, statement, extension, tables). There is no statement for a type of an extension or of a table's rows.
--- `tables` are the oids of those that need it.
+-- (schema, name, statement, extension, tables, made_of). There is no statement for a type of an extension or of a table's
+-- rows. `tables` are the oids of those that need it; `made_of` are the types beneath it. The same of the types in $2.
 WITH RECURSIVE part (root, typ, depth) AS (
   -- What the server's own types are made of is the server's own.
   SELECT DISTINCT a.attrelid, a.atttypid, 0 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
   WHERE a.attrelid = ANY ($1) AND a.attnum > 0 AND NOT a.attisdropped AND t.typnamespace <> 'pg_catalog'::regnamespace
+  UNION
+  SELECT 0::oid, typ, 0 FROM unnest($2::oid[]) typ
   UNION
   SELECT p.root, inner_type.oid, p.depth + 1
   FROM part p JOIN pg_type t ON t.oid = p.typ
@@ -65,7 +67,13 @@ SELECT n.nspname, t.typname,
       FROM pg_range r JOIN pg_opclass o ON o.oid = r.rngsubopc JOIN pg_namespace on_ ON on_.oid = o.opcnamespace
       WHERE r.rngtypid = t.oid)
   END AS statement,
-  e.extname, needed.roots
+  e.extname, needed.roots,
+  CASE t.typtype
+    WHEN 'd' THEN ARRAY[format_type(t.typbasetype, t.typtypmod)]
+    WHEN 'r' THEN ARRAY(SELECT format_type(r.rngsubtype, NULL) FROM pg_range r WHERE r.rngtypid = t.oid)
+    WHEN 'c' THEN ARRAY(SELECT format_type(a.atttypid, a.atttypmod) FROM pg_attribute a
+      WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum)
+    ELSE '{}' END
 FROM needed JOIN pg_type t ON t.oid = needed.typ JOIN pg_namespace n ON n.oid = t.typnamespace
 LEFT JOIN pg_depend d ON d.classid = 'pg_type'::regclass AND d.objid = t.oid AND d.deptype = 'e'
 LEFT JOIN pg_extension e ON e.oid = d.refobjid

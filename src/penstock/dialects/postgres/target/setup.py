@@ -14,6 +14,7 @@ from penstock.dialects.postgres.blueprint import (
     Piece,
     lacking_labels,
     lacking_partitions,
+    read_made_of,
     read_parts,
     reordered_labels,
 )
@@ -38,8 +39,8 @@ from penstock.dialects.postgres.target.fittings import plan_fittings
 from penstock.dialects.postgres.target.occupied import plan_rows
 from penstock.dialects.postgres.target.triggers import plan_triggers
 from penstock.errors import OperatorError, PenstockError
-from penstock.fit import Fit
-from penstock.logical import Kind
+from penstock.fit import Fit, fit
+from penstock.logical import Kind, of_sql_name
 from penstock.schema import Column, TableSchema
 
 
@@ -91,6 +92,7 @@ def plan_target(
     blueprint = completed(blueprint, [source[name] for name in missing], has_identities=fittings is not None)
     plan.steps += _schema_steps(connection, missing, blueprint)
     _plan_types(connection, plan, blueprint, missing)
+    _check_types(connection, plan, blueprint, source)
     plan.notes += [note for name in missing for note in blueprint.notes.get(name, ())]
     there = set(list_tables(connection))
     for name in missing:
@@ -409,6 +411,29 @@ def _plan_types(connection: Connection, plan: DatabasePlan, blueprint: Blueprint
                 do="create it there, then run setup again",
             )
             _refuse_users(plan, blueprint, ("type", name), missing, fault)
+
+
+def _check_types(
+    connection: Connection, plan: DatabasePlan, blueprint: Blueprint, tables: Collection[TableName]
+) -> None:
+    """Refuse tables of a type that is here by the same name, and would make others of values."""
+    there = read_made_of(connection, [name for name, made_of in blueprint.made_of.items() if made_of])
+    for name, made_of in there.items():
+        told = blueprint.made_of[name]
+        if len(made_of) == len(told) and all(map(_holds, made_of, told)):
+            continue
+        what = f"type {name} is made of {', '.join(made_of)} here, and at the source of {', '.join(told)}"
+        do = "make it as the source has it, or give the columns another type"
+        fault = OperatorError(f"{what}: values would be rounded, cut or misread", where=plan.label, do=do)
+        _refuse_users(plan, blueprint, ("type", name), tables, fault)
+
+
+def _holds(there: str, told: str) -> bool:
+    """Whether a part of a type keeps or refuses what another one holds; types of users are looked at for themselves."""
+    if there == told:
+        return True
+    one, other = of_sql_name(there), of_sql_name(told)
+    return one is not None and other is not None and fit(one, other) in (Fit.WHOLE, Fit.REFUSED)
 
 
 def _plan_needed(

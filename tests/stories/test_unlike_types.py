@@ -1,0 +1,91 @@
+"""A type that is wider at the source later, or another one of the same name: no value becomes another in silence."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lab import Lab
+
+WIDENED = {
+    "numeric(6,3)": ("numeric(8,5)", "1.23456"),
+    "timestamp(0)": ("timestamp(6)", "2020-01-01 00:00:00.654321"),
+    "time(1)": ("time(4)", "11:45:59.1234"),
+}
+
+
+@pytest.mark.parametrize("narrow", WIDENED)
+@pytest.mark.parametrize("use_set_path", [True, False], ids=["set path", "row path"])
+def test_a_column_that_was_widened_at_the_source_keeps_its_values_or_waits(
+    lab: Lab, narrow: str, use_set_path: bool
+) -> None:
+    from penstock.apply.server import ServerConfig
+
+    wide, value = WIDENED[narrow]
+    lab.setup(f"CREATE TABLE t (id int PRIMARY KEY, v {narrow}); CREATE TABLE good (id int PRIMARY KEY)")
+    lab.source.execute(f"ALTER TABLE t ALTER v TYPE {wide} USING NULL")
+    lab.source.execute("INSERT INTO t VALUES (1, %s)", [value])
+    lab.source.execute("INSERT INTO good VALUES (1)")
+
+    lab.apply(config=ServerConfig(use_set_path=use_set_path))
+
+    (entry,) = lab.errors()
+    assert entry.error_number == 26689
+    assert "column 'v'" in entry.error_message
+    assert value not in entry.error_message
+    assert lab.rows("t") == []
+    assert lab.rows("good") == [(1,)]
+
+    lab.target.execute(f"ALTER TABLE t ALTER v TYPE {wide} USING NULL")
+    assert lab.retry(entry.id) == [entry.id]
+    lab.assert_identical("t", "good")
+
+
+OTHERS = {
+    "a domain": ("CREATE DOMAIN d AS numeric(9,{})", 2, 1, "d", "1.25"),
+    "a composite type": ("CREATE TYPE d AS (x numeric(9,{}), y int)", 3, 1, "d", "(1.234,1)"),
+    "a composite type in an array": ("CREATE TYPE d AS (x numeric(9,{}), y int)", 3, 1, "d[]", '{"(1.234,1)"}'),
+    "a domain in a composite type": (
+        "CREATE DOMAIN c AS numeric(9,{}); CREATE TYPE d AS (x c)",
+        3,
+        1,
+        "d",
+        "(1.234)",
+    ),
+    "a range": (
+        "CREATE DOMAIN c AS numeric(9,{}); CREATE TYPE d AS RANGE (SUBTYPE = c)",
+        3,
+        1,
+        "d",
+        "[1.234,2)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+@pytest.mark.parametrize("is_made", [True, False], ids=["the table is there", "the table is made"])
+def test_a_type_of_the_same_name_that_holds_less_leaves_its_table_out(lab: Lab, case: str, is_made: bool) -> None:
+    make, at_source, at_target, column, value = OTHERS[case]
+    lab.source.execute(make.format(at_source))
+    lab.target.execute(make.format(at_target))
+    table = f"CREATE TABLE bad (id int PRIMARY KEY, v {column});"
+    lab.source.execute(f"{table} CREATE TABLE good (id int PRIMARY KEY)")
+    lab.source.execute("INSERT INTO bad VALUES (1, %s)", [value])
+    if is_made:
+        lab.target.execute(table)
+
+    done = lab.pipeline().setup()
+
+    assert [name.name for name in done.left_out] == ["bad"]
+    (fault,) = next(iter(done.left_out.values()))
+    assert "at the source of numeric(9," in str(fault)
+    assert {version.table.name.name for version in lab.log.tables()} == {"good"}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_a_type_of_the_same_name_that_holds_more_does(lab: Lab, case: str) -> None:
+    make, more, less, column, _ = OTHERS[case]
+    lab.source.execute(make.format(less))
+    lab.target.execute(make.format(more))
+    lab.source.execute(f"CREATE TABLE t (id int PRIMARY KEY, v {column})")
+
+    assert not lab.pipeline().setup().left_out
