@@ -243,8 +243,9 @@ def open_events(config: PipelineConfig) -> tuple[RecordLog, Settings]:
     capture = config.capture
     debezium = capture.debezium or DebeziumConfig()
     transactions = debezium.transactions
+    written = frozenset(debezium.model_fields_set & {"decimals", "binary"})
     # Columns of arrays are made as such at the target, and PostgreSQL reads its own form of them alone.
-    modes = Modes(debezium.decimals, debezium.times, debezium.binary, arrays="postgres")
+    modes = Modes(debezium.decimals, debezium.times, debezium.binary, arrays="postgres", written=written)
     for table, types in debezium.columns.items():
         for name, text in types.items():
             try:

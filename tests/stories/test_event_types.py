@@ -213,6 +213,18 @@ def test_values_that_speak_against_what_is_told_are_named(lab: Lab, tmp_path: Pa
     assert "1764" not in said
 
 
+def test_what_values_look_like_is_no_doubt_of_what_the_file_says(lab: Lab, tmp_path: Path, spark: object) -> None:
+    row, types = {"id": 1, "b": "AAEC", "n": "1250"}, {"id": "int", "b": "blob", "n": "decimal(10,0)"}
+    events = [an_event("mysql", row)]
+
+    said = refusal(opened(tmp_path, lab, events, columns={"inv.t": types}))
+    assert "capture.debezium.binary: hex, or bytes if they are base64 all the same" in said
+    assert "capture.debezium.decimals: string, or precise if they are base64 all the same" in said
+
+    copied(opened(tmp_path, lab, events, columns={"inv.t": types}, binary="bytes", decimals="precise"))
+    assert lab.target.execute("SELECT b, n::text FROM inv.t").fetchall() == [(b"\0\1\2", "-2658700")]
+
+
 def test_a_type_told_that_there_is_not_is_refused_with_its_place(lab: Lab, tmp_path: Path) -> None:
     row = {"id": 1}
     with pytest.raises(PenstockError, match=r"capture.debezium.columns: inv.t: id is 'intt', which is no type"):

@@ -79,6 +79,7 @@ class Modes:
         binary: `binary.handling.mode`.
         arrays: How they are written, no option of the connector's: as JSON text, or as PostgreSQL writes them, which
             is also how a column that is known to be an array gets them.
+        written: Those of `decimals` and `binary` that the pipeline file says, whatever values look like.
     """
 
     decimal: Literal["precise", "double", "string"] = "precise"
@@ -87,6 +88,7 @@ class Modes:
     ) = None
     binary: Literal["bytes", "base64", "base64-url-safe", "hex"] = "bytes"
     arrays: Literal["json", "postgres"] = "json"
+    written: frozenset[str] = frozenset()
 
     def time_of(self, connector: str) -> str:
         """Return the `time.precision.mode` of a connector."""

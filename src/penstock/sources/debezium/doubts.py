@@ -94,14 +94,14 @@ def _told_wrong(name: str, told: Told, values: Sequence[Any], modes: Modes, conn
     logical = told.logical
     if told.is_exact or not values:
         return None
-    if logical.kind is Kind.DECIMAL and modes.decimal == "precise" and looks_like_numbers(values):
-        return Doubt(
-            name, "its values look like plain digits, not like base64", "set capture.debezium.decimals: string"
-        )
-    if logical.kind is Kind.BINARY and modes.binary in ("bytes", "base64") and looks_like_hex(values):
-        return Doubt(
-            name, "its values look like hexadecimal digits, not like base64", "set capture.debezium.binary: hex"
-        )
+    is_precise = modes.decimal == "precise" and "decimals" not in modes.written
+    if logical.kind is Kind.DECIMAL and is_precise and looks_like_numbers(values):
+        why = "its values look like plain digits, not like base64"
+        return Doubt(name, why, "set capture.debezium.decimals: string, or precise if they are base64 all the same")
+    is_base64 = modes.binary in ("bytes", "base64") and "binary" not in modes.written
+    if logical.kind is Kind.BINARY and is_base64 and looks_like_hex(values):
+        why = "its values look like hexadecimal digits, not like base64"
+        return Doubt(name, why, "set capture.debezium.binary: hex, or bytes if they are base64 all the same")
     try:
         for value in values:
             told.read(value)
