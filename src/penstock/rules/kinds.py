@@ -243,7 +243,8 @@ def _shortest(value: np.floating) -> Decimal:
     found = Decimal(str(value))
     exact = Decimal(float(value))
     type_ = type(value)
-    beside = [Decimal(float(np.nextafter(value, type_(end)))) for end in (-np.inf, np.inf)]
+    with np.errstate(over="ignore"):
+        beside = [Decimal(float(np.nextafter(value, type_(end)))) for end in (-np.inf, np.inf)]
     if all(one.is_finite() for one in beside):
         for digits in range(len(found.as_tuple().digits), _MOST_OF_A_FLOAT):
             if all(2 * found != exact + one for one in beside):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Self
 
@@ -26,12 +26,14 @@ class Proof:
         read: What tells all that is read from anything else of its names, see `RecordLog.proof`.
         server: The connector, its name and the database, as events say it; empty before one did.
         rows: Rows of a snapshot that no transaction took along are applied at this position.
+        left_out: The newest transactions that were left out on request, of which events may still come.
     """
 
     transactions: str = ""
     read: Mapping[str, str] = field(default_factory=dict)
     server: str = ""
     rows: int | None = None
+    left_out: Sequence[str] = ()
 
     @property
     def text(self) -> str:

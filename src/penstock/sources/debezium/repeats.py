@@ -21,14 +21,16 @@ _LOOK_BACK = 2_000
 class Repeats:
     """Gathers repetitions, and checks them; not for two threads at once."""
 
-    def __init__(self, looker: Looker, *, tolerates_unknown: bool) -> None:
+    def __init__(self, looker: Looker, left_out: Sequence[str], *, tolerates_unknown: bool) -> None:
         """Gather none yet.
 
         Args:
-            tolerates_unknown: What repeats nothing is passed over: transactions were left out on request.
+            left_out: Transactions of which an event that repeats nothing is passed over; more may be added meanwhile.
+            tolerates_unknown: So it is of any transaction: an earlier version did not note which it left out.
         """
         self._log = looker.log
         self._looking = Looking(looker.settings, looker.skips)
+        self._left_out = left_out
         self._tolerates_unknown = tolerates_unknown
         # By partition, ranges of offsets, in each of which the events of a transaction are to be checked.
         self._found: dict[Partition, list[tuple[int, int, str]]] = {}
@@ -82,7 +84,9 @@ class Repeats:
                 self._look(Stretch(partition, first, looked[partition]), txns, open_)
                 looked[partition] = first
             size *= 4
-        for said in () if self._tolerates_unknown else open_.events:
+        for said in open_.events:
+            if self._tolerates_unknown or said.key[0] in self._left_out:
+                continue
             where = f"{self._log.label}, {said.partition}, offset {said.offset}"
             raise unheard(said.key[0], where=where)
 

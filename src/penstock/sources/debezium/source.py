@@ -206,7 +206,7 @@ class DebeziumSource:
     def _mark(self, at: Scn) -> Proof:
         """What a position carries, as far as everything was read now."""
         rows = at if self._tracker.has_rows_at(at) else None
-        return Proof(self._tracker.mark, self._proof(), self._tables.server, rows)
+        return Proof(self._tracker.mark, self._proof(), self._tables.server, rows, tuple(self._tracker.left_out))
 
     def _proof(self) -> Mapping[str, str]:
         """What tells what was read from all else; topics are looked at again now and then."""
@@ -240,6 +240,7 @@ class DebeziumSource:
         self._known = Known(
             {partition: (offset, known.scn) for partition, offset in upto.items()} if known is not None else {},
             rows=proof.rows if proof.rows == history.position else None,
+            left_out=proof.left_out,
         )
         last = self._last(history.position)
         if self._known.rows is not None:

@@ -60,6 +60,9 @@ _LOOK_FOR_TOPICS_S = 5.0
 _COPY_NOTE = "copy"
 """What offsets are committed with when the first copy begins: they say which rows it has, and nothing of changes."""
 
+_MOST_LEFT_OUT = 100
+"""So many of the transactions that were left out are remembered."""
+
 _MARKED_SNAPSHOT_S = 60.0
 """A snapshot is over after so long without a row, though its last one was not marked."""
 
@@ -98,10 +101,12 @@ class Known:
         upto: Offsets up to which everything was read then, each with the last position that was applied; where offsets
             are committed, these say the same.
         rows: The position where rows of a snapshot were applied by themselves, if that is the one.
+        left_out: Transactions that were left out on request.
     """
 
     upto: Mapping[Partition, tuple[int, Scn]] = field(default_factory=dict)
     rows: int | None = None
+    left_out: Sequence[str] = ()
 
 
 @dataclass
@@ -141,6 +146,7 @@ class Tracker:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._tasks: InTasks | None = None
+        self.left_out: list[str] = []
         self._reset(START)
 
     def _reset(self, position: Scn) -> None:
@@ -153,7 +159,7 @@ class Tracker:
         self._known: dict[int, tuple[int, Scn]] = {}
         self._index = Index(done=position, is_read=self._is_read, where=self._log.label, known=self._known)
         tolerates = self._layout.incomplete == "put_aside"
-        self._repeats = Repeats(self._tables.looker(self._log), tolerates_unknown=tolerates)
+        self._repeats = Repeats(self._tables.looker(self._log), self.left_out, tolerates_unknown=tolerates)
         self._ready: deque[Whole] = deque()
         self._ready_changes = 0
         # Behind the last transaction that was cut off from what is ready.
@@ -436,6 +442,7 @@ class Tracker:
             else:
                 begin[partition] = self._first_event(partition, extent, kept.get(partition))
         self._add(begin)
+        self.left_out[:] = [*known.left_out, *(one for one in self.left_out if one not in known.left_out)]
         if known.rows == position:
             self._index.rows_at = position
         # What is said of another position says nothing of this one.
@@ -807,6 +814,8 @@ class Tracker:
         match self._layout.incomplete:
             case "put_aside":
                 self._index.put_aside()
+                self.left_out.append(waiting.group)
+                del self.left_out[:-_MOST_LEFT_OUT]
                 tell(Event.NOTE, f"{what}; the transaction was left out: {self._log.label}", level=logging.WARNING)
             case "stop":
                 raise OperatorError(
