@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.apply.ledger import ProcessState
 from penstock.apply.process import Feed, Ledger
@@ -18,7 +18,6 @@ from penstock.errors import PenstockError, TableError
 from penstock.history import Consumer, Words
 from penstock.pipeline.feed import Definitions
 from penstock.pipeline.left_out import LeftOut
-from penstock.pipeline.published_queue import PublishedQueue
 from penstock.pipeline.sides import RunLock, SourceAccess
 from penstock.position import Scn
 from penstock.schema import TableSchema
@@ -26,6 +25,10 @@ from penstock.snapshot.chunk import Chunk
 from penstock.snapshot.instantiate import CopyListener, CopyOrigin
 from penstock.spark.starting import Spark
 from penstock.stream import Source, TableVersion
+
+if TYPE_CHECKING:
+    # It needs what an extra brings.
+    from penstock.pipeline.published_queue import PublishedQueue
 
 
 class Copies(Protocol):

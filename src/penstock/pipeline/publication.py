@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from penstock.apply.mend import Mend
 from penstock.apply.parameters import Parameters
@@ -24,7 +24,6 @@ from penstock.pipeline.left_out import LeftOut
 from penstock.pipeline.locks import Holders
 from penstock.pipeline.place import Copying, Following, Place, PlaceLedger
 from penstock.pipeline.plan import Plan
-from penstock.pipeline.published_queue import PublishedQueue
 from penstock.pipeline.sides import DatabaseSource, RunLock
 from penstock.pipeline.status import Status, not_set_up, status_of
 from penstock.pipeline.steps import carry_out, nothing_to_set_up
@@ -34,6 +33,10 @@ from penstock.schema import TableSchema
 from penstock.snapshot.instantiate import CopyListener
 from penstock.spark.starting import Spark
 from penstock.stream import TableVersion, root_versions
+
+if TYPE_CHECKING:
+    # It needs what an extra brings.
+    from penstock.pipeline.published_queue import PublishedQueue
 
 _LOCK_PATIENCE_S = 5.0
 
