@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.lab import Lab
+from tests.stories.test_rules_whole import opened
 
 WIDENED = {
     "numeric(6,3)": ("numeric(8,5)", "1.23456"),
@@ -89,3 +90,38 @@ def test_a_type_of_the_same_name_that_holds_more_does(lab: Lab, case: str) -> No
     lab.source.execute(f"CREATE TABLE t (id int PRIMARY KEY, v {column})")
 
     assert not lab.pipeline().setup().left_out
+
+
+def test_it_is_so_by_rules_that_give_its_table_another_name(lab: Lab) -> None:
+    lab.source.execute("CREATE TYPE d AS (x numeric(9,3)); CREATE TABLE bad (id int PRIMARY KEY, v d)")
+    lab.source.execute("CREATE TABLE good (id int PRIMARY KEY)")
+    lab.target.execute("CREATE TYPE d AS (x numeric(9,1))")
+
+    done = opened(lab, "rules: {tables: {public.bad: {to: public.other}}}").setup()
+
+    assert [name.name for name in done.left_out] == ["other"]
+
+
+def test_a_column_that_rules_drop_may_be_of_any_type(lab: Lab) -> None:
+    lab.source.execute("CREATE TYPE d AS (x numeric(9,3)); CREATE TABLE t (id int PRIMARY KEY, v d)")
+    lab.target.execute("CREATE TYPE d AS (x numeric(9,1))")
+
+    assert not opened(lab, "rules: {tables: {public.t: {drop: [v]}}}").setup().left_out
+
+
+def test_a_multirange_is_made_of_its_range(lab: Lab) -> None:
+    for connection, scale in ((lab.source, 3), (lab.target, 1)):
+        connection.execute(f"CREATE DOMAIN c AS numeric(9,{scale}); CREATE TYPE d AS RANGE (SUBTYPE = c)")
+    lab.source.execute("CREATE TABLE bad (id int PRIMARY KEY, v d_multirange); CREATE TABLE good (id int PRIMARY KEY)")
+
+    done = lab.pipeline().setup()
+
+    assert [name.name for name in done.left_out] == ["bad"]
+
+
+def test_a_table_that_is_renamed_within_its_patterns_has_its_types_made(lab: Lab) -> None:
+    lab.source.execute("CREATE TYPE d AS ENUM ('a', 'b'); CREATE TABLE t (id int PRIMARY KEY, v d)")
+
+    assert not opened(lab, "rules: {tables: {public.t: {to: public.other}}}").setup().left_out
+
+    lab.target.execute("INSERT INTO other VALUES (1, 'b')")

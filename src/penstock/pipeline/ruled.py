@@ -105,9 +105,11 @@ class RuledSide:
 
     def blueprint(self, tables: Sequence[TableName], *, types_of: Sequence[TableName] = ()) -> NativeForm | None:
         """Say how to make those of the tables that no rule concerns, and the types of all of them."""
-        plain = [table for table in tables if self._plain(table)]
-        ruled = self._describe(set(tables) - set(plain))
-        return self._inner.blueprint(plain, types_of=[*types_of, *(_captured(table).name for table in ruled.values())])
+        origins = {name: _captured(table).name for name, table in self._describe(tables).items()}
+        # A table may be called as one that patterns mean, too, without being it.
+        plain = [name for name, origin in origins.items() if origin == name and self._plain(name)]
+        others = [origin for name, origin in origins.items() if name not in plain]
+        return self._inner.blueprint(plain, types_of=[*types_of, *others])
 
     def has_capture(self) -> bool:
         """Whether setup has made a capture set here."""

@@ -84,7 +84,7 @@ class Blueprint(NativeForm):
         notes: What a table that is made will lack, by table.
         needed: What the tables need besides that is no server's own.
         users: The tables that need a type, a function or an operator, by its kind and name.
-        made_of: The types beneath a domain, a composite type or a range, by its name.
+        made_of: The types beneath a domain, a composite type or a range, by what a column of it says as its type.
     """
 
     dialect = DIALECT
@@ -97,7 +97,7 @@ class Blueprint(NativeForm):
     notes: Mapping[TableName, Sequence[str]] = field(default_factory=dict)
     needed: Sequence[Needed] = ()
     users: Mapping[tuple[str, TableName], frozenset[TableName]] = field(default_factory=dict)
-    made_of: Mapping[TableName, Sequence[str]] = field(default_factory=dict)
+    made_of: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def needed_by(self, kind: str, name: TableName) -> frozenset[TableName]:
         """The tables that need something; none where that is not known, and so all of them may."""
@@ -249,15 +249,15 @@ def lacking_parts(source: Parts, target: Parts) -> list[LackingPart]:
     ]
 
 
-def read_made_of(connection: Connection, types: Collection[TableName]) -> Mapping[TableName, Sequence[str]]:
-    """Read what types are made of, those of them that there are; names as a `Blueprint` has them."""
+def read_made_of(connection: Connection, types: Collection[TableName]) -> Mapping[str, Sequence[str]]:
+    """Read what types are made of, those of them that there are, as a `Blueprint` has it."""
     rows = connection.execute(
         "SELECT n.nspname, t.typname, t.oid FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace"
     )
     oids = [oid for schema, name, oid in rows if TableName(schema, name) in types]
     with catalog_names(connection):
         found = psycopg.RawCursor(connection).execute(sql_text("types"), [[], oids]).fetchall() if oids else []
-    return {TableName(schema, name): made_of for schema, name, *_, made_of in found}
+    return {one: made_of for *_, called, made_of in found for one in called}
 
 
 class _Types(NamedTuple):
@@ -265,17 +265,19 @@ class _Types(NamedTuple):
 
     types: list[tuple[TableName, str | None, str | None]]
     users: dict[tuple[str, TableName], frozenset[TableName]]
-    made_of: dict[TableName, Sequence[str]]
+    made_of: dict[str, Sequence[str]]
 
 
 def _types(cursor: psycopg.RawCursor, tables: Mapping[int, TableName]) -> _Types:
     found = _Types([], {}, {})
-    for schema, name, statement, extension, oids, made_of in cursor.execute(sql_text("types"), [list(tables), []]):
+    for schema, name, statement, extension, oids, called, made_of in cursor.execute(
+        sql_text("types"), [list(tables), []]
+    ):
         type_ = TableName(schema, name)
         found.types.append((type_, statement, extension))
         found.users["type", type_] = frozenset(tables[oid] for oid in oids)
         if statement is not None:
-            found.made_of[type_] = made_of
+            found.made_of.update(dict.fromkeys(called, made_of))
     return found
 
 

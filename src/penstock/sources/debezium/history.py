@@ -92,8 +92,8 @@ def other_server(known: str, found: str, *, where: str) -> HistoryError:
 def unheard(txn: str, *, where: str) -> HistoryError:
     """The error for an event that comes too late to be a new one, and repeats none."""
     return HistoryError(
-        f"an event of transaction {txn} came, which lies before what is applied, and it repeats none that was there:"
-        f" {OTHER}",
+        f"an event of transaction {txn} came, which lies before what is applied, and it repeats none that is there:"
+        f" {OTHER}; or retention has deleted the one that it repeats",
         where=where,
         do=ANEW,
     )

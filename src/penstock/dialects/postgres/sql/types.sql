@@ -1,6 +1,7 @@
 -- The user-defined types that the columns of the tables in $1 are made of, in the order they must be created:
--- (schema, name, statement, extension, tables, made_of). There is no statement for a type of an extension or of a table's
--- rows. `tables` are the oids of those that need it; `made_of` are the types beneath it. The same of the types in $2.
+-- (schema, name, statement, extension, tables, called, made_of). There is no statement for a type of an extension or of a
+-- table's rows. `tables` are the oids of those that need it; it is `called` so as a column's type, and so is the multirange
+-- of a range; `made_of` are the types beneath it. The same of the types in $2.
 WITH RECURSIVE part (root, typ, depth) AS (
   -- What the server's own types are made of is the server's own.
   SELECT DISTINCT a.attrelid, a.atttypid, 0 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
@@ -68,6 +69,8 @@ SELECT n.nspname, t.typname,
       WHERE r.rngtypid = t.oid)
   END AS statement,
   e.extname, needed.roots,
+  ARRAY(SELECT format_type(t.oid, NULL)
+    UNION ALL SELECT format_type(r.rngmultitypid, NULL) FROM pg_range r WHERE r.rngtypid = t.oid),
   CASE t.typtype
     WHEN 'd' THEN ARRAY[format_type(t.typbasetype, t.typtypmod)]
     WHEN 'r' THEN ARRAY(SELECT format_type(r.rngsubtype, NULL) FROM pg_range r WHERE r.rngtypid = t.oid)

@@ -414,18 +414,29 @@ def _plan_types(connection: Connection, plan: DatabasePlan, blueprint: Blueprint
 
 
 def _check_types(
-    connection: Connection, plan: DatabasePlan, blueprint: Blueprint, tables: Collection[TableName]
+    connection: Connection, plan: DatabasePlan, blueprint: Blueprint, tables: Mapping[TableName, TableSchema]
 ) -> None:
     """Refuse tables of a type that is here by the same name, and would make others of values."""
-    there = read_made_of(connection, [name for name, made_of in blueprint.made_of.items() if made_of])
-    for name, made_of in there.items():
-        told = blueprint.made_of[name]
-        if len(made_of) == len(told) and all(map(_holds, made_of, told)):
-            continue
-        what = f"type {name} is made of {', '.join(made_of)} here, and at the source of {', '.join(told)}"
-        do = "make it as the source has it, or give the columns another type"
-        fault = OperatorError(f"{what}: values would be rounded, cut or misread", where=plan.label, do=do)
-        _refuse_users(plan, blueprint, ("type", name), tables, fault)
+    there = read_made_of(connection, [name for name, statement, _ in blueprint.types if statement])
+    unlike: dict[str, str] = {}
+    # Those that others are made of come first.
+    for type_, told in blueprint.made_of.items():
+        made_of = there.get(type_, told)
+        if len(made_of) != len(told) or not all(map(_holds, made_of, told)):
+            unlike[type_] = f"type {type_} is made of {', '.join(made_of)} here, and at the source of {', '.join(told)}"
+        elif (part := next((one for one in map(_element, told) if one in unlike), None)) is not None:
+            unlike[type_] = unlike[part]
+    do = "make it as the source has it, or give the columns another type"
+    for name, table in tables.items():
+        types = [_element(column.type) for column in table.columns]
+        for what in dict.fromkeys(unlike[type_] for type_ in types if type_ in unlike):
+            plan.refuse(
+                name, OperatorError(f"{what}: values would be rounded, cut or misread", where=plan.label, do=do)
+            )
+
+
+def _element(type_: str) -> str:
+    return type_.removesuffix("[]")
 
 
 def _holds(there: str, told: str) -> bool:
