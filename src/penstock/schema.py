@@ -92,6 +92,9 @@ class Column:
 
     def cuts(self, other: Column) -> bool:
         """Whether values of another column, or of this one at an earlier time, are rounded or cut here in silence."""
+        if self.type == other.type and self.dialect == other.dialect and not self.is_domain:
+            # Asked of each column of each change that goes by itself.
+            return False
         if self.dialect != other.dialect and (self.logical.element or self.logical).kind is Kind.STRING:
             # Events call every text a string, and do not say which are padded.
             return False
