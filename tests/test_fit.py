@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.fit import Fit, fit
+from penstock.fit import Fit, fit, is_whole
 from penstock.logical import LogicalType
 
 
@@ -62,3 +62,27 @@ from penstock.logical import LogicalType
 )
 def test_what_becomes_of_values_in_a_column_of_another_type(told: str, there: str, found: Fit) -> None:
     assert fit(LogicalType.parse(there), LogicalType.parse(told)) is found
+
+
+@pytest.mark.parametrize(
+    ("there", "value", "found"),
+    [
+        ("decimal(4,2)", "123.45", True),
+        ("decimal(4,2)", "1.2300", True),
+        ("decimal(4,2)", "1.234", False),
+        ("decimal(4,2)", "-0.001", False),
+        ("decimal(4,0)", "7", True),
+        ("decimal(4,0)", "7.5", False),
+        ("decimal(4,2)", "NaN", True),
+        ("decimal(4,2)", "1E-3", False),
+        ("timestamp(3)", "2024-01-02T03:04:05.678", True),
+        ("timestamp(3)", "2024-01-02T03:04:05.678900", False),
+        ("timestamptz(0)", "2024-01-02T03:04:05.000000+00:00", True),
+        ("timestamptz(0)", "2024-01-02T03:04:05.600000+00:00", False),
+        ("time", "03:04:05.123456", True),
+        ("time", "03:04:05.1234567", False),
+        ("array(timestamp(0))", "{}", False),
+    ],
+)
+def test_one_value_keeps_all_its_decimals_or_not(there: str, value: str, *, found: bool) -> None:
+    assert is_whole(LogicalType.parse(there), value) is found

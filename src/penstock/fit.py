@@ -5,6 +5,7 @@ One rule for all that meets two types: `plan` and `setup` by it say what cannot 
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 
 from penstock.logical import Kind, LogicalType, decimal
@@ -56,6 +57,22 @@ def fit(there: LogicalType, told: LogicalType) -> Fit:
             return Fit.REFUSED
         case _:
             return Fit.WHOLE if there.kind is told.kind else Fit.NONE
+
+
+_DECIMALS = re.compile(r"\.([0-9]*?)0*(?![0-9])")
+
+
+def is_whole(there: LogicalType, value: str) -> bool:
+    """Whether one value, as canonical text, keeps all its decimals in a column that cuts others of its type."""
+    match there.kind:
+        case Kind.DECIMAL:
+            finest = there.scale or 0
+        case Kind.TIME | Kind.TIMETZ | Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
+            finest = FINEST if there.precision is None else there.precision
+        case _:
+            return False
+    found = _DECIMALS.search(value)
+    return finest >= 0 and "e" not in value.lower() and (found is None or len(found.group(1)) <= finest)
 
 
 def is_cast_otherwise(there: LogicalType, told: LogicalType) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.change import TableName
 from penstock.errors import MalformedInputError
-from penstock.fit import FINEST, Fit, fit, is_cast_otherwise
+from penstock.fit import FINEST, Fit, fit, is_cast_otherwise, is_whole
 from penstock.logical import COMMON_TEXT, Kind, LogicalType, of_sql_name, other
 
 _UNSAID = other("")
@@ -103,6 +103,10 @@ class Column:
             # What no column here keeps, `plan` has said.
             told = replace(told, precision=FINEST)
         return fit(self.logical, told) is Fit.CUT
+
+    def cuts_one_of(self, other: Column, values: Iterable[str | None]) -> bool:
+        """Whether any of these values, as canonical text of the other column, is rounded or cut here in silence."""
+        return self.cuts(other) and not all(value is None or is_whole(self.logical, value) for value in values)
 
     def reads(self, other: Column) -> bool:
         """Whether the canonical text of another column, or of this one at an earlier time, may be stored here."""

@@ -158,7 +158,11 @@ def expects_columns(change: Change, table: TargetTable, dictionary: Dictionary) 
         if column is None:
             what = f"column {name!r} does not exist at the target"
             raise ApplyError(COLUMN_MISSING, what, where=_place(change))
-        if name in captured and not column.reads(captured[name]):
+        source = captured.get(name)
+        if source is None or column.reads(source):
+            continue
+        values = [image[name] for image in (change.before, change.after) if image is not None and name in image]
+        if not column.cuts(source) or column.cuts_one_of(source, values):
             raise ApplyError(TYPE_DIFFERS, _unlike(column, captured[name]), where=_place(change))
 
 
