@@ -22,8 +22,8 @@ test: $(STAMP) java postgresql pgbouncer kafka ## run the test suite
 	@$(BIN)/python -m pytest -n $(SIDE_BY_SIDE) --maxprocesses 4 $(PYTEST_ARGS)
 
 soak: $(STAMP) java postgresql pgbouncer kafka ## the long tests, random histories, statements and values, then faults under load: make soak MINUTES=60
-	@$(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
-	@HYPOTHESIS_PROFILE=other $(BIN)/python -m pytest tests/properties tests/apply $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m soak --timeout 0 $(PYTEST_ARGS)
+	@HYPOTHESIS_PROFILE=other $(BIN)/python -m pytest tests/properties tests/apply --timeout 0 $(PYTEST_ARGS)
 	@$(BIN)/python -m tests.fuzz.ddl --minutes 10
 	@$(BIN)/python -m tests.fuzz.types --minutes 10
 	@$(BIN)/python -m tests.fuzz.events --minutes 10
