@@ -39,5 +39,6 @@ apply: {connection: target}
     log, settings = open_events(parse(text, name="pipeline.yaml", environment={}, folder=Path()))
     assert isinstance(log, KafkaLog)
     assert log.topics == ("shop.*", "shop.transaction")
-    assert settings.modes == Modes("string", "connect", "hex", arrays="postgres")
+    written = frozenset({"binary", "decimals"})
+    assert settings.modes == Modes("string", "connect", "hex", arrays="postgres", written=written)
     assert (settings.before_image, settings.placeholder) == (BeforeImage.FULL, "none")
