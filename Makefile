@@ -27,6 +27,7 @@ soak: $(STAMP) java postgresql pgbouncer kafka ## the long tests, random histori
 	@$(BIN)/python -m tests.fuzz.ddl --minutes 10
 	@$(BIN)/python -m tests.fuzz.types --minutes 10
 	@$(BIN)/python -m tests.fuzz.events --minutes 10
+	@$(BIN)/python -m tests.fuzz.histories --minutes 10
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES) $(SOAK_ARGS)
 
 lint: $(STAMP) ## ruff, codespell, import-linter

@@ -49,7 +49,8 @@ class MemoryLog:
         return "memory"
 
     def topic_id(self, topic: str) -> str:
-        return self.ids.get(topic, topic)
+        is_there = any(partition.topic == topic for partition in self.records)
+        return self.ids.get(topic, topic) if is_there else ""
 
     def proof(self, upto: Mapping[Partition, int]) -> Mapping[str, str]:
         return {partition.topic: self.topic_id(partition.topic) for partition in upto}

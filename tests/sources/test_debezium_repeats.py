@@ -17,6 +17,7 @@ from penstock.sources.debezium.log import Partition
 from penstock.sources.debezium.tracker import Layout, Tracker
 from tests.formats.debezium.events import SOURCES
 from tests.sources.memory_log import ENDS, MemoryLog, tables
+from tests.sources.test_debezium_history import Run
 from tests.sources.test_debezium_tracker import EVERYTHING
 
 # What END calls a table, and how ids and places of a transaction are told, of each connector.
@@ -179,7 +180,7 @@ def test_what_lies_behind_a_transaction_that_has_not_ended_is_no_repetition() ->
     shop.commit(702, 3000, "x", "y")
     after, changes = shop.read()
     assert changes == [1, 2]
-    shop.log.append(ENDS, shop.end(701, 2000, 1))
+    shop.log.append(ENDS, shop.end(701, 4000, 1))
 
     assert shop.read(after)[1] == [1]
 
@@ -277,4 +278,40 @@ def test_a_second_server_in_a_topic_without_transaction_topic_is_not_taken_for_w
     shop.commit(90, 100, "of another server")
 
     with pytest.raises(HistoryError, match="an event of transaction 90 came, which lies before what is applied"):
+        shop.read(after)
+
+
+@pytest.mark.parametrize("offsets", ["kept", "lost"])
+@pytest.mark.parametrize("more", ["at its place", "behind it"])
+def test_what_comes_of_the_last_transaction_after_it_was_taken_to_be_complete_is_refused(
+    offsets: str, more: str
+) -> None:
+    """Without ENDs one is complete once nothing has come for a while, and a connector may be slower."""
+    shop = Shop("mysql", has_ends=False)
+    shop.commit(700, 1000, "a")
+    shop.log.append(shop.topic, shop.event(701, 2000, 1, "b"))
+    run = Run(shop.log)
+    assert run.run() == [1, 1]
+    if offsets == "lost":
+        shop.log.committed.clear()
+    place = (2000, 2) if more == "at its place" else (2500, 1)
+    shop.log.append(shop.topic, shop.event(701, *place, "c"))
+    shop.commit(702, 3000, "d")
+
+    with pytest.raises(PenstockError, match=r"transaction a0b1:701.*(was taken to be complete|repeats none)"):
+        run.run()
+
+
+@EACH
+def test_transactions_that_end_in_another_order_than_they_were_committed_are_refused(connector: str) -> None:
+    shop = Shop(connector)
+    shop.commit(701, 2000, "a")
+    after, _ = shop.read()
+    shop.commit(700, 1000, "b")
+
+    if connector in ("mysql", "mariadb", "oracle"):
+        # Their ENDs bear no place: the order of the topic counts.
+        assert shop.read(after)[1] == [1]
+        return
+    with pytest.raises(HistoryError, match="ends behind one that lies after it in the source's log"):
         shop.read(after)

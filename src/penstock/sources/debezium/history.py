@@ -27,6 +27,8 @@ class Proof:
         server: The connector, its name and the database, as events say it; empty before one did.
         rows: Rows of a snapshot that no transaction took along are applied at this position.
         left_out: The newest transactions that were left out on request, of which events may still come.
+        last: Where no END counts them, how many events the transaction at the position had.
+        names: Its name; several, where transactions share a position.
     """
 
     transactions: str = ""
@@ -34,6 +36,8 @@ class Proof:
     server: str = ""
     rows: int | None = None
     left_out: Sequence[str] = ()
+    last: int = 0
+    names: Sequence[str] = ()
 
     @property
     def text(self) -> str:

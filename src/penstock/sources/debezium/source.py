@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from penstock.change import TableName
 from penstock.errors import RetryableError
@@ -29,6 +30,14 @@ _LOOK_AT_TOPICS_S = 5.0
 _TAIL = 20
 _TAIL_S = 5.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class _LastRead(NamedTuple):
+    """The last transaction that was read: its position, how many events it had, and its name or names."""
+
+    position: Scn = START
+    events: int = 0
+    names: Sequence[str] = ()
 
 
 class DebeziumSource:
@@ -52,6 +61,8 @@ class DebeziumSource:
         self._offsets: Offsets | None = None
         # What the position that was joined at says of what was read before it.
         self._known = Known()
+        # Without ENDs, the last transaction that was read.
+        self._last_read = _LastRead()
         # What tells the topics that are read from others of their names, and as of when.
         self._read: Mapping[str, str] = {}
         self._read_at = -math.inf
@@ -87,8 +98,10 @@ class DebeziumSource:
         part = self._tracker.take(after, limit, until)
         if part is None:
             return None
-        start, cut = (Anchor(at, self._mark(at).text) for at in (after, part.end))
-        return replace(part, start=start, cut=cut)
+        start = Anchor(after, self._mark(after).text)
+        if not self._tracker.mark and len(part) and part.end == part.commit_scns[-1]:
+            self._last_read = _LastRead(part.end, int(part.changes[-1]), part.groups[-1])
+        return replace(part, start=start, cut=Anchor(part.end, self._mark(part.end).text))
 
     def wait(self, stop: threading.Event, timeout_s: float) -> None:
         """Return when `next_slice`, which had nothing, may have something; after the timeout at the latest."""
@@ -206,7 +219,11 @@ class DebeziumSource:
     def _mark(self, at: Scn) -> Proof:
         """What a position carries, as far as everything was read now."""
         rows = at if self._tracker.has_rows_at(at) else None
-        return Proof(self._tracker.mark, self._proof(), self._tables.server, rows, tuple(self._tracker.left_out))
+        left_out = tuple(self._tracker.left_out)
+        last = self._last_read if self._last_read.position == at else _LastRead()
+        return Proof(
+            self._tracker.mark, self._proof(), self._tables.server, rows, left_out, last.events, tuple(last.names)
+        )
 
     def _proof(self) -> Mapping[str, str]:
         """What tells what was read from all else; topics are looked at again now and then."""
@@ -241,7 +258,11 @@ class DebeziumSource:
             {partition: (offset, known.scn) for partition, offset in upto.items()} if known is not None else {},
             rows=proof.rows if proof.rows == history.position else None,
             left_out=proof.left_out,
+            last=proof.last,
+            names=proof.names,
+            topics=set(proof.read),
         )
+        self._last_read = _LastRead(history.position, proof.last, proof.names)
         last = self._last(history.position)
         if self._known.rows is not None:
             # Rows may be applied at the position behind the last record that is there.

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -102,11 +102,17 @@ class Known:
             are committed, these say the same.
         rows: The position where rows of a snapshot were applied by themselves, if that is the one.
         left_out: Transactions that were left out on request.
+        last: How many events the transaction at the position had, where no END counts them; 0 where nobody says.
+        names: What it is called.
+        topics: Those that were read then.
     """
 
     upto: Mapping[Partition, tuple[int, Scn]] = field(default_factory=dict)
     rows: int | None = None
     left_out: Sequence[str] = ()
+    last: int = 0
+    names: Collection[str] = ()
+    topics: Collection[str] = ()
 
 
 @dataclass
@@ -186,6 +192,9 @@ class Tracker:
         # The same by the partition that the connector wrote to, which a file names beside each event.
         self._came_upto: dict[Partition, Scn] = {}
         self._came_last: dict[Partition, str] = {}
+        # What came again of the transaction at the position that was begun at, as far as it can be told apart.
+        self._again: set[object] = set()
+        self._at_start = Known()
         # Names of tables that ENDs count: those asked for since topics were listed, and those that no topic is of.
         self._asked: set[str] = set()
         self._unread: set[str] = set()
@@ -230,6 +239,7 @@ class Tracker:
             return
         self.close()
         self._reset(position)
+        self._at_start = known
         follower = self._begin(position, is_new=is_new, known=known)
         self._stop = threading.Event()
         self._thread = threading.Thread(
@@ -696,6 +706,8 @@ class Tracker:
             is_ordered = is_in_commit_order(event.connector, event.position)
             is_behind = (is_ordered and scn < last) or self._index.repeats(partition, event.offset, scn)
             self._came_upto[came_from] = max(last, scn)
+            if is_ordered and event.txn in self._at_start.names:
+                self._expect_no_more(partition, event, scn)
             if is_behind and not self._index.is_known(event.txn):
                 self._index.repeated += 1
                 self._repeats.add(self._partitions[partition], event.offset, event.offset + 1, event.txn)
@@ -720,6 +732,18 @@ class Tracker:
                     where = self._at(partition, event.offset)
                     raise reused(event.txn, f"transaction {before} came between the two", where=where)
             self._placed[partition] = max(self._placed.get(partition, 0), scn)
+
+    def _expect_no_more(self, partition: int, event: PlacedEvent, scn: Scn) -> None:
+        """Make sure that no more comes of the last transaction that is applied than was there then.
+
+        Committed offsets tell what came since; but brokers forget them after a while.
+        """
+        if self._partitions[partition].topic not in self._at_start.topics:
+            return
+        if scn == self._begun_at and event.identity:
+            self._again.add(event.identity)
+        if scn > self._begun_at or len(self._again) > self._at_start.last:
+            raise self._late(event.txn, partition, event.offset)
 
     def _at(self, partition: int, offset: int) -> str:
         return f"{self._log.label}, {self._partitions[partition]}, offset {offset}"
