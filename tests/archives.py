@@ -95,13 +95,9 @@ STORY: Sequence[pa.RecordBatch] = (
 
 def publish(storage: Storage, encoding: Encoding = Encoding.CHANGES, *, max_bytes: int = 4_000) -> ArchiveWriter:
     """Do what a run does: go on where the archive stands, copy what is not copied, then publish the story."""
-    header = make_archive(storage, "shop", encoding)
-    writer = ArchiveWriter(storage)
-    epoch = writer.acquire().epoch
-    files = FileWriter(storage, header.encoding, epoch, max_bytes)
+    writer, files = _begun(storage, encoding, max_bytes)
     if ITEM not in writer.definitions.copied:
-        tables = [writer.describe(n, table, 1, definition(table), table) for n, table in enumerate((ITEM, BOOK))]
-        writer.commit(writer.last.end, tables=tables, anchor=Anchor(Scn(0), "m0"))
+        _describe(writer)
         drawn = secrets.token_hex(4)
         for is_last in (False, True):
             part = files.write_copy([COPIED.slice(2) if is_last else COPIED.slice(0, 2)])
@@ -111,6 +107,33 @@ def publish(storage: Storage, encoding: Encoding = Encoding.CHANGES, *, max_byte
         if end > writer.last.end:
             writer.commit(Scn(end), files.write_changes([batch]), anchor=Anchor(Scn(end), f"m{end}"))
     return writer
+
+
+def publish_tables(storage: Storage) -> None:
+    """Begin an archive that says which tables there are, and that they had no rows."""
+    writer = _begun(storage)[0]
+    _describe(writer)
+    writer.commit(writer.last.end, copies=[CopiedPart(ITEM, secrets.token_hex(4), Scn(0), (), is_complete=True)])
+
+
+def publish_changes(storage: Storage, end: int, changes: pa.RecordBatch) -> None:
+    """Do what a run does that goes on with an archive up to a position."""
+    writer, files = _begun(storage)
+    writer.commit(Scn(end), files.write_changes([changes]), anchor=Anchor(Scn(end), f"m{end}"))
+
+
+def _begun(
+    storage: Storage, encoding: Encoding = Encoding.CHANGES, max_bytes: int = 4_000
+) -> tuple[ArchiveWriter, FileWriter]:
+    header = make_archive(storage, "shop", encoding)
+    writer = ArchiveWriter(storage)
+    epoch = writer.acquire().epoch
+    return writer, FileWriter(storage, header.encoding, epoch, max_bytes)
+
+
+def _describe(writer: ArchiveWriter) -> None:
+    tables = [writer.describe(n, table, 1, definition(table), table) for n, table in enumerate((ITEM, BOOK))]
+    writer.commit(writer.last.end, tables=tables, anchor=Anchor(Scn(0), "m0"))
 
 
 def read(storage: Storage) -> pa.Table:

@@ -7,6 +7,7 @@ them. README.md beside this file shows both. A file is put in place whole, by re
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ import pyarrow as pa
 
 from penstock.change import Change, Op, TableName, Transaction
 from penstock.errors import MalformedInputError
+from penstock.history import HistoryError
 from penstock.logical import LogicalType
 from penstock.position import START, Scn
 from penstock.schema import Column, TableSchema, Unique
@@ -58,6 +60,16 @@ class CsvChanges:
     def next_slice(self, after: Scn) -> Slice | None:
         """Return what follows a position in the first file that reaches beyond it."""
         return next((slice_of(after, self._read(name)) for position, name in self._files() if position > after), None)
+
+    def proof_at(self, position: Scn) -> str:
+        """Return a digest of the file that a position lies in."""
+        name = next((name for last, name in self._files() if last >= position > START), None)
+        return "" if name is None else hashlib.sha256(self.storage.read(name)).hexdigest()[:16]
+
+    def hold_against(self, proof: str, position: Scn) -> None:
+        """Make sure that the file of a position is the one that was read; raises a `HistoryError` otherwise."""
+        if self.proof_at(position) != proof:
+            raise HistoryError(f"the file of position {position} holds something else than was read", where=self.label)
 
     def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
         """Yield the changes of a slice, file by file; raises a `MalformedInputError` that names a line."""

@@ -47,6 +47,13 @@ class Input(ABC):
     says_order = True
     """Whether anything but the order of what is there says in which order transactions were committed."""
 
+    def __init__(self) -> None:
+        """Write nothing yet."""
+        # The numbers of transactions that a run has said it puts aside.
+        self.named: set[int] = set()
+        # Of which something was overwritten, or has overwritten something.
+        self.overwritten: set[Key] = set()
+
     @abstractmethod
     def transaction(self, server: str, number: int, place: int, values: Sequence[str]) -> Sequence[Piece]:
         """The pieces of a transaction as a server writes them. Servers give out the same numbers and places."""

@@ -4,30 +4,49 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
+import struct
 import threading
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from penstock import change as c
+from penstock.change import Op
 from penstock.errors import PenstockError
+from penstock.formats.archive_log import LOG_FOLDER
 from penstock.formats.debezium.decode import Settings
 from penstock.formats.debezium.record import Record
+from penstock.formats.xds.writer import document_of
 from penstock.history import Consumer, History, Origin
 from penstock.position import START, Anchor
+from penstock.sources.change_files.side import ChangeFilesSide
+from penstock.sources.db2_log.buffers import Buffers
+from penstock.sources.db2_log.source import Db2Log
 from penstock.sources.debezium.log import Partition
 from penstock.sources.debezium.reader import EventReader
 from penstock.sources.debezium.source import DebeziumSource
 from penstock.sources.debezium.tables import EventDecoder
 from penstock.sources.debezium.tracker import Layout, Tracker
+from penstock.sources.recorded import RecordedSide
+from penstock.sources.xds.source import XdsSide
+from penstock.storage import LocalStorage
+from tests import archives
 from tests.formats.debezium.events import SOURCES
 from tests.fuzz.history import Input, Piece, Refused
+from tests.sources.db2.encoder import Log, Varying, image, inline
+from tests.sources.db2.test_round_trip import TABLE
 from tests.sources.memory_log import ENDS, MemoryLog, tables
 from tests.sources.test_debezium_repeats import TABLES, places
 from tests.sources.test_debezium_tracker import EVERYTHING
+from tests.sources.xds.test_source import ADD, added
+from tests.sources.xds.test_source import TABLES as DESCRIBED
 
 _PATIENCE_S = 0.4
 """So long a run goes on without a change before it is said to wait."""
@@ -37,6 +56,7 @@ class Topics(Input):
     """What a connector writes of two tables, with a topic of transactions or without."""
 
     def __init__(self, connector: str, chance: random.Random, *, has_ends: bool) -> None:
+        super().__init__()
         self.connector, self.has_ends = connector, has_ends
         # Their ENDs bear no place: the transaction topic has their order.
         self.says_order = not has_ends or connector not in ("mysql", "mariadb", "oracle")
@@ -164,6 +184,218 @@ class Topics(Input):
         return True
 
 
+class Recording(Input):
+    """Files in a folder, each written once, which a recorded source reads."""
+
+    def __init__(self, chance: random.Random) -> None:
+        super().__init__()
+        self.chance = chance
+        self._made = TemporaryDirectory(prefix="penstock-history-")
+        self.folder = Path(self._made.name)
+        self.position = START
+        self.origin: Origin | None = None
+        self.anchor: Anchor | None = None
+        self.written: list[Piece] = []
+
+    @abstractmethod
+    def side(self) -> Any:
+        """What reads the folder, made anew for each run."""
+
+    @abstractmethod
+    def value(self, row: Mapping[str, Any]) -> str:
+        """The value that a change of the stream carries."""
+
+    def write(self, pieces: Sequence[Piece]) -> None:
+        for piece in pieces:
+            path = self.folder / piece.where
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.exists() and path.read_bytes() != piece.content:
+                self.overwritten |= {piece.of, *(one.of for one in self.written if one.where == piece.where)}
+            path.write_bytes(piece.content)
+            self.written.append(piece)
+
+    def damages(self) -> Mapping[str, Callable[[random.Random], Sequence[Piece]]]:
+        return {"take the last files away": self._cut, "take a file away": self._hole, "change a file": self._change}
+
+    def _cut(self, chance: random.Random) -> Sequence[Piece]:
+        names = list(dict.fromkeys(piece.where for piece in self.written))
+        return self._without(names[-chance.randint(1, 3) :])
+
+    def _hole(self, chance: random.Random) -> Sequence[Piece]:
+        return self._without([chance.choice(self.written).where])
+
+    def _change(self, chance: random.Random) -> Sequence[Piece]:
+        piece = chance.choice(self.written)
+        (self.folder / piece.where).write_bytes(b"")
+        self.overwritten |= {one.of for one in self.written if one.where == piece.where}
+        return self.written
+
+    def _without(self, names: Sequence[str]) -> Sequence[Piece]:
+        for name in names:
+            (self.folder / name).unlink()
+        self.written = [piece for piece in self.written if piece.where not in names]
+        return self.written
+
+    def run(self) -> tuple[Sequence[Sequence[str]], bool]:
+        found: list[Sequence[str]] = []
+        try:
+            side = self.side()
+            source = side.open_source()
+            source.open()
+            history = History(Consumer("c", "shop"), self.origin, self.position, self.anchor, None, self.origin is None)
+            joined = source.join(history)
+            self.origin, self.position, self.anchor = joined.origin, joined.position, joined.anchor
+            while (part := source.next_slice(self.position, EVERYTHING)) is not None:
+                versions = source.tables()
+                follows = [version.table.name for version in versions]
+                reader = side.access.reader("shop", versions, follows=follows)
+                reader.open()
+                rows = [row for batch in reader.read(part) for row in batch.to_pylist()]
+                found += self._taken(rows)
+                self.position, self.anchor = part.end, part.anchor
+            at_end = bool(self.position >= source.tick())
+        except PenstockError as exc:
+            raise Refused(found, exc) from exc
+        return found, at_end
+
+    def _taken(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[str]]:
+        taken: dict[int, list[str]] = {}
+        for row in rows:
+            if row[c.OP] == Op.GAP:
+                self.named.add(self.number_of(row))
+            else:
+                taken.setdefault(row[c.COMMIT_SCN], []).append(self.value(row))
+        return list(taken.values())
+
+    def number_of(self, row: Mapping[str, Any]) -> int:
+        """The number of the transaction that a change is of."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self._made.cleanup()
+
+
+class LogBuffers(Recording):
+    """Log buffers of Db2, read without a filter: each record says where the one before it of its transaction lies."""
+
+    def __init__(self, chance: random.Random) -> None:
+        super().__init__(chance)
+        self.logs: dict[str, Log] = {}
+        self.files = 0
+        (self.folder / "catalog.json").write_text(json.dumps({"id": "SAMPLE", "framing": "raw"}) + json.dumps(TABLE))
+
+    def transaction(self, server: str, number: int, place: int, values: Sequence[str]) -> Sequence[Piece]:
+        log = self.logs.get(server)
+        if log is None:
+            at = self.chance.choice([0x1000, 0x1000 + place, max([0x1000, *(one.lso for one in self.logs.values())])])
+            log = self.logs[server] = Log(is_raw=True, is_chained=True, lso=at)
+        tid, begin = 700 + number, len(log.records)
+        for order, value in enumerate(values):
+            log.insert(
+                tid, number * 10 + order, image([struct.pack("<i", order), Varying(value.encode()), inline(b"x")])
+            )
+        log.commit(tid)
+        texts = [(value,) for value in values]
+        return [
+            Piece((server, number), order, "", record, text)
+            for order, (record, text) in enumerate(zip(log.records[begin:], [*texts, ()], strict=True))
+        ]
+
+    def write(self, pieces: Sequence[Piece]) -> None:
+        """Put records into a buffer of its own."""
+        self.files += 1
+        name = f"{self.files:09}.db2log"
+        super().write([replace(pieces[0], where=name, content=b"".join(piece.content for piece in pieces))])
+        self.written[-1:] = [replace(piece, where=name) for piece in pieces]
+
+    def side(self) -> Any:
+        return RecordedSide(Db2Log(Buffers(LocalStorage(self.folder))))
+
+    def value(self, row: Mapping[str, Any]) -> str:
+        return str(json.loads(row[c.AFTER])["NAME"])
+
+    def number_of(self, row: Mapping[str, Any]) -> int:
+        return int(row[c.TXN_ID].rpartition(":")[2], 16) - 700
+
+
+class Folder(Recording):
+    """XDS documents, each of which is a transaction at the position that names it."""
+
+    def transaction(self, server: str, number: int, place: int, values: Sequence[str]) -> Sequence[Piece]:
+        events = [ADD.format(order, added("fname", value)) for order, value in enumerate(values)]
+        name = f"{place:019d}.xml"
+        return [Piece((server, number), 0, name, document_of(events), tuple(values))]
+
+    def side(self) -> Any:
+        return XdsSide(LocalStorage(self.folder), ["idm.*"], lambda _: DESCRIBED)
+
+    def value(self, row: Mapping[str, Any]) -> str:
+        return str(json.loads(row[c.AFTER])["fname"])
+
+    def number_of(self, row: Mapping[str, Any]) -> int:
+        return int(row[c.COMMIT_SCN]) // 1000
+
+
+class ChangeArchive(Recording):
+    """Penstock's own change files; another server goes on from a copy of the archive that lacks the last ones."""
+
+    def __init__(self, chance: random.Random) -> None:
+        super().__init__(chance)
+        self._beside = TemporaryDirectory(prefix="penstock-history-")
+        self.archives: dict[str, Path] = {}
+        self.states: list[list[str]] = []
+
+    def transaction(self, server: str, number: int, place: int, values: Sequence[str]) -> Sequence[Piece]:
+        folder = self.archives.get(server)
+        made = Path(self._beside.name) / server
+        begun: list[str] = []
+        if folder is None:
+            folder = self.archives[server] = made
+            if server == "a":
+                folder.mkdir()
+                archives.publish_tables(LocalStorage(folder))
+                self._a_begins(folder)
+            else:
+                begun = self.states[min(number, len(self.states)) - 1]
+                for name in begun:
+                    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy(self.archives["a"] / name, folder / name)
+        there = set(names_in(folder))
+        changes = [
+            archives.row(place, seq, of=len(values), after={"id": str(seq), "name": value})
+            for seq, value in enumerate(values)
+        ]
+        archives.publish_changes(LocalStorage(folder), place, archives.stream(changes))
+        new = sorted(set(names_in(folder)) - there, key=lambda name: (name.startswith(LOG_FOLDER), name))
+        if server == "a":
+            self.states.append(names_in(folder))
+        return [
+            Piece((server, number), order, name, (folder / name).read_bytes(), tuple(values) if order == 0 else ())
+            for order, name in enumerate(new)
+        ]
+
+    def _a_begins(self, folder: Path) -> None:
+        """Put what is there before any change where it is read."""
+        self.states.append(names_in(folder))
+        for name in names_in(folder):
+            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(folder / name, self.folder / name)
+
+    def side(self) -> Any:
+        return ChangeFilesSide(LocalStorage(self.folder))
+
+    def value(self, row: Mapping[str, Any]) -> str:
+        return str(json.loads(row[c.AFTER])["name"])
+
+    def close(self) -> None:
+        super().close()
+        self._beside.cleanup()
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
 def _by_transaction(rows: Any) -> Sequence[Sequence[str]]:
     found: dict[int, list[str]] = {}
     for row in rows:
@@ -176,6 +408,9 @@ def _topics(chance: random.Random, *, has_ends: bool) -> Input:
 
 
 INPUTS: Mapping[str, Callable[[random.Random], Input]] = {
+    "archive": ChangeArchive,
+    "db2": LogBuffers,
+    "xds": Folder,
     "topics": partial(_topics, has_ends=True),
     "topics-without-ends": partial(_topics, has_ends=False),
 }

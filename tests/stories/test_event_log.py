@@ -18,7 +18,7 @@ from penstock.cli.main import app
 from penstock.errors import ConfigError, OperatorError
 from penstock.formats.xds.event import Kind
 from penstock.formats.xds.reader import read_document
-from penstock.history import Consumer, History
+from penstock.history import Consumer, History, HistoryError
 from penstock.pipeline.channel import ChannelPublication
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline_file import parse
@@ -219,6 +219,20 @@ class Queue:
 
     def deleted(self, first: int, last: int) -> set[int]:
         return set()
+
+
+def test_another_event_at_the_position_that_was_reached_is_refused_by_the_next_run(applied: Log) -> None:
+    """As in a database that was restored, and went on with other events up to the same position."""
+    journal = applied.open("apply: {connection: copy}\n")._source.open_source()
+    joined = journal.join(history(0))
+    applied.write(4, "idu=1")
+    part = journal.next_slice(START, Limit())
+    assert part is not None
+    went_on = History(Consumer("c", "idm"), joined.origin, part.end, part.anchor, part.anchor, is_new=False)
+    applied.lab.source.execute("UPDATE penstock_idm_events.event SET record_ids = array[77]")
+
+    with pytest.raises(HistoryError, match="the journal holds another event at position 1 than was read"):
+        applied.open("apply: {connection: copy}\n")._source.open_source().join(went_on)
 
 
 @pytest.mark.rule("E-15")

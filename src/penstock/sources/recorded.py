@@ -76,6 +76,12 @@ class Recording(Readable, Protocol):
         As many as come easily, whole ones, and without their rows: only what is counted of them. See `slice_of`.
         """
 
+    def proof_at(self, position: Scn) -> str:
+        """Return a text without blanks, by which a later run knows what was read up to a position."""
+
+    def hold_against(self, proof: str, position: Scn) -> None:
+        """Make sure that what lies before a position is what was read there; raises a `HistoryError` otherwise."""
+
 
 def slice_of(after: Scn, transactions: Iterable[Transaction]) -> Slice | None:
     """Return the transactions that follow a position, of those that are given in commit order; None without any."""
@@ -234,13 +240,17 @@ class RecordedSide:
 
 
 class RecordedSource:
-    """Implements `stream.Source`. Cuts lie anywhere between two transactions, and have the recording's id as mark."""
+    """Implements `stream.Source`.
+
+    Cuts lie anywhere between two transactions. Their mark is the recording's id, and a proof of what lies before them.
+    """
 
     def __init__(self, recording: Recording) -> None:
         """Follow a recording; nothing is touched yet."""
         self._recording = recording
         self._ahead: Slice | None = None
         self._seen = START
+        self._last_cut: Anchor | None = None
 
     def open(self) -> None:
         """Make sure that there is a recording."""
@@ -250,7 +260,7 @@ class RecordedSource:
         """Make sure that a process goes on with the recording it has followed; a new one begins at the start.
 
         Raises:
-            OperatorError: It has followed another recording, or this one when it held more.
+            OperatorError: It has followed another recording, or this one when it held more, or something else.
         """
         id_ = self._recording.id
         place, first, last = f"recording/{id_}", Anchor(START, id_), Anchor(self._recording.end(), id_)
@@ -262,12 +272,17 @@ class RecordedSource:
             place=place,
             first=first,
             last=last,
-            base=known if known is not None and known.mark == id_ else first,
+            base=known if known is not None and known.mark.partition(" ")[0] == id_ else first,
             is_readable=history.position <= last.scn,
             has_newest=newest is None or newest.scn <= last.scn,
             earlier=None,
         )
-        return joined(history, facts, where=self._recording.label)
+        found = joined(history, facts, where=self._recording.label)
+        # Marks of earlier versions are the id alone.
+        if known is not None and (proof := known.mark.partition(" ")[2]):
+            self._recording.hold_against(proof, known.scn)
+            self._last_cut = known
+        return found
 
     def hold_against(self, history: History) -> None:
         """Make sure that a process's history is that of the recording; otherwise raise as `join` does."""
@@ -285,8 +300,15 @@ class RecordedSource:
         if self._ahead is None:
             return None
         part = self._ahead.take(after, limit, until)
-        id_ = self._recording.id
-        return replace(part, start=Anchor(after, id_), cut=Anchor(part.end, id_))
+        start = self._cut(after)
+        self._last_cut = self._cut(part.end)
+        return replace(part, start=start, cut=self._last_cut)
+
+    def _cut(self, position: Scn) -> Anchor:
+        if self._last_cut is not None and self._last_cut.scn == position:
+            return self._last_cut
+        proof = self._recording.proof_at(position)
+        return Anchor(position, f"{self._recording.id} {proof}".rstrip())
 
     def wait(self, stop: threading.Event, timeout_s: float) -> None:
         """Return when `next_slice`, which had nothing, may have something; after the timeout at the latest."""

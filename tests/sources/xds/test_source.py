@@ -9,6 +9,7 @@ import pickle
 import threading
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,10 @@ import pytest
 from penstock.change import TableName
 from penstock.errors import OperatorError
 from penstock.formats.xds.writer import document_of
-from penstock.history import Consumer, History
+from penstock.history import Consumer, History, HistoryError
 from penstock.logical import BINARY, STRING, LogicalType, integer
 from penstock.logical import Kind as Kinds
-from penstock.position import START, Limit, Scn
+from penstock.position import START, Anchor, Limit, Scn
 from penstock.schema import Column, ForeignKey, TableSchema, Unique
 from penstock.sources.xds.documents import Documents
 from penstock.sources.xds.source import XdsDocuments, XdsSide
@@ -427,6 +428,51 @@ def test_a_pipeline_keeps_its_folder_and_documents_that_are_applied_may_be_taken
     elsewhere.write(2, DELETE.format(2))
     with pytest.raises(OperatorError, match="not the one that the target was filled from"):
         elsewhere.side().open_source().join(went_on)
+
+
+def after_three_documents(folder: Folder) -> History:
+    """What the next run begins with; the documents are 10, 20 and 30."""
+    for number in (10, 20, 30):
+        folder.write(number, DELETE.format(number))
+    source = folder.side().open_source()
+    joined = source.join(History(Consumer("c", "idm"), None, START, None, None, is_new=True))
+    part = source.next_slice(joined.position, Limit())
+    assert part is not None
+    return History(Consumer("c", "idm"), joined.origin, part.end, part.anchor, part.anchor, is_new=False)
+
+
+@pytest.mark.rule("E-18")
+@pytest.mark.parametrize("kept", [50, 2], ids=["known by number", "known by how many there are"])
+def test_a_document_that_came_below_others_is_refused_by_a_later_run(
+    folder: Folder, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.sources.xds.documents._KEPT_NUMBERS", kept)
+    went_on = after_three_documents(folder)
+    folder.write(15, DELETE.format(4))
+
+    with pytest.raises(HistoryError, match=r"came since 30 was read, whose number is higher.*above all others"):
+        folder.side().open_source().join(went_on)
+
+    (folder.path / f"{15:019d}.xml").rename(folder.path / f"{40:019d}.xml")
+    assert folder.side().open_source().join(went_on).position == 30
+
+
+@pytest.mark.rule("E-18")
+def test_a_document_that_was_altered_after_it_was_read_is_refused_by_a_later_run(folder: Folder) -> None:
+    went_on = after_three_documents(folder)
+    folder.write(30, DELETE.format(31))
+
+    with pytest.raises(HistoryError, match=r"document 0+30\.xml was read, and holds something else now"):
+        folder.side().open_source().join(went_on)
+
+
+def test_a_position_of_an_earlier_version_proves_nothing_and_is_gone_on_from(folder: Folder) -> None:
+    went_on = after_three_documents(folder)
+    assert went_on.anchor is not None
+    folder.write(15, DELETE.format(4))
+    of_old = Anchor(went_on.anchor.scn, went_on.anchor.mark.partition(" ")[0])
+
+    assert folder.side().open_source().join(replace(went_on, anchor=of_old, newest=of_old)).position == 30
 
 
 def test_tables_that_the_target_lacks_are_asked_for(folder: Folder) -> None:

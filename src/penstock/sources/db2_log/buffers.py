@@ -26,7 +26,7 @@ from penstock.errors import ConfigError, MalformedInputError, OperatorError, Ret
 from penstock.position import START, Scn
 from penstock.sources.db2_log.catalog import Catalog, read_catalog
 from penstock.sources.db2_log.changes import held_size
-from penstock.sources.db2_log.framing import Buffer, Lri, Record, read_records
+from penstock.sources.db2_log.framing import ONCE_IN_ORDER, Buffer, Lri, Record, read_records
 from penstock.sources.db2_log.plain import Plain, find_plain
 from penstock.sources.db2_log.transactions import Beginning, Committed, Gatherer, Resolver
 from penstock.storage import LocalStorage, MissingFileError, NameTakenError, Storage
@@ -209,6 +209,7 @@ class Buffers:
             raise MalformedInputError(
                 "the file does not follow the one before it: its identifiers are not above",
                 where=f"{part.name}, offset 0",
+                do=ONCE_IN_ORDER,
             )
         rows += _plain_rows(part)
         for committed in self._gatherer.gather(records):

@@ -185,13 +185,22 @@ def read_records(
             undone = undone_at(buffer, begin + (56 if is_v10 else 32))[0]
         lri = Lri(lfs, lsn)
         if lri <= last:
-            _refuse(name, at, "the record's identifier is not above that of the record before")
+            _refuse(name, at, _NOT_ABOVE, do=ONCE_IN_ORDER)
         last = lri
         end = begin + length
         yield Record(
             buffer, name, at, begin, begin + hlen, end, lri, stream, lso, sqlcode, type_, flags, tid, undone, previous
         )
         at = end if only is None else next(only, size)
+
+
+ONCE_IN_ORDER = (
+    "put each part of the log there once, in its order; where the database was restored, or its log begun anew, keep"
+    " that in a folder of its own: `penstock resync --all` begins with a new first copy"
+)
+"""What to do where the log does not go on as it has to."""
+
+_NOT_ABOVE = "the record's identifier is not above that of the record before"
 
 
 def _refuse(name: str, offset: int, what: str, *, do: str = "") -> NoReturn:

@@ -11,8 +11,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from penstock.history import HistoryError
 from penstock.position import START, Scn
 from penstock.sources.db2_log.buffers import Buffers, file_of
+from penstock.sources.db2_log.framing import ONCE_IN_ORDER
 from penstock.sources.db2_log.reading import Reading
 from penstock.sources.recorded import RecordedSide, Recording
 from penstock.storage import Storage
@@ -60,6 +62,17 @@ class Db2Log:
     def digest_at(self, position: Scn) -> str | None:
         """Return a digest of the log up to a position; None where it ends before that, empty at the very beginning."""
         return "" if position <= START else self.buffers.digest_at(position)
+
+    def proof_at(self, position: Scn) -> str:
+        """Return a digest of the log up to a position."""
+        return self.digest_at(position) or ""
+
+    def hold_against(self, proof: str, position: Scn) -> None:
+        """Make sure that the log up to a position holds what it held; raises a `HistoryError` otherwise."""
+        if self.digest_at(position) != proof:
+            number, offset = file_of(position)
+            what = f"what lies before offset {offset} of file {number} was read, and holds something else now"
+            raise HistoryError(what, where=self.label, do=ONCE_IN_ORDER)
 
     def next_slice(self, after: Scn) -> LogSlice | None:
         """Return what follows a position in the first file that has something."""

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import logging
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from penstock.errors import OperatorError
 from penstock.events import Event, tell
-from penstock.history import RESYNC
+from penstock.history import RESYNC, HistoryError
 from penstock.position import Scn
 from penstock.storage import Storage
 
 _SUFFIX = ".xml"
 _MOST_DIGITS = 19
 _LAST = 2**63 - 1
+
+_KEPT_NUMBERS = 50
+"""So many of the last documents' numbers are kept with a position."""
 
 
 @dataclass
@@ -70,6 +76,55 @@ class Documents:
             )
         self._seen = found
         return [(Scn(number), name) for number, name in sorted(found.items())]
+
+    def proof_at(self, position: Scn) -> str:
+        """Return what the documents up to a position are known by.
+
+        Of the last one its digest and its number, how many there are, and the numbers of the last ones before it. Those
+        may be taken away later; none may come between them.
+        """
+        numbers = [number for number, _ in self._listed() if number <= position]
+        if not numbers:
+            return ""
+        last = numbers[-_KEPT_NUMBERS:]
+        # As steps down from the last one: most are small.
+        steps = [b - a for a, b in itertools.pairwise(last)]
+        return ",".join(map(str, [self._digest(last[-1]), len(numbers), last[-1], *reversed(steps)]))
+
+    def hold_against(self, proof: str, position: Scn) -> None:
+        """Make sure that no document came below a position, or was altered, since `proof_at` it.
+
+        Raises:
+            HistoryError: One did.
+        """
+        digest, counted, last, *steps = proof.split(",")
+        known = list(itertools.accumulate(map(int, steps), operator.sub, initial=int(last)))
+        there = {number: name for number, name in self._listed() if number <= position}
+        late = [number for number in there if number > known[-1] and number not in known]
+        # Of those that are not known by their numbers some may be gone, but there are not more than there were.
+        below = [number for number in there if number < known[-1]]
+        if late or len(below) > int(counted) - len(known):
+            raise HistoryError(
+                f"document {there[(late or below)[0]]}, or one near it, came since {last} was read, whose number is"
+                " higher: it was not read",
+                where=self.storage.label,
+                do="give it a number above all others; documents are read in the order of their numbers",
+            )
+        if int(last) in there and self._digest(int(last)) != digest:
+            raise HistoryError(
+                f"document {there[Scn(int(last))]} was read, and holds something else now",
+                where=self.storage.label,
+                do=f"bring back what it held, and put what is new into a document of its own; or {RESYNC}",
+            )
+
+    def _listed(self) -> Sequence[tuple[Scn, str]]:
+        if not self._seen:
+            return self.numbered()
+        return [(Scn(number), name) for number, name in sorted(self._seen.items())]
+
+    def _digest(self, number: int) -> str:
+        name = self._seen.get(number)
+        return "" if name is None else hashlib.sha256(self.storage.read(name)).hexdigest()[:16]
 
     def _tell(self, name: str) -> None:
         if name in self._told or not name.endswith(_SUFFIX):

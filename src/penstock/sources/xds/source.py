@@ -131,6 +131,14 @@ class XdsDocuments:
         arrays = {name: getattr(part, name) for name in Slice.PER_TRANSACTION}
         return XdsSlice(after=after, end=end, **arrays, told=told, keys=keys)
 
+    def proof_at(self, position: Scn) -> str:
+        """Return what tells the last documents up to a position, see `Documents`."""
+        return self._documents.proof_at(position)
+
+    def hold_against(self, proof: str, position: Scn) -> None:
+        """Make sure that no document came below a position, or was altered; raises a `HistoryError` otherwise."""
+        self._documents.hold_against(proof, position)
+
     def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
         """Yield the changes of a slice in order."""
         return Carried(self.label).read(part)

@@ -25,6 +25,7 @@ from penstock.dialects.postgres.source.event_log_setup import (
     refuse_second_journal,
 )
 from penstock.errors import OperatorError
+from penstock.history import HistoryError
 from penstock.position import Scn
 from penstock.sources.event_log.classes import Classes
 from penstock.sources.event_log.elements import batch_of
@@ -41,6 +42,8 @@ SELECT ''::text AS source, e.position::text AS txn_id, e.position AS commit_scn,
   NULL::text AS meta
 FROM {events} e JOIN {changes} h ON h.position = e.position
 WHERE e.position > {after} AND e.position <= {end} ORDER BY e.position, h.change_seq"""
+
+_PROOF = "SELECT md5(ROW(record_ids, logged_at_us, changes, size_bytes)::text) FROM {} WHERE position = %s"
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,23 @@ class PostgresJournal:
             size_bytes=size_bytes,
             committed_at_us=logged_at_us,
         )
+
+    def proof_at(self, position: Scn) -> str:
+        """Return a digest of the event at a position; empty where it is not kept any more."""
+        with self._connection() as connection:
+            row = connection.execute(_PROOF.format(self._table("event")), [position]).fetchone()
+        return "" if row is None else str(row[0])
+
+    def hold_against(self, proof: str, position: Scn) -> None:
+        """Make sure that the event at a position is the one that was read; one that is not kept any more may be.
+
+        Raises:
+            HistoryError: It is another one: the database was restored, and went on.
+        """
+        if (found := self.proof_at(position)) and found != proof:
+            raise HistoryError(
+                f"the journal holds another event at position {position} than was read", where=self.label
+            )
 
     def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
         """Yield the changes of a slice in order."""
