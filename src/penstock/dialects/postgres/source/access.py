@@ -6,13 +6,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from penstock.change import TableName
+from penstock.dialects.postgres.last_used import LastUsed
 from penstock.dialects.postgres.source.change_log import ChangeLog
 from penstock.dialects.postgres.source.copy import PostgresChunkReader
 from penstock.snapshot.chunk import CopySource
 from penstock.sources.trigger_queue.queue import QueueReader
 from penstock.stream import TableVersion
 
-_logs: dict[PostgresSource, ChangeLog] = {}
+_logs: LastUsed[PostgresSource, ChangeLog] = LastUsed(ChangeLog.close)
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,9 @@ class PostgresSource:
 
     def log(self) -> ChangeLog:
         """Return this worker's log."""
-        if self not in _logs:
-            _logs[self] = ChangeLog(self.url, self.set_name, with_ddl=self.with_ddl, with_messages=self.with_messages)
-        return _logs[self]
+        return _logs.get(self) or _logs.put(
+            self, ChangeLog(self.url, self.set_name, with_ddl=self.with_ddl, with_messages=self.with_messages)
+        )
 
     def reader(self, source: str, tables: Sequence[TableVersion], *, follows: Collection[TableName]) -> QueueReader:
         """Return a reader of the log."""

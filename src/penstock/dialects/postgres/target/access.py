@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 
 from penstock.apply.ledger import LaneClaim, LaneLedger
 from penstock.apply.target import TargetSession
+from penstock.dialects.postgres.last_used import LastUsed
 from penstock.dialects.postgres.target.error_marks import QueueCache
 from penstock.dialects.postgres.target.error_queue import PostgresErrorQueue
 from penstock.dialects.postgres.target.lane_ledger import PostgresLaneLedger, lane_application_name
@@ -16,7 +17,7 @@ from penstock.origins import DEFAULT_TAG
 
 _caches: WeakKeyDictionary[PostgresSession, QueueCache] = WeakKeyDictionary()
 
-_sessions: dict[PostgresTarget, tuple[int, PostgresSession]] = {}
+_sessions: LastUsed[PostgresTarget, tuple[int, PostgresSession]] = LastUsed(lambda kept: kept[1].close())
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,13 @@ class PostgresTarget:
 
         A new run has cut off the sessions of the one before it.
         """
-        of_run, session = _sessions.get(self, (0, None))
-        if session is None or of_run != epoch or not session.is_usable:
-            if session is not None:
-                session.close()
+        kept = _sessions.get(self)
+        if kept is None or kept[0] != epoch or not kept[1].is_usable:
+            if kept is not None:
+                kept[1].close()
             name = lane_application_name(self.process)
-            session = PostgresSession(self.url, name, self.tag, self.process, self.values)
-            _sessions[self] = epoch, session
-        return session
+            kept = _sessions.put(self, (epoch, PostgresSession(self.url, name, self.tag, self.process, self.values)))
+        return kept[1]
 
     def loader(self, epoch: int) -> PostgresSession:
         """Return the same session, to copy chunks through."""
