@@ -89,7 +89,7 @@ _MOST_DESCRIPTORS = 600
 def _few_descriptors() -> Iterator[None]:
     """A process that runs one test after the other leaves no session open for each."""
     yield
-    there = len(os.listdir("/dev/fd"))
+    there = sum(1 for _ in Path("/dev/fd").iterdir())
     assert there < _MOST_DESCRIPTORS, f"{there} file descriptors are open"
 
 
