@@ -233,6 +233,7 @@ USUAL = (
     *("COALESCE(NULLIF('a', 'b'), 'c') IN ('a', 'b')", "GREATEST(1, 2) > LEAST(1, 2)", "('a', 1) < ('b', 2)"),
     *("CASE 'a' WHEN 'a' THEN true END", "1.5::numeric(10,2)::money > '1'", "int4range(1, 2) @> 1", "'a' IS JSON"),
     *("to_tsvector('english', 'a') @@ 'a'::tsquery", "md5('a') COLLATE \"C\" > 'a'", "num_nonnulls(1, NULL) = 1"),
+    *("current_setting('app.tenant') = 'x'", "current_setting('app.tenant', true) IS NULL"),
     *(
         "'\\x00'::bytea = decode('00', 'hex')",
         "'::1'::inet << '::/0'",
@@ -243,7 +244,7 @@ USUAL = (
 STRANGE = (
     *("record_in('(x)'::cstring, to_regtype('public.d')::oid, -1) IS NOT NULL", "'public.d'::text::regclass IS NULL"),
     *("domain_in('x'::cstring, 1, -1) IS NULL", "nextval(('public.' || 's')::regclass) > 1", "currval('public.s') > 1"),
-    *("format_type(1, 1) = 'x'", "to_regtype('public.d') IS NULL", "current_setting('primary_conninfo') = 'x'"),
+    *("format_type(1, 1) = 'x'", "to_regtype('public.d') IS NULL", "pg_get_viewdef('public.v') = 'x'"),
     *("query_to_xml('SELECT 1', true, true, '') IS NULL", "table_to_xml('public.s', true, true, '') IS NULL"),
     *("lo_create(1) > 0", "pg_read_file('x') = 'x'", "set_config('a.b', 'c', false) = 'd'", "pg_sleep(0) IS NULL"),
     *(

@@ -19,7 +19,7 @@ doubtful AS (
     WHEN NOT s.is_own THEN f.pronargs = 0 OR f.provolatile = 'i' AND s.of_values
     WHEN f.prokind <> 'f' OR f.prosecdef OR f.proretset OR f.proowner <> 10 OR l.lanname NOT IN ('internal', 'sql') THEN false
     WHEN f.proname ~ ('^(clock_timestamp|timeofday|random|random_normal|gen_random_uuid|uuidv[47]|txid_current'
-      || '|pg_current_xact_id|current_(user|database|schema)|session_user|pg_backend_pid|inet_client_(addr|port)|version'
+      || '|pg_current_xact_id|current_(user|database|schema|setting)|session_user|pg_backend_pid|inet_client_(addr|port)|version'
       || '|num_nulls|num_nonnulls|concat|concat_ws|format|array_to_string|pg_typeof|pg_column_size|enum_(first|last|range)'
       || '|to_char|to_number|xml|jsonb_path_\w+_tz|to_tsvector|(|plain|phrase|websearch_)to_tsquery|ts_match_t[qt]'
       || '|convert|convert_from|convert_to)$') THEN true
