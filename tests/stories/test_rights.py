@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from threading import Event
 
@@ -11,16 +12,21 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from penstock.apply.conflicts import DDL_NOT_CARRIED_OUT
+from penstock.apply.ddl import DdlPolicy, DdlRules
 from penstock.apply.patience import Patience
 from penstock.apply.server import ServerConfig
 from penstock.cli.verify import VerifyProgress
 from penstock.demo.servers import EmbeddedPostgres
+from penstock.dialects.base import Renamed
 from penstock.dialects.postgres.connection import connect
+from penstock.dialects.postgres.fittings import read_fittings
 from penstock.dialects.postgres.ownership import refuse_foreign, schema_faults
 from penstock.dialects.postgres.resources import sql_text
 from penstock.dialects.postgres.source import capture
 from penstock.dialects.postgres.source.change_log import ChangeLog
 from penstock.dialects.postgres.source.copy import PostgresChunkReader, PostgresCopyOrigin
+from penstock.dialects.postgres.target.furnisher import PostgresFurnisher
 from penstock.dialects.postgres.target.ledger_version import ledger_steps
 from penstock.errors import OperatorError, RetryableError
 from penstock.pipeline.pipeline import Pipeline
@@ -642,3 +648,170 @@ def test_an_operator_that_stands_nearer_than_a_key_s_own(lab: Lab, mallory: Mall
     assert lab.errors() == []
     for side in (lab.source, lab.target):
         assert side.execute("SELECT FROM hit").rowcount == 0
+
+
+WAITING = """
+CREATE DOMAIN public.d AS text CHECK ({role}.rise());
+CREATE TYPE public.pair AS (v public.d);
+"""
+"""What a text can name at the target, and runs its maker's code for whoever reads a value of it."""
+
+TOLD_BY_A_TEXT = "record_in('(x)'::cstring, to_regtype('public.pair')::oid, -1) IS NULL"
+
+
+def test_a_check_that_names_a_type_of_the_target_in_a_text_is_left_out(lab: Lab, mallory: Mallory) -> None:
+    lab.source.execute(
+        f"CREATE DOMAIN small AS int CHECK ({TOLD_BY_A_TEXT});"
+        f"CREATE TABLE t (id int PRIMARY KEY, v small, CONSTRAINT told CHECK ({TOLD_BY_A_TEXT}))"
+    )
+    mallory.target.execute(WAITING.format(role=mallory.name))
+    notes = lab.pipeline().plan().target.notes
+    why = (
+        "it calls record_in(cstring,oid,integer), to_regtype(text), which would run with the rights of whoever applies"
+    )
+    assert f"check told of public.t is left out: {why}" in notes
+    lab.setup("")
+    lab.source.execute("INSERT INTO t VALUES (1, 1)")
+
+    lab.apply()
+
+    assert lab.errors() == []
+    assert lab.target.execute("SELECT FROM pg_constraint WHERE conname IN ('told', 'small_check')").fetchall() == []
+    assert not mallory.is_superuser
+
+
+def test_a_type_that_only_an_expression_names_is_asked_about(lab: Lab, mallory: Mallory) -> None:
+    lab.source.execute(
+        "CREATE DOMAIN d AS text; CREATE DOMAIN e AS text CHECK (VALUE::d <> 'x');"
+        "CREATE TABLE t (id int PRIMARY KEY, v text, g text GENERATED ALWAYS AS (upper(v::d)) STORED);"
+        "CREATE TABLE u (id int PRIMARY KEY, v e, CONSTRAINT named CHECK (v::d <> 'y'))"
+    )
+    mallory.target.execute(WAITING.format(role=mallory.name))
+
+    plan = lab.pipeline().plan().target
+
+    said = f"would run code of role '{mallory.name}' with your rights"
+    (fault,) = plan.table_faults[table("t")]
+    assert f"{said}: {mallory.name}.rise(), type public.d" in str(fault)
+    assert any(note.startswith("check named of public.u is left out: ") and said in note for note in plan.notes)
+    (made,) = [step.sql for step in plan.steps if step.summary == "type public.e"]
+    assert "CHECK" not in made
+
+
+def test_a_function_that_is_another_one_at_the_target_is_told_nothing(lab: Lab, mallory: Mallory) -> None:
+    """The source's owner says what a function of the target's is called with, and cannot know what it does there."""
+    lab.source.execute(
+        "CREATE FUNCTION perform(text) RETURNS bool IMMUTABLE LANGUAGE sql RETURN true;"
+        "CREATE TABLE t (id int PRIMARY KEY, v text DEFAULT perform('DROP TABLE u')::text, CHECK (perform(v)))"
+    )
+    lab.target.execute(
+        "CREATE FUNCTION perform(text) RETURNS bool LANGUAGE plpgsql AS 'BEGIN EXECUTE $1; RETURN true; END'"
+    )
+
+    notes = lab.pipeline().plan().target.notes
+
+    why = "it calls public.perform(text), which would run with the rights of whoever applies"
+    assert f"check t_v_check of public.t is left out: {why}" in notes
+    assert f"default of column 'v' of public.t is left out: {why}" in notes
+
+
+@pytest.fixture
+def following(lab: Lab) -> Iterator[Lab]:
+    """A lab whose log tells of DDL."""
+    with Lab(lab.source_url, lab.target_url, with_ddl=True) as made:
+        yield made
+
+
+CARRIED = {
+    "ALTER TABLE t0 ALTER v TYPE public.d": "type public.d of column 'v'",
+    "ALTER TABLE t1 ADD c public.d DEFAULT 'x'": "type public.d of column 'c'",
+    "ALTER TABLE t2 ADD c public.d[]": "type public.d[] of column 'c'",
+    "ALTER TABLE t3 ADD c public.checked DEFAULT 'x'": "type public.checked of column 'c'",
+    "ALTER TABLE t4 ALTER k TYPE text": "type text of column 'k'",
+    "ALTER TABLE t5 ADD c text DEFAULT ('x'::public.d)::text || 'y'": "the default of column 'c'",
+    f"ALTER TABLE t6 ADD CONSTRAINT told CHECK ({TOLD_BY_A_TEXT})": "check 'told' calls record_in(cstring,oid,integer)",
+    "CREATE INDEX folded ON t7 (id) WHERE public.fold(1) > 0": "index 'folded'",
+    "ALTER TABLE t8 ADD CONSTRAINT \"it's\" CHECK (public.fold(1) > 0 AND v <> '')": 'check "it\'s"',
+}
+
+
+@pytest.mark.rule("A-157")
+def test_ddl_that_would_run_code_of_another_role_at_the_target(following: Lab, mallory: Mallory) -> None:
+    """What it names is harmless at the source; what has those names at the target is somebody else's."""
+    lab, role = following, mallory.name
+    names = [f"t{n}" for n in range(len(CARRIED))]
+    lab.setup(
+        "CREATE TYPE kind AS ENUM ('a');"
+        + ";".join(f"CREATE TABLE {t} (id int PRIMARY KEY, v text, k kind)" for t in names)
+    )
+    fold = "CREATE FUNCTION public.fold(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN {} RETURN 1; END'"
+    lab.source.execute("CREATE DOMAIN d AS text; CREATE DOMAIN checked AS text;" + fold.format(""))
+    mallory.target.execute(WAITING.format(role=role) + fold.format(f"PERFORM {role}.rise();"))
+    lab.target.execute(f"CREATE DOMAIN checked AS text CHECK ({role}.rise()); ALTER TYPE kind OWNER TO {role}")
+    mallory.target.execute(
+        f"CREATE FUNCTION {role}.shown(public.kind) RETURNS text LANGUAGE plpgsql AS"
+        f" 'BEGIN PERFORM {role}.rise(); RETURN 1; END';"
+        f"CREATE CAST (public.kind AS text) WITH FUNCTION {role}.shown AS ASSIGNMENT"
+    )
+    for name, ddl in zip(names, CARRIED, strict=True):
+        lab.source.execute(f"INSERT INTO {name} VALUES (1, 'v', 'a')")
+        lab.source.execute(ddl)
+    lab.source.execute("CREATE TABLE last (id int PRIMARY KEY)")
+
+    lab.apply(config=ServerConfig(ddl=DdlRules(DdlPolicy.APPLY)))
+
+    assert not mallory.is_superuser
+    found = {str(entry.table): entry for entry in lab.errors() if entry.op == "ddl"}
+    assert {entry.error_number for entry in found.values()} == {DDL_NOT_CARRIED_OUT}
+    for name, why in zip(names, CARRIED.values(), strict=True):
+        message = found[f"public.{name}"].error_message
+        assert why in message
+        assert f"'{role}'" in message or "whoever applies" in message
+
+
+def test_ddl_with_types_of_trusted_roles_is_carried_out(following: Lab, mallory: Mallory) -> None:
+    lab = following
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    for side in (lab.source, lab.target):
+        side.execute(
+            "CREATE DOMAIN d AS varchar(9) CHECK (VALUE <> ''); CREATE TYPE kind AS ENUM ('a');"
+            "CREATE FUNCTION shown(kind) RETURNS int LANGUAGE sql RETURN 1;"
+            "CREATE CAST (kind AS int) WITH FUNCTION shown"
+        )
+    # Of somebody else's, and between types of which the table has one only.
+    mallory.target.execute(
+        f"CREATE TYPE {mallory.name}.own AS (v int);"
+        f"CREATE FUNCTION {mallory.name}.shown(public.kind) RETURNS {mallory.name}.own LANGUAGE sql RETURN ROW(1);"
+        f"CREATE CAST (public.kind AS {mallory.name}.own) WITH FUNCTION {mallory.name}.shown"
+    )
+    lab.source.execute("INSERT INTO t VALUES (1, 'v'); ALTER TABLE t ADD k kind DEFAULT 'a'")
+    lab.source.execute("ALTER TABLE t ALTER v TYPE d; ALTER TABLE t ADD w d; ALTER TABLE t ALTER w SET DEFAULT 'w'")
+    lab.source.execute("ALTER TABLE t ADD CHECK (k <> 'a'::kind OR v <> ''); INSERT INTO t VALUES (2, 'w')")
+
+    lab.apply(config=ServerConfig(ddl=DdlRules(DdlPolicy.APPLY)))
+
+    assert [entry.error_message for entry in lab.errors()] == []
+    lab.assert_identical("t")
+
+
+def test_what_is_built_when_the_rows_are_there_is_asked_about_anew(lab: Lab, mallory: Mallory) -> None:
+    """What was a trusted role's when `setup` looked may be somebody else's by then."""
+    fold = "CREATE FUNCTION public.fold(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN {} RETURN 1; END'"
+    for side in (lab.source, lab.target):
+        side.execute(fold.format(""))
+    lab.setup(
+        "CREATE TABLE t (id int PRIMARY KEY); CREATE INDEX folded ON t (id) WHERE fold(1) > 0;"
+        "ALTER TABLE t ADD CONSTRAINT late CHECK (fold(1) > 0) NOT VALID"
+    )
+    lab.target.execute("DROP FUNCTION fold")
+    mallory.target.execute(fold.format(f"PERFORM {mallory.name}.rise();"))
+
+    fittings = read_fittings(lab.source, [Renamed(table("t"), table("t"))])
+    with closing(PostgresFurnisher(lab.target_url, "lab", fittings)) as furnisher:
+        built = list(furnisher.build([table("t")], is_last=True))
+        lacks = {lack.what: lack.reason for lack in furnisher.lacks()}
+
+    assert built == []
+    assert set(lacks) == {"index folded of public.t", "check late of public.t"}
+    assert all(f"would run code of role '{mallory.name}'" in reason for reason in lacks.values())
+    assert not mallory.is_superuser

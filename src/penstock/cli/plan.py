@@ -65,6 +65,13 @@ def show(found: Plan, *, detail: bool = False) -> None:
             warn(f"  note: {printable(note)}")
         for grant in database.grants:
             warn(f"  missing privilege; as a superuser: {printable(grant)};")
+        if database.plain_role:
+            warn(
+                "  note: changes are applied as a superuser: what tables and types of the target call may do anything;"
+            )
+            warn("    these lines make a role that is none, for the url of the connection:")
+        for line in database.plain_role:
+            warn(f"    {printable(line)};")
         for fault in database.faults:
             warn(f"  in the way: {fault}")
     show_left_out(found)
@@ -107,6 +114,7 @@ def _database(database: DatabasePlan) -> dict[str, object]:
         "database": database.label,
         "steps": [{"summary": step.summary, "sql": step.sql} for step in database.steps],
         "missing_grants": all_grants(database),
+        "plain_role": database.plain_role,
         "notes": database.notes,
         "faults": [str(fault) for fault in database.faults],
     }

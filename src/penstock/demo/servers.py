@@ -80,9 +80,9 @@ class EmbeddedPostgres:
             self._run("pg_ctl", "-w", "-m", "immediate", "-D", str(self._data), "stop", check=False)
         shutil.rmtree(self._home, ignore_errors=True)
 
-    def url(self, database: str = "postgres") -> str:
+    def url(self, database: str = "postgres", *, user: str = "postgres") -> str:
         """A libpq url of one of its databases."""
-        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
+        return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
 
     def socket_url(self, database: str = "postgres") -> str:
         """The same through the server's Unix socket."""

@@ -43,6 +43,7 @@ apply:
   parallelism: 2
 """
 
+_ROLE = "penstock"
 _SCALE = 5
 _CLIENTS = 4
 
@@ -90,11 +91,22 @@ def play(teller: Teller, *, seconds: int) -> Ending:
         os.environ["PENSTOCK_DEMO_COPY_URL"] = copy.url()
         file = Path(folder, "pipeline.yaml")
         file.write_text(_FILE)
+        _make_role(file, copy)
+        os.environ["PENSTOCK_DEMO_COPY_URL"] = copy.url(user=_ROLE)
+        teller.tell(f"penstock plan: role {_ROLE!r}, made by the lines that it prints, is no superuser, and applies")
         pipeline = open_pipeline(load(file))
         assert isinstance(pipeline, Pipeline)
         pipeline.setup()
         teller.tell("penstock setup: capture and ledger installed, target tables created")
         return _play(teller, pipeline, bank, copy, seconds)
+
+
+def _make_role(file: Path, copy: EmbeddedPostgres) -> None:
+    pipeline = open_pipeline(load(file))
+    assert isinstance(pipeline, Pipeline)
+    with psycopg.connect(copy.url(), autocommit=True) as connection:
+        for line in pipeline.plan().target.plain_role:
+            psycopg.RawCursor(connection).execute(line.encode())
 
 
 def _play(teller: Teller, pipeline: Pipeline, bank: EmbeddedPostgres, copy: EmbeddedPostgres, seconds: int) -> Ending:

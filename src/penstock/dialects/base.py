@@ -240,6 +240,8 @@ class DatabasePlan:
         faults: What keeps the pipeline from being set up.
         preamble: SQL that a script of the steps begins with, so that the user who runs it runs no other role's code.
         role: The role that must own the objects, where another role may carry the steps out.
+        plain_role: Where changes are applied as a superuser: SQL that makes a role which is none, and is to be the
+            connection's user instead; for the superuser to run.
         differences: In what tables are not, and will not be, what they are at the source.
         table_faults: What keeps single tables from being set up, by their names at the target; the others can be.
         table_grants: Those of `grants` that single tables lack, in the same way.
@@ -253,6 +255,7 @@ class DatabasePlan:
     faults: list[PenstockError] = field(default_factory=list)
     preamble: list[str] = field(default_factory=list)
     role: str | None = None
+    plain_role: list[str] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
     table_faults: dict[TableName, list[PenstockError]] = field(default_factory=dict)
     table_grants: dict[TableName, list[str]] = field(default_factory=dict)

@@ -142,6 +142,9 @@ def _sql(plan: DatabasePlan, side: str) -> list[str]:
     grants = all_grants(plan)
     if grants:
         lines += ["-- missing grants, for a superuser to run first", *(f"{grant};" for grant in grants)]
+    if plan.plain_role:
+        lines.append("-- changes are applied as a superuser; this makes a role that is none, for the connection's url:")
+        lines += [f"--   {printable(line)};" for line in plan.plain_role]
     all_steps = plan.steps if plan.printed is None else plan.printed
     if not all_steps:
         return [*lines, "-- nothing to do", ""]

@@ -79,7 +79,7 @@ class Blueprint(NativeForm):
         types: (name, statement, extension) in the order they must be created; no statement, no way.
         pieces: What makes the tables, in the order it must be made.
         parts: What the tables have that may have come later.
-        calls: Functions and operators that the tables call when rows are written to them, by kind and name.
+        calls: Functions, operators and types that the tables call when rows are written to them, by kind and name.
         computed: The expressions of generated columns, by table and column.
         notes: What a table that is made will lack, by table.
         needed: What the tables need besides that is no server's own.

@@ -93,17 +93,26 @@ def hosted_code(connection: Connection, tables: Sequence[TableName], *, is_read:
         ]
 
 
-def called_code(connection: Connection, calls: Iterable[tuple[str, TableName]]) -> list[PenstockError]:
+def called_code(
+    connection: Connection, calls: Iterable[tuple[str, TableName]], *, is_free: bool = False
+) -> list[PenstockError]:
     """Say which other roles' code tables that are about to be made would call, with the rights of the user.
 
     Args:
         calls: Functions, operators and types by kind and name.
+        is_free: They are called by checks or defaults, which the server lets call anything: also say what of whoever's
+            is not known to be harmless.
     """
     wanted = sorted(set(calls))
     with catalog_names(connection):
         found = psycopg.RawCursor(connection).execute(
             sql_text("called"),
-            [[kind for kind, _ in wanted], [name.schema for _, name in wanted], [name.name for _, name in wanted]],
+            [
+                [kind for kind, _ in wanted],
+                [name.schema for _, name in wanted],
+                [name.name for _, name in wanted],
+                is_free,
+            ],
         )
         return [
             OperatorError(
@@ -111,8 +120,25 @@ def called_code(connection: Connection, calls: Iterable[tuple[str, TableName]]) 
                 where=label(connection.info.dsn),
                 do=f"give that to a role you trust, or drop it; or create the tables yourself if {role!r} is trusted",
             )
+            if role is not None
+            else OperatorError(
+                f"it calls {_shown(what)}, which would run with the rights of whoever applies",
+                where=label(connection.info.dsn),
+                do="make it at the target yourself, if it may do there what it is told",
+            )
             for role, what in found.fetchall()
         ]
+
+
+def types_named(connection: Connection, types: Iterable[str]) -> list[tuple[str, TableName]]:
+    """Return the types that this database knows by these names, as the server writes them, for `called_code`."""
+    with catalog_names(connection):
+        rows = psycopg.RawCursor(connection).execute(
+            "SELECT DISTINCT n.nspname, t.typname FROM unnest($1::text[]) w (name) JOIN pg_type t"
+            " ON t.oid = to_regtype(w.name) JOIN pg_namespace n ON n.oid = t.typnamespace",
+            [sorted(set(types))],
+        )
+        return [("type", TableName(schema, name)) for schema, name in rows.fetchall()]
 
 
 def refuse_foreign(connection: Connection, schema: str) -> None:

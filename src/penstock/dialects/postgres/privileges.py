@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, count
 from typing import NamedTuple
+
+import psycopg
 
 from penstock.change import TableName
 from penstock.dialects.base import DatabasePlan
-from penstock.dialects.postgres.catalog import current_user
+from penstock.dialects.postgres.catalog import catalog_names, current_user
 from penstock.dialects.postgres.connection import Connection, quote
+from penstock.dialects.postgres.resources import sql_text
 from penstock.schema import TableSchema
 
 
@@ -106,7 +110,74 @@ def missing_target_grants(
         yield Grant(f"GRANT SET ON PARAMETER session_replication_role TO {user}")
 
 
-def may(connection: Connection, question: str, *values: str) -> bool:
+def plain_role(
+    connection: Connection,
+    existing: Mapping[TableName, TableSchema],
+    missing: Sequence[TableName],
+    new_parents: Collection[TableName],
+    *,
+    made: Collection[TableName],
+) -> Iterator[str]:
+    """Statements by which a superuser makes a role without further rights that can do all of this in its place.
+
+    What Penstock has made for the superuser, its ledger included, becomes the role's own. None where only a superuser
+    may set `session_replication_role`.
+
+    Args:
+        connection: A session of the superuser.
+        existing: Tables that are there, with their foreign keys, which apply checks itself.
+        missing: Tables that setup will make.
+        new_parents: Tables that are there, and that those of setup will refer to.
+        made: Tables that setup has made.
+    """
+    if connection.info.server_version < 150000:
+        return
+    rows = connection.execute("SELECT rolname, rolsuper FROM pg_roles WHERE rolname LIKE 'penstock%'")
+    taken: dict[str, bool] = dict(rows.fetchall())
+    candidates = chain(["penstock"], (f"penstock_{n}" for n in count(2)))
+    name = next(name for name in candidates if not taken.get(name))
+    role = quote(name)
+    if name not in taken:
+        yield f"CREATE ROLE {role} LOGIN PASSWORD 'CHOOSE ONE'"
+    yield f"GRANT CREATE, TEMPORARY ON DATABASE {quote(connection.info.dbname)} TO {role}"
+    yield f"GRANT SET ON PARAMETER session_replication_role TO {role}"
+    keys = [key for table in existing.values() for key in (*table.foreign_keys, *table.referenced_by)]
+    parents = {key.parent for key in keys}.union(new_parents) - existing.keys()
+    children = {key.child for key in keys} - parents - existing.keys()
+    schemas = sorted({table.schema for table in (*existing, *missing, *parents, *children)})
+    found = connection.execute("SELECT nspname FROM pg_namespace WHERE nspname = ANY (%s) ORDER BY 1", [schemas])
+    for (schema,) in found.fetchall():
+        yield f"GRANT CREATE, USAGE ON SCHEMA {quote(schema)} TO {role}"
+    own = sorted(existing.keys() & set(made))
+    with catalog_names(connection):
+        owned = psycopg.RawCursor(connection).execute(
+            sql_text("owned"), [[table.schema for table in own], [table.name for table in own]]
+        )
+        handed_over = [f"ALTER {kind} {named} OWNER TO {role}" for kind, named in owned.fetchall()]
+    yield from handed_over
+    for rights, tables in (
+        ("SELECT, INSERT, UPDATE, DELETE, TRUNCATE", existing),
+        ("SELECT, UPDATE, REFERENCES", parents),
+        ("SELECT", children),
+    ):
+        if tables:
+            names = ", ".join(quote(table.schema, table.name) for table in sorted(tables))
+            yield f"GRANT {rights} ON {names} TO {role}"
+    if _hides_rows(connection, existing):
+        yield f"ALTER ROLE {role} BYPASSRLS"
+
+
+def _hides_rows(connection: Connection, tables: Collection[TableName]) -> bool:
+    return may(
+        connection,
+        "SELECT bool_or(c.relrowsecurity) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[]))",
+        [table.schema for table in tables],
+        [table.name for table in tables],
+    )
+
+
+def may(connection: Connection, question: str, *values: str | list[str]) -> bool:
     """Ask the server a yes-or-no question, as a query of one value."""
     row = connection.execute(question, values).fetchone()
     return bool(row and row[0])

@@ -1,5 +1,5 @@
--- What the tables whose oids are in $1 call when rows are written to them, apart from the server's own: functions and
--- operators of generated columns, indexes, exclusion constraints, partition keys and ranges, as (kind, schema, name,
+-- What the tables whose oids are in $1 call when rows are written to them, apart from the server's own: functions,
+-- operators and types of generated columns, indexes, exclusion constraints, partition keys and ranges, as (kind, schema, name,
 -- tables); `tables` are the oids of those that call it.
 WITH RECURSIVE relation AS (
   SELECT r.oid, r.oid AS root FROM unnest($1::oid[]) r (oid)
@@ -19,6 +19,7 @@ FROM part p JOIN pg_depend d ON d.classid = p.classid AND d.objid = p.objid
 JOIN (
   SELECT 'function' AS kind, 'pg_proc'::regclass AS classid, oid, pronamespace AS namespace, proname AS name FROM pg_proc
   UNION ALL SELECT 'operator', 'pg_operator'::regclass, oid, oprnamespace, oprname FROM pg_operator
+  UNION ALL SELECT 'type', 'pg_type'::regclass, oid, typnamespace, typname FROM pg_type
 ) c ON c.classid = d.refclassid AND c.oid = d.refobjid
 JOIN pg_namespace n ON n.oid = c.namespace
 WHERE n.nspname <> 'pg_catalog'

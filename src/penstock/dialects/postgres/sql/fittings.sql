@@ -6,8 +6,8 @@
 -- that it names, unless `has_row`: then it names the row as a whole. `sequences` are those that a default reads; `is_nextval`
 -- if it does nothing else. The index that another one is a part of is called `of_schema`.`of_name`.
 -- `calls` are functions, operators, types and the like that are not the server's own, as [kind, schema, name]; `refused`
--- those of which it would be decided here what they do with the rights of whoever writes a row.
-WITH rel AS (
+-- what is not known to be harmless (expressions.sql), which would run with the rights of whoever writes a row.
+WITH RECURSIVE rel AS (
   SELECT c.oid, n.nspname, c.relname, c.relkind, t.level, root.oid AS root
   FROM unnest($1::oid[]) root (oid)
   CROSS JOIN LATERAL (
@@ -76,20 +76,12 @@ WITH rel AS (
   FROM needed u JOIN pg_class s ON u.refclassid = 'pg_class'::regclass AND s.oid = u.refobjid AND s.relkind = 'S'
   JOIN pg_namespace n ON n.oid = s.relnamespace
   GROUP BY 1, 2
-), code AS (
-  SELECT DISTINCT p.classid AS part_class, p.objid AS part, id[1] = 'opno' AS is_operator, id[2]::oid AS oid
-  FROM part p, regexp_matches(p.tree, ':((?:op)?funcid|opno) (\d+)', 'g') id
-  WHERE p.kind IN ('default', 'check')
-), refused AS (
-  -- As in hosted.sql, of the server's own functions; of others those that are told a value, and are no mere computation.
-  SELECT c.part_class, c.part, array_agg(DISTINCT f.oid::regprocedure::text) AS found
-  FROM code c LEFT JOIN pg_operator o ON c.is_operator AND o.oid = c.oid
-  JOIN pg_proc f ON f.oid = CASE WHEN c.is_operator THEN o.oprcode::oid ELSE c.oid END
-  WHERE CASE WHEN f.pronamespace = 'pg_catalog'::regnamespace
-    THEN (f.proname ~ '_to_xml' OR f.provolatile = 'v') AND f.proname !~
-      '^(nextval|currval|clock_timestamp|timeofday|random|random_normal|gen_random_uuid|uuidv4|uuidv7)$'
-    ELSE f.provolatile = 'v' AND f.pronargs > 0 END
-  GROUP BY 1, 2
+), expression AS (
+  SELECT p.classid, p.objid, p.tree FROM part p WHERE p.kind IN ('default', 'check', 'index')
+),
+\ir expressions.sql
+, refused AS (
+  SELECT u.classid AS part_class, u.objid AS part, array_agg(DISTINCT u.what) AS found FROM unknown u GROUP BY 1, 2
 )
 SELECT rel.root, rel.level, rel.nspname, rel.relname, p.kind, p.own_name, p.definition, p.is_valid,
   ARRAY(SELECT a.attname FROM pg_attribute a WHERE a.attrelid = rel.oid AND (a.attnum = ANY (p.numbers)

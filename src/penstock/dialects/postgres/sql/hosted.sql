@@ -39,7 +39,11 @@ WITH RECURSIVE trusted AS (
 ), running AS (
   SELECT p.* FROM part p WHERE NOT $3 OR p.classid IN ('pg_class'::regclass, 'pg_statistic_ext'::regclass)
     OR p.classid = 'pg_constraint'::regclass AND p.objid IN (SELECT c.oid FROM pg_constraint c WHERE c.contypid = 0)
-), called (classid, oid, name, owner) AS (
+), expression AS (
+  SELECT r.classid, r.objid, r.tree FROM running r
+),
+\ir expressions.sql
+, called (classid, oid, name, owner) AS (
   SELECT 'pg_proc'::regclass, p.oid, p.oid::regprocedure::text, p.proowner FROM pg_proc p
   UNION ALL SELECT 'pg_operator'::regclass, o.oid, format('operator %s', o.oid::regoperator), p.proowner
     FROM pg_operator o JOIN pg_proc p ON p.oid = o.oprcode
@@ -47,12 +51,9 @@ WITH RECURSIVE trusted AS (
   SELECT c.owner, c.name, p.name
   FROM running p JOIN pg_depend d ON d.classid = p.classid AND d.objid = p.objid
   JOIN called c ON c.classid = d.refclassid AND c.oid = d.refobjid
-  -- The server's own functions, of which some run what a text says: ts_rewrite(), query_to_xml(); others do what only few
-  -- may: lo_export(). Whoever has them called decides what they do.
-  UNION ALL SELECT p.owner, f.oid::regprocedure::text, p.name
-  FROM running p, regexp_matches(p.tree, ':(?:op)?funcid (\d+)', 'g') id, pg_proc f
-  WHERE f.oid = id[1]::oid AND f.pronamespace = 'pg_catalog'::regnamespace AND (f.proname ~ '_to_xml' OR f.provolatile = 'v')
-    AND f.proname !~ '^(nextval|currval|clock_timestamp|timeofday|random|random_normal|gen_random_uuid|uuidv4|uuidv7)$'
+  -- Of others, the server's own included, those that are not known to be harmless: some run what a text says, as
+  -- ts_rewrite() and query_to_xml() do, others do what only few may: lo_export(). Whoever has them called decides what they do.
+  UNION ALL SELECT r.owner, u.what, r.name FROM running r JOIN unknown u ON (u.classid, u.objid) = (r.classid, r.objid)
 )
 SELECT r.rolname::text, array_agg(DISTINCT format('%s, called by %s', c.called, c.by))
 FROM code c JOIN pg_roles r ON r.oid = c.owner

@@ -4,7 +4,7 @@
 -- `table` is NULL for what belongs to a schema; `name` is qualified then. `holder` is "kind name" of the object that an owner,
 -- a right or a comment belongs to. `definition` is compared. `parent` is the index that one of a partition is attached to.
 -- `made` says when a copy gets it (setup, copied, cutover) if `is_plain`: it calls nothing but the server's own functions, and
--- none of these that does as a text says. `make`, `change` and `remove` are statements for who makes it by hand.
+-- none of these that is not known to be harmless (expressions.sql). `make`, `change` and `remove` are statements for who makes it by hand.
 -- Extensions' objects and Penstock's own are left out. An index that is not valid is of a kind of its own.
 WITH RECURSIVE rel AS (
   SELECT c.oid, c.relnamespace, n.nspname, c.relname, c.relkind, c.relowner, c.relacl, c.reloptions, c.relpersistence, c.relam,
@@ -362,14 +362,19 @@ WITH RECURSIVE rel AS (
   SELECT 0, n.nspname, NULL, 'schema', quote_ident(n.nspname), '', NULL, '', format('CREATE SCHEMA %I', n.nspname), NULL, NULL,
     'pg_namespace'::regclass, n.oid, NULL, n.nspowner, n.nspacl, format('SCHEMA %I', n.nspname)
   FROM space n
-), code AS (
-  SELECT o.classid, o.objid, id[1] = 'opno' AS is_operator, id[2]::oid AS oid
-  FROM obj o, regexp_matches(o.tree, ':((?:op)?funcid|opno) (\d+)', 'g') id
-), unsafe AS (
-  SELECT c.classid, c.objid FROM code c LEFT JOIN pg_operator o ON c.is_operator AND o.oid = c.oid
-  JOIN pg_proc f ON f.oid = CASE WHEN c.is_operator THEN o.oprcode::oid ELSE c.oid END
-  WHERE f.pronamespace <> 'pg_catalog'::regnamespace OR f.proname ~ '_to_xml' OR f.provolatile = 'v' AND f.proname !~
-    '^(nextval|currval|clock_timestamp|timeofday|random|random_normal|gen_random_uuid|uuidv4|uuidv7)$'
+), expression AS (
+  SELECT o.classid, o.objid, o.tree FROM obj o WHERE o.tree IS NOT NULL
+),
+\ir expressions.sql
+, unsafe AS (
+  SELECT u.classid, u.objid FROM unknown u
+  UNION
+  SELECT e.classid, e.objid FROM expression e JOIN pg_depend d ON (d.classid, d.objid) = (e.classid, e.objid) JOIN (
+    SELECT 'pg_proc'::regclass AS classid, oid, pronamespace AS namespace FROM pg_proc
+    UNION ALL SELECT 'pg_operator'::regclass, oid, oprnamespace FROM pg_operator
+    UNION ALL SELECT 'pg_type'::regclass, oid, typnamespace FROM pg_type
+  ) c ON (c.classid, c.oid) = (d.refclassid, d.refobjid) AND c.namespace <> 'pg_catalog'::regnamespace
+  WHERE d.refobjid NOT IN (SELECT k.contypid FROM pg_constraint k WHERE k.oid = e.objid)
 )
 SELECT o.root, o.nspname, o.relname, o.kind, o.name, NULL AS holder, o.definition, o.parent, o.made,
   NOT EXISTS (SELECT FROM unsafe u WHERE u.classid = o.classid AND u.objid = o.objid) AS is_plain, o.make, o.change, o.remove

@@ -21,22 +21,23 @@ WITH RECURSIVE part (root, typ, depth) AS (
   ) inner_type (oid)
 ), needed AS (
   SELECT typ, max(depth) AS depth, array_agg(DISTINCT root::bigint) AS roots FROM part GROUP BY typ
-), safe AS (
-  -- Checks of domains are code, which runs with the rights of who applies: as in fittings.sql, those come that call nothing
-  -- but the server's own functions, and none that does as a text says. What rows from before may break would keep them out.
-  SELECT c.oid, c.contypid, c.conname, pg_get_constraintdef(c.oid) AS definition
+), expression AS (
+  SELECT 'pg_constraint'::regclass::oid AS classid, c.oid AS objid, c.conbin::text AS tree
   FROM needed JOIN pg_constraint c ON c.contypid = needed.typ AND c.contype = 'c' AND c.convalidated
-  WHERE NOT EXISTS (
+),
+\ir expressions.sql
+, safe AS (
+  -- Checks of domains are code, which runs with the rights of who applies: those come that are known to be harmless, and
+  -- name nothing but the server's own. What rows from before may break would keep them out.
+  SELECT c.oid, c.contypid, c.conname, pg_get_constraintdef(c.oid) AS definition
+  FROM expression e JOIN pg_constraint c ON c.oid = e.objid
+  WHERE c.oid NOT IN (SELECT u.objid FROM unknown u) AND NOT EXISTS (
     SELECT FROM pg_depend d JOIN (
       SELECT 'pg_proc'::regclass AS classid, oid, pronamespace AS namespace FROM pg_proc
       UNION ALL SELECT 'pg_operator'::regclass, oid, oprnamespace FROM pg_operator
+      UNION ALL SELECT 'pg_type'::regclass, oid, typnamespace FROM pg_type
     ) o ON (o.classid, o.oid) = (d.refclassid, d.refobjid) AND o.namespace <> 'pg_catalog'::regnamespace
-    WHERE d.classid = 'pg_constraint'::regclass AND d.objid = c.oid
-  ) AND NOT EXISTS (
-    SELECT FROM regexp_matches(c.conbin::text, ':((?:op)?funcid|opno) (\d+)', 'g') id
-    LEFT JOIN pg_operator o ON id[1] = 'opno' AND o.oid = id[2]::oid
-    JOIN pg_proc f ON f.oid = CASE id[1] WHEN 'opno' THEN o.oprcode::oid ELSE id[2]::oid END
-    WHERE f.proname ~ '_to_xml' OR f.provolatile = 'v'
+    WHERE d.classid = 'pg_constraint'::regclass AND d.objid = c.oid AND d.refobjid <> c.contypid
   )
 )
 SELECT n.nspname, t.typname,

@@ -53,6 +53,7 @@ class Altering:
             raise ApplyError(TABLE_MISSING, f"table {table} does not exist at the target")
         left = pending(wanted, there)
         self._refuse_long_names(table, left)
+        self._refitting.check_types(table, there, left)
         self._refitting.drop(table, left)
         for statement, column in alter_statements(table, left):
             self._run(statement, column)

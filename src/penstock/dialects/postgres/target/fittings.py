@@ -121,13 +121,13 @@ def obstacles(
     there = set(_existing(connection, calls))
     found = {}
     # What belongs to trusted roles, which is the rule, is one question for all.
-    is_suspect = bool(called_code(connection, there))
+    is_suspect = bool(called_code(connection, there, is_free=True))
     for fitting in wanted:
         needed = [call for call in fitting.calls if call[1] not in made]
         missing = [f"{kind} {name}" for kind, name in needed if (kind, name) not in there]
         if missing:
             found[fitting] = f"the target has no {', no '.join(missing)}"
-        elif is_suspect and (faults := called_code(connection, needed)):
+        elif is_suspect and (faults := called_code(connection, needed, is_free=True)):
             found[fitting] = str(faults[0].what)
     return found
 

@@ -1,11 +1,12 @@
 """Defaults, checks and indexes of a target's table that follow those of the source, inside an open transaction.
 
-Their expressions come from the source, and whoever writes a row runs them. So each is put on an empty clone first,
-where nothing is run, and the catalogue is asked what it calls there (ADR 48).
+Their expressions come from the source, and whoever writes a row runs them; types bring casts and checks of their own.
+So the catalogue is asked whose code that is before anything is altered (ADR 76).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,17 +16,22 @@ from penstock.apply.ddl import Alteration, ShapedColumn, ShapedFitting
 from penstock.change import TableName
 from penstock.dialects.postgres.connection import Connection, quote
 from penstock.dialects.postgres.fittings import Found, Kind, read_found
-from penstock.dialects.postgres.ownership import called_code
+from penstock.dialects.postgres.ownership import called_code, types_named
 from penstock.dialects.postgres.target.alter import (
     added_fitting,
     default_statement,
     dropped_fitting,
     renamed_fitting,
 )
+from penstock.schema import TableSchema
 
 _FOLLOWED = (Kind.CHECK, Kind.INDEX)
 
 _CLONED = TableName("pg_temp", "penstock_clone")
+
+_NAME = r'"(?:[^"]|"")+"|[^\W\d][\w$]*'
+_QUALIFIED = re.compile(rf"'(?:[^']|'')*'|(?P<schema>{_NAME})\.(?P<name>{_NAME}|[-+*/<>=~!@#%^&|`?]+)|{_NAME}")
+"""A literal, which may hold anything; what has a schema, and so is not the server's own; or another name."""
 
 
 class Refitting:
@@ -98,8 +104,9 @@ class Refitting:
         what = f"{fitting.kind} {fitting.name!r}"
         if fitting.unworded is not None:
             raise _refused(table, f"{what} cannot be made: {fitting.unworded}; make it at the target, and retry")
-        # By a name that nothing in the schema of clones has.
-        self._refuse_code(table, added_fitting(_CLONED, replace(fitting, name="penstock_part")), what)
+        # By a name that nothing in the schema of clones has; a check that is not valid is not planned.
+        part = replace(fitting, name="penstock_part", is_valid=False)
+        self._refuse_code(table, fitting.definition, added_fitting(_CLONED, part), what)
         self._run(added_fitting(table, fitting))
 
     def check_defaults(self, table: TableName, columns: Sequence[ShapedColumn]) -> None:
@@ -109,27 +116,52 @@ class Refitting:
                 self._check_default(table, column.name, column.default)
 
     def _check_default(self, table: TableName, column: str, default: str) -> None:
-        self._refuse_code(table, default_statement(_CLONED, column, default), f"the default of column {column!r}")
+        what = f"the default of column {column!r}"
+        self._refuse_code(table, default, default_statement(_CLONED, column, default), what)
 
     def _found(self, table: TableName) -> dict[tuple[str, str], Found]:
         with self._aside():
             found = read_found(self._connection, [table])
         return {(one.kind, one.name): one for one in found if one.table == table and one.kind in _FOLLOWED}
 
-    def _refuse_code(self, table: TableName, statement: str, what: str) -> None:
-        """Have a clone get it, and refuse what would run with the rights of whoever applies."""
+    def check_types(self, table: TableName, there: TableSchema, wanted: Alteration) -> None:
+        """Refuse types whose casts, checks or functions are those of a role that is not trusted, before they run.
+
+        Args:
+            there: The table as it is: where a column gets another type, the one that it has counts, too.
+
+        Raises:
+            ApplyError: A column that is added, or gets another type, has such a one.
+        """
+        called = {new: old for old, new in wanted.renamed}
+        for column in (*wanted.added, *wanted.retyped):
+            old = there.by_name.get(called.get(column.name, column.name))
+            calls = types_named(self._connection, [column.type, *([] if old is None else [old.type])])
+            for fault in called_code(self._connection, calls):
+                raise _refused(table, f"type {column.type} of column {column.name!r}: {fault.what}")
+
+    def _refuse_code(self, table: TableName, expression: str, statement: str, what: str) -> None:
+        """Refuse an expression that would run other roles' code, or what is not known to be harmless.
+
+        An empty clone of the table gets it by `statement`. Since the server may compute what depends on no row even
+        then, whatever has the names in it must be trusted before.
+        """
+        named = list(_named_in(expression))
+        self._refuse_calls(table, what, [(kind, name) for kind in ("function", "operator", "type") for name in named])
         with self._aside():
             self._run(f"CREATE TEMP TABLE {quote(_CLONED.name)} (LIKE {_named(table)})")
             self._run(statement)
             row = self._connection.execute("SELECT pg_my_temp_schema()::regnamespace::text").fetchone()
             assert row is not None
             (found,) = read_found(self._connection, [TableName(row[0], _CLONED.name)])
-            faults = called_code(self._connection, found.calls)
-        if found.refused:
-            calls = ", ".join(found.refused)
-            raise _refused(table, f"{what} calls {calls}, which would run with the rights of whoever applies")
-        if faults:
-            raise _refused(table, f"{what}: {faults[0].what}")
+            if found.refused:
+                calls = ", ".join(found.refused)
+                raise _refused(table, f"{what} calls {calls}, which would run with the rights of whoever applies")
+            self._refuse_calls(table, what, found.calls)
+
+    def _refuse_calls(self, table: TableName, what: str, calls: Sequence[tuple[str, TableName]]) -> None:
+        for fault in called_code(self._connection, calls):
+            raise _refused(table, f"{what}: {fault.what}")
 
     @contextmanager
     def _aside(self) -> Iterator[None]:
@@ -145,6 +177,17 @@ def _renamed(old: ShapedFitting, wanted: Alteration) -> ShapedFitting | None:
 
 def _is_alike(found: Found, fitting: ShapedFitting) -> bool:
     return (found.kind, found.definition) == (fitting.kind, fitting.definition)
+
+
+def _named_in(expression: str) -> Iterator[TableName]:
+    """Yield what an expression calls by qualified names: the server leaves out the schema of its own only."""
+    for found in _QUALIFIED.finditer(expression):
+        if found["schema"] is not None:
+            yield TableName(_unquoted(found["schema"]), _unquoted(found["name"]))
+
+
+def _unquoted(name: str) -> str:
+    return name[1:-1].replace('""', '"') if name.startswith('"') else name
 
 
 def _named(table: TableName) -> str:

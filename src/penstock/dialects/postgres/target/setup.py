@@ -33,7 +33,7 @@ from penstock.dialects.postgres.from_schema import completed, made_with_text
 from penstock.dialects.postgres.logical import in_postgres, is_finer
 from penstock.dialects.postgres.names import cut, too_long
 from penstock.dialects.postgres.needed import missing_needs
-from penstock.dialects.postgres.privileges import missing_target_grants, plan_grants
+from penstock.dialects.postgres.privileges import missing_target_grants, plain_role, plan_grants
 from penstock.dialects.postgres.target import ledger_entries, ledger_version
 from penstock.dialects.postgres.target.fittings import plan_fittings
 from penstock.dialects.postgres.target.occupied import plan_rows
@@ -122,11 +122,27 @@ def plan_target(
     if missing or has_parts:
         calls = [*blueprint.calls, *(("type", name) for name, _, _ in blueprint.types)]
         _refuse_calls(connection, plan, blueprint, calls, {*missing, *existing})
-    if not is_superuser(connection):
-        plan.role = current_user(connection)
-        old_parents = {parent: children for parent, children in parents.items() if parent in there}
-        plan_grants(plan, missing_target_grants(connection, existing, missing, old_parents))
+    old_parents = {parent: children for parent, children in parents.items() if parent in there}
+    _plan_role(connection, plan, existing, missing, old_parents, process=process)
     return plan
+
+
+def _plan_role(
+    connection: Connection,
+    plan: DatabasePlan,
+    existing: Mapping[TableName, TableSchema],
+    missing: Sequence[TableName],
+    parents: Mapping[TableName, Collection[TableName]],
+    *,
+    process: str,
+) -> None:
+    """Say what the user lacks to apply; for a superuser, how to make a role that lacks nothing, and has no more."""
+    if is_superuser(connection):
+        made = ledger_entries.made(connection, process)
+        plan.plain_role += plain_role(connection, existing, missing, parents, made=made)
+    else:
+        plan.role = current_user(connection)
+        plan_grants(plan, missing_target_grants(connection, existing, missing, parents))
 
 
 def _lost_foreign_keys(
