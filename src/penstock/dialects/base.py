@@ -56,11 +56,13 @@ class Uncaptured:
 
     Attributes:
         is_there: There is a table of this name; otherwise the one that was captured has another name now.
+        awaits_setup: `penstock setup` takes it in, unless something is in its way.
     """
 
     table: TableName
     reason: str
     is_there: bool = True
+    awaits_setup: bool = False
 
     def __str__(self) -> str:
         return f"{self.table} is not captured: {self.reason}"
