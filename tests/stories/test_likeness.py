@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from penstock.cli import differences
+from penstock.cli import cutover, differences
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.base import Difference
 from penstock.errors import OperatorError
@@ -288,3 +288,84 @@ def test_servers_of_two_versions_are_compared(
         left = set(named(furnish(lab.pipeline())))
         # An inherited NOT NULL has a name of its own from PostgreSQL 18 on, which the older server cannot have.
         assert left - {"not null of column 'id' of public.child"} == set(NAMED)
+
+
+def test_what_tables_use_of_another_schema_is_compared(lab: Lab) -> None:
+    lab.source.execute(
+        "CREATE SCHEMA lib; CREATE DOMAIN lib.word AS text DEFAULT 'x'; COMMENT ON DOMAIN lib.word IS 'a word';"
+        "CREATE TYPE lib.colour AS ENUM ('red'); COMMENT ON TYPE lib.colour IS 'a colour'; CREATE SEQUENCE lib.numbers;"
+        "COMMENT ON SEQUENCE lib.numbers IS 'numbers';"
+        "CREATE TABLE t (id int PRIMARY KEY DEFAULT nextval('lib.numbers'), a lib.word[], b lib.colour)"
+    )
+
+    planned = lab.pipeline().plan().target.differences
+    lab.pipeline().setup()
+
+    assert {one.what: one.sql for one in planned} == {
+        "domain default lib.word": "ALTER DOMAIN lib.word SET DEFAULT 'x'::text",
+        "comment on type lib.word": "COMMENT ON TYPE lib.word IS 'a word'",
+        "comment on sequence lib.numbers": "COMMENT ON SEQUENCE lib.numbers IS 'numbers'",
+        "comment on type lib.colour": "COMMENT ON TYPE lib.colour IS 'a colour'",
+    }
+    assert furnish(lab.pipeline()) == planned
+    for one in planned:
+        lab.target.execute(one.sql)
+    assert furnish(lab.pipeline()) == []
+
+
+DEFAULT_PRIVILEGES = {
+    "in a schema": "ALTER DEFAULT PRIVILEGES FOR ROLE {0} IN SCHEMA public GRANT INSERT, SELECT ON TABLES TO PUBLIC",
+    "with grant option": (
+        "ALTER DEFAULT PRIVILEGES FOR ROLE {0} GRANT USAGE ON SEQUENCES TO pg_monitor WITH GRANT OPTION"
+    ),
+    "less than usual": "ALTER DEFAULT PRIVILEGES FOR ROLE {0} REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC",
+}
+
+
+@pytest.mark.parametrize("statement", DEFAULT_PRIVILEGES.values(), ids=DEFAULT_PRIVILEGES)
+def test_default_privileges_are_named(lab: Lab, statement: str) -> None:
+    lab.source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    lab.source.execute(statement.format("pg_read_all_data"))
+
+    lab.pipeline().setup()
+
+    (told,) = furnish(lab.pipeline())
+    assert told.kind == "default privileges"
+    assert told.sql == statement.format("pg_read_all_data")
+    lab.target.execute(told.sql)
+    assert furnish(lab.pipeline()) == []
+
+
+def test_an_unlogged_table_is_named_with_the_line_that_makes_it_one(lab: Lab) -> None:
+    lab.source.execute("CREATE UNLOGGED TABLE u (id int PRIMARY KEY); CREATE TABLE t (id int PRIMARY KEY)")
+    (planned,) = lab.pipeline().plan().target.differences
+    lab.pipeline().setup()
+
+    (told,) = furnish(lab.pipeline())
+
+    assert planned.what == told.what == "persistence of public.u"
+    assert planned.sql == told.sql == "ALTER TABLE public.u SET UNLOGGED"
+    lab.target.execute(told.sql)
+    assert furnish(lab.pipeline()) == []
+
+
+def test_a_cutover_names_what_is_not_captured(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    lab.setup("CREATE UNLOGGED TABLE u (id int PRIMARY KEY); CREATE TABLE t (id int PRIMARY KEY)")
+
+    found = lab.pipeline().cutover(threading.Event(), is_dry=True)
+
+    assert not found.is_ready
+    cutover.show(found)
+    said = capsys.readouterr().out.replace("\n", " ")
+    assert "not copied: public.u is not captured: it is unlogged" in said
+    assert "1 table is to be captured first, or taken out by rules.exclude" in said
+    assert cutover.as_json(found)["uncaptured"] == list(found.uncaptured)
+
+
+def test_names_with_blanks_are_known_to_be_brought(lab: Lab) -> None:
+    lab.source.execute(
+        'CREATE SCHEMA "My Schema"; CREATE DOMAIN "My Schema"."My Type" AS text NOT NULL CHECK (VALUE <> \'\');'
+        'CREATE TABLE "My Schema"."My Table" (id int PRIMARY KEY, v "My Schema"."My Type")'
+    )
+
+    assert lab.pipeline(["My Schema.*"]).plan().target.differences == []

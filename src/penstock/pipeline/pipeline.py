@@ -513,6 +513,7 @@ class Pipeline(Capturing):
                 self._source,
                 self._target,
                 sorted(self._source.describe(followed)),
+                [str(found) for found in self._not_captured()],
                 run=lambda: self.run(stop, listener, until_caught_up=True),
                 verify=self.verify,
             ),

@@ -49,13 +49,13 @@ _WORDED = (
 ORDER = (
     *("schema", "collation", "type", "domain not null", "domain default", "sequence", "function", "procedure"),
     *("aggregate", "operator", "operator class", "text search dictionary", "text search configuration"),
-    *("domain check", "table", "partition", "foreign table", "column", "column order", "inheritance", "not null"),
-    *("default", "identity", "owner of sequence", "check", "valid check"),
+    *("domain check", "table", "partition", "foreign table", "persistence", "column", "column order"),
+    *("inheritance", "not null", "default", "identity", "owner of sequence", "check", "valid check"),
     *("primary key", "unique key", "exclusion constraint", "index"),
     *("invalid index", "storage parameters of key", "foreign key", "clustering", "replica identity"),
     *("storage parameters", "storage", "compression", "statistics target", "options", "statistics target of index"),
     *("statistics", "target of statistics", "view", "materialized view", "trigger", "rule", "row security", "policy"),
-    *("comment", "owner", "grant"),
+    *("comment", "owner", "grant", "default privileges"),
 )
 """Kinds, in an order in which they can be made."""
 
@@ -154,7 +154,7 @@ class Objects:
     @property
     def schemas(self) -> Collection[str]:
         """The schemas that were looked into."""
-        return {one.schema for one in self.found}
+        return {one.schema for one in self.found if one.schema}
 
 
 def read_objects(
@@ -233,7 +233,7 @@ def compare(
                     sql=sql,
                     schema=one.schema,
                 )
-            elif one.kind == "column order":
+            elif one.kind == "column order" or (one.kind == "persistence" and one.definition == "logged"):
                 continue
             elif one.kind == "partition" and one.table in alone:
                 reason = "it is a table of its own there"
@@ -311,7 +311,7 @@ def _changed(one: CatalogObject, found: CatalogObject) -> Difference:
         return _difference(one, "")
     if one.kind == "owner":
         return _difference(one, sql)
-    shown = one.kind in ("column", "not null", "storage", "compression", "replica identity", "identity")
+    shown = one.kind in ("persistence", "column", "not null", "storage", "compression", "replica identity", "identity")
     reason = f"it is {found.definition} there, {one.definition} at the source" if shown else "it is another one there"
     return Difference(one.kind, one.what, one.table, reason=reason, sql=sql, schema=one.schema)
 
