@@ -37,6 +37,7 @@ NARROWER = [
     ("bit varying(9)", "bit varying(5)", "values that do not fit go to the error queue"),
     ("bit(9)", "bit(5)", "values that do not fit go to the error queue"),
     ("char(9)", "char(5)", "values that do not fit go to the error queue; blanks at the end"),
+    ("varchar(9)[]", "varchar(5)[]", "values that do not fit go to the error queue; blanks at the end"),
 ]
 LOSING = [
     ("numeric(12,4)", "numeric(9,2)", "rounded or cut without a word"),
@@ -60,6 +61,9 @@ LOSING = [
     ("int", "oid", "Give it the source's type"),
     ("numeric(9,2)", "money", "Give it the source's type"),
     ("json", "jsonb", "Give it the source's type"),
+    # There is no cast.
+    ("tsrange", "tstzrange", "Give it the source's type"),
+    ("boolean[]", "bigint[]", "Give it the source's type"),
 ]
 
 
