@@ -13,7 +13,7 @@ from penstock.dialects.base import Difference
 from penstock.errors import OperatorError
 from penstock.pipeline.pipeline import Pipeline
 from tests.conftest import lab_between
-from tests.lab import Lab
+from tests.lab import Lab, table
 from tests.program import await_true
 from tests.stories.test_rules_whole import catch_up
 
@@ -252,9 +252,44 @@ def test_new_partitions_and_labels_are_followed_and_new_keys_are_told_of(lab: La
         stop.set()
         run.join()
     assert lab.errors() == []
-    assert any(
-        "unique key both_of of public.m was made at the source, and is not followed" in one for one in heard.texts
+    # What the run makes is not announced as missing.
+    (said,) = heard.texts
+    assert "unique key both_of of public.m was made at the source, and is not followed" in said
+
+
+def test_what_a_run_is_about_to_make_is_not_called_left_out(lab: Lab) -> None:
+    lab.source.execute(
+        "CREATE TYPE colour AS ENUM ('red'); CREATE TABLE m (id int, c colour) PARTITION BY RANGE (id);"
+        "CREATE TABLE t (id int PRIMARY KEY)"
     )
+    lab.apply_settings = "  ddl: apply\n"
+    pipeline = lab.pipeline()
+    pipeline.setup()
+    lab.start()
+    parts, heard = pipeline._new_parts(), Heard()
+    assert parts is not None
+    with closing(parts):
+        parts.follow(heard)  # type: ignore[arg-type]
+        lab.source.execute(
+            "CREATE TABLE later (id int PRIMARY KEY, t int REFERENCES t); CREATE UNIQUE INDEX one ON later (t);"
+            "CREATE TABLE m1 PARTITION OF m FOR VALUES FROM (0) TO (9); ALTER TYPE colour ADD VALUE 'blue'"
+        )
+        followed = pipeline._source.match(["public.*"])
+        pipeline._tell_lacking(followed, pipeline._target.describe(followed), heard)  # type: ignore[arg-type]
+        assert [line.partition(" yet: ")[0] for line in pipeline.status().attention[:2]] == [
+            "partition public.m1 of public.m does not exist at the target",
+            "type public.colour lacks label 'blue' at the target",
+        ]
+
+        assert parts.follow(heard)  # type: ignore[arg-type]
+
+        assert heard.texts == []
+        pipeline._set_up_new([table("later")])
+        lab.source.execute("ALTER TABLE later ADD UNIQUE (id, t)")
+        parts.follow(heard)  # type: ignore[arg-type]
+    (said,) = heard.texts
+    assert said.startswith("unique key later_id_t_key of public.later was made at the source, and is not followed")
+    lab.target.execute(said.partition("; ")[2].removesuffix(" makes it at the target"))
 
 
 class Heard:

@@ -80,11 +80,13 @@ class LackingPart:
     Attributes:
         of: The partitioned table; None for labels.
         labels: What the enum lacks; none for a partition.
+        is_followed: A run makes it, before it applies changes that need it.
     """
 
     name: TableName
     of: TableName | None = None
     labels: tuple[str, ...] = ()
+    is_followed: bool = False
 
     def __str__(self) -> str:
         if self.of is not None:
@@ -92,6 +94,8 @@ class LackingPart:
         else:
             named = f"label{'s' if len(self.labels) > 1 else ''} {', '.join(map(repr, self.labels))}"
             lack = f"type {self.name} lacks {named}"
+        if self.is_followed:
+            return printable(f"{lack} at the target yet: `penstock run` makes it before the next change")
         fate = "at the target: changes that need it go to the error queue until `penstock setup` brings it"
         return printable(f"{lack} {fate}")
 

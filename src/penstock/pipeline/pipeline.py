@@ -869,8 +869,15 @@ class Pipeline(Capturing):
         return None
 
     def _lacking_parts(self) -> Sequence[LackingPart]:
-        installed = self._installed
-        return self._target.lacking(installed.parts(self.config.capture.tables)) if installed is not None else ()
+        installed, rules = self._installed, self._apply.ddl_rules
+        if installed is None:
+            return ()
+        patterns = self.config.capture.tables
+        found = self._target.lacking(installed.parts(patterns))
+        if not (found and rules.is_applied):
+            return found
+        left = self._target.lacking(installed.parts(patterns, lambda table: rules.of(table) is DdlPolicy.APPLY))
+        return [one if one in left else replace(one, is_followed=True) for one in found]
 
     def _refuse_shared(self, others: Mapping[TableName, str]) -> None:
         for name, other in others.items():
@@ -887,7 +894,8 @@ class Pipeline(Capturing):
         # A table that is to follow will have it once the change that says so is applied, or in the error queue.
         left = [name for name in followed if self._apply.ddl_rules.of(name) is not DdlPolicy.APPLY]
         tables = lacking(self._source.describe(left), at_target)
-        found: list[Lacking | LackingPart] = [*tables, *self._lacking_parts()]
+        parts = [part for part in self._lacking_parts() if not part.is_followed]
+        found: list[Lacking | LackingPart] = [*tables, *parts]
         for one in found:
             if one not in self._lacking:
                 listener.warned(str(one), Event.TARGET_LACKS, one.facts)
