@@ -378,7 +378,7 @@ def test_an_unlogged_table_is_named_with_the_line_that_makes_it_one(lab: Lab) ->
 
     (told,) = furnish(lab.pipeline())
 
-    assert planned.what == told.what == "persistence of public.u"
+    assert str(planned) == str(told) == "persistence of public.u: it is unlogged at the source"
     assert planned.sql == told.sql == "ALTER TABLE public.u SET UNLOGGED"
     lab.target.execute(told.sql)
     assert furnish(lab.pipeline()) == []

@@ -64,6 +64,10 @@ _RENAMED = ("primary key", "unique key", "exclusion constraint", "foreign key", 
 """What is known by its looks where it is called otherwise."""
 
 
+_TOLD_BY_SOURCE = ("owner", "persistence")
+"""What is said in the same words before it is there and after."""
+
+
 @dataclass(frozen=True)
 class CatalogObject:
     """One of them; see sql/objects.sql.
@@ -309,15 +313,15 @@ def _changed(one: CatalogObject, found: CatalogObject) -> Difference:
     sql = one.change or "; ".join(filter(None, (found.remove, one.make)))
     if one.kind == "column order":
         return _difference(one, "")
-    if one.kind == "owner":
+    if one.kind in _TOLD_BY_SOURCE:
         return _difference(one, sql)
-    shown = one.kind in ("persistence", "column", "not null", "storage", "compression", "replica identity", "identity")
+    shown = one.kind in ("column", "not null", "storage", "compression", "replica identity", "identity")
     reason = f"it is {found.definition} there, {one.definition} at the source" if shown else "it is another one there"
     return Difference(one.kind, one.what, one.table, reason=reason, sql=sql, schema=one.schema)
 
 
 def _difference(one: CatalogObject, sql: str) -> Difference:
-    reason = f"it is {one.definition} at the source" if one.kind == "owner" else ""
+    reason = f"it is {one.definition} at the source" if one.kind in _TOLD_BY_SOURCE else ""
     return Difference(one.kind, one.what, one.table, reason=reason, sql=sql, schema=one.schema)
 
 
