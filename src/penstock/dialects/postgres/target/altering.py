@@ -74,7 +74,13 @@ class Altering:
         Tried again later, that one would meet another column, or none.
         """
         mine = touched(wanted)
-        for number, change in waiting_ddl(self._connection, self._process, table.name, commit_scn) if mine else ():
+        if not mine:
+            return
+        try:
+            waiting = waiting_ddl(self._connection, self._process, table.name, commit_scn)
+        except psycopg.Error as exc:
+            raise self._translate(exc) from exc
+        for number, change in waiting:
             try:
                 earlier = pending(alteration(change), table)
             except ApplyError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from penstock.apply.ledger import Failed
 from penstock.apply.marks import Marks
@@ -53,8 +53,8 @@ def put_errors(connection: Connection, process: str, failed: Sequence[Failed], m
             write_marks(connection, process, one.marks, [number], [one.transaction.commit_scn])
 
 
-def waiting_ddl(connection: Connection, process: str, table: TableName, before: Scn) -> Iterator[tuple[int, Change]]:
-    """Yield what transactions in the error queue that were committed before one are to do to a table, oldest first.
+def waiting_ddl(connection: Connection, process: str, table: TableName, before: Scn) -> list[tuple[int, Change]]:
+    """Return what transactions in the error queue that were committed before one are to do to a table, oldest first.
 
     Each with the number of its entry.
     """
@@ -63,9 +63,8 @@ def waiting_ddl(connection: Connection, process: str, table: TableName, before: 
         " ON c.process = e.process AND c.error_id = e.id WHERE e.process = %s AND e.commit_scn < %s AND c.op = 'ddl'"
         " AND (c.schema_name, c.table_name) = (%s, %s) ORDER BY e.commit_scn, e.id, c.message_number",
         [process, before, table.schema, table.name],
-    ).fetchall()
-    for number, change_seq, version, told in rows:
-        yield number, Change(change_seq, Op.DDL, table, version, told, None)
+    )
+    return [(number, Change(seq, Op.DDL, table, version, told, None)) for number, seq, version, told in rows]
 
 
 def put_held(
