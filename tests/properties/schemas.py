@@ -144,6 +144,9 @@ MAKING = (
     "COMMENT ON CONSTRAINT t0_pkey ON t0 IS 'key'",
     "CREATE INDEX co{n} ON t1 (id, a); COMMENT ON INDEX co{n} IS 'index'",
     "COMMENT ON TYPE colour IS 'type'",
+    "COMMENT ON CONSTRAINT score_check ON DOMAIN score IS 'check'",
+    'CREATE TYPE pc{n} AS ("x y" int); COMMENT ON COLUMN pc{n}."x y" IS \'attribute\'',
+    "CREATE VIEW vc{n} AS SELECT id FROM t0; COMMENT ON COLUMN vc{n}.id IS 'column'; COMMENT ON VIEW vc{n} IS 'view'",
     "COMMENT ON SEQUENCE t1_id_seq IS 'sequence'",
 )
 LATER = (

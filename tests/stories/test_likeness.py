@@ -404,3 +404,29 @@ def test_names_with_blanks_are_known_to_be_brought(lab: Lab) -> None:
     )
 
     assert lab.pipeline(["My Schema.*"]).plan().target.differences == []
+
+
+def test_comments_on_parts_of_types_and_views_are_named(lab: Lab) -> None:
+    lab.source.execute(
+        "CREATE TYPE pair AS (x int); COMMENT ON COLUMN pair.x IS 'x'; CREATE DOMAIN word AS text CHECK (VALUE <> '');"
+        "COMMENT ON CONSTRAINT word_check ON DOMAIN word IS 'check';"
+        "CREATE TABLE t (id int PRIMARY KEY, a pair, b word); CREATE VIEW v AS SELECT id FROM t;"
+        "COMMENT ON COLUMN v.id IS 'id'"
+    )
+    planned = lab.pipeline().plan().target.differences
+    lab.pipeline().setup()
+
+    told = furnish(lab.pipeline())
+
+    assert set(told) == set(planned)
+    sql = {one.what: one.sql for one in told}
+    assert "COMMENT ON COLUMN public.v.id IS 'id'" in sql.pop("view public.v").split("; ")
+    assert sql == {
+        "comment on column 'x' of type public.pair": "COMMENT ON COLUMN public.pair.x IS 'x'",
+        "comment on domain check word_check of public.word": (
+            "COMMENT ON CONSTRAINT word_check ON DOMAIN public.word IS 'check'"
+        ),
+    }
+    for one in told:
+        lab.target.execute(one.sql)
+    assert furnish(lab.pipeline()) == []

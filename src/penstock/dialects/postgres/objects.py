@@ -75,6 +75,7 @@ class CatalogObject:
     Attributes:
         root: The table that is captured; None for what belongs to a schema.
         table: It, or a partition of it.
+        name: Of a comment on a column of a type or of a view, the column's.
         holder: What an owner, a right or a comment belongs to.
     """
 
@@ -109,6 +110,8 @@ class CatalogObject:
         if self.holder is not None:
             held = str(self.table) if self.holder in ("table", "partition") else f"{self._held}{of}"
             word = f"rights of {self.name}" if self.kind == "grant" else self.kind
+            if self.kind == "comment" and self.name:
+                held = f"column {self.name!r} of {held}"
             return f"{word} {'of' if self.kind == 'owner' else 'on'} {held}"
         if self.kind in _OF_COLUMNS:
             return f"{self.kind} of column {self.name!r}{of}" if self.kind != "column" else f"column {self.name!r}{of}"

@@ -461,14 +461,25 @@ FROM obj o WHERE o.acl IS NOT NULL AND o.kind IN ('function', 'procedure', 'aggr
   AND NOT EXISTS (SELECT FROM aclexplode(o.acl) a WHERE a.grantee = 0)
 UNION ALL
 SELECT o.root, o.nspname, o.relname, 'comment', '', rtrim(concat(o.kind, ' ', o.name)), d.description, NULL, CASE WHEN o.relname IS NULL OR o.kind IN ('policy', 'rule', 'trigger') THEN '' ELSE 'copied' END, true,
-  format('COMMENT ON %s %s IS %L', upper(k.keyword), i.identity, d.description),
-  format('COMMENT ON %s %s IS %L', upper(k.keyword), i.identity, d.description),
-  format('COMMENT ON %s %s IS NULL', upper(k.keyword), i.identity)
+  format('COMMENT ON %s %s IS %L', upper(k.keyword), k.identity, d.description),
+  format('COMMENT ON %s %s IS %L', upper(k.keyword), k.identity, d.description),
+  format('COMMENT ON %s %s IS NULL', upper(k.keyword), k.identity)
 FROM obj o JOIN pg_description d ON d.classoid = o.classid AND d.objoid = o.objid AND d.objsubid = 0
 CROSS JOIN LATERAL pg_identify_object(d.classoid, d.objoid, 0) i
 CROSS JOIN LATERAL (SELECT CASE i.type WHEN 'table constraint' THEN 'constraint' WHEN 'domain constraint' THEN 'constraint'
-  WHEN 'statistics object' THEN 'statistics' ELSE i.type END AS keyword) k
+  WHEN 'statistics object' THEN 'statistics' ELSE i.type END AS keyword,
+  CASE i.type WHEN 'domain constraint' THEN regexp_replace(i.identity, '^(.*) on ', '\1 ON DOMAIN ') ELSE i.identity END AS identity) k
 WHERE o.kind NOT IN ('table', 'partition')
+UNION ALL
+-- Of columns of composite types and of views, each by its name.
+SELECT 0, c.nspname, NULL, 'comment', a.attname, c.holder, d.description, NULL, '', true,
+  format('COMMENT ON COLUMN %s.%I IS %L', c.path, a.attname, d.description),
+  format('COMMENT ON COLUMN %s.%I IS %L', c.path, a.attname, d.description), format('COMMENT ON COLUMN %s.%I IS NULL', c.path, a.attname)
+FROM (
+  SELECT typrelid AS relid, nspname, path, concat('type ', nspname, '.', typname) AS holder FROM typ WHERE typtype = 'c'
+  UNION ALL SELECT objid, nspname, name, concat(kind, ' ', name) FROM obj WHERE kind IN ('view', 'materialized view', 'foreign table')
+) c JOIN pg_attribute a ON a.attrelid = c.relid AND a.attnum > 0 AND NOT a.attisdropped
+JOIN pg_description d ON d.classoid = 'pg_class'::regclass AND d.objoid = a.attrelid AND d.objsubid = a.attnum
 UNION ALL
 SELECT root, nspname, relname, 'comment', '', 'column ' || attname, d.description, NULL, '', true,
   format('COMMENT ON COLUMN %s.%I IS %L', path, attname, d.description),
