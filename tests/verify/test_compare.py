@@ -766,8 +766,11 @@ def test_the_same_letters_in_another_encoding_are_the_same(
 def test_a_column_that_the_target_lacks_is_named(copied: Lab) -> None:
     copied.target.execute("ALTER TABLE t DROP v")
 
+    (told,) = copied.pipeline(["public.t"]).verify(Nobody()).unchecked
+
+    assert told.startswith("public.t lacks column 'v' at the target")
     with pytest.raises(OperatorError, match=r"public\.t lacks column 'v' at the target"):
-        copied.pipeline(["public.t"]).verify(Nobody())
+        copied.pipeline(["public.t"]).verify(Nobody(), ["public.t"])
 
 
 def test_columns_may_have_the_names_of_what_the_log_says(lab: Lab) -> None:
