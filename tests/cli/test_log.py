@@ -178,7 +178,7 @@ def test_what_the_target_lacks_is_said_before_a_change_fails(lab: Lab, program: 
     assert (lacks["table"], lacks["columns"]) == ("public.visit", ["place"])
     missing = [event for event in events if event["event"] == Event.TABLE_NOT_CAPTURED]
     assert [(event["table"], event["reason"]) for event in missing] == [
-        ("public.later", "it was made after setup; run `penstock setup`")
+        ("public.later", "it was made after setup, or setup has left it out; run `penstock setup`")
     ]
 
 

@@ -96,6 +96,11 @@ MAKING = (
     "CREATE DOMAIN odd{n} AS text CHECK (fine{n}(VALUE)); CREATE TABLE o{n} (id int PRIMARY KEY, v odd{n})",
     "CREATE DOMAIN nv{n} AS text; CREATE TABLE nv{n}t (id int PRIMARY KEY, v nv{n}); INSERT INTO nv{n}t VALUES (1, '');"
     "ALTER DOMAIN nv{n} ADD CONSTRAINT later CHECK (VALUE <> '') NOT VALID",
+    "CREATE SCHEMA lib{n}; CREATE DOMAIN lib{n}.d AS text DEFAULT 'd' CHECK (VALUE <> '');"
+    "COMMENT ON TYPE lib{n}.d IS 'd';"
+    "CREATE SEQUENCE lib{n}.q; CREATE TYPE lib{n}.e AS ENUM ('a'); COMMENT ON TYPE lib{n}.e IS 'e';"
+    "CREATE TABLE lib{n}t (id int PRIMARY KEY DEFAULT nextval('lib{n}.q'), v lib{n}.d, w lib{n}.e[])",
+    "CREATE UNLOGGED TABLE ul{n} (id int PRIMARY KEY)",
     "CREATE TYPE unused{n} AS ENUM ('a''b', '\\')",
     # settings
     "ALTER TABLE {t} SET (fillfactor = 7{n}, autovacuum_enabled = false)",
@@ -130,12 +135,18 @@ MAKING = (
     f"GRANT USAGE ON SEQUENCE gs{{n}} TO {APP}",
     f"CREATE FUNCTION own{{n}}(int) RETURNS int LANGUAGE sql AS 'SELECT $1'; ALTER FUNCTION own{{n}} OWNER TO {OWNER};"
     f"REVOKE ALL ON FUNCTION own{{n}} FROM PUBLIC; COMMENT ON FUNCTION own{{n}} IS 'it''s'",
+    f"ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT, INSERT ON TABLES TO {APP}",
+    f"ALTER DEFAULT PRIVILEGES FOR ROLE {OWNER} IN SCHEMA public GRANT USAGE ON TYPES TO PUBLIC;"
+    f"ALTER DEFAULT PRIVILEGES FOR ROLE {OWNER} IN SCHEMA public GRANT ALL ON FUNCTIONS TO {APP} WITH GRANT OPTION",
     # comments
     "COMMENT ON TABLE {t} IS 'about {t}'",
     "COMMENT ON COLUMN {t}.{c} IS E'a\\nb'",
     "COMMENT ON CONSTRAINT t0_pkey ON t0 IS 'key'",
     "CREATE INDEX co{n} ON t1 (id, a); COMMENT ON INDEX co{n} IS 'index'",
     "COMMENT ON TYPE colour IS 'type'",
+    "COMMENT ON CONSTRAINT score_check ON DOMAIN score IS 'check'",
+    'CREATE TYPE pc{n} AS ("x y" int); COMMENT ON COLUMN pc{n}."x y" IS \'attribute\'',
+    "CREATE VIEW vc{n} AS SELECT id FROM t0; COMMENT ON COLUMN vc{n}.id IS 'column'; COMMENT ON VIEW vc{n} IS 'view'",
     "COMMENT ON SEQUENCE t1_id_seq IS 'sequence'",
 )
 LATER = (

@@ -375,7 +375,7 @@ def test_setup_gives_up_on_a_table_that_is_held_for_long(lab: Lab, monkeypatch: 
         ):
             lab.pipeline().setup()
     assert [str(table) for table in lab.pipeline()._source.not_captured(["public.*"])] == [
-        "public.t is not captured: it was made after setup; run `penstock setup`"
+        "public.t is not captured: it was made after setup, or setup has left it out; run `penstock setup`"
     ]
 
     lab.pipeline().setup()

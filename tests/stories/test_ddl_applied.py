@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.apply.conflicts import DDL_NOT_CARRIED_OUT
-from penstock.apply.ddl import DdlPolicy, DdlRules
+from penstock.apply.ddl import DdlPolicy, DdlRules, retyped_by_expression
 from penstock.apply.server import ServerConfig
 from penstock.dialects.postgres.target.ledger import PostgresLedger
 from penstock.errors import OperatorError, PenstockError
@@ -345,3 +345,96 @@ def test_a_run_follows_ddl_through_rules_and_takes_up_new_tables(lab: Lab, spark
     catch_up(pipeline)
     lab.assert_identical("copied")
     assert pipeline.verify(tables=["public.copied"]).is_identical
+
+
+def test_columns_that_get_their_types_together_get_them_together_here(following: Lab) -> None:
+    lab = following
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY, a int, b int, CHECK (a < b), c int DEFAULT 3)")
+    lab.source.execute("INSERT INTO t VALUES (1, 1, 2)")
+    lab.source.execute("ALTER TABLE t ALTER a TYPE text, ALTER b TYPE text, ALTER c TYPE text")
+
+    lab.apply(config=FOLLOWING)
+
+    assert lab.errors() == []
+    assert columns(lab, "target") == columns(lab, "source")
+    lab.assert_identical("t")
+
+
+def test_what_is_refused_of_several_columns_names_the_one_that_it_is_about(following: Lab) -> None:
+    lab = following
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY, a int, b int)")
+    lab.source.execute("ALTER TABLE t ALTER a TYPE bigint, ALTER COLUMN b SET DATA TYPE bigint USING -b")
+
+    lab.apply(config=FOLLOWING)
+
+    (entry,) = lab.errors()
+    assert "column 'b' became bigint by an expression of the statement" in entry.error_message
+    lab.target.execute("ALTER TABLE t ALTER b TYPE bigint USING -b")
+    assert lab.retry(entry.id) == [entry.id]
+    assert columns(lab, "target") == columns(lab, "source")
+
+
+@pytest.mark.parametrize(
+    ("later", "is_apart"),
+    [
+        ("DROP COLUMN a", False),
+        ("RENAME COLUMN a TO x", False),
+        ("ALTER a SET NOT NULL", False),
+        ("DROP COLUMN b", True),
+    ],
+)
+def test_an_alteration_does_not_overtake_an_earlier_one_of_its_columns(
+    following: Lab, later: str, is_apart: bool
+) -> None:
+    lab = following
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY, a int, b int)")
+    lab.source.execute("ALTER TABLE t ALTER a TYPE bigint USING -a")
+    lab.source.execute(f"ALTER TABLE t {later}")
+
+    lab.apply(config=FOLLOWING)
+
+    if is_apart:
+        (first,) = lab.errors()
+    else:
+        first, second = lab.errors()
+        assert second.error_number == DDL_NOT_CARRIED_OUT
+        waits = f"column 'a' is altered before by entry {first.id}, which waits here, too; retry that one first"
+        assert waits in second.error_message
+        with pytest.raises(OperatorError, match="retry that one first"):
+            lab.retry(second.id)
+    lab.target.execute("ALTER TABLE t ALTER a TYPE bigint USING -a")
+    lab.retry(*(entry.id for entry in lab.errors()))
+    assert lab.errors() == []
+    assert columns(lab, "target") == columns(lab, "source")
+
+
+def test_an_alteration_that_a_person_has_done_keeps_no_later_one_back(following: Lab) -> None:
+    lab = following
+    lab.setup("CREATE TABLE t (id int PRIMARY KEY, a int)")
+    lab.source.execute("ALTER TABLE t ALTER a TYPE bigint USING -a")
+    lab.apply(config=FOLLOWING)
+    lab.target.execute("ALTER TABLE t ALTER a TYPE bigint USING -a")
+    lab.source.execute("ALTER TABLE t DROP COLUMN a")
+
+    lab.apply(config=FOLLOWING)
+
+    assert columns(lab, "target") == columns(lab, "source")
+
+
+STATEMENTS = {
+    "ALTER TABLE t ALTER a TYPE int": set(),
+    "ALTER TABLE t ALTER a TYPE int USING a::int": {"a"},
+    "alter table t alter column a set data type int using (a, 'using')::int, alter b type text": {"a", "b"},
+    "ALTER TABLE t ALTER a TYPE numeric(9, 2), ALTER b TYPE int USING f(b, 1), ADD c int": {"b"},
+    'ALTER TABLE t ALTER "a" TYPE int /* , */ USING a::int, ALTER B TYPE int': {"a"},
+    "ALTER TABLE t ALTER a TYPE int, ADD EXCLUDE USING gist (b WITH &&)": set(),
+    "ALTER TABLE t ALTER a TYPE int; ALTER TABLE t ALTER b TYPE int USING 1": {"b"},
+    "ALTER TABLE t ALTER other TYPE int USING 1": {"a", "b"},
+    "DO $$ BEGIN ALTER TABLE t ALTER a TYPE int USING 1; END $$": {"a", "b"},
+    "ALTER TABLE t ALTER a TYPE text USING E'it\\'s, using', ALTER b TYPE int": {"a", "b"},
+}
+
+
+@pytest.mark.parametrize(("statement", "found"), STATEMENTS.items(), ids=STATEMENTS)
+def test_a_statement_says_which_columns_it_works_out(statement: str, found: set[str]) -> None:
+    assert retyped_by_expression(statement, ["a", "b"]) == found

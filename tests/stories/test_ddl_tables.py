@@ -583,9 +583,11 @@ def test_a_new_table_calls_the_handler_which_takes_it_up_or_leaves_it_out(
         def warned(self, text: str, *_: Any) -> None:
             told.append(text)
 
-    made.run(threading.Event(), Hearing(), until_caught_up=True)
+    progress = made.run(threading.Event(), Hearing(), until_caught_up=True)
 
     assert tables(lab) == ["far.kept", "far.own", "far.t", "noted"]
+    # What a handler does not want is not missed.
+    assert progress.left_out == ["far.refused", "far.renamed"]
     assert rows(lab, "SELECT * FROM far.kept") == [(1, "a")]
     assert rows(lab, "SELECT * FROM far.own") == [(1, "mine")]
     # What a handler did that raised is undone; one that does not execute has ignored it.

@@ -27,6 +27,9 @@ WIDER = [
     ("bit varying(3)", "bit varying(9)", "B'001'", "B''"),
     ("interval(0)", "interval", "'1 month 3 days'", "'-1 s'"),
     ("int[]", "bigint[]", "'{1,NULL}'", "'{}'"),
+    ("time", "interval", "'24:00'", "'23:59:59.999999'"),
+    ("time[]", "interval[]", "'{24:00,NULL,00:00:00.5}'", "'{}'"),
+    ("numeric(9,2)[]", "numeric(12,4)[]", "'{1.50,NaN}'", "'[0:1]={1,2}'"),
 ]
 NARROWER = [
     ("varchar(20)", "varchar(10)", "values that do not fit go to the error queue; blanks at the end"),
@@ -34,6 +37,7 @@ NARROWER = [
     ("bit varying(9)", "bit varying(5)", "values that do not fit go to the error queue"),
     ("bit(9)", "bit(5)", "values that do not fit go to the error queue"),
     ("char(9)", "char(5)", "values that do not fit go to the error queue; blanks at the end"),
+    ("varchar(9)[]", "varchar(5)[]", "values that do not fit go to the error queue; blanks at the end"),
 ]
 LOSING = [
     ("numeric(12,4)", "numeric(9,2)", "rounded or cut without a word"),
@@ -57,6 +61,9 @@ LOSING = [
     ("int", "oid", "Give it the source's type"),
     ("numeric(9,2)", "money", "Give it the source's type"),
     ("json", "jsonb", "Give it the source's type"),
+    # There is no cast.
+    ("tsrange", "tstzrange", "Give it the source's type"),
+    ("boolean[]", "bigint[]", "Give it the source's type"),
 ]
 
 
@@ -108,6 +115,7 @@ def test_a_row_that_only_a_wider_column_could_hold_differs(lab: Lab, spark: obje
         "'abcdef'",
     ]
     strange += ["'2024-01-02 03:04:05.678901'", "'49:00'", "B'1'", "B'0001'", "'1.5 s'", "'{2}'"]
+    strange += ["'1 day'", "'{1 day,NULL,00:00:00.5}'", "'{1.5001,NaN}'"]
     made_on_both_sides(lab, ((source, target) for source, target, *_ in WIDER))
     for number, (*_, value, _other) in enumerate(WIDER):
         lab.source.execute(f"INSERT INTO t{number} VALUES (1, {value})")

@@ -667,10 +667,14 @@ def test_transactions_in_the_error_queue_are_counted_for_the_tables_they_change(
 def test_tables_that_are_not_copied_yet_are_named(copied: Lab) -> None:
     copied.target.execute("UPDATE penstock.instantiation SET state = 'COPYING' WHERE table_name = 't'")
 
-    with pytest.raises(OperatorError) as caught:
-        copied.pipeline().verify(Counts())
+    result = copied.pipeline().verify(Counts())
 
-    assert str(caught.value) == "public.t is not copied yet. Let `penstock run` copy it first"
+    assert result.unchecked == ["public.t is not copied yet. Let `penstock run` copy it first"]
+    assert not result.is_identical
+    assert [str(one.table) for one in result.tables] == ["public.keyless"]
+    copied.target.execute("UPDATE penstock.instantiation SET state = 'COPYING'")
+    with pytest.raises(OperatorError, match=r"public\.keyless, public\.t are not copied yet"):
+        copied.pipeline().verify(Counts())
 
 
 UNSEEN = {
@@ -762,8 +766,11 @@ def test_the_same_letters_in_another_encoding_are_the_same(
 def test_a_column_that_the_target_lacks_is_named(copied: Lab) -> None:
     copied.target.execute("ALTER TABLE t DROP v")
 
+    (told,) = copied.pipeline(["public.t"]).verify(Nobody()).unchecked
+
+    assert told.startswith("public.t lacks column 'v' at the target")
     with pytest.raises(OperatorError, match=r"public\.t lacks column 'v' at the target"):
-        copied.pipeline(["public.t"]).verify(Nobody())
+        copied.pipeline(["public.t"]).verify(Nobody(), ["public.t"])
 
 
 def test_columns_may_have_the_names_of_what_the_log_says(lab: Lab) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -188,8 +188,12 @@ def alteration(change: Change) -> Alteration:
     unclear = {column.name: why for column in added if (why := _why_unfilled(column)) is not None}
     # Versions that an earlier capture set has noted do not tell of them.
     had, has = (_fittings(was), _fittings(now)) if "fittings" in was and "fittings" in now else ({}, {})
-    if re.search(r"\busing\b", statement_of(change) or "", re.IGNORECASE):
-        unclear |= {column.name: f"became {column.type} by an expression of the statement" for column in retyped}
+    by_expression = retyped_by_expression(statement_of(change) or "", [column.name for column in retyped])
+    unclear |= {
+        column.name: f"became {column.type} by an expression of the statement"
+        for column in retyped
+        if column.name in by_expression
+    }
     return Alteration(
         renamed=tuple((a.name, b.name) for a, b in kept if a.name != b.name),
         dropped=tuple(column.name for number, column in old.items() if number not in new),
@@ -203,6 +207,44 @@ def alteration(change: Change) -> Alteration:
         unclear=unclear,
         called=_name(now) if _name(was) != _name(now) else None,
     )
+
+
+_TOKEN = re.compile(
+    r"""\s+|--[^\n]*|/\*.*?\*/|[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(\w*)\$.*?\$\1\$|[\w$]+|.""",
+    re.DOTALL,
+)
+
+
+def retyped_by_expression(statement: str, columns: Sequence[str]) -> set[str]:
+    """Say which columns got their types by a USING of a statement; all of `columns` where that cannot be told."""
+    found: set[str] = set()
+    tokens = [token for token in (match[0] for match in _TOKEN.finditer(statement)) if not _is_blank(token)]
+    words = [token.lower() for token in tokens]
+    depth = seen = 0
+    column: str | None = None
+    for place, word in enumerate(words):
+        depth += (word == "(") - (word == ")")
+        if depth == 0 and word in (",", ";"):
+            column = None
+        elif depth == 0 and word == "alter" and words[place + 1 : place + 2] != ["table"]:
+            name = place + 1 + (words[place + 1 : place + 2] == ["column"])
+            follows = words[name + 1 : name + 4]
+            if follows[:1] == ["type"] or follows == ["set", "data", "type"]:
+                column = _unquoted(tokens[name])
+        elif depth == 0 and word == "using":
+            seen += 1
+            found |= set() if column is None else {column}
+    # One inside a text may be of a statement that a block has run; and rules may call a column otherwise.
+    is_whole = seen == len(re.findall(r"\busing\b", statement, re.IGNORECASE)) and found <= set(columns)
+    return found if is_whole else set(columns)
+
+
+def _is_blank(token: str) -> bool:
+    return token.isspace() or token.startswith(("--", "/*"))
+
+
+def _unquoted(name: str) -> str:
+    return name[1:-1].replace('""', '"') if name.startswith('"') else name.lower()
 
 
 def columns_of(change: Change, part: str) -> tuple[ShapedColumn, ...]:
@@ -242,6 +284,15 @@ def pending(wanted: Alteration, table: TableSchema) -> Alteration:
     if wanted.key is not None and set(wanted.key) != set(has):
         raise _refused(table.name, "its primary key was changed; change it at the target, and retry")
     return left
+
+
+def touched(wanted: Alteration) -> set[tuple[str, str]]:
+    """The columns, checks and indexes that an alteration is about, by kind and by each name that it knows of them."""
+    columns = {*wanted.dropped, *(name for name, _ in (*wanted.nullable, *wanted.defaults)), *(wanted.key or ())}
+    columns |= {name for names in wanted.renamed for name in names}
+    columns |= {column.name for column in (*wanted.added, *wanted.retyped)}
+    fittings = {fitting.key for fitting in (*wanted.fittings_dropped, *wanted.fittings_added)}
+    return {("column", name) for name in columns} | fittings
 
 
 def _name(shape: Mapping[str, Any]) -> TableName:

@@ -41,7 +41,7 @@ class Progress:
         in_queue: How many transactions the error queue holds now, those of earlier runs and those held included.
         held: How many of these wait behind others.
         went_on: Transactions that had waited, and were applied by this run.
-        left_out: Tables that the run went on without, as they cannot be copied.
+        left_out: Tables that the run went on without, as they cannot be copied, or setup has not taken them in.
         ended_by: The limit that ended the run before it had done what it was to do; None otherwise.
         lag: Of transactions that were committed while the run was at work. Of earlier ones it would tell how long ago
             somebody made them, and not how long apply takes.

@@ -72,6 +72,9 @@ def show(done: Cutover, *, detail: bool = False) -> None:
     """Print a report for a person."""
     if done.compared is not None:
         verify.show(done.compared)
+    else:
+        for line in done.uncaptured:
+            say(f"not copied: {line}")
     if done.queued:
         say(f"the error queue holds {count(done.queued, 'transaction')}: `penstock errors list`")
     would = "would be " if done.is_dry else ""
@@ -101,14 +104,17 @@ def show(done: Cutover, *, detail: bool = False) -> None:
 def _end(done: Cutover) -> list[str]:
     if done.is_dry:
         missing = sum(move.is_needed for move in done.sequences) + len(done.made)
-        queue = ["the error queue is to be emptied first"] if done.queued else []
+        before = ["the error queue is to be emptied first"] if done.queued else []
+        if done.uncaptured:
+            number = len(done.uncaptured)
+            before.append(f"{count(number, 'table')} {are(number)} to be captured first, or taken out by rules.exclude")
         todo = (
             f"{count(missing, 'thing')} {are(missing)} to be done"
             if missing
             else "nothing is to be done but to compare"
         )
         not_brought = differences.not_brought(done.differences)
-        return ["; ".join([*queue, todo, *([not_brought] if not_brought else []), "nothing was changed"])]
+        return ["; ".join([*before, todo, *([not_brought] if not_brought else []), "nothing was changed"])]
     if not done.is_same:
         return ["the copy is not what the source is; nothing was changed", *_mends(done)]
     if not done.is_ready:
@@ -154,6 +160,7 @@ def as_json(done: Cutover) -> dict[str, object]:
             for move in done.sequences
         ],
         "made": list(done.made),
+        "uncaptured": list(done.uncaptured),
         **differences.as_json(done.differences),
         "lacks": [{"table": str(lack.table), "what": lack.what, "reason": lack.reason or None} for lack in done.lacks],
     }

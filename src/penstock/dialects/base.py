@@ -56,11 +56,13 @@ class Uncaptured:
 
     Attributes:
         is_there: There is a table of this name; otherwise the one that was captured has another name now.
+        awaits_setup: `penstock setup` takes it in, unless something is in its way.
     """
 
     table: TableName
     reason: str
     is_there: bool = True
+    awaits_setup: bool = False
 
     def __str__(self) -> str:
         return f"{self.table} is not captured: {self.reason}"
@@ -78,11 +80,13 @@ class LackingPart:
     Attributes:
         of: The partitioned table; None for labels.
         labels: What the enum lacks; none for a partition.
+        is_followed: A run makes it, before it applies changes that need it.
     """
 
     name: TableName
     of: TableName | None = None
     labels: tuple[str, ...] = ()
+    is_followed: bool = False
 
     def __str__(self) -> str:
         if self.of is not None:
@@ -90,6 +94,8 @@ class LackingPart:
         else:
             named = f"label{'s' if len(self.labels) > 1 else ''} {', '.join(map(repr, self.labels))}"
             lack = f"type {self.name} lacks {named}"
+        if self.is_followed:
+            return printable(f"{lack} at the target yet: `penstock run` makes it before the next change")
         fate = "at the target: changes that need it go to the error queue until `penstock setup` brings it"
         return printable(f"{lack} {fate}")
 
@@ -246,6 +252,7 @@ class DatabasePlan:
         table_faults: What keeps single tables from being set up, by their names at the target; the others can be.
         table_grants: Those of `grants` that single tables lack, in the same way.
         printed: The steps for a DBA, who runs the grants before: also those of tables that only lack some.
+        references: Foreign keys that are there already, each with the table that has it and the one that it refers to.
     """
 
     label: str
@@ -260,6 +267,7 @@ class DatabasePlan:
     table_faults: dict[TableName, list[PenstockError]] = field(default_factory=dict)
     table_grants: dict[TableName, list[str]] = field(default_factory=dict)
     printed: list[Step] | None = None
+    references: list[tuple[TableName, TableName, str]] = field(default_factory=list)
 
     def refuse(self, table: TableName, fault: PenstockError) -> None:
         """Note what keeps a table from being set up."""
@@ -272,7 +280,7 @@ class DatabasePlan:
         self.table_grants = {called(table): grants for table, grants in self.table_grants.items()}
 
     def leave_out(self, tables: Collection[TableName]) -> None:
-        """Take no step for these tables alone, and none that refers to them."""
+        """Take no step for these tables alone, and none that refers to them; note what goes on to refer to them."""
         kept = []
         for step in self.steps:
             if step.tables and step.tables <= set(tables):
@@ -282,6 +290,14 @@ class DatabasePlan:
             else:
                 kept.append(step)
         self.steps = kept
+        dangling = [one for one in self.references if one[1] in tables and one[0] not in tables]
+        self.notes += [
+            f"{what} stays, and {other} is left out: until it is copied, rows of {table} may refer to rows that are not"
+            " there"
+            for table, other, what in dangling
+        ]
+        # Each is told once, whatever else is left out later.
+        self.references = [one for one in self.references if one not in dangling]
 
     @property
     def kept_back(self) -> set[TableName]:

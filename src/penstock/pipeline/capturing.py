@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import replace
 from typing import Protocol
 
 from penstock.apply.ledger import ProcessState
@@ -13,7 +14,7 @@ from penstock.apply.process import Listener, Progress
 from penstock.change import TableName
 from penstock.config import PipelineConfig
 from penstock.dialects.base import CaptureBehind, DatabasePlan, LockWait, Uncaptured
-from penstock.errors import OperatorError, PenstockError
+from penstock.errors import ConfigError, OperatorError, PenstockError
 from penstock.events import Event, Facts
 from penstock.history import Consumer, ConsumerState, History, HistoryError
 from penstock.patterns import TablePattern
@@ -89,6 +90,7 @@ class Capturing:
         self._spark = spark
         self._warned: set[Uncaptured | CaptureBehind] = set()
         self._replaced: set[TableName] = set()
+        self._uncaptured: set[TableName] = set()
 
     def run(
         self,
@@ -203,18 +205,25 @@ class Capturing:
             return
         for behind in self._installed.follow():
             self._warn_once(behind, listener, Event.CAPTURE_BEHIND)
-        self._replaced = {table for table in self._installed.replaced_tables() if not self._makes_way(table)}
+        replaced = set(self._installed.replaced_tables())
+        self._replaced = {table for table in replaced if not self._makes_way(table)}
         for table in sorted(self._replaced):
             reason = f"another table has taken its name; {self._when_replaced}"
             self._warn_once(Uncaptured(table, reason), listener, Event.TABLE_NOT_CAPTURED)
         self._take_up_new_tables(listener)
-        for found in self._not_captured():
+        uncaptured = self._not_captured()
+        self._uncaptured = {
+            found.table for found in uncaptured if found.awaits_setup and not self._is_declined(found.table)
+        }
+        # Those that make way are taken up once the change that says so is applied.
+        self._uncaptured -= replaced - self._replaced
+        for found in uncaptured:
             if found.table not in self._replaced:
                 self._warn_once(found, listener, Event.TABLE_NOT_CAPTURED)
 
     def _without(self, left_out: LeftOut) -> list[str]:
         """The tables that a run has gone on without."""
-        return sorted(map(str, left_out.tables | self._replaced))
+        return sorted(map(str, left_out.tables | self._replaced | self._uncaptured))
 
     def _makes_way(self, table: TableName) -> bool:
         """Whether a table is dropped or renamed by a change that is to come, so that another may have its name."""
@@ -223,15 +232,36 @@ class Capturing:
     def _take_up_new_tables(self, listener: RunListener) -> None:
         """Have tables captured that were made after setup, where the pipeline file says so."""
 
+    def _is_declined(self, table: TableName) -> bool:
+        """Whether a handler of the user's has said that a table which was made after setup is not wanted."""
+        return False
+
+    def _in_the_way(self, tables: Sequence[TableName]) -> Mapping[TableName, Sequence[PenstockError]]:
+        """What `setup` would leave some of these tables out for."""
+        raise NotImplementedError
+
     def _set_fault(self) -> HistoryError | None:
         """What is wrong with the capture as a whole, once there is any."""
         if self._installed is None or not self._installed.has_capture():
             return None
         return self._installed.history_fault()
 
-    def _not_captured(self) -> Sequence[Uncaptured]:
+    def _found_uncaptured(self) -> Sequence[Uncaptured]:
         """The tables that the pipeline means, and whose changes are not captured."""
         return self._installed.not_captured(self.config.capture.tables) if self._installed is not None else ()
+
+    def _not_captured(self) -> Sequence[Uncaptured]:
+        """The same tables, with what is in the way of `setup` where something is."""
+        found = self._found_uncaptured()
+        awaiting = [one.table for one in found if one.awaits_setup]
+        # Nobody remembers what an earlier setup met: what counts is what the next one would.
+        in_the_way: Mapping[TableName, Sequence[PenstockError]] = {}
+        # What keeps setup from being planned at all is in the way of no table more than of another.
+        with suppress(OperatorError, ConfigError):
+            in_the_way = self._in_the_way(awaiting) if awaiting else {}
+        return [
+            replace(one, reason=_left_out(in_the_way[one.table])) if one.table in in_the_way else one for one in found
+        ]
 
     def _warn_once(self, found: Uncaptured | CaptureBehind, listener: RunListener, event: Event) -> None:
         if found not in self._warned:
@@ -263,6 +293,10 @@ class Capturing:
             names = ", ".join(f"{c.consumer.name} ({c.consumer.target or 'a Spark stream'})" for c in others)
             source.notes.append(f"the capture set stays, for other consumers: {names}")
         return source
+
+
+def _left_out(faults: Sequence[PenstockError]) -> str:
+    return f"setup leaves it out: {'; '.join(map(str, faults))}; then run `penstock setup` again"
 
 
 def _count_behind(stream: Source, history: History) -> int:

@@ -44,6 +44,7 @@ class Cutover:
         made: What the copy lacked, and was made; or would be.
         lacks: What the copy goes on to lack, each with the reason.
         differences: In what the copy is not what the source is, those of `lacks` included.
+        uncaptured: Tables that the pipeline means and that are not captured, each with the reason: they are not copied.
         is_written_after: Whether the source was written to after the position was taken.
         is_dry: Whether nothing was changed because nothing was to be.
     """
@@ -58,13 +59,14 @@ class Cutover:
     made: Sequence[str] = ()
     lacks: Sequence[Lack] = ()
     differences: Sequence[Difference] = ()
+    uncaptured: Sequence[str] = ()
     is_written_after: bool = False
     is_dry: bool = False
 
     @property
     def is_same(self) -> bool:
         """Whether the copy has what the source has."""
-        return not self.queued and (self.compared is None or self.compared.are_rows_identical)
+        return not (self.queued or self.uncaptured) and (self.compared is None or self.compared.are_rows_identical)
 
     @property
     def is_ready(self) -> bool:
@@ -78,6 +80,7 @@ class Way:
 
     Attributes:
         tables: Those that are followed, by their names at the target.
+        uncaptured: Those that should be, and are not captured, each with the reason.
         run: Applies until it has caught up.
         verify: Compares all tables.
     """
@@ -85,6 +88,7 @@ class Way:
     source: SourceSide
     target: TargetSide
     tables: Sequence[TableName]
+    uncaptured: Sequence[str]
     run: Callable[[], Progress]
     verify: Callable[[], VerifyResult]
 
@@ -135,7 +139,9 @@ def cutover(way: Way, stop: threading.Event, *, lock: bool, wait_s: float, is_dr
     ):
         work = _Work(ledger, stream, still, reader, furnisher, way.tables)
         _refuse_hidden(reader, source.label)
-        return _look(work) if is_dry else _cut_over(way, work, stop, lock=lock, wait_s=wait_s)
+        if is_dry:
+            return replace(_look(work), uncaptured=way.uncaptured)
+        return _cut_over(way, work, stop, lock=lock, wait_s=wait_s)
 
 
 def _look(work: _Work) -> Cutover:
@@ -162,7 +168,13 @@ def _cut_over(way: Way, work: _Work, stop: threading.Event, *, lock: bool, wait_
     position = work.stream.tick()
     _apply(way, work, position, stop, wait_s)
     applied = _applied(work.ledger)
-    found = Cutover(position, is_locked=lock, queued=work.ledger.queue_state().total, compared=way.verify())
+    found = Cutover(
+        position,
+        is_locked=lock,
+        queued=work.ledger.queue_state().total,
+        compared=way.verify(),
+        uncaptured=way.uncaptured,
+    )
     if not found.is_same:
         return replace(found, lacks=work.furnisher.lacks())
     # Read once no writer is left: a value that is drawn, and not used, does no harm.

@@ -87,7 +87,11 @@ class NewParts:
         return bool(plan.steps)
 
     def _tell_not_followed(self, listener: RunListener) -> None:
-        with closing(self._target.furnisher(self._source.fittings(self._tables()))) as furnisher:
+        tables = self._tables()
+        # A table that is made, or renamed, later gets its keys with that.
+        there = self._target.describe(tables)
+        fittings = self._source.fittings([table for table in tables if table in there])
+        with closing(self._target.furnisher(fittings)) as furnisher:
             for one in furnisher.differences():
                 if one.kind in _NOT_FOLLOWED and not one.is_extra:
                     self._warn_once(_not_followed(one), listener)

@@ -69,6 +69,10 @@ class NewTables:
                 # What setup leaves out, such as an unlogged table, it would leave out again.
                 self._left_out = find()
 
+    def declines(self, table: TableName) -> bool:
+        """Whether the handler was asked about a table of this name, and has not executed its DDL."""
+        return any(asked.table == table and not executed for asked, executed in self._asked.items())
+
     def _warn_once(self, error: OperatorError | ApplyError, listener: RunListener) -> None:
         if str(error) not in self._refused:
             self._refused.add(str(error))

@@ -270,8 +270,9 @@ class Pipeline(Capturing):
             repair: Bring the rows that differ; see `verify.compare.verify`.
 
         Raises:
-            OperatorError: Nothing is set up or copied, a pattern means no table of the pipeline, or the target
-                refuses a row that is brought.
+            OperatorError: Nothing is set up, none of the tables can be compared, a pattern means no table of the
+                pipeline, or the target refuses a row that is brought. Where only some of the tables cannot be
+                compared, the result names them.
             RetryableError: What was captured was not applied in time.
         """
         listener = listener or VerifyReport()
@@ -291,15 +292,8 @@ class Pipeline(Capturing):
                 followed, uncaptured = self._only(tables, followed, uncaptured)
             source = self._source.describe(followed - {found.table for found in uncaptured})
             target = self._target.describe(source)
-            waiting = [name for name in sorted(source) if name not in copied]
-            if waiting:
-                raise compare.not_copied(waiting)
-            lost = [name for name in sorted(source) if name not in target]
-            if lost:
-                names = ", ".join(map(str, lost))
-                raise OperatorError(f"{names} does not exist at the target", where=self._target.label)
-            for name, table in sorted(source.items()):
-                check_columns(table, target[name], where=self._target.label)
+            faults = self._compare_faults(source, target, copied)
+            source = {name: table for name, table in source.items() if name not in faults}
             if repair:
                 self._refuse_shared(ledger.copied_by_others(sorted(source)))
             origin = comparable_source.origin()
@@ -324,7 +318,32 @@ class Pipeline(Capturing):
             root_of = {version.table.name: version.root for version in stream.tables()}
             result = compare.with_queued(result, self._error_queue().count_by_table(root_of))
             unseen = self._target.unseen(comparable_source.beside(source), of_all=not tables)
-            return replace(result, unchecked=[str(found) for found in uncaptured], unseen=unseen)
+            unchecked = [*map(str, uncaptured), *map(str, faults.values())]
+            return replace(result, unchecked=unchecked, unseen=unseen)
+
+    def _compare_faults(
+        self,
+        source: Mapping[TableName, TableSchema],
+        target: Mapping[TableName, TableSchema],
+        copied: Collection[TableName],
+    ) -> Mapping[TableName, OperatorError]:
+        """Why some tables cannot be compared, by name.
+
+        Raises:
+            OperatorError: None of them can be.
+        """
+        faults: dict[TableName, OperatorError] = {}
+        for name in sorted(source):
+            if name not in copied:
+                faults[name] = compare.not_copied([name])
+            elif name not in target:
+                faults[name] = OperatorError(f"{name} does not exist at the target", where=self._target.label)
+            elif (fault := self._copy_fault(source[name], target[name])) is not None:
+                faults[name] = fault
+        if faults and len(faults) == len(source):
+            waiting = [name for name in faults if name not in copied]
+            raise compare.not_copied(waiting) if waiting else OperatorError("\n".join(map(str, faults.values())))
+        return faults
 
     def origins(self, table: TableName) -> Sequence[TableName]:
         """What a table at the target may be called at the source, where that is another name."""
@@ -494,6 +513,7 @@ class Pipeline(Capturing):
                 self._source,
                 self._target,
                 sorted(self._source.describe(followed)),
+                [str(found) for found in self._not_captured()],
                 run=lambda: self.run(stop, listener, until_caught_up=True),
                 verify=self.verify,
             ),
@@ -761,9 +781,15 @@ class Pipeline(Capturing):
 
         def find() -> list[Uncaptured]:
             # The copy of a name is of the table that had it before, until the change comes that takes it away.
-            return [one for one in self._not_captured() if one.is_there and one.table not in copied]
+            return [one for one in self._found_uncaptured() if one.is_there and one.table not in copied]
 
         self._new_tables.follow(find, lambda: Scn(0) if state is None else state.low_watermark, listener)
+
+    def _is_declined(self, table: TableName) -> bool:
+        return self._new_tables.declines(table)
+
+    def _in_the_way(self, tables: Sequence[TableName]) -> Mapping[TableName, Sequence[PenstockError]]:
+        return self._plan_of_new(tables).in_the_way
 
     def _new_parts(self) -> NewParts | None:
         if not (isinstance(self._source, Installable) and isinstance(self._source, Furnished)):
@@ -843,8 +869,15 @@ class Pipeline(Capturing):
         return None
 
     def _lacking_parts(self) -> Sequence[LackingPart]:
-        installed = self._installed
-        return self._target.lacking(installed.parts(self.config.capture.tables)) if installed is not None else ()
+        installed, rules = self._installed, self._apply.ddl_rules
+        if installed is None:
+            return ()
+        patterns = self.config.capture.tables
+        found = self._target.lacking(installed.parts(patterns))
+        if not (found and rules.is_applied):
+            return found
+        left = self._target.lacking(installed.parts(patterns, lambda table: rules.of(table) is DdlPolicy.APPLY))
+        return [one if one in left else replace(one, is_followed=True) for one in found]
 
     def _refuse_shared(self, others: Mapping[TableName, str]) -> None:
         for name, other in others.items():
@@ -861,7 +894,8 @@ class Pipeline(Capturing):
         # A table that is to follow will have it once the change that says so is applied, or in the error queue.
         left = [name for name in followed if self._apply.ddl_rules.of(name) is not DdlPolicy.APPLY]
         tables = lacking(self._source.describe(left), at_target)
-        found: list[Lacking | LackingPart] = [*tables, *self._lacking_parts()]
+        parts = [part for part in self._lacking_parts() if not part.is_followed]
+        found: list[Lacking | LackingPart] = [*tables, *parts]
         for one in found:
             if one not in self._lacking:
                 listener.warned(str(one), Event.TARGET_LACKS, one.facts)

@@ -41,6 +41,13 @@ class Plan:
         """Whether nothing is in the way."""
         return not any(side.faults or side.grants for side in (self.source, self.target))
 
+    @property
+    def in_the_way(self) -> Mapping[TableName, Sequence[PenstockError]]:
+        """What keeps single tables from being set up; not what is in the way of all of them."""
+        sides = (self.source, self.target)
+        bad = self.source.kept_back | self.target.kept_back
+        return {table: [fault for side in sides for fault in _in_the_way(side, table)] for table in sorted(bad)}
+
     def without_bad_tables(self) -> Plan:
         """The plan for the tables that nothing is in the way of; those that something is in the way of are left out.
 
@@ -58,7 +65,7 @@ class Plan:
                 side.faults += {str(fault): fault for fault in found}.values()
                 side.table_faults, side.table_grants = {}, {}
             return self
-        left_out = {table: [fault for side in sides for fault in _in_the_way(side, table)] for table in sorted(bad)}
+        left_out = self.in_the_way
         for side in sides:
             side.grants = [grant for grant in side.grants if grant not in _of_tables(side)]
             side.leave_out(self.source.table_faults.keys() | self.target.table_faults.keys())

@@ -71,6 +71,19 @@ class Publication(Capturing):
         if adopt:
             raise self._refused("there are no target tables that could be adopted")
         tables = self._source.match(self.config.capture.tables)
+        plan = self._plan_of(tables)
+        if not plan.target.faults:
+            plan.target.steps += self._place.steps([table for table in tables if table not in plan.target.table_faults])
+        fault = self._set_fault()
+        if fault is not None:
+            plan.source.faults, plan.source.table_faults = [fault.for_published(self._place.words)], {}
+        elif not plan.target.faults:
+            parted = self._history_fault()
+            plan.target.faults += [] if parted is None else [parted]
+        return plan.without_bad_tables()
+
+    def _plan_of(self, tables: Sequence[TableName]) -> Plan:
+        """Plan the capture of tables, with what is in the way of publishing them."""
         plan = Plan(
             tables=[str(table) for table in tables],
             rules=self._source.explain(tables),
@@ -82,15 +95,7 @@ class Publication(Capturing):
                 plan.target.refuse(TableName(*found.table), found)
             else:
                 plan.target.faults.append(found)
-        if not plan.target.faults:
-            plan.target.steps += self._place.steps([table for table in tables if table not in plan.target.table_faults])
-        fault = self._set_fault()
-        if fault is not None:
-            plan.source.faults, plan.source.table_faults = [fault.for_published(self._place.words)], {}
-        elif not plan.target.faults:
-            parted = self._history_fault()
-            plan.target.faults += [] if parted is None else [parted]
-        return plan.without_bad_tables()
+        return plan
 
     def setup(self, *, adopt: bool = False) -> Plan:
         """Install capture, and make the place ready. Doing it again does what is still missing.
@@ -151,7 +156,7 @@ class Publication(Capturing):
                 copied=[copied[name] for name in whole],
                 to_copy=len(followed - whole),
                 refused=None if refused is None else str(refused),
-                attention=[str(found) for found in self._database.not_captured(self.config.capture.tables)],
+                attention=[str(found) for found in self._not_captured()],
             )
         return self._as_publishing(found)
 
@@ -313,6 +318,9 @@ class Publication(Capturing):
         for fault in (*self._place.faults(self.config.capture.name, []), self._history_fault()):
             if fault is not None:
                 raise fault
+
+    def _in_the_way(self, tables: Sequence[TableName]) -> Mapping[TableName, Sequence[PenstockError]]:
+        return self._plan_of(tables).in_the_way
 
     def _history_fault(self) -> OperatorError | None:
         """Why what was published cannot go on with what the source holds; None if it can, or nothing was."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError, RetryableError
 from penstock.events import AlikeLines, Event, Facts, tell
-from penstock.text import count, duration, printable
+from penstock.text import are, count, duration, printable
 
 if TYPE_CHECKING:
     from penstock.apply.error_queue import ErrorEntry
@@ -173,6 +173,9 @@ def tell_ended(progress: Progress, *, has_caught_up: bool, has_arrived: bool = F
     elif progress.ended_by is not None:
         how = f"stopped, for {progress.ended_by}"
     tell(event, f"{how}: {describe(progress, publishes=publishes)}", facts(progress))
+    if progress.left_out:
+        names = f"{count(len(progress.left_out), 'table')} {are(len(progress.left_out))} left out"
+        tell(Event.NOTE, printable(f"{names}: {', '.join(progress.left_out)}"), level=logging.WARNING)
     if progress.in_queue:
         held = f"the error queue holds {count(progress.in_queue, 'transaction')}"
         tell(Event.NOTE, f"{held}; `penstock errors list` says why", level=logging.WARNING)

@@ -69,6 +69,13 @@ def computed_columns(connection: Connection, names: Iterable[TableName]) -> dict
     return {(by_oid[oid], column): expression for oid, column, expression in rows}
 
 
+def list_casts(connection: Connection) -> set[tuple[str, str]]:
+    """Return which types can be cast to which, as `Column.base_type` has them, but for those to and from texts."""
+    with catalog_names(connection):
+        rows = connection.execute("SELECT format_type(castsource, NULL), format_type(casttarget, NULL) FROM pg_cast")
+        return set(rows.fetchall())
+
+
 def table_oids(connection: Connection, names: Iterable[TableName]) -> dict[TableName, int]:
     """Return the oids of the ordinary and partitioned tables among `names` that exist."""
     wanted = sorted(set(names))

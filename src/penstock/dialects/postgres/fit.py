@@ -10,7 +10,7 @@ from penstock.dialects.postgres.casts import text_sql
 from penstock.dialects.postgres.connection import quote
 from penstock.dialects.postgres.logical import in_postgres, is_finer, is_ours
 from penstock.fit import Fit, fit, is_cast_otherwise
-from penstock.logical import Kind
+from penstock.logical import Kind, LogicalType
 from penstock.schema import Column, TableSchema
 
 _SHORT_NAMES = ("name", '"char"')
@@ -52,11 +52,12 @@ def column_fit(there: Column, column: Column, told: Column) -> Fit:
     return by_kind if can_be_wider and max(by_kind, _by_spelling(there.type, column.type)) is Fit.WHOLE else Fit.NONE
 
 
-def retyping(table: TableName, column: str, type_: str) -> str:
-    """The statement that gives a column a type."""
+def retyping(table: TableName, column: str, type_: str, *, has_cast: bool = True) -> str:
+    """The statement that gives a column a type; without a cast, by way of the text that its values have."""
     quoted = quote(column)
     alter = f"ALTER TABLE {quote(table.schema, table.name)}"
-    return f"{alter} ALTER COLUMN {quoted} TYPE {type_} USING {quoted}::{type_}"
+    by = "" if has_cast else "::text"
+    return f"{alter} ALTER COLUMN {quoted} TYPE {type_} USING {quoted}{by}::{type_}"
 
 
 def widening(table: TableSchema, told: Column) -> str | None:
@@ -114,15 +115,42 @@ def _told_as(there: Column, told: Column) -> Column:
 
 def _text_as(there: Column, told: Column) -> str | None:
     """SQL for the text of a value as the source's type has it, `{}` for the value; None where it is the same."""
-    own = text_sql(there, "{}")
-    match there.logical.kind, told.logical.kind:
-        case Kind.DECIMAL, Kind.INTEGER | Kind.DECIMAL if there.base_type == "numeric":
-            scale = 0 if told.logical.kind is Kind.INTEGER else told.logical.scale
+    own, base_type = text_sql(there, "{}"), there.base_type.removesuffix("[]")
+    one, other = there.logical, told.logical
+    if one.element is None or other.element is None:
+        return _text_like(one, other, base_type, own, "pg_catalog.to_char({}, 'HH24:MI:SS.US')")
+    # Inside an array canonical text is the server's own.
+    text = _text_like(one.element, other.element, base_type, "{}::pg_catalog.text", "{}::pg_catalog.text")
+    if text is None:
+        return None
+    elements = (
+        f"SELECT pg_catalog.array_agg({text.replace('{}', 'u.e')} ORDER BY u.n)::pg_catalog.text"
+        " FROM pg_catalog.unnest({}) WITH ORDINALITY u (e, n)"
+    )
+    first, last = "pg_catalog.array_lower({}, 1)", "pg_catalog.array_upper({}, 1)"
+    # Bounds are written where the first one is not 1.
+    bounds = (
+        f"CASE WHEN {first} OPERATOR(pg_catalog.<>) 1 THEN pg_catalog.format('[%s:%s]=', {first}, {last}) ELSE '' END"
+    )
+    is_flat = "pg_catalog.array_ndims({}) OPERATOR(pg_catalog.=) 1"
+    return f"CASE WHEN {is_flat} THEN pg_catalog.concat({bounds}, ({elements})) ELSE {own} END"
+
+
+def _text_like(there: LogicalType, told: LogicalType, base_type: str, own: str, clock_text: str) -> str | None:
+    """The same of a value that is no array.
+
+    Args:
+        own: SQL for its text as its own type has it.
+        clock_text: SQL for the text of a time of day.
+    """
+    match there.kind, told.kind:
+        case Kind.DECIMAL, Kind.INTEGER | Kind.DECIMAL if base_type == "numeric":
+            scale = 0 if told.kind is Kind.INTEGER else told.scale
             if scale is None:
                 return None
             rounded = f"pg_catalog.round({{}}, {scale})"
             return f"CASE WHEN {{}} OPERATOR(pg_catalog.=) {rounded} THEN {rounded}::pg_catalog.text ELSE {own} END"
-        case Kind.FLOAT, Kind.FLOAT if told.logical.bits == 32:
+        case Kind.FLOAT, Kind.FLOAT if told.bits == 32:
             size = "pg_catalog.abs({})"
             # Between these a cast to the smaller type is no error.
             is_in_range = (
@@ -133,8 +161,14 @@ def _text_as(there: Column, told: Column) -> str | None:
             is_same = f"{short}::pg_catalog.float8 OPERATOR(pg_catalog.=) {{}}"
             return f"CASE WHEN {is_in_range} THEN CASE WHEN {is_same} THEN {short} ELSE {own} END ELSE {own} END"
         case Kind.INTERVAL, Kind.TIME:
-            clock = "{}::pg_catalog.time"
-            is_same = f"{clock}::pg_catalog.interval::pg_catalog.text OPERATOR(pg_catalog.=) {{}}::pg_catalog.text"
-            return f"CASE WHEN {is_same} THEN pg_catalog.to_char({clock}, 'HH24:MI:SS.US') ELSE {own} END"
+            # A cast makes 00:00 of the end of a day, which a time of day may be, too.
+            clock, end = "{}::pg_catalog.time", "'24:00:00'::pg_catalog.time"
+            text = "{}::pg_catalog.text"
+            is_same = f"{clock}::pg_catalog.interval::pg_catalog.text OPERATOR(pg_catalog.=) {text}"
+            is_end = f"{end}::pg_catalog.interval::pg_catalog.text OPERATOR(pg_catalog.=) {text}"
+            return (
+                f"CASE WHEN {is_same} THEN {clock_text.replace('{}', clock)}"
+                f" WHEN {is_end} THEN {clock_text.replace('{}', end)} ELSE {own} END"
+            )
         case _:
             return None

@@ -17,6 +17,7 @@ from penstock.dialects.base import Lack, NativeForm, Renamed
 from penstock.dialects.postgres.catalog import catalog_names, current_user, table_oids
 from penstock.dialects.postgres.connection import Connection, literal, quote
 from penstock.dialects.postgres.logical import DIALECT
+from penstock.dialects.postgres.names import split_name
 from penstock.dialects.postgres.objects import ORDER, CatalogObject, Objects, read_objects
 from penstock.dialects.postgres.resources import sql_text
 from penstock.dialects.postgres.sequences import SequenceUse, drawn_by, read_uses
@@ -53,7 +54,8 @@ class Fitting:
         definition: What two databases are compared by.
         sql: The statement that makes it.
         calls: Functions, types and the like that it needs, as (kind, name).
-        other: The index that this one becomes a part of; the sequence that is made, owned or drawn from.
+        other: The index that this one becomes a part of; the sequence that is made, owned or drawn from; the table that
+            one inherits from.
         object: What it is of the objects of its database: a setting, in a wide sense.
     """
 
@@ -214,8 +216,17 @@ def is_setting(one: CatalogObject) -> bool:
 def _setting(one: CatalogObject) -> Fitting:
     assert one.root is not None
     assert one.table is not None
+    parent = TableName(*split_name(one.name)) if one.kind == "inheritance" else None
     return Fitting(
-        one.root, one.table, Kind.SETTING, one.what, one.definition, one.make or "", When(one.made), object=one
+        one.root,
+        one.table,
+        Kind.SETTING,
+        one.what,
+        one.definition,
+        one.make or "",
+        When(one.made),
+        other=parent,
+        object=one,
     )
 
 

@@ -10,7 +10,7 @@ from penstock.dialects.postgres.blueprint import Blueprint, Parts, Piece
 from penstock.dialects.postgres.casts import staging_type
 from penstock.dialects.postgres.connection import quote
 from penstock.dialects.postgres.logical import in_postgres, is_finer, is_ours, spelling
-from penstock.dialects.postgres.names import fits
+from penstock.dialects.postgres.names import fits, split_name
 from penstock.logical import Kind
 from penstock.schema import Column, ForeignKey, TableSchema, Unique
 
@@ -144,25 +144,8 @@ def _foreign_type(column: Column) -> TableName | None:
     """The type that the target must have already; None where it is PostgreSQL's own."""
     if not _is_qualified(column.base_type):
         return None
-    schema, name = _split(column.base_type.removesuffix("[]"))
+    schema, name = split_name(column.base_type.removesuffix("[]"))
     return TableName(schema, name)
-
-
-def _split(qualified: str) -> tuple[str, str]:
-    """Read the two parts of a name as the server writes it, quoted where it must be."""
-    parts: list[str] = []
-    rest = qualified
-    while rest:
-        if rest.startswith('"'):
-            end = 1
-            while (end := rest.index('"', end)) + 1 < len(rest) and rest[end + 1] == '"':
-                end += 2
-            parts.append(rest[1:end].replace('""', '"'))
-            rest = rest[end + 2 :]
-        else:
-            part, _, rest = rest.partition(".")
-            parts.append(part)
-    return parts[0], ".".join(parts[1:])
 
 
 def _unique_piece(table: TableSchema, key: Unique, names: _Names) -> Piece:

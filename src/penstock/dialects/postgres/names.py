@@ -1,4 +1,4 @@
-"""How long a name may be: the server cuts longer ones, and says so to nobody who would hear it."""
+"""Names of objects: how long one may be, for the server cuts longer ones in silence; and how the server writes one."""
 
 from __future__ import annotations
 
@@ -28,3 +28,20 @@ def too_long(connection: Connection, names: Iterable[str]) -> Mapping[str, int]:
 def cut(name: str, size: int) -> str:
     """Say that a name would be cut."""
     return f"the name {name!r} has {size} bytes, and PostgreSQL cuts names after {MOST_BYTES}"
+
+
+def split_name(qualified: str) -> tuple[str, str]:
+    """Read the two parts of a name as the server writes it, quoted where it must be."""
+    parts: list[str] = []
+    rest = qualified
+    while rest:
+        if rest.startswith('"'):
+            end = 1
+            while (end := rest.index('"', end)) + 1 < len(rest) and rest[end + 1] == '"':
+                end += 2
+            parts.append(rest[1:end].replace('""', '"'))
+            rest = rest[end + 2 :]
+        else:
+            part, _, rest = rest.partition(".")
+            parts.append(part)
+    return parts[0], ".".join(parts[1:])

@@ -49,19 +49,23 @@ _WORDED = (
 ORDER = (
     *("schema", "collation", "type", "domain not null", "domain default", "sequence", "function", "procedure"),
     *("aggregate", "operator", "operator class", "text search dictionary", "text search configuration"),
-    *("domain check", "table", "partition", "foreign table", "column", "column order", "inheritance", "not null"),
-    *("default", "identity", "owner of sequence", "check", "valid check"),
+    *("domain check", "table", "partition", "foreign table", "persistence", "column", "column order"),
+    *("inheritance", "not null", "default", "identity", "owner of sequence", "check", "valid check"),
     *("primary key", "unique key", "exclusion constraint", "index"),
     *("invalid index", "storage parameters of key", "foreign key", "clustering", "replica identity"),
     *("storage parameters", "storage", "compression", "statistics target", "options", "statistics target of index"),
     *("statistics", "target of statistics", "view", "materialized view", "trigger", "rule", "row security", "policy"),
-    *("comment", "owner", "grant"),
+    *("comment", "owner", "grant", "default privileges"),
 )
 """Kinds, in an order in which they can be made."""
 
 
 _RENAMED = ("primary key", "unique key", "exclusion constraint", "foreign key", "check", "index")
 """What is known by its looks where it is called otherwise."""
+
+
+_TOLD_BY_SOURCE = ("owner", "persistence")
+"""What is said in the same words before it is there and after."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,7 @@ class CatalogObject:
     Attributes:
         root: The table that is captured; None for what belongs to a schema.
         table: It, or a partition of it.
+        name: Of a comment on a column of a type or of a view, the column's.
         holder: What an owner, a right or a comment belongs to.
     """
 
@@ -105,6 +110,8 @@ class CatalogObject:
         if self.holder is not None:
             held = str(self.table) if self.holder in ("table", "partition") else f"{self._held}{of}"
             word = f"rights of {self.name}" if self.kind == "grant" else self.kind
+            if self.kind == "comment" and self.name:
+                held = f"column {self.name!r} of {held}"
             return f"{word} {'of' if self.kind == 'owner' else 'on'} {held}"
         if self.kind in _OF_COLUMNS:
             return f"{self.kind} of column {self.name!r}{of}" if self.kind != "column" else f"column {self.name!r}{of}"
@@ -154,7 +161,7 @@ class Objects:
     @property
     def schemas(self) -> Collection[str]:
         """The schemas that were looked into."""
-        return {one.schema for one in self.found}
+        return {one.schema for one in self.found if one.schema}
 
 
 def read_objects(
@@ -233,7 +240,7 @@ def compare(
                     sql=sql,
                     schema=one.schema,
                 )
-            elif one.kind == "column order":
+            elif one.kind == "column order" or (one.kind == "persistence" and one.definition == "logged"):
                 continue
             elif one.kind == "partition" and one.table in alone:
                 reason = "it is a table of its own there"
@@ -309,7 +316,7 @@ def _changed(one: CatalogObject, found: CatalogObject) -> Difference:
     sql = one.change or "; ".join(filter(None, (found.remove, one.make)))
     if one.kind == "column order":
         return _difference(one, "")
-    if one.kind == "owner":
+    if one.kind in _TOLD_BY_SOURCE:
         return _difference(one, sql)
     shown = one.kind in ("column", "not null", "storage", "compression", "replica identity", "identity")
     reason = f"it is {found.definition} there, {one.definition} at the source" if shown else "it is another one there"
@@ -317,7 +324,7 @@ def _changed(one: CatalogObject, found: CatalogObject) -> Difference:
 
 
 def _difference(one: CatalogObject, sql: str) -> Difference:
-    reason = f"it is {one.definition} at the source" if one.kind == "owner" else ""
+    reason = f"it is {one.definition} at the source" if one.kind in _TOLD_BY_SOURCE else ""
     return Difference(one.kind, one.what, one.table, reason=reason, sql=sql, schema=one.schema)
 
 

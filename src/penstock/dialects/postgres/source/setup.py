@@ -175,11 +175,14 @@ def uncaptured_tables(
                 )
             )
         elif mode is None and table in known:
-            found.append(Uncaptured(table, "it was made anew, or renamed, after setup; run `penstock setup`"))
+            reason = "it was made anew, or renamed, after setup; run `penstock setup`"
+            found.append(Uncaptured(table, reason, awaits_setup=True))
         elif mode is None:
-            found.append(Uncaptured(table, "it was made after setup; run `penstock setup`"))
+            reason = "it was made after setup, or setup has left it out; run `penstock setup`"
+            found.append(Uncaptured(table, reason, awaits_setup=True))
         elif mode == "detached" or (mode.startswith("partition") and roots[table] == table):
-            found.append(Uncaptured(table, "it was a partition, and was detached; run `penstock setup`"))
+            reason = "it was a partition, and was detached; run `penstock setup`"
+            found.append(Uncaptured(table, reason, awaits_setup=True))
         elif of_apply and oids.get(table) not in applied:
             found.append(Uncaptured(table, "as far as apply processes write to it; run `penstock setup`"))
     for table, now in sorted(before.items()):

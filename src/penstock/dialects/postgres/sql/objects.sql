@@ -19,11 +19,29 @@ WITH RECURSIVE rel AS (
   ) t
   JOIN pg_class c ON c.oid = t.relid JOIN pg_namespace n ON n.oid = c.relnamespace
   WHERE c.relkind IN ('r', 'p')
+), extended AS (
+  SELECT d.classid, d.objid FROM pg_depend d WHERE d.deptype = 'e'
+), used (typ) AS (
+  SELECT DISTINCT a.atttypid FROM rel JOIN pg_attribute a ON a.attrelid = rel.oid AND a.attnum > 0 AND NOT a.attisdropped
+  UNION
+  SELECT inner_type.oid FROM used u JOIN pg_type t ON t.oid = u.typ CROSS JOIN LATERAL (
+    SELECT t.typelem WHERE t.typcategory = 'A' AND t.typelem <> 0
+    UNION ALL SELECT t.typbasetype WHERE t.typtype = 'd'
+    UNION ALL SELECT a.atttypid FROM pg_attribute a
+      WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+    UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE r.rngtypid = t.oid
+    UNION ALL SELECT r.rngtypid FROM pg_range r WHERE r.rngmultitypid = t.oid
+  ) inner_type (oid)
 ), space AS (
   SELECT n.oid, n.nspname, n.nspowner, n.nspacl FROM pg_namespace n
   WHERE n.oid IN (SELECT relnamespace FROM rel) OR n.nspname = ANY ($2::text[])
-), extended AS (
-  SELECT d.classid, d.objid FROM pg_depend d WHERE d.deptype = 'e'
+    -- What setup makes for a table elsewhere.
+    OR n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.oid IN (
+      SELECT t.typnamespace FROM used u JOIN pg_type t ON t.oid = u.typ
+      WHERE NOT EXISTS (SELECT FROM extended e WHERE e.classid = 'pg_type'::regclass AND e.objid = t.oid)
+      UNION ALL SELECT s.relnamespace FROM rel JOIN pg_attrdef f ON f.adrelid = rel.oid
+      JOIN pg_depend d ON d.classid = 'pg_attrdef'::regclass AND d.objid = f.oid AND d.refclassid = 'pg_class'::regclass
+      JOIN pg_class s ON s.oid = d.refobjid AND s.relkind = 'S')
 ), att AS (
   SELECT rel.root, rel.level, rel.nspname, rel.relname, rel.path, rel.relkind, rel.relowner, a.*, d.oid AS def, d.adbin,
     format('ALTER TABLE %s ALTER COLUMN %I', rel.path, a.attname) AS alter
@@ -49,8 +67,7 @@ WITH RECURSIVE rel AS (
 ), obj (root, nspname, relname, kind, name, definition, parent, made, make, change, remove, classid, objid, tree, owner, acl,
     called) AS MATERIALIZED (
   SELECT root, nspname, relname, CASE WHEN level > 0 THEN 'partition' ELSE 'table' END, ''::text,
-    concat_ws(' ', CASE WHEN relpersistence = 'u' THEN 'UNLOGGED' END,
-      CASE WHEN reloftype <> 0 THEN format('OF %s', format_type(reloftype, NULL)) END,
+    concat_ws(' ', CASE WHEN reloftype <> 0 THEN format('OF %s', format_type(reloftype, NULL)) END,
       (SELECT format('USING %I', amname) FROM pg_am WHERE pg_am.oid = relam AND amname <> 'heap'),
       CASE WHEN level > 0 THEN format('PARTITION OF %s %s', parent, pg_get_expr(relpartbound, rel.oid)) END,
       CASE WHEN relkind = 'p' THEN 'PARTITION BY ' || pg_get_partkeydef(rel.oid) END),
@@ -58,10 +75,14 @@ WITH RECURSIVE rel AS (
     CASE WHEN level > 0 THEN concat(format('CREATE TABLE %s PARTITION OF %s %s', path, parent, pg_get_expr(relpartbound, rel.oid)),
       CASE WHEN relkind = 'p' THEN ' PARTITION BY ' || pg_get_partkeydef(rel.oid) END) END,
     CASE WHEN level > 0 THEN format('ALTER TABLE %s ATTACH PARTITION %s %s', parent, path, pg_get_expr(relpartbound, rel.oid)) END,
-    format('ALTER TABLE %s DETACH PARTITION %s', parent, path), 'pg_class'::regclass::oid, oid, NULL::text, relowner,
-    relacl, format('TABLE %s', path)
+    CASE WHEN level > 0 THEN format('ALTER TABLE %s DETACH PARTITION %s', parent, path) END, 'pg_class'::regclass::oid, oid,
+    NULL::text, relowner, relacl, format('TABLE %s', path)
   FROM rel LEFT JOIN LATERAL (SELECT i.inhparent::regclass AS parent FROM pg_inherits i WHERE i.inhrelid = rel.oid AND level > 0) h
     ON true
+  UNION ALL
+  SELECT root, nspname, relname, 'persistence', '', lower(word), NULL, '', alter, alter, NULL, 0, 0, NULL, NULL, NULL, NULL
+  FROM rel CROSS JOIN LATERAL (SELECT CASE relpersistence WHEN 'u' THEN 'UNLOGGED' ELSE 'LOGGED' END AS word) w
+  CROSS JOIN LATERAL (SELECT format('ALTER TABLE %s SET %s', path, word) AS alter) a WHERE relkind = 'r'
   UNION ALL
   SELECT root, nspname, relname, 'column order', '', string_agg(format('%I', attname), ', ' ORDER BY attnum), NULL, '', NULL,
     NULL, NULL, 0, 0, NULL, NULL::oid, NULL::aclitem[], NULL
@@ -359,7 +380,7 @@ WITH RECURSIVE rel AS (
   ) o ON o.namespace = n.oid
   WHERE NOT EXISTS (SELECT FROM extended e WHERE e.classid = o.classid AND e.objid = o.oid)
   UNION ALL
-  SELECT 0, n.nspname, NULL, 'schema', quote_ident(n.nspname), '', NULL, '', format('CREATE SCHEMA %I', n.nspname), NULL, NULL,
+  SELECT 0, n.nspname, NULL, 'schema', n.nspname, '', NULL, '', format('CREATE SCHEMA %I', n.nspname), NULL, NULL,
     'pg_namespace'::regclass, n.oid, NULL, n.nspowner, n.nspacl, format('SCHEMA %I', n.nspname)
   FROM space n
 ), expression AS (
@@ -406,6 +427,38 @@ FROM obj o CROSS JOIN LATERAL (
 WHERE o.acl IS NOT NULL AND NOT (who = 'PUBLIC' AND o.kind IN ('function', 'procedure', 'aggregate', 'type'))
 GROUP BY o.root, o.nspname, o.relname, o.kind, o.name, who
 UNION ALL
+-- What a role gives away with each object that it will make; for all schemas at once also what it keeps back of what is usual.
+-- What the pipeline's own role gets is what it needs there.
+SELECT 0, coalesce(n.nspname, ''), NULL, 'default privileges',
+  format('of %I on %s for %s%s', r.rolname, lower(word), who, ' in schema ' || quote_ident(n.nspname)), NULL,
+  string_agg(concat_ws(' ', verb, privileges, option), ', ' ORDER BY verb, privileges), NULL, '', true,
+  string_agg(concat_ws(' ', alter, verb, privileges, 'ON', word, CASE verb WHEN 'GRANT' THEN 'TO' ELSE 'FROM' END, who, option), '; '
+    ORDER BY verb, privileges), NULL,
+  string_agg(concat_ws(' ', alter, CASE verb WHEN 'GRANT' THEN 'REVOKE' ELSE 'GRANT' END, privileges, 'ON', word,
+    CASE verb WHEN 'GRANT' THEN 'FROM' ELSE 'TO' END, who), '; ' ORDER BY verb, privileges)
+FROM pg_default_acl d JOIN pg_roles r ON r.oid = d.defaclrole LEFT JOIN space n ON n.oid = d.defaclnamespace
+CROSS JOIN LATERAL (
+  SELECT CASE d.defaclobjtype WHEN 'r' THEN 'TABLES' WHEN 'S' THEN 'SEQUENCES' WHEN 'f' THEN 'FUNCTIONS' WHEN 'T' THEN 'TYPES'
+      WHEN 'n' THEN 'SCHEMAS' ELSE 'LARGE OBJECTS' END AS word,
+    format('ALTER DEFAULT PRIVILEGES FOR ROLE %I%s', r.rolname, ' IN SCHEMA ' || quote_ident(n.nspname)) AS alter,
+    CASE WHEN d.defaclnamespace = 0 THEN acldefault(CASE d.defaclobjtype WHEN 'S' THEN 's'::"char" ELSE d.defaclobjtype END, r.oid)
+      END AS usual
+) w CROSS JOIN LATERAL (
+  SELECT coalesce(quote_ident(g.rolname), 'PUBLIC') AS who, verb, CASE WHEN is_grantable THEN 'WITH GRANT OPTION' END AS option,
+    string_agg(privilege_type, ', ' ORDER BY privilege_type) AS privileges
+  FROM (
+    SELECT 'GRANT' AS verb, new.* FROM (SELECT grantee, privilege_type, is_grantable FROM aclexplode(d.defaclacl)
+      EXCEPT SELECT grantee, privilege_type, is_grantable FROM aclexplode(usual)) new
+    UNION ALL
+    SELECT 'REVOKE', grantee, privilege_type, false FROM (SELECT grantee, privilege_type FROM aclexplode(usual)
+      EXCEPT SELECT grantee, privilege_type FROM aclexplode(d.defaclacl)) gone
+  ) a LEFT JOIN pg_roles g ON g.oid = a.grantee
+  WHERE g.rolname IS DISTINCT FROM current_user
+  GROUP BY g.rolname, verb, is_grantable
+) p
+WHERE d.defaclnamespace = 0 OR n.oid IS NOT NULL
+GROUP BY r.rolname, n.nspname, word, who
+UNION ALL
 -- What everybody has by default, and was taken away.
 SELECT o.root, o.nspname, o.relname, 'grant', 'PUBLIC', rtrim(concat(o.kind, ' ', o.name)), 'REVOKE', NULL, '', true, format('REVOKE ALL ON %s FROM PUBLIC', o.called), NULL,
   format('GRANT %s ON %s TO PUBLIC', CASE o.kind WHEN 'type' THEN 'USAGE' ELSE 'EXECUTE' END, o.called)
@@ -413,14 +466,25 @@ FROM obj o WHERE o.acl IS NOT NULL AND o.kind IN ('function', 'procedure', 'aggr
   AND NOT EXISTS (SELECT FROM aclexplode(o.acl) a WHERE a.grantee = 0)
 UNION ALL
 SELECT o.root, o.nspname, o.relname, 'comment', '', rtrim(concat(o.kind, ' ', o.name)), d.description, NULL, CASE WHEN o.relname IS NULL OR o.kind IN ('policy', 'rule', 'trigger') THEN '' ELSE 'copied' END, true,
-  format('COMMENT ON %s %s IS %L', upper(k.keyword), i.identity, d.description),
-  format('COMMENT ON %s %s IS %L', upper(k.keyword), i.identity, d.description),
-  format('COMMENT ON %s %s IS NULL', upper(k.keyword), i.identity)
+  format('COMMENT ON %s %s IS %L', upper(k.keyword), k.identity, d.description),
+  format('COMMENT ON %s %s IS %L', upper(k.keyword), k.identity, d.description),
+  format('COMMENT ON %s %s IS NULL', upper(k.keyword), k.identity)
 FROM obj o JOIN pg_description d ON d.classoid = o.classid AND d.objoid = o.objid AND d.objsubid = 0
 CROSS JOIN LATERAL pg_identify_object(d.classoid, d.objoid, 0) i
 CROSS JOIN LATERAL (SELECT CASE i.type WHEN 'table constraint' THEN 'constraint' WHEN 'domain constraint' THEN 'constraint'
-  WHEN 'statistics object' THEN 'statistics' ELSE i.type END AS keyword) k
+  WHEN 'statistics object' THEN 'statistics' ELSE i.type END AS keyword,
+  CASE i.type WHEN 'domain constraint' THEN regexp_replace(i.identity, '^(.*) on ', '\1 ON DOMAIN ') ELSE i.identity END AS identity) k
 WHERE o.kind NOT IN ('table', 'partition')
+UNION ALL
+-- Of columns of composite types and of views, each by its name.
+SELECT 0, c.nspname, NULL, 'comment', a.attname, c.holder, d.description, NULL, '', true,
+  format('COMMENT ON COLUMN %s.%I IS %L', c.path, a.attname, d.description),
+  format('COMMENT ON COLUMN %s.%I IS %L', c.path, a.attname, d.description), format('COMMENT ON COLUMN %s.%I IS NULL', c.path, a.attname)
+FROM (
+  SELECT typrelid AS relid, nspname, path, concat('type ', nspname, '.', typname) AS holder FROM typ WHERE typtype = 'c'
+  UNION ALL SELECT objid, nspname, name, concat(kind, ' ', name) FROM obj WHERE kind IN ('view', 'materialized view', 'foreign table')
+) c JOIN pg_attribute a ON a.attrelid = c.relid AND a.attnum > 0 AND NOT a.attisdropped
+JOIN pg_description d ON d.classoid = 'pg_class'::regclass AND d.objoid = a.attrelid AND d.objsubid = a.attnum
 UNION ALL
 SELECT root, nspname, relname, 'comment', '', 'column ' || attname, d.description, NULL, '', true,
   format('COMMENT ON COLUMN %s.%I IS %L', path, attname, d.description),

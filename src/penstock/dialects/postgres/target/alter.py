@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from penstock.apply.ddl import Alteration, ShapedColumn, ShapedFitting
 from penstock.change import TableName
 from penstock.dialects.postgres.connection import literal, quote
 
 
-def alter_statements(name: TableName, left: Alteration) -> Iterator[tuple[str, str]]:
-    """Yield the statements that do what is left of an alteration, in order, each with the column that it is about."""
+def alter_statements(name: TableName, left: Alteration) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield the statements that do what is left of an alteration, in order, each with the columns that it is about."""
     table = f"ALTER TABLE {quote(name.schema, name.name)}"
     for old, new in left.renamed:
-        yield f"{table} RENAME COLUMN {quote(old)} TO {quote(new)}", old
+        yield f"{table} RENAME COLUMN {quote(old)} TO {quote(new)}", [old]
     for dropped in left.dropped:
-        yield f"{table} DROP COLUMN {quote(dropped)}", dropped
+        yield f"{table} DROP COLUMN {quote(dropped)}", [dropped]
     for column in left.added:
-        yield from ((statement, column.name) for statement in _added(table, column))
+        yield from ((statement, [column.name]) for statement in _added(table, column))
     defaults = dict(left.defaults)
     for column in left.retyped:
         if column.name in defaults:
             # The old one may not fit the new type.
-            yield f"{table} ALTER COLUMN {quote(column.name)} DROP DEFAULT", column.name
-        yield f"{table} ALTER COLUMN {quote(column.name)} TYPE {_type(column)}", column.name
+            yield f"{table} ALTER COLUMN {quote(column.name)} DROP DEFAULT", [column.name]
+    if left.retyped:
+        # All at once, as at the source: a check of two columns may hold for no type of one and another of the other.
+        parts = [f"ALTER COLUMN {quote(column.name)} TYPE {_type(column)}" for column in left.retyped]
+        yield f"{table} {', '.join(parts)}", [column.name for column in left.retyped]
     for column_name, is_nullable in left.nullable:
-        yield f"{table} ALTER COLUMN {quote(column_name)} {'DROP' if is_nullable else 'SET'} NOT NULL", column_name
+        yield f"{table} ALTER COLUMN {quote(column_name)} {'DROP' if is_nullable else 'SET'} NOT NULL", [column_name]
 
 
 def default_statement(name: TableName, column: str, default: str | None) -> str:

@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 import psycopg
 
 from penstock.apply.conflicts import COLUMN_MISSING, DDL_NOT_CARRIED_OUT, OTHER, TABLE_MISSING, ApplyError
-from penstock.apply.ddl import Alteration, pending
+from penstock.apply.ddl import Alteration, alteration, pending, touched
 from penstock.change import TableName
 from penstock.dialects.postgres.connection import Connection, quote
 from penstock.dialects.postgres.errors import safe_message
 from penstock.dialects.postgres.names import cut, too_long
 from penstock.dialects.postgres.target.alter import alter_statements, rename_statements
+from penstock.dialects.postgres.target.error_entries import waiting_ddl
 from penstock.dialects.postgres.target.ledger_entries import FORGET_TABLE, IS_KNOWN, RENAME_TABLE
 from penstock.dialects.postgres.target.refitting import Refitting
 from penstock.dialects.postgres.target.resync import copied_by_others
@@ -52,11 +53,12 @@ class Altering:
         if there is None:
             raise ApplyError(TABLE_MISSING, f"table {table} does not exist at the target")
         left = pending(wanted, there)
+        self._refuse_before_earlier(there, left, commit_scn)
         self._refuse_long_names(table, left)
         self._refitting.check_types(table, there, left)
         self._refitting.drop(table, left)
-        for statement, column in alter_statements(table, left):
-            self._run(statement, column)
+        for statement, columns in alter_statements(table, left):
+            self._run(statement, columns)
         self._refitting.check_defaults(table, left.added)
         self._refitting.add(table, left)
         if wanted.called is not None and wanted.called != table:
@@ -66,6 +68,34 @@ class Altering:
             self._rename_in_ledger(table, wanted.called, commit_scn)
             table = wanted.called
         return self._describe(table)
+
+    def _refuse_before_earlier(self, table: TableSchema, wanted: Alteration, commit_scn: Scn) -> None:
+        """Refuse what would come before an earlier alteration of the same columns, which waits in the error queue.
+
+        Tried again later, that one would meet another column, or none.
+        """
+        mine = touched(wanted)
+        if not mine:
+            return
+        try:
+            waiting = waiting_ddl(self._connection, self._process, table.name, commit_scn)
+        except psycopg.Error as exc:
+            raise self._translate(exc) from exc
+        for number, change in waiting:
+            try:
+                earlier = pending(alteration(change), table)
+            except ApplyError:
+                # It is not done: a person has to do it.
+                earlier = alteration(change)
+            if shared := sorted(mine & touched(earlier)):
+                kind, name = shared[0]
+                what = f"{kind} {name!r} is altered before by entry {self._process}.{number}, which waits here, too"
+                raise ApplyError(
+                    DDL_NOT_CARRIED_OUT,
+                    f"{what}; retry that one first",
+                    where=f"table {table.name}",
+                    column=name if kind == "column" else None,
+                )
 
     def _refuse_long_names(self, table: TableName, wanted: Alteration) -> None:
         """Refuse a name that the server would cut: by a rule a name of the source's may become longer."""
@@ -109,7 +139,7 @@ class Altering:
             what = f"it holds what process {others[table]!r} applies, too; {verb} it by hand once that is given up"
             raise ApplyError(DDL_NOT_CARRIED_OUT, what, where=f"table {table}")
 
-    def _run(self, statement: str, column: str | None = None) -> None:
+    def _run(self, statement: str, columns: Sequence[str] = ()) -> None:
         try:
             self._connection.execute(statement)
         except psycopg.Error as exc:
@@ -122,8 +152,10 @@ class Altering:
             if is_other or (isinstance(error, OperatorError) and exc.sqlstate is not None):
                 # A right that lacks on one table, or a type that is not there, is no reason to stop all others.
                 what = _told(exc)
-                if column is not None:
-                    what = f"column {column!r}: {what}; do it at the target, and retry"
+                if columns:
+                    named = f"column{'s' * (len(columns) > 1)} {', '.join(map(repr, columns))}"
+                    what = f"{named}: {what}; do it at the target, and retry"
+                column = columns[0] if len(columns) == 1 else None
                 error = ApplyError(DDL_NOT_CARRIED_OUT, what, code=exc.sqlstate, column=column)
             raise error from exc
 

@@ -44,7 +44,7 @@ def planned(source: Objects, target: Objects, coming: Coming) -> Iterator[Differ
         if one.kind == "owner":
             return quote(one.definition) == target.user
         if one.made == "type":
-            return one.is_plain and one.what.rpartition(" ")[2] in types
+            return one.is_plain and any(one.name == name or one.name.endswith(f" of {name}") for name in types)
         if one.table is None or one.table in tables:
             return False
         return one.kind in _WITH_TABLE or (one.kind == "foreign key" and one.what in keys)

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from penstock.apply.ledger import Failed
 from penstock.apply.marks import Marks
-from penstock.change import Transaction
+from penstock.change import Change, Op, TableName, Transaction
 from penstock.dialects.postgres.connection import Connection
 from penstock.dialects.postgres.target.error_marks import write_marks
+from penstock.position import Scn
 from penstock.values import encode_image
 
 HELD_MESSAGE = "waits for an earlier transaction in the error queue"
@@ -50,6 +51,20 @@ def put_errors(connection: Connection, process: str, failed: Sequence[Failed], m
     for number, one in zip(ids, failed, strict=True):
         if one.marks is not None:
             write_marks(connection, process, one.marks, [number], [one.transaction.commit_scn])
+
+
+def waiting_ddl(connection: Connection, process: str, table: TableName, before: Scn) -> list[tuple[int, Change]]:
+    """Return what transactions in the error queue that were committed before one are to do to a table, oldest first.
+
+    Each with the number of its entry.
+    """
+    rows = connection.execute(
+        "SELECT e.id, c.change_seq, c.table_version, c.before FROM penstock.error e JOIN penstock.error_change c"
+        " ON c.process = e.process AND c.error_id = e.id WHERE e.process = %s AND e.commit_scn < %s AND c.op = 'ddl'"
+        " AND (c.schema_name, c.table_name) = (%s, %s) ORDER BY e.commit_scn, e.id, c.message_number",
+        [process, before, table.schema, table.name],
+    )
+    return [(number, Change(seq, Op.DDL, table, version, told, None)) for number, seq, version, told in rows]
 
 
 def put_held(

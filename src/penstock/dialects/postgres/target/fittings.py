@@ -185,6 +185,7 @@ def plan_fittings(
                 remedy=remedy,
                 is_optional=is_setting,
                 tables=_users(fitting, fittings.pieces),
+                refers=fitting.other if is_setting else None,
             )
         )
     plan.notes += [str(lack) for lack in fittings.left_out if lack.table in missing or lack.table in made]

@@ -22,6 +22,7 @@ from penstock.dialects.postgres.catalog import (
     computed_columns,
     current_user,
     is_superuser,
+    list_casts,
     list_tables,
     read_tables,
 )
@@ -107,11 +108,8 @@ def plan_target(
     plan_triggers(connection, plan, firing or {}, source)
     has_parts = _plan_parts(connection, plan, blueprint, existing, there)
     adopted = ledger_entries.adopted(connection, process)
-    defaults = _defaults(fittings)
-    for name, table in existing.items():
-        _check_table(plan, source[name], table, defaults, needs_key=name not in keyed)
-        if name in replaced and name in copied:
-            plan.steps.append(ledger_entries.forgetting(process, name))
+    _check_tables(connection, plan, source, existing, defaults=_defaults(fittings), keyed=keyed)
+    plan.steps += [ledger_entries.forgetting(process, name) for name in existing if name in replaced and name in copied]
     to_copy = [name for name in existing if name in replaced or name not in copied]
     if not keeps:
         plan_rows(
@@ -479,15 +477,41 @@ def _plan_needed(
                 plan.faults.append(fault)
 
 
+def _check_tables(
+    connection: Connection,
+    plan: DatabasePlan,
+    source: Mapping[TableName, TableSchema],
+    existing: Mapping[TableName, TableSchema],
+    *,
+    defaults: Mapping[tuple[TableName, str], str],
+    keyed: Collection[TableName],
+) -> None:
+    """Compare tables that exist with what changes to them will need, and note what they refer to."""
+    casts = list_casts(connection)
+    for name, table in existing.items():
+        _check_table(plan, source[name], table, defaults, casts, needs_key=name not in keyed)
+        plan.references += [
+            (name, key.parent, f"foreign key {key.name} of {name} to {key.parent}")
+            for key in table.foreign_keys
+            if key.parent != name
+        ]
+
+
 def _check_table(
     plan: DatabasePlan,
     source: TableSchema,
     target: TableSchema,
     defaults: Mapping[tuple[TableName, str], str],
+    casts: Collection[tuple[str, str]],
     *,
     needs_key: bool,
 ) -> None:
-    """Compare a table that exists with what changes to it will need; `defaults` are those of the source's columns."""
+    """Compare a table that exists with what changes to it will need.
+
+    Args:
+        defaults: Those of the source's columns.
+        casts: Which types can be cast to which here.
+    """
 
     def fault(what: str, do: str) -> None:
         plan.refuse(name, OperatorError(what, where=plan.label, do=do))
@@ -513,7 +537,7 @@ def _check_table(
             )
         else:
             is_key = any(column.name in key.columns for key in source.all_uniques)
-            _check_type(plan, name, there, column, told[column.name], is_key=is_key)
+            _check_type(plan, name, there, column, told[column.name], is_key=is_key, casts=casts)
     if needs_key and row_key(source).is_declared and not row_key(target).is_declared:
         key = ", ".join(quote(column) for column in row_key(source).columns)
         fault(
@@ -528,13 +552,21 @@ def _check_table(
 
 
 def _check_type(
-    plan: DatabasePlan, table: TableName, there: Column, column: Column, told: Column, *, is_key: bool
+    plan: DatabasePlan,
+    table: TableName,
+    there: Column,
+    column: Column,
+    told: Column,
+    *,
+    is_key: bool,
+    casts: Collection[tuple[str, str]],
 ) -> None:
     """Say what a column that exists cannot keep of the source's values.
 
     Args:
         column: The source's column as this database would make it, and as it was `told`.
         is_key: A key of the source's has it.
+        casts: Which types can be cast to which here.
     """
     found = column_fit(there, column, told)
     if found is Fit.WHOLE:
@@ -544,7 +576,8 @@ def _check_type(
         what = f"column {column.name!r} of table {table} is {there.type}, at the source it may have decimals of a"
         what += " second beyond the sixth"
     if found is Fit.REFUSED:
-        blanks = "; blanks at the end that do not fit are cut" if there.logical.kind is Kind.STRING else ""
+        element = there.logical.element or there.logical
+        blanks = "; blanks at the end that do not fit are cut" if element.kind is Kind.STRING else ""
         plan.notes.append(f"{what}: values that do not fit go to the error queue{blanks}")
     elif is_finer(told) and found is Fit.CUT and not is_key and there.type == column.type:
         text = retyping(table, column.name, "text")
@@ -555,5 +588,12 @@ def _check_type(
         plan.refuse(table, error)
     else:
         lost = ": values would be rounded or cut without a word" if found is Fit.CUT else ""
-        do = f"give it the source's type, or one that holds all its values: {retyping(table, column.name, column.type)}"
+        alter = retyping(table, column.name, column.type, has_cast=_has_cast(there, column, casts))
+        do = f"give it the source's type, or one that holds all its values: {alter}"
         plan.refuse(table, OperatorError(f"{what}{lost}", where=plan.label, do=do))
+
+
+def _has_cast(there: Column, column: Column, casts: Collection[tuple[str, str]]) -> bool:
+    one, other = _element(there.base_type), _element(column.base_type)
+    kinds = {(logical.element or logical).kind for logical in (there.logical, column.logical)}
+    return one == other or Kind.STRING in kinds or (one, other) in casts
