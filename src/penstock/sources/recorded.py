@@ -272,14 +272,14 @@ class RecordedSource:
             place=place,
             first=first,
             last=last,
-            base=known if known is not None and known.mark.partition(" ")[0] == id_ else first,
+            base=known if known is not None and (known.mark == id_ or known.mark.startswith(f"{id_} ")) else first,
             is_readable=history.position <= last.scn,
             has_newest=newest is None or newest.scn <= last.scn,
             earlier=None,
         )
         found = joined(history, facts, where=self._recording.label)
-        # Marks of earlier versions are the id alone.
-        if known is not None and (proof := known.mark.partition(" ")[2]):
+        # Marks of earlier versions are the id alone, which may hold blanks.
+        if known is not None and (proof := known.mark.removeprefix(id_).lstrip()):
             self._recording.hold_against(proof, known.scn)
             self._last_cut = known
         return found
