@@ -282,7 +282,8 @@ class LogBuffers(Recording):
         super().__init__(chance)
         self.logs: dict[str, Log] = {}
         self.files = 0
-        (self.folder / "catalog.json").write_text(json.dumps({"id": "SAMPLE of 2026", "framing": "raw"}) + json.dumps(TABLE))
+        catalog = {"id": "SAMPLE of 2026", "framing": "raw"}
+        (self.folder / "catalog.json").write_text(json.dumps(catalog) + json.dumps(TABLE))
 
     def transaction(self, server: str, number: int, place: int, values: Sequence[str]) -> Sequence[Piece]:
         log = self.logs.get(server)
