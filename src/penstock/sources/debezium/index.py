@@ -11,7 +11,6 @@ records of other transactions may lie between them, and repetitions by a connect
 
 from __future__ import annotations
 
-import re
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
@@ -19,7 +18,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from penstock.errors import MalformedInputError, OperatorError
-from penstock.history import HistoryError
 from penstock.position import START, Scn
 from penstock.sources.debezium.history import ANEW, OTHER, reused
 
@@ -32,9 +30,6 @@ _ROWS = "rows of a snapshot"
 """What stands for the name of a transaction where rows are taken along by themselves."""
 
 _NOTHING_KNOWN = (0, START)
-
-_COMMIT_LSN = re.compile(r"[0-9a-f]{8}:[0-9a-f]{8}:([0-9a-f]{4}|[0-9a-f]{16})", re.ASCII | re.IGNORECASE)
-"""How SQL Server's connector names a transaction, and Db2's: by the place of its commit."""
 
 
 @dataclass(slots=True)
@@ -199,8 +194,6 @@ class Index:
         # Where rows were last taken along by themselves.
         self.rows_at: Scn | None = None
         self.repeated = 0
-        # Where in the source's log the last transaction ended, where ENDs say so.
-        self._last_end = 0
         self.end = done
 
     def event(self, partition: int, offset: int, *, group: str, identity: object, table: str, size_bytes: int) -> bool:
@@ -311,24 +304,8 @@ class Index:
             )
         if end.events is not None:
             self._proofs[end.group] = end.proof
-            self._expect_later(end)
         self._ending.add(end.group)
         self._ended.append((end, self._now()))
-
-    def _expect_later(self, end: Ended) -> None:
-        """Make sure that transactions end in the order of their commits, where ENDs say where those are."""
-        place = end.place
-        if place is None and _COMMIT_LSN.fullmatch(end.group):
-            place = int(end.group.replace(":", ""), 16)
-        if place is None:
-            return
-        last, self._last_end = self._last_end, place
-        if place < last:
-            raise HistoryError(
-                f"transaction {end.group} ends behind one that lies after it in the source's log: {OTHER}",
-                where=self._where,
-                do=ANEW,
-            )
 
     def is_known(self, group: str) -> bool:
         """Whether anything came of a transaction, now or before."""
