@@ -740,7 +740,7 @@ class Tracker:
         """
         if self._partitions[partition].topic not in self._at_start.topics:
             return
-        if scn == self._begun_at and event.identity:
+        if scn <= self._begun_at and event.identity:
             self._again.add(event.identity)
         if scn > self._begun_at or len(self._again) > self._at_start.last:
             raise self._late(event.txn, partition, event.offset)
