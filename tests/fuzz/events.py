@@ -13,9 +13,8 @@ import json
 import random
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from penstock.sources.debezium.log import Partition
 from penstock.sources.debezium.side import DebeziumSide
 from penstock.sources.debezium.tables import Tables
 from penstock.sources.debezium.tracker import Layout
+from tests.fuzz.history import Result
 from tests.properties.test_event_types import TARGETS
 from tests.sources.memory_log import MemoryLog
 
@@ -69,18 +69,6 @@ class Pair:
 
     typed: Record
     plain: Record
-
-
-@dataclass
-class Result:
-    """What became of events, and what is wrong."""
-
-    outcomes: Counter[str] = field(default_factory=Counter)
-    wrong: list[str] = field(default_factory=list)
-
-    def report(self) -> str:
-        counts = ", ".join(f"{number:,} {what}" for what, number in sorted(self.outcomes.items()))
-        return "\n".join([counts, *self.wrong[:20], f"{len(self.wrong)} wrong"])
 
 
 @cache
