@@ -8,12 +8,7 @@ WITH RECURSIVE rel AS (
   SELECT rel.root, a.atttypid FROM rel JOIN pg_attribute a ON a.attrelid = rel.oid AND a.attnum > 0 AND NOT a.attisdropped
   UNION
   SELECT typ.root, inner_type.oid FROM typ JOIN pg_type t ON t.oid = typ.oid CROSS JOIN LATERAL (
-    SELECT t.typelem WHERE t.typcategory = 'A' AND t.typelem <> 0
-    UNION ALL SELECT t.typbasetype WHERE t.typtype = 'd'
-    UNION ALL SELECT a.atttypid FROM pg_attribute a
-      WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
-    UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE r.rngtypid = t.oid
-    UNION ALL SELECT r.rngtypid FROM pg_range r WHERE r.rngmultitypid = t.oid
+\ir inner_types.sql
   ) inner_type (oid)
 ), idx AS (
   SELECT rel.root, i.indexrelid AS oid, i.indisunique OR i.indisexclusion AS is_key FROM rel JOIN pg_index i ON i.indrelid = rel.oid

@@ -25,12 +25,7 @@ WITH RECURSIVE rel AS (
   SELECT DISTINCT a.atttypid FROM rel JOIN pg_attribute a ON a.attrelid = rel.oid AND a.attnum > 0 AND NOT a.attisdropped
   UNION
   SELECT inner_type.oid FROM used u JOIN pg_type t ON t.oid = u.typ CROSS JOIN LATERAL (
-    SELECT t.typelem WHERE t.typcategory = 'A' AND t.typelem <> 0
-    UNION ALL SELECT t.typbasetype WHERE t.typtype = 'd'
-    UNION ALL SELECT a.atttypid FROM pg_attribute a
-      WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
-    UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE r.rngtypid = t.oid
-    UNION ALL SELECT r.rngtypid FROM pg_range r WHERE r.rngmultitypid = t.oid
+\ir inner_types.sql
   ) inner_type (oid)
 ), space AS (
   SELECT n.oid, n.nspname, n.nspowner, n.nspacl FROM pg_namespace n

@@ -12,12 +12,7 @@ WITH RECURSIVE part (root, typ, depth) AS (
   SELECT p.root, inner_type.oid, p.depth + 1
   FROM part p JOIN pg_type t ON t.oid = p.typ
   CROSS JOIN LATERAL (
-    SELECT t.typelem WHERE t.typcategory = 'A' AND t.typelem <> 0
-    UNION ALL SELECT t.typbasetype WHERE t.typtype = 'd'
-    UNION ALL SELECT a.atttypid FROM pg_attribute a
-      WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
-    UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE r.rngtypid = t.oid
-    UNION ALL SELECT r.rngtypid FROM pg_range r WHERE r.rngmultitypid = t.oid
+\ir inner_types.sql
   ) inner_type (oid)
 ), needed AS (
   SELECT typ, max(depth) AS depth, array_agg(DISTINCT root::bigint) AS roots FROM part GROUP BY typ
