@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from penstock.change import TableName
-from penstock.formats.debezium.decode import Settings
-from penstock.formats.debezium.record import Record
+from penstock.formats.debezium.decode import DecodeSettings
+from penstock.formats.debezium.record import TopicRecord
 from penstock.logical import Kind, LogicalType
 from penstock.sources.debezium.bulk_reader import BulkReading
 from penstock.sources.debezium.log import together, uncollected
@@ -73,9 +73,9 @@ def measure() -> Iterator[dict[str, Any]]:
                 yield {"workload": "debezium", "system": f"{verb}, {form}", "rate": rate, "bytes_per_event": size}
 
 
-def _run(work: Callable[[Sequence[Record], EventDecoder], None], with_schemas: bool) -> float:
+def _run(work: Callable[[Sequence[TopicRecord], EventDecoder], None], with_schemas: bool) -> float:
     records = _records(with_schemas)
-    settings = Settings(declared={_TABLE: _DECLARED})
+    settings = DecodeSettings(declared={_TABLE: _DECLARED})
     decoder = EventDecoder(settings, {_TABLE: 1}, {_TABLE: 1}, {(_TABLE, 1): ("id",)})
     started = time.perf_counter()
     for _ in range(_EVENTS // len(records)):
@@ -83,7 +83,7 @@ def _run(work: Callable[[Sequence[Record], EventDecoder], None], with_schemas: b
     return time.perf_counter() - started
 
 
-def _place(records: Sequence[Record], decoder: EventDecoder) -> None:
+def _place(records: Sequence[TopicRecord], decoder: EventDecoder) -> None:
     """Say where events belong, as the tasks do that look through what lies ahead."""
     assert decoder.bulk is not None
     with uncollected():
@@ -91,7 +91,7 @@ def _place(records: Sequence[Record], decoder: EventDecoder) -> None:
     assert not others
 
 
-def _decode(records: Sequence[Record], decoder: EventDecoder) -> None:
+def _decode(records: Sequence[TopicRecord], decoder: EventDecoder) -> None:
     """Make a batch of the change stream of events, as the tasks do that apply them."""
     assert decoder.bulk is not None
     part = _slice(len(records))
@@ -115,11 +115,11 @@ def _slice(events: int) -> EventSlice:
     )
 
 
-def _records(with_schemas: bool) -> Sequence[Record]:
+def _records(with_schemas: bool) -> Sequence[TopicRecord]:
     return [_record(number, with_schemas=with_schemas) for number in range(_ROWS)]
 
 
-def _record(number: int, *, with_schemas: bool) -> Record:
+def _record(number: int, *, with_schemas: bool) -> TopicRecord:
     """An insert or, one in three, an update with both images, as PostgreSQL's connector writes them."""
     txn = _FIRST_TXN + number // _TXN_EVENTS
     row = {
@@ -171,7 +171,7 @@ def _record(number: int, *, with_schemas: bool) -> Record:
         own = {name: {"type": "string", "optional": True} for name in source}
         rest = {name: {"type": "int64", "optional": True} for name in ("ts_ms", "ts_us", "ts_ns")}
         value = {"schema": _struct("Envelope", {**rows, "source": _struct("Source", own), **rest}), "payload": payload}
-    return Record(_TOPIC, _text(key), _text(value), offset=number)
+    return TopicRecord(_TOPIC, _text(key), _text(value), offset=number)
 
 
 def _struct(name: str, fields: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock import change as c
 from penstock.archive import Archive
 from penstock.formats.change_file import Encoding
-from penstock.outputs.publish.files import ArchiveWriter, FileWriter, Written, make_archive
+from penstock.outputs.publish.files import ArchiveWriter, FileWriter, WrittenFiles, make_archive
 from penstock.position import START, Limit, Scn
 from penstock.sources.change_files.reader import ArchiveSlice, FileReader
 from penstock.sources.change_files.source import ChangeFiles
@@ -45,7 +45,7 @@ def _measure(storage: LocalStorage, encoding: Encoding, each: Callable[..., Iter
     make_archive(storage, "bench", encoding)
     writer = ArchiveWriter(storage)
     files = FileWriter(storage, encoding, writer.acquire().epoch)
-    written = Written()
+    written = WrittenFiles()
     seconds = 0.0
     for part, spent in each(partial(_write, files), range(_PROCESSES)):
         written = written.followed_by(part)
@@ -65,7 +65,7 @@ def _result(did: str, encoding: Encoding, rate: float) -> dict[str, Any]:
     return {"workload": "files", "system": f"{encoding.value} {did}", "rate": rate}
 
 
-def _write(files: FileWriter, number: int) -> tuple[Written, float]:
+def _write(files: FileWriter, number: int) -> tuple[WrittenFiles, float]:
     first = number * _CHANGES // _PER_TRANSACTION + 1
     batches = [changes(first + n * _BATCH // _PER_TRANSACTION) for n in range(_CHANGES // _BATCH)]
     began = time.monotonic()

@@ -20,7 +20,7 @@ from tests.lab import Lab
 
 from bench.systems import Ours, execute
 from bench.workloads import WORKLOADS
-from penstock.apply import ahead, server
+from penstock.apply import prefetch, server
 from penstock.apply.server import ServerConfig
 from penstock.apply.task import apply_windows
 from penstock.demo.servers import EmbeddedPostgres
@@ -117,7 +117,7 @@ def _patches(watch: Stopwatch) -> Iterator[Any]:
             return execute_(self, statement, values)
 
     yield patch.object(PostgresSession, "_execute", counted)
-    original = ahead.ahead
+    original = prefetch.ahead
 
     def waiting(items: Any, **kwargs: Any) -> Iterator[Any]:
         made = original(items, **kwargs)

@@ -36,7 +36,7 @@ from penstock.change import TableName
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.connection import connect
 from penstock.dialects.postgres.source.access import PostgresSource
-from penstock.dialects.postgres.source.change_log import ChangeLog
+from penstock.dialects.postgres.source.change_log import PostgresChangeLog
 from penstock.dialects.postgres.target.access import PostgresTarget
 from penstock.dialects.postgres.target.error_queue import PostgresErrorQueue
 from penstock.dialects.postgres.target.ledger import PostgresLedger
@@ -87,7 +87,7 @@ class Lab:
         self.set_name = f"penstock_{name}"
         self.source = psycopg.connect(source_url, autocommit=True)
         self.target = psycopg.connect(target_url, autocommit=True)
-        self.log = ChangeLog(source_url, self.set_name, with_ddl=with_ddl, with_messages=with_messages)
+        self.log = PostgresChangeLog(source_url, self.set_name, with_ddl=with_ddl, with_messages=with_messages)
         self.ledger = PostgresLedger(target_url, name)
         self.state: ProcessState | None = None
         self._attempt = 0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from psycopg.conninfo import conninfo_to_dict
 
 from penstock.apply.parameters import CommitSerialization
-from penstock.apply.resolve import ConflictRules, ErrorRule, Method, Resolver, RowIs, TableRules, Then
+from penstock.apply.resolve import ConflictKind, ConflictRules, ErrorAction, ErrorRule, Method, Resolver, TableRules
 from penstock.change import Op, TableName
 from penstock.config import KafkaConfig, PipelineConfig, RulesConfig, json_schema
 from penstock.dialects.postgres.connection import conninfo, label
@@ -903,15 +903,15 @@ def test_what_is_said_of_conflicts() -> None:
             TableName("public", "emp"): TableRules(
                 compared={"name": frozenset({Op.DELETE}), "*": frozenset({Op.UPDATE})},
                 resolvers=(
-                    Resolver(Op.UPDATE, RowIs.EXISTS, Method.MAXIMUM, ("sal", "comm"), "sal"),
-                    Resolver(Op.UPDATE, RowIs.EXISTS, Method.DELTA, ("bal",)),
-                    Resolver(Op.INSERT, RowIs.EXISTS, Method.OVERWRITE),
-                    Resolver(Op.UPDATE, RowIs.MISSING, Method.OVERWRITE),
-                    Resolver(Op.DELETE, RowIs.MISSING, Method.DISCARD),
+                    Resolver(Op.UPDATE, ConflictKind.EXISTS, Method.MAXIMUM, ("sal", "comm"), "sal"),
+                    Resolver(Op.UPDATE, ConflictKind.EXISTS, Method.DELTA, ("bal",)),
+                    Resolver(Op.INSERT, ConflictKind.EXISTS, Method.OVERWRITE),
+                    Resolver(Op.UPDATE, ConflictKind.MISSING, Method.OVERWRITE),
+                    Resolver(Op.DELETE, ConflictKind.MISSING, Method.DISCARD),
                 ),
                 on_error=(
-                    ErrorRule("23505", Then.IGNORE),
-                    ErrorRule(None, Then.RETRY_TRANSACTION, 5, 1.5),
+                    ErrorRule("23505", ErrorAction.IGNORE),
+                    ErrorRule(None, ErrorAction.RETRY_TRANSACTION, 5, 1.5),
                 ),
             )
         },

@@ -22,8 +22,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from typer.testing import CliRunner
 
-from penstock.apply import conflicts
-from penstock.beside import load
+from penstock.apply import apply_errors
 from penstock.change import ARROW_SCHEMA, Op
 from penstock.cli.console import defaults
 from penstock.cli.main import app
@@ -34,6 +33,7 @@ from penstock.pipeline_file import parse
 from penstock.position import START, Limit
 from penstock.spark.schemas import CHANGES
 from penstock.storage import LocalStorage
+from penstock.user_code import load
 from tests.archives import publish, read
 
 ROOT = Path(__file__).parents[1]
@@ -275,7 +275,7 @@ def test_every_error_number_is_documented() -> None:
     listed = {
         int(number) for cell in re.findall(r"^\| ([\d, ]+) \|", table, re.MULTILINE) for number in cell.split(",")
     }
-    assert listed == {number for number in vars(conflicts).values() if isinstance(number, int)}
+    assert listed == {number for number in vars(apply_errors).values() if isinstance(number, int)}
 
 
 def test_the_version_of_the_ledger_is_the_one_that_the_page_gives() -> None:

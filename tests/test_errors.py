@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.apply.conflicts import ContentionError
+from penstock.apply.apply_errors import ContentionError
 from penstock.errors import (
     ConfigError,
     FencedError,

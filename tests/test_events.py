@@ -8,7 +8,7 @@ import pytest
 
 from penstock.apply.error_queue import ErrorEntry
 from penstock.change import TableName
-from penstock.events import AlikeLines, Event, Facts
+from penstock.events import AlikeLines, Event, SourceFacts
 from penstock.pipeline.report import Report
 
 
@@ -22,15 +22,15 @@ class Clock:
         return self.now
 
 
-class Said(list[tuple[str, object]]):
+class EventIdentity(list[tuple[str, object]]):
     """The texts of lines, and how many more each speaks for."""
 
-    def __call__(self, event: Event, text: str, facts: Facts) -> None:
+    def __call__(self, event: Event, text: str, facts: SourceFacts) -> None:
         self.append((text, facts["more"]))
 
 
 def test_the_first_line_of_a_kind_is_said_at_once_and_later_ones_once_a_second() -> None:
-    clock, said = Clock(), Said()
+    clock, said = Clock(), EventIdentity()
     lines = AlikeLines(said, clock=clock)
 
     for number in range(500):
@@ -48,7 +48,7 @@ def test_the_first_line_of_a_kind_is_said_at_once_and_later_ones_once_a_second()
 
 
 def test_what_is_counted_is_said_when_its_second_is_over_although_nothing_follows() -> None:
-    clock, said = Clock(), Said()
+    clock, said = Clock(), EventIdentity()
     lines = AlikeLines(said, clock=clock)
     for number in range(3):
         lines.add("a", Event.NOTE, f"line {number}", {})

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.change import TableName
-from penstock.pipeline.ruled_access import RuledVersion
+from penstock.pipeline.transformed_access import TransformedVersion
 from penstock.position import Limit, Scn
 from penstock.schema import TableSchema
 from penstock.sources.trigger_queue.position import QueueSlice
@@ -145,10 +145,10 @@ def test_what_is_taken_ends_where_it_was_told_to(until: int) -> None:
 
 
 def test_a_table_is_what_its_newest_version_at_the_source_says_whatever_numbers_rules_gave() -> None:
-    def version(name: str, number: int, ruled: int) -> RuledVersion:
+    def version(name: str, number: int, ruled: int) -> TransformedVersion:
         table = TableName("public", name)
         captured = TableVersion(1, TableSchema(table, (), version=number), {}, table)
-        return RuledVersion(1, TableSchema(table, (), version=ruled), {}, table, captured, None, is_taken=True)
+        return TransformedVersion(1, TableSchema(table, (), version=ruled), {}, table, captured, None, is_taken=True)
 
     old, new = version("t", 1, 70_000), version("renamed", 2, 2)
     assert root_versions([new, old]) == {TableName("public", "renamed"): new}

@@ -24,7 +24,7 @@ from penstock.history import HistoryError
 from penstock.logical import LogicalType
 from penstock.position import START, Scn
 from penstock.schema import Column, TableSchema, Unique
-from penstock.sources.recorded import RecordedSide, batches_of, slice_of
+from penstock.sources.recorded import RecordedConnector, batches_of, slice_of
 from penstock.storage import Storage
 from penstock.stream import Slice, TableVersion
 from penstock.values import decode_image
@@ -138,6 +138,6 @@ def _schema(table: Mapping[str, Any]) -> TableSchema:
     return TableSchema(TableName(table["schema"], table["name"]), tuple(columns), primary_key)
 
 
-def open_csv(storage: Storage) -> RecordedSide:
+def open_csv(storage: Storage) -> RecordedConnector:
     """Make a source of a folder; nothing is touched yet."""
-    return RecordedSide(CsvChanges(storage))
+    return RecordedConnector(CsvChanges(storage))

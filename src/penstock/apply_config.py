@@ -15,10 +15,10 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from penstock.apply.ddl import DdlPolicy, DdlRules
 from penstock.apply.handlers.settings import Function, HandlerSettings
 from penstock.apply.parameters import INFINITE, MOST, CommitSerialization, OnBadRow, Parameters
-from penstock.apply.resolve import ConflictRules, ErrorRule, Method, Resolver, RowIs, TableRules, Then
+from penstock.apply.resolve import ConflictKind, ConflictRules, ErrorAction, ErrorRule, Method, Resolver, TableRules
 from penstock.apply.virtual_dependencies import ObjectDependency, ValueDependency, VirtualDependencies, find_circle
 from penstock.change import Op, TableName
-from penstock.config_parts import Part, Table, Tag, table_named
+from penstock.config_parts import ConfigPart, Table, Tag, table_named
 from penstock.handlers_config import (
     OperationHandlersConfig,
     TransactionHandlersConfig,
@@ -61,7 +61,7 @@ RetryS = Annotated[Annotated[float, Field(ge=0)] | Literal["INFINITE"], BeforeVa
 
 
 def retry_limit(seconds: float | str) -> float | None:
-    """The same for `apply.patience`; None: without end."""
+    """The same for `apply.retry_policy`; None: without end."""
     return None if isinstance(seconds, str) else seconds
 
 
@@ -82,12 +82,12 @@ class TriggerFiring(StrEnum):
     APPLY_ONLY = "apply_only"
 
 
-class ConflictConfig(Part):
+class ConflictConfig(ConfigPart):
     """How one kind of conflict of a table is resolved, for a list of columns."""
 
     on: Literal["insert", "update", "delete"] = Field(description="The operation that meets the conflict")
-    row: RowIs = Field(
-        default=RowIs.EXISTS,
+    row: ConflictKind = Field(
+        default=ConflictKind.EXISTS,
         description="exists: the row has other values, or, for an insert, a row has one of its unique keys; missing:"
         " there is no row with the key",
     )
@@ -127,7 +127,7 @@ class ConflictConfig(Part):
         if resolver.method not in methods:
             raise ValueError(f"of {self.on}, row {self.row}, method must be one of {', '.join(methods)}")
         if resolver.columns is not None and (
-            resolver.op is Op.DELETE or resolver.row is RowIs.MISSING or resolver.method is Method.RECORD
+            resolver.op is Op.DELETE or resolver.row is ConflictKind.MISSING or resolver.method is Method.RECORD
         ):
             raise ValueError("this is decided about the whole row, so columns must not be given")
         if resolver.method.compares and self.by is None:
@@ -142,12 +142,12 @@ class ConflictConfig(Part):
 _VALUES_WIN = (Method.OVERWRITE, Method.DISCARD, Method.RECORD)
 _COMPARED = (Method.MAXIMUM, Method.MINIMUM, Method.MAXIMUM_AND_EQUAL, Method.MINIMUM_AND_EQUAL)
 
-_METHODS: Mapping[tuple[Op, RowIs], Sequence[Method]] = {
-    (Op.INSERT, RowIs.EXISTS): (*_VALUES_WIN, *_COMPARED),
-    (Op.UPDATE, RowIs.EXISTS): (*_VALUES_WIN, *_COMPARED, Method.DELTA),
-    (Op.UPDATE, RowIs.MISSING): _VALUES_WIN,
-    (Op.DELETE, RowIs.EXISTS): _VALUES_WIN,
-    (Op.DELETE, RowIs.MISSING): (Method.DISCARD, Method.RECORD),
+_METHODS: Mapping[tuple[Op, ConflictKind], Sequence[Method]] = {
+    (Op.INSERT, ConflictKind.EXISTS): (*_VALUES_WIN, *_COMPARED),
+    (Op.UPDATE, ConflictKind.EXISTS): (*_VALUES_WIN, *_COMPARED, Method.DELTA),
+    (Op.UPDATE, ConflictKind.MISSING): _VALUES_WIN,
+    (Op.DELETE, ConflictKind.EXISTS): _VALUES_WIN,
+    (Op.DELETE, ConflictKind.MISSING): (Method.DISCARD, Method.RECORD),
 }
 """The methods that each kind of conflict may have."""
 
@@ -156,13 +156,13 @@ _LONGEST_OPEN_S = 240
 """Servers end a session of an apply server that does nothing in an open transaction for five minutes."""
 
 
-class ErrorRuleConfig(Part):
+class ErrorRuleConfig(ConfigPart):
     """What is done about an error that no resolver helps."""
 
     error: int | str = Field(
         description="A number of the error queue (26787), an SQLSTATE (23505), or any; the first rule that fits counts"
     )
-    then: Then = Field(
+    then: ErrorAction = Field(
         description="ignore: leave the change out; record: the change goes to the error queue by itself; retry: try"
         " the change again; retry_transaction: roll back, wait and try the transaction again; record_transaction: it"
         " goes to the error queue, as without a rule; abend: stop the run"
@@ -179,9 +179,12 @@ class ErrorRuleConfig(Part):
 
     @model_validator(mode="after")
     def _counts_what_is_tried(self) -> ErrorRuleConfig:
-        if self.model_fields_set & {"times", "delay_s"} and self.then not in (Then.RETRY, Then.RETRY_TRANSACTION):
+        if self.model_fields_set & {"times", "delay_s"} and self.then not in (
+            ErrorAction.RETRY,
+            ErrorAction.RETRY_TRANSACTION,
+        ):
             raise ValueError("times and delay_s are for retry and retry_transaction")
-        if self.then is Then.RETRY and self.delay_s > _LONGEST_OPEN_S:
+        if self.then is ErrorAction.RETRY and self.delay_s > _LONGEST_OPEN_S:
             raise ValueError(
                 f"retry waits inside the open transaction, for {_LONGEST_OPEN_S} s at most; retry_transaction waits"
                 " outside of it"
@@ -194,7 +197,7 @@ class ErrorRuleConfig(Part):
         return ErrorRule(None if self.error == "any" else str(self.error), self.then, self.times, self.delay_s)
 
 
-class ApplyTableConfig(Part):
+class ApplyTableConfig(ConfigPart):
     """How changes of one table are applied; columns by their names at the target."""
 
     key: Columns | None = Field(
@@ -267,14 +270,14 @@ class ApplyTableConfig(Part):
         )
 
 
-class ObjectDependencyConfig(Part):
+class ObjectDependencyConfig(ConfigPart):
     """A table whose changes follow those of another; names are those at the target."""
 
     table: Table = Field(description="A transaction that changes this table")
     after: Table = Field(description="waits for all earlier ones that change this one")
 
 
-class DependenciesConfig(Part):
+class DependenciesConfig(ConfigPart):
     """What depends on each other, though no constraint of the target tells; names are those at the target."""
 
     values: dict[str, dict[Table, Columns]] = Field(
@@ -325,7 +328,7 @@ def _object_dependency(one: ObjectDependencyConfig) -> ObjectDependency:
     return ObjectDependency(table_named(one.table), table_named(one.after))
 
 
-class ApplyConfig(Part):
+class ApplyConfig(ConfigPart):
     """Where changes go."""
 
     connection: str = Field(description="Name of the connection to apply to")

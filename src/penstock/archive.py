@@ -16,10 +16,10 @@ from penstock.errors import MalformedInputError, OperatorError
 from penstock.formats.archive_log import (
     HEADER_NAME,
     LOG_FOLDER,
+    ArchiveRecord,
     CopiedPart,
     DataFile,
     Header,
-    Record,
     TableFile,
     digest,
     read_table,
@@ -37,7 +37,7 @@ _KEPT_RECORDS = 64
 
 
 @dataclass(frozen=True)
-class Definitions:
+class ArchiveDefinitions:
     """What the records of an archive say besides changes, oldest first."""
 
     tables: tuple[TableFile, ...] = ()
@@ -70,9 +70,9 @@ class Archive:
     def __init__(self, storage: Storage) -> None:
         """Use the archive at a place; nothing is read yet."""
         self._storage = storage
-        self._records: dict[int, Record] = {}
+        self._records: dict[int, ArchiveRecord] = {}
         # The number of a record, and what it and those before it say of tables and copies.
-        self._newest: tuple[int, Definitions] | None = None
+        self._newest: tuple[int, ArchiveDefinitions] | None = None
 
     @property
     def label(self) -> str:
@@ -113,7 +113,7 @@ class Archive:
             )
         return last
 
-    def find_record(self, number: int) -> Record | None:
+    def find_record(self, number: int) -> ArchiveRecord | None:
         """Return a record; None where the log does not reach so far yet.
 
         Raises:
@@ -126,7 +126,7 @@ class Archive:
         self._refuse_foreign(record, before)
         return record
 
-    def record(self, number: int, *, is_linked: bool = True) -> Record:
+    def record(self, number: int, *, is_linked: bool = True) -> ArchiveRecord:
         """Return a record that must be there.
 
         Args:
@@ -166,14 +166,14 @@ class Archive:
         record = self.find_record(number)
         return None if record is None else record.sha256[:32]
 
-    def records(self, first: int = 1) -> Iterator[Record]:
+    def records(self, first: int = 1) -> Iterator[ArchiveRecord]:
         """Yield the records from a number on, to the last one that is there."""
         number = first
         while (record := self.find_record(number)) is not None:
             yield record
             number += 1
 
-    def definitions(self, upto: Record | None) -> Definitions:
+    def definitions(self, upto: ArchiveRecord | None) -> ArchiveDefinitions:
         """Return what a record, and those before it, say of tables and copies; they are found one from the other."""
         tables: list[TableFile] = []
         copies: list[CopiedPart] = []
@@ -181,9 +181,9 @@ class Archive:
         while record is not None:
             tables[:0], copies[:0] = record.tables, record.copies
             record = self.record(record.earlier) if record.earlier else None
-        return Definitions(tuple(tables), tuple(copies))
+        return ArchiveDefinitions(tuple(tables), tuple(copies))
 
-    def newest_definitions(self) -> Definitions:
+    def newest_definitions(self) -> ArchiveDefinitions:
         """Return what all records say of tables and copies by now; when asked again, only the new ones are read."""
         if self._newest is None:
             count = self.count_records()
@@ -191,7 +191,7 @@ class Archive:
         number, known = self._newest
         for record in self.records(number + 1):
             number = record.number
-            known = Definitions(known.tables + record.tables, known.copies + record.copies)
+            known = ArchiveDefinitions(known.tables + record.tables, known.copies + record.copies)
         self._newest = number, known
         return known
 
@@ -226,7 +226,7 @@ class Archive:
                 do="see whether the path is right, and whether anything was published there yet",
             ) from exc
 
-    def _load(self, number: int) -> Record | None:
+    def _load(self, number: int) -> ArchiveRecord | None:
         """Read a record, held against itself only; it can change no more."""
         if number not in self._records:
             path = record_path(number)
@@ -236,10 +236,10 @@ class Archive:
                 return None
             while len(self._records) >= _KEPT_RECORDS:
                 del self._records[next(iter(self._records))]
-            self._records[number] = Record.from_bytes(content, where=f"{self.label}/{path}")
+            self._records[number] = ArchiveRecord.from_bytes(content, where=f"{self.label}/{path}")
         return self._records[number]
 
-    def _refuse_foreign(self, record: Record, before: Record | None) -> None:
+    def _refuse_foreign(self, record: ArchiveRecord, before: ArchiveRecord | None) -> None:
         """Refuse a record that does not follow the one before; `before` is None for the first."""
         where = f"{self.label}/{record_path(record.number)}, position {record.end}"
         if record.archive != self.header.id:

@@ -21,12 +21,12 @@ from pydantic import (
 
 from penstock.apply.handlers.settings import NO_HANDLERS, HandlerSettings
 from penstock.apply_config import ApplyConfig, RetryS
-from penstock.beside import NAME
-from penstock.config_parts import Part, Pattern, Tag, Template
+from penstock.config_parts import ConfigPart, Pattern, Tag, Template
 from penstock.errors import ConfigError
 from penstock.event_log_config import EventLogConfig
 from penstock.origins import EVERYTHING, USERS, Origins
 from penstock.storage import check_place
+from penstock.user_code import NAME
 
 _PUBLISHING_TASKS = 2
 
@@ -34,14 +34,14 @@ _PUBLISHING_TASKS = 2
 Path_ = tuple[str | int, ...]
 
 
-class ConnectionConfig(Part):
+class ConnectionConfig(ConfigPart):
     """A database."""
 
     type: Literal["postgres"] = Field(description="Kind of database")
     url: str = Field(description="libpq url or conninfo; secrets only as ${env:NAME} or ${file:path}", repr=False)
 
 
-class KafkaConfig(Part):
+class KafkaConfig(ConfigPart):
     """A Kafka cluster."""
 
     type: Literal["kafka"] = Field(description="Kind of connection")
@@ -64,7 +64,7 @@ class KafkaConfig(Part):
         return {name: _plain(value) for name, value in self.settings.items()}
 
 
-class SchemaRegistry(Part):
+class SchemaRegistry(ConfigPart):
     """A schema registry that speaks Confluent's HTTP API, for events in Avro."""
 
     url: str = Field(description="http(s)://host:port; user and password stand beside it")
@@ -106,7 +106,7 @@ class SchemaRegistry(Part):
         return self.model_copy(update={"ca_file": _below(folder, self.ca_file)})
 
 
-class DebeziumConfig(Part):
+class DebeziumConfig(ConfigPart):
     """How Debezium's change events are read."""
 
     prefix: str | None = Field(
@@ -188,7 +188,7 @@ class DebeziumConfig(Part):
         return self.transaction_topic or f"{self.prefix}.transaction"
 
 
-class TagList(Part):
+class TagList(ConfigPart):
     """Whose changes are captured, by the origin marks of the apply processes that wrote them."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
@@ -212,7 +212,7 @@ class TagList(Part):
         return Origins.without(self.without) if self.without is not None else Origins.only(self.only or [])
 
 
-class CaptureConfig(Part):
+class CaptureConfig(ConfigPart):
     """Where changes come from."""
 
     model_config = ConfigDict(
@@ -308,7 +308,7 @@ class CaptureConfig(Part):
         return None if path is None else _place(path)
 
 
-class PublishedEventsConfig(Part):
+class PublishedEventsConfig(ConfigPart):
     """How changes are told as Debezium's change events."""
 
     prefix: str = Field(
@@ -354,7 +354,7 @@ class PublishedEventsConfig(Part):
     )
 
 
-class PublishConfig(Part):
+class PublishConfig(ConfigPart):
     """Where changes are published, instead of being applied."""
 
     model_config = ConfigDict(
@@ -428,7 +428,7 @@ class PublishConfig(Part):
         return None if path is None else _place(path)
 
 
-class TableRuleConfig(Part):
+class TableRuleConfig(ConfigPart):
     """What becomes of the rows of a table, or of the tables that a pattern matches; in the order of the fields.
 
     Conditions and computed columns see the row as it is at the source.
@@ -458,7 +458,7 @@ class TableRuleConfig(Part):
     )
 
 
-class RulesConfig(Part):
+class RulesConfig(ConfigPart):
     """Which tables are processed, and what becomes of their rows; names are those at the source."""
 
     include: list[Pattern] | None = Field(
@@ -489,7 +489,7 @@ class RulesConfig(Part):
         self._file, self._lines = file, lines
 
 
-class PipelineConfig(Part):
+class PipelineConfig(ConfigPart):
     """One pipeline."""
 
     version: Literal[1]

@@ -12,7 +12,7 @@ from penstock.errors import ConfigError
 from penstock.patterns import TablePattern, TableTemplate
 
 
-class Part(BaseModel):
+class ConfigPart(BaseModel):
     """A part of the file: it has no settings but its own, and never changes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from penstock.config_parts import Part, Pattern, Table
+from penstock.config_parts import ConfigPart, Pattern, Table
 
 _TimeOfDay = Annotated[str, Field(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]$")]
 
@@ -26,7 +26,7 @@ _Column = Literal[
 ]
 
 
-class EventLogConfig(Part):
+class EventLogConfig(ConfigPart):
     """How an event log table is read."""
 
     table: Table = Field(description="The event log table, schema.table")

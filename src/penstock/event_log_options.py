@@ -13,7 +13,7 @@ from penstock.config_parts import table_named
 from penstock.errors import ConfigError
 from penstock.event_log_config import EventLogConfig
 from penstock.patterns import TablePattern
-from penstock.sources.event_log.spark_source import Reading, StreamJournal
+from penstock.sources.event_log.spark_source import ReadOptions, StreamJournal
 from penstock.spark.options import refuse_unknown
 
 OpenJournal = Callable[[str, str, str, EventLogConfig, Sequence[str]], StreamJournal]
@@ -39,7 +39,7 @@ _JSON = {"columns": "a JSON object", "keys": "a JSON object", "post_poll": "a JS
 _LISTS = ("times_of_day",)
 
 
-def read_log_options(options: Mapping[str, str], *, is_stream: bool, open_journal: OpenJournal) -> Reading:
+def read_log_options(options: Mapping[str, str], *, is_stream: bool, open_journal: OpenJournal) -> ReadOptions:
     """Say what options mean.
 
     Raises:
@@ -69,7 +69,7 @@ def read_log_options(options: Mapping[str, str], *, is_stream: bool, open_journa
         # Written in full, and read again.
         config = config.model_copy(update={"time_syntax": 3})
     opened = open_journal(given.get("type", "postgres"), given["url"], journal, config, tables or [f'"{schema}".*'])
-    return Reading(opened, given.get("source", config.table), form == "xds", int(partitions))
+    return ReadOptions(opened, given.get("source", config.table), form == "xds", int(partitions))
 
 
 def _config(given: Mapping[str, str]) -> EventLogConfig:

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 logger = logging.getLogger("penstock")
 
-Facts: TypeAlias = Mapping[str, object]
+SourceFacts: TypeAlias = Mapping[str, object]
 """What a record holds for programs: plain data."""
 
 
@@ -35,7 +35,7 @@ class Event(StrEnum):
     CAPTURE_BEHIND = "capture.behind"
     TABLE_NOT_CAPTURED = "table.not_captured"
     TARGET_LACKS = "target.lacks"
-    FITTING_MADE = "fitting.made"
+    POST_DATA_MADE = "fitting.made"
     DDL_APPLIED = "ddl.applied"
     DDL_LEFT_OUT = "ddl.left_out"
     NOTE = "note"
@@ -54,7 +54,7 @@ class AlikeLines:
 
     def __init__(
         self,
-        say: Callable[[Event, str, Facts], None],
+        say: Callable[[Event, str, SourceFacts], None],
         *,
         every_s: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
@@ -65,7 +65,7 @@ class AlikeLines:
         self._clock = clock
         self._kinds: dict[Hashable, _Kind] = {}
 
-    def add(self, kind: Hashable, event: Event, text: str, facts: Facts) -> None:
+    def add(self, kind: Hashable, event: Event, text: str, facts: SourceFacts) -> None:
         """Say a line, or count it where one of its kind was said a moment ago."""
         self.say_due()
         known = self._kinds.get(kind)
@@ -108,9 +108,9 @@ class _Kind:
 
     said_at: float
     count: int = 0
-    last: tuple[Event, str, Facts] | None = None
+    last: tuple[Event, str, SourceFacts] | None = None
 
 
-def tell(event: Event, text: str, facts: Facts | None = None, *, level: int = logging.INFO) -> None:
+def tell(event: Event, text: str, facts: SourceFacts | None = None, *, level: int = logging.INFO) -> None:
     """Log what happened."""
     logger.log(level, "%s", text, extra={"event": event.value, "facts": facts or {}})

@@ -10,9 +10,9 @@ from pydantic import AfterValidator, Field, model_validator
 
 from penstock.apply.handlers.settings import HANDLED, Function, OpHandlers, StatementHandler
 from penstock.apply.handlers.statement import parse
-from penstock.beside import NAME
 from penstock.change import Op
-from penstock.config_parts import Part
+from penstock.config_parts import ConfigPart
+from penstock.user_code import NAME
 
 
 def _is_statement(text: str) -> str:
@@ -26,7 +26,7 @@ HandlerName = Annotated[str, Field(pattern=rf"^({NAME}|[A-Za-z_][\w.-]*)$")]
 _Statements = Annotated[list[Annotated[str, AfterValidator(_is_statement)]], Field(min_length=1)]
 
 
-class OperationHandlersConfig(Part):
+class OperationHandlersConfig(ConfigPart):
     """What is called for changes of one operation of a table."""
 
     statements: dict[str, _Statements] = Field(
@@ -52,7 +52,7 @@ class OperationHandlersConfig(Part):
         return self
 
 
-class TransactionHandlersConfig(Part):
+class TransactionHandlersConfig(ConfigPart):
     """What is called for transactions, whichever tables they change."""
 
     precommit: HandlerName | None = Field(

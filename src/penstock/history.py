@@ -17,7 +17,7 @@ RESYNC = "`penstock resync --all` prepares a new first copy"
 
 
 @dataclass(frozen=True)
-class Words:
+class HistoryWording:
     """How messages speak of what a pipeline publishes to.
 
     Attributes:
@@ -50,7 +50,7 @@ class HistoryError(OperatorError):
         super().__init__(what, where=where, do=do)
         self.published = (what, None) if published is None else published
 
-    def for_published(self, words: Words) -> OperatorError:
+    def for_published(self, words: HistoryWording) -> OperatorError:
         """Return the same error in the words of a pipeline that publishes."""
         what, do = self.published
         return OperatorError(what.format(words.noun), where=self.where, do=do.format(words.noun) if do else words.anew)
@@ -91,7 +91,7 @@ class ConsumerState:
 
 
 @dataclass(frozen=True)
-class Origin:
+class CaptureOrigin:
     """A capture set: the id that setup drew for it, and the server, database and schema it was made in."""
 
     set_id: str
@@ -116,7 +116,7 @@ class History:
     """
 
     consumer: Consumer
-    origin: Origin | None
+    origin: CaptureOrigin | None
     position: Scn
     anchor: Anchor | None
     newest: Anchor | None
@@ -127,13 +127,13 @@ class History:
 class Joined:
     """Where a process goes on, once its history is known to be the source's."""
 
-    origin: Origin
+    origin: CaptureOrigin
     position: Scn
     anchor: Anchor
 
 
 @dataclass(frozen=True)
-class Facts:
+class SourceFacts:
     """What a source holds.
 
     Attributes:
@@ -147,7 +147,7 @@ class Facts:
         earlier: Another consumer that applies as this one does, to the very same database.
     """
 
-    origin: Origin
+    origin: CaptureOrigin
     place: str
     first: Anchor
     last: Anchor
@@ -157,7 +157,7 @@ class Facts:
     earlier: Consumer | None
 
 
-def joined(history: History, facts: Facts, *, where: str) -> Joined:
+def joined(history: History, facts: SourceFacts, *, where: str) -> Joined:
     """Say where a process goes on.
 
     Raises:
@@ -229,7 +229,7 @@ def freed(position: Scn, *, where: str, do: str = _ANY_READER) -> HistoryError:
     )
 
 
-def other_pipeline(name: str, words: Words, *, where: str) -> OperatorError:
+def other_pipeline(name: str, words: HistoryWording, *, where: str) -> OperatorError:
     """The error for what was filled from the capture set of another pipeline, called `name`."""
     return OperatorError(
         f"the {words.noun} was filled by pipeline {name!r}, which has a capture set of its own",
@@ -238,7 +238,7 @@ def other_pipeline(name: str, words: Words, *, where: str) -> OperatorError:
     )
 
 
-def no_set(words: Words, *, where: str) -> OperatorError:
+def no_set(words: HistoryWording, *, where: str) -> OperatorError:
     """The error for what was filled from a capture set that is not there; a new one cannot go on with it."""
     return OperatorError(
         f"the {words.noun} was filled from a capture set that is not in this database, or not any more; a new one"

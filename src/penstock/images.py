@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as paj
 
-from penstock.elsewhere import MARK
 from penstock.errors import MalformedInputError, OperatorError
+from penstock.external_values import MARK
 
 _PLAIN_NAME = re.compile(r"[^\x00-\x1f\"\\\\,}][^\x00-\x1f\"\\\\]*")
 
@@ -63,7 +63,7 @@ def parse_images(images: pa.Array, columns: Sequence[str], *, are_all: bool = Fa
             ),
         )
     except pa.ArrowInvalid as exc:
-        _refuse_elsewhere(images, columns)
+        _refuse_external(images, columns)
         # Arrow's text may repeat a value.
         raise malformed from exc
     if len(table) != len(images):
@@ -114,7 +114,7 @@ def is_complete(images: pa.Array, parsed: Mapping[str, pa.Array]) -> bool:
     return bool(written == nulls)
 
 
-def tell_elsewhere(images: pa.ChunkedArray) -> pa.ChunkedArray | None:
+def mark_external(images: pa.ChunkedArray) -> pa.ChunkedArray | None:
     """Tell which images have a value that is elsewhere; None where no image has."""
     if not any(MARK.encode() in _content(chunk) for chunk in images.chunks):
         return None
@@ -160,7 +160,7 @@ def are_plain(columns: Iterable[str]) -> bool:
     return all(_PLAIN_NAME.fullmatch(column) for column in columns)
 
 
-def _refuse_elsewhere(images: pa.Array, columns: Sequence[str]) -> None:
+def _refuse_external(images: pa.Array, columns: Sequence[str]) -> None:
     content = _content(images)
     for name in columns:
         if (json.dumps(name, ensure_ascii=False) + MARK).encode() in content:

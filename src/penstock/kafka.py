@@ -34,7 +34,7 @@ _STATE = re.compile(r" \(after \d+ms in state [^()]*(?:\(s\)[^()]*)?\)$")
 _Answer = TypeVar("_Answer")
 
 
-class Heard:
+class ConnectionErrors:
     """The client's `error_cb`: keeps why there is no connection, which no answer says. It is called while polling."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Heard:
 class Answering:
     """Turns what the client raises into our errors."""
 
-    def __init__(self, where: str, doing: str, heard: Heard | None = None) -> None:
+    def __init__(self, where: str, doing: str, heard: ConnectionErrors | None = None) -> None:
         """Say `doing` of what fails; of no answer the reason is what was heard."""
         self._where = where
         self._doing = doing
@@ -76,7 +76,7 @@ class Answering:
             raise failure(error, where=self._where, doing=self._doing) from exc
 
 
-def patiently(ask: Callable[[float], _Answer], heard: Heard, poll: Callable[[], object]) -> _Answer:
+def patiently(ask: Callable[[float], _Answer], heard: ConnectionErrors, poll: Callable[[], object]) -> _Answer:
     """Ask until there is an answer, for `ANSWER_S`, or until it was heard why there will be none.
 
     Args:

@@ -103,8 +103,8 @@ class Slice:
         is_large = (changes > limit.large_changes) | (size_bytes > limit.large_bytes)
         count = min(
             limit.max_transactions,
-            _fitting(changes, limit.max_changes),
-            _fitting(size_bytes, limit.max_bytes),
+            _object(changes, limit.max_changes),
+            _object(size_bytes, limit.max_bytes),
             max(1, int(np.argmax(is_large))) if is_large.any() else len(is_large),
         )
         if until is None:
@@ -152,7 +152,7 @@ class Slice:
         )
 
 
-def _fitting(sizes: NDArray[np.int64], most: int) -> int:
+def _object(sizes: NDArray[np.int64], most: int) -> int:
     """How many of the first entries stay below `most` together; at least one."""
     return max(1, int(np.searchsorted(np.cumsum(sizes), most, side="right")))
 

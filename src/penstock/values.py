@@ -30,14 +30,14 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from penstock.change import Image
-from penstock.elsewhere import MARK, Elsewhere
 from penstock.errors import MalformedInputError
+from penstock.external_values import MARK, ExternalValue
 from penstock.text import count
 
 
 def encode_image(image: Image, *, is_ascii: bool = False) -> str:
     """Write an image as JSON, in the order of its columns; with `is_ascii` for a place that may know few characters."""
-    told = {name: value.told if isinstance(value, Elsewhere) else value for name, value in image.items()}
+    told = {name: value.told if isinstance(value, ExternalValue) else value for name, value in image.items()}
     return json.dumps(told, ensure_ascii=is_ascii, separators=(",", ":"))
 
 
@@ -50,7 +50,7 @@ def decode_image(text: str) -> Image:
     try:
         image = json.loads(text)
         if MARK in text and isinstance(image, dict):
-            image = with_elsewhere(image)
+            image = with_external(image)
     except (ValueError, RecursionError) as exc:
         raise MalformedInputError("image is not JSON", where=count(len(text), "character")) from exc
     if not isinstance(image, dict) or any(not isinstance(v, str | None) for v in image.values()):
@@ -60,6 +60,6 @@ def decode_image(text: str) -> Image:
     return cast(Image, image)
 
 
-def with_elsewhere(told: Mapping[str, Any]) -> dict[str, Any]:
+def with_external(told: Mapping[str, Any]) -> dict[str, Any]:
     """Make of JSON's objects what is told of values elsewhere; raises a `ValueError` at one that tells of none."""
-    return {name: Elsewhere.read(value) if isinstance(value, dict) else value for name, value in told.items()}
+    return {name: ExternalValue.read(value) if isinstance(value, dict) else value for name, value in told.items()}

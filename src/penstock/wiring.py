@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 
 from penstock.apply.ddl import DdlPolicy
 from penstock.apply_config import ApplyConfig
-from penstock.beside import load, module_file
 from penstock.change import TableName
 from penstock.config import (
     CaptureConfig,
@@ -28,32 +27,32 @@ from penstock.config import (
 from penstock.config_parts import table_named
 from penstock.dialects.postgres.connection import database_of
 from penstock.dialects.postgres.source.access import PostgresSource
+from penstock.dialects.postgres.source.connector import PostgresSourceConnector
 from penstock.dialects.postgres.source.event_journal import PostgresJournal
 from penstock.dialects.postgres.source.event_log import PostgresEventLog
-from penstock.dialects.postgres.source.event_log_side import PostgresEventLogSide
-from penstock.dialects.postgres.source.side import PostgresSourceSide
-from penstock.dialects.postgres.target.side import PostgresTargetSide
-from penstock.elsewhere import ValueStore
+from penstock.dialects.postgres.source.event_log_connector import PostgresEventLogConnector
+from penstock.dialects.postgres.target.connector import PostgresTargetConnector
 from penstock.errors import ConfigError, PenstockError
 from penstock.event_log_config import EventLogConfig
 from penstock.event_log_options import read_log_options
+from penstock.external_values import ValueStore
 from penstock.formats.change_file import Encoding
 from penstock.formats.xds.values import TimeSyntax
 from penstock.origins import Origins
 from penstock.outputs.xds_files import XdsFolder
 from penstock.patterns import TablePattern
-from penstock.pipeline.archive_place import ArchivePlace
-from penstock.pipeline.channel import ChannelPublication
+from penstock.pipeline.archive_sink import ArchiveSink
+from penstock.pipeline.connectors import DatabaseSource, SourceConnector, SourceWithCopies, TargetConnector
 from penstock.pipeline.errors import QueueFailures
+from penstock.pipeline.event_log_publication import EventLogPublication
 from penstock.pipeline.pipeline import Pipeline
-from penstock.pipeline.place import Place
 from penstock.pipeline.publication import Publication
-from penstock.pipeline.ruled import RuledDatabase, RuledStock
-from penstock.pipeline.sides import DatabaseSource, SourceSide, StockedSource, TargetSide
+from penstock.pipeline.sink import Sink
+from penstock.pipeline.transformed import TransformedDatabase, TransformedRecording
 from penstock.rules.ruleset import RuleSet
 from penstock.schema import TableSchema
 from penstock.schema_registry import Registry, read_authorities
-from penstock.sources.change_files.side import ChangeFilesSide
+from penstock.sources.change_files.connector import ChangeFilesConnector
 from penstock.sources.change_files.spark_source import ChangeFilesSource
 from penstock.sources.db2_log.lobs import LogValues
 from penstock.sources.db2_log.source import open_db2_log
@@ -61,18 +60,19 @@ from penstock.sources.db2_log.spark_source import Db2LogSource
 from penstock.sources.event_log.channel import Channel
 from penstock.sources.event_log.settings import EventLogSettings
 from penstock.sources.event_log.source import NoFailures
-from penstock.sources.event_log.spark_source import EventLogDataSource, Reading
+from penstock.sources.event_log.spark_source import EventLogDataSource, ReadOptions
 from penstock.sources.trigger_queue.queue import LogAccess
 from penstock.sources.trigger_queue.source import TriggerQueueSource
-from penstock.sources.xds.source import XdsSide
+from penstock.sources.xds.source import XdsConnector
 from penstock.spark.java import Java
 from penstock.spark.job import run_first_job
 from penstock.spark.session import make_session, start_context
 from penstock.spark.starting import Spark
 from penstock.storage import Storage, open_storage
+from penstock.user_code import load, module_file
 
 if TYPE_CHECKING:
-    from penstock.formats.debezium.decode import Settings
+    from penstock.formats.debezium.decode import DecodeSettings
     from penstock.sources.debezium.log import RecordLog
 
 TASK_MODULES = ("adbc_driver_postgresql.dbapi",)
@@ -88,15 +88,15 @@ class _OpenDatabase(Protocol):
 
 
 _DATABASES: Mapping[tuple[str, str], _OpenDatabase] = {
-    ("trigger_queue", "postgres"): PostgresSourceSide,
+    ("trigger_queue", "postgres"): PostgresSourceConnector,
 }
-_PLACES: Mapping[str, Callable[[Storage], StockedSource]] = {
-    "change_files": ChangeFilesSide,
+_PLACES: Mapping[str, Callable[[Storage], SourceWithCopies]] = {
+    "change_files": ChangeFilesConnector,
     "db2_log": open_db2_log,
 }
 _LOGS: Mapping[str, Callable[[str, str], LogAccess]] = {"postgres": PostgresSource}
-_TARGETS: Mapping[str, Callable[[str, str, str | None, ValueStore | None], TargetSide]] = {
-    "postgres": PostgresTargetSide
+_TARGETS: Mapping[str, Callable[[str, str, str | None, ValueStore | None], TargetConnector]] = {
+    "postgres": PostgresTargetConnector
 }
 
 
@@ -113,27 +113,27 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
     if config.publish is not None:
         published = _database(config)
         if rules is not None:
-            published = RuledDatabase(published, rules)
+            published = TransformedDatabase(published, rules)
         return Publication(config, published, _published_to(config), spark, rules)
     assert config.apply is not None
     target = _target(config, config.apply)
-    place = config.capture.path
-    source: SourceSide
+    sink = config.capture.path
+    source: SourceConnector
     if config.capture.source == "debezium":
         events = _events(config, rules, target)
-        source = events if rules is None else RuledStock(events, rules)
+        source = events if rules is None else TransformedRecording(events, rules)
     elif config.capture.source == "event_log":
         source = _event_log(config, target)
     elif config.capture.source == "xds":
-        assert place is not None
-        source = XdsSide(_open_place(place, "capture.path"), config.capture.tables, target.tables_like)
-    elif place is None:
+        assert sink is not None
+        source = XdsConnector(_open_sink(sink, "capture.path"), config.capture.tables, target.tables_like)
+    elif sink is None:
         database = _database(config)
-        source = database if rules is None else RuledDatabase(database, rules)
+        source = database if rules is None else TransformedDatabase(database, rules)
     else:
-        open_stock = _own(config.capture) if config.capture.is_own else _PLACES[config.capture.source]
-        stock = open_stock(_open_place(place, "capture.path"))
-        source = stock if rules is None else RuledStock(stock, rules)
+        open_recording = _own(config.capture) if config.capture.is_own else _PLACES[config.capture.source]
+        stock = open_recording(_open_sink(sink, "capture.path"))
+        source = stock if rules is None else TransformedRecording(stock, rules)
     return Pipeline(config, source, target, spark, rules)
 
 
@@ -145,7 +145,7 @@ def _spark(config: PipelineConfig, java: Java | None) -> Spark:
         run_first_job(context)
         return context
 
-    def furnish(context: SparkContext) -> None:
+    def build_post_data(context: SparkContext) -> None:
         if java is not None:
             java.keep()
         if config.capture.is_own:
@@ -154,21 +154,21 @@ def _spark(config: PipelineConfig, java: Java | None) -> Spark:
         named = [one.name for one in config.handlers.functions() if one.name.partition(":")[0] in sys.modules]
         _send_own(context, named, config.capture.folder)
 
-    return Spark(start, partial(make_session, config.spark_settings), furnish)
+    return Spark(start, partial(make_session, config.spark_settings), build_post_data)
 
 
-def _published_to(config: PipelineConfig) -> Place:
+def _published_to(config: PipelineConfig) -> Sink:
     """Where a pipeline publishes to."""
     publish = config.publish
     assert publish is not None
     if publish.form.startswith("debezium"):
         return _published_events(config, publish)
     assert publish.path is not None
-    storage = _open_place(publish.path, "publish.path")
-    return ArchivePlace(config.name, storage, Encoding(publish.form), max_age_s=publish.max_age_s)
+    storage = _open_sink(publish.path, "publish.path")
+    return ArchiveSink(config.name, storage, Encoding(publish.form), max_age_s=publish.max_age_s)
 
 
-def _published_events(config: PipelineConfig, publish: PublishConfig) -> Place:
+def _published_events(config: PipelineConfig, publish: PublishConfig) -> Sink:
     """Topics of a cluster, or a folder of files, with change events.
 
     Raises:
@@ -176,13 +176,13 @@ def _published_events(config: PipelineConfig, publish: PublishConfig) -> Place:
     """
     try:
         from penstock.formats.debezium.avro_writer import AvroPacking
-        from penstock.formats.debezium.columns import Connector, Modes
+        from penstock.formats.debezium.columns import Connector, ConnectorModes
         from penstock.formats.debezium.writer import EventSettings, JsonPacking
         from penstock.outputs.events.files import Folder
         from penstock.outputs.events.kafka import Cluster
         from penstock.outputs.events.put_aside import OnBadValue
-        from penstock.pipeline.event_files_place import EventFilesPlace
-        from penstock.pipeline.kafka_place import KafkaPlace
+        from penstock.pipeline.event_file_sink import EventFileSink
+        from penstock.pipeline.kafka_sink import KafkaSink
     except ImportError as exc:
         raise _not_installed(f"publish.format {publish.form}", exc) from exc
     events = publish.debezium
@@ -191,7 +191,7 @@ def _published_events(config: PipelineConfig, publish: PublishConfig) -> Place:
     settings = EventSettings(
         prefix=events.prefix,
         database=events.database or _database_name(config) or events.prefix,
-        modes=Modes(Connector(events.connector), decimals=events.decimals, intervals=events.intervals),
+        modes=ConnectorModes(Connector(events.connector), decimals=events.decimals, intervals=events.intervals),
         tombstones=events.tombstones_on_delete,
         skipped=frozenset(events.skipped_operations),
         with_transactions=events.transaction_metadata,
@@ -200,13 +200,13 @@ def _published_events(config: PipelineConfig, publish: PublishConfig) -> Place:
     )
     on_bad_value = OnBadValue(publish.on_bad_value)
     if publish.path is not None:
-        folder = Folder(_open_place(publish.path, "publish.path"), config.name)
-        return EventFilesPlace(folder, settings, on_bad_value=on_bad_value, max_age_s=publish.max_age_s)
+        folder = Folder(_open_sink(publish.path, "publish.path"), config.name)
+        return EventFileSink(folder, settings, on_bad_value=on_bad_value, max_age_s=publish.max_age_s)
     assert publish.connection is not None
     connection = config.connections[publish.connection]
     assert isinstance(connection, KafkaConfig)
     cluster = Cluster(connection.client_settings, config.name, events.partitions, events.replication)
-    return KafkaPlace(cluster, settings, on_bad_value=on_bad_value)
+    return KafkaSink(cluster, settings, on_bad_value=on_bad_value)
 
 
 def _database_name(config: PipelineConfig) -> str | None:
@@ -225,15 +225,15 @@ def _not_installed(what: str, cause: ImportError) -> ConfigError:
     return ConfigError(f"{what} needs {cause.name}, which is not installed", do="pip install 'penstock[kafka]'")
 
 
-def open_events(config: PipelineConfig) -> tuple[RecordLog, Settings]:
+def open_events(config: PipelineConfig) -> tuple[RecordLog, DecodeSettings]:
     """Where a connector's change events are, in Kafka or in files, and what they do not say of themselves.
 
     Raises:
         ConfigError: The libraries that read them are not installed.
     """
     try:
-        from penstock.formats.debezium.declared import Modes
-        from penstock.formats.debezium.decode import BeforeImage, Settings
+        from penstock.formats.debezium.declared import DeclaredModes
+        from penstock.formats.debezium.decode import BeforeImage, DecodeSettings
         from penstock.formats.debezium.envelope import Topics
         from penstock.formats.debezium.source_types import check_type
         from penstock.sources.debezium.files import FileLog
@@ -245,14 +245,14 @@ def open_events(config: PipelineConfig) -> tuple[RecordLog, Settings]:
     transactions = debezium.transactions
     written = frozenset(debezium.model_fields_set & {"decimals", "binary"})
     # Columns of arrays are made as such at the target, and PostgreSQL reads its own form of them alone.
-    modes = Modes(debezium.decimals, debezium.times, debezium.binary, arrays="postgres", written=written)
+    modes = DeclaredModes(debezium.decimals, debezium.times, debezium.binary, arrays="postgres", written=written)
     for table, types in debezium.columns.items():
         for name, text in types.items():
             try:
                 check_type(text, modes)
             except ValueError as exc:
                 raise ConfigError(f"capture.debezium.columns: {table}: {name} {exc}") from None
-    settings = Settings(
+    settings = DecodeSettings(
         columns=debezium.columns,
         samples={} if debezium.schema_sample is None else _samples(debezium.schema_sample),
         placeholder=debezium.placeholder,
@@ -262,7 +262,7 @@ def open_events(config: PipelineConfig) -> tuple[RecordLog, Settings]:
         schema_of=None if debezium.registry is None else _registry(debezium.registry).schema,
     )
     if capture.path is not None:
-        return FileLog(_open_place(capture.path, "capture.path")), settings
+        return FileLog(_open_sink(capture.path, "capture.path")), settings
     assert capture.connection is not None
     cluster = config.connections[capture.connection]
     assert isinstance(cluster, KafkaConfig)
@@ -286,7 +286,7 @@ def _samples(path: str) -> Mapping[TableName, str]:
     return row_schemas(lines, file=path)
 
 
-def _event_log(config: PipelineConfig, target: TargetSide | None) -> PostgresEventLogSide:
+def _event_log(config: PipelineConfig, target: TargetConnector | None) -> PostgresEventLogConnector:
     """An event log as a source.
 
     Args:
@@ -302,12 +302,12 @@ def _event_log(config: PipelineConfig, target: TargetSide | None) -> PostgresEve
 
     failures = NoFailures() if target is None else QueueFailures(target.error_queue)
 
-    def open_side(url: str, pipeline: str) -> PostgresEventLogSide:
-        return PostgresEventLogSide(
+    def open_connector(url: str, pipeline: str) -> PostgresEventLogConnector:
+        return PostgresEventLogConnector(
             url, pipeline, settings, capture.tables, creates_log=creates, triggers=triggers, failures=failures
         )
 
-    return _open(open_side, config, capture.connection)
+    return _open(open_connector, config, capture.connection)
 
 
 def open_event_log(config: PipelineConfig, *, is_xds: bool) -> PostgresEventLog:
@@ -318,13 +318,13 @@ def open_event_log(config: PipelineConfig, *, is_xds: bool) -> PostgresEventLog:
     return replace(side.journal, settings=replace(side.journal.settings, time_syntax=TimeSyntax.READABLE)).open_log()
 
 
-def _published_log(config: PipelineConfig, publish: PublishConfig) -> ChannelPublication:
+def _published_log(config: PipelineConfig, publish: PublishConfig) -> EventLogPublication:
     """What publishes an event log as XDS documents."""
     side = _event_log(config, None)
     log, settings = side.journal.open_log(), side.journal.settings
     if publish.path is not None:
-        folder = XdsFolder(_open_place(publish.path, "publish.path"))
-        return ChannelPublication(config, side, folder, Channel(log, settings, folder.put_all))
+        folder = XdsFolder(_open_sink(publish.path, "publish.path"))
+        return EventLogPublication(config, side, folder, Channel(log, settings, folder.put_all))
     try:
         from penstock.outputs.events.kafka import Cluster
         from penstock.outputs.xds_topic import AT_ONCE, XdsTopic
@@ -337,7 +337,7 @@ def _published_log(config: PipelineConfig, publish: PublishConfig) -> ChannelPub
     topic = XdsTopic(Cluster(connection.client_settings, config.name), topic_name, config.capture.name, side.journal)
     # A record holds one event, whatever goes into one transaction.
     channel = Channel(log, replace(settings, batch_size=AT_ONCE), topic.put_all, let_go=topic.close)
-    return ChannelPublication(config, side, topic, channel)
+    return EventLogPublication(config, side, topic, channel)
 
 
 def _log_settings(config: EventLogConfig) -> EventLogSettings:
@@ -369,16 +369,16 @@ def _seconds_of_day(text: str) -> int:
     return (hours * 60 + minutes) * 60 + seconds
 
 
-def _events(config: PipelineConfig, rules: RuleSet | None, target: TargetSide) -> StockedSource:
+def _events(config: PipelineConfig, rules: RuleSet | None, target: TargetConnector) -> SourceWithCopies:
     """A connector's change events as a source.
 
     Args:
         target: Whose tables say what events without schemas hold, where they have the source's names.
     """
     log, settings = open_events(config)
-    from penstock.sources.debezium.side import DebeziumSide, Untyped
+    from penstock.sources.debezium.connector import DebeziumConnector, Untyped
     from penstock.sources.debezium.tables import Tables
-    from penstock.sources.debezium.tracker import Layout
+    from penstock.sources.debezium.tracker import LogLayout
 
     def described(table: TableName) -> TableSchema | None:
         return None if rules is not None else target.describe([table]).get(table)
@@ -396,9 +396,9 @@ def _events(config: PipelineConfig, rules: RuleSet | None, target: TargetSide) -
         described=described,
         is_wanted=is_wanted,
     )
-    layout = Layout(debezium.transactions, debezium.settle_s, debezium.incomplete, debezium.incomplete_after_s)
+    layout = LogLayout(debezium.transactions, debezium.settle_s, debezium.incomplete, debezium.incomplete_after_s)
     untyped = Untyped(as_text=debezium.untyped == "text", by_target=rules is None)
-    return DebeziumSide(log, layout, tables, config.name, untyped=untyped)
+    return DebeziumConnector(log, layout, tables, config.name, untyped=untyped)
 
 
 def _registry(config: SchemaRegistry) -> Registry:
@@ -411,7 +411,7 @@ def _registry(config: SchemaRegistry) -> Registry:
     return Registry(config.url, config.user, config.password, ca_pem)
 
 
-def _own(capture: CaptureConfig) -> Callable[[Storage], StockedSource]:
+def _own(capture: CaptureConfig) -> Callable[[Storage], SourceWithCopies]:
     """A source of the user's own.
 
     Raises:
@@ -425,7 +425,7 @@ def _own(capture: CaptureConfig) -> Callable[[Storage], StockedSource]:
         what = f"{capture.place}cannot load {capture.source!r}: {type(exc).__name__}: {exc}"
         raise ConfigError(what, do=do) from exc
 
-    def open_stock(storage: Storage) -> StockedSource:
+    def open_recording(storage: Storage) -> SourceWithCopies:
         try:
             stock = made(storage)
         except PenstockError:
@@ -433,12 +433,14 @@ def _own(capture: CaptureConfig) -> Callable[[Storage], StockedSource]:
         except Exception as exc:
             what = f"{capture.place}{capture.source!r} failed: {type(exc).__name__}: {exc}"
             raise ConfigError(what, do="it is called with a penstock.storage.Storage") from exc
-        if not isinstance(stock, StockedSource):
+        if not isinstance(stock, SourceWithCopies):
             what = f"{capture.place}{capture.source!r} made {type(stock).__name__}, which is no source"
-            raise ConfigError(what, do="return a penstock.sources.recorded.RecordedSide, or another StockedSource")
+            raise ConfigError(
+                what, do="return a penstock.sources.recorded.RecordedConnector, or another SourceWithCopies"
+            )
         return stock
 
-    return open_stock
+    return open_recording
 
 
 def _send_own(context: SparkContext, names: Iterable[str], folder: Path) -> None:
@@ -463,12 +465,12 @@ def _database(config: PipelineConfig) -> DatabaseSource:
     return _open(lambda url, pipeline: side(url, pipeline, origins, **told), config, connection)
 
 
-def _target(config: PipelineConfig, apply: ApplyConfig) -> TargetSide:
+def _target(config: PipelineConfig, apply: ApplyConfig) -> TargetConnector:
     side = _TARGETS[_kind(config, apply.connection)]
-    place = config.capture.path
+    sink = config.capture.path
     values = None
-    if config.capture.source == "db2_log" and place is not None:
-        values = LogValues(_open_place(place, "capture.path"))
+    if config.capture.source == "db2_log" and sink is not None:
+        values = LogValues(_open_sink(sink, "capture.path"))
     return _open(lambda url, pipeline: side(url, pipeline, apply.tag, values), config, apply.connection)
 
 
@@ -485,7 +487,7 @@ def _open(side: Callable[[str, str], _Side], config: PipelineConfig, name: str) 
         raise ConfigError(exc.what, where=f"connections.{name}.url", do=exc.do) from exc
 
 
-def _open_place(path: str, setting: str) -> Storage:
+def _open_sink(path: str, setting: str) -> Storage:
     try:
         return open_storage(path)
     except ConfigError as exc:
@@ -507,7 +509,7 @@ class EventLogTable(EventLogDataSource):
     """The data source, for every database that has a folder."""
 
     @staticmethod
-    def reading(options: Mapping[str, str], *, is_stream: bool) -> Reading:
+    def reading(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
         """Say what options mean."""
         return read_log_options(options, is_stream=is_stream, open_journal=_open_journal)
 

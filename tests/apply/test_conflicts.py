@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from penstock.apply.conflicts import FOREIGN_KEY_VIOLATED, ROW_DIFFERS, ROW_MISSING, UNIQUE_VIOLATED
+from penstock.apply.apply_errors import FOREIGN_KEY_VIOLATED, ROW_DIFFERS, ROW_MISSING, UNIQUE_VIOLATED
 from penstock.apply.resolve import (
+    ConflictKind,
     ConflictRules,
+    ErrorAction,
     ErrorRule,
     Method,
     Resolver,
-    RowIs,
     TableRules,
-    Then,
     incoming_wins,
 )
 from penstock.apply.server import LaneResult, ServerConfig
@@ -54,7 +54,7 @@ def apply(target: Target, way: tuple[bool, int], conflicts: ConflictRules, *tran
 
 
 def on_update(method: Method, *columns: str, by: str | None = None) -> Resolver:
-    return Resolver(Op.UPDATE, RowIs.EXISTS, method, columns or None, by)
+    return Resolver(Op.UPDATE, ConflictKind.EXISTS, method, columns or None, by)
 
 
 def log(target: Target) -> list[tuple[Any, ...]]:
@@ -348,17 +348,59 @@ def acct(target: Target) -> list[tuple[Any, ...]]:
 
 ROWS = [
     # The operation, what is found, the method, what is applied; then the rows that are left, and the outcome.
-    (Op.INSERT, RowIs.EXISTS, Method.OVERWRITE, insert("acct", id=1, code="Q", bal="7.00"), [(1, "Q", 7)], "applied"),
-    (Op.INSERT, RowIs.EXISTS, Method.DISCARD, insert("acct", id=1, code="Q", bal="7.00"), [(1, "X", 100)], "discarded"),
-    (Op.INSERT, RowIs.EXISTS, Method.RECORD, insert("acct", id=1, code="Q", bal="7.00"), [(1, "X", 100)], "recorded"),
-    (Op.INSERT, RowIs.EXISTS, Method.MAXIMUM, insert("acct", id=1, code="Q", bal="7.00"), [(1, "X", 100)], "discarded"),
-    (Op.INSERT, RowIs.EXISTS, Method.MINIMUM, insert("acct", id=1, code="Q", bal="7.00"), [(1, "Q", 7)], "applied"),
+    (
+        Op.INSERT,
+        ConflictKind.EXISTS,
+        Method.OVERWRITE,
+        insert("acct", id=1, code="Q", bal="7.00"),
+        [(1, "Q", 7)],
+        "applied",
+    ),
+    (
+        Op.INSERT,
+        ConflictKind.EXISTS,
+        Method.DISCARD,
+        insert("acct", id=1, code="Q", bal="7.00"),
+        [(1, "X", 100)],
+        "discarded",
+    ),
+    (
+        Op.INSERT,
+        ConflictKind.EXISTS,
+        Method.RECORD,
+        insert("acct", id=1, code="Q", bal="7.00"),
+        [(1, "X", 100)],
+        "recorded",
+    ),
+    (
+        Op.INSERT,
+        ConflictKind.EXISTS,
+        Method.MAXIMUM,
+        insert("acct", id=1, code="Q", bal="7.00"),
+        [(1, "X", 100)],
+        "discarded",
+    ),
+    (
+        Op.INSERT,
+        ConflictKind.EXISTS,
+        Method.MINIMUM,
+        insert("acct", id=1, code="Q", bal="7.00"),
+        [(1, "Q", 7)],
+        "applied",
+    ),
     # The row that has the unique value becomes the row that is inserted.
-    (Op.INSERT, RowIs.EXISTS, Method.OVERWRITE, insert("acct", id=5, code="X", bal="7.00"), [(5, "X", 7)], "applied"),
+    (
+        Op.INSERT,
+        ConflictKind.EXISTS,
+        Method.OVERWRITE,
+        insert("acct", id=5, code="X", bal="7.00"),
+        [(5, "X", 7)],
+        "applied",
+    ),
     # The same row is there already.
     (
         Op.INSERT,
-        RowIs.EXISTS,
+        ConflictKind.EXISTS,
         Method.OVERWRITE,
         insert("acct", id=1, code="X", bal="100.00"),
         [(1, "X", 100)],
@@ -366,7 +408,7 @@ ROWS = [
     ),
     (
         Op.UPDATE,
-        RowIs.MISSING,
+        ConflictKind.MISSING,
         Method.OVERWRITE,
         update("acct", {"id": 9, "code": "Z", "bal": "1.00"}, {"bal": "2.00"}),
         [(1, "X", 100), (9, "Z", 2)],
@@ -374,7 +416,7 @@ ROWS = [
     ),
     (
         Op.UPDATE,
-        RowIs.MISSING,
+        ConflictKind.MISSING,
         Method.DISCARD,
         update("acct", {"id": 9, "code": "Z", "bal": "1.00"}, {"bal": "2.00"}),
         [(1, "X", 100)],
@@ -382,22 +424,36 @@ ROWS = [
     ),
     (
         Op.DELETE,
-        RowIs.MISSING,
+        ConflictKind.MISSING,
         Method.DISCARD,
         delete("acct", id=9, code="Z", bal="1.00"),
         [(1, "X", 100)],
         "discarded",
     ),
-    (Op.DELETE, RowIs.MISSING, Method.RECORD, delete("acct", id=9, code="Z", bal="1.00"), [(1, "X", 100)], "recorded"),
-    (Op.DELETE, RowIs.EXISTS, Method.OVERWRITE, delete("acct", id=1, code="X", bal="1.00"), [], "applied"),
-    (Op.DELETE, RowIs.EXISTS, Method.DISCARD, delete("acct", id=1, code="X", bal="1.00"), [(1, "X", 100)], "discarded"),
+    (
+        Op.DELETE,
+        ConflictKind.MISSING,
+        Method.RECORD,
+        delete("acct", id=9, code="Z", bal="1.00"),
+        [(1, "X", 100)],
+        "recorded",
+    ),
+    (Op.DELETE, ConflictKind.EXISTS, Method.OVERWRITE, delete("acct", id=1, code="X", bal="1.00"), [], "applied"),
+    (
+        Op.DELETE,
+        ConflictKind.EXISTS,
+        Method.DISCARD,
+        delete("acct", id=1, code="X", bal="1.00"),
+        [(1, "X", 100)],
+        "discarded",
+    ),
 ]
 
 
 @pytest.mark.rule("A-99")
 @pytest.mark.parametrize(("op", "row", "method", "change", "left", "outcome"), ROWS)
 def test_conflicts_of_whole_rows(
-    target: Target, op: Op, row: RowIs, method: Method, change: Any, left: list[tuple[Any, ...]], outcome: str
+    target: Target, op: Op, row: ConflictKind, method: Method, change: Any, left: list[tuple[Any, ...]], outcome: str
 ) -> None:
     by = "bal" if method.compares else None
     behind = update("acct", {"id": 2, "code": "Y", "bal": "200.00"}, {"bal": "201.00"})
@@ -417,7 +473,7 @@ def test_an_update_that_does_not_tell_the_whole_row_is_not_made_an_insert(
 ) -> None:
     change = update("acct", {"id": 9, "bal": "1.00"}, {"bal": "2.00"})
 
-    apply(target, way, rules("acct", Resolver(Op.UPDATE, RowIs.MISSING, Method.OVERWRITE)), T(100, change))
+    apply(target, way, rules("acct", Resolver(Op.UPDATE, ConflictKind.MISSING, Method.OVERWRITE)), T(100, change))
 
     assert target.failed() == [(100, ROW_MISSING, 1, 1)]
 
@@ -426,7 +482,7 @@ def test_an_update_that_does_not_tell_the_whole_row_is_not_made_an_insert(
 def test_an_insert_that_meets_two_rows_goes_to_the_queue(target: Target, way: tuple[bool, int]) -> None:
     change = insert("acct", id=1, code="Y", bal="7.00")
 
-    apply(target, way, rules("acct", Resolver(Op.INSERT, RowIs.EXISTS, Method.OVERWRITE)), T(100, change))
+    apply(target, way, rules("acct", Resolver(Op.INSERT, ConflictKind.EXISTS, Method.OVERWRITE)), T(100, change))
 
     assert target.failed() == [(100, UNIQUE_VIOLATED, 1, 1)]
     assert acct(target) == [(1, "X", 100), (2, "Y", 200)]
@@ -472,7 +528,7 @@ BEHIND = update("acct", {"id": 2, "code": "Y", "bal": "200.00"}, {"bal": "201.00
 @pytest.mark.rule("A-102")
 @pytest.mark.parametrize("error", ["23505", "1", None])
 def test_an_error_is_ignored(target: Target, way: tuple[bool, int], error: str | None) -> None:
-    apply(target, way, rules("acct", on_error=(ErrorRule(error, Then.IGNORE),)), T(100, TWICE, BEHIND))
+    apply(target, way, rules("acct", on_error=(ErrorRule(error, ErrorAction.IGNORE),)), T(100, TWICE, BEHIND))
 
     assert target.failed() == []
     assert acct(target) == [(1, "X", 100), (2, "Y", 201)]
@@ -481,7 +537,7 @@ def test_an_error_is_ignored(target: Target, way: tuple[bool, int], error: str |
 
 @pytest.mark.rule("A-102")
 def test_a_change_is_recorded_by_itself(target: Target, way: tuple[bool, int]) -> None:
-    apply(target, way, rules("acct", on_error=(ErrorRule(None, Then.RECORD),)), T(100, BEHIND, TWICE))
+    apply(target, way, rules("acct", on_error=(ErrorRule(None, ErrorAction.RECORD),)), T(100, BEHIND, TWICE))
 
     assert target.failed() == [(100, UNIQUE_VIOLATED, 1, 1)]
     assert acct(target) == [(1, "X", 100), (2, "Y", 201)]
@@ -495,7 +551,11 @@ def test_a_change_is_recorded_by_itself(target: Target, way: tuple[bool, int]) -
 
 @pytest.mark.rule("A-102")
 def test_the_first_rule_that_fits_counts_and_the_others_do_not(target: Target) -> None:
-    said = (ErrorRule("26787", Then.IGNORE), ErrorRule("23505", Then.RECORD_TRANSACTION), ErrorRule(None, Then.ABEND))
+    said = (
+        ErrorRule("26787", ErrorAction.IGNORE),
+        ErrorRule("23505", ErrorAction.RECORD_TRANSACTION),
+        ErrorRule(None, ErrorAction.ABEND),
+    )
 
     apply(target, (True, 1), rules("acct", on_error=said), T(100, BEHIND, TWICE))
 
@@ -507,7 +567,7 @@ def test_the_first_rule_that_fits_counts_and_the_others_do_not(target: Target) -
 def test_an_error_stops_the_run_and_nothing_of_its_transaction_is_applied(
     target: Target, way: tuple[bool, int]
 ) -> None:
-    said = rules("acct", on_error=(ErrorRule("23505", Then.ABEND),))
+    said = rules("acct", on_error=(ErrorRule("23505", ErrorAction.ABEND),))
 
     with pytest.raises(OperatorError, match="abend"):
         apply(target, way, said, T(100, BEHIND, TWICE))
@@ -520,8 +580,8 @@ def test_an_error_stops_the_run_and_nothing_of_its_transaction_is_applied(
 
 
 @pytest.mark.rule("A-102")
-@pytest.mark.parametrize("then", [Then.RETRY, Then.RETRY_TRANSACTION])
-def test_what_fails_is_tried_again(target: Target, monkeypatch: pytest.MonkeyPatch, then: Then) -> None:
+@pytest.mark.parametrize("then", [ErrorAction.RETRY, ErrorAction.RETRY_TRANSACTION])
+def test_what_fails_is_tried_again(target: Target, monkeypatch: pytest.MonkeyPatch, then: ErrorAction) -> None:
     waited: list[float] = []
     sleep = time.sleep
 
@@ -576,7 +636,7 @@ def test_an_insert_that_meets_a_row_whose_substitute_key_several_rows_have(
 ) -> None:
     target.keys = {TableName("public", "acct"): ("bal",)}
     target.connection.execute("INSERT INTO acct VALUES (9, 'Z', 100)")
-    overwrite = Resolver(Op.INSERT, RowIs.EXISTS, Method.OVERWRITE)
+    overwrite = Resolver(Op.INSERT, ConflictKind.EXISTS, Method.OVERWRITE)
 
     (result,) = apply(target, way, rules("acct", overwrite), T(100, insert("acct", id=1, code="N", bal="5.00")))
 
@@ -589,7 +649,7 @@ def test_an_insert_that_meets_a_row_whose_substitute_key_several_rows_have(
 def test_nothing_overtakes_an_insert_that_takes_a_row_of_another_key(target: Target, use_set: bool) -> None:
     """Row 1 becomes row 7, so the later update of row 1 finds none; other rows make the group worth the set path."""
     target.connection.execute("INSERT INTO acct SELECT n, NULL, 0 FROM generate_series(100, 199) n")
-    overwrite = Resolver(Op.INSERT, RowIs.EXISTS, Method.OVERWRITE)
+    overwrite = Resolver(Op.INSERT, ConflictKind.EXISTS, Method.OVERWRITE)
     taking = T(100, insert("acct", id=7, code="X", bal="5.00"))
     later = T(101, update("acct", {"id": 1, "bal": "100.00"}, {"bal": "101.00"}))
     others = [T(n, update("acct", {"id": n - 100, "bal": "0.00"}, {"bal": "1.00"})) for n in range(200, 300)]
@@ -601,7 +661,7 @@ def test_nothing_overtakes_an_insert_that_takes_a_row_of_another_key(target: Tar
 
 
 def test_what_a_run_counts_is_what_the_ledger_counts(target: Target, way: tuple[bool, int]) -> None:
-    record = ErrorRule(None, Then.RECORD)
+    record = ErrorRule(None, ErrorAction.RECORD)
     changes = [update("emp", {"id": n, "sal": "1.00"}, {"sal": "2.00"}) for n in (1, 2)]
 
     results = apply(target, way, rules(on_error=(record,)), T(100, *changes, insert("dept", id=30, name="X")))

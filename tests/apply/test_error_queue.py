@@ -12,11 +12,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.apply.conflicts import COLUMN_MISSING, FOREIGN_KEY_VIOLATED, NOT_CAPTURED, ROW_DIFFERS, UNIQUE_VIOLATED
-from penstock.apply.error_queue import Actor, Deed, ErrorEntry, ErrorType, NoEntryError, Outcome
-from penstock.apply.mend import Absent, Setting, by_form, by_function, by_settings, read_setting
+from penstock.apply.apply_errors import COLUMN_MISSING, FOREIGN_KEY_VIOLATED, NOT_CAPTURED, ROW_DIFFERS, UNIQUE_VIOLATED
+from penstock.apply.current_rows import stand
+from penstock.apply.entry_edits import AbsentValue, Setting, by_form, by_function, by_settings, read_setting
+from penstock.apply.error_queue import Actor, EntryAction, EntryOutcome, ErrorEntry, ErrorType, NoEntryError
 from penstock.apply.retry import RetryConfig, in_commit_order, retry
-from penstock.apply.standing import stand
 from penstock.change import Change
 from penstock.errors import ConfigError, OperatorError, RetryableError
 from tests.hand_made import Lcr, T, Target, delete, insert, truncate, update
@@ -46,7 +46,7 @@ def rows(target: Target) -> tuple[Any, ...]:
     return (*(int(bal) for (bal,) in balances), target.one("SELECT count(*) FROM dept WHERE id = 30"))
 
 
-def deeds(target: Target) -> list[tuple[Deed, Outcome, str]]:
+def deeds(target: Target) -> list[tuple[EntryAction, EntryOutcome, str]]:
     return [(a.action, a.outcome, a.entry_id) for a in target.queue.history(most=100)]
 
 
@@ -67,7 +67,7 @@ def test_s65_a_mended_value_is_applied_once(target: Target) -> None:
     assert rows(target) == MENDED
     assert target.errors() == []
     assert retried.edits == ["2.before.bal"]
-    assert deeds(target) == [(Deed.EDIT, Outcome.APPLIED, entry_id)]
+    assert deeds(target) == [(EntryAction.EDIT, EntryOutcome.APPLIED, entry_id)]
 
 
 @pytest.mark.rule("A-138")
@@ -96,7 +96,7 @@ def test_s65_a_function_that_fails_leaves_everything_as_it_was(target: Target) -
     assert caught.value.__cause__ is None
     assert rows(target) == BEFORE
     assert target.errors() == [before]
-    assert deeds(target) == [(Deed.EDIT, Outcome.FAILED, entry_id)]
+    assert deeds(target) == [(EntryAction.EDIT, EntryOutcome.FAILED, entry_id)]
 
 
 @pytest.mark.rule("A-138")
@@ -110,7 +110,7 @@ def test_an_edit_that_fails_leaves_the_entry_as_the_source_committed_it(target: 
     assert target.queue.load(entry_id) == before
     assert rows(target) == BEFORE
     (action,) = target.queue.history(most=9)
-    assert (action.outcome, action.edits, action.error_number) == (Outcome.FAILED, ["2.before.bal"], ROW_DIFFERS)
+    assert (action.outcome, action.edits, action.error_number) == (EntryOutcome.FAILED, ["2.before.bal"], ROW_DIFFERS)
 
 
 def test_what_is_left_out_does_not_change_which_number_a_failing_change_has(target: Target) -> None:
@@ -126,9 +126,13 @@ def test_what_is_left_out_does_not_change_which_number_a_failing_change_has(targ
 
 REFUSED = {
     "no such column": ([Setting(2, "before", "bak", "1")], [], "bak is no column of public.acct at the target; did"),
-    "the key is gone": ([Setting(2, "before", "id", Absent.ABSENT)], [], "before lacks key column 'id'"),
-    "an insert without its key": ([Setting(3, "after", "id", Absent.ABSENT)], [], "after lacks key column 'id'"),
-    "what is not there": ([Setting(2, "after", "code", Absent.ABSENT)], [], "2.after.code: there is no such column"),
+    "the key is gone": ([Setting(2, "before", "id", AbsentValue.ABSENT)], [], "before lacks key column 'id'"),
+    "an insert without its key": ([Setting(3, "after", "id", AbsentValue.ABSENT)], [], "after lacks key column 'id'"),
+    "what is not there": (
+        [Setting(2, "after", "code", AbsentValue.ABSENT)],
+        [],
+        "2.after.code: there is no such column",
+    ),
     "an insert has no old row": ([Setting(3, "before", "id", "1")], [], "of operation insert, which has no 'before'"),
     "a zero byte": ([Setting(3, "after", "code", "a\0b")], [], "after.code holds a zero byte (NUL)"),
     "no such change": ([], [4], "there is no change 4: the transaction has 3"),
@@ -263,7 +267,7 @@ def test_a_failure_at_commit_has_the_number_0(target: Target) -> None:
 
     assert [entry.message_number for entry in target.errors()] == [0]
     (tried,) = target.retried(dry_run=True)
-    assert tried.outcome == Outcome.WOULD_FAIL
+    assert tried.outcome == EntryOutcome.WOULD_FAIL
     target.connection.execute("DROP TRIGGER t ON dept")
     assert target.retry() == ["A1.1"]
 
@@ -279,12 +283,12 @@ def test_retrying_goes_on_past_failures_where_it_is_told_to(target: Target) -> N
 
     done = target.retried(go_on=True)
 
-    assert [one.outcome for one in done] == [Outcome.APPLIED, Outcome.FAILED, Outcome.APPLIED]
+    assert [one.outcome for one in done] == [EntryOutcome.APPLIED, EntryOutcome.FAILED, EntryOutcome.APPLIED]
     assert target.failed() == [(110, FOREIGN_KEY_VIOLATED, 1, 1)]
     assert deeds(target) == [
-        (Deed.RETRY, Outcome.APPLIED, "A1.1"),
-        (Deed.RETRY, Outcome.FAILED, "A1.2"),
-        (Deed.RETRY, Outcome.APPLIED, "A1.3"),
+        (EntryAction.RETRY, EntryOutcome.APPLIED, "A1.1"),
+        (EntryAction.RETRY, EntryOutcome.FAILED, "A1.2"),
+        (EntryAction.RETRY, EntryOutcome.APPLIED, "A1.3"),
     ]
 
 
@@ -310,16 +314,18 @@ def test_a_dry_run_changes_nothing_and_tells_of_each_with_what_those_before_it_w
     done = target.retried(dry_run=True)
 
     assert [one.outcome for one in done] == [
-        Outcome.WOULD_APPLY,
-        Outcome.WOULD_APPLY,
-        Outcome.WOULD_FAIL,
-        Outcome.WOULD_FAIL,
+        EntryOutcome.WOULD_APPLY,
+        EntryOutcome.WOULD_APPLY,
+        EntryOutcome.WOULD_FAIL,
+        EntryOutcome.WOULD_FAIL,
     ]
     errors = [one.failure.error.number for one in done if one.failure is not None]
     assert errors == [FOREIGN_KEY_VIOLATED, UNIQUE_VIOLATED]
     assert [target.queue.load(entry.id) for entry in target.errors()] == before
     assert target.one("SELECT count(*) FROM dept WHERE id = 30") == 0
-    assert [(deed, outcome) for deed, outcome, _ in deeds(target)] == [(Deed.DRY_RUN, one.outcome) for one in done]
+    assert [(deed, outcome) for deed, outcome, _ in deeds(target)] == [
+        (EntryAction.DRY_RUN, one.outcome) for one in done
+    ]
 
 
 @pytest.fixture
@@ -352,9 +358,9 @@ def test_an_entry_is_applied_with_the_rights_of_who_could_not_apply_it(target: T
 
     assert rows(target) == MENDED
     assert [(action.role, action.outcome) for action in target.queue.history(most=9)] == [
-        (may_not, Outcome.FAILED),
-        ("nobody; DROP TABLE acct", Outcome.FAILED),
-        (may, Outcome.APPLIED),
+        (may_not, EntryOutcome.FAILED),
+        ("nobody; DROP TABLE acct", EntryOutcome.FAILED),
+        (may, EntryOutcome.APPLIED),
     ]
 
 
@@ -409,7 +415,7 @@ def test_s66_giving_up_applies_nothing_and_moves_no_watermark(target: Target) ->
     assert target.watermarks() == before == (110, 110)
     assert target.one("SELECT count(*) FROM penstock.error_change") == 0
     (action,) = target.queue.history(entry_id="1", most=9)
-    assert (action.action, action.outcome, action.txn_id) == (Deed.DELETE, Outcome.DELETED, "700")
+    assert (action.action, action.outcome, action.txn_id) == (EntryAction.DELETE, EntryOutcome.DELETED, "700")
     assert (action.os_user, action.host, action.db_user) == ("ann", "desk", target.one("SELECT session_user"))
     at = action.commit_scn
     assert (target.queue.deleted(at, at), target.queue.deleted(0, at - 1)) == ({at}, set())
@@ -435,7 +441,7 @@ def test_a_column_that_the_target_lacks_is_taken_out(target: Target) -> None:
     target.apply(T(100, insert("dept", id=30, name="N", boss="eve")))
     assert target.failed() == [(100, COLUMN_MISSING, 1, 1)]
 
-    target.retry(mend=by_settings([Setting(1, "after", "boss", Absent.ABSENT)], []))
+    target.retry(mend=by_settings([Setting(1, "after", "boss", AbsentValue.ABSENT)], []))
 
     assert target.one("SELECT name FROM dept WHERE id = 30") == "N"
 
@@ -481,7 +487,7 @@ def test_two_people_who_retry_one_entry_apply_it_once(target: Target) -> None:
     entry_id = s37(target)
     target.connection.execute("UPDATE acct SET bal = 999 WHERE id = 1")
     target.remember_versions()
-    done: list[Outcome] = []
+    done: list[EntryOutcome] = []
 
     def second() -> None:
         done.extend(one.outcome for one in retry(target.queue, [entry_id], RetryConfig(allow_duplicate_rows=True)))
@@ -494,7 +500,7 @@ def test_two_people_who_retry_one_entry_apply_it_once(target: Target) -> None:
         await_true(lambda: target.one("SELECT count(*) FROM pg_locks WHERE NOT granted") > 0, seconds=30)
     waiting.join()
 
-    assert done == [Outcome.GONE]
+    assert done == [EntryOutcome.GONE]
     assert rows(target) == (999, 200, 0)
     assert deeds(target) == []
 
@@ -529,8 +535,8 @@ def test_an_entry_that_is_given_up_by_another_meanwhile_is_passed_by(target: Tar
     first = next(retrying)
     target.queue.delete("A1.2")
 
-    assert first.outcome == Outcome.APPLIED
-    assert [one.outcome for one in retrying] == [Outcome.GONE]
+    assert first.outcome == EntryOutcome.APPLIED
+    assert [one.outcome for one in retrying] == [EntryOutcome.GONE]
     assert target.one("SELECT count(*) FROM emp WHERE id = 4") == 0
 
 
@@ -612,7 +618,7 @@ def test_an_entry_is_retried_while_the_process_runs_and_waits_for_locks_like_any
     entry_id = s37(target)
     target.remember_versions()
     target.connection.execute("UPDATE acct SET bal = 999 WHERE id = 1")
-    done: list[Outcome] = []
+    done: list[EntryOutcome] = []
 
     def second() -> None:
         done.extend(one.outcome for one in retry(target.queue, [entry_id], RetryConfig(allow_duplicate_rows=True)))
@@ -626,7 +632,7 @@ def test_an_entry_is_retried_while_the_process_runs_and_waits_for_locks_like_any
         target.apply(T(110, insert("emp", id=1, dept_id=10)), T(120, update("emp", {"id": 2}, {"job": "Z"})))
     retrying.join()
 
-    assert done == [Outcome.APPLIED]
+    assert done == [EntryOutcome.APPLIED]
     assert rows(target) == MENDED
     assert target.one("SELECT job FROM emp WHERE id = 2") == "Z"
     assert [entry.commit_scn for entry in target.errors()] == [110]
@@ -650,7 +656,7 @@ def test_a_truncated_table_is_tried_and_rolled_back(target: Target) -> None:
 
     (tried,) = target.retried(dry_run=True)
 
-    assert tried.outcome == Outcome.WOULD_APPLY
+    assert tried.outcome == EntryOutcome.WOULD_APPLY
     assert target.one("SELECT count(*) FROM hist") == 1
 
 
@@ -686,7 +692,7 @@ def test_a_function_that_finds_nothing_to_mend_makes_it_a_retry(target: Target) 
     with pytest.raises(OperatorError):
         target.retry(entry_id, mend=by_function(lambda change, *_: change))
 
-    assert deeds(target) == [(Deed.RETRY, Outcome.FAILED, entry_id)]
+    assert deeds(target) == [(EntryAction.RETRY, EntryOutcome.FAILED, entry_id)]
     assert target.errors()[0].found == {"id": "1", "code": "X", "bal": "998.00"}
 
 

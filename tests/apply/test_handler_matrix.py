@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from penstock.apply.conflicts import ROW_DIFFERS, ROW_MISSING, UNIQUE_VIOLATED, ApplyError
+from penstock.apply.apply_errors import ROW_DIFFERS, ROW_MISSING, UNIQUE_VIOLATED, ApplyError
+from penstock.apply.conflict_resolver import ConflictResolver
 from penstock.apply.handlers import runner
-from penstock.apply.mender import Mender
-from penstock.apply.resolve import ConflictRules, Method, Resolver, RowIs, TableRules
+from penstock.apply.resolve import ConflictKind, ConflictRules, Method, Resolver, TableRules
 from penstock.apply.server import ServerConfig
 from penstock.change import Op, TableName
 from penstock.demo.servers import EmbeddedPostgres
@@ -167,15 +167,15 @@ def bench(source_server: EmbeddedPostgres) -> Iterator[Bench]:
 def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Counts what handlers do not tell of themselves, and has those of one change run in another order each time."""
     counted: Counter[str] = Counter()
-    run, mend, handlers = runner._Steps._run_statements, Mender.mend, runner._Steps.handlers.fget
+    run, mend, handlers = runner._Steps._run_statements, ConflictResolver.mend, runner._Steps.handlers.fget
     assert handlers is not None
 
     def run_statements(self: Any, handler: Any) -> None:
         counted["statements"] += 1
         run(self, handler)
 
-    def ask(self: Mender, number: int, change: Any, table: Any, error: ApplyError) -> Any:
-        meant = self._conflicts.resolvers_for(table.name, Op.UPDATE, RowIs.EXISTS)
+    def ask(self: ConflictResolver, number: int, change: Any, table: Any, error: ApplyError) -> Any:
+        meant = self._conflicts.resolvers_for(table.name, Op.UPDATE, ConflictKind.EXISTS)
         counted["resolvers"] += bool(meant) and error.number == ROW_DIFFERS
         return mend(self, number, change, table, error)
 
@@ -186,7 +186,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     monkeypatch.setattr(runner._Steps, "_run_statements", run_statements)
     monkeypatch.setattr(runner._Steps, "handlers", property(shuffled))
-    monkeypatch.setattr(Mender, "mend", ask)
+    monkeypatch.setattr(ConflictResolver, "mend", ask)
     return counted
 
 
@@ -199,7 +199,9 @@ def test_s90_each_row_of_the_matrix(bench: Bench, calls: Counter[str], name: str
     named = [statements(f"h{n}", *texts) for n, texts in enumerate(row.sdh)]
     given = settings(update=on(*named, **bodies)) if named or bodies else settings()
     resolvers = (
-        (Resolver(Op.UPDATE, RowIs.EXISTS, row.uch, ("sal",), "sal" if row.uch.compares else None),) if row.uch else ()
+        (Resolver(Op.UPDATE, ConflictKind.EXISTS, row.uch, ("sal",), "sal" if row.uch.compares else None),)
+        if row.uch
+        else ()
     )
     conflicts = ConflictRules(tables={TableName("public", "emp"): TableRules(resolvers=resolvers)})
     bench.scn += 10

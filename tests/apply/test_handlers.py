@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from penstock.apply.conflicts import (
+from penstock.apply.apply_errors import (
     COLUMN_MISSING,
     HANDLER_FAILED,
     HANDLER_LATE,
@@ -25,7 +25,7 @@ from penstock.apply.conflicts import (
     ApplyError,
 )
 from penstock.apply.handlers.settings import NO_HANDLERS, Function, HandlerSettings
-from penstock.apply.resolve import ConflictRules, ErrorRule, Method, Resolver, RowIs, TableRules, Then
+from penstock.apply.resolve import ConflictKind, ConflictRules, ErrorAction, ErrorRule, Method, Resolver, TableRules
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.virtual_dependencies import ValueDependency, VirtualDependencies
 from penstock.change import Op, TableName
@@ -87,7 +87,7 @@ def balance(target: Target, key: int) -> Any:
 
 
 def resolving(method: Method, *columns: str, by: str | None = None) -> ConflictRules:
-    resolver = Resolver(Op.UPDATE, RowIs.EXISTS, method, columns, by)
+    resolver = Resolver(Op.UPDATE, ConflictKind.EXISTS, method, columns, by)
     return ConflictRules(tables={TableName("public", "emp"): TableRules(resolvers=(resolver,))})
 
 
@@ -502,16 +502,16 @@ def test_what_a_handler_executes_is_held_to_foreign_keys(target: Target) -> None
 
 
 @pytest.mark.rule("A-102", "A-114")
-@pytest.mark.parametrize("then", [Then.IGNORE, Then.RECORD, Then.RECORD_TRANSACTION])
-def test_rules_for_errors_come_before_an_error_handler(target: Target, then: Then) -> None:
+@pytest.mark.parametrize("then", [ErrorAction.IGNORE, ErrorAction.RECORD, ErrorAction.RECORD_TRANSACTION])
+def test_rules_for_errors_come_before_an_error_handler(target: Target, then: ErrorAction) -> None:
     rules = ConflictRules(tables={TableName("public", "acct"): TableRules(on_error=(ErrorRule("1", then),))})
     handlers = settings("acct", insert=on(error=lambda *_: None))
 
     apply(target, handlers, T(100, *TAKEN), conflicts=rules)
 
     assert CALLS == []
-    assert len(target.errors()) == (then is not Then.IGNORE)
-    assert balance(target, 2) == (200 if then is Then.RECORD_TRANSACTION else 210)
+    assert len(target.errors()) == (then is not ErrorAction.IGNORE)
+    assert balance(target, 2) == (200 if then is ErrorAction.RECORD_TRANSACTION else 210)
 
 
 @pytest.mark.rule("A-102")
@@ -521,7 +521,7 @@ def test_what_a_rule_has_tried_again_is_the_handler(target: Target) -> None:
             raise ValueError
         lcr.execute(True)
 
-    rule = ErrorRule(str(HANDLER_FAILED), Then.RETRY, times=2, delay_s=0)
+    rule = ErrorRule(str(HANDLER_FAILED), ErrorAction.RETRY, times=2, delay_s=0)
     rules = ConflictRules(tables={TableName("public", "acct"): TableRules(on_error=(rule,))})
 
     apply(target, settings("acct", update=on(procedure=fails_twice)), T(100, acct(1, 100, 110)), conflicts=rules)

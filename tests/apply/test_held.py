@@ -11,7 +11,7 @@ import numpy as np
 import psycopg
 import pytest
 
-from penstock.apply.error_queue import Deed, Outcome
+from penstock.apply.error_queue import EntryAction, EntryOutcome
 from penstock.apply.group import COLUMNS
 from penstock.apply.large import LargeTransaction
 from penstock.apply.retry import RetryConfig, go_on
@@ -104,14 +104,19 @@ def test_what_depends_on_a_failed_one_waits_and_the_rest_flows(target: Target, w
     mended(target, 1, 999)
     retried = target.retried(ids(target)[100])
 
-    assert [(one.outcome, one.has_gone_on) for one in retried] == [(Outcome.APPLIED, False)] + 3 * [
-        (Outcome.APPLIED, True)
+    assert [(one.outcome, one.has_gone_on) for one in retried] == [(EntryOutcome.APPLIED, False)] + 3 * [
+        (EntryOutcome.APPLIED, True)
     ]
     assert queue(target) == {}
     assert balances(target) == [130, 220]
     assert target.one("SELECT count(*) FROM emp WHERE id = 9") == 1
     assert target.one("SELECT count(*) FROM penstock.error_mark") == 0
-    assert [a.action for a in target.queue.history(most=9)] == [Deed.RETRY, Deed.GO_ON, Deed.GO_ON, Deed.GO_ON]
+    assert [a.action for a in target.queue.history(most=9)] == [
+        EntryAction.RETRY,
+        EntryAction.GO_ON,
+        EntryAction.GO_ON,
+        EntryAction.GO_ON,
+    ]
 
 
 def test_batch_by_batch_is_the_same(target: Target, way: tuple[bool, int]) -> None:
@@ -174,7 +179,7 @@ def test_one_that_waits_cannot_be_retried_before_the_other(target: Target) -> No
         target.retried(second)
     (held,) = target.retried(second, go_on=True)
 
-    assert held.outcome is Outcome.HELD
+    assert held.outcome is EntryOutcome.HELD
     assert len(queue(target)) == 4
     assert target.queue.history(most=9) == []
 
@@ -354,7 +359,7 @@ def test_two_sessions_let_go_on_what_waits_each_once(target: Target) -> None:
 
     def let_go() -> None:
         found = go_on(target.queue, RetryConfig(allow_duplicate_rows=True))
-        done.extend(one.entry_id for one in found if one.outcome is Outcome.APPLIED)
+        done.extend(one.entry_id for one in found if one.outcome is EntryOutcome.APPLIED)
 
     threads = [threading.Thread(target=let_go) for _ in range(2)]
     for thread in threads:

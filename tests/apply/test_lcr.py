@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.apply.conflicts import LCR_COLUMN, LCR_MALFORMED, ApplyError
-from penstock.apply.handlers.lcr import Origin, RowLcr
-from penstock.apply.handlers.statement import Bind, Call, Source, _tokens, parse
+from penstock.apply.apply_errors import LCR_COLUMN, LCR_MALFORMED, ApplyError
+from penstock.apply.handlers.lcr import ChangeOrigin, RowLcr
+from penstock.apply.handlers.statement import Bind, BindSource, Call, _tokens, parse
 from penstock.change import Change, Op, TableName
 
 EMP = TableName("public", "emp")
@@ -22,7 +22,7 @@ EMP = TableName("public", "emp")
 def lcr(op: Op = Op.UPDATE) -> RowLcr:
     old = None if op is Op.INSERT else {"id": "1", "sal": "44.00", "comm": None}
     new = None if op is Op.DELETE else {"sal": "45.00"} if op is Op.UPDATE else {"id": "1", "sal": "45.00"}
-    origin = Origin("DBS1", "7", 100, datetime(2024, 1, 1, tzinfo=UTC))
+    origin = ChangeOrigin("DBS1", "7", 100, datetime(2024, 1, 1, tzinfo=UTC))
     return RowLcr(Change(0, op, EMP, 1, old, new), origin, None)
 
 
@@ -111,7 +111,11 @@ def test_statements_are_read() -> None:
     sql = "INSERT INTO t VALUES (:new.id, :OLD.\"Job\", ':no'::text, x.y::int, :command_type) -- :nor this"
     read = parse(sql)
 
-    assert read.binds == (Bind(Source.NEW, "id"), Bind(Source.OLD, "Job"), Bind(Source.ATTRIBUTE, "command_type"))
+    assert read.binds == (
+        Bind(BindSource.NEW, "id"),
+        Bind(BindSource.OLD, "Job"),
+        Bind(BindSource.ATTRIBUTE, "command_type"),
+    )
     assert read.parts == ("INSERT INTO t VALUES (", ", ", ", ':no'::text, x.y::int, ", ") -- :nor this")
     assert parse(" :LCR.Execute  true ; ").call == Call("execute", ("TRUE",))
     assert parse(":lcr.add_column('Sal', -1.5)").call == Call("add_column", ("Sal", "-1.5"))

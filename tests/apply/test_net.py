@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.apply.conflicts import SpeculationError
+from penstock.apply.apply_errors import SpeculationError
 from penstock.apply.group import COLUMNS
 from penstock.apply.net import NetChange, net_change
 from penstock.apply.netting import Netting

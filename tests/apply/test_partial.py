@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.apply.conflicts import (
+from penstock.apply.apply_errors import (
     CHILD_EXISTS,
     FOREIGN_KEY_VIOLATED,
     ROW_DIFFERS,

@@ -15,12 +15,12 @@ from penstock.apply.ddl_log import APPLIED, LEFT_OUT, LoggedDdl
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState
 from penstock.apply.parameters import Parameters
-from penstock.apply.patience import Patience
 from penstock.apply.process import ApplyProcess, Batch, Progress
+from penstock.apply.retry_policy import RetryPolicy
 from penstock.apply.server import LaneResult
 from penstock.change import TableName
 from penstock.errors import FencedError, OperatorError, PenstockError, RetryableError, TooManyErrorsError
-from penstock.history import Consumer, History, Joined, Origin
+from penstock.history import CaptureOrigin, Consumer, History, Joined
 from penstock.pipeline.capturing import CopyWatch
 from penstock.pipeline.report import Report
 from penstock.position import Anchor, Limit, Scn
@@ -28,7 +28,7 @@ from penstock.position import Anchor, Limit, Scn
 FREED = OperatorError("the change log does not hold what follows position 5")
 TAKEN_OVER = FencedError("another run has taken over")
 CUT = Anchor(Scn(5), "m")
-ORIGIN = Origin("the set", "the place")
+ORIGIN = CaptureOrigin("the set", "the place")
 HISTORY = History(Consumer("c", "A1"), ORIGIN, Scn(5), CUT, CUT, is_new=False)
 STATE = ProcessState("A1", 1, "ENABLED", datetime.now(UTC), None, None, Scn(5), Scn(5), None, 0, 0, 0, 0, 0, HISTORY)
 
@@ -123,7 +123,7 @@ def run(feed: Feed, ledger: Ledger, *, retry_s: float) -> None:
         ledger=ledger,
         prepare=lambda state, stop: [],
         parameters=Parameters,
-        patience=Patience(retry_s, stop, Counting()),
+        retry_policy=RetryPolicy(retry_s, stop, Counting()),
         listener=Nobody(),
     ).run(stop)
 
@@ -176,13 +176,13 @@ def test_a_batch_that_fails_each_time_is_not_tried_for_longer_than_a_server_that
 def test_a_copy_that_gets_on_may_meet_any_number_of_failures() -> None:
     stop = threading.Event()
     stop.set()  # No pause.
-    patience = Patience(0.001, stop, Counting(most=10))
+    retry_policy = RetryPolicy(0.001, stop, Counting(most=10))
 
     def fail() -> None:
         time.sleep(0.002)
-        patience.wait(RetryableError("connection lost"))
+        retry_policy.wait(RetryableError("connection lost"))
 
-    watch = CopyWatch(Nobody(), patience)
+    watch = CopyWatch(Nobody(), retry_policy)
     for _ in range(3):
         fail()
         fail()
@@ -250,7 +250,7 @@ def test_a_queue_that_is_cleared_is_seen_also_while_batch_follows_batch(monkeypa
         ledger=ledger,
         prepare=lambda state, stop: [],
         parameters=Parameters,
-        patience=Patience(1, stop, listener),
+        retry_policy=RetryPolicy(1, stop, listener),
         listener=listener,
     ).run(stop)
 
@@ -287,7 +287,7 @@ def test_what_ddl_did_is_a_line_and_a_warning_where_data_went(caplog: pytest.Log
         ledger=Altered(),
         prepare=lambda state, stop: [],
         parameters=Parameters,
-        patience=Patience(1, stop, Counting()),
+        retry_policy=RetryPolicy(1, stop, Counting()),
         listener=listener,
     ).run(stop)
 
@@ -343,7 +343,7 @@ def test_parameters_say_how_much_a_batch_takes_and_where_a_run_ends() -> None:
         ledger=Ledger(alone),
         prepare=lambda state, stop: [],
         parameters=lambda: next(said),
-        patience=Patience(1, stop, listener),
+        retry_policy=RetryPolicy(1, stop, listener),
         listener=listener,
     ).run(stop)
 
@@ -371,7 +371,7 @@ def test_a_run_ends_at_its_limit(parameters: Parameters, reason: str) -> None:
         ledger=Ledger(alone),
         prepare=lambda state, stop: [],
         parameters=lambda: parameters,
-        patience=Patience(1, stop, listener),
+        retry_policy=RetryPolicy(1, stop, listener),
         listener=listener,
     ).run(stop)
 
@@ -429,7 +429,7 @@ def test_a_run_stops_with_a_code_of_its_own_once_as_many_have_failed_as_may() ->
         ledger=Noting(alone),
         prepare=lambda state, stop: [],
         parameters=lambda: Parameters(max_errors=5),
-        patience=Patience(0, stop, Counting()),
+        retry_policy=RetryPolicy(0, stop, Counting()),
         listener=Nobody(),
     )
 

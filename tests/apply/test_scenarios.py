@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.apply.conflicts import (
+from penstock.apply.apply_errors import (
     CHILD_EXISTS,
     COLUMN_MISSING,
     FOREIGN_KEY_VIOLATED,

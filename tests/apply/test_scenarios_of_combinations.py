@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.apply.conflicts import (
+from penstock.apply.apply_errors import (
     FOREIGN_KEY_VIOLATED,
     NULL_REFUSED,
     OTHER,
@@ -19,7 +19,7 @@ from penstock.apply.conflicts import (
     ApplyError,
 )
 from penstock.apply.handlers.settings import NO_HANDLERS, HandlerSettings
-from penstock.apply.resolve import ConflictRules, ErrorRule, Method, Resolver, RowIs, TableRules, Then
+from penstock.apply.resolve import ConflictKind, ConflictRules, ErrorAction, ErrorRule, Method, Resolver, TableRules
 from penstock.apply.server import ServerConfig
 from penstock.change import Op, TableName
 from tests.apply import handled
@@ -59,7 +59,7 @@ def said(table: str, *resolvers: Resolver, on_error: tuple[ErrorRule, ...] = ())
 
 
 def on_update(method: Method, *columns: str, by: str | None = None) -> Resolver:
-    return Resolver(Op.UPDATE, RowIs.EXISTS, method, columns or None, by)
+    return Resolver(Op.UPDATE, ConflictKind.EXISTS, method, columns or None, by)
 
 
 def acct(key: int, old: float, new: float) -> Lcr:
@@ -323,7 +323,7 @@ def test_a_parent_that_is_left_out_is_missed_by_its_child(target: Target, way: t
         way,
         T(100, insert("dept", id=30, name="n" * 25), insert("emp", id=3, **child)),
         T(110, acct(1, 100, 101)),
-        conflicts=said("dept", on_error=(ErrorRule(None, Then.IGNORE),)),
+        conflicts=said("dept", on_error=(ErrorRule(None, ErrorAction.IGNORE),)),
     )
 
     assert target.failed() == [(100, FOREIGN_KEY_VIOLATED, 2, 2)]
@@ -347,7 +347,7 @@ def test_a_row_that_moves_into_a_subset_may_be_there_already(
         T(100, update("emp", {"id": 2, "dept_id": None, **bob}, {"dept_id": 10})),
         T(110, update("emp", {"id": 1, "dept_id": 10, **ann}, {"dept_id": None})),
         T(120, update("emp", {"id": 7, "dept_id": None, **bob}, {"job": "Z"})),
-        conflicts=said("emp", *[Resolver(Op.INSERT, RowIs.EXISTS, Method.OVERWRITE)] * overwrites),
+        conflicts=said("emp", *[Resolver(Op.INSERT, ConflictKind.EXISTS, Method.OVERWRITE)] * overwrites),
     )
 
     assert target.rows("SELECT id, dept_id FROM emp") == [(2, 10 if overwrites else 20)]

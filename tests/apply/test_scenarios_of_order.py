@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.apply.conflicts import CHILD_EXISTS, ROW_MISSING
+from penstock.apply.apply_errors import CHILD_EXISTS, ROW_MISSING
 from penstock.apply.server import ServerConfig
 from tests.apply.test_scenarios import WAYS, acct, apply
 from tests.hand_made import Lcr, T, Target, Txn, delete, insert, update

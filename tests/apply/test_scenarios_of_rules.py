@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.apply.conflicts import FOREIGN_KEY_VIOLATED, VALUE_TOO_LONG
+from penstock.apply.apply_errors import FOREIGN_KEY_VIOLATED, VALUE_TOO_LONG
 from penstock.change import TableName
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.errors import OperatorError

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.apply.resolve import ConflictRules, Method, Resolver, RowIs, TableRules
+from penstock.apply.resolve import ConflictKind, ConflictRules, Method, Resolver, TableRules
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.change import Op, TableName
 from penstock.demo.servers import EmbeddedPostgres
@@ -200,7 +200,7 @@ def test_what_is_resolved_is_looked_for_asked_and_written_with_statements_for_al
     target = targets[0]
     target.connection.execute(OTHERWISE)
     by, columns = ("v" if method is Method.MINIMUM else None), (("v",) if method is Method.DELTA else None)
-    said = TableRules(resolvers=(Resolver(Op.UPDATE, RowIs.EXISTS, method, columns, by),))
+    said = TableRules(resolvers=(Resolver(Op.UPDATE, ConflictKind.EXISTS, method, columns, by),))
     rules = ConflictRules(tables={TableName("public", "p"): said})
 
     (result,) = target.apply(*(raised(n) for n in range(1, COUNT + 1)), config=ServerConfig(conflicts=rules))
@@ -218,7 +218,10 @@ def test_conflicts_are_resolved_as_one_after_the_other(
     columns = ("v",) if method is Method.DELTA else None
     plain = method if method in (Method.DISCARD, Method.RECORD) else Method.OVERWRITE
     said = TableRules(
-        resolvers=(Resolver(Op.UPDATE, RowIs.EXISTS, method, columns, by), Resolver(Op.DELETE, RowIs.EXISTS, plain))
+        resolvers=(
+            Resolver(Op.UPDATE, ConflictKind.EXISTS, method, columns, by),
+            Resolver(Op.DELETE, ConflictKind.EXISTS, plain),
+        )
     )
 
     result = assert_as_one_by_one(
@@ -247,7 +250,7 @@ def test_a_lane_stops_behind_the_last_transaction_that_may_fail(
 ) -> None:
     target = targets[0]
     target.connection.execute("UPDATE p SET v = 7 WHERE id % 2 = 0 OR id > 20")
-    resolvers = () if method is None else (Resolver(Op.UPDATE, RowIs.EXISTS, method),)
+    resolvers = () if method is None else (Resolver(Op.UPDATE, ConflictKind.EXISTS, method),)
     rules = ConflictRules(tables={TableName("public", "p"): TableRules(resolvers=resolvers)})
     config = ServerConfig(max_errors=5, conflicts=rules)
 

@@ -27,16 +27,16 @@ from penstock.dialects.postgres.target.ledger import PostgresLedger
 from penstock.formats.change_file import Encoding
 from penstock.formats.debezium.avro_writer import AvroPacking
 from penstock.formats.debezium.writer import EventSettings, JsonPacking, Packing
-from penstock.outputs.events.events import Events as PublishedEvents
+from penstock.outputs.events.events import EventEncoder as PublishedEvents
 from penstock.outputs.events.files import Folder
 from penstock.outputs.events.kafka import Cluster
-from penstock.outputs.events.publisher import EventLog
+from penstock.outputs.events.publisher import EventDestination
 from penstock.outputs.events.task import EventTask
 from penstock.outputs.publish.files import FileWriter, make_archive
 from penstock.pipeline.archive_ledger import ArchiveLedger
-from penstock.pipeline.event_files_place import EventFilesPlace
+from penstock.pipeline.event_file_sink import EventFileSink
 from penstock.pipeline.event_ledger import EventLedger
-from penstock.pipeline.kafka_place import KafkaPlace
+from penstock.pipeline.kafka_sink import KafkaSink
 from penstock.position import Anchor, Scn
 from penstock.schema import Column, Dictionary, TableSchema
 from penstock.schema_registry import Registry
@@ -138,7 +138,7 @@ class Published:
 class Events:
     """Change events, in topics or in files."""
 
-    def __init__(self, log: EventLog, settings: EventSettings, read: Callable[[str], Iterable[Any]]) -> None:
+    def __init__(self, log: EventDestination, settings: EventSettings, read: Callable[[str], Iterable[Any]]) -> None:
         self.log, self.settings = log, settings
         self._read = read
 
@@ -221,7 +221,7 @@ def kafka_avro(place: Place) -> Iterator[Output]:
 def in_topics(broker: KafkaBroker, packing: Packing, decode: Callable[[bytes], Any]) -> Output:
     cluster = Cluster({"bootstrap.servers": broker.address}, f"output{next(numbers)}")
     settings = EventSettings(cluster.pipeline, "db", packing=packing)
-    KafkaPlace(cluster, settings).make("DBS1", [TABLE])
+    KafkaSink(cluster, settings).make("DBS1", [TABLE])
     return Events(cluster, settings, lambda topic: (decode(record.value or b"") for record in broker.read(topic)))
 
 
@@ -235,7 +235,7 @@ def event_files(place: Place) -> Iterator[Output]:
             yield from (line["value"] for line in lines if line["topic"] == topic)
 
     settings = EventSettings("shop", "db", packing=JsonPacking(with_schemas=False))
-    EventFilesPlace(folder, settings, max_age_s=0).make("DBS1", [TABLE])
+    EventFileSink(folder, settings, max_age_s=0).make("DBS1", [TABLE])
     yield Events(folder, settings, read)
 
 

@@ -19,33 +19,33 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any, Protocol
 
-from penstock.beside import load
 from penstock.change import TABLE_VERSION, TableName
 from penstock.config import RulesConfig
 from penstock.demo.servers import EmbeddedPostgres
-from penstock.dialects.postgres.source.side import PostgresSourceSide
+from penstock.dialects.postgres.source.connector import PostgresSourceConnector
 from penstock.formats.archive_log import CopiedPart
 from penstock.formats.change_file import Encoding
-from penstock.formats.debezium.decode import BeforeImage, Settings
+from penstock.formats.debezium.decode import BeforeImage, DecodeSettings
 from penstock.formats.debezium.envelope import Topics
-from penstock.formats.xds.event import Attribute, Kind, Operation, Step, Value, XdsEvent
+from penstock.formats.xds.event import AttributeStep, Operation, Value, XdsAttribute, XdsEvent, XdsEventKind
 from penstock.formats.xds.table_key import Association
 from penstock.formats.xds.writer import write_document
 from penstock.logical import STRING, integer
 from penstock.outputs.publish.files import ArchiveWriter, FileWriter, make_archive
-from penstock.pipeline.ruled import RuledDatabase, RuledStock
-from penstock.pipeline.sides import SourceSide
+from penstock.pipeline.connectors import SourceConnector
+from penstock.pipeline.transformed import TransformedDatabase, TransformedRecording
 from penstock.position import Scn
 from penstock.rules.ruleset import RuleSet
 from penstock.schema import Column, TableSchema, Unique
-from penstock.sources.change_files.side import ChangeFilesSide
+from penstock.sources.change_files.connector import ChangeFilesConnector
 from penstock.sources.db2_log.source import open_db2_log
+from penstock.sources.debezium.connector import DebeziumConnector
 from penstock.sources.debezium.files import FileLog
-from penstock.sources.debezium.side import DebeziumSide
 from penstock.sources.debezium.tables import Tables
-from penstock.sources.debezium.tracker import Layout
-from penstock.sources.xds.source import XdsSide
+from penstock.sources.debezium.tracker import LogLayout
+from penstock.sources.xds.source import XdsConnector
 from penstock.storage import LocalStorage
+from penstock.user_code import load
 from penstock.values import encode_image
 from tests.archives import BOOK, ITEM, NOON, definition, row, stream
 from tests.conftest import lab_between
@@ -68,7 +68,7 @@ class Stand(Protocol):
         """Transactions from the first one on, as a reader is to find them."""
         return story
 
-    def side(self) -> SourceSide:
+    def side(self) -> SourceConnector:
         """The source, as a process sees it that has just begun."""
 
 
@@ -94,8 +94,8 @@ class Queue(Stand):
                 for change in transaction:
                     self.lab.source.execute(*_sql(change))
 
-    def side(self) -> SourceSide:
-        return PostgresSourceSide(self.lab.source_url, self.lab.name)
+    def side(self) -> SourceConnector:
+        return PostgresSourceConnector(self.lab.source_url, self.lab.name)
 
 
 def _sql(change: Lcr) -> tuple[str, Mapping[str, Any]]:
@@ -139,8 +139,8 @@ class Files(Stand):
                 rows.append(one | {name: None if i is None else encode_image(i) for name, i in images.items()})
         self._writer.commit(Scn(self._end), self._files.write_changes([stream(rows)]))
 
-    def side(self) -> SourceSide:
-        return ChangeFilesSide(self.storage)
+    def side(self) -> SourceConnector:
+        return ChangeFilesConnector(self.storage)
 
 
 class Csv(Stand):
@@ -169,8 +169,8 @@ class Csv(Stand):
         unnamed.write_text(written.getvalue())
         unnamed.rename(self.folder / f"{self._end}.csv")
 
-    def side(self) -> SourceSide:
-        made: SourceSide = self._open(LocalStorage(self.folder))
+    def side(self) -> SourceConnector:
+        made: SourceConnector = self._open(LocalStorage(self.folder))
         return made
 
 
@@ -197,10 +197,10 @@ class Events(Stand):
             records.append(end_record(txn, [f"public.{change.table}" for change in transaction]))
         self.write(records)
 
-    def side(self) -> SourceSide:
+    def side(self) -> SourceConnector:
         topics = Topics(transaction=("shop.transaction",))
-        tables = Tables(Settings(before_image=BeforeImage.FULL, topics=topics), "shop", skips=False)
-        return DebeziumSide(FileLog(LocalStorage(self.folder)), Layout("shop.transaction"), tables, "shop")
+        tables = Tables(DecodeSettings(before_image=BeforeImage.FULL, topics=topics), "shop", skips=False)
+        return DebeziumConnector(FileLog(LocalStorage(self.folder)), LogLayout("shop.transaction"), tables, "shop")
 
     def write(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Add a file of records."""
@@ -289,7 +289,7 @@ class Buffers(Stand):
             case "truncate":
                 log.truncate(tid)
 
-    def side(self) -> SourceSide:
+    def side(self) -> SourceConnector:
         return open_db2_log(LocalStorage(self.folder))
 
     @staticmethod
@@ -324,12 +324,12 @@ class Documents:
             unnamed.write_bytes(write_document(events))
             unnamed.rename(self.folder / f"{self._end}.xml")
 
-    def side(self) -> SourceSide:
+    def side(self) -> SourceConnector:
         columns = (Column.of("id", integer(32), is_nullable=False), Column.of("name", STRING))
         tables = {
             name: TableSchema(name, columns, Unique(f"{name.name}_pkey", ("id",), ("id",))) for name in (ITEM, BOOK)
         }
-        return XdsSide(LocalStorage(self.folder), ["public.*"], lambda _: tables)
+        return XdsConnector(LocalStorage(self.folder), ["public.*"], lambda _: tables)
 
 
 def _by_key(change: Lcr, keys: Mapping[str, set[int]]) -> Sequence[Lcr]:
@@ -353,23 +353,23 @@ def _by_key(change: Lcr, keys: Mapping[str, set[int]]) -> Sequence[Lcr]:
 def _event(change: Lcr) -> XdsEvent:
     old, new = change.before or {}, change.after or {}
     association = str(Association((("id", str({**new, **old}["id"])),), change.table, "public"))
-    kind = {"insert": Kind.ADD, "update": Kind.MODIFY, "delete": Kind.DELETE}[change.op]
+    kind = {"insert": XdsEventKind.ADD, "update": XdsEventKind.MODIFY, "delete": XdsEventKind.DELETE}[change.op]
     told = []
     for name in [name for name in new if name != "id"]:
-        values = [(Step.REMOVE_VALUE, old.get(name)), (Step.ADD_VALUE, new[name])]
+        values = [(AttributeStep.REMOVE_VALUE, old.get(name)), (AttributeStep.ADD_VALUE, new[name])]
         steps = tuple(Operation(step, (Value("string", text),)) for step, text in values if text is not None)
-        told += [Attribute(name, steps)] if steps else []
+        told += [XdsAttribute(name, steps)] if steps else []
     return XdsEvent(kind, change.table, association, tuple(told))
 
 
 class Ruled:
     """Another stand, seen through rules that concern none of its tables."""
 
-    def __init__(self, inner: Stand, kind: type[RuledDatabase] | type[RuledStock]) -> None:
+    def __init__(self, inner: Stand, kind: type[TransformedDatabase] | type[TransformedRecording]) -> None:
         self._inner, self._kind = inner, kind
         self.commit, self.tells = inner.commit, inner.tells
 
-    def side(self) -> SourceSide:
+    def side(self) -> SourceConnector:
         rules = RulesConfig.model_validate({"exclude": ["other.*"]})
         return self._kind(self._inner.side(), RuleSet.of(rules, ["public.*"], Path()))  # type: ignore[arg-type]
 
@@ -390,7 +390,7 @@ def trigger_queue(place: Place) -> Iterator[Stand]:
 @contextmanager
 def ruled_trigger_queue(place: Place) -> Iterator[Stand]:
     with trigger_queue(place) as inner:
-        yield Ruled(inner, RuledDatabase)
+        yield Ruled(inner, TransformedDatabase)
 
 
 def change_files(encoding: Encoding) -> Made:
@@ -403,7 +403,7 @@ def change_files(encoding: Encoding) -> Made:
 
 @contextmanager
 def ruled_change_files(place: Place) -> Iterator[Stand]:
-    yield Ruled(Files(place.folder, Encoding.CHANGES), RuledStock)
+    yield Ruled(Files(place.folder, Encoding.CHANGES), TransformedRecording)
 
 
 @contextmanager

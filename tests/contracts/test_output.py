@@ -14,7 +14,7 @@ from penstock.config import PublishConfig
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.errors import FencedError, OperatorError, RetryableError
 from penstock.formats.change_file import Encoding
-from penstock.history import Joined, Origin
+from penstock.history import CaptureOrigin, Joined
 from penstock.position import START, Anchor, Scn
 from tests.contracts.mortal import Died, Dying, Mortal
 from tests.contracts.outputs import OUTPUTS, Output, Place, Row
@@ -33,7 +33,7 @@ ROWS: list[list[Row]] = [
 
 EVERYTHING = [row for batch in ROWS for row in batch]
 
-JOINED = Joined(Origin("set", "server/database/schema"), START, Anchor(START, "m0"))
+JOINED = Joined(CaptureOrigin("set", "server/database/schema"), START, Anchor(START, "m0"))
 
 
 @pytest.fixture(params=OUTPUTS)

@@ -24,7 +24,7 @@ from penstock.change import TableName
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.errors import ConfigError, MalformedInputError, OperatorError
 from penstock.history import Consumer, History, Joined
-from penstock.pipeline.sides import Copyable, Installable, StockedSource
+from penstock.pipeline.connectors import Copyable, Installable, SourceWithCopies
 from penstock.position import START, Anchor, Limit, Scn
 from penstock.schema import Dictionary
 from penstock.snapshot.chunk import CopySource
@@ -445,9 +445,9 @@ def test_a_copy_and_the_changes_behind_it_are_the_table(new: Stand) -> None:
     memory = Memory()
     run(new, memory)
     side = new.side()
-    if not isinstance(side, StockedSource):
+    if not isinstance(side, SourceWithCopies):
         new.commit(*STORY[:4])
-    rows, at = copied(side, lambda: new.commit(*(STORY if isinstance(side, StockedSource) else STORY[4:])))
+    rows, at = copied(side, lambda: new.commit(*(STORY if isinstance(side, SourceWithCopies) else STORY[4:])))
 
     for change in rows_of(reader(new), slices(new)):
         if change[c.COMMIT_SCN] > at and change[c.TABLE_NAME] == ITEM.name:
@@ -466,7 +466,7 @@ def test_a_copy_and_the_changes_behind_it_are_the_table(new: Stand) -> None:
 
 def copied(side: Any, meanwhile: Callable[[], None]) -> tuple[dict[str, dict[str, Any]], Scn]:
     """The rows of a copy of `item`, by key, and its position; something happens before any of them is read."""
-    if isinstance(side, StockedSource):
+    if isinstance(side, SourceWithCopies):
         assert set(side.first_copies([ITEM, BOOK, TableName("public", "nothing")])) == {ITEM, BOOK}
         (copy,) = side.copies_at([ITEM, BOOK], START)
         origin = side.stored(copy, threading.Event())

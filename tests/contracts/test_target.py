@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from penstock import wiring
-from penstock.apply import conflicts
-from penstock.apply.conflicts import ApplyError
+from penstock.apply import apply_errors
+from penstock.apply.apply_errors import ApplyError
 from penstock.apply.ledger import LaneClaim
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.target import RowMatch, TargetSession, TargetTable
@@ -147,12 +147,12 @@ def test_what_the_target_refuses_has_the_same_number_everywhere(session: Session
     def adds(table: TableName, **values: str | None) -> Any:
         return lambda: do.insert(session.table(table), values)
 
-    assert session.refusal(adds(PARENT, id="1", name="x")) == conflicts.UNIQUE_VIOLATED
-    assert session.refusal(adds(PARENT, id="3", name=None)) == conflicts.NULL_REFUSED
-    assert session.refusal(adds(PARENT, id="3", name="too long")) == conflicts.VALUE_TOO_LONG
-    assert session.refusal(adds(PARENT, id="three", name="x")) == conflicts.VALUE_MALFORMED
+    assert session.refusal(adds(PARENT, id="1", name="x")) == apply_errors.UNIQUE_VIOLATED
+    assert session.refusal(adds(PARENT, id="3", name=None)) == apply_errors.NULL_REFUSED
+    assert session.refusal(adds(PARENT, id="3", name="too long")) == apply_errors.VALUE_TOO_LONG
+    assert session.refusal(adds(PARENT, id="three", name="x")) == apply_errors.VALUE_MALFORMED
     missing = replace(parent, schema=replace(parent.schema, name=TableName("public", "missing")))
-    assert session.refusal(lambda: do.insert(missing, {"id": "1"})) == conflicts.TABLE_MISSING
+    assert session.refusal(lambda: do.insert(missing, {"id": "1"})) == apply_errors.TABLE_MISSING
     assert everything(session.target) == before
 
 
@@ -261,7 +261,7 @@ def test_a_task_that_dies_between_any_two_calls_loses_and_doubles_nothing(
     parents, children, entries = everything(new)
     assert [at for at, _ in entries if at] == APPLIED
     assert (parents, children) == ([(1, "uno"), (3, "three")], [(4, 3, "a")])
-    assert [entry[:2] for entry in new.failed()] == [(22, conflicts.FOREIGN_KEY_VIOLATED)]
+    assert [entry[:2] for entry in new.failed()] == [(22, apply_errors.FOREIGN_KEY_VIOLATED)]
     state = new.ledger.state()
     assert state is not None
     assert (state.low_watermark, state.transactions, state.errors) == (26, 6, 1)

@@ -22,7 +22,7 @@ import pyarrow as pa
 from penstock import change as c
 from penstock.archive import Archive
 from penstock.errors import PenstockError
-from penstock.formats.archive_log import Record
+from penstock.formats.archive_log import ArchiveRecord
 from penstock.sources.change_files.reader import FileReader
 from penstock.storage import open_storage
 from tests.faults.watching import Watcher
@@ -284,7 +284,7 @@ class ArchiveWitness(Watcher):
             # A record, or a file that a record names, is not whole, or is not there.
             self.torn.append(str(exc))
 
-    def _look_at(self, record: Record, rows: pa.Table) -> None:
+    def _look_at(self, record: ArchiveRecord, rows: pa.Table) -> None:
         """Every transaction of a record is there whole, and in no record before."""
         seqs: dict[str, list[int]] = {}
         sizes: dict[str, int] = {}

@@ -16,9 +16,9 @@ from penstock.dialects.postgres.target.lane_ledger import PostgresLaneLedger
 from penstock.dialects.postgres.target.ledger import PostgresLedger
 from penstock.dialects.postgres.target.removal import removal_steps
 from penstock.errors import FencedError, OperatorError, RetryableError
-from penstock.handover import TakenOver
-from penstock.history import Joined, Origin
+from penstock.history import CaptureOrigin, Joined
 from penstock.position import Anchor, Scn
+from penstock.source_switch import SwitchPosition
 from tests.faults.proxy import Proxy
 from tests.hand_made import T, Target, as_batch, insert, update
 
@@ -48,8 +48,8 @@ def state(target: Target) -> tuple[int, int, int]:
 
 
 def test_another_source_goes_on_behind_what_is_applied(target: Target) -> None:
-    origin = Origin("another", "events/another")
-    taken = TakenOver(Joined(origin, Scn(20), Anchor(Scn(20), "m")), [Scn(22)], "its copy")
+    origin = CaptureOrigin("another", "events/another")
+    taken = SwitchPosition(Joined(origin, Scn(20), Anchor(Scn(20), "m")), [Scn(22)], "its copy")
     assert serve(target, epoch=target.ledger.state().epoch, attempt=1).transactions == 4  # type: ignore[union-attr]
 
     target.ledger.switch("DBS2", taken)

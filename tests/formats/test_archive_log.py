@@ -11,26 +11,26 @@ import pytest
 from penstock.change import TableName
 from penstock.errors import MalformedInputError
 from penstock.formats.archive_log import (
+    ArchiveRecord,
     CopiedPart,
     DataFile,
     Header,
-    Record,
     TableFile,
-    Transactions,
+    TransactionArrays,
     read_table,
     record_number,
     record_path,
     table_bytes,
 )
 from penstock.formats.change_file import Encoding
-from penstock.history import Origin
+from penstock.history import CaptureOrigin
 from penstock.position import Anchor, Scn
 
 NOON = datetime(2024, 1, 2, 12, tzinfo=UTC)
 ODD = TableName('a"b', "c.\n")
 FILE = DataFile("changes/x.jsonl.gz", Scn(8), Scn(2**60), 2, 5, 100, "0" * 64)
 HEADER = Header("id", 'the "shop"', Encoding.PARQUET, NOON)
-RECORD = Record(
+RECORD = ArchiveRecord(
     number=3,
     archive="id",
     epoch=2,
@@ -39,17 +39,17 @@ RECORD = Record(
     written_at=NOON,
     after=Scn(7),
     end=Scn(2**60),
-    origin=Origin("set", "server/db/schema"),
+    origin=CaptureOrigin("set", "server/db/schema"),
     anchor=Anchor(Scn(8), "mark"),
     tables=(TableFile(5, ODD, 2, "tables/t.json", "2" * 64),),
     copies=(CopiedPart(ODD, "c", Scn(3), (FILE,), is_complete=True),),
     files=(FILE,),
-    transactions=Transactions(*(np.array(values) for values in ([8, 2**60], [2, 3], [10, 20], [1, 2]))),
+    transactions=TransactionArrays(*(np.array(values) for values in ([8, 2**60], [2, 3], [10, 20], [1, 2]))),
 )
 
 
 def test_a_record_comes_back() -> None:
-    found = Record.from_bytes(RECORD.to_bytes(), where="r")
+    found = ArchiveRecord.from_bytes(RECORD.to_bytes(), where="r")
     assert len(found.sha256) == 64
     arrays = vars(found.transactions)
     assert {name: array.tolist() for name, array in arrays.items()} == {
@@ -59,8 +59,8 @@ def test_a_record_comes_back() -> None:
 
 
 def test_a_record_that_says_nothing_comes_back() -> None:
-    empty = Record(1, "id", 1, "p", 0, NOON)
-    found = Record.from_bytes(empty.to_bytes(), where="r")
+    empty = ArchiveRecord(1, "id", 1, "p", 0, NOON)
+    found = ArchiveRecord.from_bytes(empty.to_bytes(), where="r")
     assert (found.origin, found.anchor, found.tables, found.files, len(found.transactions)) == (None, None, (), (), 0)
 
 
@@ -69,20 +69,20 @@ def test_no_byte_of_a_record_can_be_another_one() -> None:
     for at in range(len(content)):
         altered = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
         with pytest.raises(MalformedInputError, match=r"record was cut short or altered \(log/3\)"):
-            Record.from_bytes(altered, where="log/3")
+            ArchiveRecord.from_bytes(altered, where="log/3")
 
 
 def test_no_byte_of_a_record_can_be_missing() -> None:
     content = RECORD.to_bytes()
     for length in range(len(content)):
         with pytest.raises(MalformedInputError, match="cut short or altered"):
-            Record.from_bytes(content[:length], where="log/3")
+            ArchiveRecord.from_bytes(content[:length], where="log/3")
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "changes/../../x", "changes/", "changes/.x", "x"])
 def test_a_name_that_leads_out_of_the_archive_is_refused(name: str) -> None:
     with pytest.raises(MalformedInputError, match="not a record of a change archive"):
-        Record.from_bytes(replace(RECORD, files=(replace(FILE, name=name),)).to_bytes(), where="r")
+        ArchiveRecord.from_bytes(replace(RECORD, files=(replace(FILE, name=name),)).to_bytes(), where="r")
 
 
 def test_a_header_comes_back() -> None:

@@ -10,14 +10,14 @@ import pytest
 
 from penstock.change import Image, Op, TableName
 from penstock.errors import OperatorError
-from penstock.formats.debezium.columns import Connector, Modes, field_type
+from penstock.formats.debezium.columns import Connector, ConnectorModes, field_type
 from penstock.formats.debezium.java_text import connect_json, decimal_bytes, float_text
-from penstock.formats.debezium.source_block import STREAMING, Place
+from penstock.formats.debezium.source_block import STREAMING, ChangePlace
 from penstock.formats.debezium.writer import (
     EventSettings,
     EventWriter,
     JsonPacking,
-    Record,
+    OutgoingRecord,
     TableWriter,
     topic_faults,
 )
@@ -51,7 +51,7 @@ TABLES = {
 
 def settings(**given: Any) -> EventSettings:
     packing = JsonPacking(given.pop("with_schemas", False))
-    modes = Modes(given.pop("connector", Connector.ORACLE))
+    modes = ConnectorModes(given.pop("connector", Connector.ORACLE))
     made = {"prefix": "server1", "database": "ORCLPDB1", "with_transactions": False, "packing": packing} | given
     return EventSettings(modes=modes, **made)
 
@@ -60,7 +60,7 @@ def writer(tables: dict[TableName, TableSchema] = TABLES, **given: Any) -> Event
     return EventWriter(settings(**given), lambda name, _: tables[name], lambda: NOW_NS)
 
 
-PLACE = Place(
+PLACE = ChangePlace(
     txn_id="06001c0027030000",
     commit_scn=2122190,
     committed_at_us=1520085154000000,
@@ -71,7 +71,7 @@ PLACE = Place(
 )
 
 
-def change(made: EventWriter, op: Op, before: Image | None, after: Image | None, **given: Any) -> list[Record]:
+def change(made: EventWriter, op: Op, before: Image | None, after: Image | None, **given: Any) -> list[OutgoingRecord]:
     name, place = given.get("table", CUSTOMERS), given.get("place", PLACE)
     return list(made.change(op, made.table(name, 1), before, after, place))
 
@@ -289,7 +289,7 @@ VALUES = [
 @pytest.mark.parametrize(("type_", "text", "written", "schema"), VALUES, ids=[f"{v[0]} {v[1]}" for v in VALUES])
 def test_values_are_written_as_the_connector_does(type_: str, text: str, written: Any, schema: str) -> None:
     (column,) = made_table(ORDERS, (), v=f"{type_}?").columns
-    made = field_type(column, Modes(Connector.POSTGRESQL))
+    made = field_type(column, ConnectorModes(Connector.POSTGRESQL))
 
     assert orjson.loads(connect_json(made.to_json(text))) == written
     name = (made.schema.name or "").rpartition(".")[2]

@@ -23,15 +23,15 @@ from penstock.change import TableName
 from penstock.errors import PenstockError
 from penstock.formats.debezium.avro import AvroMessages
 from penstock.formats.debezium.bulk import BulkDecoder
-from penstock.formats.debezium.declared import Modes
-from penstock.formats.debezium.decode import DataEvent, Decoder, Settings
-from penstock.formats.debezium.record import Record, read_line
+from penstock.formats.debezium.declared import DeclaredModes
+from penstock.formats.debezium.decode import DataEvent, DecodeSettings, RecordDecoder
+from penstock.formats.debezium.record import TopicRecord, read_line
 from penstock.logical import LogicalType
 from penstock.schema import Column, TableSchema
+from penstock.sources.debezium.connector import DebeziumConnector
 from penstock.sources.debezium.log import Partition
-from penstock.sources.debezium.side import DebeziumSide
 from penstock.sources.debezium.tables import Tables
-from penstock.sources.debezium.tracker import Layout
+from penstock.sources.debezium.tracker import LogLayout
 from tests.fuzz.history import Result
 from tests.properties.test_event_types import TARGETS
 from tests.sources.memory_log import MemoryLog
@@ -42,7 +42,7 @@ RECORDED = {"mysql": "mysql", "mariadb": "mysql", "informix": "db2", "oracle": "
 RECORDED |= {"db2": "db2", "postgresql": "postgres"}
 """Whose events those of a connector are made of."""
 
-MODES = Modes(arrays="postgres")
+MODES = DeclaredModes(arrays="postgres")
 SECRET = "S3cret~Row"
 """Put into some texts; no message may repeat it."""
 
@@ -67,8 +67,8 @@ ODD: list[Any] = [
 class Pair:
     """One event, with a schema and without."""
 
-    typed: Record
-    plain: Record
+    typed: TopicRecord
+    plain: TopicRecord
 
 
 @cache
@@ -105,7 +105,7 @@ def pairs(connector: str) -> Sequence[Pair]:
         payload = _payload(typed.value)
         if isinstance(payload, dict) and {"op", "source", "before", "after"} <= payload.keys():
             key = typed.key and json.dumps(_payload(typed.key)).encode()
-            found.append(Pair(typed, Record(typed.topic, key, json.dumps(payload).encode(), typed.headers, 0, 0)))
+            found.append(Pair(typed, TopicRecord(typed.topic, key, json.dumps(payload).encode(), typed.headers, 0, 0)))
     return found
 
 
@@ -153,15 +153,15 @@ def _mutate(payload: dict[str, Any], connector: str, chance: random.Random) -> N
             where[name] = old
 
 
-def _with_value(record: Record, value: Any) -> Record:
+def _with_value(record: TopicRecord, value: Any) -> TopicRecord:
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="surrogatepass")
-    return Record(record.topic, record.key, text, record.headers, 0, record.offset or 0)
+    return TopicRecord(record.topic, record.key, text, record.headers, 0, record.offset or 0)
 
 
 _SIGNS = b'0"{}[],:\x00\xff\\ue9'
 
 
-def broken(record: Record, chance: random.Random) -> Record:
+def broken(record: TopicRecord, chance: random.Random) -> TopicRecord:
     """The same record with some bytes of its key or value changed."""
     key, value = record.key, bytearray(record.value or b"")
     for _ in range(chance.randint(1, 3)):
@@ -172,17 +172,17 @@ def broken(record: Record, chance: random.Random) -> Record:
             )
     if key and chance.random() < 0.3:
         key = key[: chance.randrange(len(key))]
-    return Record(record.topic, key, bytes(value), record.headers, 0, record.offset or 0)
+    return TopicRecord(record.topic, key, bytes(value), record.headers, 0, record.offset or 0)
 
 
 @cache
-def avro_records() -> Sequence[Record]:
+def avro_records() -> Sequence[TopicRecord]:
     """Recorded messages in Avro."""
     found = []
     for line in (DATA / "postgres_3.6.avro.jsonl").read_text().splitlines():
         one = json.loads(line)
         key, value = (None if one[part] is None else base64.b64decode(one[part]) for part in ("key", "value"))
-        found.append(Record(one["topic"], key, value, (), 0, 0))
+        found.append(TopicRecord(one["topic"], key, value, (), 0, 0))
     return found
 
 
@@ -213,15 +213,15 @@ class Play:
             pair = mutated(self.chance.choice(pairs(connector)), connector, self.chance)
             self._compare(pair, connector, types_of(file))
             self._plan(pair.plain, types_of(file))
-            self._read(Decoder(Settings(modes=MODES)), broken(pair.typed, self.chance), "broken")
+            self._read(RecordDecoder(DecodeSettings(modes=MODES)), broken(pair.typed, self.chance), "broken")
         record = self.chance.choice(avro_records())
         parser = AvroMessages(avro_schema)
-        self._read(Decoder(Settings(modes=MODES), parser), record, "avro")
-        self._read(Decoder(Settings(modes=MODES), parser), broken(record, self.chance), "broken avro")
+        self._read(RecordDecoder(DecodeSettings(modes=MODES), parser), record, "avro")
+        self._read(RecordDecoder(DecodeSettings(modes=MODES), parser), broken(record, self.chance), "broken avro")
 
     def _compare(self, pair: Pair, connector: str, types: Mapping[str, Mapping[str, str]]) -> None:
-        typed = self._read(Decoder(Settings(columns=types, modes=MODES)), pair.typed, "with a schema")
-        told = Decoder(Settings(columns=types, modes=MODES))
+        typed = self._read(RecordDecoder(DecodeSettings(columns=types, modes=MODES)), pair.typed, "with a schema")
+        told = RecordDecoder(DecodeSettings(columns=types, modes=MODES))
         plain = self._read(told, pair.plain, "told")
         if typed is not None and plain is not None and _are_told(typed, connector, types):
             self._alike(typed, plain, types)
@@ -229,12 +229,12 @@ class Play:
         if plain is None or not _are_told(plain, connector, types):
             return
         target = {name: LogicalType.parse(self.chance.choice(TARGETS)) for name in plain.after or {}}
-        untold = Settings(declared={plain.glance.table: target}, modes=MODES)
-        guessed = self._read(Decoder(untold), pair.plain, "untold")
+        untold = DecodeSettings(declared={plain.glance.table: target}, modes=MODES)
+        guessed = self._read(RecordDecoder(untold), pair.plain, "untold")
         if guessed is not None:
             self._stands(plain, guessed, pair.plain, target)
 
-    def _in_bulk(self, decoder: Decoder, record: Record, one: DataEvent | None) -> None:
+    def _in_bulk(self, decoder: RecordDecoder, record: TopicRecord, one: DataEvent | None) -> None:
         assert decoder.messages is not None
         try:
             events, _ = BulkDecoder(decoder, decoder.messages).decode([record])
@@ -256,7 +256,9 @@ class Play:
                 if one[name] != other[name] and not _same(one[name], other[name]):
                     self.result.wrong.append(f"told: {table}.{name}: {one[name]!r} is {other[name]!r}")
 
-    def _stands(self, told: DataEvent, guessed: DataEvent, record: Record, target: Mapping[str, LogicalType]) -> None:
+    def _stands(
+        self, told: DataEvent, guessed: DataEvent, record: TopicRecord, target: Mapping[str, LogicalType]
+    ) -> None:
         """Hold what a target's column made of a value against the value: the same, or as it stands there."""
         # What a row lacks of its key is taken from there.
         key = _payload(record.key) if record.key else None
@@ -276,7 +278,7 @@ class Play:
                 continue
             self.result.wrong.append(f"untold in {target.get(name)}: {stands!r} is {made!r}, and was {right!r}")
 
-    def _plan(self, record: Record, types: Mapping[str, Mapping[str, str]]) -> None:
+    def _plan(self, record: TopicRecord, types: Mapping[str, Mapping[str, str]]) -> None:
         told = types if self.chance.random() < 0.5 else {}
 
         def described(name: TableName) -> TableSchema:
@@ -285,9 +287,9 @@ class Play:
             return TableSchema(name, tuple(made))
 
         try:
-            tables = Tables(Settings(columns=told, modes=MODES), "p", skips=False, described=described)
+            tables = Tables(DecodeSettings(columns=told, modes=MODES), "p", skips=False, described=described)
             log = MemoryLog({Partition(record.topic, 0): [record]})
-            side = DebeziumSide(log, Layout("p.transaction"), tables, "p")
+            side = DebeziumConnector(log, LogLayout("p.transaction"), tables, "p")
             plan = side.plan([version.table.name for version in tables.versions()] or side.match(["*.*"]), [])
             for fault in plan.faults:
                 self._said(str(fault))
@@ -298,7 +300,7 @@ class Play:
         except Exception as exc:
             self.result.wrong.append(f"plan: {type(exc).__name__}: {str(exc)[:200]}")
 
-    def _read(self, decoder: Decoder, record: Record, what: str) -> DataEvent | None:
+    def _read(self, decoder: RecordDecoder, record: TopicRecord, what: str) -> DataEvent | None:
         try:
             found = decoder.decode(record)
         except PenstockError as exc:

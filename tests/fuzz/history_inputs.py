@@ -21,21 +21,21 @@ from penstock import change as c
 from penstock.change import Op
 from penstock.errors import PenstockError
 from penstock.formats.archive_log import LOG_FOLDER
-from penstock.formats.debezium.decode import Settings
-from penstock.formats.debezium.record import Record
+from penstock.formats.debezium.decode import DecodeSettings
+from penstock.formats.debezium.record import TopicRecord
 from penstock.formats.xds.writer import document_of
-from penstock.history import Consumer, History, Origin
+from penstock.history import CaptureOrigin, Consumer, History
 from penstock.position import START, Anchor
-from penstock.sources.change_files.side import ChangeFilesSide
+from penstock.sources.change_files.connector import ChangeFilesConnector
 from penstock.sources.db2_log.buffers import Buffers
 from penstock.sources.db2_log.source import Db2Log
 from penstock.sources.debezium.log import Partition
 from penstock.sources.debezium.reader import EventReader
 from penstock.sources.debezium.source import DebeziumSource
 from penstock.sources.debezium.tables import EventDecoder
-from penstock.sources.debezium.tracker import Layout, Tracker
-from penstock.sources.recorded import RecordedSide
-from penstock.sources.xds.source import XdsSide
+from penstock.sources.debezium.tracker import LogLayout, Tracker
+from penstock.sources.recorded import RecordedConnector
+from penstock.sources.xds.source import XdsConnector
 from penstock.storage import LocalStorage
 from tests import archives
 from tests.formats.debezium.events import SOURCES
@@ -69,7 +69,7 @@ class Topics(Input):
         self.log = MemoryLog({one: [] for one in topics}, at_once=chance.choice([1, 7, 50]))
         self.written: list[Piece] = []
         self.position = START
-        self.origin: Origin | None = None
+        self.origin: CaptureOrigin | None = None
         self.anchor: Anchor | None = None
         self.name_of_other = chance.choice(["shop", "shop", "other"])
         self.loses_offsets = chance.random() < 0.3
@@ -108,7 +108,7 @@ class Topics(Input):
     def write(self, pieces: Sequence[Piece]) -> None:
         for piece in pieces:
             key = None if piece.where == ENDS.topic else b'{"v": "x"}'
-            record = Record(piece.where, key, json.dumps(piece.content).encode(), (), 0, None)
+            record = TopicRecord(piece.where, key, json.dumps(piece.content).encode(), (), 0, None)
             self.log.append(Partition(piece.where, 0), record)
         self.written += pieces
 
@@ -153,7 +153,7 @@ class Topics(Input):
             self.log.committed.clear()
         found: list[Sequence[str]] = []
         known = tables()
-        tracker = Tracker(self.log, Layout(ENDS.topic, settle_s=0.02), known, "penstock.shop")
+        tracker = Tracker(self.log, LogLayout(ENDS.topic, settle_s=0.02), known, "penstock.shop")
         try:
             with closing(DebeziumSource(self.log, tracker, known, ENDS.topic)) as source:
                 is_new = self.origin is None
@@ -175,7 +175,7 @@ class Topics(Input):
                 if time.monotonic() > until:
                     return False
                 continue
-            decoder = EventDecoder.of(Settings(), known.versions(), skips=False)
+            decoder = EventDecoder.of(DecodeSettings(), known.versions(), skips=False)
             follows = frozenset(version.table.name for version in known.versions())
             reader = EventReader(self.log, decoder, "shop", follows)
             found += _by_transaction(row for batch in reader.read(part) for row in batch.to_pylist())
@@ -193,7 +193,7 @@ class Recording(Input):
         self._made = TemporaryDirectory(prefix="penstock-history-")
         self.folder = Path(self._made.name)
         self.position = START
-        self.origin: Origin | None = None
+        self.origin: CaptureOrigin | None = None
         self.anchor: Anchor | None = None
         self.written: list[Piece] = []
 
@@ -310,7 +310,7 @@ class LogBuffers(Recording):
         self.written[-1:] = [replace(piece, where=name) for piece in pieces]
 
     def side(self) -> Any:
-        return RecordedSide(Db2Log(Buffers(LocalStorage(self.folder))))
+        return RecordedConnector(Db2Log(Buffers(LocalStorage(self.folder))))
 
     def value(self, row: Mapping[str, Any]) -> str:
         return str(json.loads(row[c.AFTER])["NAME"])
@@ -328,7 +328,7 @@ class Folder(Recording):
         return [Piece((server, number), 0, name, document_of(events), tuple(values))]
 
     def side(self) -> Any:
-        return XdsSide(LocalStorage(self.folder), ["idm.*"], lambda _: DESCRIBED)
+        return XdsConnector(LocalStorage(self.folder), ["idm.*"], lambda _: DESCRIBED)
 
     def value(self, row: Mapping[str, Any]) -> str:
         return str(json.loads(row[c.AFTER])["fname"])
@@ -383,7 +383,7 @@ class ChangeArchive(Recording):
             shutil.copy(folder / name, self.folder / name)
 
     def side(self) -> Any:
-        return ChangeFilesSide(LocalStorage(self.folder))
+        return ChangeFilesConnector(LocalStorage(self.folder))
 
     def value(self, row: Mapping[str, Any]) -> str:
         return str(json.loads(row[c.AFTER])["name"])

@@ -353,7 +353,7 @@ class World:
         """See that what the catalogues of source and copy differ by is told, once a cutover has made what it makes."""
         pipeline = self.lab.pipeline(PATTERNS)
         try:
-            told = schemas.furnish(pipeline, PATTERNS)
+            told = schemas.build_post_data(pipeline, PATTERNS)
             schemas.check_told(self.lab, (self._server, self._server), told, PATTERNS)
         except PenstockError as exc:
             raise RoundOver(self._count(f"schemas: {anonymous(str(exc))}")) from exc

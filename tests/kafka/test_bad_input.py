@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 import penstock
-from penstock.apply import patience
+from penstock.apply import retry_policy
 from penstock.apply.process import Progress
 from penstock.errors import MalformedInputError, OperatorError
 from penstock.history import HistoryError
@@ -117,7 +117,7 @@ def test_a_first_snapshot_is_waited_for_however_long_it_takes(
 ) -> None:
     monkeypatch.setattr(tracker, "_SNAPSHOT_S", 0.2)
     for name in ("_AT_START_S", "_WORK_S", "_LEAST_S"):
-        monkeypatch.setattr(patience, name, 0.5)
+        monkeypatch.setattr(retry_policy, name, 0.5)
 
     def row(id_: int, mark: str) -> Line:
         source = {"schema": "public", "table": "t", "name": stand.name, "snapshot": mark}

@@ -21,7 +21,7 @@ from penstock.change import TableName
 from penstock.errors import FencedError, PenstockError, RetryableError
 from penstock.formats.debezium.writer import EventSettings, JsonPacking
 from penstock.outputs.events import task
-from penstock.outputs.events.events import Events
+from penstock.outputs.events.events import EventEncoder
 from penstock.outputs.events.kafka import Cluster, KafkaPublisher, KafkaTransaction
 from penstock.outputs.events.publisher import begin_run, make_position
 from penstock.outputs.events.task import EventTask
@@ -74,7 +74,7 @@ def cluster_of(address: str, name: str) -> Cluster:
 def task_of(cluster: Cluster, epoch: int) -> EventTask:
     # No key: every event of the table has its place in one order.
     settings = EventSettings(cluster.pipeline, "db", packing=JsonPacking(with_schemas=False))
-    return EventTask(cluster, epoch, Events(settings, Dictionary([TableSchema(ITEM, COLUMNS, version=1)])))
+    return EventTask(cluster, epoch, EventEncoder(settings, Dictionary([TableSchema(ITEM, COLUMNS, version=1)])))
 
 
 def make(cluster: Cluster) -> None:
@@ -87,13 +87,13 @@ def publish_on(cluster: Cluster) -> None:
     """Go on where the position topic says, as a run does, with a few transactions to a Kafka transaction."""
     task._AT_ONCE_CHANGES = 40
     began = begin_run(cluster, "shop")
-    standing, token = began.standing, began.token
-    events = task_of(cluster, standing.epoch)
+    published_state, token = began.published_state, began.token
+    events = task_of(cluster, published_state.epoch)
     print("begun", flush=True)
-    while standing.position < LAST:
-        part = slice_behind(standing.position, min(LAST, standing.position + random.randint(1, 60)))
+    while published_state.position < LAST:
+        part = slice_behind(published_state.position, min(LAST, published_state.position + random.randint(1, 60)))
         done = events.publish(part, Made(), token)
-        standing, token = done.standing, done.token
+        published_state, token = done.published_state, done.token
 
 
 def kill() -> None:
@@ -136,7 +136,7 @@ POINTS: dict[str, Callable[[], None]] = {
         KafkaPublisher, "_commit", flushed_first(dying(KafkaPublisher._commit, 4, before=True))
     ),
     "after the commit": die_at(KafkaPublisher, "_commit", 4, before=False),
-    "once the producer was replaced": die_at(Cluster, "standing", 3, before=False),
+    "once the producer was replaced": die_at(Cluster, "published_state", 3, before=False),
 }
 
 
@@ -175,8 +175,8 @@ def test_a_kill_at_a_boundary_loses_doubles_and_tears_nothing(kafka: KafkaBroker
     publish_on(cluster)
 
     assert read_on(kafka, cluster.pipeline) == list(WANTED)
-    assert cluster.standing().transactions == len(WANTED)
-    assert cluster.standing().changes == sum(WANTED.values())
+    assert cluster.published_state().transactions == len(WANTED)
+    assert cluster.published_state().changes == sum(WANTED.values())
 
 
 @pytest.mark.parametrize("kills", [4, pytest.param(40, marks=pytest.mark.soak)])
@@ -197,7 +197,7 @@ def test_kills_at_random_lose_double_and_tear_nothing(kafka: KafkaBroker, cluste
 
 def test_a_run_that_was_replaced_is_refused_whatever_it_was_at(kafka: KafkaBroker, cluster: Cluster) -> None:
     zombie = begin_run(cluster, "shop")
-    events = task_of(cluster, zombie.standing.epoch)
+    events = task_of(cluster, zombie.published_state.epoch)
     done = events.publish(slice_behind(0, 20), Made(), zombie.token)
     part = slice_behind(20, 40)
     opened = EventTask._kept[cluster.where]
@@ -207,8 +207,8 @@ def test_a_run_that_was_replaced_is_refused_whatever_it_was_at(kafka: KafkaBroke
             transaction.send(events.events.of_changes(Made().read(part)))
             opened._client.flush(10)
             publish_on(cluster)
-            standing = opened.standing.behind(part, len(part), part.total_changes)
-            transaction.stand(standing, standing.position_entry)
+            published_state = opened.published_state.behind(part, len(part), part.total_changes)
+            transaction.stand(published_state, published_state.position_entry)
 
     with pytest.raises(RetryableError, match="another producer"):
         sleep_in_the_middle()
@@ -219,13 +219,13 @@ def test_a_run_that_was_replaced_is_refused_whatever_it_was_at(kafka: KafkaBroke
 
 def test_a_task_that_is_tried_again_publishes_only_what_it_had_not(kafka: KafkaBroker, cluster: Cluster) -> None:
     began = begin_run(cluster, "shop")
-    events = task_of(cluster, began.standing.epoch)
+    events = task_of(cluster, began.published_state.epoch)
     first = events.publish(slice_behind(0, 30), Made(), began.token)
     # As Spark does where it does not know that the task was done: with what was known when it began.
     again = events.publish(slice_behind(0, 50), Made(), began.token)
     later = events.publish(slice_behind(0, 30), Made(), first.token)
 
-    assert (again.standing.position, later.standing.position) == (50, 50)
+    assert (again.published_state.position, later.published_state.position) == (50, 50)
     assert read_on(kafka, cluster.pipeline) == [scn for scn in WANTED if scn <= 50]
 
 

@@ -13,7 +13,7 @@ import pytest
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.errors import OperatorError, PenstockError, RetryableError
 from penstock.pipeline.report import Report
-from penstock.pipeline.status import State
+from penstock.pipeline.status import PipelineState
 from tests.faults.pgbench import TABLES as PGBENCH
 from tests.faults.pgbench import Load, load_tables
 from tests.kafka import jars
@@ -332,7 +332,7 @@ def test_a_source_that_was_set_up_anew_is_not_taken_for_the_one_that_was_publish
     shop.publish()
     shop.execute("DROP SCHEMA penstock_" + shop.name + " CASCADE")
     found = shop.publication.status()
-    assert found.state is State.NOT_SET_UP
+    assert found.state is PipelineState.NOT_SET_UP
     assert "stream of events was filled from a capture set that is not in this database" in str(found.refused)
 
     with pytest.raises(OperatorError, match="stream of events was filled"):

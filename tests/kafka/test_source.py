@@ -12,7 +12,7 @@ from penstock.errors import OperatorError
 from penstock.pipeline.pipeline import Pipeline
 from penstock.sources.debezium import tracker
 from penstock.sources.debezium.log import Partition
-from penstock.sources.debezium.look import Stretch
+from penstock.sources.debezium.scan import Stretch
 from penstock.sources.debezium.tracker import Tracker
 from tests.kafka.broker import Record
 from tests.kafka.connect import DebeziumEngine

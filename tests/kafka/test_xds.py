@@ -13,7 +13,7 @@ import pytest
 
 from penstock.errors import ConfigError, OperatorError, RetryableError
 from penstock.formats.xds.reader import read_document
-from penstock.pipeline.channel import ChannelPublication
+from penstock.pipeline.event_log_publication import EventLogPublication
 from penstock.pipeline_file import parse
 from penstock.position import Scn
 from penstock.sources.event_log.channel import Channel
@@ -46,10 +46,10 @@ class Topic:
         self.kafka, self.log = kafka, Log(lab, folder)
         self.name = f"people_{next(numbers)}"
 
-    def open(self, *, servers: str | None = None, more: str = "", to: str = "") -> ChannelPublication:
+    def open(self, *, servers: str | None = None, more: str = "", to: str = "") -> EventLogPublication:
         text = FILE.format(name=self.name, servers=servers or self.kafka.address, more=more, to=to)
         made = open_pipeline(parse(text, name="pipeline.yaml", environment={"SHOP_URL": self.log.lab.source_url}))
-        assert isinstance(made, ChannelPublication)
+        assert isinstance(made, EventLogPublication)
         return made
 
     def read(self, topic: str | None = None) -> list[tuple[str, str]]:
@@ -67,7 +67,7 @@ def topic(lab: Lab, kafka: KafkaBroker, tmp_path: Path) -> Topic:
     return Topic(lab, kafka, tmp_path)
 
 
-def run(publication: ChannelPublication) -> Any:
+def run(publication: EventLogPublication) -> Any:
     return publication.run(threading.Event(), until_caught_up=True)
 
 

@@ -19,7 +19,7 @@ from penstock.change import TableName
 from penstock.errors import FencedError, MalformedInputError, OperatorError
 from penstock.formats.archive_log import CopiedPart
 from penstock.formats.change_file import Encoding
-from penstock.history import Origin
+from penstock.history import CaptureOrigin
 from penstock.outputs.publish.files import ArchiveWriter, FileWriter, make_archive
 from penstock.position import Anchor, Scn
 from penstock.storage import LocalStorage, ObjectStorage, Storage
@@ -185,14 +185,14 @@ def test_of_two_runs_that_begin_at_once_one_goes_on(tmp_path: Path, monkeypatch:
 def test_a_run_goes_on_where_the_last_one_stood(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
     before = publish(storage)
-    before.commit(before.last.end, origin=Origin("set", "place"))
+    before.commit(before.last.end, origin=CaptureOrigin("set", "place"))
 
     after = ArchiveWriter(storage).acquire()
 
     assert (after.after, after.end) == (13, 13)
     assert after.epoch == before.last.epoch + 1
     assert after.anchor == Anchor(Scn(13), "m13")
-    assert after.origin == Origin("set", "place")
+    assert after.origin == CaptureOrigin("set", "place")
 
 
 def test_an_archive_of_another_source_or_format_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg
 
 from penstock.demo.servers import EmbeddedPostgres
-from penstock.dialects.base import Difference
+from penstock.dialects.base import CatalogDifference
 from penstock.pipeline.pipeline import Pipeline
 from tests.lab import Lab
 
@@ -191,17 +191,17 @@ def run(connection: psycopg.Connection, texts: Sequence[str]) -> list[str]:
     return taken
 
 
-def furnish(pipeline: Pipeline, patterns: Sequence[str]) -> list[Difference]:
+def build_post_data(pipeline: Pipeline, patterns: Sequence[str]) -> list[CatalogDifference]:
     """Make what a run and a cutover make; returns what differs then."""
     source, target = pipeline._source, pipeline._target
     tables = source.match(patterns)
-    with closing(target.furnisher(source.fittings(tables))) as furnisher:  # type: ignore[attr-defined]
-        list(furnisher.build(tables))
-        list(furnisher.build(tables, is_last=True))
-        return list(furnisher.differences())
+    with closing(target.post_data_builder(source.post_data(tables))) as post_data_builder:  # type: ignore[attr-defined]
+        list(post_data_builder.build(tables))
+        list(post_data_builder.build(tables, is_last=True))
+        return list(post_data_builder.differences())
 
 
-def carry_out(lab: Lab, differences: Sequence[Difference]) -> None:
+def carry_out(lab: Lab, differences: Sequence[CatalogDifference]) -> None:
     """Do at the target what was told, as often as one thing needs another."""
     left = [(one, one.sql) for one in differences if one.sql]
     while left:
@@ -217,12 +217,12 @@ def carry_out(lab: Lab, differences: Sequence[Difference]) -> None:
 
 
 def check_told(
-    lab: Lab, servers: Sequence[EmbeddedPostgres], told: Sequence[Difference], patterns: Sequence[str]
+    lab: Lab, servers: Sequence[EmbeddedPostgres], told: Sequence[CatalogDifference], patterns: Sequence[str]
 ) -> None:
     """What is told is what the dumps differ by: no more, and, once it is carried out, no less."""
 
     source = lab.pipeline(patterns)._source
-    within = source.fittings(source.match(patterns)).objects.schemas  # type: ignore[attr-defined]
+    within = source.post_data(source.match(patterns)).objects.schemas  # type: ignore[attr-defined]
 
     def dumps() -> list[str]:
         at_source, at_target = (
@@ -240,14 +240,14 @@ def check_told(
     for _ in range(3):
         # What is made for all partitions at once may get other names, which is told then.
         carry_out(lab, [*(one for one in told if one.is_extra), *(one for one in told if not one.is_extra)])
-        told = furnish(lab.pipeline(patterns), patterns)
+        told = build_post_data(lab.pipeline(patterns), patterns)
         if not any(one.sql for one in told):
             break
     after = "\n".join(dumps())
     assert not after, f"{after}\n{[str(one) for one in told]}"
 
 
-def words(one: Difference) -> list[str]:
+def words(one: CatalogDifference) -> list[str]:
     """Names that a dump has where it has this."""
     return [word for word in re.findall(r"\w+", one.what) if word not in ("of", "on", "public", "column", one.kind)]
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.change import TableName
-from penstock.formats.xds.event import Kind
+from penstock.formats.xds.event import XdsEventKind
 from penstock.logical import BINARY, STRING, integer
 from penstock.schema import Column, ForeignKey, TableSchema, Unique
 from penstock.sources.event_log.build import BuiltEvent, Current, build, lives, wanted
@@ -217,7 +217,7 @@ def told(built: BuiltEvent) -> Told:
     ]
     assert len(set(built.record_ids)) == len(built.record_ids)
     assert built.event.association == f"idu={built.object.key[0]},table=usr,schema=s"
-    return Told(Kind(built.event.kind).value, built.object.key[0], attributes, frozenset(built.record_ids))
+    return Told(XdsEventKind(built.event.kind).value, built.object.key[0], attributes, frozenset(built.record_ids))
 
 
 TEXTS = st.sampled_from([None, "", "a", "qqo=", "u7s\n=", "\x01"])

@@ -63,10 +63,10 @@ class World:
         return True
 
 
-Deed = tuple[str, int, str, dict[str, Any]]
+EntryAction = tuple[str, int, str, dict[str, Any]]
 
 
-def deed(chance: random.Random) -> Deed:
+def deed(chance: random.Random) -> EntryAction:
     """Something to do to a row: put it in place, delete it, or give it another key."""
     table_name = chance.choice(["mail", "mail", "note"])
     kind = chance.choice(["put", "put", "delete", "move"] if table_name == "mail" else ["put", "delete"])
@@ -117,7 +117,7 @@ def test_whatever_is_not_linked_may_be_applied_in_any_order(
         assert replica.rows == world.rows
 
 
-def done(world: World, deeds: list[Deed]) -> list[Lcr]:
+def done(world: World, deeds: list[EntryAction]) -> list[Lcr]:
     """The changes that deeds make, as far as they follow from the rows before."""
     changes = []
     for table_name, id_, kind, new in deeds:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.apply.resolve import ConflictRules, ErrorRule, Method, Resolver, RowIs, TableRules, Then
+from penstock.apply.resolve import ConflictKind, ConflictRules, ErrorAction, ErrorRule, Method, Resolver, TableRules
 from penstock.apply.server import ServerConfig
 from penstock.change import Op, TableName
 from penstock.demo.servers import EmbeddedPostgres
@@ -223,30 +223,30 @@ def _rules(*resolvers: Resolver, **said: Any) -> TableRules:
 
 
 def _on_update(method: Method, *columns: str, by: str | None = None) -> Resolver:
-    return Resolver(Op.UPDATE, RowIs.EXISTS, method, columns, by)
+    return Resolver(Op.UPDATE, ConflictKind.EXISTS, method, columns, by)
 
 
 NEITHER: frozenset[Op] = frozenset()
 
-MISSING = [Resolver(op, RowIs.MISSING, Method.DISCARD) for op in (Op.UPDATE, Op.DELETE)]
+MISSING = [Resolver(op, ConflictKind.MISSING, Method.DISCARD) for op in (Op.UPDATE, Op.DELETE)]
 
 RULES = [
     {
         "p": _rules(_on_update(Method.MAXIMUM, "v", by="v"), *MISSING),
         "c": _rules(
-            _on_update(Method.MINIMUM_AND_EQUAL, "w", by="w"), Resolver(Op.INSERT, RowIs.EXISTS, Method.DISCARD)
+            _on_update(Method.MINIMUM_AND_EQUAL, "w", by="w"), Resolver(Op.INSERT, ConflictKind.EXISTS, Method.DISCARD)
         ),
         "d": _rules(_on_update(Method.DISCARD, "u")),
     },
     {
-        "p": _rules(_on_update(Method.DELTA, "v"), Resolver(Op.DELETE, RowIs.EXISTS, Method.OVERWRITE)),
+        "p": _rules(_on_update(Method.DELTA, "v"), Resolver(Op.DELETE, ConflictKind.EXISTS, Method.OVERWRITE)),
         "c": _rules(_on_update(Method.OVERWRITE, "w"), *MISSING),
         "s": _rules(_on_update(Method.OVERWRITE, "parent"), *MISSING),
     },
     {
         "p": _rules(compared={"v": NEITHER}),
         "s": _rules(compared={"parent": frozenset({Op.DELETE})}),
-        "c": _rules(on_error=(ErrorRule("26787", Then.IGNORE), ErrorRule("23505", Then.RECORD))),
+        "c": _rules(on_error=(ErrorRule("26787", ErrorAction.IGNORE), ErrorRule("23505", ErrorAction.RECORD))),
     },
 ]
 """What is said of conflicts: nothing whose outcome rows that are in the way of no change decide."""

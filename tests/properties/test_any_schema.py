@@ -42,14 +42,14 @@ def check(lab: Lab, servers: tuple[EmbeddedPostgres, EmbeddedPostgres], made: Dr
     pipeline = lab.pipeline(CAPTURED)
     planned = pipeline.plan()
     pipeline.setup()
-    told = schemas.furnish(pipeline, CAPTURED)
+    told = schemas.build_post_data(pipeline, CAPTURED)
     unforeseen = set(map(str, told)) ^ set(map(str, planned.target.differences))
     assert not unforeseen, (unforeseen, first)
     if not later:
         schemas.check_told(lab, servers, told, CAPTURED)
         return
     schemas.run(lab.source, [text.replace("{n}", "9") for text in schemas.statements([*made, *later])[len(made) :]])
-    schemas.check_told(lab, servers, schemas.furnish(lab.pipeline(CAPTURED), CAPTURED), CAPTURED)
+    schemas.check_told(lab, servers, schemas.build_post_data(lab.pipeline(CAPTURED), CAPTURED), CAPTURED)
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))

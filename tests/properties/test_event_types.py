@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from penstock.change import TableName
 from penstock.errors import MalformedInputError
-from penstock.formats.debezium.declared import Modes
-from penstock.formats.debezium.decode import DataEvent, Decoder, Settings
+from penstock.formats.debezium.declared import DeclaredModes
+from penstock.formats.debezium.decode import DataEvent, DecodeSettings, RecordDecoder
 from penstock.logical import LogicalType
 from tests.formats.debezium.events import envelope, node, record, text, with_schema
 
@@ -125,12 +125,12 @@ def written(draw: st.DrawFn, connector: str, time: str, decimals: str) -> Writte
             return Written("int" if connector != "oracle" else "number(10,0)", node("int32"), number, str(number))
 
 
-def read(connector: str, column: dict[str, Any] | None, value: Any, settings: Settings) -> str | None:
+def read(connector: str, column: dict[str, Any] | None, value: Any, settings: DecodeSettings) -> str | None:
     """The canonical text that is read; None where it is refused."""
     payload = envelope("c", connector=connector, after={"v": value})
     raw = with_schema(payload, {"v": column}) if column else text(payload)
     try:
-        event = Decoder(settings).decode(record(raw))
+        event = RecordDecoder(settings).decode(record(raw))
     except MalformedInputError:
         return None
     assert isinstance(event, DataEvent)
@@ -144,11 +144,11 @@ def test_no_column_of_a_target_changes_a_value(data: st.DataObject, connector: s
     given_mode = data.draw(st.sampled_from(modes))
     one = data.draw(written(connector, own_mode(connector, given_mode), decimals))
     target = LogicalType.parse(data.draw(st.sampled_from(TARGETS)))
-    modes_ = Modes(decimal=decimals, time=given_mode, arrays="postgres")
-    settings = Settings(declared={TABLES[connector]: {"v": target}}, modes=modes_)
-    told = Settings(columns={f'"{TABLES[connector].schema}".*': {"v": one.type}}, modes=modes_)
+    modes_ = DeclaredModes(decimal=decimals, time=given_mode, arrays="postgres")
+    settings = DecodeSettings(declared={TABLES[connector]: {"v": target}}, modes=modes_)
+    told = DecodeSettings(columns={f'"{TABLES[connector].schema}".*': {"v": one.type}}, modes=modes_)
 
-    assert read(connector, one.schema, one.value, Settings(modes=modes_)) == one.is_
+    assert read(connector, one.schema, one.value, DecodeSettings(modes=modes_)) == one.is_
     assert read(connector, None, one.value, told) == one.is_
     # Untold it stands as it is written, or is refused; what may have lost its sign is refused where it has room.
     untold = read(connector, None, one.value, settings)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock.apply.conflicts import DDL_NOT_CARRIED_OUT, ApplyError
+from penstock.apply.apply_errors import DDL_NOT_CARRIED_OUT, ApplyError
 from penstock.apply.ddl import alteration, is_drop, is_rename, name_before
 from penstock.change import Change, Op, TableName
-from penstock.rules.ddl import RuledName, with_names
+from penstock.rules.ddl import TransformedName, with_names
 from penstock.rules.ruleset import RuleSet
 from tests.rules.made import rule_set, schema
 
@@ -26,18 +26,18 @@ def shape(table: TableName) -> str:
     return json.dumps({"schema": table.schema, "name": table.name, "key": [1], "columns": columns})
 
 
-def ruled(rules: RuleSet, table: TableName) -> RuledName:
+def ruled(rules: RuleSet, table: TableName) -> TransformedName:
     if not rules.takes(table):
-        return RuledName(called=rules.target_name(table))
+        return TransformedName(called=rules.target_name(table))
     described = schema(COLUMNS, name=table)
-    return RuledName(rules.rule(described, described))
+    return TransformedName(rules.rule(described, described))
 
 
 def seen(rules: Any, was: str, now: str | None) -> Change:
     """A rename, or a drop, as it comes out of rules."""
     made = rule_set(rules, captured=["public.*"])
     image = {"was_version": "1", "was": shape(name(was)), "is": None if now is None else shape(name(now))}
-    after = RuledName() if now is None else ruled(made, name(now))
+    after = TransformedName() if now is None else ruled(made, name(now))
     return Change(0, Op.DDL, made.target_name(name(was)), 1, with_names(image, ruled(made, name(was)), after), None)
 
 
@@ -106,7 +106,7 @@ def fitted(rules: Any) -> tuple[dict[str, str | None], tuple[tuple[str, str | No
     ]
     image = {"was": json.dumps(was), "is": json.dumps(made)}
     wanted = alteration(Change(0, Op.DDL, name("public.t"), 1, with_names(image, rule, rule), None))
-    return {one.name: one.unworded for one in wanted.fittings_added}, wanted.defaults
+    return {one.name: one.unworded for one in wanted.post_data_added}, wanted.defaults
 
 
 ROW, NAMES = "it names the row as a whole, which the rules change", "its columns have other names here"
@@ -132,4 +132,4 @@ def test_a_version_that_told_of_no_checks_and_indexes_is_not_one_that_had_none()
     was = json.loads(shape(name("public.t")))
     is_ = was | {"fittings": [{"kind": "index", "name": "i", "definition": "", "columns": [1], "has_row": False}]}
     wanted = alteration(Change(0, Op.DDL, name("public.t"), 1, {"was": json.dumps(was), "is": json.dumps(is_)}, None))
-    assert (wanted.fittings_added, wanted.fittings_dropped) == ((), ())
+    assert (wanted.post_data_added, wanted.post_data_dropped) == ((), ())

@@ -13,8 +13,8 @@ import pytest
 
 from penstock import change as c
 from penstock.change import NO_VERSION, TableName
-from penstock.elsewhere import Elsewhere
 from penstock.errors import ConfigError, MalformedInputError, OperatorError
+from penstock.external_values import ExternalValue
 from penstock.rules.stream import StreamRules
 from penstock.schema import Column, ForeignKey, TableSchema, Unique
 from tests.hand_made import Lcr, T, as_batch, delete, insert, truncate, update
@@ -552,8 +552,8 @@ def test_a_text_that_a_step_makes_holds_no_zero_byte(folder: Path) -> None:
     assert "made a text with a zero byte" in made[1][1]["reason"]
 
 
-LARGE = Elsewhere.at("7:9:2", 10**7, is_binary=False)
-MORE = Elsewhere.appending("more", is_binary=False)
+LARGE = ExternalValue.at("7:9:2", 10**7, is_binary=False)
+MORE = ExternalValue.appending("more", is_binary=False)
 
 
 def test_a_value_that_is_not_in_its_image_passes_rules_that_do_not_look_at_it() -> None:

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from penstock.formats.debezium.decode import Settings
-from penstock.formats.debezium.record import Record
+from penstock.formats.debezium.decode import DecodeSettings
+from penstock.formats.debezium.record import TopicRecord
 from penstock.history import HistoryError
 from penstock.sources.debezium.log import Extent, Partition, RecordFollower, RecordLog
 from penstock.sources.debezium.tables import Tables
@@ -22,7 +22,7 @@ class MemoryLog:
     label = "memory"
     ends = False
 
-    def __init__(self, records: Mapping[Partition, Sequence[Record]], *, at_once: int = 2) -> None:
+    def __init__(self, records: Mapping[Partition, Sequence[TopicRecord]], *, at_once: int = 2) -> None:
         """Hold records; whoever follows is given so many at once, one partition after the other."""
         self.at_once = at_once
         self.records = {
@@ -33,7 +33,7 @@ class MemoryLog:
         self.committed: dict[Partition, tuple[int, str]] = {}
         self.ids: dict[str, str] = {}
 
-    def append(self, partition: Partition, *records: Record) -> None:
+    def append(self, partition: Partition, *records: TopicRecord) -> None:
         """Write some more records."""
         there = self.records.setdefault(partition, [])
         there += [replace(record, offset=offset) for offset, record in enumerate(records, start=len(there))]
@@ -42,7 +42,7 @@ class MemoryLog:
         """Have nothing come of a partition by itself before something is set."""
         self.held[partition] = until
 
-    def partition_of(self, record: Record) -> Partition:
+    def partition_of(self, record: TopicRecord) -> Partition:
         return Partition(record.topic, record.partition)
 
     def identity(self) -> str:
@@ -73,12 +73,12 @@ class MemoryLog:
     def follow(self, positions: Mapping[Partition, int]) -> "MemoryFollower":
         return MemoryFollower(self, dict(positions))
 
-    def read(self, partition: Partition, first: int, end: int) -> Iterator[Record]:
+    def read(self, partition: Partition, first: int, end: int) -> Iterator[TopicRecord]:
         yield from self.records[partition][first:end]
 
 
 class MemoryOffsets:
-    """Implements `log.Offsets`."""
+    """Implements `log.ConsumerOffsets`."""
 
     def __init__(self, kept: dict[Partition, tuple[int, str]]) -> None:
         self._kept = kept
@@ -100,7 +100,7 @@ class MemoryFollower:
         self._log = log
         self._positions = positions
 
-    def take(self, most: int, timeout_s: float) -> Sequence[Record]:
+    def take(self, most: int, timeout_s: float) -> Sequence[TopicRecord]:
         for partition, at in self._positions.items():
             if partition in self._log.held and not self._log.held[partition].is_set():
                 continue
@@ -118,7 +118,7 @@ class MemoryFollower:
         pass
 
 
-def boundary(status: str, txn: str, counts: Mapping[str, int] = {}) -> Record:
+def boundary(status: str, txn: str, counts: Mapping[str, int] = {}) -> TopicRecord:
     collections = [{"data_collection": name, "event_count": number} for name, number in counts.items()]
     value = {
         "status": status,
@@ -127,16 +127,16 @@ def boundary(status: str, txn: str, counts: Mapping[str, int] = {}) -> Record:
         "data_collections": collections,
         "ts_ms": 5,
     }
-    return Record(ENDS.topic, None, json.dumps(value).encode(), (), 0, None)
+    return TopicRecord(ENDS.topic, None, json.dumps(value).encode(), (), 0, None)
 
 
-def ended(*txns: str, counts: Mapping[str, int] = {}) -> list[Record]:
+def ended(*txns: str, counts: Mapping[str, int] = {}) -> list[TopicRecord]:
     return [boundary(status, txn, counts if status == "END" else {}) for txn in txns for status in ("BEGIN", "END")]
 
 
 def event(
     txn: int, snapshot: str = "false", *, table: str = "orders", order: int | None = None, lsn: int | None = None
-) -> Record:
+) -> TopicRecord:
     """A change of a transaction, or a row of a snapshot; with a number in its transaction where it is to have one."""
     lsn = txn if lsn is None else lsn
     source = {
@@ -156,11 +156,11 @@ def event(
     if order is not None:
         block = {"id": f"{txn}:{order}", "total_order": order, "data_collection_order": order}
         value["transaction"] = block
-    return Record(f"shop.public.{table}", b'{"id": 1}', json.dumps(value).encode(), (), 0, None)
+    return TopicRecord(f"shop.public.{table}", b'{"id": 1}', json.dumps(value).encode(), (), 0, None)
 
 
 def tables(*, skips: bool = False) -> Tables:
-    return Tables(Settings(), "shop", skips=skips)
+    return Tables(DecodeSettings(), "shop", skips=skips)
 
 
 _: type[RecordLog] = MemoryLog

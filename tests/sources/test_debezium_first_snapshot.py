@@ -8,30 +8,30 @@ from dataclasses import replace
 import pytest
 
 from penstock.change import TableName
-from penstock.formats.debezium.record import Record
+from penstock.formats.debezium.record import TopicRecord
 from penstock.history import HistoryError
 from penstock.position import START
 from penstock.sources.debezium.log import Partition
-from penstock.sources.debezium.tracker import Layout, Tracker
+from penstock.sources.debezium.tracker import LogLayout, Tracker
 from tests.sources.memory_log import ENDS, ORDERS, MemoryLog, ended, event, tables
 
 OTHERS = Partition("shop.public.others", 0)
 SECOND = Partition("shop.public.orders", 1)
 
 
-def row(mark: str, lsn: int, table: str = "orders", partition: int = 0) -> Record:
+def row(mark: str, lsn: int, table: str = "orders", partition: int = 0) -> TopicRecord:
     return replace(event(lsn, mark, table=table), partition=partition)
 
 
-def of_version(version: str, record: Record) -> Record:
+def of_version(version: str, record: TopicRecord) -> TopicRecord:
     value = json.loads(record.value or b"")
     value["source"]["version"] = version
     return replace(record, value=json.dumps(value).encode())
 
 
-def copied(records: dict[Partition, list[Record]]) -> dict[str, list[tuple[int, int]]]:
+def copied(records: dict[Partition, list[TopicRecord]]) -> dict[str, list[tuple[int, int]]]:
     """By table, the partition and offset of each row that is copied."""
-    tracker = Tracker(MemoryLog(records), Layout(ENDS.topic, settle_s=0.05), tables(), "penstock.shop")
+    tracker = Tracker(MemoryLog(records), LogLayout(ENDS.topic, settle_s=0.05), tables(), "penstock.shop")
     with closing(tracker):
         tracker.start(START, is_new=True)
         rows = tracker.copy(threading.Event())

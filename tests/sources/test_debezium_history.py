@@ -11,12 +11,12 @@ from dataclasses import replace
 import pytest
 
 from penstock.errors import MalformedInputError, PenstockError
-from penstock.formats.debezium.record import Record
-from penstock.history import Consumer, History, HistoryError, Origin
+from penstock.formats.debezium.record import TopicRecord
+from penstock.history import CaptureOrigin, Consumer, History, HistoryError
 from penstock.position import START, Anchor
 from penstock.sources.debezium.history import Proof
 from penstock.sources.debezium.source import DebeziumSource
-from penstock.sources.debezium.tracker import Layout, Tracker
+from penstock.sources.debezium.tracker import LogLayout, Tracker
 from tests.sources.memory_log import ENDS, ORDERS, MemoryLog, boundary, ended, event, tables
 from tests.sources.test_debezium_tracker import EVERYTHING
 
@@ -28,11 +28,11 @@ def commit(log: MemoryLog, txn: int) -> None:
     log.append(ENDS, *ended(str(txn), counts=COUNT))
 
 
-def row(lsn: int) -> Record:
+def row(lsn: int) -> TopicRecord:
     return event(lsn, "incremental")
 
 
-def of_other(record: Record, **source: str) -> Record:
+def of_other(record: TopicRecord, **source: str) -> TopicRecord:
     value = json.loads(record.value or b"")
     value["source"] |= source
     return replace(record, value=json.dumps(value).encode())
@@ -52,12 +52,12 @@ class Run:
         self.log = log
         self.anchor: Anchor | None = None
         self.position = START
-        self.origin: Origin | None = None
+        self.origin: CaptureOrigin | None = None
 
     def run(self) -> Sequence[int]:
         """Apply what is there; returns how many changes each transaction has."""
         found = tables()
-        tracker = Tracker(self.log, Layout(ENDS.topic, settle_s=0.05), found, "penstock.shop")
+        tracker = Tracker(self.log, LogLayout(ENDS.topic, settle_s=0.05), found, "penstock.shop")
         changes: list[int] = []
         with closing(DebeziumSource(self.log, tracker, found, ENDS.topic)) as source:
             is_new = self.origin is None

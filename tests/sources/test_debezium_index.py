@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import MalformedInputError, OperatorError
 from penstock.position import START, Scn
-from penstock.sources.debezium.index import Ended, Index, Run, Whole
+from penstock.sources.debezium.index import CompleteTransaction, Index, Run, TransactionEnd
 
 CUSTOMERS, ORDERS = "public.customers", "public.orders"
 
@@ -20,10 +20,10 @@ def event(of: Index, partition: int, offset: int, group: str, order: int, table:
 
 
 def end(of: Index, group: str, scn: int, counts: Mapping[str, int]) -> None:
-    of.ended(Ended(group, Scn(scn), counts, 5))
+    of.ended(TransactionEnd(group, Scn(scn), counts, 5))
 
 
-def released(of: Index) -> list[Whole]:
+def released(of: Index) -> list[CompleteTransaction]:
     return list(of.release())
 
 

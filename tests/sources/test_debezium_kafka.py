@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.formats.debezium.declared import Modes
+from penstock.formats.debezium.declared import DeclaredModes
 from penstock.formats.debezium.decode import BeforeImage
 from penstock.pipeline_file import parse
 from penstock.sources.debezium.kafka import KafkaLog
@@ -40,5 +40,5 @@ apply: {connection: target}
     assert isinstance(log, KafkaLog)
     assert log.topics == ("shop.*", "shop.transaction")
     written = frozenset({"binary", "decimals"})
-    assert settings.modes == Modes("string", "connect", "hex", arrays="postgres", written=written)
+    assert settings.modes == DeclaredModes("string", "connect", "hex", arrays="postgres", written=written)
     assert (settings.before_image, settings.placeholder) == (BeforeImage.FULL, "none")

@@ -12,10 +12,10 @@ import pytest
 
 from penstock import change as c
 from penstock.change import TableName
-from penstock.formats.debezium.decode import Settings
-from penstock.formats.debezium.record import Record, read_line
+from penstock.formats.debezium.decode import DecodeSettings
+from penstock.formats.debezium.record import TopicRecord, read_line
 from penstock.position import START, Limit, Scn
-from penstock.sources.debezium.index import Run, Whole
+from penstock.sources.debezium.index import CompleteTransaction, Run
 from penstock.sources.debezium.log import Partition, RecordLog
 from penstock.sources.debezium.reader import EventReader
 from penstock.sources.debezium.slice import slice_of
@@ -113,19 +113,19 @@ class ByTopic:
             ]
             for partition in self.partitions
         }
-        self.tables = Tables(Settings(), "shop", skips=False)
+        self.tables = Tables(DecodeSettings(), "shop", skips=False)
         for one in records:
             self.tables.look(one)
 
-    def read(self, partition: Partition, first: int, end: int) -> Iterator[Record]:
+    def read(self, partition: Partition, first: int, end: int) -> Iterator[TopicRecord]:
         yield from self._records[partition][first:end]
 
 
 @pytest.mark.rule("A-226")
 def test_a_row_comes_behind_a_transaction_of_other_topics() -> None:
     log = ByTopic(row("book", 1, "as it stands"), change("item", "c", "1", 1, 1, "x"))
-    whole = Whole(Scn(1), ("1",), (Run(1, 0, 1),), (Run(0, 0, 1),), 1, 10, 0)
-    decoder = EventDecoder.of(Settings(), log.tables.versions(), skips=False)
+    whole = CompleteTransaction(Scn(1), ("1",), (Run(1, 0, 1),), (Run(0, 0, 1),), 1, 10, 0)
+    decoder = EventDecoder.of(DecodeSettings(), log.tables.versions(), skips=False)
 
     reader = EventReader(cast(RecordLog, log), decoder, "shop", frozenset({ITEM, BOOK}))
     (batch,) = reader.read(slice_of(START, Scn(1), [whole], log.partitions))

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from penstock.errors import MalformedInputError, PenstockError
-from penstock.formats.debezium.record import Record
+from penstock.formats.debezium.record import TopicRecord
 from penstock.history import HistoryError
 from penstock.position import START, Scn
 from penstock.sources.debezium import repeats as repeats_module
 from penstock.sources.debezium.log import Partition
-from penstock.sources.debezium.tracker import Layout, Tracker
+from penstock.sources.debezium.tracker import LogLayout, Tracker
 from tests.formats.debezium.events import SOURCES
 from tests.sources.memory_log import ENDS, MemoryLog, tables
 from tests.sources.test_debezium_history import Run
@@ -57,21 +57,23 @@ class Shop:
         self.log = MemoryLog({one: [] for one in (topics[::-1] if ends_come_last else topics)}, at_once=50)
         self.tables = tables()
 
-    def event(self, txn: int, at: int, order: int, value: str) -> Record:
+    def event(self, txn: int, at: int, order: int, value: str) -> TopicRecord:
         id_, source = places(self.connector, txn, at, order)
         block = SOURCES["mysql" if self.connector == "mariadb" else self.connector]
         source = {**block, "connector": self.connector, "name": "shop", **source}
         payload: dict[str, Any] = {"op": "c", "before": None, "after": {"id": order, "v": value}, "source": source}
         if self.has_ends:
             payload["transaction"] = {"id": id_, "total_order": order, "data_collection_order": order}
-        return Record(self.topic.topic, json.dumps({"id": order}).encode(), json.dumps(payload).encode(), (), 0, None)
+        return TopicRecord(
+            self.topic.topic, json.dumps({"id": order}).encode(), json.dumps(payload).encode(), (), 0, None
+        )
 
-    def end(self, txn: int, at: int, events: int) -> Record:
+    def end(self, txn: int, at: int, events: int) -> TopicRecord:
         id_, _ = places(self.connector, txn, at, 99)
         _, name = TABLES[self.connector]
         counts = [{"data_collection": name, "event_count": events}] if events else []
         value = {"status": "END", "id": id_, "event_count": events, "data_collections": counts, "ts_ms": 5}
-        return Record(ENDS.topic, None, json.dumps(value).encode(), (), 0, None)
+        return TopicRecord(ENDS.topic, None, json.dumps(value).encode(), (), 0, None)
 
     def commit(self, txn: int, at: int, *values: str, events: int | None = None) -> None:
         made = [self.event(txn, at, order, value) for order, value in enumerate(values, 1)]
@@ -80,7 +82,7 @@ class Shop:
             self.log.append(ENDS, self.end(txn, at, len(made) if events is None else events))
 
     def tracker(self, **layout: Any) -> Tracker:
-        return Tracker(self.log, Layout(ENDS.topic, settle_s=0.05, **layout), self.tables, "penstock.shop")
+        return Tracker(self.log, LogLayout(ENDS.topic, settle_s=0.05, **layout), self.tables, "penstock.shop")
 
     def read(self, after: Scn = START, **layout: Any) -> tuple[Scn, list[int]]:
         """Read on as a run does; returns the position that is reached, and how many changes each transaction has."""
@@ -247,7 +249,7 @@ def test_each_repetition_costs_reading_the_first_one_once_more() -> None:
     read = list[int]()
     of_log = shop.log.read
 
-    def counted(partition: Partition, first: int, end: int) -> Iterator[Record]:
+    def counted(partition: Partition, first: int, end: int) -> Iterator[TopicRecord]:
         read.append(end - first)
         return of_log(partition, first, end)
 

@@ -13,13 +13,13 @@ from typing import cast
 import pytest
 
 from penstock.errors import MalformedInputError
-from penstock.formats.debezium.record import Record
+from penstock.formats.debezium.record import TopicRecord
 from penstock.position import START, Limit
 from penstock.sources.debezium import tracker as tracker_module
 from penstock.sources.debezium.index import Run
 from penstock.sources.debezium.log import Partition
-from penstock.sources.debezium.look import Looked, Stretch
-from penstock.sources.debezium.tracker import Layout, Tracker
+from penstock.sources.debezium.scan import ScanResult, Stretch
+from penstock.sources.debezium.tracker import LogLayout, Tracker
 from tests.program import await_true
 from tests.sources.memory_log import ENDS, ORDERS, MemoryLog, ended, event, tables
 
@@ -33,7 +33,7 @@ def test_rows_of_the_first_snapshot_are_waited_for_in_every_partition(last_mark:
     others = [replace(one, topic=OTHERS.topic) for one in (event(0, "first"), event(0, last_mark), event(7))]
     ends = ended("7", counts={"public.orders": 1})
     log = MemoryLog({ENDS: ends, OTHERS: others, ORDERS: [event(0, "true") for _ in range(500)]})
-    tracker = Tracker(log, Layout(ENDS.topic), tables(), "penstock.shop")
+    tracker = Tracker(log, LogLayout(ENDS.topic), tables(), "penstock.shop")
     with closing(tracker):
         tracker.start(START, is_new=True)
         rows = tracker.copy(threading.Event())
@@ -44,18 +44,18 @@ def test_rows_of_the_first_snapshot_are_waited_for_in_every_partition(last_mark:
         )
 
 
-def in_tasks(stretches: Sequence[Stretch], look: Callable[[Stretch], Looked]) -> Sequence[Looked]:
+def in_tasks(stretches: Sequence[Stretch], look: Callable[[Stretch], ScanResult]) -> Sequence[ScanResult]:
     """Looks where nothing is known but what has travelled there."""
     there = pickle.dumps((list(stretches), look))
     done = [pickle.loads(there)[1](stretch) for stretch in pickle.loads(there)[0]]
-    return cast(Sequence[Looked], pickle.loads(pickle.dumps(done)))
+    return cast(Sequence[ScanResult], pickle.loads(pickle.dumps(done)))
 
 
 def a_shop(seed: int) -> MemoryLog:
     """Transactions over two topics, of many events or few; events told twice, and now and then a tombstone."""
     chance = random.Random(seed)
-    topics = {ORDERS: list[Record](), OTHERS: list[Record]()}
-    ends: list[Record] = []
+    topics = {ORDERS: list[TopicRecord](), OTHERS: list[TopicRecord]()}
+    ends: list[TopicRecord] = []
     for txn in range(1, 60):
         counts = Counter[Partition]()
         for _ in range(chance.choice([1, 1, 2, 9])):
@@ -79,7 +79,7 @@ def test_tasks_find_what_is_found_without_them(seed: int, monkeypatch: pytest.Mo
     found = []
     for tasks in (None, in_tasks):
         known = tables()
-        tracker = Tracker(log, Layout(ENDS.topic), known, "penstock.shop")
+        tracker = Tracker(log, LogLayout(ENDS.topic), known, "penstock.shop")
         if tasks is not None:
             tracker.look_in(tasks)
         with closing(tracker):
@@ -100,7 +100,7 @@ def test_tasks_find_what_is_found_without_them(seed: int, monkeypatch: pytest.Mo
 def test_a_record_that_is_no_event_ends_the_run_from_a_task_too(monkeypatch: pytest.MonkeyPatch) -> None:
     log = MemoryLog({ENDS: ended("7"), ORDERS: [event(7), replace(event(7), value=b'{"op": "z", "source": {}}')]})
     monkeypatch.setattr(tracker_module, "_FAR", 1)
-    tracker = Tracker(log, Layout(ENDS.topic), tables(), "penstock.shop")
+    tracker = Tracker(log, LogLayout(ENDS.topic), tables(), "penstock.shop")
     tracker.look_in(in_tasks)
     with closing(tracker):
         tracker.start(START, is_new=False)
@@ -117,7 +117,7 @@ def test_records_that_tasks_skip_are_counted_and_told(
     log = MemoryLog({ENDS: ended("7"), ORDERS: [broken, event(7), *[broken] * 120]})
     monkeypatch.setattr(tracker_module, "_FAR", 1)
     known = tables(skips=True)
-    tracker = Tracker(log, Layout(ENDS.topic), known, "penstock.shop")
+    tracker = Tracker(log, LogLayout(ENDS.topic), known, "penstock.shop")
     tracker.look_in(in_tasks)
     with closing(tracker):
         tracker.start(START, is_new=False)
@@ -133,7 +133,7 @@ def test_a_record_that_is_looked_at_twice_is_skipped_and_counted_once(caplog: py
     known = tables(skips=True)
     # For its tables, and then to be followed.
     known.survey(log)
-    tracker = Tracker(log, Layout(ENDS.topic), known, "penstock.shop")
+    tracker = Tracker(log, LogLayout(ENDS.topic), known, "penstock.shop")
     with closing(tracker):
         tracker.start(START, is_new=False)
         tracker.last()
@@ -153,7 +153,7 @@ def test_a_partition_that_lies_behind_is_waited_for_however_long_nothing_comes_o
     log = MemoryLog({ORDERS: [event(n) for n in (1, 2, 3)], OTHERS: [event(2, table="others", lsn=20)]})
     held = threading.Event()
     log.hold(OTHERS, held)
-    tracker = Tracker(log, Layout(ENDS.topic, settle_s=0.05), tables(), "penstock.shop")
+    tracker = Tracker(log, LogLayout(ENDS.topic, settle_s=0.05), tables(), "penstock.shop")
 
     def changes() -> list[int] | None:
         part = tracker.take(START, EVERYTHING, None)

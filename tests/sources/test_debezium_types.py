@@ -7,14 +7,14 @@ import pytest
 from penstock.change import TableName
 from penstock.dialects.base import DatabasePlan
 from penstock.errors import OperatorError
-from penstock.formats.debezium.declared import Modes
-from penstock.formats.debezium.decode import Settings
+from penstock.formats.debezium.declared import DeclaredModes
+from penstock.formats.debezium.decode import DecodeSettings
 from penstock.formats.debezium.source_types import check_type
 from penstock.logical import Kind, LogicalType
 from penstock.schema import Column, TableSchema
-from penstock.sources.debezium.side import DebeziumSide, Untyped
+from penstock.sources.debezium.connector import DebeziumConnector, Untyped
 from penstock.sources.debezium.tables import Tables
-from penstock.sources.debezium.tracker import Layout
+from penstock.sources.debezium.tracker import LogLayout
 from tests.sources.memory_log import ENDS, ORDERS, MemoryLog, ended, event
 
 NAME = TableName("public", "orders")
@@ -29,26 +29,26 @@ def plan(*known: str, untyped: Untyped = Untyped()) -> DatabasePlan:
         return TableSchema(name, columns, None) if known else None
 
     log = MemoryLog({ORDERS: [event(5, order=1)], ENDS: ended("5")})
-    tables = Tables(Settings(), "shop", skips=False, described=described)
-    side = DebeziumSide(log, Layout(ENDS.topic), tables, "shop", untyped=untyped)
+    tables = Tables(DecodeSettings(), "shop", skips=False, described=described)
+    side = DebeziumConnector(log, LogLayout(ENDS.topic), tables, "shop", untyped=untyped)
     return side.plan([NAME], [])
 
 
-class Elsewhere(MemoryLog):
+class ExternalValue(MemoryLog):
     """A cluster of other topics."""
 
     def others(self) -> list[str]:
         return ["pub.public.t", "shop.public.items", "shop.public.orders", "shop.transaction", "plain"]
 
 
-def side_of(log: MemoryLog, prefix: str) -> DebeziumSide:
-    tables = Tables(Settings(), prefix, skips=False)
-    return DebeziumSide(log, Layout(f"{prefix}.transaction"), tables, "shop")
+def side_of(log: MemoryLog, prefix: str) -> DebeziumConnector:
+    tables = Tables(DecodeSettings(), prefix, skips=False)
+    return DebeziumConnector(log, LogLayout(f"{prefix}.transaction"), tables, "shop")
 
 
 def test_a_wrong_prefix_is_told_with_those_that_there_are() -> None:
     with pytest.raises(OperatorError) as refused:
-        side_of(Elsewhere({}), "shopp").match(["public.*"])
+        side_of(ExternalValue({}), "shopp").match(["public.*"])
     assert refused.value.what == "no topic begins with 'shopp.'; there are shop.* (3 topics), pub.* (1 topic)"
     assert "capture.debezium.prefix" in refused.value.do
     with pytest.raises(OperatorError, match=r"no topic begins with 'shopp\.', or none that this user may see"):
@@ -92,9 +92,9 @@ def test_where_rules_keep_the_target_from_being_asked_it_is_no_way_out() -> None
 
 @pytest.mark.parametrize("text", ["smallint unsigned", "SERIAL", "smallmoney", "varint", "duration", "xmltype"])
 def test_a_type_of_one_connector_s_database_alone_is_one(text: str) -> None:
-    check_type(text, Modes())
+    check_type(text, DeclaredModes())
 
 
 def test_a_type_of_no_database_is_none() -> None:
     with pytest.raises(ValueError, match="which is no type; write it as the source has it"):
-        check_type("intt", Modes())
+        check_type("intt", DeclaredModes())

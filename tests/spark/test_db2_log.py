@@ -11,10 +11,10 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.elsewhere import Elsewhere
 from penstock.errors import MalformedInputError, OperatorError
+from penstock.external_values import ExternalValue
 from penstock.sources.db2_log.buffers import file_of
-from penstock.sources.db2_log.framing import Form, read_records
+from penstock.sources.db2_log.framing import BufferFormat, read_records
 from penstock.sources.db2_log.lobs import LogValues
 from penstock.sources.db2_log.spark_source import Db2LogSource
 from penstock.storage import open_storage
@@ -130,7 +130,7 @@ def test_a_large_lob_is_said_where_it_is_and_read_there(spark: SparkSession, fol
 
     assert len(after) < 200
     value: Any = decode_image(after)["TEXT"]
-    assert isinstance(value, Elsewhere)
+    assert isinstance(value, ExternalValue)
     assert value.place is not None
     assert b"".join(LogValues(open_storage(str(folder.root))).pieces(value.place)) == LONG.encode()
 
@@ -162,7 +162,7 @@ def test_a_stream_does_not_go_on_in_another_history_of_the_log(folder: Folder) -
     old = {name: value for name, value in end.items() if name != "digest"}
     number, offset = file_of(end["commit_scn"])
     file = folder.root / f"{number:09}.db2log"
-    record = next(read_records(file.read_bytes(), Form(), "", start=offset))
+    record = next(read_records(file.read_bytes(), BufferFormat(), "", start=offset))
     content = bytearray(file.read_bytes())
     # A commit of the same length at the same place, at another time.
     content[record.payload] ^= 1

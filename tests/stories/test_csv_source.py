@@ -13,12 +13,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock import pipeline_file
-from penstock.beside import load
 from penstock.errors import ConfigError, MalformedInputError, OperatorError
 from penstock.pipeline.pipeline import Pipeline
 from penstock.position import Limit, Scn
 from penstock.storage import LocalStorage
 from penstock.stream import Source
+from penstock.user_code import load
 from penstock.wiring import open_pipeline
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "csv_source"

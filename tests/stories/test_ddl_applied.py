@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.apply.conflicts import DDL_NOT_CARRIED_OUT
+from penstock.apply.apply_errors import DDL_NOT_CARRIED_OUT
 from penstock.apply.ddl import DdlPolicy, DdlRules, retyped_by_expression
 from penstock.apply.server import ServerConfig
 from penstock.dialects.postgres.target.ledger import PostgresLedger

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from penstock.apply.conflicts import CHECK_VIOLATED, DDL_NOT_CARRIED_OUT
+from penstock.apply.apply_errors import CHECK_VIOLATED, DDL_NOT_CARRIED_OUT
 from penstock.apply.server import ServerConfig
 from penstock.errors import OperatorError
 from tests.lab import Lab, table
@@ -23,14 +23,14 @@ UNION ALL SELECT 'index', indexname, indexdef FROM pg_indexes WHERE tablename = 
 """
 
 
-def fittings(lab: Lab, side: str = "target") -> list[tuple[str, str, str]]:
+def post_data(lab: Lab, side: str = "target") -> list[tuple[str, str, str]]:
     """What the table has, as its server words it."""
     return (lab.target if side == "target" else lab.source).execute(FITTINGS).fetchall()
 
 
 def assert_same(lab: Lab) -> None:
     assert [entry.error_message for entry in lab.errors()] == []
-    assert fittings(lab) == fittings(lab, "source")
+    assert post_data(lab) == post_data(lab, "source")
     lab.assert_identical("t")
 
 
@@ -245,9 +245,9 @@ def test_indexes_of_partitions_follow_their_root(following: Lab) -> None:
 
 def test_by_default_nothing_follows_and_a_version_more_is_no_change(lab: Lab) -> None:
     lab.setup("CREATE TABLE t (id int PRIMARY KEY, v int CHECK (v > 0))")
-    before = fittings(lab)
+    before = post_data(lab)
     lab.source.execute("ALTER TABLE t ALTER v SET DEFAULT 5; CREATE INDEX i ON t (v); INSERT INTO t (id) VALUES (1)")
     lab.apply()
     assert lab.errors() == []
-    assert fittings(lab) == before
+    assert post_data(lab) == before
     lab.assert_identical("t")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.apply.conflicts import (
+from penstock.apply.apply_errors import (
     DDL_NOT_CARRIED_OUT,
     HANDLER_FAILED,
     HANDLER_LATE,

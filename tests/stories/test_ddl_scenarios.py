@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from penstock.apply.conflicts import DDL_NOT_CARRIED_OUT, ROW_DIFFERS
+from penstock.apply.apply_errors import DDL_NOT_CARRIED_OUT, ROW_DIFFERS
 from penstock.apply.resolve import ConflictRules, TableRules
 from penstock.apply.retry import RetryConfig, retry
 from penstock.apply.server import ServerConfig

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.apply.conflicts import DDL_NOT_CARRIED_OUT
+from penstock.apply.apply_errors import DDL_NOT_CARRIED_OUT
 from penstock.apply.ddl import DdlPolicy, DdlRules
 from penstock.apply.handlers.settings import HandlerSettings
 from penstock.apply.server import ServerConfig

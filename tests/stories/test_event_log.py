@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 from penstock.change import TableName
 from penstock.cli.main import app
 from penstock.errors import ConfigError, OperatorError
-from penstock.formats.xds.event import Kind
+from penstock.formats.xds.event import XdsEventKind
 from penstock.formats.xds.reader import read_document
 from penstock.history import Consumer, History, HistoryError
-from penstock.pipeline.channel import ChannelPublication
+from penstock.pipeline.event_log_publication import EventLogPublication
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline_file import parse
 from penstock.position import START, Limit, Scn
@@ -66,9 +66,9 @@ class Log:
         environment = {"SHOP_URL": self.lab.source_url, "COPY_URL": self.lab.target_url}
         return open_pipeline(parse(self.text(output, more), name="pipeline.yaml", environment=environment))
 
-    def publication(self, more: str = "") -> ChannelPublication:
+    def publication(self, more: str = "") -> EventLogPublication:
         made = self.open(f"publish: {{to: files, path: {self.folder}, format: xds}}\n", more)
-        assert isinstance(made, ChannelPublication)
+        assert isinstance(made, EventLogPublication)
         return made
 
     def write(
@@ -470,7 +470,7 @@ def test_decode_shows_the_next_poll_and_changes_nothing(log: Log, tmp_path: Path
     changes = CliRunner().invoke(app, ["decode", "event-log", "-f", str(file), "--format", "changes", "--json"])
 
     (event,) = read_document(shown.stdout.encode())
-    assert (event.kind, event.association) == (Kind.MODIFY, "idu=1,table=usr,schema=indirect")
+    assert (event.kind, event.association) == (XdsEventKind.MODIFY, "idu=1,table=usr,schema=indirect")
     assert (shown.exit_code, shown.stderr) == (3, "note: record_id 2: status E: event_type is none of 1 to 8\n")
     row = json.loads(changes.stdout)
     assert row["key"] == {"idu": "1"}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import psycopg
 
-from penstock.dialects.postgres.fittings import read_found
+from penstock.dialects.postgres.post_data import read_found
 from tests.lab import Lab, table
 
 PLANTED = """

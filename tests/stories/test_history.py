@@ -12,14 +12,14 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from penstock.apply.error_queue import Outcome
+from penstock.apply.error_queue import EntryOutcome
 from penstock.apply.retry import RetryConfig, retry
 from penstock.change import TableName
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres.connection import Connection
 from penstock.dialects.postgres.source import change_log
-from penstock.dialects.postgres.source.change_log import ChangeLog
-from penstock.dialects.postgres.source.side import PostgresSourceSide
+from penstock.dialects.postgres.source.change_log import PostgresChangeLog
+from penstock.dialects.postgres.source.connector import PostgresSourceConnector
 from penstock.dialects.postgres.target import ledger as ledger_module
 from penstock.dialects.postgres.target.error_queue import PostgresErrorQueue
 from penstock.dialects.postgres.target.ledger import PostgresLedger
@@ -301,7 +301,7 @@ def test_a_target_that_was_restored_is_refused_when_the_log_is_gone(lab: Lab) ->
 
 
 BOUNDARIES = {
-    "before the source lets go": (PostgresSourceSide, "release"),
+    "before the source lets go": (PostgresSourceConnector, "release"),
     "before anything is forgotten": (PostgresLedger, "empty_and_forget"),
     "before the tables are emptied": (ledger_module, "empty"),
     "before its last word": (PostgresLedger, "set_status"),
@@ -446,7 +446,7 @@ def test_a_retry_does_not_bring_back_what_was_truncated_since(lab: Lab) -> None:
     (entry,) = lab.errors()
     queue = PostgresErrorQueue(lab.target_url, lab.name)
     (retried,) = retry(queue, [entry.id], RetryConfig(allow_duplicate_rows=True), tell=told.append)
-    assert (retried.entry_id, retried.outcome) == (entry.id, Outcome.APPLIED)
+    assert (retried.entry_id, retried.outcome) == (entry.id, EntryOutcome.APPLIED)
 
     lab.assert_identical("t", "other")
     assert [text.partition(": ")[2] for text in told] == [
@@ -541,7 +541,7 @@ def test_who_joins_while_the_log_is_freed_finds_all_of_it(lab: Lab) -> None:
 
     def look(session: Connection, set_name: str, consumer: str) -> tuple[Scn | None, Scn | None]:
         found = places(session, set_name, consumer)
-        with closing(ChangeLog(lab.source_url, lab.set_name)) as other:
+        with closing(PostgresChangeLog(lab.source_url, lab.set_name)) as other:
             other.keep_for(late, Scn(0))
         return found
 

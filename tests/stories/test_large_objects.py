@@ -10,7 +10,7 @@ import pytest
 from penstock.cli import cutover, verify
 from penstock.demo.servers import EmbeddedPostgres
 from tests.lab import Lab
-from tests.stories.test_likeness import furnish
+from tests.stories.test_likeness import build_post_data
 
 LOBS = """
 CREATE DOMAIN lo AS oid;
@@ -65,13 +65,13 @@ def test_a_cutover_goes_on_and_names_large_objects(lab: Lab, spark: object, caps
 
 def test_the_command_that_brings_large_objects_does(lab: Lab, spark: object, source_server: EmbeddedPostgres) -> None:
     copied(lab)
-    (told,) = [one for one in furnish(lab.pipeline()) if one.kind == "large object"]
+    (told,) = [one for one in build_post_data(lab.pipeline()) if one.kind == "large object"]
     command = told.reason.split("`")[1].replace("SOURCE", lab.source_url).replace("TARGET", lab.target_url)
 
     subprocess.run(["/bin/sh", "-c", command], env={"PATH": str(source_server.programs)}, check=True)
 
     assert lab.target.execute("SELECT lo_get(doc) FROM lobs").fetchone() == (b"\xde\xad\xbe\xef",)
-    assert furnish(lab.pipeline()) == []
+    assert build_post_data(lab.pipeline()) == []
     result = lab.pipeline().verify()
     assert result.is_identical
     assert [str(one) for one in result.unseen] == [f"the contents of {STAYED}"]

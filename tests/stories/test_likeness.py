@@ -9,7 +9,7 @@ import pytest
 
 from penstock.cli import cutover, differences
 from penstock.demo.servers import EmbeddedPostgres
-from penstock.dialects.base import Difference
+from penstock.dialects.base import CatalogDifference
 from penstock.errors import OperatorError
 from penstock.pipeline.pipeline import Pipeline
 from tests.conftest import lab_between
@@ -70,16 +70,16 @@ COMMENT ON TABLE kept IS 'x';
 )
 
 
-def furnish(pipeline: Pipeline) -> list[Difference]:
+def build_post_data(pipeline: Pipeline) -> list[CatalogDifference]:
     """Make what a run and a cutover make; returns what differs then."""
     source = pipeline._source
     tables = source.match(["public.*"])
-    with closing(pipeline._target.furnisher(source.fittings(tables))) as furnisher:  # type: ignore[attr-defined]
-        list(furnisher.build(tables, is_last=True))
-        return list(furnisher.differences())
+    with closing(pipeline._target.post_data_builder(source.post_data(tables))) as post_data_builder:  # type: ignore[attr-defined]
+        list(post_data_builder.build(tables, is_last=True))
+        return list(post_data_builder.differences())
 
 
-def named(found: list[Difference]) -> list[str]:
+def named(found: list[CatalogDifference]) -> list[str]:
     return [one.what for one in found]
 
 
@@ -98,7 +98,7 @@ def test_a_unique_index_of_a_partitioned_table_is_valid_down_to_the_last_partiti
     again = pipeline.plan()
     assert again.is_done
     assert again.is_possible
-    assert furnish(pipeline) == []
+    assert build_post_data(pipeline) == []
 
 
 def test_what_is_not_valid_at_the_source_is_not_valid_at_the_target(lab: Lab) -> None:
@@ -113,7 +113,7 @@ def test_what_is_not_valid_at_the_source_is_not_valid_at_the_target(lab: Lab) ->
     # A row of the first copy, as the source has it.
     lab.target.execute("SET session_replication_role = replica; INSERT INTO t VALUES (1, 99, NULL)")
 
-    assert furnish(pipeline) == []
+    assert build_post_data(pipeline) == []
 
     valid = "SELECT conname, convalidated FROM pg_constraint WHERE conname IN ('fk', 'nn') ORDER BY 1"
     assert lab.target.execute(valid).fetchall() == [("fk", False), ("nn", False)]
@@ -145,7 +145,7 @@ def test_an_index_that_is_not_valid_is_a_fault(lab: Lab) -> None:
     (fault,) = [one for one in pipeline.plan().target.faults if "not valid" in str(one)]
     assert "index ev_u of public.ev is not valid" in str(fault)
     with pytest.raises(OperatorError, match="index ev_u of public"):
-        furnish(pipeline)
+        build_post_data(pipeline)
 
 
 def test_an_identity_beside_a_sequence_of_the_usual_name(lab: Lab) -> None:
@@ -159,7 +159,7 @@ def test_an_identity_beside_a_sequence_of_the_usual_name(lab: Lab) -> None:
     sequences = "SELECT relname FROM pg_class WHERE relkind = 'S' AND relnamespace = 'public'::regnamespace ORDER BY 1"
     assert lab.target.execute(sequences).fetchall() == [("t_id_seq",), ("t_id_seq1",)]
     assert pipeline.plan().is_done
-    assert furnish(pipeline) == []
+    assert build_post_data(pipeline) == []
 
 
 def test_a_collation_that_is_missing_is_named_with_what_makes_it(lab: Lab) -> None:
@@ -195,10 +195,10 @@ def test_what_an_application_needs_is_named_before_and_after_and_can_be_brought(
     assert named(pipeline.plan().target.differences) == NAMED
     assert "-- trigger item_total of public.customer" in pipeline.plan().sql()
     pipeline.setup()
-    assert named(furnish(pipeline)) == NAMED
+    assert named(build_post_data(pipeline)) == NAMED
 
     lab.source.execute("ALTER TABLE customer ADD CONSTRAINT one_vat UNIQUE (vat)")
-    told = furnish(pipeline)
+    told = build_post_data(pipeline)
 
     assert named(told) == [*NAMED[:3], "unique key one_vat of public.customer", *NAMED[3:]]
     differences.show(told, detail=False)
@@ -208,7 +208,7 @@ def test_what_an_application_needs_is_named_before_and_after_and_can_be_brought(
     assert {one["kind"] for one in differences.as_json(told)["not_brought"]} >= {"trigger", "view"}  # type: ignore[attr-defined]
     for one in told:
         lab.target.execute(one.sql)
-    assert furnish(pipeline) == []
+    assert build_post_data(pipeline) == []
 
 
 def test_what_an_extension_or_penstock_has_made_is_not_named(lab: Lab) -> None:
@@ -219,7 +219,7 @@ def test_what_an_extension_or_penstock_has_made_is_not_named(lab: Lab) -> None:
     )
     pipeline = lab.pipeline()
     pipeline.setup()
-    assert furnish(pipeline) == []
+    assert build_post_data(pipeline) == []
 
 
 def test_new_partitions_and_labels_are_followed_and_new_keys_are_told_of(lab: Lab, spark: object) -> None:
@@ -232,7 +232,7 @@ def test_new_partitions_and_labels_are_followed_and_new_keys_are_told_of(lab: La
     pipeline = lab.pipeline()
     pipeline.setup()
     catch_up(pipeline)
-    stop, heard = threading.Event(), Heard()
+    stop, heard = threading.Event(), ConnectionErrors()
     run = threading.Thread(target=lambda: pipeline.run(stop, heard))  # type: ignore[arg-type]
     run.start()
     try:
@@ -266,7 +266,7 @@ def test_what_a_run_is_about_to_make_is_not_called_left_out(lab: Lab) -> None:
     pipeline = lab.pipeline()
     pipeline.setup()
     lab.start()
-    parts, heard = pipeline._new_parts(), Heard()
+    parts, heard = pipeline._new_parts(), ConnectionErrors()
     assert parts is not None
     with closing(parts):
         parts.follow(heard)  # type: ignore[arg-type]
@@ -292,7 +292,7 @@ def test_what_a_run_is_about_to_make_is_not_called_left_out(lab: Lab) -> None:
     lab.target.execute(said.partition("; ")[2].removesuffix(" makes it at the target"))
 
 
-class Heard:
+class ConnectionErrors:
     """A run's listener that keeps the warnings."""
 
     def __init__(self) -> None:
@@ -320,7 +320,7 @@ def test_servers_of_two_versions_are_compared(
         plan = lab.pipeline().setup()
 
         assert plan.target.faults == []
-        left = set(named(furnish(lab.pipeline())))
+        left = set(named(build_post_data(lab.pipeline())))
         # An inherited NOT NULL has a name of its own from PostgreSQL 18 on, which the older server cannot have.
         assert left - {"not null of column 'id' of public.child"} == set(NAMED)
 
@@ -342,10 +342,10 @@ def test_what_tables_use_of_another_schema_is_compared(lab: Lab) -> None:
         "comment on sequence lib.numbers": "COMMENT ON SEQUENCE lib.numbers IS 'numbers'",
         "comment on type lib.colour": "COMMENT ON TYPE lib.colour IS 'a colour'",
     }
-    assert furnish(lab.pipeline()) == planned
+    assert build_post_data(lab.pipeline()) == planned
     for one in planned:
         lab.target.execute(one.sql)
-    assert furnish(lab.pipeline()) == []
+    assert build_post_data(lab.pipeline()) == []
 
 
 DEFAULT_PRIVILEGES = {
@@ -364,11 +364,11 @@ def test_default_privileges_are_named(lab: Lab, statement: str) -> None:
 
     lab.pipeline().setup()
 
-    (told,) = furnish(lab.pipeline())
+    (told,) = build_post_data(lab.pipeline())
     assert told.kind == "default privileges"
     assert told.sql == statement.format("pg_read_all_data")
     lab.target.execute(told.sql)
-    assert furnish(lab.pipeline()) == []
+    assert build_post_data(lab.pipeline()) == []
 
 
 def test_an_unlogged_table_is_named_with_the_line_that_makes_it_one(lab: Lab) -> None:
@@ -376,12 +376,12 @@ def test_an_unlogged_table_is_named_with_the_line_that_makes_it_one(lab: Lab) ->
     (planned,) = lab.pipeline().plan().target.differences
     lab.pipeline().setup()
 
-    (told,) = furnish(lab.pipeline())
+    (told,) = build_post_data(lab.pipeline())
 
     assert str(planned) == str(told) == "persistence of public.u: it is unlogged at the source"
     assert planned.sql == told.sql == "ALTER TABLE public.u SET UNLOGGED"
     lab.target.execute(told.sql)
-    assert furnish(lab.pipeline()) == []
+    assert build_post_data(lab.pipeline()) == []
 
 
 def test_a_cutover_names_what_is_not_captured(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
@@ -416,7 +416,7 @@ def test_comments_on_parts_of_types_and_views_are_named(lab: Lab) -> None:
     planned = lab.pipeline().plan().target.differences
     lab.pipeline().setup()
 
-    told = furnish(lab.pipeline())
+    told = build_post_data(lab.pipeline())
 
     assert set(told) == set(planned)
     sql = {one.what: one.sql for one in told}
@@ -429,4 +429,4 @@ def test_comments_on_parts_of_types_and_views_are_named(lab: Lab) -> None:
     }
     for one in told:
         lab.target.execute(one.sql)
-    assert furnish(lab.pipeline()) == []
+    assert build_post_data(lab.pipeline()) == []

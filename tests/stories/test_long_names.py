@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.apply.conflicts import DDL_NOT_CARRIED_OUT
+from penstock.apply.apply_errors import DDL_NOT_CARRIED_OUT
 from penstock.errors import PenstockError
 from penstock.pipeline.pipeline import Pipeline
 from tests.lab import Lab

@@ -12,12 +12,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.apply.conflicts import HANDLER_FAILED, HANDLER_LATE, MESSAGE_UNHANDLED, ROW_DIFFERS
+from penstock.apply.apply_errors import HANDLER_FAILED, HANDLER_LATE, MESSAGE_UNHANDLED, ROW_DIFFERS
+from penstock.apply.current_rows import stand
 from penstock.apply.handlers import ApplyError
 from penstock.apply.handlers.message import UserMessage
 from penstock.apply.handlers.settings import HandlerSettings
 from penstock.apply.server import ServerConfig
-from penstock.apply.standing import stand
 from penstock.change import MESSAGES, Op
 from penstock.dialects.postgres.target.error_queue import PostgresErrorQueue
 from penstock.errors import ConfigError, HandlerError, OperatorError

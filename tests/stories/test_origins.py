@@ -15,7 +15,7 @@ import pytest
 from penstock import change as c
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres.source.access import PostgresSource
-from penstock.dialects.postgres.source.change_log import ChangeLog
+from penstock.dialects.postgres.source.change_log import PostgresChangeLog
 from penstock.dialects.postgres.target.error_queue import PostgresErrorQueue
 from penstock.errors import OperatorError
 from penstock.pipeline.pipeline import Pipeline
@@ -51,7 +51,7 @@ class Site:
     def stream(self, pipeline: Flow) -> list[dict[str, Any]]:
         """Every change that the capture set of a pipeline holds, whoever wrote it, in commit order."""
         set_name = f"penstock_{pipeline.name}"
-        log, found = ChangeLog(self.url, set_name), []
+        log, found = PostgresChangeLog(self.url, set_name), []
         reader = QueueReader.of("here", PostgresSource(self.url, set_name), log.tables())
         position = log.earliest().scn
         while (part := log.next_slice(position, Limit())) is not None:
@@ -98,7 +98,7 @@ class Flow:
     def waiting(self) -> int:
         """How many transactions wait that this pipeline would apply."""
         pipeline = self.pipeline()
-        log = ChangeLog(self.here.url, f"penstock_{self.name}", pipeline.config.capture.origins)
+        log = PostgresChangeLog(self.here.url, f"penstock_{self.name}", pipeline.config.capture.origins)
         part = log.next_slice(Scn(pipeline.status().low_watermark), Limit())
         log.close()
         return 0 if part is None else len(part)

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from penstock import change as c
-from penstock.apply.conflicts import ROW_DIFFERS, ROW_MISSING
+from penstock.apply.apply_errors import ROW_DIFFERS, ROW_MISSING
 from penstock.apply.ledger import ProcessStatus
 from penstock.apply.process import Progress
 from penstock.errors import ConfigError, OperatorError, RetryableError

@@ -23,10 +23,10 @@ from pyspark.sql import SparkSession
 from penstock.apply.process import Progress
 from penstock.archive import Archive
 from penstock.cli.status import show
-from penstock.dialects.postgres.source.side import PostgresSourceSide
+from penstock.dialects.postgres.source.connector import PostgresSourceConnector
 from penstock.errors import OperatorError
 from penstock.formats.change_file import Encoding
-from penstock.pipeline.archive_place import ArchivePlace
+from penstock.pipeline.archive_sink import ArchiveSink
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.plan import Plan
 from penstock.pipeline.publication import Publication
@@ -353,9 +353,9 @@ def publication(
     config = parse(text, name="pipeline.yaml", environment={"SHOP_URL": lab.source_url}, folder=folder)
     assert config.publish is not None
 
-    source = PostgresSourceSide(lab.source_url, config.name)
+    source = PostgresSourceConnector(lab.source_url, config.name)
     assert config.publish.path is not None
-    place = ArchivePlace(
+    place = ArchiveSink(
         config.name,
         open_storage(config.publish.path),
         Encoding(config.publish.form),

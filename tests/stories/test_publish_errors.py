@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 import penstock
-from penstock.apply.error_queue import Outcome
-from penstock.apply.mend import by_settings, read_place
+from penstock.apply.entry_edits import by_settings, read_place
+from penstock.apply.error_queue import EntryOutcome
 from penstock.cli.main import app
 from penstock.errors import OperatorError, RetryableError
 from penstock.pipeline.publication import Publication
@@ -162,7 +162,7 @@ def test_an_entry_is_retried_with_another_value_and_then_gone(lab: Lab, publishi
     mend = by_settings([read_place("2.after.m", None, option="--null")], ())
     (retried,) = publication.retry(["1"], mend=mend)
 
-    assert (retried.outcome, list(retried.edits)) == (Outcome.APPLIED, ["2.after.m"])
+    assert (retried.outcome, list(retried.edits)) == (EntryOutcome.APPLIED, ["2.after.m"])
     assert publication.errors().entries() == []
     assert published(tmp_path) == [("good", "c", 1), ("bad", "c", 1)]
     lab.source.execute("INSERT INTO good VALUES (5)")

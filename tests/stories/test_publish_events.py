@@ -13,7 +13,7 @@ import pytest
 import penstock
 from penstock.formats.debezium.writer import EventSettings, JsonPacking
 from penstock.outputs.events.files import Folder
-from penstock.pipeline.event_files_place import EventFilesPlace
+from penstock.pipeline.event_file_sink import EventFileSink
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.publication import Publication
 from penstock.storage import LocalStorage
@@ -153,7 +153,7 @@ def test_files_hold_what_the_topics_would_and_a_run_goes_on_behind_them(
 
 
 def test_what_another_program_wrote_last_is_not_taken_for_the_position(lab: Lab, tmp_path: Path) -> None:
-    place = EventFilesPlace(
+    place = EventFileSink(
         Folder(LocalStorage(tmp_path), "shop"), EventSettings("shop", "db", packing=JsonPacking()), max_age_s=0
     )
     place.make("shop", [])
@@ -162,5 +162,5 @@ def test_what_another_program_wrote_last_is_not_taken_for_the_position(lab: Lab,
     (fault,) = place.faults("shop", [])
 
     assert "does not end with the position of this pipeline" in str(fault)
-    (other,) = EventFilesPlace(Folder(LocalStorage(tmp_path), "bank"), place._settings, max_age_s=0).faults("bank", [])
+    (other,) = EventFileSink(Folder(LocalStorage(tmp_path), "bank"), place._settings, max_age_s=0).faults("bank", [])
     assert "give the pipeline the name that it had" in str(other)

@@ -14,7 +14,7 @@ import pytest
 from penstock.archive import Archive
 from penstock.dialects.postgres.connection import quote
 from penstock.errors import ConfigError, MalformedInputError, OperatorError
-from penstock.formats.archive_log import Record
+from penstock.formats.archive_log import ArchiveRecord
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.publication import Publication
 from penstock.pipeline_file import parse
@@ -79,7 +79,7 @@ class Restoring:
         return Archive(open_storage(str(self.folder / "archive")))
 
     @property
-    def last(self) -> Record:
+    def last(self) -> ArchiveRecord:
         """The last record of the archive."""
         archive = self.archive
         return archive.record(archive.count_records())

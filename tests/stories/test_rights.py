@@ -12,22 +12,22 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from penstock.apply.conflicts import DDL_NOT_CARRIED_OUT
+from penstock.apply.apply_errors import DDL_NOT_CARRIED_OUT
 from penstock.apply.ddl import DdlPolicy, DdlRules
-from penstock.apply.patience import Patience
+from penstock.apply.retry_policy import RetryPolicy
 from penstock.apply.server import ServerConfig
 from penstock.cli.verify import VerifyProgress
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.base import Renamed
 from penstock.dialects.postgres.connection import connect
-from penstock.dialects.postgres.fittings import read_fittings
 from penstock.dialects.postgres.ownership import refuse_foreign, schema_faults
+from penstock.dialects.postgres.post_data import read_post_data
 from penstock.dialects.postgres.resources import sql_text
 from penstock.dialects.postgres.source import capture
-from penstock.dialects.postgres.source.change_log import ChangeLog
+from penstock.dialects.postgres.source.change_log import PostgresChangeLog
 from penstock.dialects.postgres.source.copy import PostgresChunkReader, PostgresCopyOrigin
-from penstock.dialects.postgres.target.furnisher import PostgresFurnisher
 from penstock.dialects.postgres.target.ledger_version import ledger_steps
+from penstock.dialects.postgres.target.post_data_builder import PostgresPostDataBuilder
 from penstock.errors import OperatorError, RetryableError
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.report import Report
@@ -96,7 +96,7 @@ COMMANDS: dict[str, Callable[[Pipeline], object]] = {
 @pytest.fixture(autouse=True)
 def _no_second_try(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is refused is refused at once; a test that fails should not wait for a minute."""
-    monkeypatch.setattr(Patience, "insist", lambda _, work: work())
+    monkeypatch.setattr(RetryPolicy, "insist", lambda _, work: work())
 
 
 def plant_ledger(lab: Lab, mallory: Mallory) -> None:
@@ -175,7 +175,7 @@ def test_a_capture_set_that_somebody_else_made_beforehand(lab: Lab, mallory: Mal
 
 def test_a_capture_set_that_somebody_else_made_is_not_read_by_spark_s_source_either(lab: Lab, mallory: Mallory) -> None:
     plant_capture(lab, mallory)
-    log = ChangeLog(lab.source_url, lab.set_name)
+    log = PostgresChangeLog(lab.source_url, lab.set_name)
 
     for _ in range(2):
         with pytest.raises(OperatorError, match="could put code"):
@@ -806,10 +806,10 @@ def test_what_is_built_when_the_rows_are_there_is_asked_about_anew(lab: Lab, mal
     lab.target.execute("DROP FUNCTION fold")
     mallory.target.execute(fold.format(f"PERFORM {mallory.name}.rise();"))
 
-    fittings = read_fittings(lab.source, [Renamed(table("t"), table("t"))])
-    with closing(PostgresFurnisher(lab.target_url, "lab", fittings)) as furnisher:
-        built = list(furnisher.build([table("t")], is_last=True))
-        lacks = {lack.what: lack.reason for lack in furnisher.lacks()}
+    post_data = read_post_data(lab.source, [Renamed(table("t"), table("t"))])
+    with closing(PostgresPostDataBuilder(lab.target_url, "lab", post_data)) as post_data_builder:
+        built = list(post_data_builder.build([table("t")], is_last=True))
+        lacks = {lack.what: lack.reason for lack in post_data_builder.lacks()}
 
     assert built == []
     assert set(lacks) == {"index folded of public.t", "check late of public.t"}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock import change as c
-from penstock.apply.error_queue import Outcome
+from penstock.apply.error_queue import EntryOutcome
 from penstock.archive import Archive
 from penstock.errors import ConfigError
 from penstock.pipeline.pipeline import Pipeline
@@ -151,7 +151,7 @@ def test_rules_may_change_between_runs_and_a_repair_brings_what_they_say_now(one
     second = opened(lab, 'rules: {tables: {public.t: {to: far.t, rows: "v < 4", add: {double: "2 * v"}}}}')
     second.setup()
     lab.source.execute("UPDATE t SET v = 0 WHERE id = 1")
-    assert [one.outcome for one in second.retry([waiting.id])] == [Outcome.APPLIED]
+    assert [one.outcome for one in second.retry([waiting.id])] == [EntryOutcome.APPLIED]
     assert not second.verify().is_identical
     catch_up(second)
     assert second.verify(repair=True).is_identical

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from penstock.demo.servers import EmbeddedPostgres
-from penstock.dialects.postgres import side
+from penstock.dialects.postgres import connector
 from penstock.dialects.postgres.connection import Connection, connect
 from penstock.errors import OperatorError
 from penstock.events import Event
@@ -228,7 +228,7 @@ def test_many_tables_are_set_up_in_as_many_sessions_as_few(lab: Lab, monkeypatch
         opened.append(application_name)
         return connect(url, application_name)
 
-    monkeypatch.setattr(side, "connect", counted)
+    monkeypatch.setattr(connector, "connect", counted)
     counts = []
     lab.setup("CREATE TABLE first (id int)")
     for sql in ("CREATE TABLE one (id int)", many(40)):

@@ -21,11 +21,11 @@ def test_a_column_that_was_widened_at_the_source_keeps_its_values_or_waits(
 ) -> None:
     from penstock.apply.server import ServerConfig
 
-    wide, value, fitting = WIDENED[narrow]
+    wide, value, item = WIDENED[narrow]
     lab.setup(f"CREATE TABLE t (id int PRIMARY KEY, v {narrow}); CREATE TABLE good (id int PRIMARY KEY)")
     lab.source.execute(f"ALTER TABLE t ALTER v TYPE {wide} USING NULL")
     lab.source.execute("INSERT INTO t VALUES (1, %s)", [value])
-    lab.source.execute("INSERT INTO t VALUES (2, %s), (3, NULL)", [fitting])
+    lab.source.execute("INSERT INTO t VALUES (2, %s), (3, NULL)", [item])
     lab.source.execute("INSERT INTO good VALUES (1)")
 
     lab.apply(config=ServerConfig(use_set_path=use_set_path))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from penstock.apply.conflicts import FOREIGN_KEY_VIOLATED, TYPE_DIFFERS, UNIQUE_VIOLATED
+from penstock.apply.apply_errors import FOREIGN_KEY_VIOLATED, TYPE_DIFFERS, UNIQUE_VIOLATED
 from penstock.apply.server import ServerConfig
 from penstock.errors import OperatorError
 from tests.lab import Lab

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from penstock.apply.ledger import ProcessStatus
-from penstock.apply.patience import Patience
+from penstock.apply.retry_policy import RetryPolicy
 from penstock.change import Op
 from penstock.dialects.postgres.connection import literal
 from penstock.dialects.postgres.resources import sql_text
@@ -137,7 +137,7 @@ USES: dict[str, Callable[[Pipeline], object]] = {
 @pytest.fixture(autouse=True)
 def _no_second_try(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is refused is refused at once; a test that fails should not wait for a minute."""
-    monkeypatch.setattr(Patience, "insist", lambda _, work: work())
+    monkeypatch.setattr(RetryPolicy, "insist", lambda _, work: work())
 
 
 @pytest.mark.parametrize("name", EARLIER)

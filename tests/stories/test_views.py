@@ -11,12 +11,12 @@ from typing import Any, cast
 import psycopg
 import pytest
 
-from penstock.apply.conflicts import ROW_DIFFERS, ROW_MISSING
+from penstock.apply.apply_errors import ROW_DIFFERS, ROW_MISSING
 from penstock.cli.status import show_detail
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres.target.ledger_version import VIEWS
+from penstock.pipeline.connectors import TargetLedger
 from penstock.pipeline.pipeline import Pipeline
-from penstock.pipeline.sides import TargetLedger
 from penstock.pipeline.trimming import Trimming
 from tests.conftest import lab_between
 from tests.lab import Lab

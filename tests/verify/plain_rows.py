@@ -87,7 +87,7 @@ class PlainSource:
     tables: Mapping[TableName, Sequence[Row]]
 
     @contextmanager
-    def reading(self, purpose: str, *, patience_ms: int | None) -> Iterator[PlainSource]:
+    def reading(self, purpose: str, *, lock_timeout_ms: int | None) -> Iterator[PlainSource]:
         yield self
 
     def at_source(self, compared: Range) -> Range:

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.dialects.postgres.source.change_log import ChangeLog
+from penstock.dialects.postgres.source.change_log import PostgresChangeLog
 from penstock.errors import OperatorError, RetryableError
 from penstock.position import Limit, Scn
 from penstock.snapshot.chunk import Chunk
@@ -464,13 +464,13 @@ def test_a_log_that_is_freed_between_two_looks_is_looked_at_again(lab: Lab, monk
     part = lab.next_slice(Limit(max_transactions=1))
     assert part is not None
     lab.apply_slice(part, lanes=1)
-    found = ChangeLog._read_page
+    found = PostgresChangeLog._read_page
 
-    def freed(self: ChangeLog, *args: Any, **options: Any) -> Any:
+    def freed(self: PostgresChangeLog, *args: Any, **options: Any) -> Any:
         lab.source.execute(f"DELETE FROM {lab.set_name}.log")
         return found(self, *args, **options)
 
-    monkeypatch.setattr(ChangeLog, "_read_page", freed)
+    monkeypatch.setattr(PostgresChangeLog, "_read_page", freed)
     with pytest.raises(RetryableError, match="freed in the meantime"):
         look(lab, "t")
 

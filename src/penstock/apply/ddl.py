@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from penstock.apply.conflicts import DDL_NOT_CARRIED_OUT, ApplyError
+from penstock.apply.apply_errors import DDL_NOT_CARRIED_OUT, ApplyError
 from penstock.change import Change, Image, Op, TableName
 from penstock.schema import TableSchema
 
@@ -77,7 +77,7 @@ class ShapedColumn:
 
 
 @dataclass(frozen=True)
-class ShapedFitting:
+class ShapedObject:
     """A check, or an index that is not unique, in one version of a table.
 
     Attributes:
@@ -112,8 +112,8 @@ class Alteration:
         retyped: As they are to be, by their new names.
         nullable: By their new names, whether they are to take NULL.
         defaults: By their new names, the SQL of the default of columns that were there before; None without one.
-        fittings_dropped: Checks and indexes that are there no more, by the names that the table had before.
-        fittings_added: Those that are new, or not the same as before.
+        post_data_dropped: Checks and indexes that are there no more, by the names that the table had before.
+        post_data_added: Those that are new, or not the same as before.
         key: The columns of the primary key, where those are others than before; that is left to a person.
         unclear: By the names of added or retyped columns, why it cannot be told what their rows have.
         called: What the table is to be called, where that is another name than it has.
@@ -126,8 +126,8 @@ class Alteration:
     retyped: tuple[ShapedColumn, ...] = ()
     nullable: tuple[tuple[str, bool], ...] = ()
     defaults: tuple[tuple[str, str | None], ...] = ()
-    fittings_dropped: tuple[ShapedFitting, ...] = ()
-    fittings_added: tuple[ShapedFitting, ...] = ()
+    post_data_dropped: tuple[ShapedObject, ...] = ()
+    post_data_added: tuple[ShapedObject, ...] = ()
     key: tuple[str, ...] | None = None
     unclear: Mapping[str, str] = field(default_factory=dict)
     called: TableName | None = None
@@ -187,7 +187,7 @@ def alteration(change: Change) -> Alteration:
     retyped = tuple(b for a, b in kept if (a.type, a.collation) != (b.type, b.collation))
     unclear = {column.name: why for column in added if (why := _why_unfilled(column)) is not None}
     # Versions that an earlier capture set has noted do not tell of them.
-    had, has = (_fittings(was), _fittings(now)) if "fittings" in was and "fittings" in now else ({}, {})
+    had, has = (_post_data(was), _post_data(now)) if "fittings" in was and "fittings" in now else ({}, {})
     by_expression = retyped_by_expression(statement_of(change) or "", [column.name for column in retyped])
     unclear |= {
         column.name: f"became {column.type} by an expression of the statement"
@@ -201,8 +201,8 @@ def alteration(change: Change) -> Alteration:
         retyped=retyped,
         nullable=tuple((b.name, b.is_nullable) for a, b in kept if a.is_nullable != b.is_nullable),
         defaults=tuple(_defaults(was, now)),
-        fittings_dropped=tuple(one for one in had.values() if not _is_same(one, has.get(one.key))),
-        fittings_added=tuple(one for one in has.values() if not _is_same(one, had.get(one.key))),
+        post_data_dropped=tuple(one for one in had.values() if not _is_same(one, has.get(one.key))),
+        post_data_added=tuple(one for one in has.values() if not _is_same(one, had.get(one.key))),
         key=_key(now, new) if was["key"] != now["key"] else None,
         unclear=unclear,
         called=_name(now) if _name(was) != _name(now) else None,
@@ -291,8 +291,8 @@ def touched(wanted: Alteration) -> set[tuple[str, str]]:
     columns = {*wanted.dropped, *(name for name, _ in (*wanted.nullable, *wanted.defaults)), *(wanted.key or ())}
     columns |= {name for names in wanted.renamed for name in names}
     columns |= {column.name for column in (*wanted.added, *wanted.retyped)}
-    fittings = {fitting.key for fitting in (*wanted.fittings_dropped, *wanted.fittings_added)}
-    return {("column", name) for name in columns} | fittings
+    post_data = {item.key for item in (*wanted.post_data_dropped, *wanted.post_data_added)}
+    return {("column", name) for name in columns} | post_data
 
 
 def _name(shape: Mapping[str, Any]) -> TableName:
@@ -316,15 +316,15 @@ def _defaults(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[
             yield after.name, after.default
 
 
-def _fittings(shape: Mapping[str, Any]) -> dict[tuple[str, str], ShapedFitting]:
+def _post_data(shape: Mapping[str, Any]) -> dict[tuple[str, str], ShapedObject]:
     found = [
-        ShapedFitting(**{name: one[name] for name in one if name not in ("columns", "has_row")})
+        ShapedObject(**{name: one[name] for name in one if name not in ("columns", "has_row")})
         for one in shape["fittings"]
     ]
     return {one.key: one for one in found}
 
 
-def _is_same(one: ShapedFitting, other: ShapedFitting | None) -> bool:
+def _is_same(one: ShapedObject, other: ShapedObject | None) -> bool:
     return other is not None and (one.looks, one.is_valid) == (other.looks, other.is_valid)
 
 

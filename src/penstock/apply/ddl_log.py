@@ -55,10 +55,10 @@ def words_for(wanted: Alteration) -> Iterator[str]:
         yield f"column {name} may {'' if is_nullable else 'not '}be NULL"
     for name, default in wanted.defaults:
         yield f"default of column {name} {'dropped' if default is None else 'set'}"
-    for fitting in wanted.fittings_dropped:
-        yield f"{fitting.kind} {fitting.name} dropped"
-    for fitting in wanted.fittings_added:
-        yield f"{fitting.kind} {fitting.name} made"
+    for item in wanted.post_data_dropped:
+        yield f"{item.kind} {item.name} dropped"
+    for item in wanted.post_data_added:
+        yield f"{item.kind} {item.name} made"
     if wanted.called is not None:
         yield f"table renamed {wanted.called}"
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from penstock.apply.conflicts import (
+from penstock.apply.apply_errors import (
     CHECK_VIOLATED,
     COLUMN_MISSING,
     CONFLICTS,
@@ -143,7 +143,7 @@ class Actor:
         return cls(printable(user), printable(socket.gethostname()))
 
 
-class Deed(StrEnum):
+class EntryAction(StrEnum):
     """What a person did with an entry."""
 
     RETRY = "retry"
@@ -155,7 +155,7 @@ class Deed(StrEnum):
     """What it waited for was retried or deleted, so it was applied; not by itself chosen by a person."""
 
 
-class Outcome(StrEnum):
+class EntryOutcome(StrEnum):
     """What came of it."""
 
     APPLIED = "applied"
@@ -180,8 +180,8 @@ class Note:
     """
 
     entry: ErrorEntry
-    deed: Deed
-    outcome: Outcome
+    deed: EntryAction
+    outcome: EntryOutcome
     role: str | None = None
     edits: Sequence[str] = ()
     error: str | None = None
@@ -189,7 +189,7 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Action:
+class PastAction:
     """A deed of the past; the entry may be gone.
 
     Attributes:
@@ -201,8 +201,8 @@ class Action:
     db_user: str
     os_user: str
     host: str
-    action: Deed
-    outcome: Outcome
+    action: EntryAction
+    outcome: EntryOutcome
     entry_id: str
     txn_id: str
     commit_scn: Scn
@@ -246,7 +246,7 @@ class ErrorQueue(Protocol):
     def mark(self, catalog: TargetCatalog) -> None:
         """Make the marks of entries that have none yet, or whose marks are of other keys than the catalogue's."""
 
-    def history(self, *, entry_id: str | None = None, most: int) -> Sequence[Action]:
+    def history(self, *, entry_id: str | None = None, most: int) -> Sequence[PastAction]:
         """Return the last deeds, of one entry or of all, the oldest of them first."""
 
     def deleted(self, first: int, last: int) -> Set[int]:

@@ -15,8 +15,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.apply.conflicts import ApplyError
-from penstock.apply.marks import Kept, Marks
+from penstock.apply.apply_errors import ApplyError
+from penstock.apply.blocked_keys import BlockedKeyIndex, BlockedKeys
 from penstock.apply.resolve import Resolution
 from penstock.change import TableName, Transaction
 from penstock.history import History
@@ -69,7 +69,7 @@ class Failed:
 
     transaction: Transaction
     failure: Failure
-    marks: Marks | None = None
+    marks: BlockedKeys | None = None
     is_whole: bool = True
 
 
@@ -100,14 +100,14 @@ class LaneLedger(Protocol):
             failed: In commit order.
         """
 
-    def put_held(self, transactions: Sequence[Transaction], marks: Marks) -> None:
+    def put_held(self, transactions: Sequence[Transaction], marks: BlockedKeys) -> None:
         """Put transactions, which were recorded before, behind others in the error queue; they do not count as applied.
 
         Args:
             marks: Of all of them, numbered as they come.
         """
 
-    def queued(self, marked_by: int) -> Kept:
+    def queued(self, marked_by: int) -> BlockedKeyIndex:
         """Return the marks of all that the error queue holds.
 
         Args:

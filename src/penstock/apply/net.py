@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock import change as c
-from penstock.apply.conflicts import SpeculationError
+from penstock.apply.apply_errors import SpeculationError
 from penstock.apply.hashing import hash_rows, hash_text, normalise_number
 from penstock.apply.netting import Netting
+from penstock.apply.row_history import RowEvents, RowHistory, follow
 from penstock.apply.target import TargetTable
-from penstock.apply.trail import Events, Trail, follow
 from penstock.change import Op
 from penstock.images import find_present, is_complete, parse_images
 
@@ -215,7 +215,7 @@ class _Net:
             if not is_told.all():
                 raise SpeculationError("a change does not tell its key")
 
-    def _events(self) -> Events:
+    def _events(self) -> RowEvents:
         """What happened under each key, in order; a key change is an end under one key and a start under another."""
         # One entry per change: does it change the key?
         key = self._netting.table.key.columns
@@ -233,7 +233,7 @@ class _Net:
         # One event per change under its old key (without one, under its new one), then one per move under the new key.
         # `order` keeps commit order: change n has 2n, and the arrival under a new key that it causes 2n + 1.
         is_new = self._is_insert | self._is_put
-        events = Events.sorted(
+        events = RowEvents.sorted(
             key=np.r_[np.where(is_new, new_key, old_key), new_key[moved]],
             order=np.r_[2 * rows, 2 * moved + 1],
             row=np.r_[rows, moved],
@@ -265,7 +265,7 @@ class _Net:
             return np.argsort(rows)
         return np.lexsort(values)
 
-    def _trails(self, events: Events) -> Sequence[tuple[Trail, Sequence[str]]]:
+    def _trails(self, events: RowEvents) -> Sequence[tuple[RowHistory, Sequence[str]]]:
         """What is known of each column; columns that the same changes tell share a trail."""
         alike: dict[tuple[bytes, bytes], list[str]] = {}
         for name, tells_old in self._tells_old.items():
@@ -275,7 +275,7 @@ class _Net:
             for names in alike.values()
         ]
 
-    def _check_existence(self, events: Events) -> None:
+    def _check_existence(self, events: RowEvents) -> None:
         """A row must be there where the change before has left one, and only there."""
         # Events that have one before them under the same key; that one is their neighbour, at `follows - 1`.
         follows = np.flatnonzero(~events.is_first)
@@ -283,7 +283,7 @@ class _Net:
             raise SpeculationError("a row appears or vanishes between two changes")
         self._check_referred(events, follows)
 
-    def _check_chain(self, trails: Iterable[tuple[Trail, Sequence[str]]]) -> None:
+    def _check_chain(self, trails: Iterable[tuple[RowHistory, Sequence[str]]]) -> None:
         """Each value before a change must be the one that the changes before it have left.
 
         This also catches two keys with one hash: their images differ.
@@ -294,7 +294,7 @@ class _Net:
                 if not _are_all(_same(self._new[name].take(earlier), self._old[name].take(later))):
                     raise SpeculationError("a before image is not the after image before it")
 
-    def _check_referred(self, events: Events, follows: NDArray[np.int64]) -> None:
+    def _check_referred(self, events: RowEvents, follows: NDArray[np.int64]) -> None:
         """A value that others refer to must not be gone between two transactions: the target may have children."""
         columns = self._netting.referred_to
         if not columns or not len(follows):
@@ -309,10 +309,10 @@ class _Net:
 
     def _probes(
         self,
-        events: Events,
+        events: RowEvents,
         existed: NDArray[np.bool_],
         exists: NDArray[np.bool_],
-        trails: Sequence[tuple[Trail, Sequence[str]]],
+        trails: Sequence[tuple[RowHistory, Sequence[str]]],
     ) -> tuple[pa.Table, NDArray[np.bool_]]:
         """Images that are gone again in the end, where a constraint might have noticed them."""
         # One entry per event: does it leave an image that a later event of its key replaces or removes?
@@ -378,7 +378,7 @@ def _told(images: pa.Array, parsed: Columns) -> Masks:
 
 
 def _by_column(
-    trails: Iterable[tuple[Trail, Sequence[str]]], pick: Callable[[Trail], NDArray[np.int64]]
+    trails: Iterable[tuple[RowHistory, Sequence[str]]], pick: Callable[[RowHistory], NDArray[np.int64]]
 ) -> dict[str, NDArray[np.int64]]:
     """What is picked of each column's trail; columns that share a trail share what is picked."""
     return {name: rows for trail, names in trails for rows in [pick(trail)] for name in names}

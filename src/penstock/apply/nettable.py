@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock import change as c
-from penstock.apply.conflicts import SpeculationError
+from penstock.apply.apply_errors import SpeculationError
 from penstock.apply.group import Group
 from penstock.apply.handlers.settings import HandlerSettings
 from penstock.apply.net import NETTED, NetChange, net_change
@@ -19,7 +19,7 @@ from penstock.apply.resolve import ConflictRules
 from penstock.apply.target import TargetCatalog
 from penstock.change import NO_VERSION, Op, TableName
 from penstock.errors import MalformedInputError
-from penstock.images import tell_elsewhere
+from penstock.images import mark_external
 from penstock.schema import Dictionary
 
 
@@ -75,8 +75,8 @@ class Nettable:
             if taken_over:
                 can_net &= ~(is_here & _mask(pc.is_in(rows[c.OP], pa.array(sorted(taken_over)))))
         # A value that is not in its image is brought to the target by itself.
-        is_elsewhere = tell_elsewhere(rows[c.AFTER])
-        return can_net if is_elsewhere is None else can_net & ~_mask(is_elsewhere)
+        is_external = mark_external(rows[c.AFTER])
+        return can_net if is_external is None else can_net & ~_mask(is_external)
 
     def are_plain(self, group: Group) -> bool:
         """Whether nothing but rows of the target's tables is changed, by nobody but apply: no handler, no trigger."""
@@ -87,8 +87,8 @@ class Nettable:
             table = self._catalog.tables.get(name)
             if self._handlers.taken_over(name) or (table is not None and table.schema.fires_triggers):
                 return False
-        is_elsewhere = tell_elsewhere(group.rows[c.AFTER])
-        return is_elsewhere is None or not pc.any(is_elsewhere).as_py()
+        is_external = mark_external(group.rows[c.AFTER])
+        return is_external is None or not pc.any(is_external).as_py()
 
     def nets(self, group: Group) -> Sequence[NetChange] | None:
         """Return the net changes of a group, table by table; None where they cannot be told."""

@@ -18,11 +18,11 @@ from typing import NoReturn, Protocol
 from penstock.apply.ddl_log import APPLIED, LoggedDdl
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.lag import LagHistogram
+from penstock.apply.lane_sizing import LaneSizing
 from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState
 from penstock.apply.limits import Limits
-from penstock.apply.pace import Pace
 from penstock.apply.parameters import Parameters
-from penstock.apply.patience import Patience, RetryListener
+from penstock.apply.retry_policy import RetryListener, RetryPolicy
 from penstock.apply.server import LaneResult
 from penstock.change import TableName
 from penstock.errors import OperatorError, PenstockError, RetryableError, TooManyErrorsError
@@ -86,7 +86,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class WentOn:
+class ReleasedTransaction:
     """What came of a transaction that had waited; `error` says why it was not applied."""
 
     entry_id: str
@@ -174,7 +174,7 @@ class Feed(Protocol):
     def free(self, upto: Scn) -> None:
         """Let the source forget what lies at or before a position; may take effect later."""
 
-    def go_on(self) -> Sequence[WentOn]:
+    def go_on(self) -> Sequence[ReleasedTransaction]:
         """Apply what has waited behind entries of the error queue that are gone; returns what came of each."""
 
     def close(self) -> None:
@@ -256,7 +256,7 @@ class ApplyProcess:
         ledger: Ledger,
         prepare: Callable[[ProcessState, threading.Event], Collection[TableName]],
         parameters: Callable[[], Parameters],
-        patience: Patience,
+        retry_policy: RetryPolicy,
         listener: Listener,
         holds: bool = False,
     ) -> None:
@@ -267,7 +267,7 @@ class ApplyProcess:
             prepare: Called once this is the one run, before the first batch; copies what is not copied yet, and
                 returns the tables it has seen.
             parameters: Says how to work, as it stands now; asked before each batch.
-            patience: How long to go on trying while a server is out of reach.
+            retry_policy: How long to go on trying while a server is out of reach.
             holds: Whether transactions that depend on one in the error queue wait behind it.
         """
         self._holds = holds
@@ -276,10 +276,10 @@ class ApplyProcess:
         self._ledger = ledger
         self._prepare = prepare
         self._parameters = parameters
-        self._patience = patience
+        self._retry_policy = retry_policy
         self._listener = listener
         self._lanes = 1
-        self._pace = Pace(Limit(), self._lanes)
+        self._lane_sizing = LaneSizing(Limit(), self._lanes)
         self._limits = Limits()
         self._looked_at = 0.0
         self._errors = 0
@@ -332,7 +332,7 @@ class ApplyProcess:
                     break
                 self._feed.close()
                 self._ledger.close()
-                self._patience.wait(exc, is_away=is_away)
+                self._retry_policy.wait(exc, is_away=is_away)
                 if stop.is_set():
                     # Where the ledger is what is out of reach, it can say nothing.
                     with suppress(RetryableError):
@@ -348,7 +348,7 @@ class ApplyProcess:
     def _set_lanes(self, lanes: int) -> None:
         if lanes != self._lanes:
             self._lanes = lanes
-            self._pace = Pace(Limit(), lanes)
+            self._lane_sizing = LaneSizing(Limit(), lanes)
 
     def _follow(self, progress: Progress, stop: threading.Event, until: Scn | None) -> None:
         noted_at = 0.0
@@ -362,7 +362,7 @@ class ApplyProcess:
                 return
             batch = self._next_batch(progress.position, self._limit_of(parameters))
             if batch is None:
-                self._patience.restore()
+                self._retry_policy.restore()
                 if time.monotonic() - noted_at > _IDLE_NOTE_S:
                     noted_at = time.monotonic()
                     self._ledger.note_idle(asked_at)
@@ -378,7 +378,7 @@ class ApplyProcess:
             self._ledger.complete(batch.end, batch.last_committed_at, batch.anchor)
             progress.position = batch.end
             # Only now, after success: a batch that fails each time must not be tried for ever.
-            self._patience.restore()
+            self._retry_policy.restore()
             self._feed.free(batch.end)
             self._look_at_queue(progress)
             self._listener.progressed(progress)
@@ -397,11 +397,11 @@ class ApplyProcess:
 
     def _limit_of(self, parameters: Parameters) -> Limit:
         """Most that the next batch is to take."""
-        pace = self._pace.limit()
+        lane_sizing = self._lane_sizing.limit()
         left, threshold = self._limits.transactions_left(parameters), parameters.txn_lcr_spill_threshold
         return replace(
-            pace,
-            max_transactions=pace.max_transactions if left is None else min(pace.max_transactions, left),
+            lane_sizing,
+            max_transactions=lane_sizing.max_transactions if left is None else min(lane_sizing.max_transactions, left),
             large_changes=sys.maxsize if threshold is None else threshold,
             # Behind it the next transaction would be the one at the maximum, or one beyond.
             until=None if parameters.maximum_scn is None else Scn(parameters.maximum_scn - 1),
@@ -421,12 +421,12 @@ class ApplyProcess:
             raise
 
     def _apply(self, batch: Batch, progress: Progress, parameters: Parameters) -> None:
-        lanes = self._pace.lanes(transactions=len(batch), changes=batch.total_changes)
+        lanes = self._lane_sizing.lanes(transactions=len(batch), changes=batch.total_changes)
         began = time.monotonic()
         with self._confirmed():
             results = batch.apply(lanes=lanes)
         took_s = time.monotonic() - began
-        self._pace.note(lanes=lanes, changes=batch.total_changes, seconds=took_s)
+        self._lane_sizing.note(lanes=lanes, changes=batch.total_changes, seconds=took_s)
         if parameters.trace_level > 0:
             _tell_batch(batch, lanes=lanes, took_s=took_s)
         progress.add(results, batch.last_committed_at)

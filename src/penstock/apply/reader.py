@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock import change as c
+from penstock.apply.blocked_keys import BlockedKeys, Use
 from penstock.apply.coordinator import Dependencies
 from penstock.apply.hashing import hash_name, hash_rows, hash_text, normalise_number
-from penstock.apply.marks import Marks, Use
 from penstock.apply.target import TargetTable
 from penstock.apply.virtual_dependencies import NONE, ObjectDependency, VirtualDependencies
 from penstock.change import MESSAGES, Op, TableName
@@ -172,7 +172,7 @@ class Uses:
             barriers=np.unique(np.concatenate(self.barriers)),
         )
 
-    def marks(self, count: int, *, with_roles: bool = True) -> Marks:
+    def marks(self, count: int, *, with_roles: bool = True) -> BlockedKeys:
         """Return what keeps transactions in order with others, which are found elsewhere.
 
         Args:
@@ -198,7 +198,7 @@ class Uses:
                 for members in self.touched.get(table, ()):
                     mark(members, f"{one.table} after {one.parent}", use)
         txns, values, uses = zip(*parts, strict=True)
-        return Marks.of(np.concatenate(txns), np.concatenate(values), np.concatenate(uses).astype(np.int8))
+        return BlockedKeys.of(np.concatenate(txns), np.concatenate(values), np.concatenate(uses).astype(np.int8))
 
     def _append(self, txn: NDArray[np.int64], value: NDArray[np.uint64], *, is_written: bool) -> None:
         self._txns.append(txn)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import assert_never
 
-from penstock.apply.conflicts import CHILD_EXISTS, FOREIGN_KEY_VIOLATED, UNIQUE_VIOLATED, ApplyError
+from penstock.apply.apply_errors import CHILD_EXISTS, FOREIGN_KEY_VIOLATED, UNIQUE_VIOLATED, ApplyError
 from penstock.change import Change, Image, Op, TableName
 
 EVERY_COLUMN = "*"
@@ -42,7 +42,7 @@ class Method(StrEnum):
 _COMPARING = (Method.MAXIMUM, Method.MINIMUM, Method.MAXIMUM_AND_EQUAL, Method.MINIMUM_AND_EQUAL)
 
 
-class RowIs(StrEnum):
+class ConflictKind(StrEnum):
     """What was found where a change looked for its row, or for room for it."""
 
     EXISTS = "exists"
@@ -50,7 +50,7 @@ class RowIs(StrEnum):
     MISSING = "missing"
 
 
-class Outcome(StrEnum):
+class ResolverOutcome(StrEnum):
     """What became of the columns that a resolver decided about."""
 
     APPLIED = "applied"
@@ -69,7 +69,7 @@ class Resolver:
     """
 
     op: Op
-    row: RowIs
+    row: ConflictKind
     method: Method
     columns: tuple[str, ...] | None = None
     by: str | None = None
@@ -79,7 +79,7 @@ class Resolver:
         return self.columns is None or column in self.columns
 
 
-class Then(StrEnum):
+class ErrorAction(StrEnum):
     """What is done about a change that fails, and that no resolver helps."""
 
     ABEND = "abend"
@@ -92,7 +92,7 @@ class Then(StrEnum):
     @property
     def is_of_change(self) -> bool:
         """Whether only the change is undone, and its transaction goes on."""
-        return self in (Then.RECORD, Then.IGNORE, Then.RETRY)
+        return self in (ErrorAction.RECORD, ErrorAction.IGNORE, ErrorAction.RETRY)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class ErrorRule:
     """
 
     error: str | None
-    then: Then
+    then: ErrorAction
     times: int = 3
     delay_s: float = 60
 
@@ -127,7 +127,7 @@ class TableRules:
     resolvers: tuple[Resolver, ...] = ()
     on_error: tuple[ErrorRule, ...] = ()
 
-    def resolvers_for(self, op: Op, row: RowIs) -> list[Resolver]:
+    def resolvers_for(self, op: Op, row: ConflictKind) -> list[Resolver]:
         """The resolvers for a kind of conflict, in the order of the file."""
         return [one for one in self.resolvers if (one.op, one.row) == (op, row)]
 
@@ -135,9 +135,9 @@ class TableRules:
 _NOTHING_SAID = TableRules()
 
 _WHILE_LOADING = (
-    Resolver(Op.INSERT, RowIs.EXISTS, Method.OVERWRITE),
-    Resolver(Op.UPDATE, RowIs.MISSING, Method.DISCARD),
-    Resolver(Op.DELETE, RowIs.MISSING, Method.DISCARD),
+    Resolver(Op.INSERT, ConflictKind.EXISTS, Method.OVERWRITE),
+    Resolver(Op.UPDATE, ConflictKind.MISSING, Method.DISCARD),
+    Resolver(Op.DELETE, ConflictKind.MISSING, Method.DISCARD),
 )
 """What `handle_collisions` adds to tables that say nothing else of these conflicts."""
 
@@ -167,7 +167,7 @@ class ConflictRules:
     @property
     def waits(self) -> bool:
         """Whether an error of a change may be waited for, with its transaction open."""
-        return any(rule.then is Then.RETRY for said in self.tables.values() for rule in said.on_error)
+        return any(rule.then is ErrorAction.RETRY for said in self.tables.values() for rule in said.on_error)
 
     @property
     def without_recording(self) -> ConflictRules:
@@ -175,7 +175,7 @@ class ConflictRules:
         tables = {}
         for name, said in self.tables.items():
             resolvers = tuple(one for one in said.resolvers if one.method is not Method.RECORD)
-            on_error = tuple(rule for rule in said.on_error if rule.then is Then.IGNORE)
+            on_error = tuple(rule for rule in said.on_error if rule.then is ErrorAction.IGNORE)
             tables[name] = replace(said, resolvers=resolvers, on_error=on_error)
         return replace(self, tables=tables)
 
@@ -183,7 +183,7 @@ class ConflictRules:
         """Whether there are resolvers for conflicts of a table."""
         return self.handle_collisions or bool(self.of(table).resolvers)
 
-    def resolvers_for(self, table: TableName, op: Op, row: RowIs) -> list[Resolver]:
+    def resolvers_for(self, table: TableName, op: Op, row: ConflictKind) -> list[Resolver]:
         """The resolvers for a kind of conflict of a table."""
         found = self.of(table).resolvers_for(op, row)
         if not found and self.handle_collisions:
@@ -214,9 +214,9 @@ class Resolution:
     message_number: int
     change: Change
     error_number: int
-    row: RowIs | None
+    row: ConflictKind | None
     method: str
-    outcome: Outcome
+    outcome: ResolverOutcome
     columns: tuple[str, ...]
 
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from penstock.apply.conflicts import ApplyError
+from penstock.apply.apply_errors import ApplyError
 from penstock.apply.ddl import ALL_DDL, DdlRules
+from penstock.apply.entry_edits import EditedEntry, Mend, Numbered, as_committed
 from penstock.apply.error_queue import (
-    Deed,
     Emptied,
+    EntryAction,
+    EntryOutcome,
     ErrorEntry,
     ErrorQueue,
     NoEntryError,
     Note,
-    Outcome,
     RetrySession,
 )
 from penstock.apply.handlers.runner import handlers_of
 from penstock.apply.handlers.settings import NO_HANDLERS, HandlerSettings
 from penstock.apply.ledger import Failure
-from penstock.apply.mend import Mend, Mended, Numbered, as_committed
 from penstock.apply.resolve import ConflictRules
 from penstock.apply.row_path import RowPath, TransactionError
 from penstock.apply.target import TargetCatalog
@@ -71,7 +71,7 @@ class Retried:
     """
 
     entry_id: str
-    outcome: Outcome
+    outcome: EntryOutcome
     error: PenstockError | None = None
     failure: Failure | None = None
     edits: Sequence[str] = ()
@@ -168,16 +168,16 @@ class _Attempts:
             return
         behind = self._session.waits_for(entry_id)
         if behind is not None:
-            yield Retried(entry_id, Outcome.HELD, _still_held(entry_id, behind)), None
+            yield Retried(entry_id, EntryOutcome.HELD, _still_held(entry_id, behind)), None
             return
         try:
             entry, whole = self._queue.load(entry_id)
         except NoEntryError:
-            yield Retried(entry_id, Outcome.GONE), None
+            yield Retried(entry_id, EntryOutcome.GONE), None
             return
         retried, note = self._try(entry, whole, self._config.mend)
         yield retried, note
-        if retried.outcome in (Outcome.APPLIED, Outcome.WOULD_APPLY):
+        if retried.outcome in (EntryOutcome.APPLIED, EntryOutcome.WOULD_APPLY):
             yield from self.go_on((whole.commit_scn, int(entry_id.rpartition(".")[2])))
 
     def go_on(self, after: tuple[int, int]) -> Iterator[tuple[Retried, Note | None]]:
@@ -195,7 +195,7 @@ class _Attempts:
                 continue
             retried, note = self._try(entry, whole, None, has_gone_on=True)
             self._went_on.add(entry.id)
-            if retried.outcome is not Outcome.GONE:
+            if retried.outcome is not EntryOutcome.GONE:
                 yield retried, note
 
     def _try(
@@ -203,21 +203,21 @@ class _Attempts:
     ) -> tuple[Retried, Note | None]:
         entry_id = entry.id
         is_dry = self._config.dry_run
-        deed = Deed.DRY_RUN if is_dry else Deed.RETRY if mend is None else Deed.EDIT
-        deed = Deed.GO_ON if has_gone_on and not is_dry else deed
+        deed = EntryAction.DRY_RUN if is_dry else EntryAction.RETRY if mend is None else EntryAction.EDIT
+        deed = EntryAction.GO_ON if has_gone_on and not is_dry else deed
         role = None if self._config.as_me else self._config.role or entry.recipient
-        note = Note(entry, deed, Outcome.WOULD_APPLY if is_dry else Outcome.APPLIED, role)
+        note = Note(entry, deed, EntryOutcome.WOULD_APPLY if is_dry else EntryOutcome.APPLIED, role)
         failure: Failure | None = None
         error: PenstockError
         try:
             catalog = self._session.catalog(whole).with_keys(self._config.keys)
             mended = (mend or as_committed)(entry, whole, catalog)
             note = replace(note, edits=mended.edits)
-            if deed is Deed.EDIT and not mended.edits:
+            if deed is EntryAction.EDIT and not mended.edits:
                 # A function has looked at it, and found nothing to mend.
-                note = replace(note, deed=Deed.RETRY)
+                note = replace(note, deed=EntryAction.RETRY)
             if not self._apply(note, whole, mended, catalog):
-                return Retried(entry_id, Outcome.GONE), None
+                return Retried(entry_id, EntryOutcome.GONE), None
         except _RefusedError as exc:
             failure, error = exc.failure, exc.error
             note = replace(note, error=str(failure.error), error_number=failure.error.number)
@@ -229,15 +229,15 @@ class _Attempts:
                 failure = Failure(0, ApplyError(0, exc.what, where=exc.where))
         else:
             return Retried(entry_id, note.outcome, edits=note.edits, has_gone_on=has_gone_on), note
-        note = replace(note, outcome=Outcome.WOULD_FAIL if is_dry else Outcome.FAILED)
-        if failure is not None and note.deed in (Deed.RETRY, Deed.GO_ON):
+        note = replace(note, outcome=EntryOutcome.WOULD_FAIL if is_dry else EntryOutcome.FAILED)
+        if failure is not None and note.deed in (EntryAction.RETRY, EntryAction.GO_ON):
             self._queue.note_failure(note, failure)
         elif not is_dry:
             # An edit's failure is about values that the entry does not hold, so it is not written into the entry.
             self._queue.note(note)
         return Retried(entry_id, note.outcome, error, failure, note.edits, has_gone_on), note
 
-    def _apply(self, note: Note, whole: Transaction, mended: Mended, catalog: TargetCatalog) -> bool:
+    def _apply(self, note: Note, whole: Transaction, mended: EditedEntry, catalog: TargetCatalog) -> bool:
         """Apply the changes and remove the entry in one transaction; False when the entry is gone."""
         entry_id = note.entry.id
         numbered = self._wanted(note.entry, whole, mended.changes, catalog)

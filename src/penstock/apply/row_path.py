@@ -12,8 +12,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
 
-from penstock.apply.aim import Aim, concerns, differs, expects_columns, foreseen, missing
-from penstock.apply.conflicts import (
+from penstock.apply.apply_errors import (
     CHILD_EXISTS,
     FOREIGN_KEY_VIOLATED,
     MORE_THAN_ONE_ROW,
@@ -27,20 +26,29 @@ from penstock.apply.conflicts import (
     ApplyError,
     ContentionError,
 )
+from penstock.apply.conflict_prefetch import NOTHING_MET, Meeting
+from penstock.apply.conflict_resolver import NOTHING_DONE, ConflictResolver, Done, Images, changed_columns, writable
 from penstock.apply.ddl import ALL_DDL, DdlRules, is_drop
-from penstock.apply.following import Following, copied_table, not_instantiated
-from penstock.apply.foresight import NOTHING_MET, Meeting
+from penstock.apply.ddl_applier import DdlApplier, copied_table, not_instantiated
+from penstock.apply.deferred_rows import DeferredRows
 from penstock.apply.handlers.matrix import FailedError, execute
 from penstock.apply.handlers.message import unhandled
 from penstock.apply.handlers.runner import Effects, Handlers
 from penstock.apply.ledger import Failure
-from penstock.apply.mender import NOTHING_DONE, Done, Images, Mender, changed_columns, writable
-from penstock.apply.parking import Parking
-from penstock.apply.resolve import ConflictRules, ErrorRule, Outcome, Resolution, RowIs, Then, error_rule
+from penstock.apply.resolve import (
+    ConflictKind,
+    ConflictRules,
+    ErrorAction,
+    ErrorRule,
+    Resolution,
+    ResolverOutcome,
+    error_rule,
+)
+from penstock.apply.row_lookup import RowLookup, concerns, differs, expects_columns, missing, prefetched
 from penstock.apply.target import ComparedRow, RowMatch, RowWriter, TargetCatalog, TargetTable
 from penstock.change import Change, Image, Op, TableName, Transaction
-from penstock.elsewhere import Elsewhere
 from penstock.errors import PenstockError
+from penstock.external_values import ExternalValue
 from penstock.schema import Dictionary, ForeignKey
 
 
@@ -66,7 +74,7 @@ class Handled:
 
 
 @dataclass(frozen=True)
-class _Mended:
+class _Resolved:
     """What a change came to, and how the conflict was resolved that it met, if it met one."""
 
     done: Done | None
@@ -105,10 +113,10 @@ class RowPath:
         self._catalog = self._before = catalog
         self._dictionary = dictionary
         self._conflicts = conflicts
-        self.aim = Aim(conflicts, allow_duplicate_rows=allow_duplicate_rows)
-        self._mender = Mender(writer, dictionary, conflicts)
-        self._following = Following(writer, ddl, handlers)
-        self._parking = Parking(writer)
+        self.aim = RowLookup(conflicts, allow_duplicate_rows=allow_duplicate_rows)
+        self._resolver = ConflictResolver(writer, dictionary, conflicts)
+        self._following = DdlApplier(writer, ddl, handlers)
+        self._deferred_rows = DeferredRows(writer)
         self._meeting: Meeting = {}
 
     def apply(self, transaction: Transaction, meeting: Meeting = NOTHING_MET) -> Handled:
@@ -140,7 +148,7 @@ class RowPath:
         # By the number of a change that does not tell all that is checked in the end: what it came to.
         special: dict[int, Sequence[Done]] = {}
         self._following.begin()
-        self._parking.begin(transaction, self._catalog)
+        self._deferred_rows.begin(transaction, self._catalog)
         if self._handlers is not None:
             self._handlers.begin()
         try:
@@ -161,9 +169,9 @@ class RowPath:
                     if came_to is not None:
                         special[message_number] = came_to
                 last = message_number
-                for parked in self._parking.due(last):
-                    message_number = parked.number
-                    self._parking.put_back(parked)
+                for deferred in self._deferred_rows.due(last):
+                    message_number = deferred.number
+                    self._deferred_rows.put_back(deferred)
                 message_number = last
             unchecked = self._catalog.unchecked(transaction.commit_scn)
             for number, change in enumerate(transaction.changes, start=1):
@@ -182,7 +190,7 @@ class RowPath:
             raise
         return handled
 
-    def foreseen_failure(self, transaction: Transaction, meeting: Meeting) -> Failure | None:
+    def prefetched_failure(self, transaction: Transaction, meeting: Meeting) -> Failure | None:
         """What a transaction fails with because of the row that its first change meets; no statement is tried for it.
 
         Args:
@@ -197,15 +205,15 @@ class RowPath:
         if self._handlers is not None and self._handlers.of(change) is not None:
             return None
         try:
-            error = self._foreseen(change, self._table(change), met.rows)
+            error = self._prefetched(change, self._table(change), met.rows)
         except ApplyError:
             # It is said when the change is tried.
             return None
         if error is None:
             return None
-        row = RowIs.EXISTS if met.rows else RowIs.MISSING
+        row = ConflictKind.EXISTS if met.rows else ConflictKind.MISSING
         rule = error_rule(self._conflicts.of(change.table), error)
-        is_answered = rule is not None and rule.then is not Then.RECORD_TRANSACTION
+        is_answered = rule is not None and rule.then is not ErrorAction.RECORD_TRANSACTION
         if is_answered or self._conflicts.resolvers_for(change.table, change.op, row):
             return None
         return Failure(1, error)
@@ -264,7 +272,7 @@ class RowPath:
         if change.table not in self._catalog.instantiated:
             raise not_instantiated(change.table)
         for name, value in _present(change.after).items():
-            if isinstance(value, Elsewhere):
+            if isinstance(value, ExternalValue):
                 what = f"column {name!r} has a value that is too large for handlers, or that was appended to"
                 raise ApplyError(VALUE_MISSING, what, where=_place(change))
         effects = self._handlers.process(self, number, change, transaction)
@@ -289,14 +297,14 @@ class RowPath:
         """Apply a change directly."""
         table = self.table_named(change.table)
 
-        def apply() -> _Mended:
+        def apply() -> _Resolved:
             # Resolvers make good what the database refuses.
-            with self._writer.savepoint() if self._mender.mends_refusals(change, table) else nullcontext():
-                return _Mended(self._apply_row(number, change, table))
+            with self._writer.savepoint() if self._resolver.mends_refusals(change, table) else nullcontext():
+                return _Resolved(self._apply_row(number, change, table))
 
-        def resolve(error: ApplyError) -> _Mended | None:
-            mended = self._mender.mend(number, change, table, error)
-            return None if mended is None else _Mended(*mended, error)
+        def resolve(error: ApplyError) -> _Resolved | None:
+            mended = self._resolver.mend(number, change, table, error)
+            return None if mended is None else _Resolved(*mended, error)
 
         return _effects(change, execute(apply, resolve, with_resolvers=with_resolvers))
 
@@ -316,13 +324,13 @@ class RowPath:
         rule = error_rule(self._conflicts.of(change.table), error)
         if rule is None:
             return None
-        if rule.then is Then.RETRY:
+        if rule.then is ErrorAction.RETRY:
             for _ in range(rule.times):
                 time.sleep(rule.delay_s)
                 with suppress(FailedError):
                     again()
                     return Effects()
-        if not rule.then.is_of_change or rule.then is Then.RETRY:
+        if not rule.then.is_of_change or rule.then is ErrorAction.RETRY:
             raise FailedError(error, resolvers_asked=True)
         handled = Handled()
         done = self._leave_out(number, change, error, rule.then, handled)
@@ -342,61 +350,61 @@ class RowPath:
                 # What fails is undone alone only where something may be done about it: savepoints cost.
                 is_apart = any(rule.then.is_of_change for rule in rules.on_error)
                 with self._writer.savepoint() if is_apart else nullcontext():
-                    mended = self._apply_or_mend(number, change, table)
+                    mended = self._apply_or_resolve(number, change, table)
             except ApplyError as exc:
                 rule = error_rule(rules, exc)
                 if rule is None or not rule.then.is_of_change:
                     raise
-                if rule.then is Then.RETRY:
+                if rule.then is ErrorAction.RETRY:
                     if tries == rule.times:
                         raise
                     tries += 1
                     time.sleep(rule.delay_s)
                     continue
                 return self._leave_out(number, change, exc, rule.then, handled)
-            if mended.error is not None and any(one.outcome is Outcome.RECORDED for one in mended.resolutions):
+            if mended.error is not None and any(one.outcome is ResolverOutcome.RECORDED for one in mended.resolutions):
                 handled.recorded.append((change, Failure(1, mended.error)))
             handled.resolutions += mended.resolutions
             return mended.done
 
-    def _leave_out(self, number: int, change: Change, error: ApplyError, then: Then, handled: Handled) -> Done:
+    def _leave_out(self, number: int, change: Change, error: ApplyError, then: ErrorAction, handled: Handled) -> Done:
         """Leave a change out, whose transaction goes on."""
-        outcome = Outcome.DISCARDED
-        if then is Then.RECORD:
-            outcome = Outcome.RECORDED
+        outcome = ResolverOutcome.DISCARDED
+        if then is ErrorAction.RECORD:
+            outcome = ResolverOutcome.RECORDED
             handled.recorded.append((change, Failure(1, error)))
         handled.resolutions.append(Resolution(number, change, error.number, None, then.value, outcome, ()))
         return NOTHING_DONE
 
-    def _apply_or_mend(self, number: int, change: Change, table: TargetTable) -> _Mended:
+    def _apply_or_resolve(self, number: int, change: Change, table: TargetTable) -> _Resolved:
         met = self._meeting.get(number)
         if met is not None and met.mended is not None:
-            return _Mended(*met.mended, met.error)
-        if met is not None and (error := self._foreseen(change, table, met.rows)) is not None:
-            mended = self._mender.mend(number, change, table, error, met.rows)
+            return _Resolved(*met.mended, met.error)
+        if met is not None and (error := self._prefetched(change, table, met.rows)) is not None:
+            mended = self._resolver.mend(number, change, table, error, met.rows)
             if mended is not None:
-                return _Mended(*mended, error)
+                return _Resolved(*mended, error)
             if error.number in (ROW_DIFFERS, ROW_MISSING):
                 raise error
         try:
-            with self._writer.savepoint() if self._mender.mends_refusals(change, table) else nullcontext():
-                return _Mended(self._apply_row(number, change, table))
+            with self._writer.savepoint() if self._resolver.mends_refusals(change, table) else nullcontext():
+                return _Resolved(self._apply_row(number, change, table))
         except ApplyError as exc:
-            mended = self._mender.mend(number, change, table, exc)
+            mended = self._resolver.mend(number, change, table, exc)
             if mended is None:
                 raise
-            return _Mended(*mended, exc)
+            return _Resolved(*mended, exc)
 
-    def _foreseen(self, change: Change, table: TargetTable, rows: Sequence[ComparedRow] | None) -> ApplyError | None:
+    def _prefetched(self, change: Change, table: TargetTable, rows: Sequence[ComparedRow] | None) -> ApplyError | None:
         """What a change would fail with that meets a row with its key; None where that cannot be told without trying.
 
         Of an insert it is only likely.
         """
         expects_columns(change, table, self._dictionary)
-        match = self.aim.foreseen(change, table)
+        match = self.aim.prefetched(change, table)
         if match is not None and rows is None and change.op is not Op.INSERT:
             rows = self._writer.compare_rows(table, match)
-        return foreseen(change, table, rows, self.aim)
+        return prefetched(change, table, rows, self.aim)
 
     def _apply_row(self, number: int, change: Change, table: TargetTable) -> Done | None:
         """Apply a change; return its row before and after it where the change does not tell all that is checked."""
@@ -439,14 +447,14 @@ class RowPath:
     def _wait(self, number: int, change: Change, table: TargetTable) -> Image | None:
         """Have the row of a change wait for what a later one gives up, or change one that waits; see `parking`."""
         if change.op is Op.INSERT:
-            return self._parking.park(number, change, table, None)
+            return self._deferred_rows.defer(number, change, table, None)
         if change.op not in (Op.UPDATE, Op.DELETE):
             return None
-        waiting = self._parking.change(number, change, table)
+        waiting = self._deferred_rows.change(number, change, table)
         if waiting is not None or change.op is Op.DELETE:
             return waiting
         match = self.aim.of_update(change, table)
-        return None if match is None else self._parking.park(number, change, table, match)
+        return None if match is None else self._deferred_rows.defer(number, change, table, match)
 
     def _told(self, change: Change, table: TargetTable) -> Images:
         """The row before and after a change, as far as it is sure to be so at the target, too."""
@@ -567,10 +575,10 @@ def _can_be_explained(error: ApplyError, change: Change) -> bool:
     return (error.column is None and error.may_be_of_value) or is_taken
 
 
-def _effects(change: Change, mended: _Mended) -> Effects:
+def _effects(change: Change, mended: _Resolved) -> Effects:
     """What a change came to; the checks in the end are told even what the change itself tells."""
     done = mended.done if mended.done is not None else Done(change, _told(change))
-    is_recorded = any(one.outcome is Outcome.RECORDED for one in mended.resolutions)
+    is_recorded = any(one.outcome is ResolverOutcome.RECORDED for one in mended.resolutions)
     recorded = [(change, mended.error)] if is_recorded and mended.error is not None else []
     return Effects([done], list(mended.resolutions), recorded)
 

@@ -20,35 +20,35 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.apply.ahead import ahead
-from penstock.apply.around import (
-    Around,
+from penstock.apply.apply_errors import CONFLICTS, CONTENTION, ApplyError, ContentionError, SpeculationError
+from penstock.apply.blocked_keys import BlockedKeys
+from penstock.apply.conflict_prefetch import NOTHING_MET, ConflictPrefetch, Meeting, PrefetchRequest
+from penstock.apply.conflict_split import (
+    ConflictSplit,
     all_apart,
     dependencies_of_changes,
     may_fail,
     may_take_another_key,
-    plan_around,
+    split_conflicts,
     untouched_rows,
 )
-from penstock.apply.conflicts import CONFLICTS, CONTENTION, ApplyError, ContentionError, SpeculationError
 from penstock.apply.coordinator import Dependencies
 from penstock.apply.ddl import DdlRules
-from penstock.apply.foresight import NOTHING_MET, Asking, Foresight, Meeting
 from penstock.apply.group import Group
 from penstock.apply.handlers.runner import handlers_of
 from penstock.apply.handlers.settings import NO_HANDLERS, HandlerSettings
-from penstock.apply.holding import Holding
+from penstock.apply.held_transactions import HeldTransactions
 from penstock.apply.lag import LagHistogram
 from penstock.apply.large import LargeTransaction
 from penstock.apply.ledger import Failed, Failure, LaneLedger
-from penstock.apply.marks import Marks
 from penstock.apply.net import NetChange
 from penstock.apply.nettable import Nettable
+from penstock.apply.prefetch import ahead
 from penstock.apply.reader import Uses, fingerprint
-from penstock.apply.resolve import ConflictRules, Then
+from penstock.apply.resolve import ConflictRules, ErrorAction
 from penstock.apply.row_path import Handled, RowPath, TransactionError
 from penstock.apply.target import TargetCatalog, TargetSession
-from penstock.apply.written import Written
+from penstock.apply.written_keys import WrittenKeys
 from penstock.change import Op, TableName, Transaction
 from penstock.errors import OperatorError, PenstockError, from_json
 from penstock.schema import Dictionary, ForeignKey
@@ -167,7 +167,7 @@ class _Apart:
     transaction: Transaction
     handled: Handled
     failure: Failure | None = None
-    marks: Marks | None = None
+    marks: BlockedKeys | None = None
     is_held: bool = False
 
 
@@ -176,7 +176,7 @@ class _Held:
     """Transactions that wait behind the error queue, and their marks."""
 
     group: Group
-    marks: Marks
+    marks: BlockedKeys
 
 
 class _SplitError(Exception):
@@ -228,12 +228,12 @@ class ApplyServer:
             handlers=handlers_of(config.handlers, session),
             ddl=config.ddl,
         )
-        self._foresight = Foresight(session, catalog, dictionary, config.conflicts, self._rows.aim)
+        self._prefetch = ConflictPrefetch(session, catalog, dictionary, config.conflicts, self._rows.aim)
         if config.ddl.is_followed:
             session.forget_tables()
-        self._holding: Holding | None = None
+        self._held_transactions: HeldTransactions | None = None
         if config.hold_dependents:
-            self._holding = Holding(ledger, catalog, fingerprint(catalog.tables, catalog.virtual))
+            self._held_transactions = HeldTransactions(ledger, catalog, fingerprint(catalog.tables, catalog.virtual))
         self._nettable = Nettable(
             catalog, dictionary, config.conflicts, config.handlers, most_columns=session.most_net_columns
         )
@@ -257,8 +257,8 @@ class ApplyServer:
                 closing(ahead(self._prepare(made, applied))) as prepared,
             ):
                 for work in prepared:
-                    if self._holding is not None:
-                        self._holding.expect(work.group, work.uses)
+                    if self._held_transactions is not None:
+                        self._held_transactions.expect(work.group, work.uses)
                     if work.can_net:
                         self._apply_set(work.group, work.nets)
                     else:
@@ -286,14 +286,14 @@ class ApplyServer:
         for group in groups:
             for run, can_net in self._nettable.runs(self._not_applied(group, applied)):
                 is_for_set_path = can_net and self._config.use_set_path
-                uses = self._holding.look_ahead(run) if self._holding is not None else None
+                uses = self._held_transactions.look_ahead(run) if self._held_transactions is not None else None
                 yield _Work(run, is_for_set_path, self._nettable.nets(run) if is_for_set_path else None, uses)
 
     def _already_applied(self) -> NDArray[np.int64]:
         with self._session.transaction():
             applied = self._ledger.claim()
-            if self._holding is not None:
-                self._holding.begin()
+            if self._held_transactions is not None:
+                self._held_transactions.begin()
             return applied
 
     def _not_applied(self, group: Group, applied: NDArray[np.int64]) -> Group:
@@ -317,15 +317,15 @@ class ApplyServer:
                 if self._result.aborted_by is None:
                     self._apply_set(part, self._nettable.nets(part))
             return
-        found = self._holding.find(group) if self._holding is not None else None
+        found = self._held_transactions.find(group) if self._held_transactions is not None else None
         held = None if found is None else _Held(group.only(found[0]), found[1])
         rest = group if found is None else group.only(~found[0])
         if held is not None:
             nets = self._nettable.nets(rest)
         is_wary = self._wary > 0
-        if not (is_wary and self._try_around(rest, nets, held)) and not self._try_set(rest, nets, held):
+        if not (is_wary and self._try_split(rest, nets, held)) and not self._try_set(rest, nets, held):
             # Of a part of a group that was searched already it is known that this does not help.
-            if not (is_wary or is_part or self._is_storm) and self._try_around(rest, nets, held):
+            if not (is_wary or is_part or self._is_storm) and self._try_split(rest, nets, held):
                 return
             if self._is_storm and self._can_go_together(group):
                 self._apply_together(group)
@@ -367,8 +367,8 @@ class ApplyServer:
         self._ledger.put_held(list(held.group.transactions()), held.marks)
 
     def _count_held(self, held: _Held | None) -> None:
-        if held is not None and self._holding is not None:
-            self._holding.add(held.marks)
+        if held is not None and self._held_transactions is not None:
+            self._held_transactions.add(held.marks)
             self._result.held += len(held.group)
 
     def _unchecked(self, group: Group) -> Collection[ForeignKey]:
@@ -383,7 +383,7 @@ class ApplyServer:
             return 0
         return int(np.searchsorted(group.commit_scns, ends[end], side="right"))
 
-    def _try_around(self, group: Group, nets: Sequence[NetChange] | None, held: _Held | None = None) -> bool:
+    def _try_split(self, group: Group, nets: Sequence[NetChange] | None, held: _Held | None = None) -> bool:
         """Apply a group in one target transaction: by the set path, but for what conflicts, and by the row path that.
 
         Changes that conflict, and later ones that depend on them, come last; the others share nothing with them, so the
@@ -399,7 +399,7 @@ class ApplyServer:
         # While the target is searched.
         with ThreadPoolExecutor(1, "dependencies") as aside:
             by_change = None if all_behind else aside.submit(dependencies_of_changes, group, self._catalog)
-            return self._go_around(group, nets, held, by_change)
+            return self._apply_split(group, nets, held, by_change)
 
     def _is_one_by_one(self, group: Group) -> bool:
         """Whether no transaction may be begun before it is known what becomes of the one before."""
@@ -408,7 +408,7 @@ class ApplyServer:
         # What an error handler does besides is not to be done in another order than the source's.
         return any(self._config.handlers.handles_errors(table) for table, _, _ in group.tables)
 
-    def _go_around(
+    def _apply_split(
         self, group: Group, nets: Sequence[NetChange], held: _Held | None, by_change: Future[Dependencies] | None
     ) -> bool:
         failing = np.zeros(len(group), bool)
@@ -417,8 +417,8 @@ class ApplyServer:
                 with self._session.transaction():
                     self._record(group, held)
                     # One that waits behind the error queue, or has others wait, is looked at as a whole.
-                    splits = attempt < _SPLITS and self._holding is None
-                    plan = self._plan_around(group, nets, failing, by_change, splits=splits)
+                    splits = attempt < _SPLITS and self._held_transactions is None
+                    plan = self._split_conflicts(group, nets, failing, by_change, splits=splits)
                     self._apply_rest(group, nets, plan)
                     apart, queued = self._write_apart(plan)
                     self._put_aside(apart)
@@ -439,7 +439,7 @@ class ApplyServer:
         self._wary = max(0, self._wary - 1)
         return False
 
-    def _apply_rest(self, group: Group, nets: Sequence[NetChange], plan: Around) -> None:
+    def _apply_rest(self, group: Group, nets: Sequence[NetChange], plan: ConflictSplit) -> None:
         """Apply by the set path what is not apart."""
         unchecked = self._unchecked(group)
         is_rest = ~plan.is_apart
@@ -453,7 +453,7 @@ class ApplyServer:
                 raise SpeculationError("the changes cannot be netted")
             self._session.apply_net(rest, unchecked=unchecked)
 
-    def _plan_around(
+    def _split_conflicts(
         self,
         group: Group,
         nets: Sequence[NetChange],
@@ -461,7 +461,7 @@ class ApplyServer:
         by_change: Future[Dependencies] | None,
         *,
         splits: bool,
-    ) -> Around:
+    ) -> ConflictSplit:
         """Part a group; `failing` are transactions that have turned out to fail, and to which others are added.
 
         Raises:
@@ -480,7 +480,7 @@ class ApplyServer:
         else:
             failing |= np.logical_or.reduceat(found, group.starts[:-1])
         depends = None if by_change is None else by_change.result()
-        plan = plan_around(group, found, is_there, failing, self._catalog, by_change=depends)
+        plan = split_conflicts(group, found, is_there, failing, self._catalog, by_change=depends)
         if 2 * len(plan.apart.rows) > len(group.rows):
             raise _StormError("every second change would go by the row path")
         return plan
@@ -491,7 +491,7 @@ class ApplyServer:
             if len(part) and self._result.aborted_by is None:
                 self._apply_set(part, self._nettable.nets(part), is_part=True)
 
-    def _refuse_more(self, plan: Around, index: int, apart: Sequence[_Apart]) -> None:
+    def _refuse_more(self, plan: ConflictSplit, index: int, apart: Sequence[_Apart]) -> None:
         """Make sure that nothing is applied behind the last transaction that may fail.
 
         Raises:
@@ -512,11 +512,16 @@ class ApplyServer:
         self._note_resolutions((one.transaction, one.handled) for one in apart)
 
     def _count_apart(
-        self, group: Group, plan: Around, apart: Sequence[_Apart], queued: Sequence[Marks], held: _Held | None
+        self,
+        group: Group,
+        plan: ConflictSplit,
+        apart: Sequence[_Apart],
+        queued: Sequence[BlockedKeys],
+        held: _Held | None,
     ) -> None:
         self._count_held(held)
-        if self._holding is not None:
-            self._holding.add(*queued)
+        if self._held_transactions is not None:
+            self._held_transactions.add(*queued)
         self._result.set_changes += len(group.rows) - len(plan.apart.rows)
         applied = len(group)
         changes = len(group.rows)
@@ -533,7 +538,9 @@ class ApplyServer:
                 self._count_error(one.transaction, one.failure)
         self._count(applied, changes, group.committed_at_us)
 
-    def _write_apart(self, plan: Around, early: NDArray[np.bool_] | None = None) -> tuple[list[_Apart], list[Marks]]:
+    def _write_apart(
+        self, plan: ConflictSplit, early: NDArray[np.bool_] | None = None
+    ) -> tuple[list[_Apart], list[BlockedKeys]]:
         """Apply changes by the row path, or put their transactions into the error queue, inside the open transaction.
 
         Args:
@@ -545,18 +552,18 @@ class ApplyServer:
         Raises:
             _SplitError: Transactions fail of which changes are applied already.
         """
-        if self._holding is not None:
-            return self._write_or_hold(plan.apart, self._holding)
+        if self._held_transactions is not None:
+            return self._write_or_hold(plan.apart, self._held_transactions)
         apart: list[_Apart] = []
         numbered = enumerate(plan.apart.transactions())
-        written = Written(plan.apart, dependencies_of_changes(plan.apart, self._catalog))
+        written = WrittenKeys(plan.apart, dependencies_of_changes(plan.apart, self._catalog))
         tables = (self._catalog.tables.get(name) for name, _, _ in plan.apart.tables)
         conflicts = self._config.conflicts
         may_take_another = any(table is not None and may_take_another_key(table, conflicts) for table in tables)
         failing = []
         while some := list(islice(numbered, _LOOKED_AT)):
             asking = [self._asking(plan, index, one, written, early) for index, one in some]
-            meetings = self._foresight.look(asking)
+            meetings = self._prefetch.look(asking)
             written.begin()
             for (index, transaction), found in zip(some, meetings, strict=True):
                 # What was seen of a row that was written to since is not so any more.
@@ -583,17 +590,24 @@ class ApplyServer:
         return apart, []
 
     def _asking(
-        self, plan: Around, index: int, transaction: Transaction, written: Written, early: NDArray[np.bool_] | None
-    ) -> Asking:
+        self,
+        plan: ConflictSplit,
+        index: int,
+        transaction: Transaction,
+        written: WrittenKeys,
+        early: NDArray[np.bool_] | None,
+    ) -> PrefetchRequest:
         """Of which changes of a transaction the rows are to be looked for."""
         if not plan.is_whole[index]:
             now = plan.meeting(index, now=True)
-            return Asking(transaction, plan.meeting(index), now, now)
+            return PrefetchRequest(transaction, plan.meeting(index), now, now)
         now = written.not_behind_own(index)
         is_early = early is not None and early[index]
-        return Asking(transaction, now, now, written.not_behind_any(index) if is_early else ())
+        return PrefetchRequest(transaction, now, now, written.not_behind_any(index) if is_early else ())
 
-    def _write_or_hold(self, group: Group, holding: Holding) -> tuple[list[_Apart], list[Marks]]:
+    def _write_or_hold(
+        self, group: Group, held_transactions: HeldTransactions
+    ) -> tuple[list[_Apart], list[BlockedKeys]]:
         """The same for whole transactions, of which some may have to wait for others."""
         transactions = list(group.transactions())
         tables = {change.table for transaction in transactions for change in transaction.changes}
@@ -604,8 +618,8 @@ class ApplyServer:
                 if any(one.handled.recorded for one in apart):
                     raise _RecordedError
                 return apart, []
-        marks = holding.of_group(group)
-        waiting = holding.behind_more()
+        marks = held_transactions.of_group(group)
+        waiting = held_transactions.behind_more()
         apart = []
         for number, transaction in enumerate(transactions):
             own = marks.of_one(number)
@@ -616,24 +630,24 @@ class ApplyServer:
                 apart.append(self._try_apart(transaction, own))
                 if apart[-1].failure is None:
                     for change, _ in apart[-1].handled.recorded:
-                        waiting.add(holding.of_change(transaction, change))
+                        waiting.add(held_transactions.of_change(transaction, change))
                     continue
             waiting.add(own)
         return apart, waiting.added
 
     def _try_apart(
-        self, transaction: Transaction, marks: Marks | None = None, *, meeting: Meeting = NOTHING_MET
+        self, transaction: Transaction, marks: BlockedKeys | None = None, *, meeting: Meeting = NOTHING_MET
     ) -> _Apart:
         """Apply a whole transaction by the row path inside the open transaction, or find out why that cannot be."""
-        foreseen = self._rows.foreseen_failure(transaction, meeting)
-        if foreseen is not None:
-            return _Apart(transaction, Handled(), foreseen, marks)
+        prefetched = self._rows.prefetched_failure(transaction, meeting)
+        if prefetched is not None:
+            return _Apart(transaction, Handled(), prefetched, marks)
         try:
             with self._session.savepoint():
                 return _Apart(transaction, self._write_rows(transaction, meeting))
         except TransactionError as exc:
             rule = self._rows.error_rule(transaction, exc.failure)
-            if rule is not None and rule.then in (Then.ABEND, Then.RETRY_TRANSACTION):
+            if rule is not None and rule.then in (ErrorAction.ABEND, ErrorAction.RETRY_TRANSACTION):
                 raise SpeculationError("a transaction is to be tried again, or to stop the run") from exc
             failure = self._rows.explain(transaction, exc.failure, is_open=True)
             return _Apart(transaction, Handled(), failure, marks)
@@ -663,7 +677,7 @@ class ApplyServer:
 
     def _can_go_together(self, group: Group) -> bool:
         """Whether transactions may fail in a target transaction that others are applied in."""
-        if len(group) == 1 or self._holding is not None or not self._config.use_set_path:
+        if len(group) == 1 or self._held_transactions is not None or not self._config.use_set_path:
             return False
         return not self._is_one_by_one(group)
 
@@ -723,8 +737,8 @@ class ApplyServer:
 
     def _apply_large(self, large: LargeTransaction) -> None:
         marks = None
-        if self._holding is not None and self._holding.keeps_any:
-            marks = self._holding.of_batches(large.read())
+        if self._held_transactions is not None and self._held_transactions.keeps_any:
+            marks = self._held_transactions.of_batches(large.read())
             if self._hold(large.transaction(), marks):
                 return
         try:
@@ -757,7 +771,7 @@ class ApplyServer:
 
     def _apply_rows(self, group: Group) -> None:
         times = group.committed_at_us
-        marks: Marks | None = None
+        marks: BlockedKeys | None = None
         for i, transaction in enumerate(group.transactions()):
             if self._failed_in_a_row >= _FEWEST_TOGETHER and i + _FEWEST_TOGETHER <= len(group):
                 # What comes next will fail, too.
@@ -766,8 +780,8 @@ class ApplyServer:
                     self._apply_together(rest)
                     return
             own = None
-            if self._holding is not None and (self._holding.keeps_any or marks is not None):
-                marks = self._holding.of_group(group) if marks is None else marks
+            if self._held_transactions is not None and (self._held_transactions.keeps_any or marks is not None):
+                marks = self._held_transactions.of_group(group) if marks is None else marks
                 own = marks.of_one(i)
             if self._hold(transaction, own):
                 continue
@@ -780,19 +794,19 @@ class ApplyServer:
             if self._result.aborted_by is not None:
                 return
 
-    def _hold(self, transaction: Transaction, marks: Marks | None) -> bool:
+    def _hold(self, transaction: Transaction, marks: BlockedKeys | None) -> bool:
         """Put a transaction aside if it waits behind the error queue; whether it does."""
-        if self._holding is None or marks is None or not self._holding.keeps(marks):
+        if self._held_transactions is None or marks is None or not self._held_transactions.keeps(marks):
             return False
         with self._session.transaction():
             self._ledger.record(np.array([transaction.commit_scn]), changes=len(transaction.changes))
             self._ledger.put_held([transaction], marks)
-        self._holding.add(marks)
+        self._held_transactions.add(marks)
         self._result.held += 1
         return True
 
     def _apply_transaction(
-        self, transaction: Transaction, marks: Marks | None, read: Callable[[], Iterable[pa.RecordBatch]]
+        self, transaction: Transaction, marks: BlockedKeys | None, read: Callable[[], Iterable[pa.RecordBatch]]
     ) -> bool:
         """Apply a transaction, or put it into the error queue; whether it was applied.
 
@@ -805,13 +819,13 @@ class ApplyServer:
         if failure is None:
             return True
         failure = self._rows.explain(transaction, failure)
-        if self._holding is not None and marks is None:
-            marks = self._holding.of_batches(read())
+        if self._held_transactions is not None and marks is None:
+            marks = self._held_transactions.of_batches(read())
         with self._session.transaction():
             self._ledger.record(scns, changes=len(transaction.changes))
             self._ledger.put_errors([Failed(transaction, failure, marks)])
-        if self._holding is not None and marks is not None:
-            self._holding.add(marks)
+        if self._held_transactions is not None and marks is not None:
+            self._held_transactions.add(marks)
         self._count_error(transaction, failure)
         return False
 
@@ -824,13 +838,13 @@ class ApplyServer:
         tries = 0
         while (failure := self._try_rows(transaction, scns)) is not None:
             rule = self._rows.error_rule(transaction, failure)
-            if rule is not None and rule.then is Then.ABEND:
+            if rule is not None and rule.then is ErrorAction.ABEND:
                 raise OperatorError(
                     f"transaction {transaction.txn_id} cannot be applied: {failure.error}",
                     where=f"change {failure.message_number} of {len(transaction.changes)}",
                     do="mend the cause and run again; the rule `abend` of `on_error` stops the run here",
                 )
-            if rule is None or rule.then is not Then.RETRY_TRANSACTION or tries == rule.times:
+            if rule is None or rule.then is not ErrorAction.RETRY_TRANSACTION or tries == rule.times:
                 return failure
             tries += 1
             time.sleep(rule.delay_s)
@@ -869,8 +883,10 @@ class ApplyServer:
                 contention = Failure(exc.message_number, ApplyError(CONTENTION, exc.what, where=exc.where))
                 time.sleep(0.01 * 2**attempt)
             else:
-                if self._holding is not None:
-                    self._holding.add(*(self._holding.of_change(transaction, one) for one, _ in handled.recorded))
+                if self._held_transactions is not None:
+                    self._held_transactions.add(
+                        *(self._held_transactions.of_change(transaction, one) for one, _ in handled.recorded)
+                    )
                 self._count_handled(transaction, handled)
                 return None
         return contention
@@ -889,7 +905,7 @@ class ApplyServer:
             Failed(
                 replace(transaction, changes=(change,)),
                 failure,
-                None if self._holding is None else self._holding.of_change(transaction, change),
+                None if self._held_transactions is None else self._held_transactions.of_change(transaction, change),
                 is_whole=False,
             )
             for change, failure in handled.recorded

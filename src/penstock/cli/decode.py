@@ -20,8 +20,8 @@ from penstock.cli.stream import Printer, print_lines
 from penstock.errors import ConfigError, MalformedInputError, OperatorError, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.formats.debezium.decode import Settings
-    from penstock.formats.debezium.record import Record
+    from penstock.formats.debezium.decode import DecodeSettings
+    from penstock.formats.debezium.record import TopicRecord
     from penstock.sources.debezium.log import RecordLog
     from penstock.sources.debezium.sample import Sample
 
@@ -166,8 +166,8 @@ def _of_topics(topics: Sequence[str], bootstrap: str | None, file: Path | None, 
     return Sample(HeldRecords(records, log.label), settings, topics={partition.topic for partition in extents})
 
 
-def _open(topics: Sequence[str], bootstrap: str | None, file: Path | None) -> tuple[RecordLog, Settings]:
-    from penstock.formats.debezium.decode import Settings
+def _open(topics: Sequence[str], bootstrap: str | None, file: Path | None) -> tuple[RecordLog, DecodeSettings]:
+    from penstock.formats.debezium.decode import DecodeSettings
     from penstock.pipeline_file import load
     from penstock.sources.debezium.kafka import KafkaLog
     from penstock.wiring import open_events
@@ -175,7 +175,7 @@ def _open(topics: Sequence[str], bootstrap: str | None, file: Path | None) -> tu
     if file is None:
         if not topics:
             raise ConfigError("no topic is named", do="name topics, that of transactions among them, or patterns")
-        return KafkaLog({"bootstrap.servers": bootstrap or ""}, tuple(topics)), Settings()
+        return KafkaLog({"bootstrap.servers": bootstrap or ""}, tuple(topics)), DecodeSettings()
     config = load(file)
     if config.capture.source != "debezium":
         raise ConfigError("the pipeline does not read change events", where=str(file), do="use --bootstrap")
@@ -188,13 +188,13 @@ def _open(topics: Sequence[str], bootstrap: str | None, file: Path | None) -> tu
 
 
 def _of_files(names: Sequence[str], which: _Range) -> Sample:
-    from penstock.formats.debezium.decode import Settings
+    from penstock.formats.debezium.decode import DecodeSettings
     from penstock.formats.debezium.record import read_line
     from penstock.sources.debezium.sample import HeldRecords, Sample
 
     if not names:
         raise ConfigError("no file is named, and no cluster", do="name files, or --bootstrap HOST:PORT and topics")
-    records: list[Record] = []
+    records: list[TopicRecord] = []
     malformed: list[PenstockError] = []
     for name in names:
         for number, line in _lines(name, which):
@@ -203,7 +203,7 @@ def _of_files(names: Sequence[str], which: _Range) -> Sample:
             except MalformedInputError as exc:
                 malformed.append(exc)
     topics = {record.topic for record in records}
-    return Sample(HeldRecords(records, ", ".join(names)), Settings(), topics=topics, malformed=malformed)
+    return Sample(HeldRecords(records, ", ".join(names)), DecodeSettings(), topics=topics, malformed=malformed)
 
 
 def _lines(name: str, which: _Range) -> Iterator[tuple[int, bytes]]:

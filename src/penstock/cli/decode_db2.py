@@ -15,7 +15,7 @@ from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.sources.db2_log.catalog import Catalog
-    from penstock.sources.db2_log.framing import Record
+    from penstock.sources.db2_log.framing import LogRecord
 
 
 class Show(StrEnum):
@@ -57,7 +57,7 @@ def _read(file: Path) -> bytes:
         raise ConfigError(f"cannot read {str(file)!r}: {(exc.strerror or '').lower()}") from exc
 
 
-def _records(buffers: Sequence[tuple[str, bytes]], catalog: Catalog) -> Iterator[Record]:
+def _records(buffers: Sequence[tuple[str, bytes]], catalog: Catalog) -> Iterator[LogRecord]:
     from penstock.sources.db2_log.framing import Lri, read_records
 
     last = Lri(-1, -1)
@@ -69,7 +69,7 @@ def _records(buffers: Sequence[tuple[str, bytes]], catalog: Catalog) -> Iterator
             yield record
 
 
-def _record(record: Record, with_hex: bool) -> dict[str, Any]:
+def _record(record: LogRecord, with_hex: bool) -> dict[str, Any]:
     from penstock.sources.db2_log.transactions import COMPONENTS
 
     line: dict[str, Any] = {
@@ -94,14 +94,14 @@ def _record(record: Record, with_hex: bool) -> dict[str, Any]:
 
 
 def _committed(buffers: Sequence[tuple[str, bytes]], catalog: Catalog, show: Show) -> Iterator[dict[str, Any]]:
-    from penstock.sources.db2_log.changes import Decoder
+    from penstock.sources.db2_log.changes import RowChangeDecoder
     from penstock.sources.db2_log.reading import row_of, txn_id
-    from penstock.sources.db2_log.transactions import Beginning, Gatherer, Resolver
+    from penstock.sources.db2_log.transactions import Gatherer, LogBeginning, RowResolver
 
     numbers = {name: number for number, (name, _) in enumerate(buffers, 1)}
     first = next(iter(_records(buffers, catalog)), None)
-    beginning = None if first is None or first.lso is None else Beginning(first.stream, first.lso)
-    gatherer, resolver, decoder = Gatherer(catalog, beginning), Resolver(catalog), Decoder(catalog)
+    beginning = None if first is None or first.lso is None else LogBeginning(first.stream, first.lso)
+    gatherer, resolver, decoder = Gatherer(catalog, beginning), RowResolver(catalog), RowChangeDecoder(catalog)
     cut = 0
     keys = {table.name: table.key for table in catalog.tables}
     for committed in gatherer.gather(_records(buffers, catalog)):

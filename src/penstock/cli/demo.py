@@ -23,7 +23,7 @@ def demo(
     from penstock.demo.story import play
 
     with logging_to_console(LogFormat.TEXT, quiet=json):
-        ending = play(Teller(quiet=json), seconds=seconds)
+        ending = play(ConsoleTeller(quiet=json), seconds=seconds)
     is_good = ending.verified.is_identical and ending.errors_left == 0
     if json:
         print_json({**facts(ending.progress), "identical": ending.verified.is_identical, "seconds": ending.seconds})
@@ -33,7 +33,7 @@ def demo(
         raise typer.Exit(1)
 
 
-class Teller:
+class ConsoleTeller:
     """Tells the demo's story line by line."""
 
     def __init__(self, *, quiet: bool) -> None:

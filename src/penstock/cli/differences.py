@@ -9,18 +9,18 @@ from penstock.cli.console import say
 from penstock.text import are, count, printable
 
 if TYPE_CHECKING:
-    from penstock.dialects.base import Difference
+    from penstock.dialects.base import CatalogDifference
 
 _MOST_SHOWN = 6
 
 
-def not_brought(differences: Sequence[Difference]) -> str | None:
+def not_brought(differences: Sequence[CatalogDifference]) -> str | None:
     """Count what the source has and the copy lacks or has otherwise; None where there is nothing."""
     number = sum(not one.is_extra for one in differences)
     return f"{count(number, 'thing')} {are(number)} not brought" if number else None
 
 
-def show(differences: Sequence[Difference], *, detail: bool) -> None:
+def show(differences: Sequence[CatalogDifference], *, detail: bool) -> None:
     """Print what is not brought, by kind; in `detail` each with the SQL that brings it."""
     lacking = [one for one in differences if not one.is_extra]
     title = not_brought(differences)
@@ -35,7 +35,7 @@ def show(differences: Sequence[Difference], *, detail: bool) -> None:
         _show(extra, detail=detail)
 
 
-def _show(differences: Sequence[Difference], *, detail: bool) -> None:
+def _show(differences: Sequence[CatalogDifference], *, detail: bool) -> None:
     if detail:
         for one in differences:
             say(f"  {one}")
@@ -51,12 +51,12 @@ def _show(differences: Sequence[Difference], *, detail: bool) -> None:
         say(f"  {kind}: {', '.join(names[:_MOST_SHOWN])}{more}{why}")
 
 
-def _dump(one: Difference) -> str:
+def _dump(one: CatalogDifference) -> str:
     where = f"--table={one.table}" if one.table is not None else f"--schema={one.schema}"
     return f"pg_dump --schema-only {where} of the source has it"
 
 
-def as_json(differences: Sequence[Difference]) -> dict[str, object]:
+def as_json(differences: Sequence[CatalogDifference]) -> dict[str, object]:
     """The same as plain data."""
     return {
         "not_brought": [dict(one.facts) for one in differences if not one.is_extra],

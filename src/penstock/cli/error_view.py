@@ -11,8 +11,8 @@ from penstock.cli.console import as_text, print_facts, say, shown
 from penstock.text import count, printable
 
 if TYPE_CHECKING:
+    from penstock.apply.current_rows import CurrentRow
     from penstock.apply.error_queue import ErrorEntry
-    from penstock.apply.standing import Standing
     from penstock.change import Image, TableName
     from penstock.pipeline.errors import ShownEntry
     from penstock.pipeline.pipeline import Pipeline
@@ -40,12 +40,14 @@ def entry_as_json(entry: ErrorEntry, pipeline: Pipeline | Publication) -> dict[s
 
 def shown_as_json(found: ShownEntry, pipeline: Pipeline | Publication) -> dict[str, Any]:
     """An entry whole; `mend.by_form` reads it again."""
-    changes = [_change(number, standing, pipeline) for number, standing in enumerate(found.standings, start=1)]
+    changes = [
+        _change(number, published_state, pipeline) for number, published_state in enumerate(found.standings, start=1)
+    ]
     return {**entry_as_json(found.entry, pipeline), "changes": changes}
 
 
-def _change(number: int, standing: Standing, pipeline: Pipeline | Publication) -> dict[str, Any]:
-    change = standing.change
+def _change(number: int, published_state: CurrentRow, pipeline: Pipeline | Publication) -> dict[str, Any]:
+    change = published_state.change
     return {
         "number": number,
         "op": change.op.value,
@@ -53,9 +55,9 @@ def _change(number: int, standing: Standing, pipeline: Pipeline | Publication) -
         "source_table": _source_table(change.table, pipeline),
         "before": None if change.before is None else dict(change.before),
         "after": None if change.after is None else dict(change.after),
-        "now": None if standing.now is None else dict(standing.now),
-        "differing": list(standing.differing),
-        "in_the_way": {name: dict(row) for name, row in standing.in_the_way.items()},
+        "now": None if published_state.now is None else dict(published_state.now),
+        "differing": list(published_state.differing),
+        "in_the_way": {name: dict(row) for name, row in published_state.in_the_way.items()},
     }
 
 
@@ -79,37 +81,37 @@ def print_entry(found: ShownEntry, pipeline: Pipeline | Publication) -> None:
             ("message", printable(entry.error_message)),
         ]
     )
-    for number, standing in enumerate(found.standings, start=1):
+    for number, published_state in enumerate(found.standings, start=1):
         is_failed = number == entry.message_number
-        of = _document(standing) or named(standing.change.table, pipeline)
-        say(f"{'->' if is_failed else '  '} {number} {standing.change.op} {of}")
-        if standing.change.op is Op.GAP:
+        of = _document(published_state) or named(published_state.change.table, pipeline)
+        say(f"{'->' if is_failed else '  '} {number} {published_state.change.op} {of}")
+        if published_state.change.op is Op.GAP:
             # It is no row: what it says is the reason, whole.
-            told = standing.change.before or {}
+            told = published_state.change.before or {}
             say(f"       {printable(told.get('reason') or '')}")
             if "rule" in told:
                 # The change as it is at the source.
                 for name in ("operation", "old", "new"):
                     say(f"       {name} {printable(told.get(name) or 'none')}")
         else:
-            _print_values(standing)
+            _print_values(published_state)
         if is_failed and entry.found is not None:
             say("       when it failed, the target held")
             _print_row(entry.found)
-        for name, row in standing.in_the_way.items():
+        for name, row in published_state.in_the_way.items():
             say(f"       in the way now, by {printable(name)}")
             _print_row(row)
 
 
-def _document(standing: Standing) -> str | None:
+def _document(published_state: CurrentRow) -> str | None:
     """The document that cannot be read, where that is what a change is about, and not a table."""
-    name = (standing.change.before or {}).get("document") if standing.change.op is Op.GAP else None
+    name = (published_state.change.before or {}).get("document") if published_state.change.op is Op.GAP else None
     return None if name is None else f"of document {printable(name)}"
 
 
-def _print_values(standing: Standing) -> None:
-    change, now = standing.change, standing.now
-    if not standing.has_table:
+def _print_values(published_state: CurrentRow) -> None:
+    change, now = published_state.change, published_state.now
+    if not published_state.has_table:
         say("       the target has no such table")
     columns = list({**(change.before or {}), **(change.after or {})})
     if not columns:
@@ -120,20 +122,20 @@ def _print_values(standing: Standing) -> None:
         columns += [name for name in now if name not in columns]
     cells = [
         ["", "column", *images],
-        *([_mark(name, standing), printable(name), *_cells(name, images)] for name in columns),
+        *([_mark(name, published_state), printable(name), *_cells(name, images)] for name in columns),
     ]
     widths = [max(len(row[n]) for row in cells) for n in range(len(cells[0]))]
     for row in cells:
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         say(f"     {line}".rstrip())
-    if standing.finds_no_row:
+    if published_state.finds_no_row:
         say("       the target holds no row with its key now")
-    elif standing.differing:
-        say(f"     ! {count(len(standing.differing), 'column')} not as the change expects")
+    elif published_state.differing:
+        say(f"     ! {count(len(published_state.differing), 'column')} not as the change expects")
 
 
-def _mark(name: str, standing: Standing) -> str:
-    return "!" if name in standing.differing else ""
+def _mark(name: str, published_state: CurrentRow) -> str:
+    return "!" if name in published_state.differing else ""
 
 
 def _cells(name: str, images: Mapping[str, Image]) -> list[str]:

@@ -26,7 +26,7 @@ from penstock.errors import ConfigError, PenstockError
 from penstock.text import count, printable
 
 if TYPE_CHECKING:
-    from penstock.apply.mend import Mend, Setting
+    from penstock.apply.entry_edits import Mend, Setting
     from penstock.apply.retry import Retried
     from penstock.pipeline.errors import ErrorFilter, Errors
     from penstock.pipeline.pipeline import Pipeline
@@ -207,7 +207,7 @@ def edit(
     Without options it opens $VISUAL or $EDITOR. What is edited holds for this one try: if it fails, the entry stays as
     the source committed it.
     """
-    from penstock.apply.mend import by_form, by_settings
+    from penstock.apply.entry_edits import by_form, by_settings
 
     settings = _settings(setting, null, unset)
     ways = [bool(settings or skip), form is not None, mending is not None]
@@ -438,18 +438,18 @@ def _filter(
 
 
 def _settings(setting: list[str] | None, null: list[str] | None, unset: list[str] | None) -> list[Setting]:
-    from penstock.apply.mend import Absent, read_place, read_setting
+    from penstock.apply.entry_edits import AbsentValue, read_place, read_setting
 
     return [
         *(read_setting(text, option="--set") for text in setting or ()),
         *(read_place(text, None, option="--null") for text in null or ()),
-        *(read_place(text, Absent.ABSENT, option="--unset") for text in unset or ()),
+        *(read_place(text, AbsentValue.ABSENT, option="--unset") for text in unset or ()),
     ]
 
 
 def _function(name: str | None, pipeline: Pipeline | Publication) -> Mend | None:
-    from penstock.apply.mend import by_function
-    from penstock.beside import load
+    from penstock.apply.entry_edits import by_function
+    from penstock.user_code import load
 
     if name is None:
         return None

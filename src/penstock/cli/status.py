@@ -170,9 +170,9 @@ def _set(one: ParameterDetail) -> str:
 
 def show(found: Status) -> None:
     """Print a status for a person."""
-    from penstock.pipeline.status import State
+    from penstock.pipeline.status import PipelineState
 
-    if found.state is State.NOT_SET_UP and found.publishes_to is None:
+    if found.state is PipelineState.NOT_SET_UP and found.publishes_to is None:
         what = "ledger or capture is missing; `penstock plan` shows what `penstock setup` would do"
         print_facts([("pipeline", f"{found.pipeline}, {found.state}: {what}")])
         return

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from penstock.change import TableName
 from penstock.errors import PenstockError, RetryableError
-from penstock.events import Facts
+from penstock.events import SourceFacts
 from penstock.text import printable
 
 
@@ -23,7 +23,7 @@ class NativeForm:
 
 
 @dataclass(frozen=True)
-class Step:
+class SetupStep:
     """One thing that setup does.
 
     Attributes:
@@ -68,13 +68,13 @@ class Uncaptured:
         return f"{self.table} is not captured: {self.reason}"
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> SourceFacts:
         """The same for programs."""
         return {"table": str(self.table), "reason": self.reason}
 
 
 @dataclass(frozen=True)
-class LackingPart:
+class MissingPart:
     """A partition, or labels of an enum, that the source has and the target lacks.
 
     Attributes:
@@ -100,7 +100,7 @@ class LackingPart:
         return printable(f"{lack} {fate}")
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> SourceFacts:
         """The same for programs."""
         of = None if self.of is None else str(self.of)
         return {"partition": str(self.name), "table": of} if of else {"type": str(self.name), "labels": [*self.labels]}
@@ -149,7 +149,7 @@ class SequenceMove:
 
 
 @dataclass(frozen=True)
-class Lack:
+class MissingObject:
     """Something that a table of the source has, and the copy has not, though applying changes does not need it.
 
     Attributes:
@@ -166,7 +166,7 @@ class Lack:
 
 
 @dataclass(frozen=True)
-class Difference:
+class CatalogDifference:
     """Something in which the copy is not what the source is, and that Penstock does not make.
 
     Attributes:
@@ -191,7 +191,7 @@ class Difference:
         return printable(f"{self.what}: {self.reason}" if self.reason else self.what)
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> SourceFacts:
         """The same for programs."""
         table = None if self.table is None else str(self.table)
         return {
@@ -204,7 +204,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Unseen:
+class NotCompared:
     """Something that a comparison of rows does not see, for no table holds it.
 
     Attributes:
@@ -229,7 +229,7 @@ class CaptureBehind:
         return f"{self.table} was altered, and {self.reason}"
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> SourceFacts:
         """The same for programs."""
         return {"table": str(self.table), "reason": self.reason}
 
@@ -256,17 +256,17 @@ class DatabasePlan:
     """
 
     label: str
-    steps: list[Step] = field(default_factory=list)
+    steps: list[SetupStep] = field(default_factory=list)
     grants: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     faults: list[PenstockError] = field(default_factory=list)
     preamble: list[str] = field(default_factory=list)
     role: str | None = None
     plain_role: list[str] = field(default_factory=list)
-    differences: list[Difference] = field(default_factory=list)
+    differences: list[CatalogDifference] = field(default_factory=list)
     table_faults: dict[TableName, list[PenstockError]] = field(default_factory=dict)
     table_grants: dict[TableName, list[str]] = field(default_factory=dict)
-    printed: list[Step] | None = None
+    printed: list[SetupStep] | None = None
     references: list[tuple[TableName, TableName, str]] = field(default_factory=list)
 
     def refuse(self, table: TableName, fault: PenstockError) -> None:
@@ -305,7 +305,7 @@ class DatabasePlan:
         return {*self.table_faults, *self.table_grants}
 
 
-def transactions(steps: Sequence[Step]) -> list[Sequence[Step]]:
+def transactions(steps: Sequence[SetupStep]) -> list[Sequence[SetupStep]]:
     """Group steps by the transactions they are taken in, in order."""
     together = [step for step in steps if not step.is_apart]
     return [*([together] if together else []), *([step] for step in steps if step.is_apart)]
@@ -358,7 +358,7 @@ class LockWait:
         return f"{self._holder} holds a lock{self._of}"
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> SourceFacts:
         """The same for programs."""
         return {
             "session": self.session,

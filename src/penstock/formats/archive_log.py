@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from penstock.change import TableName
 from penstock.errors import MalformedInputError
 from penstock.formats.change_file import Encoding
-from penstock.history import Origin
+from penstock.history import CaptureOrigin
 from penstock.position import START, Anchor, Scn
 
 T = TypeVar("T")
@@ -172,7 +172,7 @@ class CopiedPart:
 
 
 @dataclass(frozen=True)
-class Transactions:
+class TransactionArrays:
     """What the files of a record hold: arrays of one entry for each transaction, in commit order."""
 
     commit_scns: NDArray[np.int64]
@@ -181,14 +181,14 @@ class Transactions:
     committed_at_us: NDArray[np.int64]
 
     @classmethod
-    def none(cls) -> Transactions:
+    def none(cls) -> TransactionArrays:
         """No transactions."""
         return cls(*(np.zeros(0, np.int64) for _ in range(4)))
 
     def __len__(self) -> int:
         return len(self.commit_scns)
 
-    def followed_by(self, later: Transactions) -> Transactions:
+    def followed_by(self, later: TransactionArrays) -> TransactionArrays:
         """Both together; the first of the other may be what is left of the last of this one."""
         is_cut = len(self) > 0 and len(later) > 0 and self.commit_scns[-1] == later.commit_scns[0]
         skip = 1 if is_cut else 0
@@ -196,7 +196,7 @@ class Transactions:
         if is_cut:
             changes[-1] += later.changes[0]
             size_bytes[-1] += later.size_bytes[0]
-        return Transactions(
+        return TransactionArrays(
             np.r_[self.commit_scns, later.commit_scns[skip:]],
             np.r_[changes, later.changes[skip:]],
             np.r_[size_bytes, later.size_bytes[skip:]],
@@ -205,7 +205,7 @@ class Transactions:
 
 
 @dataclass(frozen=True)
-class Record:
+class ArchiveRecord:
     """One step of an archive: everything in it is there at once, for every reader.
 
     Attributes:
@@ -228,12 +228,12 @@ class Record:
     written_at: datetime
     after: Scn = START
     end: Scn = START
-    origin: Origin | None = None
+    origin: CaptureOrigin | None = None
     anchor: Anchor | None = None
     tables: tuple[TableFile, ...] = ()
     copies: tuple[CopiedPart, ...] = ()
     files: tuple[DataFile, ...] = ()
-    transactions: Transactions = field(default_factory=Transactions.none)
+    transactions: TransactionArrays = field(default_factory=TransactionArrays.none)
     published: tuple[int, int] = (0, 0)
     sha256: str = ""
 
@@ -271,7 +271,7 @@ class Record:
         return body + f',"sha256":"{digest(body)}"}}\n'.encode()
 
     @classmethod
-    def from_bytes(cls, content: bytes, *, where: str) -> Record:
+    def from_bytes(cls, content: bytes, *, where: str) -> ArchiveRecord:
         """Read what `to_bytes` wrote.
 
         Raises:
@@ -306,12 +306,12 @@ def read_table(content: bytes, *, where: str) -> tuple[Mapping[str, Any], TableN
     )
 
 
-def _record(fields: Mapping[str, Any]) -> Record:
+def _record(fields: Mapping[str, Any]) -> ArchiveRecord:
     origin, anchor, transactions = fields["origin"], fields["anchor"], fields["transactions"]
     arrays = [_integers(transactions[name]) for name in ("position", "changes", "bytes", "committed_at_us")]
     if len({len(array) for array in arrays}) != 1:
         raise ValueError("arrays of different lengths")
-    return Record(
+    return ArchiveRecord(
         number=int(fields["record"]),
         archive=str(fields["archive"]),
         epoch=int(fields["epoch"]),
@@ -320,12 +320,12 @@ def _record(fields: Mapping[str, Any]) -> Record:
         written_at=datetime.fromisoformat(fields["written_at"]),
         after=Scn(int(fields["after"])),
         end=Scn(int(fields["end"])),
-        origin=None if origin is None else Origin(origin["set"], origin["place"]),
+        origin=None if origin is None else CaptureOrigin(origin["set"], origin["place"]),
         anchor=None if anchor is None else Anchor(Scn(anchor["position"]), anchor["mark"]),
         tables=tuple(_table(table) for table in fields["tables"]),
         copies=tuple(_copy(copy) for copy in fields["copies"]),
         files=_files(fields["files"]),
-        transactions=Transactions(*arrays),
+        transactions=TransactionArrays(*arrays),
         published=(int(fields["published"]["transactions"]), int(fields["published"]["changes"])),
         sha256=str(fields["sha256"]),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.dialects.base import Step
+from penstock.dialects.base import SetupStep
 from penstock.errors import OperatorError
 from penstock.formats.xds.writer import document_of
 from penstock.position import Scn
@@ -28,7 +28,7 @@ class XdsFolder:
         """What shows what was published."""
         return "the documents are files in that folder"
 
-    def steps(self) -> Sequence[Step]:
+    def steps(self) -> Sequence[SetupStep]:
         """Nothing has to be made: a folder comes with its first file."""
         return ()
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from penstock.dialects.base import Step
+from penstock.dialects.base import SetupStep
 from penstock.errors import OperatorError
-from penstock.formats.debezium.writer import Record
+from penstock.formats.debezium.writer import OutgoingRecord
 from penstock.formats.xds.writer import association_of, document_of
-from penstock.history import Origin
+from penstock.history import CaptureOrigin
 from penstock.outputs.events.kafka import Cluster
 from penstock.outputs.events.publisher import Publisher, begin_run, make_position
 from penstock.position import Scn
@@ -62,10 +62,10 @@ class XdsTopic:
         """Make sure that the brokers answer, and that the position is kept."""
         self._cluster.refuse_forgetful()
 
-    def steps(self) -> Sequence[Step]:
+    def steps(self) -> Sequence[SetupStep]:
         """A step for each topic that is missing."""
         missing = self._cluster.missing([self._cluster.position_topic, self._topic])
-        return [Step(f"topic {topic}", "-- a topic, which `penstock setup` makes") for topic in missing]
+        return [SetupStep(f"topic {topic}", "-- a topic, which `penstock setup` makes") for topic in missing]
 
     def make(self) -> None:
         """Make the topics, and say in that of the position which pipeline it is of."""
@@ -89,14 +89,14 @@ class XdsTopic:
         """
         try:
             publisher = self._opened()
-            standing = publisher.standing
-            new = [element for position, element in enumerate(elements, first) if position > standing.position]
+            published_state = publisher.published_state
+            new = [element for position, element in enumerate(elements, first) if position > published_state.position]
             if not new:
                 return
             with publisher.transaction() as transaction:
-                records = (Record(self._topic, association_of(one).encode(), document_of([one])) for one in new)
+                records = (OutgoingRecord(self._topic, association_of(one).encode(), document_of([one])) for one in new)
                 sent = transaction.send(records)
-                moved = standing.moved(Scn(first + len(elements) - 1), None)
+                moved = published_state.moved(Scn(first + len(elements) - 1), None)
                 counted = replace(moved, transactions=moved.transactions + sent, changes=moved.changes + sent)
                 transaction.stand(counted, counted.position_entry)
         except BaseException:
@@ -113,12 +113,12 @@ class XdsTopic:
         if self._publisher is not None:
             return self._publisher
         self._publisher = publisher = begin_run(self._cluster, self._source)
-        standing, id_ = publisher.standing, self._positions.id
-        if standing.origin is None:
+        published_state, id_ = publisher.published_state, self._positions.id
+        if published_state.origin is None:
             with publisher.transaction() as transaction:
-                named = replace(standing, origin=Origin(id_, f"journal/{id_}"))
+                named = replace(published_state, origin=CaptureOrigin(id_, f"journal/{id_}"))
                 transaction.stand(named, named.origin_entry)
-        elif standing.origin.set_id != id_ or standing.position > self._positions.end():
+        elif published_state.origin.set_id != id_ or published_state.position > self._positions.end():
             raise OperatorError(
                 "the topic was filled from another journal of this event log, or from this one in a later state",
                 where=self._cluster.where,

@@ -9,8 +9,8 @@ from penstock.apply.server import LaneResult
 from penstock.change import TableName
 from penstock.outputs.publish.files import FileWriter
 from penstock.pipeline.archive_ledger import ArchiveLedger
-from penstock.pipeline.place import Following
 from penstock.pipeline.published_feed import PublishedFeed, published
+from penstock.pipeline.sink import FeedSettings
 from penstock.spark.publishing import PublishJobs
 from penstock.spark.starting import Spark
 from penstock.stream import Slice
@@ -22,7 +22,7 @@ class ArchiveFeed(PublishedFeed):
     def __init__(
         self,
         spark: Spark,
-        following: Following,
+        following: FeedSettings,
         *,
         ledger: ArchiveLedger,
         writer: Callable[[int], FileWriter],

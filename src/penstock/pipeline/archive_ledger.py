@@ -9,14 +9,14 @@ from datetime import datetime
 from penstock.apply.ddl_log import LoggedDdl
 from penstock.apply.error_queue import ErrorEntry
 from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState
-from penstock.archive import Archive, Definitions
+from penstock.archive import Archive, ArchiveDefinitions
 from penstock.change import TableName
 from penstock.errors import FencedError, OperatorError
-from penstock.formats.archive_log import CopiedPart, DataFile, Record
+from penstock.formats.archive_log import ArchiveRecord, CopiedPart, DataFile
 from penstock.history import Consumer, History, Joined
-from penstock.outputs.publish.files import ArchiveWriter, Written
-from penstock.pipeline.place import PlaceLedger
-from penstock.pipeline.sides import RunLock
+from penstock.outputs.publish.files import ArchiveWriter, WrittenFiles
+from penstock.pipeline.connectors import RunLock
+from penstock.pipeline.sink import SinkLedger
 from penstock.position import Anchor, Scn
 from penstock.storage import Storage
 from penstock.stream import TableVersion
@@ -45,7 +45,7 @@ class Copy:
 
 
 class ArchiveLedger:
-    """Implements `place.PlaceLedger`."""
+    """Implements `sink.SinkLedger`."""
 
     def __init__(self, name: str, storage: Storage, lock: Callable[[], RunLock]) -> None:
         """Keep the ledger of the pipeline `name` in an archive.
@@ -59,7 +59,7 @@ class ArchiveLedger:
         self._writer = ArchiveWriter(storage)
         self._take_lock = lock
         self._lock: RunLock | None = None
-        self._written = Written()
+        self._written = WrittenFiles()
 
     @property
     def epoch(self) -> int:
@@ -80,7 +80,7 @@ class ArchiveLedger:
                 do="publish to another path",
             )
         self._lock = self._lock or self._take_lock()
-        self._written = Written()
+        self._written = WrittenFiles()
         self._writer.acquire()
         return self._state()
 
@@ -96,14 +96,14 @@ class ArchiveLedger:
             self._writer.commit(found.position, anchor=found.anchor, origin=found.origin)
         return self._state()
 
-    def take(self, written: Written) -> None:
+    def take(self, written: WrittenFiles) -> None:
         """Have files that were written be part of the archive with the next `complete`."""
         self._written = written
 
     def complete(self, end: Scn, consistent_at: datetime | None, anchor: Anchor | None) -> None:
         """Commit what was taken; the archive stands at `end` then."""
         self._writer.commit(end, self._written, anchor=anchor)
-        self._written = Written()
+        self._written = WrittenFiles()
 
     def save_dictionary(self, versions: Iterable[TableVersion]) -> None:
         """Describe table versions that the archive does not know yet."""
@@ -160,7 +160,7 @@ class ArchiveLedger:
         return state_of(self._name, self._archive, self._writer.last, self._writer.definitions)
 
 
-def state_of(name: str, archive: Archive, record: Record, definitions: Definitions) -> ProcessState:
+def state_of(name: str, archive: Archive, record: ArchiveRecord, definitions: ArchiveDefinitions) -> ProcessState:
     """Say where the process of a pipeline stands whose archive ends with a record."""
     transactions, changes = record.published
     # The latest cut of the source that a copy or a record of the archive names.
@@ -202,4 +202,4 @@ def _is_merged(version: TableVersion) -> bool:
     return version.is_partition and version.table.name == version.root
 
 
-_: type[PlaceLedger] = ArchiveLedger
+_: type[SinkLedger] = ArchiveLedger

@@ -9,20 +9,20 @@ from dataclasses import replace
 from typing import Protocol
 
 from penstock.apply.ledger import ProcessState
-from penstock.apply.patience import Patience
 from penstock.apply.process import Listener, Progress
+from penstock.apply.retry_policy import RetryPolicy
 from penstock.change import TableName
 from penstock.config import PipelineConfig
 from penstock.dialects.base import CaptureBehind, DatabasePlan, LockWait, Uncaptured
 from penstock.errors import ConfigError, OperatorError, PenstockError
-from penstock.events import Event, Facts
+from penstock.events import Event, SourceFacts
 from penstock.history import Consumer, ConsumerState, History, HistoryError
 from penstock.patterns import TablePattern
 from penstock.pipeline.background import BackgroundRun
+from penstock.pipeline.connectors import Installable, SourceConnector
 from penstock.pipeline.left_out import LeftOut
 from penstock.pipeline.locks import LockWatch, told_of_locks
 from penstock.pipeline.report import Report, nameable, tell_ended, tell_failed
-from penstock.pipeline.sides import Installable, SourceSide
 from penstock.position import Limit
 from penstock.rules.ruleset import RuleSet
 from penstock.snapshot.instantiate import CopyListener
@@ -36,7 +36,7 @@ _GRACE_S = 20.0
 class RunListener(Listener, CopyListener, Protocol):
     """Hears how a run is doing, the first copy included."""
 
-    def warned(self, text: str, event: Event = Event.NOTE, facts: Facts | None = None) -> None:
+    def warned(self, text: str, event: Event = Event.NOTE, facts: SourceFacts | None = None) -> None:
         """Tell the user something that stops nothing; `facts` say the same for programs."""
 
     def ended(self) -> None:
@@ -49,10 +49,10 @@ class RunListener(Listener, CopyListener, Protocol):
 class CopyWatch:
     """Passes on how a copy goes; as long as chunks are committed, failures may be tried again."""
 
-    def __init__(self, listener: CopyListener, patience: Patience) -> None:
-        """Tell `listener`, and give back the time that `patience` has counted."""
+    def __init__(self, listener: CopyListener, retry_policy: RetryPolicy) -> None:
+        """Tell `listener`, and give back the time that `retry_policy` has counted."""
         self._listener = listener
-        self._patience = patience
+        self._retry_policy = retry_policy
 
     def copying(self, chunks: int, tables: int) -> None:
         """So many chunks are about to be copied."""
@@ -60,7 +60,7 @@ class CopyWatch:
 
     def copied(self, chunks: int, rows: int) -> None:
         """So many more chunks are committed, with so many rows."""
-        self._patience.restore()
+        self._retry_policy.restore()
         self._listener.copied(chunks, rows)
 
 
@@ -73,7 +73,7 @@ class Capturing:
     def __init__(
         self,
         config: PipelineConfig,
-        source: SourceSide,
+        source: SourceConnector,
         spark: Spark,
         rules: RuleSet | None = None,
     ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from penstock.apply.resolve import EVERY_COLUMN, ConflictRules, Method, Resolver, RowIs, TableRules
+from penstock.apply.resolve import EVERY_COLUMN, ConflictKind, ConflictRules, Method, Resolver, TableRules
 from penstock.apply.target import TargetTable
 from penstock.change import Op, TableName
 from penstock.errors import OperatorError
@@ -48,14 +48,14 @@ def _faults(name: TableName, rules: TableRules, tables: Mapping[TableName, Table
         elif column in key.columns and ops != always:
             yield f"compare_old_values: {column!r} is part of the key, by which rows are found", "leave it out"
     for resolver in rules.resolvers:
-        place = f"conflicts, on {resolver.op}"
+        sink = f"conflicts, on {resolver.op}"
         unknown = [column for column in resolver.columns or () if column not in schema.by_name]
         if unknown:
-            yield f"{place}: {_no_column(unknown[0], schema)}", "correct the name"
+            yield f"{sink}: {_no_column(unknown[0], schema)}", "correct the name"
             continue
-        if resolver.row is RowIs.EXISTS and not key.is_declared:
-            yield f"{place}: the table has no key by which its rows could be found", "give it one"
-        yield from ((f"{place}: {what}", do) for what, do in _method_faults(resolver, schema))
+        if resolver.row is ConflictKind.EXISTS and not key.is_declared:
+            yield f"{sink}: the table has no key by which its rows could be found", "give it one"
+        yield from ((f"{sink}: {what}", do) for what, do in _method_faults(resolver, schema))
 
 
 def _method_faults(resolver: Resolver, schema: TableSchema) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from penstock.apply.ledger import ProcessState, ProcessStatus, StopRequest
 from penstock.apply.parameters import Parameters, canonical_name, text_to_keep
 from penstock.errors import OperatorError, PenstockError, RetryableError
-from penstock.pipeline.sides import TargetLedger, TargetSide
+from penstock.pipeline.connectors import TargetConnector, TargetLedger
 from penstock.spark.starting import Spark
 
 _LOOK_EVERY_S = 0.25
@@ -22,7 +22,7 @@ _ASK_EVERY_S = 1.0
 class Control:
     """Parameters of a process, and the end of its run; both kept in the ledger of its target."""
 
-    def __init__(self, process: str, target: TargetSide, of_file: Parameters) -> None:
+    def __init__(self, process: str, target: TargetConnector, of_file: Parameters) -> None:
         """Speak to a process.
 
         Args:

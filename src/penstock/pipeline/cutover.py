@@ -10,16 +10,16 @@ from dataclasses import dataclass, field, replace
 
 from penstock.apply.process import Progress
 from penstock.change import TableName
-from penstock.dialects.base import Difference, Lack, SequenceMove
+from penstock.dialects.base import CatalogDifference, MissingObject, SequenceMove
 from penstock.errors import OperatorError, RetryableError
-from penstock.pipeline.sides import (
-    Furnished,
-    Furnisher,
+from penstock.pipeline.connectors import (
+    HasPostData,
+    PostDataBuilder,
     SequenceReader,
-    SourceSide,
-    Stillness,
+    SourceConnector,
+    TargetConnector,
     TargetLedger,
-    TargetSide,
+    WriteFreeze,
 )
 from penstock.position import Scn
 from penstock.stream import Source
@@ -57,8 +57,8 @@ class Cutover:
     compared: VerifyResult | None = None
     sequences: Sequence[SequenceMove] = ()
     made: Sequence[str] = ()
-    lacks: Sequence[Lack] = ()
-    differences: Sequence[Difference] = ()
+    lacks: Sequence[MissingObject] = ()
+    differences: Sequence[CatalogDifference] = ()
     uncaptured: Sequence[str] = ()
     is_written_after: bool = False
     is_dry: bool = False
@@ -75,7 +75,7 @@ class Cutover:
 
 
 @dataclass(frozen=True)
-class Way:
+class CutoverPipeline:
     """A pipeline, as far as a cutover works with it.
 
     Attributes:
@@ -85,8 +85,8 @@ class Way:
         verify: Compares all tables.
     """
 
-    source: SourceSide
-    target: TargetSide
+    source: SourceConnector
+    target: TargetConnector
     tables: Sequence[TableName]
     uncaptured: Sequence[str]
     run: Callable[[], Progress]
@@ -99,13 +99,13 @@ class _Work:
 
     ledger: TargetLedger
     stream: Source
-    still: Stillness
+    still: WriteFreeze
     reader: SequenceReader
-    furnisher: Furnisher
+    post_data_builder: PostDataBuilder
     tables: Sequence[TableName] = field(default_factory=list)
 
 
-def cutover(way: Way, stop: threading.Event, *, lock: bool, wait_s: float, is_dry: bool) -> Cutover:
+def cutover(way: CutoverPipeline, stop: threading.Event, *, lock: bool, wait_s: float, is_dry: bool) -> Cutover:
     """Make the copy ready for the application, once it has all that the source has.
 
     Nothing is changed at the target but by applying until both sides are found to be identical. Called again, it does
@@ -123,21 +123,21 @@ def cutover(way: Way, stop: threading.Event, *, lock: bool, wait_s: float, is_dr
         RetryableError: What was committed was not applied in time.
     """
     source = way.source
-    if not isinstance(source, Furnished):
+    if not isinstance(source, HasPostData):
         raise OperatorError(
             "only changes come from this source: it has no tables to compare with, and no sequences",
             where=source.label,
             do="cut over by a pipeline that captures from the database itself",
         )
-    form = source.fittings(way.tables)
+    form = source.post_data(way.tables)
     with (
         closing(way.target.ledger()) as ledger,
         closing(source.open_source()) as stream,
-        closing(source.stillness(way.tables)) as still,
+        closing(source.write_freeze(way.tables)) as still,
         closing(source.sequence_reader(form)) as reader,
-        closing(way.target.furnisher(form)) as furnisher,
+        closing(way.target.post_data_builder(form)) as post_data_builder,
     ):
-        work = _Work(ledger, stream, still, reader, furnisher, way.tables)
+        work = _Work(ledger, stream, still, reader, post_data_builder, way.tables)
         _refuse_hidden(reader, source.label)
         if is_dry:
             return replace(_look(work), uncaptured=way.uncaptured)
@@ -146,21 +146,21 @@ def cutover(way: Way, stop: threading.Event, *, lock: bool, wait_s: float, is_dr
 
 def _look(work: _Work) -> Cutover:
     state = work.ledger.state()
-    lacks = work.furnisher.lacks()
+    lacks = work.post_data_builder.lacks()
     return Cutover(
         None,
         writers=work.still.writers(),
         is_behind=state is None or work.stream.backlog(state.low_watermark).changes > 0,
         queued=work.ledger.queue_state().total,
-        sequences=work.furnisher.moves(work.reader.read()),
+        sequences=work.post_data_builder.moves(work.reader.read()),
         made=[lack.what for lack in lacks if not lack.reason],
         lacks=[lack for lack in lacks if lack.reason],
-        differences=work.furnisher.differences(),
+        differences=work.post_data_builder.differences(),
         is_dry=True,
     )
 
 
-def _cut_over(way: Way, work: _Work, stop: threading.Event, *, lock: bool, wait_s: float) -> Cutover:
+def _cut_over(way: CutoverPipeline, work: _Work, stop: threading.Event, *, lock: bool, wait_s: float) -> Cutover:
     if lock:
         work.still.lock(wait_s)
     else:
@@ -176,10 +176,10 @@ def _cut_over(way: Way, work: _Work, stop: threading.Event, *, lock: bool, wait_
         uncaptured=way.uncaptured,
     )
     if not found.is_same:
-        return replace(found, lacks=work.furnisher.lacks())
+        return replace(found, lacks=work.post_data_builder.lacks())
     # Read once no writer is left: a value that is drawn, and not used, does no harm.
-    moves = work.furnisher.move(work.reader.read())
-    built = list(work.furnisher.build(work.tables, is_last=True))
+    moves = work.post_data_builder.move(work.reader.read())
+    built = list(work.post_data_builder.build(work.tables, is_last=True))
     refused = {lack.what: lack for lack in built if lack.reason}
     if lock and not work.still.is_locked:
         raise RetryableError(
@@ -189,14 +189,16 @@ def _cut_over(way: Way, work: _Work, stop: threading.Event, *, lock: bool, wait_
         found,
         sequences=moves,
         made=[lack.what for lack in built if not lack.reason],
-        lacks=[refused.get(lack.what, lack) for lack in work.furnisher.lacks()],
-        differences=_with_reasons(work.furnisher.differences(), refused),
+        lacks=[refused.get(lack.what, lack) for lack in work.post_data_builder.lacks()],
+        differences=_with_reasons(work.post_data_builder.differences(), refused),
         writers=[] if lock else work.still.writers(),
         is_written_after=_is_written_after(work, position, applied),
     )
 
 
-def _with_reasons(differences: Sequence[Difference], refused: Mapping[str, Lack]) -> list[Difference]:
+def _with_reasons(
+    differences: Sequence[CatalogDifference], refused: Mapping[str, MissingObject]
+) -> list[CatalogDifference]:
     return [replace(one, reason=refused[one.what].reason) if one.what in refused else one for one in differences]
 
 
@@ -216,7 +218,7 @@ def _refuse_hidden(reader: SequenceReader, where: str) -> None:
         raise OperatorError(what, where=where, do="; ".join(reader.hidden))
 
 
-def _await_writers(still: Stillness, stop: threading.Event, wait_s: float, *, where: str) -> None:
+def _await_writers(still: WriteFreeze, stop: threading.Event, wait_s: float, *, where: str) -> None:
     deadline = time.monotonic() + wait_s
     while writers := still.writers():
         if stop.is_set() or time.monotonic() > deadline:
@@ -230,7 +232,7 @@ def _await_writers(still: Stillness, stop: threading.Event, wait_s: float, *, wh
         stop.wait(_PAUSE_S)
 
 
-def _apply(way: Way, work: _Work, position: Scn, stop: threading.Event, wait_s: float) -> None:
+def _apply(way: CutoverPipeline, work: _Work, position: Scn, stop: threading.Event, wait_s: float) -> None:
     """See to it that everything up to a position is applied: by the run that is alive, or by one of our own."""
     ledger = work.ledger
 

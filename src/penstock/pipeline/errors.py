@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 
-from penstock.apply.error_queue import Action, ErrorEntry, ErrorQueue, Outcome
-from penstock.apply.standing import Standing, stand
+from penstock.apply.current_rows import CurrentRow, stand
+from penstock.apply.error_queue import EntryOutcome, ErrorEntry, ErrorQueue, PastAction
 from penstock.change import TableName, Transaction
 from penstock.patterns import TablePattern
 
@@ -48,7 +48,7 @@ class ShownEntry:
 
     entry: ErrorEntry
     transaction: Transaction
-    standings: Sequence[Standing]
+    standings: Sequence[CurrentRow]
 
 
 class Errors:
@@ -93,7 +93,7 @@ class Errors:
         """Give transactions up, all of these or none; nothing is applied. Raises as `load` does."""
         self._queue.delete(*entry_ids)
 
-    def history(self, entry_id: str | None = None, *, most: int = 1000) -> Sequence[Action]:
+    def history(self, entry_id: str | None = None, *, most: int = 1000) -> Sequence[PastAction]:
         """Return the last things that people did with entries, or with one, the oldest of them first."""
         return self._queue.history(entry_id=entry_id, most=most)
 
@@ -119,7 +119,7 @@ class QueueFailures:
     def applied(self) -> Set[int]:
         """Return those that have left it as they were applied, as far as its history goes back."""
         deeds = self._queue().history(most=_MOST_DEEDS)
-        return {deed.commit_scn for deed in deeds if deed.outcome is Outcome.APPLIED}
+        return {deed.commit_scn for deed in deeds if deed.outcome is EntryOutcome.APPLIED}
 
     def deleted(self, first: int, last: int) -> Set[int]:
         """Return those from one position to another that have left it as they were given up."""

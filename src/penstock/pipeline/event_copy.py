@@ -11,13 +11,13 @@ from dataclasses import replace
 from penstock.change import TableName
 from penstock.errors import OperatorError, TableError
 from penstock.formats.debezium.writer import EventSettings
-from penstock.outputs.events.events import Events
-from penstock.outputs.events.publisher import EventLog
+from penstock.outputs.events.events import EventEncoder
+from penstock.outputs.events.publisher import EventDestination
 from penstock.outputs.events.put_aside import OnBadValue
-from penstock.outputs.events.standing import OpenCopy
+from penstock.outputs.events.state import OpenPublishedCopy
 from penstock.outputs.events.task import CopyWork, EventTask
 from penstock.pipeline.event_ledger import EventLedger
-from penstock.pipeline.place import Copying, cut_apart
+from penstock.pipeline.sink import Copying, cut_apart
 from penstock.snapshot.chunk import Chunk, CopySource, bundles
 from penstock.snapshot.instantiate import CopyListener
 from penstock.spark.event_jobs import copy_chunks
@@ -34,7 +34,7 @@ class EventCopy:
         self,
         spark: Spark,
         ledger: EventLedger,
-        log: EventLog,
+        log: EventDestination,
         settings: EventSettings,
         copying: Copying,
         *,
@@ -59,7 +59,7 @@ class EventCopy:
         """
         copying = self._copying
         fresh = set(copying.tables)
-        for opened in list(self._ledger.standing.copies.values()):
+        for opened in list(self._ledger.published_state.copies.values()):
             copy = self._resumed(opened, begin_anew)
             if copy is None:
                 continue
@@ -73,21 +73,21 @@ class EventCopy:
             copying.confirm()
             chunks = _largest_last(cut_apart(copying, fresh))
             fresh &= {chunk.table for chunk in chunks}
-            standing = self._ledger.standing
-            copy = OpenCopy(
+            published_state = self._ledger.published_state
+            copy = OpenPublishedCopy(
                 id=secrets.token_hex(8),
                 cut=held.anchor,
                 snapshot=held.text,
                 taken_at_us=time.time_ns() // 1_000,
                 ids={name: copying.ids[name] for name in sorted(fresh)},
-                is_first=not standing.tables and not standing.copies,
+                is_first=not published_state.tables and not published_state.copies,
                 chunks=len(chunks),
                 todo=dict(enumerate(chunks)),
             )
-            self._ledger.write(standing.with_copy(copy), *copy.begun())
+            self._ledger.write(published_state.with_copy(copy), *copy.begun())
             self._copy(copy, CopySource(held.text, held.exported), stop, listener)
 
-    def _resumed(self, copy: OpenCopy, begin_anew: str) -> OpenCopy | None:
+    def _resumed(self, copy: OpenPublishedCopy, begin_anew: str) -> OpenPublishedCopy | None:
         """A copy that was cut short as far as it goes on: without tables that are gone, or are to be begun anew."""
         left_out = set()
         for name, id_ in copy.ids.items():
@@ -106,10 +106,10 @@ class EventCopy:
         if not left_out:
             return copy
         copy, entries = copy.left_out(left_out)
-        self._ledger.write(self._ledger.standing.with_copy(copy), *entries)
+        self._ledger.write(self._ledger.published_state.with_copy(copy), *entries)
         return copy if copy.ids else None
 
-    def _copy(self, copy: OpenCopy, source: CopySource, stop: threading.Event, listener: CopyListener) -> bool:
+    def _copy(self, copy: OpenPublishedCopy, source: CopySource, stop: threading.Event, listener: CopyListener) -> bool:
         """Publish what is left of a copy; returns False when told to stop before that was done."""
         ledger = self._ledger
         listener.copying(len(copy.todo), len(copy.ids))
@@ -118,11 +118,11 @@ class EventCopy:
             CopyWork(copy.id, [numbers[c.table, c.number] for c in bundle], source, self._copying.tables)
             for bundle in bundles(copy.todo.values())
         ]
-        task = EventTask(self._log, ledger.epoch, Events(self._settings), self._on_bad_value)
+        task = EventTask(self._log, ledger.epoch, EventEncoder(self._settings), self._on_bad_value)
         while work:
             if stop.is_set():
                 return False
-            before = ledger.standing.copies[copy.id]
+            before = ledger.published_state.copies[copy.id]
             try:
                 ledger.took(copy_chunks(self._spark, task, self._copying.access, work[:_AT_ONCE], ledger.token))
             except TableError as exc:
@@ -135,23 +135,23 @@ class EventCopy:
                 work = [piece for piece in work if piece.numbers]
                 continue
             work = work[_AT_ONCE:]
-            after = ledger.standing.copies[copy.id]
+            after = ledger.published_state.copies[copy.id]
             listener.copied(len(before.todo) - len(after.todo), after.rows - before.rows)
-        whole = ledger.standing.copies[copy.id]
-        ledger.write(ledger.standing.with_copied(whole), *whole.ended())
+        whole = ledger.published_state.copies[copy.id]
+        ledger.write(ledger.published_state.with_copied(whole), *whole.ended())
         return True
 
-    def _leave_out(self, copy_id: str, table: TableName) -> OpenCopy:
+    def _leave_out(self, copy_id: str, table: TableName) -> OpenPublishedCopy:
         """Go on with a copy without a table, whose rows are published from the beginning by a later one."""
-        standing = self._ledger.standing
-        left, entries = standing.copies[copy_id].left_out({table})
+        published_state = self._ledger.published_state
+        left, entries = published_state.copies[copy_id].left_out({table})
         of_copy = [
             error.number
-            for error in standing.errors.values()
+            for error in published_state.errors.values()
             if error.is_of_copy and error.table == table and error.commit_scn == left.cut.scn
         ]
-        standing, gone = standing.with_copy(left).without_errors(of_copy)
-        self._ledger.write(standing, *entries, *gone)
+        published_state, gone = published_state.with_copy(left).without_errors(of_copy)
+        self._ledger.write(published_state, *entries, *gone)
         return left
 
 

@@ -9,13 +9,13 @@ from penstock.apply.ledger import ProcessState
 from penstock.apply.server import LaneResult
 from penstock.change import TableName
 from penstock.formats.debezium.writer import EventSettings, topic_faults
-from penstock.outputs.events.events import Events
-from penstock.outputs.events.publisher import EventLog
+from penstock.outputs.events.events import EventEncoder
+from penstock.outputs.events.publisher import EventDestination
 from penstock.outputs.events.put_aside import OnBadValue
 from penstock.outputs.events.task import EventTask
 from penstock.pipeline.event_ledger import EventLedger
-from penstock.pipeline.place import Following
 from penstock.pipeline.published_feed import PublishedFeed, published
+from penstock.pipeline.sink import FeedSettings
 from penstock.schema import Dictionary
 from penstock.spark.event_jobs import EventJobs
 from penstock.spark.starting import Spark
@@ -28,10 +28,10 @@ class EventFeed(PublishedFeed):
     def __init__(
         self,
         spark: Spark,
-        following: Following,
+        following: FeedSettings,
         *,
         ledger: EventLedger,
-        log: EventLog,
+        log: EventDestination,
         settings: EventSettings,
         max_age_s: float,
         on_bad_value: OnBadValue,
@@ -54,9 +54,9 @@ class EventFeed(PublishedFeed):
     def apply(self, part: Slice, lanes: int) -> Sequence[LaneResult]:
         """Publish the changes of a slice, and with them where it ends."""
         self._refresh()
-        before = self._ledger.standing
+        before = self._ledger.published_state
         self._ledger.took(self._jobs.run(part, self._ledger.token))
-        now = self._ledger.standing
+        now = self._ledger.published_state
         counted = published(part, now.transactions - before.transactions, now.changes - before.changes)
         return [replace(counted, errors=now.last_error - before.last_error)]
 
@@ -68,9 +68,9 @@ class EventFeed(PublishedFeed):
                 raise fault
             self._jobs.share(reader, EventTask(self._log, self._ledger.epoch, self._events(), self._on_bad_value))
 
-    def _events(self) -> Events:
+    def _events(self) -> EventEncoder:
         copied = self._ledger.instantiated()
         # A partition was copied with its root.
         of_parts = {v.table.name: copied[v.root] for v in self._versions if v.root in copied}
         dictionary = Dictionary(version.table for version in self._versions)
-        return Events(self._settings, dictionary, dict(copied) | of_parts)
+        return EventEncoder(self._settings, dictionary, dict(copied) | of_parts)

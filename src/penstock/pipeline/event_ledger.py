@@ -12,25 +12,25 @@ from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState
 from penstock.change import TableName
 from penstock.errors import FencedError
 from penstock.history import Consumer, History, Joined
-from penstock.outputs.events.publisher import EventLog, Publisher, begin_run, open_for_run
-from penstock.outputs.events.standing import Entry, Standing
+from penstock.outputs.events.publisher import EventDestination, Publisher, begin_run, open_for_run
+from penstock.outputs.events.state import PublishedState, StateEntry
 from penstock.outputs.events.task import Published
-from penstock.pipeline.place import PlaceLedger
+from penstock.pipeline.connectors import RunLock
 from penstock.pipeline.published_queue import entry_of
-from penstock.pipeline.sides import RunLock
+from penstock.pipeline.sink import SinkLedger
 from penstock.position import Anchor, Scn
 from penstock.stream import TableVersion
 
 
 class EventLedger:
-    """Implements `place.PlaceLedger`.
+    """Implements `sink.SinkLedger`.
 
     Attributes:
-        standing: Where the pipeline stands.
+        published_state: Where the pipeline stands.
         token: Of the publisher that is the only one: that of this process, or of the task that has published last.
     """
 
-    def __init__(self, log: EventLog, label: str, lock: Callable[[], RunLock]) -> None:
+    def __init__(self, log: EventDestination, label: str, lock: Callable[[], RunLock]) -> None:
         """Keep the ledger of the pipeline with its events; nothing is touched yet.
 
         Args:
@@ -42,13 +42,13 @@ class EventLedger:
         self._lock: RunLock | None = None
         self._publisher: Publisher | None = None
         self._told = 0
-        self.standing = Standing()
+        self.published_state = PublishedState()
         self.token = ""
 
     @property
     def epoch(self) -> int:
         """The epoch of the run that has acquired it."""
-        return self.standing.epoch
+        return self.published_state.epoch
 
     def acquire(self, source: str, *, lanes: int) -> ProcessState:
         """Become the one run that publishes; every earlier one is refused from now on.
@@ -59,20 +59,20 @@ class EventLedger:
         self._lock = self._lock or self._take_lock()
         self._let_go()
         self._hold(begin_run(self._log, source))
-        self._told = self.standing.last_error
+        self._told = self.published_state.last_error
         return self._state()
 
     def confirm(self) -> None:
         """Make sure that no other run has begun; raises FencedError otherwise."""
-        if self._log.standing().epoch != self.epoch:
+        if self._log.published_state().epoch != self.epoch:
             raise FencedError("another run of the pipeline publishes", where=self._log.where)
 
     def adopt(self, found: Joined) -> ProcessState:
         """Write down which history is followed from now on, and from where."""
-        last = self.standing
+        last = self.published_state
         if (last.origin, last.anchor, last.position) != (found.origin, found.anchor, found.position):
-            standing = replace(last.moved(found.position, found.anchor), origin=found.origin)
-            self.write(standing, standing.origin_entry, standing.position_entry)
+            published_state = replace(last.moved(found.position, found.anchor), origin=found.origin)
+            self.write(published_state, published_state.origin_entry, published_state.position_entry)
         return self._state()
 
     def find_out(self) -> None:
@@ -86,16 +86,16 @@ class EventLedger:
 
     def took(self, published: Published) -> None:
         """Know what a task has published, which moved the position itself."""
-        self.standing, self.token = published.standing, published.token
+        self.published_state, self.token = published.published_state, published.token
 
     def complete(self, end: Scn, consistent_at: datetime | None, anchor: Anchor | None) -> None:
         """Move the position to where a slice ends that had nothing to publish; others have moved it."""
-        last = self.standing
+        last = self.published_state
         if last.position < end or (anchor is not None and last.anchor != anchor):
-            standing = last.moved(end, anchor)
-            self.write(standing, standing.position_entry)
+            published_state = last.moved(end, anchor)
+            self.write(published_state, published_state.position_entry)
 
-    def write(self, standing: Standing, *entries: Entry) -> None:
+    def write(self, published_state: PublishedState, *entries: StateEntry) -> None:
         """Have the pipeline stand somewhere else, without an event.
 
         Raises:
@@ -107,19 +107,19 @@ class EventLedger:
         publisher = self._publisher
         assert publisher is not None
         with publisher.transaction() as transaction:
-            transaction.stand(standing, *entries)
-        self.standing = publisher.standing
+            transaction.stand(published_state, *entries)
+        self.published_state = publisher.published_state
 
     def save_dictionary(self, versions: Iterable[TableVersion]) -> None:
         """Write nothing down: every event says what its table is like."""
 
     def instantiated(self) -> Mapping[TableName, Scn]:
         """Return the tables whose rows were published, and the position of each copy."""
-        return self.standing.copied
+        return self.published_state.copied
 
     def is_copied(self, id_: int, table: TableName) -> bool:
         """Whether the rows of a table were published under the name that it has."""
-        return self.standing.is_copied(id_, table)
+        return self.published_state.is_copied(id_, table)
 
     def note_idle(self, consistent_at: datetime) -> None:
         """Write nothing down."""
@@ -129,8 +129,8 @@ class EventLedger:
 
     def newly_queued(self) -> Sequence[ErrorEntry]:
         """Return what was put aside since the last call; the first call begins where the run did."""
-        told, self._told = self._told, self.standing.last_error
-        new = [one for number, one in sorted(self.standing.errors.items()) if number > told]
+        told, self._told = self._told, self.published_state.last_error
+        new = [one for number, one in sorted(self.published_state.errors.items()) if number > told]
         return [entry_of(self._log.pipeline, one) for one in new]
 
     def newly_altered(self) -> Sequence[LoggedDdl]:
@@ -139,7 +139,7 @@ class EventLedger:
 
     def queue_state(self) -> QueueState:
         """Return what the error queue holds."""
-        return QueueState(failed=len(self.standing.errors))
+        return QueueState(failed=len(self.published_state.errors))
 
     def close(self) -> None:
         """Give up being the one run."""
@@ -149,7 +149,7 @@ class EventLedger:
         self._lock = None
 
     def _hold(self, publisher: Publisher) -> None:
-        self._publisher, self.standing, self.token = publisher, publisher.standing, publisher.token
+        self._publisher, self.published_state, self.token = publisher, publisher.published_state, publisher.token
 
     def _let_go(self) -> None:
         if self._publisher is not None:
@@ -157,40 +157,40 @@ class EventLedger:
         self._publisher = None
 
     def _state(self) -> ProcessState:
-        return state_of(self._log, self._label, self.standing)
+        return state_of(self._log, self._label, self.published_state)
 
 
-def state_of(log: EventLog, label: str, standing: Standing) -> ProcessState:
+def state_of(log: EventDestination, label: str, published_state: PublishedState) -> ProcessState:
     """Say where the process of a pipeline stands."""
     return ProcessState(
         name=log.pipeline,
-        epoch=standing.epoch,
+        epoch=published_state.epoch,
         status=ProcessStatus.DISABLED,
-        status_at=standing.written_at,
+        status_at=published_state.written_at,
         error=None,
         reason=None,
-        low_watermark=standing.position,
-        high_watermark=standing.position,
+        low_watermark=published_state.position,
+        high_watermark=published_state.position,
         consistent_at=None,
-        transactions=standing.transactions,
-        changes=standing.changes,
-        errors=len(standing.errors),
+        transactions=published_state.transactions,
+        changes=published_state.changes,
+        errors=len(published_state.errors),
         conflicts=0,
         resolved=0,
         history=History(
-            consumer=consumer_of(log, label, standing),
-            origin=standing.origin,
-            position=standing.position,
-            anchor=standing.anchor,
-            newest=standing.newest_cut,
-            is_new=standing.origin is None,
+            consumer=consumer_of(log, label, published_state),
+            origin=published_state.origin,
+            position=published_state.position,
+            anchor=published_state.anchor,
+            newest=published_state.newest_cut,
+            is_new=published_state.origin is None,
         ),
     )
 
 
-def consumer_of(log: EventLog, label: str, standing: Standing) -> Consumer:
+def consumer_of(log: EventDestination, label: str, published_state: PublishedState) -> Consumer:
     """What the source knows a pipeline by; without an id where nothing was made yet."""
-    return Consumer(standing.id, log.pipeline, label, f"events {log.where}")
+    return Consumer(published_state.id, log.pipeline, label, f"events {log.where}")
 
 
-_: type[PlaceLedger] = EventLedger
+_: type[SinkLedger] = EventLedger

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from penstock.apply.ddl import NO_DDL, DdlPolicy, DdlRules
 from penstock.apply.ledger import ProcessState
-from penstock.apply.process import TablesAddedError, WentOn
+from penstock.apply.process import ReleasedTransaction, TablesAddedError
 from penstock.apply.reader import fingerprint
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.target import TargetCatalog, TargetTable
@@ -185,7 +185,7 @@ class SourceFeed:
         """Let the source forget in the background, as soon as the last freeing is done."""
         self._freer.do(lambda source: source.free(upto, self._consumer))
 
-    def go_on(self) -> Sequence[WentOn]:
+    def go_on(self) -> Sequence[ReleasedTransaction]:
         """Nothing waits where nothing is applied."""
         return []
 
@@ -312,7 +312,7 @@ class SparkFeed(SourceFeed):
         """Have apply servers work so from the next batch on."""
         self._config = config
 
-    def go_on(self) -> Sequence[WentOn]:
+    def go_on(self) -> Sequence[ReleasedTransaction]:
         """Apply what has waited behind entries of the error queue that are gone."""
         assert self._jobs is not None
         return self._jobs.go_on()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from penstock.apply.handlers.settings import HandlerSettings
-from penstock.apply.handlers.statement import Source, Statement
+from penstock.apply.handlers.statement import BindSource, Statement
 from penstock.change import TableName
 from penstock.errors import OperatorError
 from penstock.schema import TableSchema
@@ -52,8 +52,8 @@ def statement_faults(
         return []
     reasons = ask([(name, statement) for name, statement, _ in found])
     return [
-        OperatorError(f"{place}: the target refuses it: {reason}", where=where, do="write tables as schema.table")
-        for (_, _, place), reason in zip(found, reasons, strict=True)
+        OperatorError(f"{sink}: the target refuses it: {reason}", where=where, do="write tables as schema.table")
+        for (_, _, sink), reason in zip(found, reasons, strict=True)
         if reason is not None
     ]
 
@@ -78,7 +78,7 @@ def _faults(settings: HandlerSettings, name: TableName, tables: Mapping[TableNam
 def _columns(statement: Statement) -> Iterator[str]:
     """The columns of the change that a statement names."""
     if statement.call is None:
-        yield from (bind.name for bind in statement.binds if bind.source is not Source.ATTRIBUTE)
+        yield from (bind.name for bind in statement.binds if bind.source is not BindSource.ATTRIBUTE)
     elif statement.call.name in ("delete_column", "keep_columns"):
         yield from (name for name in statement.call.arguments if name is not None)
     elif statement.call.name == "rename_column" and statement.call.arguments[0] is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from penstock.pipeline.status import State, Status
+from penstock.pipeline.status import PipelineState, Status
 from penstock.text import count, duration
 
 
@@ -44,10 +44,10 @@ def problems(found: Status, *, max_lag_s: float, max_errors: int) -> Iterator[Pr
         max_lag_s: More seconds of lag than this are wrong.
         max_errors: More transactions in the error queue than this are wrong.
     """
-    if found.state is State.NOT_SET_UP:
+    if found.state is PipelineState.NOT_SET_UP:
         yield Problem(ProblemKind.NOT_SET_UP, "the pipeline is not set up; run `penstock setup`")
         return
-    if found.state is not State.RUNNING:
+    if found.state is not PipelineState.RUNNING:
         yield _not_running(found)
     if found.refused is not None:
         yield Problem(ProblemKind.REFUSED, f"the next run is refused: {found.refused}")
@@ -65,10 +65,10 @@ def problems(found: Status, *, max_lag_s: float, max_errors: int) -> Iterator[Pr
 
 
 def _not_running(found: Status) -> Problem:
-    if found.state is State.SET_UP:
+    if found.state is PipelineState.SET_UP:
         return Problem(ProblemKind.NOT_RUNNING, "no run has begun yet; start `penstock run`")
     at = f" at {found.stopped_at.isoformat(timespec='seconds')}" if found.stopped_at else ""
     reason = f": {found.reason}" if found.reason else ""
-    if found.state is State.ABORTED:
+    if found.state is PipelineState.ABORTED:
         return Problem(ProblemKind.ABORTED, f"the run aborted{at}{reason}")
     return Problem(ProblemKind.NOT_RUNNING, f"the run stopped{at}{reason}")

@@ -8,11 +8,11 @@ from contextlib import ExitStack, closing
 
 from penstock.apply.ddl import DdlPolicy, DdlRules
 from penstock.change import TableName
-from penstock.dialects.base import DatabasePlan, Difference
+from penstock.dialects.base import CatalogDifference, DatabasePlan
 from penstock.errors import OperatorError, RetryableError
 from penstock.events import Event, tell
 from penstock.pipeline.capturing import RunListener
-from penstock.pipeline.sides import DatabaseSource, TargetSide
+from penstock.pipeline.connectors import DatabaseSource, TargetConnector
 
 _AGAIN_S = 30.0
 """How long what could not be made is left alone."""
@@ -27,7 +27,7 @@ class NewParts:
     def __init__(
         self,
         source: DatabaseSource,
-        target: TargetSide,
+        target: TargetConnector,
         patterns: Sequence[str],
         rules: DdlRules,
         carry_out: Callable[[DatabasePlan], None],
@@ -83,16 +83,16 @@ class NewParts:
             raise fault
         self._carry_out(plan)
         for step in plan.steps:
-            tell(Event.FITTING_MADE, f"made at the target, as at the source: {step.summary}", {"made": step.summary})
+            tell(Event.POST_DATA_MADE, f"made at the target, as at the source: {step.summary}", {"made": step.summary})
         return bool(plan.steps)
 
     def _tell_not_followed(self, listener: RunListener) -> None:
         tables = self._tables()
         # A table that is made, or renamed, later gets its keys with that.
         there = self._target.describe(tables)
-        fittings = self._source.fittings([table for table in tables if table in there])
-        with closing(self._target.furnisher(fittings)) as furnisher:
-            for one in furnisher.differences():
+        post_data = self._source.post_data([table for table in tables if table in there])
+        with closing(self._target.post_data_builder(post_data)) as post_data_builder:
+            for one in post_data_builder.differences():
                 if one.kind in _NOT_FOLLOWED and not one.is_extra:
                     self._warn_once(_not_followed(one), listener)
 
@@ -105,6 +105,6 @@ class NewParts:
             listener.warned(text)
 
 
-def _not_followed(one: Difference) -> str:
+def _not_followed(one: CatalogDifference) -> str:
     made = f"; {one.sql} makes it at the target" if one.sql else ""
     return f"{one} was made at the source, and is not followed{made}"

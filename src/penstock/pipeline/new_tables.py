@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from penstock.apply.conflicts import DDL_NOT_CARRIED_OUT, ApplyError
+from penstock.apply.apply_errors import DDL_NOT_CARRIED_OUT, ApplyError
 from penstock.apply.ddl import Alteration, alteration, creation
 from penstock.apply.error_queue import ErrorQueue
 from penstock.apply.handlers.runner import Handlers

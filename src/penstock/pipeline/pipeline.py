@@ -12,14 +12,14 @@ from typing import Any, Protocol, cast
 from penstock.apply.conflict_log import ConflictFilter, LoggedConflict
 from penstock.apply.ddl import DdlPolicy
 from penstock.apply.detail import Detail
+from penstock.apply.entry_edits import Mend
 from penstock.apply.error_queue import ErrorQueue
 from penstock.apply.keys import key_faults
 from penstock.apply.ledger import ProcessState, ProcessStatus
-from penstock.apply.mend import Mend
 from penstock.apply.parameters import Parameters
-from penstock.apply.patience import Patience
 from penstock.apply.process import ApplyProcess, Progress
 from penstock.apply.retry import Retried, RetryConfig, go_on, in_commit_order, retry
+from penstock.apply.retry_policy import RetryPolicy
 from penstock.apply.server import ServerConfig
 from penstock.apply.settings_shown import settings_shown
 from penstock.apply.target import TargetTable
@@ -27,7 +27,7 @@ from penstock.apply.virtual_dependencies import VirtualDependencies
 from penstock.apply_config import retry_limit
 from penstock.change import TableName
 from penstock.config import PipelineConfig
-from penstock.dialects.base import DatabasePlan, Emptying, LackingPart, Step, Uncaptured
+from penstock.dialects.base import DatabasePlan, Emptying, MissingPart, SetupStep, Uncaptured
 from penstock.errors import HandlerError, OperatorError, PenstockError, RetryableError, TableError
 from penstock.events import Event
 from penstock.history import HistoryError
@@ -35,46 +35,46 @@ from penstock.patterns import TablePattern
 from penstock.pipeline import resync
 from penstock.pipeline.capturing import Capturing, CopyWatch, RunListener, not_for_ever
 from penstock.pipeline.conflicts import conflict_faults
+from penstock.pipeline.connectors import (
+    COMPARE_EXTERNAL,
+    Comparable,
+    Copyable,
+    DatabaseSource,
+    HasPostData,
+    Installable,
+    SourceConnector,
+    SourceWithCopies,
+    TargetConnector,
+    TargetLedger,
+    comparable,
+    look_ahead_in,
+)
 from penstock.pipeline.control import Control
 from penstock.pipeline.cutover import Cutover, cutover
-from penstock.pipeline.cutover import Way as CutoverWay
+from penstock.pipeline.cutover import CutoverPipeline as CutoverWay
 from penstock.pipeline.errors import Errors
 from penstock.pipeline.feed import SparkFeed, names_to_come
-from penstock.pipeline.furnishing import Furnishing
 from penstock.pipeline.handlers import handler_faults, statement_faults
 from penstock.pipeline.left_out import LeftOut
 from penstock.pipeline.locks import Holders, LockWatch
 from penstock.pipeline.new_parts import NewParts
 from penstock.pipeline.new_tables import NewTables
 from penstock.pipeline.plan import Plan
+from penstock.pipeline.post_data import PostDataWork
 from penstock.pipeline.replay import Replay, check_columns, refuse_before_copies
 from penstock.pipeline.report import VerifyReport
 from penstock.pipeline.resync import Resync
-from penstock.pipeline.ruled import unruled
-from penstock.pipeline.sides import (
-    COMPARE_ELSEWHERE,
-    Comparable,
-    Copyable,
-    DatabaseSource,
-    Furnished,
-    Installable,
-    SourceSide,
-    StockedSource,
-    TargetLedger,
-    TargetSide,
-    comparable,
-    look_ahead_in,
-)
-from penstock.pipeline.status import Lacking, Status, lacking, not_set_up, status_of
+from penstock.pipeline.status import MissingColumns, Status, lacking, not_set_up, status_of
 from penstock.pipeline.steps import carry_out, nothing_to_set_up
-from penstock.pipeline.switch import Switched, Way, switch
+from penstock.pipeline.switch import Switched, SwitchPipeline, switch
+from penstock.pipeline.transformed import untransformed
 from penstock.pipeline.trimming import Trimming
 from penstock.position import START, Scn
 from penstock.rules.ruleset import RuleSet
 from penstock.schema import TableSchema
 from penstock.snapshot.instantiate import CopyListener, CopyOrigin, Instantiator
 from penstock.snapshot.task import CopyContext
-from penstock.spark.job import ChunkJobs, CompareJobs, for_each
+from penstock.spark.job import CompareJobs, SparkChunkJobs, for_each
 from penstock.spark.starting import Spark
 from penstock.stream import Source, given_up, roots
 from penstock.text import are, count
@@ -96,8 +96,8 @@ class Pipeline(Capturing):
     def __init__(
         self,
         config: PipelineConfig,
-        source: SourceSide,
-        target: TargetSide,
+        source: SourceConnector,
+        target: TargetConnector,
         spark: Spark,
         rules: RuleSet | None = None,
     ) -> None:
@@ -108,7 +108,7 @@ class Pipeline(Capturing):
         self._control = Control(config.name, target, config.apply.parameters)
         self._target = target
         self._handlers = config.handlers
-        self._lacking: Sequence[Lacking | LackingPart] = ()
+        self._lacking: Sequence[MissingColumns | MissingPart] = ()
         self._new_tables = NewTables(self._handlers, target.error_queue, source.describe, self._set_up_new)
 
     def plan(self, *, adopt: bool = False) -> Plan:
@@ -121,7 +121,7 @@ class Pipeline(Capturing):
             comparable(self._source)
         coming = self._renamed_by_the_run()
         there = [table for table in tables if table not in coming]
-        fittings = self._source.fittings(there) if isinstance(self._source, Furnished) else None
+        post_data = self._source.post_data(there) if isinstance(self._source, HasPostData) else None
         plan = Plan(
             tables=[str(table) for table in tables],
             rules=self._source.explain(tables),
@@ -132,7 +132,7 @@ class Pipeline(Capturing):
                 installed.replaced_tables() if installed is not None else (),
                 adopt=adopt,
                 keeps=not self._apply.first_copy,
-                fittings=fittings,
+                post_data=post_data,
                 firing={pattern: table.triggers for pattern, table in self._apply.tables.items() if table.triggers},
                 keyed=self._apply.keys.keys(),
             ),
@@ -143,9 +143,9 @@ class Pipeline(Capturing):
         ]
         if not isinstance(self._source, Comparable):
             what = "`verify`, `resync TABLE` and `setup --adopt` have nothing to compare with here"
-            plan.source.notes.append(f"{what}: {COMPARE_ELSEWHERE}")
-        if isinstance(self._source, Furnished) and fittings is not None:
-            hidden = self._source.sequence_reader(fittings).hidden
+            plan.source.notes.append(f"{what}: {COMPARE_EXTERNAL}")
+        if isinstance(self._source, HasPostData) and post_data is not None:
+            hidden = self._source.sequence_reader(post_data).hidden
             plan.source.notes += [f"a sequence is not kept in step until it may be read: {grant}" for grant in hidden]
         plan.target.faults.extend(self._conflict_faults(described))
         plan.target.faults.extend(self._handler_faults(described))
@@ -429,7 +429,7 @@ class Pipeline(Capturing):
             OperatorError: The process is running, or was not set up.
         """
 
-        def take(steps: Sequence[Step]) -> None:
+        def take(steps: Sequence[SetupStep]) -> None:
             plan = Plan([], DatabasePlan(self._source.label, list(steps)), DatabasePlan(self._target.label))
             self._carry_out(plan, printer="teardown")
 
@@ -462,8 +462,8 @@ class Pipeline(Capturing):
             OperatorError: See `pipeline.switch`.
         """
         done = switch(
-            Way(self.config, self._source, self._target),
-            Way(after.config, after._source, after._target),
+            SwitchPipeline(self.config, self._source, self._target),
+            SwitchPipeline(after.config, after._source, after._target),
             lambda: self.run(stop, listener, until_caught_up=True),
             stop,
             wait_s=wait_s,
@@ -557,18 +557,18 @@ class Pipeline(Capturing):
         self, stop: threading.Event, listener: RunListener, *, until_caught_up: bool, until: str | None
     ) -> Progress:
         apply = self._apply
-        patience = Patience(retry_limit(apply.retry_s), stop, listener)
-        patience.insist(lambda: self._check_capture(listener))
-        patience.insist(lambda: self._check_target(listener, stop))
+        retry_policy = RetryPolicy(retry_limit(apply.retry_s), stop, listener)
+        retry_policy.insist(lambda: self._check_capture(listener))
+        retry_policy.insist(lambda: self._check_target(listener, stop))
         end = None if until is None else self._end(until, listener)
         if stop.is_set():
             return Progress(START)
         spark = self._spark
-        look_ahead_in(partial(for_each, spark), unruled(self._source))
+        look_ahead_in(partial(for_each, spark), untransformed(self._source))
         with closing(self._target.ledger()) as ledger:
             replay = (
                 Replay(self._source, self._target, self._is_meant, self._apply.on_bad_row)
-                if isinstance(self._source, StockedSource)
+                if isinstance(self._source, SourceWithCopies)
                 else None
             )
             parts = self._new_parts()
@@ -592,10 +592,10 @@ class Pipeline(Capturing):
                 keys=apply.keys,
                 follow_parts=lambda: parts is not None and parts.follow(listener),
             )
-            copy_listener = CopyWatch(listener, patience)
-            furnishing = None
-            if isinstance(self._source, Furnished):
-                furnishing = Furnishing(self._source, self._target, listener.warned)
+            copy_listener = CopyWatch(listener, retry_policy)
+            post_data_work = None
+            if isinstance(self._source, HasPostData):
+                post_data_work = PostDataWork(self._source, self._target, listener.warned)
 
             def prepare(state: ProcessState, stop: threading.Event) -> Collection[TableName]:
                 ledger.note_settings(self._settings_shown())
@@ -613,8 +613,8 @@ class Pipeline(Capturing):
                     origin=self._source.origin(),
                     until=end,
                 )
-                if furnishing is not None:
-                    furnishing.begin(ledger.instantiated())
+                if post_data_work is not None:
+                    post_data_work.begin(ledger.instantiated())
                 return captured
 
             trimming = Trimming(ledger, apply.conflict_log_kept)
@@ -642,7 +642,7 @@ class Pipeline(Capturing):
                 ledger=ledger,
                 prepare=prepare,
                 parameters=parameters,
-                patience=patience,
+                retry_policy=retry_policy,
                 listener=listener,
                 holds=apply.hold_dependents,
             )
@@ -654,8 +654,8 @@ class Pipeline(Capturing):
                 progress.left_out = self._without(left_out)
                 return progress
             finally:
-                if furnishing is not None:
-                    furnishing.end(is_hurried=not is_finished)
+                if post_data_work is not None:
+                    post_data_work.end(is_hurried=not is_finished)
                 if parts is not None:
                     parts.close()
 
@@ -703,7 +703,7 @@ class Pipeline(Capturing):
                 where=self._target.label,
                 do="name a later point; an earlier one is restored to a database that holds nothing of the pipeline",
             )
-        if isinstance(self._source, StockedSource):
+        if isinstance(self._source, SourceWithCopies):
             tables = self._source.match(self.config.capture.tables)
             refuse_before_copies(self._source.first_copies(tables), tables, end, listener, where=self._source.label)
         return end
@@ -792,7 +792,7 @@ class Pipeline(Capturing):
         return self._plan_of_new(tables).in_the_way
 
     def _new_parts(self) -> NewParts | None:
-        if not (isinstance(self._source, Installable) and isinstance(self._source, Furnished)):
+        if not (isinstance(self._source, Installable) and isinstance(self._source, HasPostData)):
             return None
 
         def carry_out(plan: DatabasePlan) -> None:
@@ -820,7 +820,7 @@ class Pipeline(Capturing):
                 (),
                 adopt=False,
                 keeps=not self._apply.first_copy,
-                fittings=self._source.fittings(tables) if isinstance(self._source, Furnished) else None,
+                post_data=self._source.post_data(tables) if isinstance(self._source, HasPostData) else None,
                 firing={},
                 keyed=self._apply.keys.keys(),
             ),
@@ -868,7 +868,7 @@ class Pipeline(Capturing):
                     return str(exc)
         return None
 
-    def _lacking_parts(self) -> Sequence[LackingPart]:
+    def _lacking_parts(self) -> Sequence[MissingPart]:
         installed, rules = self._installed, self._apply.ddl_rules
         if installed is None:
             return ()
@@ -895,7 +895,7 @@ class Pipeline(Capturing):
         left = [name for name in followed if self._apply.ddl_rules.of(name) is not DdlPolicy.APPLY]
         tables = lacking(self._source.describe(left), at_target)
         parts = [part for part in self._lacking_parts() if not part.is_followed]
-        found: list[Lacking | LackingPart] = [*tables, *parts]
+        found: list[MissingColumns | MissingPart] = [*tables, *parts]
         for one in found:
             if one not in self._lacking:
                 listener.warned(str(one), Event.TARGET_LACKS, one.facts)
@@ -967,7 +967,7 @@ class Pipeline(Capturing):
             adopted=frozenset(ledger.with_rows([name for name in ledger.adopted() if name in at_target])),
             on_bad_row=self._apply.on_bad_row,
         )
-        jobs = ChunkJobs(spark, context)
+        jobs = SparkChunkJobs(spark, context)
         Instantiator(
             origin,
             ledger,

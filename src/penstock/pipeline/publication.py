@@ -8,11 +8,11 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
-from penstock.apply.mend import Mend
+from penstock.apply.entry_edits import Mend
 from penstock.apply.parameters import Parameters
-from penstock.apply.patience import Patience
 from penstock.apply.process import ApplyProcess, Progress
 from penstock.apply.retry import Retried
+from penstock.apply.retry_policy import RetryPolicy
 from penstock.apply_config import retry_limit
 from penstock.change import TableName
 from penstock.config import PipelineConfig
@@ -20,11 +20,11 @@ from penstock.dialects.base import DatabasePlan
 from penstock.errors import OperatorError, PenstockError, RetryableError, TableError
 from penstock.history import History, HistoryError, no_set, other_pipeline
 from penstock.pipeline.capturing import Capturing, CopyWatch, RunListener, not_for_ever
+from penstock.pipeline.connectors import DatabaseSource, RunLock
 from penstock.pipeline.left_out import LeftOut
 from penstock.pipeline.locks import Holders
-from penstock.pipeline.place import Copying, Following, Place, PlaceLedger
 from penstock.pipeline.plan import Plan
-from penstock.pipeline.sides import DatabaseSource, RunLock
+from penstock.pipeline.sink import Copying, FeedSettings, Sink, SinkLedger
 from penstock.pipeline.status import Status, not_set_up, status_of
 from penstock.pipeline.steps import carry_out, nothing_to_set_up
 from penstock.position import START
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     # It needs what an extra brings.
     from penstock.pipeline.published_queue import PublishedQueue
 
-_LOCK_PATIENCE_S = 5.0
+_LOCK_TIMEOUT_S = 5.0
 
 
 class Publication(Capturing):
@@ -50,7 +50,7 @@ class Publication(Capturing):
         self,
         config: PipelineConfig,
         source: DatabaseSource,
-        place: Place,
+        sink: Sink,
         spark: Spark,
         rules: RuleSet | None = None,
     ) -> None:
@@ -59,12 +59,12 @@ class Publication(Capturing):
         super().__init__(config, source, spark, rules)
         self._database = source
         self._publish = config.publish
-        self._place = place
+        self._sink = sink
 
     @property
     def shown_by(self) -> str:
         """What shows what was published."""
-        return self._place.words.shown
+        return self._sink.words.shown
 
     def plan(self, *, adopt: bool = False) -> Plan:
         """Work out what `setup` would do. Changes nothing."""
@@ -73,10 +73,10 @@ class Publication(Capturing):
         tables = self._source.match(self.config.capture.tables)
         plan = self._plan_of(tables)
         if not plan.target.faults:
-            plan.target.steps += self._place.steps([table for table in tables if table not in plan.target.table_faults])
+            plan.target.steps += self._sink.steps([table for table in tables if table not in plan.target.table_faults])
         fault = self._set_fault()
         if fault is not None:
-            plan.source.faults, plan.source.table_faults = [fault.for_published(self._place.words)], {}
+            plan.source.faults, plan.source.table_faults = [fault.for_published(self._sink.words)], {}
         elif not plan.target.faults:
             parted = self._history_fault()
             plan.target.faults += [] if parted is None else [parted]
@@ -88,9 +88,9 @@ class Publication(Capturing):
             tables=[str(table) for table in tables],
             rules=self._source.explain(tables),
             source=self._source.plan(tables, self.config.capture.row_triggers),
-            target=DatabasePlan(self._place.label),
+            target=DatabasePlan(self._sink.label),
         )
-        for found in self._place.faults(self.config.capture.name, tables):
+        for found in self._sink.faults(self.config.capture.name, tables):
             if isinstance(found, TableError):
                 plan.target.refuse(TableName(*found.table), found)
             else:
@@ -108,17 +108,17 @@ class Publication(Capturing):
         plan = self.plan(adopt=adopt)
         plan.refuse_impossible()
         tables = [table for table in self._source.match(self.config.capture.tables) if table not in plan.left_out]
-        self._place.make(self.config.capture.name, tables)
+        self._sink.make(self.config.capture.name, tables)
         return plan.with_left_out(self._carry_out(plan, printer="plan"))
 
     def status(self) -> Status:
         """Say where the pipeline stands; while the source is out of reach, as far as it was published."""
-        is_made = self._place.is_made()
+        is_made = self._sink.is_made()
         try:
             return self._status(is_made=is_made)
         except RetryableError as exc:
             # Where it is the place that went, what follows says so.
-            process = self._place.process() if is_made else None
+            process = self._sink.process() if is_made else None
             if process is None:
                 raise
             found = status_of(
@@ -127,7 +127,7 @@ class Publication(Capturing):
                 None,
                 (),
                 is_running=False,
-                copied=list(self._place.copies().copied.values()),
+                copied=list(self._sink.copies().copied.values()),
                 to_copy=0,
                 refused=None,
                 attention=(),
@@ -139,9 +139,9 @@ class Publication(Capturing):
         if not is_made or not self._source.has_capture():
             found = not_set_up(self.config.name)
             return self._as_publishing(self._with_published(found) if is_made else found)
-        process = self._place.process()
+        process = self._sink.process()
         refused = self._history_fault()
-        copies = self._place.copies()
+        copies = self._sink.copies()
         copied = copies.copied
         with closing(self._source.open_source()) as stream:
             current = root_versions(stream.tables())
@@ -162,7 +162,7 @@ class Publication(Capturing):
 
     def _with_published(self, found: Status) -> Status:
         """What was published from a capture set that is not there (any more), and why that cannot go on."""
-        process, refused = self._place.process(), self._history_fault()
+        process, refused = self._sink.process(), self._history_fault()
         if process is None:
             return found
         return replace(
@@ -171,21 +171,21 @@ class Publication(Capturing):
             changes=process.changes,
             low_watermark=process.low_watermark,
             high_watermark=process.high_watermark,
-            copied=len(self._place.copies().copied),
+            copied=len(self._sink.copies().copied),
             refused=None if refused is None else str(refused),
         )
 
     def _as_publishing(self, found: Status) -> Status:
         # What was published does not say why runs stopped.
-        return replace(found, reason=None, stopped_at=None, publishes_to=self._place.label)
+        return replace(found, reason=None, stopped_at=None, publishes_to=self._sink.label)
 
     def removal(self) -> Plan:
         """Work out what `teardown` would remove. Changes nothing."""
         process = None
-        if self._place.is_made() and self._place.copies().copied:
-            process = self._place.process()
-        removal = self._source_removal(self._place.consumer())
-        return Plan([], removal, DatabasePlan(self._place.label), losses=self._losses(process, "published"))
+        if self._sink.is_made() and self._sink.copies().copied:
+            process = self._sink.process()
+        removal = self._source_removal(self._sink.consumer())
+        return Plan([], removal, DatabasePlan(self._sink.label), losses=self._losses(process, "published"))
 
     def teardown(self, *, lose: bool = False) -> Plan:
         """Remove what setup made at the source; what was published stays.
@@ -209,11 +209,11 @@ class Publication(Capturing):
         Raises:
             OperatorError: Change files have none, as they hold every value.
         """
-        queue = self._place.queue()
+        queue = self._sink.queue()
         if queue is None:
             raise self._without_target("no error queue: change files hold every value")
-        if not self._place.is_made():
-            raise OperatorError("there is no error queue yet", where=self._place.label, do="run `penstock setup`")
+        if not self._sink.is_made():
+            raise OperatorError("there is no error queue yet", where=self._sink.label, do="run `penstock setup`")
         return queue
 
     def retry(
@@ -265,11 +265,11 @@ class Publication(Capturing):
 
     def resync(self, *_: object, **__: object) -> NoReturn:
         """Refuse: what was published stays."""
-        raise self._without_target("no target to copy to anew", do=self._place.words.anew)
+        raise self._without_target("no target to copy to anew", do=self._sink.words.anew)
 
     def resync_plan(self, *_: object, **__: object) -> NoReturn:
         """Refuse, as `resync` does."""
-        raise self._without_target("no target to copy to anew", do=self._place.words.anew)
+        raise self._without_target("no target to copy to anew", do=self._sink.words.anew)
 
     def switch(self, *_: object, **__: object) -> NoReturn:
         """Refuse: what was published tells of the positions of its source."""
@@ -300,22 +300,22 @@ class Publication(Capturing):
     ) -> Progress:
         if until is not None:
             raise self._refused("it can be read up to any point, so it is not published up to one")
-        patience = Patience(retry_limit(self._publish.retry_s), stop, listener)
+        retry_policy = RetryPolicy(retry_limit(self._publish.retry_s), stop, listener)
         try:
-            patience.insist(lambda: self._check_capture(listener))
-            patience.insist(self._check_place)
+            retry_policy.insist(lambda: self._check_capture(listener))
+            retry_policy.insist(self._check_sink)
             if stop.is_set():
                 return Progress(START)
-            return self._follow_on(stop, listener, patience, until_caught_up=until_caught_up)
+            return self._follow_on(stop, listener, retry_policy, until_caught_up=until_caught_up)
         except HistoryError as exc:
-            raise exc.for_published(self._place.words) from exc
+            raise exc.for_published(self._sink.words) from exc
 
-    def _check_place(self) -> None:
-        if not self._place.is_made():
+    def _check_sink(self) -> None:
+        if not self._sink.is_made():
             raise OperatorError(
-                f"there is no {self._place.words.noun}", where=self._place.label, do="run `penstock setup`"
+                f"there is no {self._sink.words.noun}", where=self._sink.label, do="run `penstock setup`"
             )
-        for fault in (*self._place.faults(self.config.capture.name, []), self._history_fault()):
+        for fault in (*self._sink.faults(self.config.capture.name, []), self._history_fault()):
             if fault is not None:
                 raise fault
 
@@ -325,27 +325,27 @@ class Publication(Capturing):
     def _history_fault(self) -> OperatorError | None:
         """Why what was published cannot go on with what the source holds; None if it can, or nothing was."""
         while True:
-            process = self._place.process() if self._place.is_made() else None
+            process = self._sink.process() if self._sink.is_made() else None
             origin = None if process is None else process.history.origin
             if origin is not None and (other := self._database.other_pipeline(origin)) is not None:
-                return other_pipeline(other, self._place.words, where=self._place.label)
+                return other_pipeline(other, self._sink.words, where=self._sink.label)
             if not self._source.has_capture():
-                return None if origin is None else no_set(self._place.words, where=self._place.label)
-            new = History(self._place.consumer(), None, START, None, None, is_new=True)
+                return None if origin is None else no_set(self._sink.words, where=self._sink.label)
+            new = History(self._sink.consumer(), None, START, None, None, is_new=True)
             fault = self._database.history_fault(process.history if process else new)
             if fault is None:
                 return None
             # A run that is at work has the log freed up to where it stands, which is read a moment earlier.
-            if process == (self._place.process() if self._place.is_made() else None):
-                return fault.for_published(self._place.words)
+            if process == (self._sink.process() if self._sink.is_made() else None):
+                return fault.for_published(self._sink.words)
 
     def _follow_on(
-        self, stop: threading.Event, listener: RunListener, patience: Patience, *, until_caught_up: bool
+        self, stop: threading.Event, listener: RunListener, retry_policy: RetryPolicy, *, until_caught_up: bool
     ) -> Progress:
         spark = self._spark
-        ledger = self._place.ledger(self._lock_run)
+        ledger = self._sink.ledger(self._lock_run)
         left_out = LeftOut(listener.warned)
-        following = Following(
+        following = FeedSettings(
             source=self.config.capture.name,
             access=self._source.access,
             open_source=self._source.open_source,
@@ -355,14 +355,14 @@ class Publication(Capturing):
             until_caught_up=until_caught_up,
             left_out=left_out,
         )
-        feed = self._place.feed(spark, ledger, following)
+        feed = self._sink.feed(spark, ledger, following)
         process = ApplyProcess(
             source=self.config.capture.name,
             feed=feed,
             ledger=ledger,
-            prepare=lambda _, stop: self._copy(spark, ledger, stop, CopyWatch(listener, patience), left_out),
+            prepare=lambda _, stop: self._copy(spark, ledger, stop, CopyWatch(listener, retry_policy), left_out),
             parameters=lambda: Parameters(parallelism=1),
-            patience=patience,
+            retry_policy=retry_policy,
             listener=listener,
         )
         with closing(ledger), closing(feed), not_for_ever(spark, stop):
@@ -373,7 +373,7 @@ class Publication(Capturing):
     def _copy(
         self,
         spark: Spark,
-        ledger: PlaceLedger,
+        ledger: SinkLedger,
         stop: threading.Event,
         listener: CopyListener,
         left_out: LeftOut,
@@ -401,14 +401,14 @@ class Publication(Capturing):
             confirm=lambda: self._as_captured(captured, fresh),
             leave_out=leave_out,
         )
-        self._place.copy(spark, ledger, copying, stop, listener)
+        self._sink.copy(spark, ledger, copying, stop, listener)
         return captured
 
-    def _captured(self, versions: Sequence[TableVersion], ledger: PlaceLedger) -> dict[TableName, TableVersion]:
+    def _captured(self, versions: Sequence[TableVersion], ledger: SinkLedger) -> dict[TableName, TableVersion]:
         followed = self._followed(versions, ledger.instantiated())
         return {name: version for name, version in root_versions(versions).items() if name in followed}
 
-    def _uncopied(self, versions: Sequence[TableVersion], ledger: PlaceLedger) -> list[TableName]:
+    def _uncopied(self, versions: Sequence[TableVersion], ledger: SinkLedger) -> list[TableName]:
         """The tables whose rows were not published yet, also where there are those of another one that had the name."""
         captured = self._captured(versions, ledger)
         lacking = [name for name, version in captured.items() if not ledger.is_copied(version.id, name)]
@@ -436,30 +436,30 @@ class Publication(Capturing):
 
     def _lock_run(self) -> RunLock:
         """Become the one run of this pipeline; raises an `OperatorError` while another one is alive."""
-        lock = self._database.lock_run(self._place.label, wait_s=_LOCK_PATIENCE_S)
+        lock = self._database.lock_run(self._sink.label, wait_s=_LOCK_TIMEOUT_S)
         if lock is None:
             raise OperatorError(
                 f"pipeline {self.config.name!r} is running already",
-                where=self._place.label,
+                where=self._sink.label,
                 do="stop that `penstock run` first",
             )
         return lock
 
     def _is_running(self) -> bool:
-        lock = self._database.lock_run(self._place.label, wait_s=0)
+        lock = self._database.lock_run(self._sink.label, wait_s=0)
         if lock is not None:
             lock.close()
         return lock is None
 
     def _carry_out(self, plan: Plan, *, printer: str) -> Mapping[TableName, Sequence[PenstockError]]:
         """Take the steps of a plan for the source; returns the tables that were left out, see `steps.carry_out`."""
-        of_source = replace(plan, target=DatabasePlan(self._place.label))
+        of_source = replace(plan, target=DatabasePlan(self._sink.label))
         with closing(Holders(self._lock_watches())) as holders:
             return carry_out(of_source, nothing_to_set_up(), self._database.setup(printer=printer), holders)
 
     def _refused(self, why: str) -> OperatorError:
-        return OperatorError(f"pipeline {self.config.name!r} publishes: {why}", where=self._place.label)
+        return OperatorError(f"pipeline {self.config.name!r} publishes: {why}", where=self._sink.label)
 
     def _without_target(self, lacks: str, *, do: str = "") -> OperatorError:
         what = f"pipeline {self.config.name!r} publishes, and has {lacks}"
-        return OperatorError(what, where=self._place.label, do=do or self.shown_by)
+        return OperatorError(what, where=self._sink.label, do=do or self.shown_by)

@@ -10,7 +10,7 @@ from penstock.apply.lag import LagHistogram
 from penstock.apply.process import TablesAddedError
 from penstock.apply.server import LaneResult
 from penstock.pipeline.feed import Definitions, SliceBatch, SourceFeed
-from penstock.pipeline.place import Following
+from penstock.pipeline.sink import FeedSettings
 from penstock.position import Limit, Scn
 from penstock.stream import Reader, Slice
 
@@ -21,7 +21,7 @@ _ENOUGH = 100_000
 class PublishedFeed(SourceFeed):
     """The half of a feed that is about the source; a subclass publishes."""
 
-    def __init__(self, following: Following, *, definitions: Definitions, max_age_s: float) -> None:
+    def __init__(self, following: FeedSettings, *, definitions: Definitions, max_age_s: float) -> None:
         """Prepare; nothing is opened yet.
 
         Args:

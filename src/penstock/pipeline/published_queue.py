@@ -7,16 +7,16 @@ from contextlib import closing
 from datetime import UTC, datetime
 from typing import NoReturn
 
-from penstock.apply.error_queue import ErrorEntry, NoEntryError, Outcome
-from penstock.apply.mend import Mend, as_committed
+from penstock.apply.current_rows import CurrentRow
+from penstock.apply.entry_edits import Mend, as_committed
+from penstock.apply.error_queue import EntryOutcome, ErrorEntry, NoEntryError
 from penstock.apply.retry import Retried
-from penstock.apply.standing import Standing
 from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.change import TableName, Transaction
 from penstock.errors import OperatorError, PenstockError
-from penstock.formats.debezium.writer import EventSettings, UntellableError
-from penstock.outputs.events.events import Events, takes_all
-from penstock.outputs.events.publisher import EventLog, open_for_run
+from penstock.formats.debezium.writer import EventSettings, UnpublishableError
+from penstock.outputs.events.events import EventEncoder, takes_all
+from penstock.outputs.events.publisher import EventDestination, open_for_run
 from penstock.outputs.events.put_aside import PutAside, in_order
 from penstock.pipeline.errors import ErrorFilter, ShownEntry
 from penstock.position import Scn
@@ -31,7 +31,7 @@ class PublishedQueue:
     A run that is at work notices that, looks where the pipeline stands, and goes on.
     """
 
-    def __init__(self, log: EventLog, settings: EventSettings) -> None:
+    def __init__(self, log: EventDestination, settings: EventSettings) -> None:
         """Use the queue of a log; nothing is touched yet.
 
         Args:
@@ -42,7 +42,7 @@ class PublishedQueue:
 
     def entries(self, wanted: ErrorFilter = _ALL) -> Sequence[ErrorEntry]:
         """Return the entries that are meant, in commit order."""
-        found = in_order(self._log.standing().errors.values())
+        found = in_order(self._log.published_state().errors.values())
         pairs = [(entry_of(self._log.pipeline, one), {change.table for change in one.changes}) for one in found]
         return [entry for entry, tables in pairs if wanted.fits(entry, tables)]
 
@@ -52,23 +52,23 @@ class PublishedQueue:
         Raises:
             NoEntryError: There is no such entry.
         """
-        found = self._find(self._log.standing().errors, entry_id)
+        found = self._find(self._log.published_state().errors, entry_id)
         return entry_of(self._log.pipeline, found), found.transaction
 
     def show(self, entry_id: str) -> ShownEntry:
         """Return an entry whole; there is no target whose rows its changes would meet. Raises as `load` does."""
         entry, transaction = self.load(entry_id)
-        return ShownEntry(entry, transaction, [Standing(change) for change in transaction.changes])
+        return ShownEntry(entry, transaction, [CurrentRow(change) for change in transaction.changes])
 
     def delete(self, *entry_ids: str) -> None:
         """Give transactions up, all of these or none; they are never published. Raises as `load` does."""
-        with closing(open_for_run(self._log, self._log.standing().epoch)) as publisher:
-            standing = publisher.standing
-            numbers = [self._find(standing.errors, entry_id).number for entry_id in entry_ids]
+        with closing(open_for_run(self._log, self._log.published_state().epoch)) as publisher:
+            published_state = publisher.published_state
+            numbers = [self._find(published_state.errors, entry_id).number for entry_id in entry_ids]
             if numbers:
                 with publisher.transaction() as transaction:
-                    standing, entries = standing.without_errors(dict.fromkeys(numbers))
-                    transaction.stand(standing, *entries)
+                    published_state, entries = published_state.without_errors(dict.fromkeys(numbers))
+                    transaction.stand(published_state, *entries)
 
     def history(self, entry_id: str | None = None, *, most: int = 1000) -> NoReturn:
         """Refuse: what people did with entries is written down nowhere."""
@@ -94,9 +94,9 @@ class PublishedQueue:
         Raises:
             NoEntryError: There is no entry of one of these names; then nothing is published.
         """
-        known = self._log.standing().errors
+        known = self._log.published_state().errors
         chosen = in_order({one.number: one for one in (self._find(known, id_) for id_ in entry_ids)}.values())
-        events = Events(self._settings, Dictionary(tables))
+        events = EventEncoder(self._settings, Dictionary(tables))
         newest = {table.name: table for table in sorted(tables, key=lambda table: table.version)}
         for one in chosen:
             entry_id = entry_of(self._log.pipeline, one).id
@@ -104,19 +104,21 @@ class PublishedQueue:
                 mended = (mend or as_committed)(entry_of(self._log.pipeline, one), one.transaction, _catalog(newest))
                 if dry_run:
                     events.again(one, mended.changes, takes_all)
-                    yield Retried(entry_id, Outcome.WOULD_APPLY, edits=mended.edits)
+                    yield Retried(entry_id, EntryOutcome.WOULD_APPLY, edits=mended.edits)
                     continue
-                with closing(open_for_run(self._log, self._log.standing().epoch)) as publisher:
-                    if one.number not in publisher.standing.errors:
-                        yield Retried(entry_id, Outcome.GONE)
+                with closing(open_for_run(self._log, self._log.published_state().epoch)) as publisher:
+                    if one.number not in publisher.published_state.errors:
+                        yield Retried(entry_id, EntryOutcome.GONE)
                         continue
                     with publisher.transaction() as transaction:
                         transaction.send(events.again(one, mended.changes, transaction.refusal))
-                        standing, entries = publisher.standing.without_errors([one.number])
-                        transaction.stand(standing, *entries)
-                yield Retried(entry_id, Outcome.APPLIED, edits=mended.edits)
-            except UntellableError as exc:
-                yield Retried(entry_id, Outcome.WOULD_FAIL if dry_run else Outcome.FAILED, error=_untold(entry_id, exc))
+                        published_state, entries = publisher.published_state.without_errors([one.number])
+                        transaction.stand(published_state, *entries)
+                yield Retried(entry_id, EntryOutcome.APPLIED, edits=mended.edits)
+            except UnpublishableError as exc:
+                yield Retried(
+                    entry_id, EntryOutcome.WOULD_FAIL if dry_run else EntryOutcome.FAILED, error=_untold(entry_id, exc)
+                )
                 if not (go_on or dry_run):
                     raise _untold(entry_id, exc) from exc
 
@@ -158,7 +160,7 @@ def _catalog(tables: Mapping[TableName, TableSchema]) -> TargetCatalog:
     return TargetCatalog(tables={name: TargetTable(table) for name, table in tables.items()}, instantiated={})
 
 
-def _untold(entry_id: str, error: UntellableError) -> PenstockError:
+def _untold(entry_id: str, error: UnpublishableError) -> PenstockError:
     where = f"{error.where}, entry {entry_id}" if error.where else f"entry {entry_id}"
     return OperatorError(error.what, where=where, do=error.do)
 

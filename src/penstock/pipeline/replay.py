@@ -14,12 +14,12 @@ from penstock.apply.target import TargetTable
 from penstock.change import TableName
 from penstock.errors import OperatorError
 from penstock.history import RESYNC
-from penstock.pipeline.sides import StockedSource, TargetLedger, TargetSide
+from penstock.pipeline.connectors import SourceWithCopies, TargetConnector, TargetLedger
 from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.instantiate import CopyListener, Instantiator
 from penstock.snapshot.task import CopyContext
-from penstock.spark.job import ChunkJobs
+from penstock.spark.job import SparkChunkJobs
 from penstock.spark.starting import Spark
 from penstock.stream import StoredCopy
 
@@ -33,8 +33,8 @@ class Replay:
 
     def __init__(
         self,
-        source: StockedSource,
-        target: TargetSide,
+        source: SourceWithCopies,
+        target: TargetConnector,
         is_meant: Callable[[TableName], bool],
         on_bad_row: OnBadRow = OnBadRow.STOP,
     ) -> None:
@@ -119,7 +119,7 @@ class Replay:
             target_tables={name: TargetTable(table) for name, table in at_target.items()},
             on_bad_row=self._on_bad_row,
         )
-        jobs = ChunkJobs(spark, context)
+        jobs = SparkChunkJobs(spark, context)
         origin = self._source.stored(copy, stop)
         # No table of an archive is altered while it is read.
         return Instantiator(origin, ledger, ledger, jobs, listener, confirm=lambda: None).run(names, stop)

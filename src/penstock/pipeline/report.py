@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError, RetryableError
-from penstock.events import AlikeLines, Event, Facts, tell
+from penstock.events import AlikeLines, Event, SourceFacts, tell
 from penstock.text import are, count, duration, printable
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Report:
             tell(Event.SERVER_LOST, text, parts, level=logging.WARNING)
         self._lost.add(error.where)
 
-    def warned(self, text: str, event: Event = Event.NOTE, facts: Facts | None = None) -> None:
+    def warned(self, text: str, event: Event = Event.NOTE, facts: SourceFacts | None = None) -> None:
         """Something a person should know."""
         tell(event, printable(text), facts, level=logging.WARNING)
 
@@ -142,7 +142,7 @@ class Report:
         tell(event, describe(progress, rate=rate, publishes=self._publishes) + end, facts(progress))
 
 
-def _tell_failed_transaction(event: Event, text: str, facts: Facts) -> None:
+def _tell_failed_transaction(event: Event, text: str, facts: SourceFacts) -> None:
     tell(event, text, facts, level=logging.WARNING)
 
 

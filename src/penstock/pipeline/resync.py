@@ -7,9 +7,9 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from penstock.apply.ledger import ProcessStatus
-from penstock.dialects.base import Emptying, Step
+from penstock.dialects.base import Emptying, SetupStep
 from penstock.errors import OperatorError
-from penstock.pipeline.sides import Installable, SourceSide, TargetSide
+from penstock.pipeline.connectors import Installable, SourceConnector, TargetConnector
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Resync:
     makes_set_anew: bool
 
 
-def plan(source: SourceSide, target: TargetSide) -> Resync:
+def plan(source: SourceConnector, target: TargetConnector) -> Resync:
     """Work out what `carry_out` would do. Changes nothing.
 
     Raises:
@@ -41,11 +41,11 @@ def plan(source: SourceSide, target: TargetSide) -> Resync:
 
 
 def carry_out(
-    source: SourceSide,
-    target: TargetSide,
+    source: SourceConnector,
+    target: TargetConnector,
     *,
     connection: str,
-    take: Callable[[Sequence[Step]], None],
+    take: Callable[[Sequence[SetupStep]], None],
     setup: Callable[[], object],
 ) -> Emptying:
     """Join the log anew, empty the tables that were copied, and forget the rest; the next run copies.
@@ -70,6 +70,6 @@ def carry_out(
         return emptied
 
 
-def _is_misplaced(source: SourceSide) -> bool:
+def _is_misplaced(source: SourceConnector) -> bool:
     """Whether the capture set was copied from another place."""
     return isinstance(source, Installable) and source.history_fault() is not None

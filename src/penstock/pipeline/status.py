@@ -10,14 +10,14 @@ from typing import Any
 
 from penstock.apply.ledger import ProcessState, ProcessStatus
 from penstock.change import TableName
-from penstock.events import Facts
+from penstock.events import SourceFacts
 from penstock.history import ConsumerState
 from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.stream import NOTHING_RECORDED, Backlog
 
 
-class State(StrEnum):
+class PipelineState(StrEnum):
     """What a pipeline is at, in words for people and programs."""
 
     NOT_SET_UP = "not set up"
@@ -81,7 +81,7 @@ class Status:
         source_lost: Why the source cannot be asked now: then all else is what the ledger knew last.
         backlog_changes: Changes in the source's log that are not applied yet.
         backlog_bytes: Disk that the source takes for what it keeps, or for what waits; 0 where nobody knows.
-        state: See `State`; aborted means by an error.
+        state: See `PipelineState`; aborted means by an error.
         copied, to_copy: Tables whose first copy is complete, and those that wait for it.
         error: The error that made it abort.
         stopped_at, reason: When the last run stopped, and why; nothing while it runs.
@@ -92,7 +92,7 @@ class Status:
     """
 
     pipeline: str
-    state: State
+    state: PipelineState
     consistent_at: datetime | None
     lag_s: float | None
     backlog_changes: int
@@ -135,7 +135,7 @@ class Status:
 
 
 @dataclass(frozen=True)
-class Lacking:
+class MissingColumns:
     """What the target lacks of a table of the source: some columns, or, if there are none, the table itself."""
 
     table: TableName
@@ -151,28 +151,49 @@ class Lacking:
         )
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> SourceFacts:
         """The same for programs."""
         return {"table": str(self.table), "columns": list(self.columns)}
 
 
-def lacking(source: Mapping[TableName, TableSchema], target: Mapping[TableName, TableSchema]) -> list[Lacking]:
+def lacking(source: Mapping[TableName, TableSchema], target: Mapping[TableName, TableSchema]) -> list[MissingColumns]:
     """Return what the target lacks of tables of the source that are copied."""
     found = []
     for name, table in sorted(source.items()):
         if name not in target:
-            found.append(Lacking(name))
+            found.append(MissingColumns(name))
             continue
         names = tuple(column.name for column in table.columns if column.name not in target[name].by_name)
         if names:
-            found.append(Lacking(name, names))
+            found.append(MissingColumns(name, names))
     return found
 
 
 def not_set_up(pipeline: str) -> Status:
     """The status of a pipeline that lacks its ledger or its capture set."""
     return Status(
-        pipeline, State.NOT_SET_UP, None, None, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, None, None, None, [], []
+        pipeline,
+        PipelineState.NOT_SET_UP,
+        None,
+        None,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        None,
+        None,
+        None,
+        None,
+        [],
+        [],
     )
 
 
@@ -196,13 +217,13 @@ def status_of(
         copied: The positions that tables were copied at.
     """
     if process is None:
-        state = State.SET_UP
+        state = PipelineState.SET_UP
     elif is_running:
-        state = State.RUNNING
+        state = PipelineState.RUNNING
     else:
         # A run that ends in any other way says so.
         is_killed = process.status is ProcessStatus.ENABLED
-        state = State.ABORTED if is_killed or process.status is ProcessStatus.ABORTED else State.STOPPED
+        state = PipelineState.ABORTED if is_killed or process.status is ProcessStatus.ABORTED else PipelineState.STOPPED
     now = datetime.now(UTC)
     consistent_at = process.consistent_at if process else None
     is_idle = False

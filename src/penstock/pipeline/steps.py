@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from typing import NoReturn, TypeAlias
 
 from penstock.change import TableName
-from penstock.dialects.base import DatabasePlan, LockedError, Step
+from penstock.dialects.base import DatabasePlan, LockedError, SetupStep
 from penstock.errors import OperatorError, PenstockError
+from penstock.pipeline.connectors import SetupSession
 from penstock.pipeline.locks import Holders
 from penstock.pipeline.plan import Plan
-from penstock.pipeline.sides import SetupSession
 
 _PATIENCE_S = 10.0
 _PAUSE_S = 0.5
 """How long to come back for tables that others hold, and how long to let them work in between."""
 
-_Work: TypeAlias = tuple[DatabasePlan, SetupSession, Step]
+_Work: TypeAlias = tuple[DatabasePlan, SetupSession, SetupStep]
 
 
 def carry_out(
@@ -130,7 +130,7 @@ class _Both:
         Raises:
             OperatorError: A step is refused that all tables need.
         """
-        refused: list[tuple[Step, OperatorError]] = []
+        refused: list[tuple[SetupStep, OperatorError]] = []
         bad: set[TableName] = set()
         try:
             with ExitStack() as transactions:
@@ -156,7 +156,7 @@ class _Both:
             self._leave_out(step, error)
         return True
 
-    def _leave_out(self, step: Step, error: PenstockError) -> None:
+    def _leave_out(self, step: SetupStep, error: PenstockError) -> None:
         """Take no more steps for the tables that a refused one is for.
 
         Raises:
@@ -184,7 +184,7 @@ class _Both:
         raise LockedError(what, where=where, do=do) from cause
 
 
-def _taken(session: SetupSession, step: Step) -> str | None:
+def _taken(session: SetupSession, step: SetupStep) -> str | None:
     """Take a step; returns why it is left out, if it is one that may be."""
     try:
         session.take(step)
@@ -201,7 +201,7 @@ class _NoSession:
     def transaction(self) -> nullcontext[None]:
         return nullcontext()
 
-    def take(self, step: Step) -> NoReturn:
+    def take(self, step: SetupStep) -> NoReturn:
         raise AssertionError(step.summary)
 
 

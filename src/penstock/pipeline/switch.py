@@ -12,8 +12,8 @@ from penstock.apply.process import Progress
 from penstock.change import TableName
 from penstock.config import PipelineConfig
 from penstock.errors import ConfigError, OperatorError
-from penstock.pipeline.ruled import unruled
-from penstock.pipeline.sides import HandsOver, SourceSide, TakesOver, TargetLedger, TargetSide
+from penstock.pipeline.connectors import SourceConnector, SwitchableFrom, SwitchableTo, TargetConnector, TargetLedger
+from penstock.pipeline.transformed import untransformed
 from penstock.position import Scn
 from penstock.text import count
 
@@ -21,12 +21,12 @@ _WHICH = "switch from capture.source trigger_queue to debezium"
 
 
 @dataclass(frozen=True)
-class Way:
+class SwitchPipeline:
     """What one pipeline file says, put to work."""
 
     config: PipelineConfig
-    source: SourceSide
-    target: TargetSide
+    source: SourceConnector
+    target: TargetConnector
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,9 @@ class Switched:
     notes: Sequence[str] = ()
 
 
-def switch(before: Way, after: Way, run: Callable[[], Progress], stop: threading.Event, *, wait_s: float) -> Switched:
+def switch(
+    before: SwitchPipeline, after: SwitchPipeline, run: Callable[[], Progress], stop: threading.Event, *, wait_s: float
+) -> Switched:
     """Apply what the former source has, and have the process go on in the other behind exactly that.
 
     Both are read at a point that both know: an empty transaction, committed before the last run from the former
@@ -64,10 +66,10 @@ def switch(before: Way, after: Way, run: Callable[[], Progress], stop: threading
             source's events cannot be read with certainty, or it does not have all that follows.
     """
     _refuse_other(before, after)
-    leaves, takes = unruled(before.source), unruled(after.source)
-    if not isinstance(leaves, HandsOver):
+    leaves, takes = untransformed(before.source), untransformed(after.source)
+    if not isinstance(leaves, SwitchableFrom):
         raise OperatorError("no other source can go on where this one is left", where=leaves.label, do=_WHICH)
-    if not isinstance(takes, TakesOver):
+    if not isinstance(takes, SwitchableTo):
         raise OperatorError("this source cannot go on where another one is left", where=takes.label, do=_WHICH)
     with closing(before.target.ledger()) as ledger:
         ledger.refuse_second()
@@ -75,7 +77,7 @@ def switch(before: Way, after: Way, run: Callable[[], Progress], stop: threading
         if state is None:
             what = "there is nothing to switch yet"
             raise OperatorError(what, where=before.target.label, do="run `penstock setup`, then `penstock run`")
-        if state.history.origin == takes.place():
+        if state.history.origin == takes.sink():
             return Switched(None, state.low_watermark, _untold(after, ledger))
         _refuse_errors(ledger, before)
         _refuse_unread(after, ledger)
@@ -99,7 +101,7 @@ def switch(before: Way, after: Way, run: Callable[[], Progress], stop: threading
         return Switched(progress, taken.joined.position, _untold(after, ledger))
 
 
-def _refuse_other(before: Way, after: Way) -> None:
+def _refuse_other(before: SwitchPipeline, after: SwitchPipeline) -> None:
     if before.config.name != after.config.name:
         raise ConfigError(
             f"the files are of two pipelines, {before.config.name!r} and {after.config.name!r}",
@@ -114,7 +116,7 @@ def _refuse_other(before: Way, after: Way) -> None:
         raise ConfigError("the files have different targets", where=where, do="a switch changes `capture` only")
 
 
-def _refuse_errors(ledger: TargetLedger, before: Way) -> None:
+def _refuse_errors(ledger: TargetLedger, before: SwitchPipeline) -> None:
     errors = ledger.queue_state().total
     if errors:
         raise OperatorError(
@@ -124,12 +126,12 @@ def _refuse_errors(ledger: TargetLedger, before: Way) -> None:
         )
 
 
-def _refuse_unread(after: Way, ledger: TargetLedger) -> None:
+def _refuse_unread(after: SwitchPipeline, ledger: TargetLedger) -> None:
     """Have the new source say what of its events would not be read, while nothing depends on them yet."""
     for fault in after.source.plan(sorted(after.source.describe(ledger.instantiated())), ()).faults:
         raise fault
 
 
-def _untold(after: Way, ledger: TargetLedger) -> Sequence[TableName]:
+def _untold(after: SwitchPipeline, ledger: TargetLedger) -> Sequence[TableName]:
     copied = ledger.instantiated()
     return sorted(set(copied) - set(after.source.describe(copied)))

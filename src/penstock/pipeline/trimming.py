@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 
-from penstock.pipeline.sides import TargetLedger
+from penstock.pipeline.connectors import TargetLedger
 
 _EVERY_S = 3600.0
 

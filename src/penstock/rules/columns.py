@@ -16,7 +16,7 @@ _MOST_EDITS = 6
 
 
 @dataclass(frozen=True)
-class Columns:
+class ColumnMap:
     """Which of the source's columns the target has, in order, each with its name there.
 
     Attributes:

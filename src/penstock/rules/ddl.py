@@ -18,7 +18,7 @@ def shape_of(image: Image, part: str) -> dict[str, Any] | None:
 
 
 @dataclass(frozen=True)
-class RuledName:
+class TransformedName:
     """What rules make of one version of a table.
 
     Attributes:
@@ -30,7 +30,7 @@ class RuledName:
     called: TableName | None = None
 
 
-def with_names(image: Image, was: RuledName, now: RuledName) -> Image:
+def with_names(image: Image, was: TransformedName, now: TransformedName) -> Image:
     """Give table and columns of a change of DDL the names that rules give them; columns without one are left out."""
     old, new = shape_of(image, "was"), shape_of(image, "is")
     made = {**image, "was": _named(old, was), "is": _named(new, now)}
@@ -44,7 +44,7 @@ def with_names(image: Image, was: RuledName, now: RuledName) -> Image:
     return made
 
 
-def _named(shape: Mapping[str, Any] | None, named: RuledName) -> str | None:
+def _named(shape: Mapping[str, Any] | None, named: TransformedName) -> str | None:
     if shape is None:
         return None
     made = dict(shape)
@@ -59,11 +59,11 @@ def _named(shape: Mapping[str, Any] | None, named: RuledName) -> str | None:
             if column["name"] in names
         }
         if "fittings" in shape:
-            made["fittings"] = [*_fittings(shape, names, has_step=named.rule.step is not None)]
+            made["fittings"] = [*_post_data(shape, names, has_step=named.rule.step is not None)]
     return json.dumps(made, ensure_ascii=False)
 
 
-def _fittings(shape: Mapping[str, Any], names: Mapping[str, str], *, has_step: bool) -> Iterator[dict[str, Any]]:
+def _post_data(shape: Mapping[str, Any], names: Mapping[str, str], *, has_step: bool) -> Iterator[dict[str, Any]]:
     """Checks and indexes of columns that rules leave in; those of renamed columns are in the source's words only."""
     for one in shape["fittings"]:
         columns = [shape["columns"][str(number)]["name"] for number in one["columns"]]

@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 
 from penstock.errors import ConfigError, OperatorError
 from penstock.logical import Kind
+from penstock.rules.duckdb_types import Input, Output, as_text
 from penstock.rules.json_numbers import exchanged, is_lost, suspects
-from penstock.rules.kinds import Input, Output, as_text
 from penstock.schema import TableSchema
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.change import TableName
 from penstock.errors import ConfigError
 from penstock.patterns import TablePattern, TableTemplate
-from penstock.rules.made import Settings, make_rule
+from penstock.rules.compiler import RuleSettings, make_rule
 from penstock.rules.table_rule import TableRule
 from penstock.schema import ForeignKey, TableSchema
 
@@ -33,13 +33,13 @@ class RuleSet:
     captured: tuple[TablePattern, ...]
     included: tuple[TablePattern, ...] | None = None
     excluded: tuple[TablePattern, ...] = ()
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[RuleEntry, ...] = ()
     folder: Path = field(default_factory=Path)
 
     @classmethod
     def of(cls, config: RulesConfig, capture_tables: Sequence[str], folder: Path) -> RuleSet:
         """Read the `rules` of a pipeline file that lies in `folder` and captures the tables of these patterns."""
-        entries = [Entry.of(config, text) for text in config.tables]
+        entries = [RuleEntry.of(config, text) for text in config.tables]
         return cls(
             captured=_patterns(capture_tables),
             included=None if config.include is None else _patterns(config.include),
@@ -165,7 +165,7 @@ class RuleSet:
                 found.append(f"{place}`penstock verify` finds the rows of {table.name} that differ by that")
         return found
 
-    def _orphans(self, table: TableSchema, settings: Settings) -> list[str]:
+    def _orphans(self, table: TableSchema, settings: RuleSettings) -> list[str]:
         """Foreign keys of which rules leave out rows of the parent, and none of the child."""
         if settings.get("rows") is not None:
             # Whether the two conditions go together, nobody but the user can tell.
@@ -193,7 +193,7 @@ class RuleSet:
             return None
         return self.target_name(source), [renamed.get(name, name) for name in columns]
 
-    def _settings(self, source: TableName) -> Settings:
+    def _settings(self, source: TableName) -> RuleSettings:
         """Each setting as the first entry for a table has it."""
         values: dict[str, Any] = {}
         places: dict[str, str] = {}
@@ -204,11 +204,11 @@ class RuleSet:
                         values[name] = value
                         places[name] = entry.places[name]
                         places |= {path: place for path, place in entry.places.items() if path.startswith(f"{name}.")}
-        return Settings(values, places, self.folder)
+        return RuleSettings(values, places, self.folder)
 
 
 @dataclass(frozen=True)
-class Entry:
+class RuleEntry:
     """What the file says of the tables of one pattern.
 
     Attributes:
@@ -221,7 +221,7 @@ class Entry:
     places: Mapping[str, str]
 
     @classmethod
-    def of(cls, config: RulesConfig, text: str) -> Entry:
+    def of(cls, config: RulesConfig, text: str) -> RuleEntry:
         """Read one entry of `rules.tables`."""
         rule = config.tables[text]
         given = {name: getattr(rule, name) for name in type(rule).model_fields if name in rule.model_fields_set}

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.beside import load
 from penstock.errors import ConfigError, OperatorError
 from penstock.rules.expressions import rows_with_nul
+from penstock.user_code import load
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Stepped:
 
 
 @dataclass(frozen=True)
-class Step:
+class PythonStep:
     """A function by its name. Travels to tasks, where it is imported when first needed.
 
     Attributes:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from penstock import change as c
 from penstock.change import NO_VERSION, Op, TableName
 from penstock.rules.changes import EDITED, LOOKED_AT, Changes
-from penstock.rules.ddl import RuledName, shape_of, with_names
+from penstock.rules.ddl import TransformedName, shape_of, with_names
 from penstock.rules.table_rule import TableRule
 
 
@@ -59,17 +59,17 @@ class StreamRules:
             image = json.loads(row[c.BEFORE])
             versions = (int(image["was_version"]), int(image.get("is_version") or row[c.TABLE_VERSION]))
             shapes = (shape_of(image, "was"), shape_of(image, "is"))
-            was, now = map(self._ruled_name, shapes, versions)
+            was, now = map(self._transformed_name, shapes, versions)
             made.append(json.dumps(with_names(image, was, now), ensure_ascii=False))
         before = pc.replace_with_mask(batch[c.BEFORE], is_ddl, pa.array(made, pa.string()))
         columns = [before if name == c.BEFORE else batch[name] for name in batch.schema.names]
         return pa.record_batch(columns, schema=batch.schema)
 
-    def _ruled_name(self, shape: Mapping[str, Any] | None, version: int) -> RuledName:
+    def _transformed_name(self, shape: Mapping[str, Any] | None, version: int) -> TransformedName:
         if shape is None:
-            return RuledName()
+            return TransformedName()
         key = TableName(shape["schema"], shape["name"]), version
-        return RuledName(self._rules.get(key), self._left_out.get(key))
+        return TransformedName(self._rules.get(key), self._left_out.get(key))
 
     def _apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         versions, codes = _table_versions(batch)

@@ -17,9 +17,9 @@ from penstock.change import NO_VERSION, Op
 from penstock.errors import OperatorError, PenstockError
 from penstock.images import build_images, find_present, is_present, parse_images
 from penstock.rules.changes import EDITED, Changes, Refused, Seen, op_number
-from penstock.rules.columns import Columns, append, lacking
+from penstock.rules.columns import ColumnMap, append, lacking
 from penstock.rules.expressions import Expression, evaluate
-from penstock.rules.step import Step
+from penstock.rules.step import PythonStep
 from penstock.schema import TableSchema
 
 ROW_OPS = (Op.INSERT, Op.UPDATE, Op.DELETE, Op.SNAPSHOT)
@@ -51,11 +51,11 @@ class TableRule:
     source: TableSchema
     table: TableSchema
     keeps_key: bool
-    columns: Columns
+    columns: ColumnMap
     condition: Expression | None = None
     operations: Collection[str] | None = None
     added: Mapping[str, Expression] = field(default_factory=dict)
-    step: Step | None = None
+    step: PythonStep | None = None
     refusal: PenstockError | None = None
     is_partition: bool = False
 
@@ -286,7 +286,7 @@ class TableRule:
             made[name] = old, new, is_set
         return changes, made
 
-    def _stepped(self, changes: Changes, step: Step, refused: Refused) -> Changes:
+    def _stepped(self, changes: Changes, step: PythonStep, refused: Refused) -> Changes:
         """Put old and new rows through the user's step, both alike, and write images of what comes out."""
         names = [*self.columns.names.values(), *self.added]
         what = _plain(step.place)
@@ -334,10 +334,10 @@ class TableRule:
         return self._key_columns.reshape(key)
 
     @cached_property
-    def _key_columns(self) -> Columns:
+    def _key_columns(self) -> ColumnMap:
         key = self.source.primary_key
         names = self.columns.names
-        return Columns({name: names[name] for name in (key.columns if key else ())}, ())
+        return ColumnMap({name: names[name] for name in (key.columns if key else ())}, ())
 
     def _values(self, changes: Changes, images: pa.Array, names: Sequence[str], place: str) -> Mapping[str, pa.Array]:
         """The values of columns that every image must have."""

@@ -70,7 +70,7 @@ class RowsAside(Protocol):
         """Close its session."""
 
 
-class RowWriter(Protocol):
+class DifferenceWriter(Protocol):
     """Writes rows that differ, inside the open transaction of a target session."""
 
     def replace(

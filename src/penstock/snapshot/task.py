@@ -9,7 +9,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from penstock.apply.conflicts import ApplyError, ContentionError, SpeculationError
+from penstock.apply.apply_errors import ApplyError, ContentionError, SpeculationError
 from penstock.apply.parameters import OnBadRow
 from penstock.apply.target import TargetSession, TargetTable
 from penstock.change import Image, TableName
@@ -17,7 +17,7 @@ from penstock.dialects.base import LockedError
 from penstock.errors import FencedError, MalformedInputError, OperatorError, TableError
 from penstock.schema import Column, TableSchema
 from penstock.snapshot.chunk import Chunk, CopySource, Range
-from penstock.snapshot.rows import RowsAside, RowWriter
+from penstock.snapshot.rows import DifferenceWriter, RowsAside
 
 
 class ChunkReader(Protocol):
@@ -49,7 +49,7 @@ class ChunkReader(Protocol):
         """Close the session."""
 
 
-class ChunkLoader(TargetSession, RowWriter, Protocol):
+class ChunkLoader(TargetSession, DifferenceWriter, Protocol):
     """A target session that also takes rows in bulk."""
 
     @property

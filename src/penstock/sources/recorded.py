@@ -1,7 +1,7 @@
 """What is the same for every source that only reads what others have recorded; a `Recording` is what is left to write.
 
 Nothing is installed, nothing is freed, nobody is waited for, and there are no rows but those that changes have made:
-each table begins empty, at the first position. `RecordedSide` makes a source of a pipeline of that.
+each table begins empty, at the first position. `RecordedConnector` makes a source of a pipeline of that.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from penstock import change as c
 from penstock.change import Change, Image, TableName, Transaction
 from penstock.dialects.base import DatabasePlan
 from penstock.errors import MalformedInputError, OperatorError
-from penstock.history import ConsumerState, Facts, History, Joined, Origin, joined
+from penstock.history import CaptureOrigin, ConsumerState, History, Joined, SourceFacts, joined
 from penstock.position import START, Anchor, Limit, Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, CopySource, Range
 from penstock.snapshot.instantiate import CopyOrigin, HeldSnapshot
 from penstock.snapshot.task import ChunkLoader, ChunkReader
 from penstock.sources.change_files.span import Bound
-from penstock.sources.told import Told
+from penstock.sources.declared_tables import DeclaredTables
 from penstock.stream import NOTHING_RECORDED, Backlog, Reader, Slice, Source, SourceAccess, StoredCopy, TableVersion
 from penstock.text import count
 from penstock.values import encode_image
@@ -43,7 +43,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NEVER_US = 2**63 - 1
 
 
-class Readable(Protocol):
+class ReadableRecording(Protocol):
     """What tasks read of a recording. It travels to them, so it holds no open file and no connection."""
 
     @property
@@ -57,7 +57,7 @@ class Readable(Protocol):
         """
 
 
-class Recording(Readable, Protocol):
+class Recording(ReadableRecording, Protocol):
     """Transactions that somebody has recorded: what is there never changes, and more may come behind it."""
 
     @property
@@ -149,8 +149,8 @@ def key_of(change: Change, keys: Mapping[TableName, Sequence[str]]) -> Image | N
     return found or None
 
 
-class RecordedSide:
-    """Implements `pipeline.sides.StockedSource`: its tables have one copy each, without rows, from before the start."""
+class RecordedConnector:
+    """Implements `pipeline.connectors.SourceWithCopies`: each table has one empty copy, from before the start."""
 
     def __init__(self, recording: Recording) -> None:
         """Read a recording; nothing is touched yet."""
@@ -235,8 +235,12 @@ class RecordedSide:
         return NoRows(copy)
 
     @property
-    def _told(self) -> Told:
-        return Told(self._recording.tables())
+    def _told(self) -> DeclaredTables:
+        return DeclaredTables(self._recording.tables())
+
+
+RecordedSide = RecordedConnector
+"""Its former name, for sources that users have written."""
 
 
 class RecordedSource:
@@ -265,10 +269,10 @@ class RecordedSource:
         id_ = self._recording.id
         place, first, last = f"recording/{id_}", Anchor(START, id_), Anchor(self._recording.end(), id_)
         if history.is_new and history.origin is None:
-            return Joined(Origin(id_, place), START, first)
+            return Joined(CaptureOrigin(id_, place), START, first)
         known, newest = history.anchor, history.newest
-        facts = Facts(
-            origin=Origin(id_, place),
+        facts = SourceFacts(
+            origin=CaptureOrigin(id_, place),
             place=place,
             first=first,
             last=last,
@@ -371,7 +375,7 @@ class RecordedReader:
         follows: The tables whose changes are read; None for all of them.
     """
 
-    recording: Readable
+    recording: ReadableRecording
     source: str
     follows: frozenset[TableName] | None
 
@@ -421,9 +425,9 @@ class RecordedReader:
 
 @dataclass(frozen=True)
 class RecordedAccess:
-    """Implements `pipeline.sides.SourceAccess`."""
+    """Implements `pipeline.connectors.SourceTaskAccess`."""
 
-    recording: Readable
+    recording: ReadableRecording
 
     def reader(self, source: str, tables: Sequence[TableVersion], *, follows: Collection[TableName]) -> RecordedReader:
         """Return a reader of what is of the tables that it follows, by their names or those of their roots."""

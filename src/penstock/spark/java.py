@@ -19,7 +19,7 @@ from pathlib import Path
 
 from penstock.spark import prepared, scratch, workers
 from penstock.spark.prepared import Prepared
-from penstock.spark.settings import DRIVER_OPTIONS, Settings, settle
+from penstock.spark.settings import DRIVER_OPTIONS, SparkSettings, settle
 
 _NOISE = (b"Using incubator modules",)
 """What the JVM says on its standard error that nobody needs to read."""
@@ -95,7 +95,7 @@ class Java:
             raise
 
 
-def begin(settings: Settings, found: Prepared | None = None, options: Sequence[str] = ()) -> Java | None:
+def begin(settings: SparkSettings, found: Prepared | None = None, options: Sequence[str] = ()) -> Java | None:
     """Begin to start Java; returns None where only Spark's own scripts can.
 
     Args:

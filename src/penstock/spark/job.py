@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 from penstock.apply.group import group_sizes
 from penstock.apply.large import LargeTransaction
 from penstock.apply.ledger import LaneClaim
-from penstock.apply.process import WentOn
+from penstock.apply.process import ReleasedTransaction
 from penstock.apply.server import GROUP_BYTES, LaneResult
 from penstock.apply.task import (
     LANE,
@@ -89,14 +89,15 @@ class BatchJobs:
         shared = self._shared
         for_each(self._spark, [None], lambda _: shared.value[1].mark_queue())
 
-    def go_on(self) -> Sequence[WentOn]:
+    def go_on(self) -> Sequence[ReleasedTransaction]:
         """See `TaskContext.go_on`."""
         assert self._shared is not None
         shared = self._shared
 
-        def went_on(_: None) -> Sequence[WentOn]:
+        def went_on(_: None) -> Sequence[ReleasedTransaction]:
             return [
-                WentOn(one.entry_id, None if one.error is None else str(one.error)) for one in shared.value[1].go_on()
+                ReleasedTransaction(one.entry_id, None if one.error is None else str(one.error))
+                for one in shared.value[1].go_on()
             ]
 
         return for_each(self._spark, [None], went_on)[0]
@@ -179,7 +180,7 @@ def large_transaction(reader: Reader, part: Slice) -> LargeTransaction:
     )
 
 
-class ChunkJobs:
+class SparkChunkJobs:
     """Implements `snapshot.instantiate.ChunkJobs`: a few pieces of work to a task."""
 
     def __init__(self, spark: Spark, context: CopyContext) -> None:

@@ -14,7 +14,7 @@ from penstock.position import Scn
 
 
 @dataclass(frozen=True)
-class Offsets:
+class StreamOffsets:
     """What the offsets of one kind of stream are like.
 
     Attributes:

@@ -10,7 +10,7 @@ from pyspark import Broadcast
 
 from penstock.change import TableName
 from penstock.formats.archive_log import DataFile
-from penstock.outputs.publish.files import FileWriter, Written
+from penstock.outputs.publish.files import FileWriter, WrittenFiles
 from penstock.outputs.publish.task import CopyTask, publish_slice
 from penstock.snapshot.instantiate import Work
 from penstock.spark.job import at_once, at_workers, broadcast, for_each
@@ -43,7 +43,7 @@ class PublishJobs:
         given = self._shared
         for_each(self._spark, [None], lambda _: given.value[0].open())
 
-    def run(self, part: Slice) -> Written:
+    def run(self, part: Slice) -> WrittenFiles:
         """Write the changes of a slice, in parts side by side; returns the files in commit order.
 
         Raises:
@@ -55,7 +55,7 @@ class PublishJobs:
         most = max(1, min(self._spark.context.defaultParallelism, part.total_changes // _PART_CHANGES))
         parts = [part] if part.is_large else part.split(most)
         written = for_each(self._spark, parts, lambda one: publish_slice(one, *given.value))
-        return reduce(Written.followed_by, written, Written())
+        return reduce(WrittenFiles.followed_by, written, WrittenFiles())
 
 
 class PublishCopyJobs:

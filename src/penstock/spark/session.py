@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from penstock.errors import OperatorError
 from penstock.spark import prepared, scratch
 from penstock.spark.java import Java, begin, without_noise
-from penstock.spark.settings import DRIVER_OPTIONS, Settings, settle
+from penstock.spark.settings import DRIVER_OPTIONS, SparkSettings, settle
 
 _NEEDED_JAVA = 17
 
@@ -72,7 +72,7 @@ def start_context(name: str, *, lanes: int, settings: Mapping[str, str] = {}, ja
         return SparkContext.getOrCreate(SparkConf().setAll([*conf.items()]))
 
 
-def _start_java(settings: Settings, java: Java | None) -> None:
+def _start_java(settings: SparkSettings, java: Java | None) -> None:
     """Start Spark's Java process, if none was begun, or that one ended."""
     found = java.connect() if java is not None else None
     if java is not None and found is not None:

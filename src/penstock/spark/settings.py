@@ -49,7 +49,7 @@ DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SparkSettings:
     """The settings that Spark is started with."""
 
     all: Mapping[str, str]
@@ -88,7 +88,7 @@ class Settings:
         return {**public, DRIVER_OPTIONS: options}
 
 
-def settle(name: str, *, lanes: int, settings: Mapping[str, str], submitted: Mapping[str, str] = {}) -> Settings:
+def settle(name: str, *, lanes: int, settings: Mapping[str, str], submitted: Mapping[str, str] = {}) -> SparkSettings:
     """Say what Spark is started with; see `session.start_session`."""
     log_settings = files(__package__).joinpath("log4j2.properties")
     given = {**submitted, "spark.app.name": name, **settings}
@@ -102,7 +102,7 @@ def settle(name: str, *, lanes: int, settings: Mapping[str, str], submitted: Map
     is_local = master is None or _IS_LOCAL.fullmatch(master) is not None
     if is_local:
         ours |= _LOCAL
-    return Settings(
+    return SparkSettings(
         {**ours, **given},
         is_local=is_local,
         is_reached="spark.driver.bindAddress" in given or not is_local,

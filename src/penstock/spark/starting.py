@@ -22,21 +22,21 @@ class Spark:
         self,
         start: Callable[[], SparkContext],
         start_session: Callable[[], SparkSession],
-        furnish: Callable[[SparkContext], None] = lambda _: None,
+        build_post_data: Callable[[SparkContext], None] = lambda _: None,
     ) -> None:
         """Start nothing yet.
 
         Args:
             start: Starts Spark as far as jobs on RDDs need it.
             start_session: Called behind that; it takes Java another second.
-            furnish: Gives workers what they need besides; called when the context is first asked for.
+            build_post_data: Gives workers what they need besides; called when the context is first asked for.
         """
         self._start = start
         self._start_session = start_session
-        self._furnish = furnish
+        self._build_post_data = build_post_data
         self._lock = threading.Lock()
         self._attempt: _Attempt | None = None
-        self._furnished: SparkContext | None = None
+        self._post_data_source: SparkContext | None = None
 
     @classmethod
     def of(cls, session: SparkSession) -> Spark:
@@ -58,9 +58,9 @@ class Spark:
         attempt.has_context.wait()
         context = self._found(attempt.context, attempt)
         with self._lock:
-            if self._furnished is not context:
-                self._furnish(context)
-                self._furnished = context
+            if self._post_data_source is not context:
+                self._build_post_data(context)
+                self._post_data_source = context
         return context
 
     @property

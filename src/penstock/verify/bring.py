@@ -10,12 +10,12 @@ import pyarrow.compute as pc
 
 from penstock.apply.target import TargetTable
 from penstock.snapshot.chunk import Chunk, Range
-from penstock.snapshot.rows import RowWriter, TableRows
+from penstock.snapshot.rows import DifferenceWriter, TableRows
 from penstock.verify.ranges import Look, look, names_of_rows, wanted_rows
 
 
 def bring(
-    writer: RowWriter, origin: TableRows, there: TableRows, compared: Range, *, clears_the_way: bool = False
+    writer: DifferenceWriter, origin: TableRows, there: TableRows, compared: Range, *, clears_the_way: bool = False
 ) -> Look:
     """Compare a range, and write what differs, inside the open transaction of `writer`.
 
@@ -32,7 +32,7 @@ def bring(
         What differed before.
 
     Raises:
-        ApplyError, SpeculationError: As `RowWriter.replace`.
+        ApplyError, SpeculationError: As `DifferenceWriter.replace`.
     """
     found = look(origin, there, compared)
     if not found.differences:
@@ -87,7 +87,9 @@ def _surplus(found: Look) -> dict[str, int]:
     return {str(d.key["row"]): n for d, n in zip(found.differences, found.counts, strict=True) if d.kind == "extra"}
 
 
-def _bring_counts(writer: RowWriter, target: TargetTable, found: Look, gone: Mapping[str, int], rows: _Named) -> None:
+def _bring_counts(
+    writer: DifferenceWriter, target: TargetTable, found: Look, gone: Mapping[str, int], rows: _Named
+) -> None:
     """The same where rows have no key: so many of each.
 
     Args:

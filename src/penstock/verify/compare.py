@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from penstock.change import Image, TableName
-from penstock.dialects.base import Unseen
+from penstock.dialects.base import NotCompared
 from penstock.errors import OperatorError, RetryableError
 from penstock.position import Scn
 from penstock.schema import TableSchema
@@ -88,7 +88,7 @@ class VerifyResult:
 
     tables: Sequence[TableResult]
     unchecked: Sequence[str] = ()
-    unseen: Sequence[Unseen] = ()
+    unseen: Sequence[NotCompared] = ()
 
     @property
     def is_identical(self) -> bool:

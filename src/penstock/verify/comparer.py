@@ -7,18 +7,18 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from penstock.apply.conflicts import UNIQUE_VIOLATED, ApplyError, SpeculationError
+from penstock.apply.apply_errors import UNIQUE_VIOLATED, ApplyError, SpeculationError
 from penstock.change import TableName
 from penstock.errors import OperatorError
 from penstock.position import Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Range
-from penstock.snapshot.rows import RowWriter, TableRows
+from penstock.snapshot.rows import DifferenceWriter, TableRows
 from penstock.verify.bring import bring
 from penstock.verify.compare import MOST_KEYS, RangeResult, not_copied
 from penstock.verify.ranges import Look, at_target, look
 
-_PATIENCE_MS = 2_000
+_LOCK_TIMEOUT_MS = 2_000
 """How long a repair may wait for another session's lock, while apply waits for the repair."""
 
 
@@ -56,7 +56,7 @@ class SourceReading(Protocol):
 class ComparedSource(Protocol):
     """A source whose tables can be compared. It travels to tasks."""
 
-    def reading(self, purpose: str, *, patience_ms: int | None) -> AbstractContextManager[SourceReading]:
+    def reading(self, purpose: str, *, lock_timeout_ms: int | None) -> AbstractContextManager[SourceReading]:
         """Open sessions at the source, which wait so long for a lock; for ever without patience."""
 
     def at_source(self, compared: Range) -> Range:
@@ -77,7 +77,7 @@ class Repair(TargetReading, Protocol):
     """The same in a transaction beside which nothing is applied."""
 
     @property
-    def writer(self) -> RowWriter:
+    def writer(self) -> DifferenceWriter:
         """What writes in that transaction."""
 
     def note_brought(self, table: TableName) -> None:
@@ -94,7 +94,7 @@ class ComparedTarget(Protocol):
     def reading(self, purpose: str) -> AbstractContextManager[TargetReading]:
         """Open sessions that see one moment of the target."""
 
-    def repairing(self, *, patience_ms: int) -> AbstractContextManager[Repair]:
+    def repairing(self, *, lock_timeout_ms: int) -> AbstractContextManager[Repair]:
         """Open a transaction that keeps all that applies from beginning one; commits at the end of the block.
 
         It waits so long for a lock of another session.
@@ -110,7 +110,7 @@ class Comparer:
 
     def compare(self, ranges: Sequence[Range]) -> list[RangeResult]:
         """Compare the rows of ranges, at what the target says is applied; all of them at one position."""
-        with self.target.reading("verify") as there, self.source.reading("verify", patience_ms=None) as origin:
+        with self.target.reading("verify") as there, self.source.reading("verify", lock_timeout_ms=None) as origin:
             held = there.held()
             origin.begin(held)
             return [self._compare(origin, there, compared, held) for compared in ranges]
@@ -119,8 +119,8 @@ class Comparer:
         """Bring the rows of a range that differ to what they are at the source; see `RangeComparer.repair`."""
         try:
             with (
-                self.source.reading("repair", patience_ms=_PATIENCE_MS) as origin,
-                self.target.repairing(patience_ms=_PATIENCE_MS) as repair,
+                self.source.reading("repair", lock_timeout_ms=_LOCK_TIMEOUT_MS) as origin,
+                self.target.repairing(lock_timeout_ms=_LOCK_TIMEOUT_MS) as repair,
             ):
                 return self._bring(origin, repair, compared)
         except (ApplyError, SpeculationError) as exc:

@@ -11,7 +11,7 @@ from penstock.change import TableName
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.catalog_cache import CatalogCache, catalog_fingerprint
 from penstock.dialects.postgres.connection import connect
-from penstock.dialects.postgres.side import PostgresSide
+from penstock.dialects.postgres.connector import PostgresConnector
 from penstock.schema import TableSchema
 
 T, U = TableName("public", "t"), TableName("public", "u")
@@ -108,7 +108,7 @@ def test_tables_are_read_once_until_one_is_altered(database: str) -> None:
 
 
 def test_a_side_describes_a_table_as_it_is_now(database: str) -> None:
-    side = PostgresSide(database, "test")
+    side = PostgresConnector(database, "test")
     with psycopg.connect(database, autocommit=True) as other:
         other.execute(MADE)
         before = side.describe([T])[T]

@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from penstock import change as c
 from penstock.dialects.postgres.source import change_log
-from penstock.dialects.postgres.source.change_log import ChangeLog
+from penstock.dialects.postgres.source.change_log import PostgresChangeLog
 from penstock.dialects.postgres.source.copy import PostgresCopyOrigin
 from penstock.dialects.postgres.source.snapshots import Snapshot
 from penstock.dialects.postgres.source.ticks import Tick, Ticks
@@ -59,7 +59,7 @@ def test_a_client_that_is_lost_at_work_holds_nobody_up(lab: Lab, work: str) -> N
     lab.setup("CREATE TABLE t (id int PRIMARY KEY, v text)")
     lab.source.execute("INSERT INTO t VALUES (1, 'a')")
     done = lab.log.tick() if work == "free" else Scn(0)
-    calls: dict[str, Callable[[ChangeLog], object]] = {
+    calls: dict[str, Callable[[PostgresChangeLog], object]] = {
         "next_slice": lambda log: log.next_slice(done, Limit()),
         "tick": lambda log: log.tick(),
         "free": lambda log: log.free(done, consumer),
@@ -75,7 +75,7 @@ def test_a_client_that_is_lost_at_work_holds_nobody_up(lab: Lab, work: str) -> N
             failures.append(exc)
 
     with Proxy(int(conninfo_to_dict(lab.source_url)["port"])) as proxy:
-        distant = ChangeLog(make_conninfo(lab.source_url, port=proxy.port), lab.set_name)
+        distant = PostgresChangeLog(make_conninfo(lab.source_url, port=proxy.port), lab.set_name)
         distant.open()
         with psycopg.connect(lab.source_url) as somebody:
             somebody.execute(f"LOCK TABLE {lab.set_name}.tick IN SHARE ROW EXCLUSIVE MODE")
@@ -117,7 +117,7 @@ def test_an_interval_of_more_transactions_than_are_held_is_read_page_by_page(
 def outpaced(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Scn]]:
     """A log that another session cuts, behind a change, when somebody is about to for the first time."""
     lab.setup("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    add, other = Ticks.add, ChangeLog(lab.source_url, lab.set_name)
+    add, other = Ticks.add, PostgresChangeLog(lab.source_url, lab.set_name)
     cuts: list[Scn] = []
 
     def be_late(ticks: Ticks, last: Tick, snapshot: Snapshot) -> Tick | None:

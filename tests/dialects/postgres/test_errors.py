@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from penstock.dialects.postgres.connection import Connection, connect
-from penstock.dialects.postgres.errors import Whose, from_sqlstate, is_data_error, refused, translate, whose
+from penstock.dialects.postgres.errors import FailureScope, from_sqlstate, is_data_error, refused, translate, whose
 from penstock.errors import OperatorError, PenstockError, RetryableError
 
 ENDED = {
@@ -66,8 +66,8 @@ def test_while_the_connection_lives_an_error_of_any_class_is_the_changes(connect
     exc = raised(connection, raising(f"{class_}Z99"))
     assert isinstance(exc, psycopg.Error)
     assert exc.sqlstate == f"{class_}Z99"
-    assert whose(exc, is_connected=True) is Whose.CHANGE
-    assert whose(exc, is_connected=False) is Whose.PROCESS
+    assert whose(exc, is_connected=True) is FailureScope.CHANGE
+    assert whose(exc, is_connected=False) is FailureScope.PROCESS
     assert refused(exc).code == f"{class_}Z99"
 
 
@@ -75,26 +75,26 @@ def test_while_the_connection_lives_an_error_of_any_class_is_the_changes(connect
 def test_what_would_be_the_servers_is_the_changes_where_the_connection_lives(
     connection: Connection, sqlstate: str
 ) -> None:
-    assert whose(raised(connection, raising(sqlstate)), is_connected=not connection.closed) is Whose.CHANGE
+    assert whose(raised(connection, raising(sqlstate)), is_connected=not connection.closed) is FailureScope.CHANGE
 
 
 @pytest.mark.parametrize("sqlstate", OF_THE_SERVER, ids=OF_THE_SERVER.values())
 def test_a_server_that_takes_no_change_at_all_is_the_processs(connection: Connection, sqlstate: str) -> None:
     exc = raised(connection, raising(sqlstate))
     assert isinstance(exc, psycopg.Error)
-    assert whose(exc, is_connected=True) is Whose.PROCESS
+    assert whose(exc, is_connected=True) is FailureScope.PROCESS
     assert isinstance(translate(exc, doing="apply", where="copy"), RetryableError)
 
 
 @pytest.mark.parametrize("sqlstate", IN_THE_WAY, ids=IN_THE_WAY.values())
 def test_another_session_in_the_way_is_tried_again(connection: Connection, sqlstate: str) -> None:
-    assert whose(raised(connection, raising(sqlstate)), is_connected=True) is Whose.CONTENTION
+    assert whose(raised(connection, raising(sqlstate)), is_connected=True) is FailureScope.CONTENTION
 
 
 def test_a_right_that_lacks_is_the_processs(connection: Connection) -> None:
     connection.execute("CREATE ROLE without_rights; CREATE TABLE public.kept (id int); SET ROLE without_rights")
     try:
-        assert whose(raised(connection, "SELECT FROM public.kept"), is_connected=True) is Whose.PROCESS
+        assert whose(raised(connection, "SELECT FROM public.kept"), is_connected=True) is FailureScope.PROCESS
     finally:
         connection.execute("RESET ROLE; DROP TABLE public.kept; DROP ROLE without_rights")
 
@@ -104,7 +104,7 @@ def test_a_session_that_is_ended_is_the_processs(source_server: object, connecti
         connection.execute("SELECT pg_terminate_backend(%s)", [ended.info.backend_pid])
         exc = raised(ended, "SELECT 1")
     # By what the server said, also where the driver has not seen yet that the connection is gone.
-    assert whose(exc, is_connected=True) is Whose.PROCESS
+    assert whose(exc, is_connected=True) is FailureScope.PROCESS
 
 
 UNSENT = {
@@ -121,7 +121,7 @@ def test_what_the_driver_does_not_send_is_the_changes_and_no_value_is_told(
 ) -> None:
     value, told = unsent
     exc = raised(connection, "SELECT %s", value)
-    assert whose(exc, is_connected=not connection.closed) is Whose.CHANGE
+    assert whose(exc, is_connected=not connection.closed) is FailureScope.CHANGE
     assert str(refused(exc)) == told
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.formats.debezium.record import Record
+from penstock.formats.debezium.record import TopicRecord
 
 DATA = Path(__file__).parents[2] / "data" / "debezium"
 
@@ -113,9 +113,9 @@ def block(id_: str, total_order: int) -> dict[str, Any]:
     return {"id": id_, "total_order": total_order, "data_collection_order": 1}
 
 
-def record(value: object, *, key: object = None, topic: str = "server1.public.t", **headers: str) -> Record:
+def record(value: object, *, key: object = None, topic: str = "server1.public.t", **headers: str) -> TopicRecord:
     """A record without schemas; bytes and None are taken as they are."""
-    return Record(
+    return TopicRecord(
         topic,
         key if isinstance(key, bytes | None) else text(key),
         value if isinstance(value, bytes | None) else text(value),

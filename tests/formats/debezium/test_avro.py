@@ -13,8 +13,8 @@ import pytest
 
 from penstock.errors import MalformedInputError, OperatorError
 from penstock.formats.debezium.avro import KEY_ID, VALUE_ID, AvroMessages, SchemaId
-from penstock.formats.debezium.decode import DataEvent, Decoder
-from penstock.formats.debezium.record import Record
+from penstock.formats.debezium.decode import DataEvent, RecordDecoder
+from penstock.formats.debezium.record import TopicRecord
 from penstock.formats.debezium.types import logical_of
 from tests.formats.debezium.events import SOURCES, block, envelope
 
@@ -159,24 +159,24 @@ def event(**members: Any) -> dict[str, Any]:
     return envelope("c", after=row, transaction=block("9", 1), **members)
 
 
-def decode(record: Record) -> DataEvent:
-    decoded = Decoder(parser=AvroMessages(schema_of)).decode(record)
+def decode(record: TopicRecord) -> DataEvent:
+    decoded = RecordDecoder(parser=AvroMessages(schema_of)).decode(record)
     assert isinstance(decoded, DataEvent)
     return decoded
 
 
 def test_an_event_is_the_same_as_from_json() -> None:
-    decoded = decode(Record("server1.public.t", wire(1, {"id": 1}), wire(2, event())))
+    decoded = decode(TopicRecord("server1.public.t", wire(1, {"id": 1}), wire(2, event())))
 
     assert decoded.key == {"id": "1"}
     assert decoded.after == {name: expected for name, (_, _, expected) in COLUMNS.items()}
-    assert (decoded.glance.txn, decoded.glance.total_order) == ("9", 1)
-    assert decoded.glance.source.position == (1322341000, 1322341312)
-    assert not decoded.glance.is_snapshot
+    assert (decoded.location.txn, decoded.location.total_order) == ("9", 1)
+    assert decoded.location.source.position == (1322341000, 1322341312)
+    assert not decoded.location.is_snapshot
 
 
 def test_a_schema_of_avro_is_the_schema_that_connect_had() -> None:
-    message = AvroMessages(schema_of).parse_value(Record("t", None, wire(2, event())))
+    message = AvroMessages(schema_of).parse_value(TopicRecord("t", None, wire(2, event())))
     assert message.schema is not None
     assert message.schema.name == "server1.public.t.Envelope"
     row = message.schema.fields["after"]
@@ -192,7 +192,7 @@ def test_a_schema_may_be_named_in_a_header() -> None:
     SCHEMAS[str(guid)] = SCHEMAS[2]
     for id_ in (b"\x01" + guid.bytes, b"\x00" + (2).to_bytes(4, "big")):
         headers = ((VALUE_ID, id_), (KEY_ID, b"\x00\x00\x00\x00\x01"))
-        decoded = decode(Record("t", encode(1, {"id": 1}), encode(2, event()), headers))
+        decoded = decode(TopicRecord("t", encode(1, {"id": 1}), encode(2, event()), headers))
         assert (decoded.key, (decoded.after or {})["text"]) == ({"id": "1"}, "😀")
 
 
@@ -200,7 +200,7 @@ def test_the_placeholder_is_found_in_bytes_and_in_texts() -> None:
     row = {name: value for name, (_, value, _) in COLUMNS.items()}
     placeholder = "__debezium_unavailable_value"
     gone = {**row, "text": placeholder, "bytes": placeholder.encode()}
-    after = decode(Record("t", None, wire(2, envelope("c", after=gone)))).after or {}
+    after = decode(TopicRecord("t", None, wire(2, envelope("c", after=gone)))).after or {}
 
     assert "text" not in after
     assert "bytes" not in after
@@ -220,17 +220,17 @@ def test_the_placeholder_is_found_in_bytes_and_in_texts() -> None:
 )
 def test_what_is_not_of_its_schema_is_refused(value: bytes, says: str) -> None:
     with pytest.raises(MalformedInputError, match=says) as refused:
-        decode(Record("t", None, value, offset=5))
+        decode(TopicRecord("t", None, value, offset=5))
     assert "topic t, partition 0, offset 5" in str(refused.value)
 
 
 def test_a_schema_that_the_registry_does_not_know_is_its_error() -> None:
     with pytest.raises(OperatorError, match="schema 77"):
-        decode(Record("t", None, b"\x00\x00\x00\x00\x4d"))
+        decode(TopicRecord("t", None, b"\x00\x00\x00\x00\x4d"))
 
 
 @pytest.mark.parametrize("schema", [7, {"type": "blob"}, {"type": "record"}, ["int", "string"], "Unknown"])
 def test_a_registered_text_that_is_no_schema_is_refused(schema: Any) -> None:
     SCHEMAS[9] = schema
     with pytest.raises(MalformedInputError, match="schema 9"):
-        decode(Record("t", None, b"\x00\x00\x00\x00\x09\x02"))
+        decode(TopicRecord("t", None, b"\x00\x00\x00\x00\x09\x02"))

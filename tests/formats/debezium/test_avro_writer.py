@@ -13,7 +13,7 @@ import pytest
 from penstock.errors import OperatorError
 from penstock.formats.debezium.avro import AvroMessages, _AvroSchema
 from penstock.formats.debezium.avro_writer import AvroPacking, avro_schema
-from penstock.formats.debezium.record import Record
+from penstock.formats.debezium.record import TopicRecord
 from penstock.formats.debezium.schema import ConnectSchema
 from tests.formats.debezium.events import DATA
 
@@ -85,7 +85,7 @@ def test_a_schema_is_registered_once_by_its_first_value() -> None:
 
     assert first == b"\0\0\0\x01\x02"
     assert [subject for subject, _ in asked] == ["shop.public.t-key"]
-    read = AvroMessages(lambda _: asked[0][1]).parse_key(Record("t", first, None))
+    read = AvroMessages(lambda _: asked[0][1]).parse_key(TopicRecord("t", first, None))
     assert (read.payload, read.schema and read.schema.name) == ({}, "shop.public.t.Key")
 
 

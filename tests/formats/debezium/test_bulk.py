@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from penstock.change import TableName
 from penstock.errors import MalformedInputError
-from penstock.formats.debezium.bulk import BulkDecoder, Form
-from penstock.formats.debezium.decode import BeforeImage, DataEvent, Decoder, RowType, Settings
-from penstock.formats.debezium.envelope import Glance
-from penstock.formats.debezium.record import Record
+from penstock.formats.debezium.bulk import BulkDecoder, EventShape
+from penstock.formats.debezium.decode import BeforeImage, DataEvent, DecodeSettings, RecordDecoder, RowType
+from penstock.formats.debezium.envelope import ChangeLocation
+from penstock.formats.debezium.record import TopicRecord
 from penstock.logical import Kind, LogicalType
 from tests.formats.debezium.events import block, envelope, node, record, text, with_schema
 
@@ -108,7 +108,7 @@ def _event(op: str, old: dict[str, Any] | None, new: dict[str, Any], block_: obj
     return {"value": {**value, "source": dict(value["source"])}, "key": {"id": new["id"]}, "headers": {}}
 
 
-def _record(event: dict[str, Any], *, has_schema: bool) -> Record:
+def _record(event: dict[str, Any], *, has_schema: bool) -> TopicRecord:
     raw = event["value"]
     if raw is not None:
         raw = with_schema(raw, COLUMNS) if has_schema else text(raw)
@@ -118,7 +118,7 @@ def _record(event: dict[str, Any], *, has_schema: bool) -> Record:
 
 
 @st.composite
-def events(draw: st.DrawFn) -> Record:
+def events(draw: st.DrawFn) -> TopicRecord:
     op = draw(st.sampled_from("ccuud"))
     old, new = draw(ROWS), draw(ROWS)
     old["id"] = new["id"]
@@ -131,7 +131,7 @@ def events(draw: st.DrawFn) -> Record:
 
 
 SETTINGS = st.builds(
-    Settings,
+    DecodeSettings,
     declared=st.sampled_from([{}, {T: DECLARED}]),
     before_image=st.sampled_from(BeforeImage),
     only=st.sampled_from([None, None, frozenset({T}), frozenset()]),
@@ -150,7 +150,7 @@ def _image(image: Mapping[str, str | None] | None) -> object:
     return None if image is None else list(image.items())
 
 
-def _one_by_one(decoder: Decoder, one: Record) -> object:
+def _one_by_one(decoder: RecordDecoder, one: TopicRecord) -> object:
     """What an event is by itself, as far as bulk tells it."""
     try:
         event = decoder.decode(one)
@@ -158,14 +158,14 @@ def _one_by_one(decoder: Decoder, one: Record) -> object:
         return _error(exc)
     if not isinstance(event, DataEvent):
         return event
-    place = event.glance.op, event.glance.table, event.glance.txn, event.glance.total_order
-    if event.glance.op == "d" and event.new_key is not None:
+    place = event.location.op, event.location.table, event.location.txn, event.location.total_order
+    if event.location.op == "d" and event.new_key is not None:
         return "half of a changed key", place, _image(event.new_key), _image(event.before)
     return place, tuple(event.key or ()), _image(event.before), _image(event.after), _row_type(event.row_type)
 
 
-def _hold_against_each_other(records: Sequence[Record], given_: Settings) -> None:
-    plain, decoder = Decoder(given_), Decoder(given_)
+def _hold_against_each_other(records: Sequence[TopicRecord], given_: DecodeSettings) -> None:
+    plain, decoder = RecordDecoder(given_), RecordDecoder(given_)
     assert decoder.messages is not None
     bulk = BulkDecoder(decoder, decoder.messages)
 
@@ -174,7 +174,7 @@ def _hold_against_each_other(records: Sequence[Record], given_: Settings) -> Non
         made, others = bulk.decode(records)
         found = {at: _one_by_one(decoder, records[at]) for at in others}
         for some in made:
-            form: Form = some.form
+            form: EventShape = some.form
             for at, txn, order, before, after in zip(*some[1:], strict=True):
                 place = form.op, form.table, txn, order
                 key = form.key if form.is_read else ()
@@ -186,7 +186,7 @@ def _hold_against_each_other(records: Sequence[Record], given_: Settings) -> Non
 @pytest.mark.rule("A-226")
 @settings(max_examples=150, deadline=None)
 @given(records=st.lists(events(), min_size=1, max_size=25), given_=SETTINGS)
-def test_events_in_bulk_are_what_each_is_by_itself(records: list[Record], given_: Settings) -> None:
+def test_events_in_bulk_are_what_each_is_by_itself(records: list[TopicRecord], given_: DecodeSettings) -> None:
     _hold_against_each_other(records, given_)
 
 
@@ -201,7 +201,7 @@ def test_one_that_is_odd_among_others(op: str, has_old: bool, mode: BeforeImage,
     def alike(number: int) -> dict[str, Any]:
         return _event(op, ROW if has_old else None, {**ROW, "name": "b"}, block("1:2", number))
 
-    given_ = Settings(declared={T: DECLARED}, before_image=mode)
+    given_ = DecodeSettings(declared={T: DECLARED}, before_image=mode)
     for odd in ODD:
         among = alike(2)
         odd(among)
@@ -209,16 +209,16 @@ def test_one_that_is_odd_among_others(op: str, has_old: bool, mode: BeforeImage,
             _hold_against_each_other([_record(one, has_schema=has_schema) for one in some], given_)
 
 
-def _scanned(decoder: Decoder, one: Record) -> object:
+def _scanned(decoder: RecordDecoder, one: TopicRecord) -> object:
     try:
-        glance, shape = decoder.scan(one)
+        location, shape = decoder.scan(one)
     except MalformedInputError as exc:
         return _error(exc)
-    if not isinstance(glance, Glance):
-        return glance
-    source = glance.source
+    if not isinstance(location, ChangeLocation):
+        return location
+    source = location.source
     return (
-        (glance.table, source.collection, source.connector, glance.txn, glance.total_order),
+        (location.table, source.collection, source.connector, location.txn, location.total_order),
         (source.position, source.ts_us),
         shape if isinstance(shape, tuple | None) else shape.to_json(),
     )
@@ -227,8 +227,8 @@ def _scanned(decoder: Decoder, one: Record) -> object:
 @pytest.mark.rule("A-226")
 @settings(max_examples=100, deadline=None)
 @given(records=st.lists(events(), min_size=1, max_size=25))
-def test_what_is_seen_in_bulk_is_what_is_seen_of_each(records: list[Record]) -> None:
-    plain, decoder = Decoder(), Decoder()
+def test_what_is_seen_in_bulk_is_what_is_seen_of_each(records: list[TopicRecord]) -> None:
+    plain, decoder = RecordDecoder(), RecordDecoder()
     assert decoder.messages is not None
     bulk = BulkDecoder(decoder, decoder.messages)
 
@@ -250,7 +250,7 @@ def test_what_is_made_alike_is_read_in_bulk() -> None:
         for n in range(1, 50)
     ]
     records = [record(with_schema(one, COLUMNS), key=one["after"]) for one in values]
-    decoder = Decoder()
+    decoder = RecordDecoder()
     assert decoder.messages is not None
 
     (some,), others = BulkDecoder(decoder, decoder.messages).decode(records)

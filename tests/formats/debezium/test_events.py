@@ -9,11 +9,11 @@ import pytest
 
 from penstock.change import Op, TableName
 from penstock.errors import MalformedInputError
-from penstock.formats.debezium.decode import BeforeImage, DataEvent, Decoder, Settings, image_text
-from penstock.formats.debezium.envelope import Boundary, Glance, Passed, Topics
+from penstock.formats.debezium.decode import BeforeImage, DataEvent, DecodeSettings, RecordDecoder, image_text
+from penstock.formats.debezium.envelope import Boundary, ChangeLocation, SkippedRecord, Topics
 from penstock.formats.debezium.join import changes_of
 from penstock.formats.debezium.placeholders import Placeholder
-from penstock.formats.debezium.record import Record
+from penstock.formats.debezium.record import TopicRecord
 from penstock.values import encode_image
 from tests.formats.debezium.events import (
     ANNE,
@@ -37,8 +37,8 @@ ANNE_TEXT = {**ANNE, "ID": "1004"}
 PLACEHOLDER = "__debezium_unavailable_value"
 
 
-def event_of(value: object, settings: Settings | None = None, **rest: Any) -> DataEvent:
-    event = Decoder(settings).decode(record(value, **rest))
+def event_of(value: object, settings: DecodeSettings | None = None, **rest: Any) -> DataEvent:
+    event = RecordDecoder(settings).decode(record(value, **rest))
     assert isinstance(event, DataEvent)
     return event
 
@@ -55,13 +55,13 @@ def oracle(op: str, source: dict[str, Any] | None = None, **members: Any) -> dic
 def test_an_insert_is_the_row_its_place_and_its_transaction(key: bytes, value: bytes) -> None:
     event = event_of(value, key=key, topic=ORACLE_TOPIC)
 
-    assert (event.glance.op, event.glance.table, event.key) == ("c", CUSTOMERS, {"ID": "1004"})
+    assert (event.location.op, event.location.table, event.key) == ("c", CUSTOMERS, {"ID": "1004"})
     assert (event.before, event.after) == (None, ANNE_TEXT)
     assert list(event.after or {}) == list(ANNE)
-    assert (event.glance.txn, event.glance.total_order) == ("06001c0027030000", 1)
-    assert event.glance.source.position == (2122190, 1, "06001c0027030000", 1)
-    assert event.glance.source.collection == "ORCLPDB1.DEBEZIUM.CUSTOMERS"
-    assert event.glance.source.ts_us == 1520085154000000
+    assert (event.location.txn, event.location.total_order) == ("06001c0027030000", 1)
+    assert event.location.source.position == (2122190, 1, "06001c0027030000", 1)
+    assert event.location.source.collection == "ORCLPDB1.DEBEZIUM.CUSTOMERS"
+    assert event.location.source.ts_us == 1520085154000000
     assert event.ts_us == 1532592105975123
 
 
@@ -71,7 +71,7 @@ def test_an_update_and_a_delete_have_their_images() -> None:
     delete = event_of(oracle("d", before=after, transaction=None), key={"ID": 1004})
 
     assert (update.before, update.after) == (ANNE_TEXT, {**ANNE_TEXT, "EMAIL": "anne@example.com"})
-    assert (update.glance.txn, update.glance.total_order) == ("06001c0027030000", None)
+    assert (update.location.txn, update.location.total_order) == ("06001c0027030000", None)
     assert (delete.before, delete.after) == ({**ANNE_TEXT, "EMAIL": "anne@example.com"}, None)
 
 
@@ -87,24 +87,24 @@ def test_a_truncation_has_a_table_and_nothing_else() -> None:
         None,
         None,
     )
-    assert event.glance.total_order == 2
+    assert event.location.total_order == 2
 
 
 @pytest.mark.parametrize("mark", ["first", "true", "last", "incremental", "false", True])
 def test_a_row_of_a_snapshot_is_of_no_transaction(mark: object) -> None:
     event = event_of(oracle("r", {"snapshot": mark, "txId": None, "scn": "2000"}, after=ANNE), key={"ID": 1004})
 
-    assert event.glance.is_snapshot
-    assert (event.glance.txn, event.glance.total_order) == (None, None)
-    assert event.glance.source.place == (2000,)
+    assert event.location.is_snapshot
+    assert (event.location.txn, event.location.total_order) == (None, None)
+    assert event.location.source.place == (2000,)
     assert [change.op for change in changes_of([event])] == [Op.SNAPSHOT]
 
 
 def test_a_snapshot_row_of_postgresql_is_not_of_the_transaction_that_read_it() -> None:
     event = event_of(envelope("r", source={"snapshot": "true"}, after={"id": 1}), key={"id": 1})
 
-    assert event.glance.txn is None
-    assert event.glance.source.place == (1322341312,)
+    assert event.location.txn is None
+    assert event.location.source.place == (1322341312,)
 
 
 @pytest.mark.parametrize("named_by", ["schema", "topic"])
@@ -124,8 +124,8 @@ def test_a_source_of_old_that_names_no_table_leaves_it_to_the_names_around(named
 
     event = event_of(value, key={"ID": 1004}, topic="routed" if named_by == "schema" else ORACLE_TOPIC)
 
-    assert (event.glance.table, event.after) == (CUSTOMERS, ANNE_TEXT)
-    assert (event.glance.txn, event.glance.source.connector) == ("6.28.807", "oracle")
+    assert (event.location.table, event.after) == (CUSTOMERS, ANNE_TEXT)
+    assert (event.location.txn, event.location.source.connector) == ("6.28.807", "oracle")
     assert event.ts_us == 1532592105975000
 
 
@@ -135,7 +135,7 @@ def test_letters_of_an_op_may_be_large_and_fields_may_be_unknown_or_in_another_o
     odd["source"] = {"bar": {"x": 1}, **odd["source"]}
     event = event_of({**odd, "transaction": GOLDEN["transaction"]}, key={"ID": 1004})
 
-    assert event.glance._replace(size_bytes=0) == today.glance._replace(size_bytes=0)
+    assert event.location._replace(size_bytes=0) == today.location._replace(size_bytes=0)
     assert (event.key, event.before, event.after) == (today.key, today.before, today.after)
 
 
@@ -172,8 +172,8 @@ def test_each_connector_says_where_a_change_is(connector: str, source: dict[str,
     base = "mysql" if connector == "mariadb" else connector
     event = event_of(envelope("c", connector=base, source=source, after={"id": 1}), key={"id": 1})
 
-    assert event.glance.source.connector == connector
-    assert (event.glance.source.position, event.glance.source.place) == expected
+    assert event.location.source.connector == connector
+    assert (event.location.source.position, event.location.source.place) == expected
 
 
 @pytest.mark.parametrize(
@@ -191,15 +191,15 @@ def test_each_connector_says_where_a_change_is(connector: str, source: dict[str,
 def test_each_connector_says_which_transaction_and_table_a_change_is_of(
     connector: str, source: dict[str, Any], txn: str, table: TableName, collection: str
 ) -> None:
-    glance = Decoder().glance(record(envelope("c", connector=connector, source=source, after={"id": 1})))
+    location = RecordDecoder().location(record(envelope("c", connector=connector, source=source, after={"id": 1})))
 
-    assert isinstance(glance, Glance)
-    assert (glance.txn, glance.table, glance.source.collection) == (txn, table, collection)
+    assert isinstance(location, ChangeLocation)
+    assert (location.txn, location.table, location.source.collection) == (txn, table, collection)
 
 
 def test_positions_of_oracle_are_numbers_and_not_texts() -> None:
     earlier, later = (event_of(oracle("c", {"commit_scn": scn}, after=ANNE), key={"ID": 1}) for scn in ("999", "1000"))
-    assert earlier.glance.source.position < later.glance.source.position
+    assert earlier.location.source.position < later.location.source.position
 
 
 def test_ids_of_one_transaction_of_postgresql_are_one() -> None:
@@ -207,22 +207,22 @@ def test_ids_of_one_transaction_of_postgresql_are_one() -> None:
     end = {**begin, "status": "END", "id": "161587:1322342232", "event_count": 0, "data_collections": []}
     event = envelope("c", after={"id": 1}, transaction=block("161587:1322341656", 2))
 
-    seen = [Decoder().glance(record(one, topic="server1.transaction")) for one in (begin, event, end)]
+    seen = [RecordDecoder().location(record(one, topic="server1.transaction")) for one in (begin, event, end)]
 
-    assert [one.txn for one in seen if not isinstance(one, Passed)] == ["161587"] * 3
+    assert [one.txn for one in seen if not isinstance(one, SkippedRecord)] == ["161587"] * 3
 
 
 @pytest.mark.parametrize(
     "id_", ["06001c0027030000", "6.28.807", "a0b1-c2:23", "0-1-23", "file=b.1,pos=4", "00000027:00000758:0005"]
 )
 def test_ids_of_other_connectors_are_taken_whole(id_: str) -> None:
-    glance = Decoder().glance(record(envelope("c", after={"id": 1}, transaction=block(id_, 1))))
-    assert isinstance(glance, Glance)
-    assert glance.txn == id_
+    location = RecordDecoder().location(record(envelope("c", after={"id": 1}, transaction=block(id_, 1))))
+    assert isinstance(location, ChangeLocation)
+    assert location.txn == id_
 
 
 def test_an_end_counts_events_of_tables_and_of_what_is_none() -> None:
-    end = Decoder().decode(record(GOLDEN_END, topic="server1.transaction"))
+    end = RecordDecoder().decode(record(GOLDEN_END, topic="server1.transaction"))
 
     assert end == Boundary(
         is_end=True,
@@ -234,12 +234,14 @@ def test_an_end_counts_events_of_tables_and_of_what_is_none() -> None:
     )
     message = "io.debezium.connector.postgresql.LogicalDecodingMessageMonitor$LogicalDecodingMessageId@1c021e46"
     counts = [{"data_collection": message, "event_count": 1}, {"data_collection": "public.uqonly", "event_count": 1}]
-    other = Decoder().decode(
+    other = RecordDecoder().decode(
         record({"status": "END", "id": "5", "event_count": 2, "data_collections": counts, "ts_ms": 1})
     )
     assert isinstance(other, Boundary)
     assert other.collections == {message: 1, "public.uqonly": 1}
-    empty = Decoder().decode(record({"status": "END", "id": "5", "event_count": 0, "data_collections": [], "ts_ms": 1}))
+    empty = RecordDecoder().decode(
+        record({"status": "END", "id": "5", "event_count": 0, "data_collections": [], "ts_ms": 1})
+    )
     assert isinstance(empty, Boundary)
     assert (empty.events, empty.collections) == (0, {})
 
@@ -250,13 +252,13 @@ HEARTBEAT_SCHEMA = {"type": "struct", "fields": [], "optional": False, "name": "
 @pytest.mark.parametrize(
     ("value", "topic", "kind"),
     [
-        (None, "t", Passed.TOMBSTONE),
-        (b"null", "t", Passed.TOMBSTONE),
-        (b"", "t", Passed.TOMBSTONE),
-        ({"schema": None, "payload": None}, "t", Passed.TOMBSTONE),
-        (with_schema({}, {}).replace(b'"payload":{}', b'"payload":null'), "t", Passed.TOMBSTONE),
-        ({"ts_ms": 1795223134748}, "__debezium-heartbeat.server1", Passed.HEARTBEAT),
-        ({"schema": HEARTBEAT_SCHEMA, "payload": {"ts_ms": 1}}, "beats", Passed.HEARTBEAT),
+        (None, "t", SkippedRecord.TOMBSTONE),
+        (b"null", "t", SkippedRecord.TOMBSTONE),
+        (b"", "t", SkippedRecord.TOMBSTONE),
+        ({"schema": None, "payload": None}, "t", SkippedRecord.TOMBSTONE),
+        (with_schema({}, {}).replace(b'"payload":{}', b'"payload":null'), "t", SkippedRecord.TOMBSTONE),
+        ({"ts_ms": 1795223134748}, "__debezium-heartbeat.server1", SkippedRecord.HEARTBEAT),
+        ({"schema": HEARTBEAT_SCHEMA, "payload": {"ts_ms": 1}}, "beats", SkippedRecord.HEARTBEAT),
         (
             {
                 "source": SOURCES["oracle"],
@@ -267,12 +269,12 @@ HEARTBEAT_SCHEMA = {"type": "struct", "fields": [], "optional": False, "name": "
                 "tableChanges": [],
             },
             "server1",
-            Passed.SCHEMA_CHANGE,
+            SkippedRecord.SCHEMA_CHANGE,
         ),
         (
             {"id": "1", "type": "COMPLETED", "aggregate_type": "x", "additional_data": {}, "timestamp": 1},
             "n",
-            Passed.NOTIFICATION,
+            SkippedRecord.NOTIFICATION,
         ),
         (
             {
@@ -283,15 +285,19 @@ HEARTBEAT_SCHEMA = {"type": "struct", "fields": [], "optional": False, "name": "
                 "message": {"prefix": "p", "content": "AA=="},
             },
             "server1.message",
-            Passed.MESSAGE,
+            SkippedRecord.MESSAGE,
         ),
-        (envelope("c", source={"table": "signal"}, after={"id": "1", "type": "x", "data": "{}"}), "t", Passed.SIGNAL),
+        (
+            envelope("c", source={"table": "signal"}, after={"id": "1", "type": "x", "data": "{}"}),
+            "t",
+            SkippedRecord.SIGNAL,
+        ),
     ],
 )
-def test_what_says_nothing_of_rows_is_passed_over_and_told_apart(value: Any, topic: str, kind: Passed) -> None:
-    decoder = Decoder(Settings(topics=Topics(signal_tables=frozenset({"public.signal"}))))
+def test_what_says_nothing_of_rows_is_passed_over_and_told_apart(value: Any, topic: str, kind: SkippedRecord) -> None:
+    decoder = RecordDecoder(DecodeSettings(topics=Topics(signal_tables=frozenset({"public.signal"}))))
 
-    assert decoder.glance(record(value, topic=topic)) is kind
+    assert decoder.location(record(value, topic=topic)) is kind
     assert decoder.decode(record(value, topic=topic)) is kind
 
 
@@ -390,7 +396,9 @@ def test_what_postgresql_makes_up_is_left_out() -> None:
 @pytest.mark.parametrize("setting", ["all", "table"])
 def test_a_table_that_is_said_to_be_whole_keeps_its_before_image(setting: str) -> None:
     settings = (
-        Settings(before_image=BeforeImage.FULL) if setting == "all" else Settings(before_images={T: BeforeImage.FULL})
+        DecodeSettings(before_image=BeforeImage.FULL)
+        if setting == "all"
+        else DecodeSettings(before_images={T: BeforeImage.FULL})
     )
     before = event_of(envelope("d", before=FILLERS), settings, key={"id": 2}).before
     assert before == {name: str(value).lower() if value is False else str(value) for name, value in FILLERS.items()}
@@ -401,8 +409,8 @@ def test_an_update_with_a_before_image_shows_that_it_is_whole() -> None:
     event = event_of(value, key={"id": 1})
 
     assert event.before == {"id": "1", "v": "x"}
-    assert event.glance.shows_full
-    assert event_of(value, Settings(before_image=BeforeImage.KEY), key={"id": 1}).before == {"id": "1"}
+    assert event.location.shows_full
+    assert event_of(value, DecodeSettings(before_image=BeforeImage.KEY), key={"id": 1}).before == {"id": "1"}
     moved = envelope("u", before={"id": 0, "v": ""}, after={"id": 1, "v": "y"})
     assert event_of(moved, key={"id": 1}).before == {"id": "0"}
 
@@ -449,9 +457,11 @@ def test_with_a_schema_an_unknown_value_is_absent_whatever_its_type() -> None:
 @pytest.mark.parametrize("setting", ["@@gone@@", "hex:00ff41"])
 def test_the_placeholder_is_a_setting(setting: str) -> None:
     for form in Placeholder(setting).forms():
-        event = event_of(envelope("u", after={"id": 1, "v": form}), Settings(placeholder=setting), key={"id": 1})
+        event = event_of(envelope("u", after={"id": 1, "v": form}), DecodeSettings(placeholder=setting), key={"id": 1})
         assert event.after == {"id": "1"}, form
-    kept = event_of(envelope("u", after={"id": 1, "v": PLACEHOLDER}), Settings(placeholder=setting), key={"id": 1})
+    kept = event_of(
+        envelope("u", after={"id": 1, "v": PLACEHOLDER}), DecodeSettings(placeholder=setting), key={"id": 1}
+    )
     assert kept.after == {"id": "1", "v": PLACEHOLDER}
 
 
@@ -469,7 +479,7 @@ def test_a_nullable_column_with_a_default_is_doubtful() -> None:
 
 
 def test_events_of_one_schema_share_its_description_and_of_another_do_not() -> None:
-    decoder = Decoder()
+    decoder = RecordDecoder()
     first = with_schema(envelope("c", after={"a": 1}), {"a": node("int32")})
     wider = with_schema(envelope("c", after={"a": 1, "b": "x"}), {"a": node("int32"), "b": node("string")})
     types = []
@@ -495,7 +505,7 @@ def test_white_space_and_the_order_of_schema_and_payload_make_no_difference() ->
         assert event_of(b"\n " + value.encode() + b"\n").after == {"a": "1"}
 
 
-def moved(txn: str | None = "9", *, connector: str = "postgresql", with_headers: bool = True) -> list[Record]:
+def moved(txn: str | None = "9", *, connector: str = "postgresql", with_headers: bool = True) -> list[TopicRecord]:
     source = {"event_serial_no": 1} if connector == "sqlserver" else {}
     old, new = ('{"id":1}', '{"id":2}') if with_headers else (None, None)
     blocks = [None if txn is None else block(txn, order) for order in (1, 2)]
@@ -508,10 +518,10 @@ def moved(txn: str | None = "9", *, connector: str = "postgresql", with_headers:
     ]
 
 
-def changes(records: list[Record], settings: Settings | None = None) -> list[tuple[Op, Any, Any]]:
-    decoder = Decoder(settings)
+def changes(records: list[TopicRecord], settings: DecodeSettings | None = None) -> list[tuple[Op, Any, Any]]:
+    decoder = RecordDecoder(settings)
     events = [event for one in records if isinstance(event := decoder.decode(one), DataEvent)]
-    events.sort(key=lambda event: event.glance.total_order or 0)
+    events.sort(key=lambda event: event.location.total_order or 0)
     return [(change.op, change.before, change.after) for change in changes_of(events)]
 
 
@@ -566,13 +576,13 @@ def test_a_key_in_a_header_is_read_leniently(column: Any, value: Any, header: st
 @pytest.mark.parametrize("header", ["{", '{"c":', '{"c":"x', "{} {}", "[" * 50, '{"c":1970-01-04}', "7", "\udcff"])
 def test_a_header_that_cannot_be_read_still_marks_the_half_of_a_changed_key(header: str) -> None:
     deleted, tombstone, created = moved()
-    odd = Record(
+    odd = TopicRecord(
         **{name: getattr(created, name) for name in ("topic", "key", "value")},
         headers=(("__debezium.oldkey", header.encode(errors="surrogateescape")),),
     )
 
     assert [op for op, _, _ in changes([deleted, tombstone, odd])] in ([Op.UPDATE], [Op.DELETE, Op.INSERT])
-    event = Decoder().decode(odd)
+    event = RecordDecoder().decode(odd)
     assert isinstance(event, DataEvent)
     assert event.old_key is not None
 
@@ -656,7 +666,7 @@ NOT_JSON = b'{"before":null'
 )
 def test_what_is_malformed_is_refused_with_its_place_and_not_shown(value: Any, key: Any, says: str) -> None:
     with pytest.raises(MalformedInputError, match=says) as refused:
-        Decoder().decode(record(value, key=key, topic="topic"))
+        RecordDecoder().decode(record(value, key=key, topic="topic"))
     assert "topic topic, partition 0, offset 7" in str(refused.value)
     assert "secret" not in str(refused.value) or "column secret" in str(refused.value)
 
@@ -669,7 +679,7 @@ def test_a_text_that_looks_like_members_is_no_second_member() -> None:
 
 
 def test_one_place_in_a_transaction_holds_one_change() -> None:
-    decoder = Decoder()
+    decoder = RecordDecoder()
     first = record(envelope("c", after={"id": 1, "n": 1.5}, ts_ms=1, ts_us=1000), key={"id": 1})
     again = record(envelope("c", after={"id": 1, "n": 1.5}, ts_ms=2, ts_us=2000), key={"id": 1})
     other = record(envelope("c", after={"id": 1, "n": 1.50001}), key={"id": 1})
@@ -681,10 +691,10 @@ def test_one_place_in_a_transaction_holds_one_change() -> None:
 
 
 def test_a_glance_says_what_decoding_says() -> None:
-    decoder = Decoder()
+    decoder = RecordDecoder()
     for one in (*moved(), record(GOLDEN_VALUE, key=GOLDEN_KEY), record(GOLDEN_END), record(envelope("t"))):
         decoded = decoder.decode(one)
-        assert decoder.glance(one) == (decoded.glance if isinstance(decoded, DataEvent) else decoded)
+        assert decoder.location(one) == (decoded.location if isinstance(decoded, DataEvent) else decoded)
 
 
 @pytest.mark.parametrize("image", [{}, {"a": None, 'b"\\\n\u0001': "😀\u2028\x7f/<"}])

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import MalformedInputError
-from penstock.formats.debezium.record import Record, read_line
+from penstock.formats.debezium.record import TopicRecord, read_line
 
 
-def read(line: str) -> Record:
+def read(line: str) -> TopicRecord:
     return read_line(line.encode(), file="events.jsonl", number=3)
 
 
@@ -86,7 +86,7 @@ def test_bytes_that_are_no_text_are_refused() -> None:
 def test_any_record_comes_back_from_its_line(
     topic: str, value: bytes | None, headers: list[tuple[str, bytes | None]]
 ) -> None:
-    record = Record(topic, value, value, tuple(headers), partition=3, offset=8)
+    record = TopicRecord(topic, value, value, tuple(headers), partition=3, offset=8)
     line = record.to_line()
     back = read_line(line, file="f", number=1)
 
@@ -96,5 +96,5 @@ def test_any_record_comes_back_from_its_line(
 
 
 def test_a_place_is_told_without_what_would_break_a_line() -> None:
-    assert Record("a\nb", None, None, offset=4).where == "topic a\\nb, partition 0, offset 4"
-    assert Record("t", None, None, partition=1).where == "topic t, partition 1"
+    assert TopicRecord("a\nb", None, None, offset=4).where == "topic a\\nb, partition 0, offset 4"
+    assert TopicRecord("t", None, None, partition=1).where == "topic t, partition 1"

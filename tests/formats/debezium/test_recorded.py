@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 from penstock.change import Change, TableName
 from penstock.errors import MalformedInputError
-from penstock.formats.debezium.declared import Modes
-from penstock.formats.debezium.decode import DataEvent, Decoded, Decoder, Settings
-from penstock.formats.debezium.envelope import Boundary, Passed
+from penstock.formats.debezium.declared import DeclaredModes
+from penstock.formats.debezium.decode import DataEvent, Decoded, DecodeSettings, RecordDecoder
+from penstock.formats.debezium.envelope import Boundary, SkippedRecord
 from penstock.formats.debezium.join import changes_of
-from penstock.formats.debezium.record import Record, read_line
+from penstock.formats.debezium.record import TopicRecord, read_line
 from penstock.logical import Kind, LogicalType
 from tests.formats.debezium.events import DATA
 
@@ -64,7 +64,7 @@ LOST = {
 """Types of which nothing more is expected, and why."""
 
 
-def read(form: str) -> Iterator[Record]:
+def read(form: str) -> Iterator[TopicRecord]:
     name = f"postgres_3.6.{form}jsonl"
     for number, line in enumerate((DATA / name).read_bytes().splitlines(), 1):
         yield read_line(line, file=name, number=number)
@@ -99,9 +99,9 @@ def logical(spelling: str) -> LogicalType:
     return replace(known, **{sized: int(number[1])})
 
 
-def declared() -> Settings:
+def declared() -> DecodeSettings:
     tables, _ = told()
-    return Settings(
+    return DecodeSettings(
         columns={
             '"{}"."{}"'.format(*table.split(".", 1)): {name: str(logical(type_)) for name, type_ in columns.items()}
             for table, columns in tables.items()
@@ -109,8 +109,8 @@ def declared() -> Settings:
     )
 
 
-def transactions(form: str, settings: Settings) -> Mapping[str, list[Change]]:
-    decoder = Decoder(settings)
+def transactions(form: str, settings: DecodeSettings) -> Mapping[str, list[Change]]:
+    decoder = RecordDecoder(settings)
     events: dict[str, dict[int, DataEvent]] = defaultdict(dict)
     for record in read(form):
         try:
@@ -120,8 +120,8 @@ def transactions(form: str, settings: Settings) -> Mapping[str, list[Change]]:
             if "column d is a date outside" not in str(exc):
                 raise
             continue
-        if isinstance(event, DataEvent) and event.glance.txn is not None:
-            events[event.glance.txn][event.glance.total_order or 0] = event
+        if isinstance(event, DataEvent) and event.location.txn is not None:
+            events[event.location.txn][event.location.total_order or 0] = event
     return {txn: list(changes_of([found[at] for at in sorted(found)])) for txn, found in events.items()}
 
 
@@ -163,14 +163,14 @@ def _same(value: str | None, held: str | None, type_: str) -> bool:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_record_is_known_for_what_it_is(form: str) -> None:
-    decoder = Decoder(Settings(modes=Modes()))
+    decoder = RecordDecoder(DecodeSettings(modes=DeclaredModes()))
     kinds: dict[str, int] = defaultdict(int)
     for record in read(form):
-        seen = decoder.glance(record)
+        seen = decoder.location(record)
         if isinstance(seen, Boundary):
             kinds["boundary"] += 1
         else:
-            kinds[seen.value if isinstance(seen, Passed) else seen.op] += 1
+            kinds[seen.value if isinstance(seen, SkippedRecord) else seen.op] += 1
 
     assert kinds["boundary"] == 54
     assert kinds["message"] == 2
@@ -179,14 +179,14 @@ def test_every_record_is_known_for_what_it_is(form: str) -> None:
 
 @pytest.mark.parametrize("form", ["", "schemas."])
 def test_an_end_counts_exactly_the_events_that_are_there(form: str) -> None:
-    decoder = Decoder()
+    decoder = RecordDecoder()
     counts: dict[tuple[str, str], int] = defaultdict(int)
     ends: list[Boundary] = []
     for record in read(form):
-        seen = decoder.glance(record)
+        seen = decoder.location(record)
         if isinstance(seen, Boundary):
             ends += [seen] if seen.is_end else []
-        elif not isinstance(seen, Passed) and seen.txn is not None:
+        elif not isinstance(seen, SkippedRecord) and seen.txn is not None:
             counts[seen.txn, seen.source.collection] += 1
 
     tables = {(end.txn, name): count for end in ends for name, count in end.collections.items() if "$" not in name}
@@ -194,7 +194,7 @@ def test_an_end_counts_exactly_the_events_that_are_there(form: str) -> None:
 
 
 @cache
-def some() -> list[Record]:
+def some() -> list[TopicRecord]:
     return [record for form in ("", "schemas.") for record in list(read(form))[::9] if record.value]
 
 
@@ -207,7 +207,7 @@ def test_broken_bytes_are_refused_and_nothing_else_happens(data: st.DataObject) 
         at = data.draw(st.integers(0, len(raw) - 1))
         piece = data.draw(st.sampled_from([b"", b'"', b"}", b"{", b"null", b"7", b"1.5", b"\\", b",", b"[]", b"\xff"]))
         raw[at : at + data.draw(st.integers(0, 3))] = piece
-    broken = Record(record.topic, record.key, bytes(raw), record.headers, file="f", line=1)
+    broken = TopicRecord(record.topic, record.key, bytes(raw), record.headers, file="f", line=1)
     decoded, where = _tried(broken)
     assert where == "f, line 1"
     if isinstance(decoded, DataEvent):
@@ -215,10 +215,10 @@ def test_broken_bytes_are_refused_and_nothing_else_happens(data: st.DataObject) 
         assert all(type(value) is str or value is None for image in images if image for value in image.values())
 
 
-def _tried(record: Record) -> tuple[Decoded | None, str]:
+def _tried(record: TopicRecord) -> tuple[Decoded | None, str]:
     """What a record decodes to, or where the error says that it is not one."""
     try:
-        return Decoder().decode(record), record.where
+        return RecordDecoder().decode(record), record.where
     except MalformedInputError as exc:
         return None, exc.where.partition(", table")[0]
 
@@ -240,22 +240,22 @@ def spelled(connector: str) -> Mapping[str, str]:
     raise AssertionError(connector)
 
 
-def images(connector: str, form: str, settings: Settings) -> list[Any]:
-    decoder, name = Decoder(settings), f"{connector}_3.6.{form}jsonl"
+def images(connector: str, form: str, settings: DecodeSettings) -> list[Any]:
+    decoder, name = RecordDecoder(settings), f"{connector}_3.6.{form}jsonl"
     found = []
     for number, line in enumerate((DATA / name).read_bytes().splitlines(), 1):
         event = decoder.decode(read_line(line, file=name, number=number))
         if isinstance(event, DataEvent):
-            found.append((event.glance.op, event.key, event.before, event.after))
+            found.append((event.location.op, event.key, event.before, event.after))
     return found
 
 
 @pytest.mark.parametrize("connector", SPELLED)
 def test_types_as_the_database_spells_them_say_what_schemas_say(connector: str) -> None:
     columns = {f"{SPELLED[connector].schema}.*": spelled(connector)}
-    modes = Modes(arrays="postgres")
+    modes = DeclaredModes(arrays="postgres")
 
-    without = images(connector, "", Settings(columns=columns, modes=modes))
+    without = images(connector, "", DecodeSettings(columns=columns, modes=modes))
 
-    assert without == images(connector, "schemas.", Settings(modes=modes))
+    assert without == images(connector, "schemas.", DecodeSettings(modes=modes))
     assert len(without) >= 3

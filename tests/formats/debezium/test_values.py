@@ -17,8 +17,8 @@ from penstock.change import TableName
 from penstock.errors import MalformedInputError
 from penstock.formats.debezium import temporal
 from penstock.formats.debezium.canonical import decimal_text, float32_text, float_text
-from penstock.formats.debezium.declared import Modes
-from penstock.formats.debezium.decode import DataEvent, Decoder, Settings
+from penstock.formats.debezium.declared import DeclaredModes
+from penstock.formats.debezium.decode import DataEvent, DecodeSettings, RecordDecoder
 from penstock.formats.debezium.schema import ConnectSchema
 from penstock.formats.debezium.source_types import check_type, told_of
 from penstock.formats.debezium.types import logical_of
@@ -144,11 +144,11 @@ TYPED: list[tuple[dict[str, Any], Any, str | None]] = [
 ]
 
 
-def value_of(column: Any, value: Any, *, settings: Settings | None = None) -> str | None:
+def value_of(column: Any, value: Any, *, settings: DecodeSettings | None = None) -> str | None:
     """What an insert of one column decodes to; the payload is taken as JSON text if it is a text of bytes."""
     payload = text(envelope("c", after={"v": "?"})).replace(b'"?"', value if isinstance(value, bytes) else text(value))
     raw = with_schema({}, {"v": column}).replace(b'"payload":{}', b'"payload":' + payload) if column else payload
-    event = Decoder(settings).decode(record(raw))
+    event = RecordDecoder(settings).decode(record(raw))
     assert isinstance(event, DataEvent)
     assert event.after is not None
     return event.after["v"]
@@ -205,7 +205,7 @@ def test_a_value_that_its_column_cannot_hold_is_refused_and_not_shown(column: An
 )
 def test_a_decimal_that_is_a_number_keeps_every_digit(digits: str) -> None:
     expected = "100" if digits == "1E+2" else digits
-    declared = Settings(declared={TableName("public", "t"): {"v": LogicalType(Kind.DECIMAL, scale=2)}})
+    declared = DecodeSettings(declared={TableName("public", "t"): {"v": LogicalType(Kind.DECIMAL, scale=2)}})
     assert value_of(DECIMAL, digits.encode()) == expected
     assert value_of(None, digits.encode(), settings=declared) == expected
 
@@ -230,48 +230,58 @@ def test_without_schema_and_description_nothing_is_guessed(raw: bytes, expected:
 @pytest.mark.parametrize(
     ("kind", "modes", "value", "expected"),
     [
-        (LogicalType(Kind.DECIMAL, precision=10, scale=2), Modes(), "MDk=", "123.45"),
-        (LogicalType(Kind.DECIMAL), Modes(), {"scale": 1, "value": "Hw=="}, "3.1"),
-        (LogicalType(Kind.DECIMAL, precision=9, scale=2), Modes(decimal="string"), "3.10", "3.10"),
-        (LogicalType(Kind.DECIMAL), Modes(decimal="string"), "POSITIVE_INFINITY", "Infinity"),
-        (LogicalType(Kind.DECIMAL), Modes(decimal="string"), "NAN", "NaN"),
-        (LogicalType(Kind.DECIMAL, precision=9, scale=2), Modes(decimal="double"), 3.1, "3.1"),
-        (LogicalType(Kind.DATE), Modes(), 19782, "2024-02-29"),
-        (LogicalType(Kind.DATE), Modes(time="isostring"), "2024-02-29Z", "2024-02-29"),
-        (LogicalType(Kind.TIME, precision=3), Modes(), 1, "00:00:00.001000"),
-        (LogicalType(Kind.TIME, precision=0), Modes(time="adaptive_time_microseconds"), 1, "00:00:00.000001"),
-        (LogicalType(Kind.TIMESTAMP), Modes(), 1, "1970-01-01T00:00:00.000001"),
-        (LogicalType(Kind.TIMESTAMP, precision=3), Modes(), 1, "1970-01-01T00:00:00.001000"),
-        (LogicalType(Kind.TIMESTAMP, precision=9), Modes(), 1, "1970-01-01T00:00:00.000000001"),
-        (LogicalType(Kind.TIMESTAMP, precision=6), Modes(time="connect"), 1, "1970-01-01T00:00:00.001000"),
-        (LogicalType(Kind.TIMESTAMP, precision=6), Modes(time="nanoseconds"), 1, "1970-01-01T00:00:00.000000001"),
-        (LogicalType(Kind.TIMESTAMPTZ), Modes(), "2024-02-29T11:45:59Z", "2024-02-29T11:45:59.000000+00:00"),
-        (LogicalType(Kind.INTERVAL), Modes(), 1500000, "PT1.5S"),
-        (LogicalType(Kind.INTERVAL), Modes(), "P0Y0M1DT0H0M0S", "P1D"),
-        (LogicalType(Kind.BINARY), Modes(), "3q2+7wA=", "3q2+7wA="),
-        (LogicalType(Kind.BINARY), Modes(binary="base64-url-safe"), "3q2-7wA=", "3q2+7wA="),
-        (LogicalType(Kind.BINARY), Modes(binary="hex"), "deadbeef00", "3q2+7wA="),
-        (LogicalType(Kind.BITS, length=9), Modes(), "VQE=", "101010101"),
-        (LogicalType(Kind.BITS, length=1), Modes(), True, "1"),
-        (LogicalType(Kind.INTEGER, bits=64), Modes(), 7, "7"),
-        (LogicalType(Kind.FLOAT, bits=64), Modes(), 1e7, "10000000"),
-        (LogicalType(Kind.ARRAY, element=LogicalType(Kind.DATE)), Modes(), [19782, None], "{2024-02-29,NULL}"),
-        (LogicalType(Kind.ARRAY, element=LogicalType(Kind.STRING)), Modes(), ["a b", 'c"\\', "", "null"], ARRAY),
-        (LogicalType(Kind.ARRAY, element=LogicalType(Kind.BINARY)), Modes(), ["AQ=="], '{"\\\\x01"}'),
-        (LogicalType(Kind.ARRAY, element=LogicalType(Kind.INTEGER, bits=32)), Modes(), [[1], [2]], "{{1},{2}}"),
-        (LogicalType(Kind.JSON), Modes(), '{"b": null}', '{"b": null}'),
+        (LogicalType(Kind.DECIMAL, precision=10, scale=2), DeclaredModes(), "MDk=", "123.45"),
+        (LogicalType(Kind.DECIMAL), DeclaredModes(), {"scale": 1, "value": "Hw=="}, "3.1"),
+        (LogicalType(Kind.DECIMAL, precision=9, scale=2), DeclaredModes(decimal="string"), "3.10", "3.10"),
+        (LogicalType(Kind.DECIMAL), DeclaredModes(decimal="string"), "POSITIVE_INFINITY", "Infinity"),
+        (LogicalType(Kind.DECIMAL), DeclaredModes(decimal="string"), "NAN", "NaN"),
+        (LogicalType(Kind.DECIMAL, precision=9, scale=2), DeclaredModes(decimal="double"), 3.1, "3.1"),
+        (LogicalType(Kind.DATE), DeclaredModes(), 19782, "2024-02-29"),
+        (LogicalType(Kind.DATE), DeclaredModes(time="isostring"), "2024-02-29Z", "2024-02-29"),
+        (LogicalType(Kind.TIME, precision=3), DeclaredModes(), 1, "00:00:00.001000"),
+        (LogicalType(Kind.TIME, precision=0), DeclaredModes(time="adaptive_time_microseconds"), 1, "00:00:00.000001"),
+        (LogicalType(Kind.TIMESTAMP), DeclaredModes(), 1, "1970-01-01T00:00:00.000001"),
+        (LogicalType(Kind.TIMESTAMP, precision=3), DeclaredModes(), 1, "1970-01-01T00:00:00.001000"),
+        (LogicalType(Kind.TIMESTAMP, precision=9), DeclaredModes(), 1, "1970-01-01T00:00:00.000000001"),
+        (LogicalType(Kind.TIMESTAMP, precision=6), DeclaredModes(time="connect"), 1, "1970-01-01T00:00:00.001000"),
+        (
+            LogicalType(Kind.TIMESTAMP, precision=6),
+            DeclaredModes(time="nanoseconds"),
+            1,
+            "1970-01-01T00:00:00.000000001",
+        ),
+        (LogicalType(Kind.TIMESTAMPTZ), DeclaredModes(), "2024-02-29T11:45:59Z", "2024-02-29T11:45:59.000000+00:00"),
+        (LogicalType(Kind.INTERVAL), DeclaredModes(), 1500000, "PT1.5S"),
+        (LogicalType(Kind.INTERVAL), DeclaredModes(), "P0Y0M1DT0H0M0S", "P1D"),
+        (LogicalType(Kind.BINARY), DeclaredModes(), "3q2+7wA=", "3q2+7wA="),
+        (LogicalType(Kind.BINARY), DeclaredModes(binary="base64-url-safe"), "3q2-7wA=", "3q2+7wA="),
+        (LogicalType(Kind.BINARY), DeclaredModes(binary="hex"), "deadbeef00", "3q2+7wA="),
+        (LogicalType(Kind.BITS, length=9), DeclaredModes(), "VQE=", "101010101"),
+        (LogicalType(Kind.BITS, length=1), DeclaredModes(), True, "1"),
+        (LogicalType(Kind.INTEGER, bits=64), DeclaredModes(), 7, "7"),
+        (LogicalType(Kind.FLOAT, bits=64), DeclaredModes(), 1e7, "10000000"),
+        (LogicalType(Kind.ARRAY, element=LogicalType(Kind.DATE)), DeclaredModes(), [19782, None], "{2024-02-29,NULL}"),
+        (
+            LogicalType(Kind.ARRAY, element=LogicalType(Kind.STRING)),
+            DeclaredModes(),
+            ["a b", 'c"\\', "", "null"],
+            ARRAY,
+        ),
+        (LogicalType(Kind.ARRAY, element=LogicalType(Kind.BINARY)), DeclaredModes(), ["AQ=="], '{"\\\\x01"}'),
+        (LogicalType(Kind.ARRAY, element=LogicalType(Kind.INTEGER, bits=32)), DeclaredModes(), [[1], [2]], "{{1},{2}}"),
+        (LogicalType(Kind.JSON), DeclaredModes(), '{"b": null}', '{"b": null}'),
         (
             LogicalType(Kind.UUID),
-            Modes(),
+            DeclaredModes(),
             "b68a35a7-17ad-35b3-af2a-ae46edb4545a",
             "b68a35a7-17ad-35b3-af2a-ae46edb4545a",
         ),
     ],
 )
 def test_what_the_file_tells_of_a_column_stands_for_a_schema(
-    kind: LogicalType, modes: Modes, value: Any, expected: str
+    kind: LogicalType, modes: DeclaredModes, value: Any, expected: str
 ) -> None:
-    settings = Settings(columns={"public.t": {"v": str(kind)}}, modes=modes)
+    settings = DecodeSettings(columns={"public.t": {"v": str(kind)}}, modes=modes)
     assert value_of(None, text(value), settings=settings) == expected
 
 
@@ -287,12 +297,13 @@ def test_what_the_file_tells_of_a_column_stands_for_a_schema(
 )
 def test_a_value_that_the_told_column_cannot_hold_is_refused(kind: LogicalType, value: Any, says: str) -> None:
     with pytest.raises(MalformedInputError, match=says):
-        value_of(None, text(value), settings=Settings(columns={"public.t": {"v": str(kind)}}))
+        value_of(None, text(value), settings=DecodeSettings(columns={"public.t": {"v": str(kind)}}))
 
 
 def test_a_schema_that_says_string_leaves_the_type_to_the_description() -> None:
-    settings = Settings(
-        declared={TableName("public", "t"): {"v": LogicalType(Kind.DECIMAL, scale=2)}}, modes=Modes(decimal="string")
+    settings = DecodeSettings(
+        declared={TableName("public", "t"): {"v": LogicalType(Kind.DECIMAL, scale=2)}},
+        modes=DeclaredModes(decimal="string"),
     )
     assert value_of(node("string"), b'"NEGATIVE_INFINITY"', settings=settings) == "-Infinity"
 
@@ -323,13 +334,16 @@ def test_a_schema_that_says_string_leaves_the_type_to_the_description() -> None:
 def test_a_description_says_how_what_a_schema_types_is_written(
     column: Any, kind: LogicalType, value: Any, expected: str
 ) -> None:
-    settings = Settings(declared={TableName("public", "t"): {"v": kind}})
+    settings = DecodeSettings(declared={TableName("public", "t"): {"v": kind}})
     assert value_of(column, value, settings=settings) == expected
 
 
 def test_arrays_are_written_as_postgresql_writes_them_if_that_is_wanted() -> None:
     column = {**node("array"), "items": node("string")}
-    assert value_of(column, ["a b", None], settings=Settings(modes=Modes(arrays="postgres"))) == '{"a b",NULL}'
+    assert (
+        value_of(column, ["a b", None], settings=DecodeSettings(modes=DeclaredModes(arrays="postgres")))
+        == '{"a b",NULL}'
+    )
 
 
 @pytest.mark.parametrize(
@@ -428,7 +442,7 @@ def test_a_number_without_a_sign_is_what_the_source_has() -> None:
     assert value_of(node("int64", parameters=UNSIGNED), -1) == str(2**64 - 1)
     assert value_of(node("int64", parameters=UNSIGNED), 5) == "5"
     assert logical_of(ConnectSchema.from_json(node("int64", parameters=UNSIGNED))) == LogicalType.parse("decimal(20,0)")
-    told = Settings(columns={"public.*": {"v": "BIGINT(20) UNSIGNED"}})
+    told = DecodeSettings(columns={"public.*": {"v": "BIGINT(20) UNSIGNED"}})
     assert value_of(None, -2, settings=told) == value_of(node("int64"), -2, settings=told) == str(2**64 - 2)
 
 
@@ -458,7 +472,7 @@ def test_a_text_whose_type_is_propagated_is_the_decimal_that_it_is() -> None:
     ],
 )
 def test_what_nobody_tells_is_not_read_by_the_column_of_the_target(expected: str, value: Any) -> None:
-    settings = Settings(declared={TableName("public", "t"): {"v": LogicalType.parse(expected)}})
+    settings = DecodeSettings(declared={TableName("public", "t"): {"v": LogicalType.parse(expected)}})
     with pytest.raises(MalformedInputError, match="say what the source's column is"):
         value_of(None, text(value), settings=settings)
 
@@ -468,7 +482,7 @@ def test_what_nobody_tells_is_not_read_by_the_column_of_the_target(expected: str
     [({"a": "1", "b c": None}, '"a"=>"1", "b c"=>NULL'), ('{"a\\"":"1"}', '"a\\""=>"1"'), ('"a"=>"1"', '"a"=>"1"')],
 )
 def test_pairs_are_written_as_the_target_reads_them(pair: Any, written: str) -> None:
-    settings = Settings(declared={TableName("public", "t"): {"v": LogicalType(Kind.OTHER, name="hstore")}})
+    settings = DecodeSettings(declared={TableName("public", "t"): {"v": LogicalType(Kind.OTHER, name="hstore")}})
     assert value_of(None, text(pair), settings=settings) == written
 
 
@@ -503,7 +517,7 @@ def test_pairs_are_written_as_the_target_reads_them(pair: Any, written: str) -> 
     ],
 )
 def test_a_type_means_what_it_means_to_its_own_database(connector: str, spelled: str, logical: str) -> None:
-    assert str(told_of(spelled, connector, Modes()).logical) == logical
+    assert str(told_of(spelled, connector, DeclaredModes()).logical) == logical
 
 
 @pytest.mark.parametrize("name", ["money", "bit"])
@@ -511,11 +525,11 @@ def test_a_name_that_each_database_has_for_another_type_is_refused_of_an_event_t
     name: str,
 ) -> None:
     with pytest.raises(ValueError, match="the event does not say its connector; write"):
-        told_of(name, "", Modes())
-    check_type(name, Modes())
+        told_of(name, "", DeclaredModes())
+    check_type(name, DeclaredModes())
 
 
 def test_a_type_of_ones_own_is_not_taken_for_text() -> None:
     # A domain's values are those of its type, of which base64 says too little.
     with pytest.raises(ValueError, match="of a domain the type that it is of"):
-        told_of("public.amount", "postgresql", Modes())
+        told_of("public.amount", "postgresql", DeclaredModes())

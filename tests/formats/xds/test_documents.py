@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import MalformedInputError
-from penstock.formats.xds.event import Attribute, Kind, Operation, Step, Value, XdsEvent
+from penstock.formats.xds.event import AttributeStep, Operation, Value, XdsAttribute, XdsEvent, XdsEventKind
 from penstock.formats.xds.reader import read_document
 from penstock.formats.xds.table_key import Association, parse_key, write_key
 from penstock.formats.xds.values import TimeSyntax, UnreadableError, canonical, converter
@@ -20,15 +20,17 @@ IDS = st.none() | NAMES
 VALUES = st.builds(Value, st.sampled_from(["string", "octet", "int", "state", "time"]), TEXTS)
 FILLED = st.lists(VALUES, min_size=1, max_size=3).map(tuple)
 STEPS = st.one_of(
-    st.builds(Operation, st.sampled_from([Step.ADD_VALUE, Step.REMOVE_VALUE]), FILLED),
-    st.just(Operation(Step.REMOVE_ALL_VALUES)),
+    st.builds(Operation, st.sampled_from([AttributeStep.ADD_VALUE, AttributeStep.REMOVE_VALUE]), FILLED),
+    st.just(Operation(AttributeStep.REMOVE_ALL_VALUES)),
 )
-ADDED = st.builds(Attribute, NAMES, st.tuples(st.builds(Operation, st.just(Step.ADD_VALUE), FILLED)))
-MODIFIED = st.builds(Attribute, NAMES, st.lists(STEPS, min_size=1, max_size=4).map(tuple))
+ADDED = st.builds(XdsAttribute, NAMES, st.tuples(st.builds(Operation, st.just(AttributeStep.ADD_VALUE), FILLED)))
+MODIFIED = st.builds(XdsAttribute, NAMES, st.lists(STEPS, min_size=1, max_size=4).map(tuple))
 EVENTS = st.one_of(
-    st.builds(XdsEvent, st.just(Kind.ADD), NAMES, NAMES, st.lists(ADDED, max_size=3).map(tuple), IDS),
-    st.builds(XdsEvent, st.just(Kind.MODIFY), NAMES, NAMES, st.lists(MODIFIED, min_size=1, max_size=3).map(tuple), IDS),
-    st.builds(XdsEvent, st.just(Kind.DELETE), NAMES, NAMES, st.just(()), IDS),
+    st.builds(XdsEvent, st.just(XdsEventKind.ADD), NAMES, NAMES, st.lists(ADDED, max_size=3).map(tuple), IDS),
+    st.builds(
+        XdsEvent, st.just(XdsEventKind.MODIFY), NAMES, NAMES, st.lists(MODIFIED, min_size=1, max_size=3).map(tuple), IDS
+    ),
+    st.builds(XdsEvent, st.just(XdsEventKind.DELETE), NAMES, NAMES, st.just(()), IDS),
 )
 
 
@@ -49,14 +51,18 @@ def test_a_key_and_an_association_read_back_the_same(values: dict[str, str]) -> 
 
 def test_the_element_is_as_documented_to_the_byte() -> None:
     event = XdsEvent(
-        Kind.MODIFY,
+        XdsEventKind.MODIFY,
         "usr",
         "idu=1,table=usr,schema=indirect",
         (
-            Attribute(
-                "a<b", (Operation(Step.REMOVE_ALL_VALUES), Operation(Step.ADD_VALUE, (Value("string", "x\r&"),)))
+            XdsAttribute(
+                "a<b",
+                (
+                    Operation(AttributeStep.REMOVE_ALL_VALUES),
+                    Operation(AttributeStep.ADD_VALUE, (Value("string", "x\r&"),)),
+                ),
             ),
-            Attribute("n", (Operation(Step.REMOVE_VALUE, (Value("int", "1"), Value("int", "2"))),)),
+            XdsAttribute("n", (Operation(AttributeStep.REMOVE_VALUE, (Value("int", "1"), Value("int", "2"))),)),
         ),
         "7",
     )
@@ -71,7 +77,7 @@ def test_the_element_is_as_documented_to_the_byte() -> None:
 
 def test_a_character_that_xml_cannot_carry_is_named_without_the_value() -> None:
     with pytest.raises(MalformedInputError, match=r"U\+0001") as raised:
-        write_event(XdsEvent(Kind.DELETE, "usr", "secret\x01"))
+        write_event(XdsEvent(XdsEventKind.DELETE, "usr", "secret\x01"))
 
     assert "secret" not in str(raised.value)
 

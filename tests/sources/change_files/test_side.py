@@ -18,11 +18,11 @@ from penstock.errors import ConfigError, MalformedInputError, OperatorError
 from penstock.formats.archive_log import CopiedPart
 from penstock.formats.change_file import Encoding
 from penstock.outputs.publish.files import ArchiveWriter, FileWriter, make_archive
-from penstock.pipeline.ruled import RuledStock
+from penstock.pipeline.transformed import TransformedRecording
 from penstock.position import START, Anchor, Limit, Scn
 from penstock.rules.ruleset import RuleSet
 from penstock.snapshot.chunk import Chunk, CopySource
-from penstock.sources.change_files.side import ChangeFilesSide
+from penstock.sources.change_files.connector import ChangeFilesConnector
 from penstock.sources.change_files.source import ChangeFiles, ChangeFilesAccess
 from penstock.storage import LocalStorage
 from penstock.stream import StoredCopy
@@ -41,8 +41,8 @@ class Writing:
         self.files = FileWriter(self.storage, Encoding.CHANGES, self.writer.acquire().epoch)
 
     @property
-    def side(self) -> ChangeFilesSide:
-        return ChangeFilesSide(self.storage)
+    def side(self) -> ChangeFilesConnector:
+        return ChangeFilesConnector(self.storage)
 
     def define(self, id_: int, table: TableName, version: int, **parts: Any) -> None:
         described = {**definition(table), **parts}
@@ -164,7 +164,7 @@ def test_the_version_that_was_told_last_is_the_newest_whatever_its_number(writin
 def test_each_file_of_a_copy_is_read_through_a_rule_that_drops_the_key(tmp_path: Path) -> None:
     publish(storage := LocalStorage(tmp_path))
     config = RulesConfig.model_validate({"tables": {str(ITEM): {"drop": ["id"]}}})
-    side = RuledStock(ChangeFilesSide(storage), RuleSet.of(config, ["public.*"], tmp_path))
+    side = TransformedRecording(ChangeFilesConnector(storage), RuleSet.of(config, ["public.*"], tmp_path))
     (copy,) = side.copies_at({ITEM}, Scn(0))
     chunks = side.stored(copy, threading.Event()).cut_into_chunks([ITEM])
     table = side.describe([ITEM])[ITEM]

@@ -15,7 +15,7 @@ from penstock import change as c
 from penstock.archive import Archive
 from penstock.errors import MalformedInputError, OperatorError, PenstockError
 from penstock.formats.change_file import Encoding
-from penstock.history import Consumer, History, Origin
+from penstock.history import CaptureOrigin, Consumer, History
 from penstock.outputs.publish.files import ArchiveWriter, make_archive
 from penstock.position import START, Anchor, Limit, Scn
 from penstock.sources.change_files.reader import ArchiveSlice, FileReader
@@ -126,7 +126,7 @@ def test_an_archive_that_is_new_holds_nothing(tmp_path: Path) -> None:
 ANYONE = Consumer("id", "copy")
 
 
-def history(position: int = 0, *, origin: Origin | None = None, anchor: Anchor | None = None) -> History:
+def history(position: int = 0, *, origin: CaptureOrigin | None = None, anchor: Anchor | None = None) -> History:
     return History(ANYONE, origin, Scn(position), anchor, anchor, is_new=origin is None)
 
 

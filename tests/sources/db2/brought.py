@@ -9,12 +9,12 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from penstock.elsewhere import Elsewhere
+from penstock.external_values import ExternalValue
 from penstock.sources.db2_log.catalog import read_catalog
-from penstock.sources.db2_log.changes import Decoder
+from penstock.sources.db2_log.changes import RowChangeDecoder
 from penstock.sources.db2_log.framing import read_records
 from penstock.sources.db2_log.lobs import LogValues, place_of
-from penstock.sources.db2_log.transactions import Gatherer, Resolver
+from penstock.sources.db2_log.transactions import Gatherer, RowResolver
 
 
 @dataclass(frozen=True)
@@ -48,20 +48,20 @@ def brought(buffers: Sequence[bytes], catalog: str, *, most: int = 100) -> Itera
     said = read_catalog(catalog, where="catalog.json")
     names = [f"{number:09}.db2log" for number in range(1, len(buffers) + 1)]
     store = LogValues(Held({"catalog.json": catalog.encode(), **dict(zip(names, buffers, strict=True))}))
-    gatherer, resolver = Gatherer(said), Resolver(said)
-    whole, here = Decoder(said), Decoder(said, place_of=place_of)
+    gatherer, resolver = Gatherer(said), RowResolver(said)
+    whole, here = RowChangeDecoder(said), RowChangeDecoder(said, place_of=place_of)
     records = (r for n, b in zip(names, buffers, strict=True) for r in read_records(b, said.form, n))
     with patch("penstock.sources.db2_log.changes.LARGE_LOB_BYTES", most):
         for committed in gatherer.gather(records):
             for seq, row in enumerate(resolver.resolve(committed)):
                 told, expected = here.decode(row, seq).whole, whole.decode(row, seq)
                 for name, value in (told.after or {}).items():
-                    if isinstance(value, Elsewhere):
+                    if isinstance(value, ExternalValue):
                         before = (told.before or {}).get(name) if value.is_appended else None
                         yield _value(value, before, store), expected.whole.after.get(name)  # type: ignore[union-attr]
 
 
-def _value(told: Elsewhere, before: str | None, store: LogValues) -> str:
+def _value(told: ExternalValue, before: str | None, store: LogValues) -> str:
     if told.place is None:
         assert told.text is not None
         return told.text

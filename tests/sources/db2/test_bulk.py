@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from penstock import change as c
 from penstock.errors import MalformedInputError, OperatorError
-from penstock.sources.db2_log.buffers import Part
+from penstock.sources.db2_log.buffers import FilePart
 from penstock.sources.db2_log.catalog import Catalog
 from penstock.sources.db2_log.columns import ColumnDecoder
 from penstock.sources.db2_log.framing import read_records
 from penstock.sources.db2_log.plain import find_plain
-from penstock.sources.db2_log.reading import Reading
+from penstock.sources.db2_log.reading import LogReading
 from penstock.sources.db2_log.rows import RowDecoder
 from penstock.sources.db2_log.transactions import Gatherer
-from tests.sources.db2.encoder import OUT, Absent, Log, Varying, image, inline
+from tests.sources.db2.encoder import OUT, AbsentValue, Log, Varying, image, inline
 from tests.sources.db2.test_examples import APPENDED, INSERTED, ROLLED_BACK, catalog_of
 from tests.sources.db2.test_round_trip import STEPS, TABLE, History
 
@@ -62,15 +62,15 @@ def packed(digits: str, sign: str) -> bytes:
 def images(draw: st.DrawFn, order: str = "<") -> bytes:
     """A row of `EVERY`; each column may be NULL."""
 
-    def maybe(part: bytes) -> bytes | Absent:
-        return Absent(len(part)) if draw(st.booleans()) and draw(st.booleans()) else part
+    def maybe(part: bytes) -> bytes | AbsentValue:
+        return AbsentValue(len(part)) if draw(st.booleans()) and draw(st.booleans()) else part
 
     def digits(count: int) -> str:
         return draw(st.text("0123456789", min_size=count, max_size=count))
 
     text = draw(st.text('ab"\\é\n ', max_size=8)).encode()
     date, time = draw(st.sampled_from(["19991231", "00010101"])), draw(st.sampled_from(["235959", "240000", "000000"]))
-    parts: list[bytes | Varying | Absent] = [
+    parts: list[bytes | Varying | AbsentValue] = [
         maybe(struct.pack(order + "q", draw(st.integers(-(2**63), 2**63 - 1)))),
         maybe(struct.pack(order + "h", draw(NUMBERS))),
         maybe(struct.pack("B", draw(st.integers(0, 2)))),
@@ -120,7 +120,7 @@ def a_row(number: int) -> bytes:
 
 def read(buffers: Iterable[bytes], catalog: Catalog, *, in_bulk: bool) -> list[dict[str, Any]] | str:
     """Return the changes of buffers, or where it is that they are refused."""
-    gatherer, reading = Gatherer(catalog), Reading(catalog, None)
+    gatherer, reading = Gatherer(catalog), LogReading(catalog, None)
     found: list[dict[str, Any]] = []
     try:
         for number, buffer in enumerate(buffers, 1):
@@ -130,7 +130,7 @@ def read(buffers: Iterable[bytes], catalog: Catalog, *, in_bulk: bool) -> list[d
                 plain = find_plain(buffer, catalog, start=0, end=None, is_open=gatherer.open.keys())
             among = None if plain is None else plain.others.tolist()
             records = read_records(buffer, catalog.form, name, among=among)
-            for batch in reading.read(Part(number, name, buffer, plain, records, gatherer)):
+            for batch in reading.read(FilePart(number, name, buffer, plain, records, gatherer)):
                 assert batch.schema == c.ARROW_SCHEMA
                 batch.validate(full=True)
                 found += batch.to_pylist()

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from penstock.cli.main import app
 from penstock.sources.db2_log.catalog import Catalog, read_catalog
-from penstock.sources.db2_log.changes import Decoder
+from penstock.sources.db2_log.changes import RowChangeDecoder
 from penstock.sources.db2_log.framing import read_records
 from penstock.sources.db2_log.rows import RowDecoder
-from penstock.sources.db2_log.transactions import Gatherer, Resolver
+from penstock.sources.db2_log.transactions import Gatherer, RowResolver
 
 EXAMPLES = Path(__file__).with_name("examples")
 
@@ -55,7 +55,7 @@ def catalog_of(*tables: dict[str, Any], **settings: Any) -> Catalog:
 def decode(*buffers: bytes, catalog: Catalog | None = None) -> list[tuple[str, int, list[dict[str, Any]]]]:
     """Return each transaction, with its time and its changes."""
     catalog = catalog or catalog_of()
-    gatherer, resolver, decoder = Gatherer(catalog), Resolver(catalog), Decoder(catalog)
+    gatherer, resolver, decoder = Gatherer(catalog), RowResolver(catalog), RowChangeDecoder(catalog)
     records = (r for n, b in enumerate(buffers, 1) for r in read_records(b, catalog.form, f"{n}.db2log"))
     found = []
     for committed in gatherer.gather(records):

@@ -20,15 +20,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import change as c
-from penstock.apply.conflicts import VALUE_MISSING, VALUE_TOO_LONG
+from penstock.apply.apply_errors import VALUE_MISSING, VALUE_TOO_LONG
 from penstock.apply.server import LaneResult, ServerConfig
 from penstock.apply.task import TaskContext, apply_lane, in_commit_order
 from penstock.change import TableName
 from penstock.dialects.postgres.target.access import PostgresTarget
-from penstock.dialects.postgres.target.elsewhere import MOST_BYTES
 from penstock.dialects.postgres.target.error_queue import PostgresErrorQueue
-from penstock.elsewhere import Elsewhere
+from penstock.dialects.postgres.target.external_values import MOST_BYTES
 from penstock.errors import MalformedInputError, OperatorError
+from penstock.external_values import ExternalValue
 from penstock.position import Scn
 from penstock.sources.db2_log.buffers import Buffers
 from penstock.sources.db2_log.changes import LARGE_LOB_BYTES
@@ -159,8 +159,8 @@ def test_a_large_lob_is_told_as_its_place_and_a_small_one_as_its_value(folder: F
     (after,) = folder.images()
 
     assert after["text"] == "x" * LARGE_LOB_BYTES
-    assert not isinstance(after["text"], Elsewhere)
-    assert isinstance(after["data"], Elsewhere)
+    assert not isinstance(after["text"], ExternalValue)
+    assert isinstance(after["data"], ExternalValue)
     assert (after["data"].size_bytes, after["data"].is_binary, after["data"].is_appended) == (
         LARGE_LOB_BYTES + 1,
         True,
@@ -463,7 +463,7 @@ def test_memory_is_flat_while_two_gigabytes_pass(folder: Folder, copy: Copy) -> 
     changes = folder.changes()
     copy.take(changes)
     (after,) = (decode_image(text) for batch in changes for text in batch[c.AFTER].to_pylist())
-    assert isinstance(after["data"], Elsewhere)
+    assert isinstance(after["data"], ExternalValue)
     assert after["data"].place is not None
     read = sum(len(piece) for piece in copy.values.pieces(after["data"].place))
 

@@ -14,7 +14,7 @@ from penstock.history import Consumer, History, HistoryError
 from penstock.position import START, Limit
 from penstock.sources.db2_log.buffers import Buffers
 from penstock.sources.db2_log.source import Db2Log
-from penstock.sources.recorded import RecordedSide
+from penstock.sources.recorded import RecordedConnector
 from penstock.storage import LocalStorage
 from tests.sources.db2.encoder import Log, Varying, image, inline
 from tests.sources.db2.test_round_trip import TABLE
@@ -124,12 +124,12 @@ def test_a_process_that_goes_on_in_the_middle_of_a_raw_log_misses_nothing(tmp_pa
 def test_a_log_that_holds_something_else_than_was_read_is_refused_by_a_later_run(tmp_path: Path) -> None:
     """As that of a database which was restored, and went on otherwise."""
     log = three(is_raw=True)
-    source = RecordedSide(folder(tmp_path, log, log.records)).open_source()
+    source = RecordedConnector(folder(tmp_path, log, log.records)).open_source()
     joined = source.join(History(Consumer("c", "bank"), None, START, None, None, is_new=True))
     part = source.next_slice(joined.position, Limit())
     assert part is not None
     went_on = History(Consumer("c", "bank"), joined.origin, part.end, part.anchor, part.anchor, is_new=False)
-    assert RecordedSide(folder(tmp_path, log, log.records)).open_source().join(went_on).position == part.end
+    assert RecordedConnector(folder(tmp_path, log, log.records)).open_source().join(went_on).position == part.end
     other = Log(is_raw=True, is_chained=True)
     for tid in (2, 1, 3):
         other.insert(tid, tid, plain(tid + 1))
@@ -137,4 +137,4 @@ def test_a_log_that_holds_something_else_than_was_read_is_refused_by_a_later_run
         other.commit(tid)
 
     with pytest.raises(HistoryError, match=r"what lies before offset \d+ of file 1 was read, and holds something else"):
-        RecordedSide(folder(tmp_path, other, other.records)).open_source().join(went_on)
+        RecordedConnector(folder(tmp_path, other, other.records)).open_source().join(went_on)

@@ -20,7 +20,7 @@ from penstock.dialects.postgres.source.access import PostgresSource
 from penstock.errors import MalformedInputError, OperatorError
 from penstock.position import Scn
 from penstock.schema import TableSchema
-from penstock.sources.trigger_queue.decode import LOG_SCHEMA, CapturedTable, Decoder, change_by_change
+from penstock.sources.trigger_queue.decode import LOG_SCHEMA, CapturedTable, LogDecoder, change_by_change
 from penstock.sources.trigger_queue.position import QueueSlice
 from penstock.sources.trigger_queue.queue import QueueReader
 from penstock.stream import TableVersion
@@ -59,7 +59,7 @@ def row(txn_id: int, seq: int = 1) -> tuple[Any, ...]:
 
 
 def decode(part: QueueSlice, *batches: pa.RecordBatch, with_key: bool = False) -> list[dict[str, Any]]:
-    decoded = list(Decoder("shop", part, TABLES).decode(batches, with_key=with_key))
+    decoded = list(LogDecoder("shop", part, TABLES).decode(batches, with_key=with_key))
     assert all(batch.schema.equals(c.ARROW_SCHEMA) for batch in decoded)
     return [change for batch in decoded for change in batch.to_pylist()]
 
@@ -196,7 +196,7 @@ def test_a_slice_that_is_not_whole_is_never_read_to_its_end(
 
 
 def test_changes_of_tables_that_the_reader_is_not_about_are_left_out_and_counted() -> None:
-    decoder = Decoder("shop", a_slice(5, changes=[3]), TABLES, {(16400, 2), (16401, 1)})
+    decoder = LogDecoder("shop", a_slice(5, changes=[3]), TABLES, {(16400, 2), (16401, 1)})
     rows = log((5, 1, 16400, 2, "I", None, "{}"), (5, 2, 16400, 1, "I", None, "{}"), (5, 3, 16401, 1, "T", None, None))
 
     (batch,) = decoder.decode([rows], with_key=False)
@@ -226,7 +226,7 @@ def test_the_key_is_that_of_the_row_before_the_change(
 ) -> None:
     text = json.dumps(image, ensure_ascii=False, separators=(",", ":"))
     before, after = {"I": (None, text), "U": (text, '{"id":"new"}'), "D": (text, None)}[op]
-    decoder = Decoder("shop", a_slice(5), {(1, 1): CapturedTable(EMP, key)})
+    decoder = LogDecoder("shop", a_slice(5), {(1, 1): CapturedTable(EMP, key)})
 
     (batch,) = decoder.decode([log((5, 1, 1, 1, op, before, after))], with_key=True)
 
@@ -252,7 +252,7 @@ def test_the_key_is_left_out_for_who_does_not_need_it() -> None:
 
 def test_an_oid_above_two_billion_is_known() -> None:
     oid = 3_000_000_000
-    decoder = Decoder("s", a_slice(5), {(oid, 1): CapturedTable(TableName("p", "t"), ())})
+    decoder = LogDecoder("s", a_slice(5), {(oid, 1): CapturedTable(TableName("p", "t"), ())})
     (batch,) = decoder.decode([log((5, 1, oid, 1, "I", None, "{}"))], with_key=False)
     assert batch.num_rows == 1
 

@@ -25,7 +25,7 @@ from penstock.logical import Kind as Kinds
 from penstock.position import START, Anchor, Limit, Scn
 from penstock.schema import Column, ForeignKey, TableSchema, Unique
 from penstock.sources.xds.documents import Documents
-from penstock.sources.xds.source import XdsDocuments, XdsSide
+from penstock.sources.xds.source import XdsConnector, XdsDocuments
 from penstock.storage import LocalStorage
 from penstock.stream import Slice
 
@@ -76,8 +76,8 @@ class Folder:
     def write(self, number: int, *elements: str, name: str | None = None) -> None:
         (self.path / (name or f"{number:019d}.xml")).write_bytes(document_of(elements))
 
-    def side(self) -> XdsSide:
-        return XdsSide(LocalStorage(self.path), ["idm.*"], lambda _: TABLES)
+    def side(self) -> XdsConnector:
+        return XdsConnector(LocalStorage(self.path), ["idm.*"], lambda _: TABLES)
 
     def slices(self, limit: Limit = Limit(), after: int = START) -> list[Slice]:
         source, found = self.side().open_source(), []
@@ -476,7 +476,7 @@ def test_a_position_of_an_earlier_version_proves_nothing_and_is_gone_on_from(fol
 
 
 def test_tables_that_the_target_lacks_are_asked_for(folder: Folder) -> None:
-    side = XdsSide(LocalStorage(folder.path), ["idm.nobody"], lambda _: {})
+    side = XdsConnector(LocalStorage(folder.path), ["idm.nobody"], lambda _: {})
 
     with pytest.raises(OperatorError, match=r"no table of the target matches 'idm\.nobody'.*Make the tables"):
         side.match(["idm.nobody"])

@@ -3,7 +3,7 @@
 A handler written in Python needs nothing from here but, to tell errors apart or to raise one of its own, `ApplyError`.
 """
 
-from penstock.apply.conflicts import ApplyError
+from penstock.apply.apply_errors import ApplyError
 from penstock.apply.handlers.calls import ErrorStack, HandledTransaction
 from penstock.apply.handlers.ddl import DdlLcr
 from penstock.apply.handlers.lcr import RowLcr

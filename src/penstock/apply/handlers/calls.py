@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from penstock.apply.conflicts import ApplyError
+from penstock.apply.apply_errors import ApplyError
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from penstock.apply.conflicts import LCR_MALFORMED, ApplyError
+from penstock.apply.apply_errors import LCR_MALFORMED, ApplyError
 from penstock.apply.ddl import (
     Alteration,
     ShapedColumn,
@@ -17,7 +17,7 @@ from penstock.apply.ddl import (
     name_before,
     statement_of,
 )
-from penstock.apply.handlers.lcr import Lcr, Origin
+from penstock.apply.handlers.lcr import ChangeOrigin, Lcr
 from penstock.change import Change, TableName
 
 
@@ -31,7 +31,7 @@ class DdlExecutor(Protocol):
 class DdlLcr(Lcr):
     """DDL of one table. What is done to it concerns nobody else until it is executed."""
 
-    def __init__(self, change: Change, origin: Origin, executor: DdlExecutor | None) -> None:
+    def __init__(self, change: Change, origin: ChangeOrigin, executor: DdlExecutor | None) -> None:
         """Stand for a change of DDL."""
         super().__init__(name_before(change), origin)
         self._change = change

@@ -15,7 +15,7 @@ from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any, Literal, Protocol
 
-from penstock.apply.conflicts import LCR_COLUMN, LCR_MALFORMED, ApplyError
+from penstock.apply.apply_errors import LCR_COLUMN, LCR_MALFORMED, ApplyError
 from penstock.change import Change, Image, Op, TableName
 from penstock.logical import Kind, LogicalType
 
@@ -28,7 +28,7 @@ _SHAPES = {Op.INSERT: (False, True), Op.UPDATE: (True, True), Op.DELETE: (True, 
 
 
 @dataclass(frozen=True)
-class Origin:
+class ChangeOrigin:
     """Where a change comes from.
 
     Attributes:
@@ -55,7 +55,7 @@ class Executor(Protocol):
 class Lcr:
     """What every change that a handler sees tells: its table, and the transaction that it is of."""
 
-    def __init__(self, table: TableName, origin: Origin) -> None:
+    def __init__(self, table: TableName, origin: ChangeOrigin) -> None:
         """Stand for a change of a table."""
         self._table = table
         self.origin = origin
@@ -101,7 +101,9 @@ class Lcr:
 class RowLcr(Lcr):
     """A change of one row. What is done to it concerns nobody else until it is executed."""
 
-    def __init__(self, change: Change, origin: Origin, executor: Executor | None, *, is_made: bool = False) -> None:
+    def __init__(
+        self, change: Change, origin: ChangeOrigin, executor: Executor | None, *, is_made: bool = False
+    ) -> None:
         """Copy a change; `is_made` where no source committed it so."""
         super().__init__(change.table, origin)
         self._change = change

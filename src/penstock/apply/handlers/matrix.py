@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
-from penstock.apply.conflicts import ApplyError
+from penstock.apply.apply_errors import ApplyError
 
 Done = TypeVar("Done")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from penstock.apply.conflicts import MESSAGE_UNHANDLED, ApplyError
-from penstock.apply.handlers.lcr import Origin
+from penstock.apply.apply_errors import MESSAGE_UNHANDLED, ApplyError
+from penstock.apply.handlers.lcr import ChangeOrigin
 from penstock.change import Change
 
 
@@ -33,7 +33,7 @@ class UserMessage:
     committed_at: datetime | None
 
 
-def message_of(change: Change, number: int, origin: Origin) -> UserMessage:
+def message_of(change: Change, number: int, origin: ChangeOrigin) -> UserMessage:
     """The message that stands in the place of a change."""
     said = change.before or {}
     return UserMessage(

@@ -11,19 +11,19 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from penstock.apply.conflicts import HANDLER_FAILED, HANDLER_LATE, LCR_MALFORMED, ApplyError
+from penstock.apply.apply_errors import HANDLER_FAILED, HANDLER_LATE, LCR_MALFORMED, ApplyError
+from penstock.apply.conflict_resolver import Done
 from penstock.apply.ddl import Alteration
 from penstock.apply.handlers import matrix
 from penstock.apply.handlers.caller import LateError, caller_here
 from penstock.apply.handlers.calls import ErrorStack, HandledTransaction
 from penstock.apply.handlers.ddl import DdlLcr
-from penstock.apply.handlers.lcr import Origin, RowLcr, changed_keys
+from penstock.apply.handlers.lcr import ChangeOrigin, RowLcr, changed_keys
 from penstock.apply.handlers.matrix import FailedError
 from penstock.apply.handlers.message import message_of, unhandled
 from penstock.apply.handlers.settings import Function, HandlerSettings, OpHandlers, StatementHandler
 from penstock.apply.handlers.sql import Gate, HandlerSql, SqlRunner
-from penstock.apply.handlers.statement import Bind, Source, Statement
-from penstock.apply.mender import Done
+from penstock.apply.handlers.statement import Bind, BindSource, Statement
 from penstock.apply.resolve import Resolution
 from penstock.apply.target import TargetTable
 from penstock.change import Change, Op, TableName, Transaction
@@ -371,17 +371,17 @@ class _Steps:
         lcr, name = self._lcr, bind.name
         old, new = lcr.get_values("old"), lcr.get_values("new", use_old=False)
         match bind.source:
-            case Source.NEW:
+            case BindSource.NEW:
                 return self._column(name), new.get(name, old.get(name))
-            case Source.NEW_ONLY:
+            case BindSource.NEW_ONLY:
                 return self._column(name), new.get(name)
-            case Source.OLD:
+            case BindSource.OLD:
                 return self._column(name), old.get(name)
-            case Source.NEW_EXISTS:
+            case BindSource.NEW_EXISTS:
                 return None, "Y" if name in new else "N"
-            case Source.OLD_EXISTS:
+            case BindSource.OLD_EXISTS:
                 return None, "Y" if name in old else "N"
-            case Source.ATTRIBUTE:
+            case BindSource.ATTRIBUTE:
                 return None, _attribute(lcr, name)
 
     def _column(self, name: str) -> Column | None:
@@ -452,10 +452,10 @@ def handlers_of(settings: HandlerSettings, session: SqlRunner) -> Handlers | Non
     return None if settings.is_empty else Handlers(settings, session)
 
 
-def _origin(settings: HandlerSettings, transaction: Transaction) -> Origin:
+def _origin(settings: HandlerSettings, transaction: Transaction) -> ChangeOrigin:
     at_us = transaction.committed_at_us
     committed_at = None if at_us is None else _EPOCH + timedelta(microseconds=at_us)
-    return Origin(settings.source, transaction.txn_id, transaction.commit_scn, committed_at)
+    return ChangeOrigin(settings.source, transaction.txn_id, transaction.commit_scn, committed_at)
 
 
 def _attribute(lcr: RowLcr, name: str) -> str | None:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock.apply.handlers.statement import Statement
-from penstock.beside import load, module_file
 from penstock.change import Op, TableName
 from penstock.errors import HandlerError
+from penstock.user_code import load, module_file
 
 HANDLED = (Op.INSERT, Op.UPDATE, Op.DELETE)
 """The operations whose changes handlers take."""

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from penstock.apply.conflicts import STATEMENT_REFUSED, ApplyError
+from penstock.apply.apply_errors import STATEMENT_REFUSED, ApplyError
 from penstock.apply.handlers.statement import Statement, refusal
 from penstock.change import TableName
 from penstock.errors import PenstockError

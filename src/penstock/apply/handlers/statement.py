@@ -13,7 +13,7 @@ from enum import StrEnum
 from penstock.text import nearest
 
 
-class Source(StrEnum):
+class BindSource(StrEnum):
     """Where the value of a bind is found."""
 
     NEW = "new"
@@ -42,7 +42,7 @@ _FIRST_WORDS = ("insert", "update", "delete", "merge", "with")
 class Bind:
     """A value of the change in a statement; `name` is a column, or an attribute."""
 
-    source: Source
+    source: BindSource
     name: str
 
 
@@ -187,13 +187,13 @@ def parse(text: str) -> Statement:
 def _bind(token: str) -> Bind:
     name, dot, column = (part.strip() for part in token[1:].partition("."))
     name = name.lower()
-    if dot and name in list(Source) and name != Source.ATTRIBUTE:
+    if dot and name in list(BindSource) and name != BindSource.ATTRIBUTE:
         # Without quotes a name is in small letters, as SQL has it.
         column = column[1:-1].replace('""', '"') if column.startswith('"') else column.lower()
-        return Bind(Source(name), column)
+        return Bind(BindSource(name), column)
     if not dot and name in ATTRIBUTES:
-        return Bind(Source.ATTRIBUTE, name)
-    known = [*(f"{source}.c" for source in Source if source is not Source.ATTRIBUTE), *ATTRIBUTES]
+        return Bind(BindSource.ATTRIBUTE, name)
+    known = [*(f"{source}.c" for source in BindSource if source is not BindSource.ATTRIBUTE), *ATTRIBUTES]
     raise ValueError(f"{token!r} is no value of a change{nearest(token[1:], known)}: known are :{', :'.join(known)}")
 
 

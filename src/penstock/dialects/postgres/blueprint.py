@@ -9,7 +9,7 @@ from typing import NamedTuple
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import LackingPart, NativeForm
+from penstock.dialects.base import MissingPart, NativeForm
 from penstock.dialects.postgres.catalog import catalog_names, computed_columns, table_oids
 from penstock.dialects.postgres.connection import Connection, literal, quote
 from penstock.dialects.postgres.logical import DIALECT
@@ -18,7 +18,7 @@ from penstock.dialects.postgres.resources import sql_text
 
 
 @dataclass(frozen=True)
-class Piece:
+class DdlPiece:
     """A statement that makes a table, or a part of one.
 
     Attributes:
@@ -90,7 +90,7 @@ class Blueprint(NativeForm):
     dialect = DIALECT
 
     types: Sequence[tuple[TableName, str | None, str | None]]
-    pieces: Sequence[Piece]
+    pieces: Sequence[DdlPiece]
     parts: Parts
     calls: Sequence[tuple[str, TableName]]
     computed: Mapping[tuple[TableName, str], str]
@@ -105,7 +105,7 @@ class Blueprint(NativeForm):
 
 
 @dataclass(frozen=True)
-class LackingLabels:
+class MissingLabels:
     """Labels of an enum that the target lacks.
 
     Attributes:
@@ -133,7 +133,7 @@ def read_blueprint(
         named = by_oid | {oid: name for name, oid in others.items()}
         types, users, made_of = _types(cursor, named)
         pieces = [
-            Piece(
+            DdlPiece(
                 by_oid[root],
                 kind,
                 TableName(schema, name),
@@ -215,7 +215,7 @@ def lacking_partitions(source: Parts, target: Parts) -> tuple[list[TableName], l
     return wanted, differing
 
 
-def lacking_labels(source: Parts, target: Parts) -> list[LackingLabels]:
+def lacking_labels(source: Parts, target: Parts) -> list[MissingLabels]:
     """Return what the target's enums lack, and how to add it at the source's place."""
     found = []
     for name, labels in source.labels.items():
@@ -223,7 +223,7 @@ def lacking_labels(source: Parts, target: Parts) -> list[LackingLabels]:
         lacking = [label for label in labels if label not in there]
         if lacking:
             statements = [_add_label(name, labels, labels.index(label), there) for label in lacking]
-            found.append(LackingLabels(name, lacking, statements, [label for label in there if label not in labels]))
+            found.append(MissingLabels(name, lacking, statements, [label for label in there if label not in labels]))
     return found
 
 
@@ -240,12 +240,12 @@ def reordered_labels(source: Parts, target: Parts) -> list[TableName]:
     ]
 
 
-def lacking_parts(source: Parts, target: Parts) -> list[LackingPart]:
+def lacking_parts(source: Parts, target: Parts) -> list[MissingPart]:
     """Return what the target lacks: each partition, and each type with its labels."""
     wanted, _ = lacking_partitions(source, target)
     return [
-        *(LackingPart(name, of=source.partitions[name][0]) for name in wanted),
-        *(LackingPart(lack.type, labels=tuple(lack.labels)) for lack in lacking_labels(source, target)),
+        *(MissingPart(name, of=source.partitions[name][0]) for name in wanted),
+        *(MissingPart(lack.type, labels=tuple(lack.labels)) for lack in lacking_labels(source, target)),
     ]
 
 

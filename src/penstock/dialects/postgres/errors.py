@@ -9,26 +9,26 @@ from typing import Any
 
 import psycopg
 
-from penstock.apply import conflicts
-from penstock.apply.conflicts import ApplyError
+from penstock.apply import apply_errors
+from penstock.apply.apply_errors import ApplyError
 from penstock.dialects.base import LockedError
 from penstock.errors import OperatorError, PenstockError, RetryableError
 
 LOGICAL_ERRORS = {
-    "23505": conflicts.UNIQUE_VIOLATED,
-    "23P01": conflicts.UNIQUE_VIOLATED,
-    "23503": conflicts.FOREIGN_KEY_VIOLATED,
-    "23502": conflicts.NULL_REFUSED,
-    "23514": conflicts.CHECK_VIOLATED,
-    "22001": conflicts.VALUE_TOO_LONG,
-    "22P02": conflicts.VALUE_MALFORMED,
-    "22P05": conflicts.VALUE_MALFORMED,
-    "22021": conflicts.VALUE_MALFORMED,
-    "22003": conflicts.VALUE_MALFORMED,
-    "22007": conflicts.VALUE_MALFORMED,
-    "22008": conflicts.VALUE_MALFORMED,
-    "42703": conflicts.COLUMN_MISSING,
-    "42P01": conflicts.TABLE_MISSING,
+    "23505": apply_errors.UNIQUE_VIOLATED,
+    "23P01": apply_errors.UNIQUE_VIOLATED,
+    "23503": apply_errors.FOREIGN_KEY_VIOLATED,
+    "23502": apply_errors.NULL_REFUSED,
+    "23514": apply_errors.CHECK_VIOLATED,
+    "22001": apply_errors.VALUE_TOO_LONG,
+    "22P02": apply_errors.VALUE_MALFORMED,
+    "22P05": apply_errors.VALUE_MALFORMED,
+    "22021": apply_errors.VALUE_MALFORMED,
+    "22003": apply_errors.VALUE_MALFORMED,
+    "22007": apply_errors.VALUE_MALFORMED,
+    "22008": apply_errors.VALUE_MALFORMED,
+    "42703": apply_errors.COLUMN_MISSING,
+    "42P01": apply_errors.TABLE_MISSING,
 }
 """SQLSTATE to the numbers that the error queue gives errors on every database."""
 
@@ -52,7 +52,7 @@ _MORE_RETRIED = {"53200", "53300"}
 """Out of memory, or of connections: tried again where the work is the process's own."""
 
 
-class Whose(Enum):
+class FailureScope(Enum):
     """Whose failure an error is that came up while a change's statement ran."""
 
     CHANGE = "its transaction goes to the error queue"
@@ -60,7 +60,7 @@ class Whose(Enum):
     PROCESS = "nothing else could be applied either: the connection is lost, or a person must act"
 
 
-def whose(exc: Exception, *, is_connected: bool) -> Whose:
+def whose(exc: Exception, *, is_connected: bool) -> FailureScope:
     """Whose failure an error is that the driver or the server raised while a change's statement ran.
 
     The one rule of apply (ADR 70): as long as the connection lives, it is the change's, whatever the SQLSTATE, and also
@@ -71,21 +71,21 @@ def whose(exc: Exception, *, is_connected: bool) -> Whose:
     """
     if not isinstance(exc, psycopg.Error):
         # An adapter of the driver's, in Python: nothing was sent.
-        return Whose.CHANGE
+        return FailureScope.CHANGE
     if not is_connected or exc.diag.severity_nonlocalized in ("FATAL", "PANIC"):
-        return Whose.PROCESS
+        return FailureScope.PROCESS
     if exc.sqlstate in _CONTENTION:
-        return Whose.CONTENTION
+        return FailureScope.CONTENTION
     # A right that lacks has no context; what a function raises is about the row that it was called for.
     lacks_right = exc.sqlstate == _NO_RIGHT and not exc.diag.context
-    return Whose.PROCESS if lacks_right or exc.sqlstate in _OUT_OF_ORDER else Whose.CHANGE
+    return FailureScope.PROCESS if lacks_right or exc.sqlstate in _OUT_OF_ORDER else FailureScope.CHANGE
 
 
 def refused(exc: Exception) -> ApplyError:
     """The error of one change that an error of its statement stands for; never with a row value."""
     if isinstance(exc, psycopg.Error) and exc.sqlstate is not None:
         return ApplyError(
-            LOGICAL_ERRORS.get(exc.sqlstate, conflicts.OTHER),
+            LOGICAL_ERRORS.get(exc.sqlstate, apply_errors.OTHER),
             safe_message(exc.diag),
             code=exc.sqlstate,
             column=exc.diag.column_name,
@@ -98,12 +98,12 @@ def refused(exc: Exception) -> ApplyError:
 def _unsent(exc: Exception) -> tuple[int, str]:
     """Why the driver does not send a value. Its own text may repeat a part of it."""
     if isinstance(exc, psycopg.DataError) and "NUL" in str(exc):
-        return conflicts.VALUE_MALFORMED, "a text holds a zero byte (NUL), which PostgreSQL does not store"
+        return apply_errors.VALUE_MALFORMED, "a text holds a zero byte (NUL), which PostgreSQL does not store"
     if isinstance(exc, UnicodeError):
-        return conflicts.VALUE_MALFORMED, "a text holds half of a surrogate pair, which UTF-8 cannot write"
+        return apply_errors.VALUE_MALFORMED, "a text holds half of a surrogate pair, which UTF-8 cannot write"
     if isinstance(exc, MemoryError | OverflowError):
-        return conflicts.VALUE_TOO_LONG, "a value is too large for the driver"
-    return conflicts.OTHER, f"the driver does not take a value of the change ({type(exc).__name__})"
+        return apply_errors.VALUE_TOO_LONG, "a value is too large for the driver"
+    return apply_errors.OTHER, f"the driver does not take a value of the change ({type(exc).__name__})"
 
 
 def is_retried(sqlstate: str) -> bool:

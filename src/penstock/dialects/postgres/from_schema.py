@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from penstock.change import TableName
-from penstock.dialects.postgres.blueprint import Blueprint, Parts, Piece
+from penstock.dialects.postgres.blueprint import Blueprint, DdlPiece, Parts
 from penstock.dialects.postgres.casts import staging_type
 from penstock.dialects.postgres.connection import quote
 from penstock.dialects.postgres.logical import in_postgres, is_finer, is_ours, spelling
@@ -27,7 +27,7 @@ def blueprint_of(tables: Iterable[TableSchema]) -> Blueprint:
     given = list(tables)
     tables = [in_postgres(table) for table in given]
     names = _Names(tables)
-    pieces = [Piece(table.name, "table", table.name, None, None, _table_sql(table)) for table in tables]
+    pieces = [DdlPiece(table.name, "table", table.name, None, None, _table_sql(table)) for table in tables]
     for table in tables:
         pieces += [_unique_piece(table, key, names) for key in table.all_uniques if key.columns]
     for table in tables:
@@ -79,7 +79,7 @@ def completed(blueprint: Blueprint, tables: Sequence[TableSchema], *, has_identi
         for key in table.foreign_keys
     }
 
-    def renamed(piece: Piece) -> Piece:
+    def renamed(piece: DdlPiece) -> DdlPiece:
         found = keys.get((piece.table, piece.name or "")) if piece.kind == "foreign key" else None
         return piece if found is None or found.other == piece.other else found
 
@@ -148,23 +148,23 @@ def _foreign_type(column: Column) -> TableName | None:
     return TableName(schema, name)
 
 
-def _unique_piece(table: TableSchema, key: Unique, names: _Names) -> Piece:
+def _unique_piece(table: TableSchema, key: Unique, names: _Names) -> DdlPiece:
     is_primary = key is table.primary_key
     name = names.take(table.name.schema, key.name)
     sql = _alter(table, name) + ("PRIMARY KEY" if is_primary else "UNIQUE")
     sql += f"{' NULLS NOT DISTINCT' if key.nulls_are_equal and not is_primary else ''} ({_list(key.columns)})"
     sql += _deferrable(key.is_deferrable)
-    return Piece(table.name, "primary key" if is_primary else "unique key", table.name, key.name, None, sql)
+    return DdlPiece(table.name, "primary key" if is_primary else "unique key", table.name, key.name, None, sql)
 
 
-def _foreign_key_piece(table: TableSchema, key: ForeignKey) -> Piece:
+def _foreign_key_piece(table: TableSchema, key: ForeignKey) -> DdlPiece:
     parent = quote(key.parent.schema, key.parent.name)
     sql = (
         f"{_alter(table, key.name)}FOREIGN KEY ({_list(key.columns)})"
         f" REFERENCES {parent} ({_list(key.parent_columns)}){' MATCH FULL' if key.is_match_full else ''}"
         f"{_deferrable(key.is_deferrable)}"
     )
-    return Piece(table.name, "foreign key", table.name, key.name, key.parent, sql)
+    return DdlPiece(table.name, "foreign key", table.name, key.name, key.parent, sql)
 
 
 def _alter(table: TableSchema, name: str | None) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from penstock.change import TableName
-from penstock.dialects.base import NativeForm, Unseen
+from penstock.dialects.base import NativeForm, NotCompared
 from penstock.dialects.postgres.catalog import table_oids
 from penstock.dialects.postgres.connection import Connection
 from penstock.dialects.postgres.logical import DIALECT
@@ -56,14 +56,16 @@ def left_behind(source: LargeObjects, target: LargeObjects) -> str | None:
     return f"{count(lacking, 'large object')}{_referred(source)}" if lacking else None
 
 
-def unseen(source: LargeObjects, target: LargeObjects) -> list[Unseen]:
+def unseen(source: LargeObjects, target: LargeObjects) -> list[NotCompared]:
     """Say what of the source's large objects a comparison of rows does not see."""
     if not source.ids:
         return []
     stayed = left_behind(source, target)
     if stayed is not None:
-        return [Unseen(f"{stayed}, not at the target: {NOT_CAPTURED}", is_lacking=True)]
-    return [Unseen(f"the contents of {count(len(source.ids), 'large object')}{_referred(source)}", is_lacking=False)]
+        return [NotCompared(f"{stayed}, not at the target: {NOT_CAPTURED}", is_lacking=True)]
+    return [
+        NotCompared(f"the contents of {count(len(source.ids), 'large object')}{_referred(source)}", is_lacking=False)
+    ]
 
 
 def _referred(source: LargeObjects) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import Difference
+from penstock.dialects.base import CatalogDifference
 from penstock.dialects.postgres.catalog import catalog_names, current_user, table_oids
 from penstock.dialects.postgres.connection import Connection, quote
 from penstock.dialects.postgres.large_objects import (
@@ -188,7 +188,7 @@ def compare(
     *,
     made: Collection[TableName],
     is_coming: Callable[[CatalogObject], bool] = lambda _: False,
-) -> Iterator[Difference]:
+) -> Iterator[CatalogDifference]:
     """Yield in what the target is not what the source is, in an order in which it can be made.
 
     Args:
@@ -232,7 +232,7 @@ def compare(
             if called is not None:
                 renamed.add(called)
                 sql = _renaming(one, called.name)
-                yield Difference(
+                yield CatalogDifference(
                     one.kind,
                     one.what,
                     one.table,
@@ -244,7 +244,9 @@ def compare(
                 continue
             elif one.kind == "partition" and one.table in alone:
                 reason = "it is a table of its own there"
-                yield Difference(one.kind, one.what, one.table, reason=reason, sql=one.change or "", schema=one.schema)
+                yield CatalogDifference(
+                    one.kind, one.what, one.table, reason=reason, sql=one.change or "", schema=one.schema
+                )
             else:
                 with_it = [one, *sorted(belongings.get((one.table, one.label), ()), key=_rank)]
                 yield _difference(one, "; ".join(each.make for each in with_it if each.make))
@@ -252,12 +254,12 @@ def compare(
             yield _changed(one, found)
     stayed = left_behind(source.large, target.large)
     if stayed is not None:
-        yield Difference("large object", stayed, None, reason=NOT_CAPTURED, sql=f"-- {BRINGS_THEM}")
+        yield CatalogDifference("large object", stayed, None, reason=NOT_CAPTURED, sql=f"-- {BRINGS_THEM}")
     left_out = {*with_root, *(one.key for one in renamed)}
     yield from _besides(source, (one for one in target.found if one.root in made and one.key not in left_out))
 
 
-def _besides(source: Objects, found: Iterable[CatalogObject]) -> Iterator[Difference]:
+def _besides(source: Objects, found: Iterable[CatalogObject]) -> Iterator[CatalogDifference]:
     """Yield what the source has not, of what the target has."""
     known = source.by_key
     labels = {(one.table, one.label) for one in source.found}
@@ -266,7 +268,9 @@ def _besides(source: Objects, found: Iterable[CatalogObject]) -> Iterator[Differ
         if one.key in known or one.parent is not None or one.kind in ("owner", "table"):
             continue
         if one.holder is None or (one.table, one.holder) in labels:
-            yield Difference(one.kind, one.what, one.table, sql=one.remove or "", is_extra=True, schema=one.schema)
+            yield CatalogDifference(
+                one.kind, one.what, one.table, sql=one.remove or "", is_extra=True, schema=one.schema
+            )
 
 
 def _indexes(found: Iterable[CatalogObject]) -> set[str | None]:
@@ -312,7 +316,7 @@ def _counts(
     return source.version == target.version or one.kind not in _WORDED
 
 
-def _changed(one: CatalogObject, found: CatalogObject) -> Difference:
+def _changed(one: CatalogObject, found: CatalogObject) -> CatalogDifference:
     sql = one.change or "; ".join(filter(None, (found.remove, one.make)))
     if one.kind == "column order":
         return _difference(one, "")
@@ -320,12 +324,12 @@ def _changed(one: CatalogObject, found: CatalogObject) -> Difference:
         return _difference(one, sql)
     shown = one.kind in ("column", "not null", "storage", "compression", "replica identity", "identity")
     reason = f"it is {found.definition} there, {one.definition} at the source" if shown else "it is another one there"
-    return Difference(one.kind, one.what, one.table, reason=reason, sql=sql, schema=one.schema)
+    return CatalogDifference(one.kind, one.what, one.table, reason=reason, sql=sql, schema=one.schema)
 
 
-def _difference(one: CatalogObject, sql: str) -> Difference:
+def _difference(one: CatalogObject, sql: str) -> CatalogDifference:
     reason = f"it is {one.definition} at the source" if one.kind in _TOLD_BY_SOURCE else ""
-    return Difference(one.kind, one.what, one.table, reason=reason, sql=sql, schema=one.schema)
+    return CatalogDifference(one.kind, one.what, one.table, reason=reason, sql=sql, schema=one.schema)
 
 
 def _rank(one: CatalogObject) -> int:

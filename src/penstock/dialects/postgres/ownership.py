@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import Step
+from penstock.dialects.base import SetupStep
 from penstock.dialects.postgres.catalog import catalog_names
 from penstock.dialects.postgres.connection import Connection, label, literal, quote
 from penstock.dialects.postgres.resources import sql_text
@@ -179,19 +179,19 @@ def refuse_superuser(role: str) -> str:
     )
 
 
-def schema_steps(connection: Connection, schema: str) -> list[Step]:
+def schema_steps(connection: Connection, schema: str) -> list[SetupStep]:
     """The step that makes a schema of ours; it fails if one was made since `schema_faults` looked."""
     if connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", [schema]).fetchone() is not None:
         return []
-    return [Step(f"schema {schema}", f"CREATE SCHEMA {quote(schema)}")]
+    return [SetupStep(f"schema {schema}", f"CREATE SCHEMA {quote(schema)}")]
 
 
-def seal_step(schema: str) -> Step:
+def seal_step(schema: str) -> SetupStep:
     """The step that takes back what `ALTER DEFAULT PRIVILEGES` has given others on the objects of a schema of ours."""
-    return Step("nobody else has a right on it", _SEAL.format(schema=literal(schema)))
+    return SetupStep("nobody else has a right on it", _SEAL.format(schema=literal(schema)))
 
 
-def dump_steps(connection: Connection, schema: str, tables: Sequence[TableName], *, is_new: bool) -> list[Step]:
+def dump_steps(connection: Connection, schema: str, tables: Sequence[TableName], *, is_new: bool) -> list[SetupStep]:
     """The steps after which the database's owner can still dump the database, and reads no row that it could not.
 
     pg_dump reads every table, so it works for an owner who may read every table; such an owner may read our copies of
@@ -218,11 +218,13 @@ def dump_steps(connection: Connection, schema: str, tables: Sequence[TableName],
     if may_read and (is_new or not granted):
         grants = [f"GRANT USAGE ON SCHEMA {quoted} TO {quote(owner)}"]
         grants += [f"GRANT SELECT ON {them} TO {quote(owner)}" for them in everything]
-        return [Step("the database's owner, who may read all that is captured, may dump it", ";\n".join(grants))]
+        return [SetupStep("the database's owner, who may read all that is captured, may dump it", ";\n".join(grants))]
     if granted and not may_read:
         revokes = [f"REVOKE SELECT ON {them} FROM {quote(owner)}" for them in everything]
         return [
-            Step("the database's owner, who may not read all that is captured, may not read it", ";\n".join(revokes))
+            SetupStep(
+                "the database's owner, who may not read all that is captured, may not read it", ";\n".join(revokes)
+            )
         ]
     return []
 

@@ -18,7 +18,7 @@ from penstock.snapshot.rows import Checksum
 
 
 @dataclass(frozen=True)
-class Origin:
+class RowsOrigin:
     """How a table's rows were at some position, as SQL.
 
     Attributes:
@@ -30,17 +30,17 @@ class Origin:
     counts: Callable[[Sequence[Column]], str]
 
 
-def origin_now(table: TableSchema) -> Origin:
+def origin_now(table: TableSchema) -> RowsOrigin:
     """A table's rows as the session that asks sees them."""
-    return Origin(
+    return RowsOrigin(
         rows=lambda columns, chunk: rows_now(table, columns, chunk),
         counts=lambda columns: row_counts_now(table, columns),
     )
 
 
-def origin_as_of(table: TableSchema, set_name: str, cut: Cut) -> Origin:
+def origin_as_of(table: TableSchema, set_name: str, cut: Cut) -> RowsOrigin:
     """A table's rows at an earlier position, put right from the log's images."""
-    return Origin(
+    return RowsOrigin(
         rows=lambda columns, chunk: rows_as_of(table, columns, chunk, set_name, cut),
         counts=lambda columns: row_counts_as_of(table, columns, set_name, cut),
     )
@@ -52,7 +52,7 @@ class PostgresRows:
 
     reader: ArrowReader
     table: TableSchema
-    origin: Origin
+    origin: RowsOrigin
 
     def key_order(self) -> str:
         """Return the collations of the table's key: besides its types, they decide its order."""

@@ -12,7 +12,7 @@ from penstock.dialects.postgres.resources import sql_text
 _PREPARED = "pg_prepared_xacts shows it; commit it, or roll it back"
 
 
-class LockWatch:
+class PostgresLockWatch:
     """Looks, on a session of its own, for sessions of a pipeline that wait."""
 
     def __init__(self, url: str, *names: str) -> None:

@@ -19,7 +19,7 @@ import fastavro
 from penstock.errors import MalformedInputError, OperatorError
 from penstock.formats.debezium.parse import Message, NotJsonError
 from penstock.formats.debezium.placeholders import Placeholder
-from penstock.formats.debezium.record import Record
+from penstock.formats.debezium.record import TopicRecord
 from penstock.formats.debezium.schema import NO_DEFAULT, ConnectSchema
 
 SchemaId: TypeAlias = int | str
@@ -68,19 +68,19 @@ class AvroMessages:
         self._schema_of = schema_of
         self._known: dict[SchemaId, _AvroSchema] = {}
 
-    def parse_key(self, record: Record, *, exact: bool = False) -> Message:
+    def parse_key(self, record: TopicRecord, *, exact: bool = False) -> Message:
         """See `decode.Parser`."""
         return self._parse(record, record.key or b"", KEY_ID)
 
-    def parse_value(self, record: Record, *, exact: bool = False) -> Message:
+    def parse_value(self, record: TopicRecord, *, exact: bool = False) -> Message:
         """See `decode.Parser`."""
         return self._parse(record, record.value or b"", VALUE_ID)
 
-    def may_hold(self, placeholder: Placeholder, record: Record) -> bool:
+    def may_hold(self, placeholder: Placeholder, record: TopicRecord) -> bool:
         """See `decode.Parser`: numbers and lengths of Avro do not let it be told cheaply."""
         return True
 
-    def _parse(self, record: Record, data: bytes, header: str) -> Message:
+    def _parse(self, record: TopicRecord, data: bytes, header: str) -> Message:
         id_, body = _split(data, record.header(header), record.where)
         schema = self._known.get(id_)
         if schema is None:
@@ -95,7 +95,7 @@ class AvroMessages:
             raise NotJsonError("is not of its Avro schema, or is cut off")
         return Message(payload, schema.connect)
 
-    def _text(self, id_: SchemaId, record: Record) -> str:
+    def _text(self, id_: SchemaId, record: TopicRecord) -> str:
         try:
             return self._schema_of(id_)
         except OperatorError as exc:

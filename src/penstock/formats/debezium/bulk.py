@@ -1,9 +1,8 @@
 """Many events at once: those that are made alike are read column by column, at a fraction of the cost of one by one.
 
-The events of a topic are made alike for long stretches: the same schemas, the same members, rows with the same columns.
-What they have in common, their form, is learned from the first of them, as `Decoder` has decoded it. An event is read
-in bulk only where it is certain that `Decoder` would say the same of it; every other one is left to `Decoder`, whatever
-is unusual or wrong with it.
+Most events of a topic have the same shape for a long time: the same schemas, the same members, rows with the same
+columns. `RecordDecoder` decodes the first event of a shape, and `BulkDecoder` learns the shape from it. It reads an
+event in bulk only if `RecordDecoder` would certainly return the same, and leaves every other event to it.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from penstock.change import Image, TableName
 from penstock.errors import MalformedInputError
 from penstock.formats.debezium import headers
 from penstock.formats.debezium.canonical import InexactError, Reader, UnfitError, column_texts, text_itself
-from penstock.formats.debezium.decode import ROUTED, DataEvent, Decoder, JsonMessages, RowType, Shape
-from penstock.formats.debezium.envelope import Glance
+from penstock.formats.debezium.decode import ROUTED, DataEvent, JsonMessages, RecordDecoder, RowType, Shape
+from penstock.formats.debezium.envelope import ChangeLocation
 from penstock.formats.debezium.parse import has_each_once
-from penstock.formats.debezium.record import Record
+from penstock.formats.debezium.record import TopicRecord
 from penstock.formats.debezium.schema import ConnectSchema
 from penstock.formats.debezium.source import Key, SourceForm, group_of
 from penstock.formats.debezium.source_types import COLUMNS_HEADER
@@ -38,7 +37,7 @@ _OPS = frozenset("cud")
 _TEXTS = frozenset({str, type(None)})
 _UNUSUAL = (ValueError, ArithmeticError, RecursionError, LookupError, TypeError, InexactError, MalformedInputError)
 
-_Form = TypeVar("_Form", "Form", "Sight")
+_Form = TypeVar("_Form", "EventShape", "EventOutline")
 _Names: TypeAlias = tuple[str, ...] | None
 
 
@@ -98,7 +97,7 @@ class _Columns:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Form:
+class EventShape:
     """What events have in common.
 
     Attributes:
@@ -118,19 +117,19 @@ class Form:
     _before_columns: _Columns
     _after_columns: _Columns
 
-    def read(self, opened: Sequence[_Opened]) -> Events:
+    def read(self, opened: Sequence[_Opened]) -> EventBatch:
         """Read events of this form; raises one of `_UNUSUAL` where one of them is another than it seemed."""
         ats, old_images, afters, sources, blocks, keys, _ = zip(*opened, strict=True)
         self._source.read(sources)
         txns, orders = _numbered(blocks)
         if not self.is_read:
             nothing = [None] * len(ats)
-            return Events(self, ats, txns, orders, nothing, nothing)
+            return EventBatch(self, ats, txns, orders, nothing, nothing)
         if keys[0] is not None:
             self._key_columns.read(keys)
         if afters[0] is not None:
             self._after_columns.read(afters)
-        return Events(self, ats, txns, orders, self._read_before(old_images, keys), afters)
+        return EventBatch(self, ats, txns, orders, self._read_before(old_images, keys), afters)
 
     def _read_before(self, rows: Sequence[Any], keys: Sequence[Any]) -> Sequence[Image | None]:
         if self._before is _Before.NOTHING:
@@ -146,17 +145,17 @@ class Form:
         return rows if self._before is _Before.ROW_OF_KEY else keys
 
 
-class Events(NamedTuple):
+class EventBatch(NamedTuple):
     """Events of one form: sequences that line up, one entry for each.
 
     Attributes:
         at: Which of the records each is, ascending.
-        txns: As `Glance.txn`.
-        orders: As `Glance.total_order`.
+        txns: As `ChangeLocation.txn`.
+        orders: As `ChangeLocation.total_order`.
         before, after: As `DataEvent` has them; all None where the form says that rows are not read.
     """
 
-    form: Form
+    form: EventShape
     at: Sequence[int]
     txns: Sequence[str]
     orders: Sequence[int]
@@ -165,7 +164,7 @@ class Events(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sight:
+class EventOutline:
     """What events have in common, their rows left alone; `server` is name and database, all as in `Source`."""
 
     table: TableName
@@ -175,17 +174,17 @@ class Sight:
     shape: Shape | None
     _source: SourceForm
 
-    def read(self, opened: Sequence[_Opened]) -> Sights:
+    def read(self, opened: Sequence[_Opened]) -> EventOutlines:
         """Read events of this form; raises one of `_UNUSUAL` where one of them is another than it seemed."""
         ats, _, _, sources, blocks, _, _ = zip(*opened, strict=True)
         txns, orders = _numbered(blocks)
-        return Sights(self, ats, txns, orders, self._source.read(sources))
+        return EventOutlines(self, ats, txns, orders, self._source.read(sources))
 
 
-class Sights(NamedTuple):
-    """What was seen of events of one form: as `Events`, and position and time of each as `Source` has them."""
+class EventOutlines(NamedTuple):
+    """What was seen of events of one form: as `EventBatch`, and position and time of each as `Source` has them."""
 
-    form: Sight
+    form: EventOutline
     at: Sequence[int]
     txns: Sequence[str]
     orders: Sequence[int]
@@ -195,31 +194,31 @@ class Sights(NamedTuple):
 class BulkDecoder:
     """Decodes what it can of many records; remembers the forms that it has met."""
 
-    def __init__(self, decoder: Decoder, messages: JsonMessages) -> None:
+    def __init__(self, decoder: RecordDecoder, messages: JsonMessages) -> None:
         """Learn from a decoder, whose parser this is."""
         self._decoder = decoder
         self._messages = messages
         # None for what is no form: each event that bears such a mark is decoded by itself.
-        self._forms: dict[_Mark, Form | None] = {}
-        self._sights: dict[_Mark, Sight | None] = {}
+        self._forms: dict[_Mark, EventShape | None] = {}
+        self._sights: dict[_Mark, EventOutline | None] = {}
 
-    def decode(self, records: Sequence[Record]) -> tuple[list[Events], list[int]]:
+    def decode(self, records: Sequence[TopicRecord]) -> tuple[list[EventBatch], list[int]]:
         """Decode those that are changes of rows, numbered in their transactions, and nothing unusual.
 
         Returns:
-            Their events, form by form, and which of the records are left to `Decoder.decode`, ascending.
+            Their events, form by form, and which of the records are left to `RecordDecoder.decode`, ascending.
         """
         return _in_bulk(records, self._open, self._forms, self._learn)
 
-    def scan(self, records: Sequence[Record]) -> tuple[list[Sights], list[int]]:
+    def scan(self, records: Sequence[TopicRecord]) -> tuple[list[EventOutlines], list[int]]:
         """Say of the same records what they are and where they belong, without looking at the values of their rows.
 
         Returns:
-            What was seen, form by form, and which of the records are left to `Decoder.scan`, ascending.
+            What was seen, form by form, and which of the records are left to `RecordDecoder.scan`, ascending.
         """
         return _in_bulk(records, self._open_value, self._sights, self._learn_sight)
 
-    def _open_value(self, at: int, record: Record) -> tuple[_Mark, _Opened]:
+    def _open_value(self, at: int, record: TopicRecord) -> tuple[_Mark, _Opened]:
         """Parse a value as far as its form tells; raises one of `_UNUSUAL` where it has none."""
         value, topic = record.value, record.topic
         if not value:
@@ -233,7 +232,7 @@ class BulkDecoder:
         mark = _Mark(topic, schema, None, op, _names(before), _names(after), None, header)
         return mark, _Opened(at, before, after, source, block, None, body)
 
-    def _open(self, at: int, record: Record) -> tuple[_Mark, _Opened]:
+    def _open(self, at: int, record: TopicRecord) -> tuple[_Mark, _Opened]:
         """Parse a record as far as its form tells; raises one of `_UNUSUAL` where it has none."""
         mark, opened = self._open_value(at, record)
         topic, raw = record.topic, record.key
@@ -250,34 +249,38 @@ class BulkDecoder:
             raise UnfitError
         return mark._replace(key_schema=schema, key=_names(key)), opened._replace(key=key)
 
-    def _learn(self, record: Record, mark: _Mark) -> Form | None:
+    def _learn(self, record: TopicRecord, mark: _Mark) -> EventShape | None:
         """Learn the form of events that bear a mark from the first of them; None where it has none."""
         event = self._decoder.decode(record)
         return self._form(event, mark) if isinstance(event, DataEvent) else None
 
-    def _learn_sight(self, record: Record, mark: _Mark) -> Sight | None:
-        glance, shape = self._decoder.scan(record)
-        if not isinstance(glance, Glance) or (form := self._source_form(glance, record)) is None:
+    def _learn_sight(self, record: TopicRecord, mark: _Mark) -> EventOutline | None:
+        location, shape = self._decoder.scan(record)
+        if not isinstance(location, ChangeLocation) or (form := self._source_form(location, record)) is None:
             return None
-        source = glance.source
-        return Sight(glance.table, source.collection, source.connector, (source.name, source.database), shape, form)
+        source = location.source
+        return EventOutline(
+            location.table, source.collection, source.connector, (source.name, source.database), shape, form
+        )
 
-    def _source_form(self, glance: Glance, record: Record) -> SourceForm | None:
+    def _source_form(self, location: ChangeLocation, record: TopicRecord) -> SourceForm | None:
         """What source blocks have in common with that of a change; None where it has no number or is none."""
-        if glance.is_snapshot or glance.total_order is None or not record.value:
+        if location.is_snapshot or location.total_order is None or not record.value:
             return None
         body, _ = self._messages.values.split(record.value, record.topic)
         return SourceForm.of(orjson.loads(body)["source"])
 
-    def _form(self, event: DataEvent, mark: _Mark) -> Form | None:
-        glance, decoder = event.glance, self._decoder
-        source = self._source_form(glance, event.record)
+    def _form(self, event: DataEvent, mark: _Mark) -> EventShape | None:
+        location, decoder = event.location, self._decoder
+        source = self._source_form(location, event.record)
         if source is None:
             return None
         key, after = mark.key or (), mark.after or ()
-        if not decoder.reads(glance.table):
+        if not decoder.reads(location.table):
             none = _Columns({})
-            return Form(glance.op, glance.table, key, event.row_type, False, source, _Before.NOTHING, none, none, none)
+            return EventShape(
+                location.op, location.table, key, event.row_type, False, source, _Before.NOTHING, none, none, none
+            )
         if mark.after is not None and not set(key) <= set(after):
             # What a row lacks of its key is added to it.
             return None
@@ -287,9 +290,9 @@ class BulkDecoder:
         if kind is _Before.KEY_OF_ROW:
             before = tuple(name for name in before if name in key)
         rows = mark.schema and mark.schema.fields.get("before" if mark.after is None else "after")
-        return Form(
-            glance.op,
-            glance.table,
+        return EventShape(
+            location.op,
+            location.table,
             key,
             event.row_type,
             True,
@@ -301,7 +304,7 @@ class BulkDecoder:
         )
 
     def _columns(self, event: DataEvent, schema: ConnectSchema | None, names: Sequence[str]) -> _Columns:
-        layout = self._decoder.layout(schema, event.record, event.glance.table, event.glance.source.connector)
+        layout = self._decoder.layout(schema, event.record, event.location.table, event.location.source.connector)
         return _Columns({name: layout.reader(name) for name in names})
 
     def _before(self, event: DataEvent, mark: _Mark) -> _Before:
@@ -309,7 +312,7 @@ class BulkDecoder:
             return _Before.NOTHING
         if mark.before is None:
             return _Before.KEY
-        is_invented, is_whole = self._decoder.trust(event.glance, has_key=mark.key is not None)
+        is_invented, is_whole = self._decoder.trust(event.location, has_key=mark.key is not None)
         if not is_invented:
             return _Before.ROW
         return _Before.ROW_OF_KEY if is_whole else _Before.KEY_OF_ROW
@@ -329,10 +332,10 @@ def _numbered(blocks: Sequence[dict[str, Any]]) -> tuple[Sequence[str], Sequence
 
 
 def _in_bulk(
-    records: Sequence[Record],
-    open_: Callable[[int, Record], tuple[_Mark, _Opened]],
+    records: Sequence[TopicRecord],
+    open_: Callable[[int, TopicRecord], tuple[_Mark, _Opened]],
     forms: dict[_Mark, _Form | None],
-    learn: Callable[[Record, _Mark], _Form | None],
+    learn: Callable[[TopicRecord, _Mark], _Form | None],
 ) -> tuple[list[Any], list[int]]:
     """Sort records by their forms, and read those of each; returns what was read, and which records are left."""
     alike: dict[_Form, list[_Opened]] = {}

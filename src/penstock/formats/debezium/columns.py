@@ -38,7 +38,7 @@ class Connector(StrEnum):
 
 
 @dataclass(frozen=True)
-class Modes:
+class ConnectorModes:
     """Settings that change how types are written, named and meant as the connectors' own.
 
     Attributes:
@@ -52,7 +52,7 @@ class Modes:
     placeholder: str = PLACEHOLDER
 
 
-class UnfitError(ValueError):
+class FieldUnfitError(ValueError):
     """A value that the type of its field does not hold; the text never repeats the value."""
 
 
@@ -66,7 +66,7 @@ class FieldType:
     Attributes:
         schema: Of the field; its `is_optional` is that of the column.
         to_value: Makes of canonical text what Avro takes: whole numbers, texts, bytes, floats, dicts and lists.
-        to_json: Makes of canonical text what is put into JSON. Both raise `UnfitError` or `ValueError`.
+        to_json: Makes of canonical text what is put into JSON. Both raise `FieldUnfitError` or `ValueError`.
         absent: What stands for a value that was not captured, as canonical text and in JSON; None where nothing can.
     """
 
@@ -79,13 +79,13 @@ class FieldType:
 _LENGTHS = re.compile(r"\((-?\d+)(?:,(-?\d+))?\)", re.ASCII)
 
 
-def field_type(column: Column, modes: Modes) -> FieldType:
+def field_type(column: Column, modes: ConnectorModes) -> FieldType:
     """Say how a column is written."""
     made = _type_of(column.base_type, column.type, modes)
     return replace(made, schema=replace(made.schema, is_optional=column.is_nullable))
 
 
-def _type_of(base: str, full: str, modes: Modes) -> FieldType:
+def _type_of(base: str, full: str, modes: ConnectorModes) -> FieldType:
     if base.endswith("[]"):
         return _array(_type_of(base.removesuffix("[]"), full.removesuffix("[]"), modes), modes)
     found = _LENGTHS.search(full)
@@ -147,7 +147,7 @@ def _plain(type_: str, name: str | None, convert: Convert) -> FieldType:
     return FieldType(schema, convert, convert)
 
 
-def _text(name: str | None, modes: Modes) -> FieldType:
+def _text(name: str | None, modes: ConnectorModes) -> FieldType:
     return replace(_plain("string", name, str), absent=modes.placeholder)
 
 
@@ -172,7 +172,7 @@ def _float_json(text: str) -> Any:
     return written if written in ("NaN", "Infinity", "-Infinity") else orjson.Fragment(written.encode())
 
 
-def _numeric(numbers: list[int], modes: Modes) -> FieldType:
+def _numeric(numbers: list[int], modes: ConnectorModes) -> FieldType:
     if not numbers:
         return _variable_scale(modes)
     precision, scale = numbers[0], numbers[1] if len(numbers) > 1 else 0
@@ -183,7 +183,7 @@ def _numeric(numbers: list[int], modes: Modes) -> FieldType:
     return _decimal(scale, precision, modes)
 
 
-def _decimal(scale: int, precision: int | None, modes: Modes) -> FieldType:
+def _decimal(scale: int, precision: int | None, modes: ConnectorModes) -> FieldType:
     if modes.decimals != "precise":
         return _inexact(modes)
     parameters = {"scale": str(scale)} if precision is None else decimal_parameters(precision, scale)
@@ -194,13 +194,13 @@ def _decimal(scale: int, precision: int | None, modes: Modes) -> FieldType:
     def to_value(text: str) -> bytes:
         unscaled, own = _unscaled(text)
         if own > scale:
-            raise UnfitError("has more digits behind the point than its column")
+            raise FieldUnfitError("has more digits behind the point than its column")
         return decimal_bytes(unscaled * 10 ** (scale - own))
 
     return FieldType(schema, to_value, lambda text: base64.b64encode(to_value(text)).decode())
 
 
-def _inexact(modes: Modes) -> FieldType:
+def _inexact(modes: ConnectorModes) -> FieldType:
     if modes.decimals == "double":
         return FieldType(ConnectSchema("double"), float, lambda text: _float_json(_shortest(text)))
     special = {"NaN": "NAN", "Infinity": "POSITIVE_INFINITY", "-Infinity": "NEGATIVE_INFINITY"}
@@ -211,7 +211,7 @@ def _shortest(text: str) -> str:
     return text if text in ("NaN", "Infinity", "-Infinity") else repr(float(text))
 
 
-def _variable_scale(modes: Modes) -> FieldType:
+def _variable_scale(modes: ConnectorModes) -> FieldType:
     if modes.decimals != "precise":
         return _inexact(modes)
 
@@ -267,7 +267,7 @@ def _jsonable(value: dict[str, Any]) -> dict[str, Any]:
 def _unscaled(text: str) -> tuple[int, int]:
     """Digits without their point, and how many of them stand behind it."""
     if text in ("NaN", "Infinity", "-Infinity"):
-        raise UnfitError("is no number (NaN or an infinity); publish.debezium.decimals: string can write it")
+        raise FieldUnfitError("is no number (NaN or an infinity); publish.debezium.decimals: string can write it")
     whole, _, fraction = text.partition(".")
     return int(whole + fraction), len(fraction)
 
@@ -287,11 +287,11 @@ def _bits(base: str, numbers: list[int]) -> FieldType:
 
 def _days(text: str) -> int:
     if text.endswith("infinity"):
-        raise UnfitError("is an end of time, which days do not hold")
+        raise FieldUnfitError("is an end of time, which days do not hold")
     return days_of(text)
 
 
-def _time(numbers: list[int], modes: Modes) -> FieldType:
+def _time(numbers: list[int], modes: ConnectorModes) -> FieldType:
     if numbers and numbers[0] <= 3 and modes.connector is not Connector.MYSQL:
         return _plain("int32", "io.debezium.time.Time", lambda text: _time_us(text) // 1000)
     return _plain("int64", "io.debezium.time.MicroTime", _time_us)
@@ -365,7 +365,7 @@ def _interval_parts(text: str) -> tuple[int, int, int, int, int, int]:
     """Years, months, days, hours, minutes, and microseconds of the seconds."""
     found = _INTERVAL.fullmatch(text)
     if found is None or found[1]:
-        raise UnfitError("is an interval that has no end, or is written otherwise")
+        raise FieldUnfitError("is an interval that has no end, or is written otherwise")
     years, months, days, hours, minutes = (int(found[n] or 0) for n in range(2, 7))
     us = int(found[8] or 0) * 1_000_000 + int((found[9] or "")[:6].ljust(6, "0"))
     return years, months, days, hours, minutes, -us if found[7] else us
@@ -387,14 +387,14 @@ def _interval_text(text: str) -> str:
 _ELEMENT = re.compile(r'"((?:[^"\\]|\\.)*)"|([^,{}"]+)', re.DOTALL)
 
 
-def _array(element: FieldType, modes: Modes) -> FieldType:
+def _array(element: FieldType, modes: ConnectorModes) -> FieldType:
     items = replace(element.schema, is_optional=True)
     # What is bytes in an array is written in hexadecimal digits, not as canonical text.
     is_bytes = element.schema.type == "bytes" and element.schema.name is None
 
     def texts(text: str) -> list[str | None]:
         if text.startswith("[") or text[1:2] == "{":
-            raise UnfitError("is an array of several dimensions, or that begins at another place than 1")
+            raise FieldUnfitError("is an array of several dimensions, or that begins at another place than 1")
         found = [(quoted, bare) for quoted, bare in _ELEMENT.findall(text[1:-1])] if text != "{}" else []
         made: list[str | None] = []
         for quoted, bare in found:
@@ -412,7 +412,7 @@ def _array(element: FieldType, modes: Modes) -> FieldType:
     return FieldType(ConnectSchema("array", items=items), of(element.to_value), of(element.to_json), absent)
 
 
-def _absent_array(element: FieldType, modes: Modes) -> Any:
+def _absent_array(element: FieldType, modes: ConnectorModes) -> Any:
     if element.schema.name == "io.debezium.data.Uuid":
         import uuid
         from hashlib import md5

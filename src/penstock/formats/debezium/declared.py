@@ -60,7 +60,7 @@ _INTERVAL_DIGITS = {"postgresql": 6, "oracle": 6, "yugabytedb": 6, "informix": 6
 """Of how many digits of a second the intervals of a connector are, where they are numbers."""
 
 
-class UntoldError(UnfitError):
+class UnknownTypeError(UnfitError):
     """A value that reads in several ways, in a column whose type at the source nobody has told."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class UntoldError(UnfitError):
 
 
 @dataclass(frozen=True, slots=True)
-class Modes:
+class DeclaredModes:
     """Options of the connector that only tell in values whose message has no schema.
 
     Attributes:
@@ -95,7 +95,7 @@ class Modes:
         return self.time or ("adaptive_time_microseconds" if connector in MYSQL_FAMILY else "adaptive")
 
 
-def declared_reader(declared: LogicalType, modes: Modes, connector: str = "") -> Reader:
+def declared_reader(declared: LogicalType, modes: DeclaredModes, connector: str = "") -> Reader:
     """Make the reader of a column of which it was told what the source has there.
 
     Args:
@@ -149,11 +149,12 @@ def declared_reader(declared: LogicalType, modes: Modes, connector: str = "") ->
             return plain_reader(declared, modes, connector)
 
 
-def plain_reader(expected: LogicalType | None, modes: Modes, connector: str = "") -> Reader:
+def plain_reader(expected: LogicalType | None, modes: DeclaredModes, connector: str = "") -> Reader:
     """Make the reader of a column of which nobody has told what the source has there.
 
     It takes what says itself what it is: whole numbers, JSON numbers, texts, dates and times in ISO form. It raises
-    `UntoldError` for what reads in several ways: numbers that count days or seconds, base64 of a decimal or of bytes.
+    `UnknownTypeError` for a value with several readings: a number that counts days or seconds, base64 of a decimal
+    or of bytes.
 
     Args:
         expected: What the target has there, if it is known: it chooses the form that a plain value is written in.
@@ -204,7 +205,7 @@ def plain_reader(expected: LogicalType | None, modes: Modes, connector: str = ""
             return as_it_stands
 
 
-def must_be_told(expected: LogicalType, modes: Modes) -> bool:
+def must_be_told(expected: LogicalType, modes: DeclaredModes) -> bool:
     """Whether values of a column of this type mostly read in several ways without a schema."""
     match expected.kind:
         case Kind.BINARY:
@@ -223,7 +224,7 @@ def must_be_told(expected: LogicalType, modes: Modes) -> bool:
             return False
 
 
-def unit_of(declared: LogicalType, modes: Modes, connector: str) -> int:
+def unit_of(declared: LogicalType, modes: DeclaredModes, connector: str) -> int:
     """Return of how many digits of a second the numbers of a time or timestamp are."""
     digits = declared.precision if declared.precision is not None else 6
     match modes.time_of(connector):
@@ -259,7 +260,7 @@ def looks_like_hex(values: Iterable[Any]) -> bool:
     return all(type(value) is str and len(value) >= 4 and _HEX.fullmatch(value) for value in values)
 
 
-def _declared_decimal(declared: LogicalType, modes: Modes, connector: str) -> Reader:
+def _declared_decimal(declared: LogicalType, modes: DeclaredModes, connector: str) -> Reader:
     scale = declared.scale
     if scale is not None and scale < 0 and connector == "postgresql":
         # Its connector writes a negative scale wrapped, and as many zeros; see `canonical.PADDED_SCALES`.
@@ -279,7 +280,7 @@ def _declared_decimal(declared: LogicalType, modes: Modes, connector: str) -> Re
                 raise UnfitError(f"is not a decimal; {_DECIMALS}")
             return value if PLAIN_NUMBER.fullmatch(value) else f"{Decimal(value):f}"
         if scale is None:
-            raise UntoldError
+            raise UnknownTypeError
         try:
             return unpadded_text(unscaled_number(value), scale)
         except UnfitError as exc:
@@ -290,28 +291,28 @@ def _declared_decimal(declared: LogicalType, modes: Modes, connector: str) -> Re
     return read
 
 
-def _plain_number(read: Reader, modes: Modes, *, may_be_unsigned: bool = False) -> Reader:
+def _plain_number(read: Reader, modes: DeclaredModes, *, may_be_unsigned: bool = False) -> Reader:
     """Leave out texts that may be base64: with the digits of a decimal, they do not say its scale."""
 
     def checked(value: Any) -> str:
         if modes.decimal == "precise" and isinstance(value, str | bytes) and not isinstance(value, Number):
-            raise UntoldError
+            raise UnknownTypeError
         if may_be_unsigned and type(value) is int and value < 0:
-            raise UntoldError
+            raise UnknownTypeError
         return read(value)
 
     return checked
 
 
 def _untold(value: Any) -> str:
-    raise UntoldError
+    raise UnknownTypeError
 
 
 def _plain_text(value: Any) -> str:
     """Take a text; a number may count days or seconds."""
     if type(value) is str:
         return value
-    raise UntoldError
+    raise UnknownTypeError
 
 
 def _wall(read: Callable[[str], str]) -> Callable[[str], str]:
@@ -325,24 +326,24 @@ def _wall(read: Callable[[str], str]) -> Callable[[str], str]:
     return checked
 
 
-def _plain_wall(read: Callable[[str], str], modes: Modes) -> Callable[[str], str]:
+def _plain_wall(read: Callable[[str], str], modes: DeclaredModes) -> Callable[[str], str]:
     """Take the text of a clock; with a zone it is one only where the connector writes such texts."""
     is_decoration = modes.time == "isostring"
 
     def checked(text: str) -> str:
         if (found := _ZONE.search(text)) and not (is_decoration and found[1] == "Z"):
-            raise UntoldError
+            raise UnknownTypeError
         return read(text)
 
     return checked
 
 
-def _plain_zoned(read: Callable[[str], str], modes: Modes) -> Callable[[str], str]:
+def _plain_zoned(read: Callable[[str], str], modes: DeclaredModes) -> Callable[[str], str]:
     """Take the text of an instant; with `isostring` a `Z` may be decoration of a clock."""
 
     def checked(text: str) -> str:
         if modes.time == "isostring" and text.endswith("Z"):
-            raise UntoldError
+            raise UnknownTypeError
         return read(text)
 
     return checked

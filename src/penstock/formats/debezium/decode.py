@@ -15,13 +15,21 @@ from penstock.change import Image, TableName
 from penstock.errors import ConfigError, MalformedInputError
 from penstock.formats.debezium import headers
 from penstock.formats.debezium.canonical import InexactError, Reader, UnfitError, as_it_stands, text_itself
-from penstock.formats.debezium.declared import Modes, plain_reader
-from penstock.formats.debezium.envelope import Boundary, Envelope, EnvelopeError, Glance, Passed, Topics, read_envelope
+from penstock.formats.debezium.declared import DeclaredModes, plain_reader
+from penstock.formats.debezium.envelope import (
+    Boundary,
+    ChangeLocation,
+    Envelope,
+    EnvelopeError,
+    SkippedRecord,
+    Topics,
+    read_envelope,
+)
 from penstock.formats.debezium.parse import JsonParser, Message, NotJsonError, is_wrapped
 from penstock.formats.debezium.placeholders import DEFAULT, Placeholder
-from penstock.formats.debezium.record import Record
+from penstock.formats.debezium.record import TopicRecord
 from penstock.formats.debezium.schema import ConnectSchema, parse_schema
-from penstock.formats.debezium.source_types import COLUMNS_HEADER, Told, read_columns_header, told_by, told_of
+from penstock.formats.debezium.source_types import COLUMNS_HEADER, SourceColumn, read_columns_header, told_by, told_of
 from penstock.formats.debezium.types import logical_of, reader_of
 from penstock.logical import Kind, LogicalType
 from penstock.patterns import TablePattern
@@ -51,7 +59,7 @@ class BeforeImage(StrEnum):
 
 
 @dataclass(frozen=True)
-class Settings:
+class DecodeSettings:
     """What events do not say of themselves.
 
     Attributes:
@@ -72,7 +80,7 @@ class Settings:
     before_image: BeforeImage = BeforeImage.AUTO
     before_images: Mapping[TableName, BeforeImage] = field(default_factory=dict)
     placeholder: str = DEFAULT
-    modes: Modes = field(default_factory=Modes)
+    modes: DeclaredModes = field(default_factory=DeclaredModes)
     topics: Topics = field(default_factory=Topics)
     schema_of: Callable[[int | str], str] | None = None
     only: Set[TableName] | None = None
@@ -117,8 +125,8 @@ class DataEvent(NamedTuple):
         ts_us: When the connector saw it.
     """
 
-    record: Record
-    glance: Glance
+    record: TopicRecord
+    location: ChangeLocation
     key: Image | None
     before: Image | None
     after: Image | None
@@ -128,8 +136,8 @@ class DataEvent(NamedTuple):
     ts_us: int | None
 
 
-Decoded: TypeAlias = DataEvent | Boundary | Passed
-Seen: TypeAlias = Glance | Boundary | Passed
+Decoded: TypeAlias = DataEvent | Boundary | SkippedRecord
+Seen: TypeAlias = ChangeLocation | Boundary | SkippedRecord
 Shape: TypeAlias = ConnectSchema | tuple[str | bytes, ...]
 """Of a row: its schema or, without one, the names of its columns, and the header that tells of them if there is one."""
 
@@ -137,13 +145,13 @@ Shape: TypeAlias = ConnectSchema | tuple[str | bytes, ...]
 class Parser(Protocol):
     """Turns the bytes of keys and values into payloads and schemas."""
 
-    def parse_key(self, record: Record, *, exact: bool = False) -> Message:
+    def parse_key(self, record: TopicRecord, *, exact: bool = False) -> Message:
         """Parse the key, which is not null. Raises `NotJsonError` or `MalformedInputError`."""
 
-    def parse_value(self, record: Record, *, exact: bool = False) -> Message:
+    def parse_value(self, record: TopicRecord, *, exact: bool = False) -> Message:
         """Parse the value, which is not null. Raises `NotJsonError` or `MalformedInputError`."""
 
-    def may_hold(self, placeholder: Placeholder, record: Record) -> bool:
+    def may_hold(self, placeholder: Placeholder, record: TopicRecord) -> bool:
         """Whether the value may hold the placeholder; False is certain."""
 
 
@@ -153,11 +161,11 @@ class JsonMessages:
     def __init__(self) -> None:
         self.keys, self.values = JsonParser(of_keys=True), JsonParser()
 
-    def parse_key(self, record: Record, *, exact: bool = False) -> Message:
+    def parse_key(self, record: TopicRecord, *, exact: bool = False) -> Message:
         """See `Parser`."""
         return self.keys.parse(record.key or b"null", record.topic, exact=exact)
 
-    def parse_value(self, record: Record, *, exact: bool = False) -> Message:
+    def parse_value(self, record: TopicRecord, *, exact: bool = False) -> Message:
         """See `Parser`."""
         value = record.value or b"null"
         if value[0] == 0:
@@ -168,12 +176,12 @@ class JsonMessages:
             )
         return self.values.parse(value, record.topic, exact=exact)
 
-    def may_hold(self, placeholder: Placeholder, record: Record) -> bool:
+    def may_hold(self, placeholder: Placeholder, record: TopicRecord) -> bool:
         """See `Parser`."""
         return placeholder.may_be_in(record.value or b"")
 
 
-class Layout(NamedTuple):
+class RowLayout(NamedTuple):
     """How a row, or a key, of one schema is read.
 
     Attributes:
@@ -195,61 +203,61 @@ class Layout(NamedTuple):
         raise UnfitError("is of none that the message's schema has")
 
 
-class Decoder:
+class RecordDecoder:
     """Decodes records. Keeps what it has learned of schemas, so use one for as many records as possible."""
 
-    def __init__(self, settings: Settings | None = None, parser: Parser | None = None) -> None:
+    def __init__(self, settings: DecodeSettings | None = None, parser: Parser | None = None) -> None:
         """Decode as `settings` say, unless another parser is given."""
-        self._settings = settings or Settings()
+        self._settings = settings or DecodeSettings()
         self._parser = parser or _parser_of(self._settings)
         self.messages = self._parser if isinstance(self._parser, JsonMessages) else None
         self.placeholder = Placeholder(self._settings.placeholder)
         self._inexact: set[str] = set()
-        self._layouts: dict[tuple[ConnectSchema | None, TableName, str, bytes | None], Layout] = {}
+        self._layouts: dict[tuple[ConnectSchema | None, TableName, str, bytes | None], RowLayout] = {}
         self._wholes: dict[tuple[RowType, RowType], RowType] = {}
-        self._told: dict[tuple[TableName, str, bytes | None], Mapping[str, Told]] = {}
+        self._told: dict[tuple[TableName, str, bytes | None], Mapping[str, SourceColumn]] = {}
         self._patterns = [(TablePattern.parse(text), types) for text, types in self._settings.columns.items()]
 
-    def glance(self, record: Record) -> Seen:
+    def location(self, record: TopicRecord) -> Seen:
         """Say what a record is and where it belongs, without looking at the values of its row.
 
         Raises:
             MalformedInputError: It is none of Debezium's, or breaks their form.
         """
         if _is_tombstone(record):
-            return Passed.TOMBSTONE
+            return SkippedRecord.TOMBSTONE
         try:
             message = self._parse(record, is_key=False, exact=False)
         except InexactError:
             message = self._parse(record, is_key=False, exact=True)
         envelope = self._envelope(record, message)
-        return envelope.glance if type(envelope) is Envelope else envelope  # type: ignore[return-value]
+        return envelope.location if type(envelope) is Envelope else envelope  # type: ignore[return-value]
 
-    def scan(self, record: Record) -> tuple[Seen, Shape | None]:
+    def scan(self, record: TopicRecord) -> tuple[Seen, Shape | None]:
         """Say the same, and what shape the row has: its schema or, where the message has none, its columns' names.
 
         Raises:
-            MalformedInputError: As `glance`.
+            MalformedInputError: As `location`.
         """
         if _is_tombstone(record):
-            return Passed.TOMBSTONE, None
+            return SkippedRecord.TOMBSTONE, None
         envelope = self._envelope(record, self._parse(record, is_key=False, exact=False))
         if type(envelope) is Envelope:
             row = envelope.after if envelope.after is not None else envelope.before
             if envelope.row_schema is not None or row is None:
-                return envelope.glance, envelope.row_schema
+                return envelope.location, envelope.row_schema
             header = record.header(COLUMNS_HEADER) if record.headers else None
-            return envelope.glance, tuple(row) if header is None else (*row, header)
+            return envelope.location, tuple(row) if header is None else (*row, header)
         return envelope, None  # type: ignore[return-value]
 
-    def decode(self, record: Record) -> Decoded:
+    def decode(self, record: TopicRecord) -> Decoded:
         """Say what a record is, with its rows.
 
         Raises:
             MalformedInputError: It is none of Debezium's, breaks their form, or holds a value that its column cannot.
         """
         if _is_tombstone(record):
-            return Passed.TOMBSTONE
+            return SkippedRecord.TOMBSTONE
         if record.topic not in self._inexact:
             try:
                 return self._decode(record, exact=False)
@@ -258,13 +266,13 @@ class Decoder:
                 self._inexact.add(record.topic)
         return self._decode(record, exact=True)
 
-    def rows(self, record: Record) -> Sequence[dict[str, Any]]:
+    def rows(self, record: TopicRecord) -> Sequence[dict[str, Any]]:
         """Return the rows of a change as the parser leaves them, without a schema; none where it has one.
 
         Values that the connector does not know are left out.
 
         Raises:
-            MalformedInputError: As `glance`.
+            MalformedInputError: As `location`.
         """
         envelope = self._envelope(record, self._parse(record, is_key=False, exact=True))
         if type(envelope) is not Envelope or envelope.row_schema is not None:
@@ -276,7 +284,7 @@ class Decoder:
             if row is not None
         ]
 
-    def told(self, record: Record, table: TableName, connector: str) -> Mapping[str, Told]:
+    def told(self, record: TopicRecord, table: TableName, connector: str) -> Mapping[str, SourceColumn]:
         """Return what is told of the columns of a table: by the record's header, the pipeline file, or a sample.
 
         Raises:
@@ -289,9 +297,11 @@ class Decoder:
             told = self._told[place] = self._tell(record, *place)
         return told
 
-    def _tell(self, record: Record, table: TableName, connector: str, header: bytes | None) -> Mapping[str, Told]:
+    def _tell(
+        self, record: TopicRecord, table: TableName, connector: str, header: bytes | None
+    ) -> Mapping[str, SourceColumn]:
         modes = self._settings.modes
-        told: dict[str, Told] = {}
+        told: dict[str, SourceColumn] = {}
         if (sample := self._settings.samples.get(table)) is not None:
             fields = parse_schema(sample.encode()).fields
             told |= {name: told_by(one, modes, connector) for name, one in fields.items()}
@@ -311,18 +321,18 @@ class Decoder:
                 ) from None
         return told
 
-    def digest(self, record: Record) -> bytes:
+    def digest(self, record: TopicRecord) -> bytes:
         """Digest what a change does, and not when it was sent: equal for an event and its repetition.
 
         Raises:
-            MalformedInputError: As `glance`.
+            MalformedInputError: As `location`.
         """
         payload = self._parse(record, is_key=False, exact=True).payload
         content = [payload.get(name) for name in ("op", "before", "after")] if isinstance(payload, dict) else payload
         text = json.dumps([content, record.key and record.key.decode(errors="replace")], sort_keys=True, default=str)
         return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
 
-    def refuse_other(self, first: Record, second: Record) -> None:
+    def refuse_other(self, first: TopicRecord, second: TopicRecord) -> None:
         """Make sure that two events with one identity say the same.
 
         Raises:
@@ -335,16 +345,16 @@ class Decoder:
                 do="the source was reset, or events of two connectors are mixed: read each from topics of its own",
             )
 
-    def _decode(self, record: Record, *, exact: bool) -> Decoded:
+    def _decode(self, record: TopicRecord, *, exact: bool) -> Decoded:
         value = self._parse(record, is_key=False, exact=exact)
         envelope = self._envelope(record, value)
         if type(envelope) is not Envelope:
             return envelope  # type: ignore[return-value]
-        glance, row_before, row_after, row_schema, ts_us = envelope
-        op, table = glance.op, glance.table
+        location, row_before, row_after, row_schema, ts_us = envelope
+        op, table = location.op, location.table
         if op == "t" or not self.reads(table):
-            return DataEvent(record, glance, None, None, None, None, None, None, ts_us)
-        connector = glance.source.connector
+            return DataEvent(record, location, None, None, None, None, None, None, ts_us)
+        connector = location.source.connector
         key = old_key = new_key = key_type = None
         if record.key is not None:
             key_message = self._parse(record, is_key=True, exact=exact)
@@ -372,7 +382,7 @@ class Decoder:
         before = None
         if op in "ud":
             if row_before is not None:
-                before = self._before(record, glance, row_before, key, layout, may_be_absent=may_be_absent)
+                before = self._before(record, location, row_before, key, layout, may_be_absent=may_be_absent)
             before = key if before is None else before
             if before is None:
                 raise MalformedInputError(
@@ -383,7 +393,7 @@ class Decoder:
         row_type = layout.row_type
         if key and row_type is not None and not key.keys() <= layout.readers.keys():
             row_type = self._whole(row_type, key, key_type)
-        return DataEvent(record, glance, key, before, after, old_key, new_key, row_type, ts_us)
+        return DataEvent(record, location, key, before, after, old_key, new_key, row_type, ts_us)
 
     def _whole(self, row_type: RowType, key: Image, key_type: RowType | None) -> RowType:
         """Add to a row those columns of its key that the connector leaves out of it (`column.exclude.list`)."""
@@ -404,16 +414,16 @@ class Decoder:
         """Whether rows of a table are decoded."""
         return self._settings.only is None or table in self._settings.only
 
-    def trust(self, glance: Glance, *, has_key: bool) -> tuple[bool, bool]:
+    def trust(self, location: ChangeLocation, *, has_key: bool) -> tuple[bool, bool]:
         """Return whether `before` may be made up, and whether it is whole for all that if it has the key's values."""
-        mode = self._settings.before_images.get(glance.table, self._settings.before_image)
+        mode = self._settings.before_images.get(location.table, self._settings.before_image)
         is_invented = mode is BeforeImage.KEY or (
             # Events of old do not say their connector; of the others none makes values up.
-            mode is BeforeImage.AUTO and glance.source.connector in ("postgresql", "") and has_key
+            mode is BeforeImage.AUTO and location.source.connector in ("postgresql", "") and has_key
         )
-        return is_invented, mode is BeforeImage.AUTO and glance.op == "u"
+        return is_invented, mode is BeforeImage.AUTO and location.op == "u"
 
-    def _parse(self, record: Record, *, is_key: bool, exact: bool) -> Message:
+    def _parse(self, record: TopicRecord, *, is_key: bool, exact: bool) -> Message:
         try:
             parse = self._parser.parse_key if is_key else self._parser.parse_value
             return parse(record, exact=exact)
@@ -426,7 +436,7 @@ class Decoder:
                 raise
             raise MalformedInputError(exc.what, where=record.where, do=exc.do) from None
 
-    def _envelope(self, record: Record, message: Message) -> Envelope | Boundary | Passed:
+    def _envelope(self, record: TopicRecord, message: Message) -> Envelope | Boundary | SkippedRecord:
         try:
             return read_envelope(record, message.payload, message.schema, self._settings.topics)
         except EnvelopeError as exc:
@@ -434,15 +444,15 @@ class Decoder:
 
     def _before(
         self,
-        record: Record,
-        glance: Glance,
+        record: TopicRecord,
+        location: ChangeLocation,
         row: dict[str, Any],
         key: Image | None,
-        layout: Layout,
+        layout: RowLayout,
         *,
         may_be_absent: bool,
     ) -> Image | None:
-        is_invented, is_whole = self.trust(glance, has_key=key is not None)
+        is_invented, is_whole = self.trust(location, has_key=key is not None)
         if not is_invented or is_whole:
             image = self._image(record, row, layout, may_be_absent=may_be_absent)
             if key is None:
@@ -459,7 +469,7 @@ class Decoder:
         return {**key, **self._image(record, row, layout, may_be_absent=may_be_absent)}
 
     def _image(
-        self, record: Record, row: dict[str, Any], layout: Layout, *, may_be_absent: bool
+        self, record: TopicRecord, row: dict[str, Any], layout: RowLayout, *, may_be_absent: bool
     ) -> dict[str, str | None]:
         """Turn a row into its image, in place: most values are texts, and stay what they are."""
         if may_be_absent:
@@ -483,7 +493,7 @@ class Decoder:
             raise MalformedInputError(f"the value of column {printable(name)} {why}", where=record.where) from None
         return row
 
-    def _header(self, record: Record, name: str, layout: Layout) -> Image | None:
+    def _header(self, record: TopicRecord, name: str, layout: RowLayout) -> Image | None:
         """Return the key that a header holds; None without such a header.
 
         A text that cannot be read makes no difference: the two halves of a changed key also stand side by side.
@@ -505,7 +515,7 @@ class Decoder:
         except (ValueError, OverflowError, ArithmeticError, InexactError):
             return {}
 
-    def layout(self, schema: ConnectSchema | None, record: Record, table: TableName, connector: str) -> Layout:
+    def layout(self, schema: ConnectSchema | None, record: TopicRecord, table: TableName, connector: str) -> RowLayout:
         """Return how rows, or keys, of a schema are read; raises MalformedInputError where that is not known."""
         header = record.header(COLUMNS_HEADER) if record.headers else None
         place = schema, table, connector, header
@@ -514,7 +524,9 @@ class Decoder:
             layout = self._layouts[place] = self._make_layout(schema, record, table, connector)
         return layout
 
-    def _make_layout(self, schema: ConnectSchema | None, record: Record, table: TableName, connector: str) -> Layout:
+    def _make_layout(
+        self, schema: ConnectSchema | None, record: TopicRecord, table: TableName, connector: str
+    ) -> RowLayout:
         types = self._settings.declared.get(table, {})
         told = self.told(record, table, connector)
         modes = self._settings.modes
@@ -536,7 +548,7 @@ class Decoder:
 
 
 def _of_schema(
-    schema: ConnectSchema, told: Told | None, expected: LogicalType | None, modes: Modes, connector: str
+    schema: ConnectSchema, told: SourceColumn | None, expected: LogicalType | None, modes: DeclaredModes, connector: str
 ) -> tuple[Reader, LogicalType]:
     """Say how a column is read that has a schema, and what it holds; what is told adds what the schema leaves out."""
     if told is None:
@@ -555,7 +567,7 @@ def image_text(image: Image | None) -> str | None:
     return None if image is None else orjson.dumps(image).decode()
 
 
-def _parser_of(settings: Settings) -> Parser:
+def _parser_of(settings: DecodeSettings) -> Parser:
     if settings.schema_of is None:
         return JsonMessages()
     from penstock.formats.debezium.avro import AvroMessages
@@ -563,12 +575,12 @@ def _parser_of(settings: Settings) -> Parser:
     return AvroMessages(settings.schema_of)
 
 
-def _layout(readers: Mapping[str, Reader], row_type: RowType | None) -> Layout:
+def _layout(readers: Mapping[str, Reader], row_type: RowType | None) -> RowLayout:
     to_convert = tuple((name, read) for name, read in readers.items() if read is not text_itself)
-    return Layout(readers, to_convert, row_type)
+    return RowLayout(readers, to_convert, row_type)
 
 
-def _is_tombstone(record: Record) -> bool:
+def _is_tombstone(record: TopicRecord) -> bool:
     return not record.value or record.value == b"null"
 
 

@@ -8,15 +8,15 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from penstock.change import TableName
-from penstock.formats.debezium.record import Record
+from penstock.formats.debezium.record import TopicRecord
 from penstock.formats.debezium.schema import ConnectSchema
-from penstock.formats.debezium.source import Source, SourceError, group_of, place_of, read_source, table_of
+from penstock.formats.debezium.source import SourceBlock, SourceError, group_of, place_of, read_source, table_of
 from penstock.text import count
 
 OPS = frozenset("cudrtm")
 
 
-class Passed(StrEnum):
+class SkippedRecord(StrEnum):
     """Why a record says nothing of rows; such records are counted and passed over."""
 
     TOMBSTONE = "tombstone"
@@ -31,9 +31,9 @@ class Boundary(NamedTuple):
     """A record of the transaction topic.
 
     Attributes:
-        txn: As `Glance.txn` of the transaction's events.
+        txn: As `ChangeLocation.txn` of the transaction's events.
         events: How many the transaction has, on all topics; None for its beginning.
-        collections: How many of each table, named as `Source.collection`. What is no table is counted, too.
+        collections: How many of each table, named as `SourceBlock.collection`. What is no table is counted, too.
         prefix: The prefix of the connector's topics, as far as the topic tells.
         place: The record's position in the source's log, where its id says it.
     """
@@ -47,7 +47,7 @@ class Boundary(NamedTuple):
     place: int | None = None
 
 
-class Glance(NamedTuple):
+class ChangeLocation(NamedTuple):
     """Where a change of rows belongs: all that ordering and grouping need, at a fraction of the cost of its values.
 
     Attributes:
@@ -60,7 +60,7 @@ class Glance(NamedTuple):
 
     op: str
     table: TableName
-    source: Source
+    source: SourceBlock
     txn: str | None
     total_order: int | None
     shows_full: bool
@@ -79,7 +79,7 @@ class Topics:
     Attributes:
         transaction: How names of transaction topics end, or whole names.
         heartbeat: How names of heartbeat topics begin.
-        signal_tables: As `Source.collection` or `schema.table` names them.
+        signal_tables: As `SourceBlock.collection` or `schema.table` names them.
     """
 
     transaction: tuple[str, ...] = (".transaction",)
@@ -98,7 +98,7 @@ class Envelope(NamedTuple):
         row_schema: Of both rows; None where the message has none.
     """
 
-    glance: Glance
+    location: ChangeLocation
     before: dict[str, Any] | None
     after: dict[str, Any] | None
     row_schema: ConnectSchema | None
@@ -106,8 +106,8 @@ class Envelope(NamedTuple):
 
 
 def read_envelope(
-    record: Record, payload: Any, schema: ConnectSchema | None, topics: Topics
-) -> Envelope | Boundary | Passed:
+    record: TopicRecord, payload: Any, schema: ConnectSchema | None, topics: Topics
+) -> Envelope | Boundary | SkippedRecord:
     """Say what a value is.
 
     Args:
@@ -117,7 +117,7 @@ def read_envelope(
         EnvelopeError: It is none of Debezium's, or breaks their form.
     """
     if payload is None:
-        return Passed.TOMBSTONE
+        return SkippedRecord.TOMBSTONE
     if type(payload) is not dict:
         raise EnvelopeError("is no object")
     if {"specversion", "datacontenttype", "type"} <= payload.keys() and "op" not in payload:
@@ -132,7 +132,7 @@ def read_envelope(
     if type(op) is not str or (op := op.lower()) not in OPS:
         raise EnvelopeError("has an op that Debezium does not have")
     if op == "m":
-        return Passed.MESSAGE
+        return SkippedRecord.MESSAGE
     if payload["source"].get("connector") == "mongodb" or ("collection" in payload["source"] and op != "m"):
         raise EnvelopeError("is of MongoDB's connector, whose rows are documents: only tables are read")
     try:
@@ -143,7 +143,7 @@ def read_envelope(
     if source.collection in topics.signal_tables or (
         topics.signal_tables and f"{table.schema}.{table.name}" in topics.signal_tables
     ):
-        return Passed.SIGNAL
+        return SkippedRecord.SIGNAL
     before, after = payload.get("before"), payload.get("after")
     _check_rows(op, before, after)
     block_txn, total_order = _block(payload.get("transaction"))
@@ -151,11 +151,11 @@ def read_envelope(
     txn = None if is_snapshot else block_txn or source.txn
     shows_full = op == "u" and before is not None and source.connector == "postgresql"
     size = len(record.value or b"") + len(record.key or b"")
-    glance = Glance(op, table, source, txn, None if is_snapshot else total_order, shows_full, size)
+    location = ChangeLocation(op, table, source, txn, None if is_snapshot else total_order, shows_full, size)
     ts_ms = payload.get("ts_ms")
     ts_us = payload.get("ts_us") or (ts_ms * 1000 if type(ts_ms) is int else None)
     rows = schema and schema.fields.get("before" if after is None else "after")
-    return Envelope(glance, before, after, rows, ts_us)
+    return Envelope(location, before, after, rows, ts_us)
 
 
 def _check_rows(op: str, before: Any, after: Any) -> None:
@@ -174,7 +174,7 @@ def _block(block: Any) -> tuple[str | None, int | None]:
     return group_of(id_), total_order
 
 
-def _named(record: Record, source: Source, schema: ConnectSchema | None) -> TableName:
+def _named(record: TopicRecord, source: SourceBlock, schema: ConnectSchema | None) -> TableName:
     """Return the table of an event whose source does not say it: versions of old left it to the names around."""
     name = schema.name.removesuffix(".Envelope") if schema is not None and schema.name else ""
     for known in (name, record.topic):
@@ -184,22 +184,22 @@ def _named(record: Record, source: Source, schema: ConnectSchema | None) -> Tabl
 
 
 def _other(
-    record: Record, payload: Mapping[str, Any], schema: ConnectSchema | None, topics: Topics
-) -> Boundary | Passed:
+    record: TopicRecord, payload: Mapping[str, Any], schema: ConnectSchema | None, topics: Topics
+) -> Boundary | SkippedRecord:
     own = ((schema.name or "") if schema is not None else "").rpartition(".")[2]
     fields = payload.keys()
     if own == "MessageValue" or ("op" in fields and "message" in fields and payload["op"] == "m"):
-        return Passed.MESSAGE
+        return SkippedRecord.MESSAGE
     if own == "TransactionMetadataValue" or ("status" in fields and "id" in fields and "event_count" in fields):
         return _boundary(record, payload, topics)
     if own == "Heartbeat" or (record.topic.startswith(topics.heartbeat) and "ts_ms" in fields):
-        return Passed.HEARTBEAT
+        return SkippedRecord.HEARTBEAT
     if own == "SchemaChangeValue" or ("ddl" in fields and "source" in fields):
-        return Passed.SCHEMA_CHANGE
+        return SkippedRecord.SCHEMA_CHANGE
     if own == "Notification" or {"aggregate_type", "additional_data", "type"} <= fields:
-        return Passed.NOTIFICATION
+        return SkippedRecord.NOTIFICATION
     if fields == {"ts_ms"}:
-        return Passed.HEARTBEAT
+        return SkippedRecord.HEARTBEAT
     if ("schema" in fields) != ("payload" in fields) and len(fields) == 1:
         raise EnvelopeError("has a schema without payload, or a payload without schema")
     if "op" in fields:
@@ -207,7 +207,7 @@ def _other(
     raise EnvelopeError("is no Debezium event: it has no op")
 
 
-def _boundary(record: Record, payload: Mapping[str, Any], topics: Topics) -> Boundary:
+def _boundary(record: TopicRecord, payload: Mapping[str, Any], topics: Topics) -> Boundary:
     status, id_, events = payload.get("status"), payload.get("id"), payload.get("event_count")
     collections = payload.get("data_collections") or []
     if status not in ("BEGIN", "END") or type(id_) is not str or not isinstance(collections, list):

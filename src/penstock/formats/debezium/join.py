@@ -17,7 +17,7 @@ def changes_of(
     Without headers (SQL Server) they stay a delete and an insert.
 
     Args:
-        events: In the order in which the source made them, see `Glance.total_order`.
+        events: In the order in which the source made them, see `ChangeLocation.total_order`.
         version_of: The version of the table's definition that an event is written under.
     """
     seq = 0
@@ -30,7 +30,7 @@ def changes_of(
                 continue
             yield _change(seq, Op.DELETE, held, held, version_of)
             seq, held = seq + 1, None
-        if event.glance.op == "d" and event.new_key is not None:
+        if event.location.op == "d" and event.new_key is not None:
             held = event
             continue
         yield _change(seq, op_of(event), event, event, version_of)
@@ -43,7 +43,7 @@ def _change(seq: int, op: Op, event: DataEvent, earlier: DataEvent, version_of: 
     return Change(
         change_seq=seq,
         op=op,
-        table=event.glance.table,
+        table=event.location.table,
         table_version=version_of(event),
         before=earlier.before,
         after=event.after,
@@ -51,7 +51,7 @@ def _change(seq: int, op: Op, event: DataEvent, earlier: DataEvent, version_of: 
 
 
 def _are_halves(deleted: DataEvent, created: DataEvent) -> bool:
-    if created.glance.op != "c" or created.old_key is None or created.glance.table != deleted.glance.table:
+    if created.location.op != "c" or created.old_key is None or created.location.table != deleted.location.table:
         return False
     # An empty key is a header that could not be read.
     is_old = not created.old_key or created.old_key == deleted.key
@@ -60,8 +60,8 @@ def _are_halves(deleted: DataEvent, created: DataEvent) -> bool:
 
 def op_of(event: DataEvent) -> Op:
     """Say what an event does, by itself."""
-    match event.glance.op:
-        case "c" | "r" if event.glance.is_snapshot:
+    match event.location.op:
+        case "c" | "r" if event.location.is_snapshot:
             return Op.SNAPSHOT
         case "c":
             return Op.INSERT

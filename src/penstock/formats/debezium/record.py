@@ -22,7 +22,7 @@ class _NotALineError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TopicRecord:
     """One record of a topic, as it lies there.
 
     Attributes:
@@ -68,7 +68,7 @@ class Record:
         return b"{" + b",".join(members) + b"}"
 
 
-def read_line(line: bytes, *, file: str, number: int) -> Record:
+def read_line(line: bytes, *, file: str, number: int) -> TopicRecord:
     """Read a line `{"topic", "partition"?, "offset"?, "key", "value", "headers"?}`.
 
     Key and value are JSON, whose bytes are taken as they stand; or a text, which holds the bytes; or null. Headers are
@@ -77,7 +77,7 @@ def read_line(line: bytes, *, file: str, number: int) -> Record:
     Raises:
         MalformedInputError: The line is something else.
     """
-    record = Record("", None, None, file=file, line=number)
+    record = TopicRecord("", None, None, file=file, line=number)
     try:
         members = _members(line.decode())
         topic, partition = _plain(members, "topic"), _plain(members, "partition")
@@ -93,7 +93,7 @@ def read_line(line: bytes, *, file: str, number: int) -> Record:
         )
     if "value" not in members:
         raise MalformedInputError("a record has no value", where=record.where, do="a tombstone has the value null")
-    return Record(
+    return TopicRecord(
         topic=topic,
         key=_bytes(members.get("key", (None, ""))),
         value=_bytes(members["value"]),

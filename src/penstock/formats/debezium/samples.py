@@ -8,9 +8,9 @@ import orjson
 
 from penstock.change import TableName
 from penstock.errors import ConfigError, MalformedInputError
-from penstock.formats.debezium.decode import Decoder
-from penstock.formats.debezium.envelope import Glance
-from penstock.formats.debezium.record import Record, read_line
+from penstock.formats.debezium.decode import RecordDecoder
+from penstock.formats.debezium.envelope import ChangeLocation
+from penstock.formats.debezium.record import TopicRecord, read_line
 from penstock.formats.debezium.schema import ConnectSchema
 
 
@@ -26,12 +26,12 @@ def row_schemas(lines: Iterable[bytes], *, file: str) -> Mapping[TableName, str]
         MalformedInputError: A line is no event.
         ConfigError: No event has a schema.
     """
-    decoder, found = Decoder(), dict[TableName, str]()
+    decoder, found = RecordDecoder(), dict[TableName, str]()
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         seen, schema = decoder.scan(_record(line, file, number))
-        if isinstance(seen, Glance) and isinstance(schema, ConnectSchema):
+        if isinstance(seen, ChangeLocation) and isinstance(schema, ConnectSchema):
             found[seen.table] = orjson.dumps(schema.to_json()).decode()
     if not found:
         raise ConfigError(
@@ -41,8 +41,8 @@ def row_schemas(lines: Iterable[bytes], *, file: str) -> Mapping[TableName, str]
     return found
 
 
-def _record(line: bytes, file: str, number: int) -> Record:
+def _record(line: bytes, file: str, number: int) -> TopicRecord:
     try:
         return read_line(line, file=file, number=number)
     except MalformedInputError:
-        return Record("", None, line, file=file, line=number)
+        return TopicRecord("", None, line, file=file, line=number)

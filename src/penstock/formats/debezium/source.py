@@ -28,7 +28,7 @@ class SourceError(ValueError):
     """A source block breaks its own format; the text says how, and holds no value of a row."""
 
 
-class Source(NamedTuple):
+class SourceBlock(NamedTuple):
     """What a source block says.
 
     Attributes:
@@ -70,7 +70,7 @@ class _Places(NamedTuple):
 _NOWHERE = _Places(None, (), (), ())
 
 
-def read_source(block: Mapping[str, Any]) -> Source:
+def read_source(block: Mapping[str, Any]) -> SourceBlock:
     """Read a source block.
 
     Raises:
@@ -87,7 +87,7 @@ def read_source(block: Mapping[str, Any]) -> Source:
         raise SourceError("has a name that is no text") from None
     snapshot = _snapshot(block.get("snapshot"))
     places = _PLACES.get(connector, _nowhere)(block, bool(snapshot))
-    return Source(
+    return SourceBlock(
         connector=connector,
         name=name,
         database=database,
@@ -125,7 +125,7 @@ class SourceForm:
         return cls(read_source(block).connector, tuple(block), values)
 
     def read(self, blocks: Sequence[Mapping[str, Any]]) -> list[tuple[Key, int | None]]:
-        """Return position and time of changes, as `Source` has them.
+        """Return position and time of changes, as `SourceBlock` has them.
 
         Raises:
             SourceError: A block has another form, or `read_source` would raise.

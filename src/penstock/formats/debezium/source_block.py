@@ -48,7 +48,7 @@ _OWN: Mapping[Connector, str] = {
 """The fields of each connector behind the common ones; those with a question mark may be null."""
 
 
-class Place(NamedTuple):
+class ChangePlace(NamedTuple):
     """Where a change is in the change stream.
 
     Attributes:
@@ -88,7 +88,7 @@ def source_schema(connector: Connector) -> ConnectSchema:
     return ConnectSchema("struct", name=name, version=1, fields=MappingProxyType(fields))
 
 
-def transaction_id(connector: Connector, place: Place) -> str:
+def transaction_id(connector: Connector, place: ChangePlace) -> str:
     """Return the id of a transaction in its block, and in the transaction topic."""
     match connector:
         case Connector.ORACLE:
@@ -119,7 +119,7 @@ def topic_path(connector: Connector, database: str, table: TableName) -> str:
 
 def source_writer(
     connector: Connector, *, version: str, prefix: str, database: str, table: TableName
-) -> Callable[[Place], bytes]:
+) -> Callable[[ChangePlace], bytes]:
     """Return what makes the source blocks of a table's events, as JSON."""
     own = _WRITERS[connector]
     is_mysql, is_postgres = connector is Connector.MYSQL, connector is Connector.POSTGRESQL
@@ -128,7 +128,7 @@ def source_writer(
     db = _members({"db": table.schema if is_mysql else database})
     path = _members({"table": table.name} if is_mysql else {"schema": table.schema, "table": table.name})
 
-    def write(place: Place) -> bytes:
+    def write(place: ChangePlace) -> bytes:
         at, snapshot = place.committed_at_us, place.snapshot
         sequence = _sequence(place) if is_postgres else "null"
         text = (
@@ -151,7 +151,7 @@ def _text(text: str) -> str:
     return f'"{text}"' if text.isalnum() else connect_json(text).decode()
 
 
-def _oracle(place: Place) -> str:
+def _oracle(place: ChangePlace) -> str:
     nothing = '"lcr_position":null,"rs_id":null,"ssn":null,"redo_thread":null,"user_name":null,"redo_sql":null'
     if place.snapshot != STREAMING:
         return (
@@ -164,50 +164,50 @@ def _oracle(place: Place) -> str:
     )
 
 
-def _postgresql(place: Place) -> str:
+def _postgresql(place: ChangePlace) -> str:
     txn = place.txn_id if place.txn_id.isdecimal() else "null"
     return f'"txId":{txn},"lsn":{_lsn(place)},"xmin":null,"origin":null,"origin_lsn":null'
 
 
-def _lsn(place: Place) -> int:
+def _lsn(place: ChangePlace) -> int:
     # A row of a copy lies behind all changes up to the position that the copy is of.
     last = (1 << _LSN_BITS) - 1
     seq = last if place.snapshot != STREAMING else min(place.seq, last)
     return (place.commit_scn << _LSN_BITS) + seq
 
 
-def _sequence(place: Place) -> str:
+def _sequence(place: ChangePlace) -> str:
     return f'"[\\"{(place.commit_scn << _LSN_BITS) - 1}\\",\\"{_lsn(place)}\\"]"'
 
 
 _FILE = "penstock.000001"
 
 
-def _mysql(place: Place) -> str:
+def _mysql(place: ChangePlace) -> str:
     row = place.seq if place.snapshot == STREAMING else 0
     return f'"server_id":0,"gtid":null,"file":"{_FILE}","pos":{place.commit_scn},"row":{row},"thread":null,"query":null'
 
 
-def _commit_lsn(connector: Connector, place: Place) -> str:
+def _commit_lsn(connector: Connector, place: ChangePlace) -> str:
     if connector is Connector.DB2:
         return f"00000000:00000000:{place.commit_scn:016x}"
     return f"{place.commit_scn >> 32:08x}:{place.commit_scn & 0xFFFFFFFF:08x}:0001"
 
 
-def _sqlserver(place: Place) -> str:
+def _sqlserver(place: ChangePlace) -> str:
     commit = _commit_lsn(Connector.SQLSERVER, place)
     if place.snapshot != STREAMING:
         return f'"change_lsn":null,"commit_lsn":"{commit}","event_serial_no":null'
     return f'"change_lsn":"00000000:{place.seq:08x}:0001","commit_lsn":"{commit}","event_serial_no":1'
 
 
-def _db2(place: Place) -> str:
+def _db2(place: ChangePlace) -> str:
     commit = _commit_lsn(Connector.DB2, place)
     change = f'"00000000:00000000:{place.seq:016x}"' if place.snapshot == STREAMING else "null"
     return f'"change_lsn":{change},"commit_lsn":"{commit}"'
 
 
-_WRITERS: Mapping[Connector, Callable[[Place], str]] = {
+_WRITERS: Mapping[Connector, Callable[[ChangePlace], str]] = {
     Connector.ORACLE: _oracle,
     Connector.POSTGRESQL: _postgresql,
     Connector.MYSQL: _mysql,

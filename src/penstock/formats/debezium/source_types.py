@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from penstock.errors import MalformedInputError
 from penstock.formats.debezium.canonical import Reader, integer_reader
-from penstock.formats.debezium.declared import MYSQL_FAMILY, Modes, declared_reader
+from penstock.formats.debezium.declared import MYSQL_FAMILY, DeclaredModes, declared_reader
 from penstock.formats.debezium.schema import ConnectSchema
 from penstock.formats.debezium.types import LOGICAL_TYPES, decimal_parameters, is_unsigned, logical_of, reader_of
 from penstock.logical import (
@@ -39,7 +39,7 @@ COLUMNS_HEADER = "__penstock.columns"
 """The header by which our own events without schemas say what a schema would: see `columns_header`."""
 
 
-class Told(NamedTuple):
+class SourceColumn(NamedTuple):
     """What the source's column is.
 
     Attributes:
@@ -56,7 +56,7 @@ class Told(NamedTuple):
 
 
 @lru_cache(4096)
-def told_of(text: str, connector: str, modes: Modes) -> Told:
+def told_of(text: str, connector: str, modes: DeclaredModes) -> SourceColumn:
     """Read a type as the pipeline file tells it.
 
     Args:
@@ -73,11 +73,13 @@ def told_of(text: str, connector: str, modes: Modes) -> Told:
         # bigint.unsigned.handling.mode=precise has decimals, of which the base64 says nothing of a scale but 0.
         signed = integer_reader(64, is_unsigned=True)
         precise = declared_reader(logical, modes, connector)
-        return Told(logical, lambda value: signed(value) if type(value) is int else precise(value), is_unsigned=True)
-    return Told(logical, declared_reader(logical, modes, connector))
+        return SourceColumn(
+            logical, lambda value: signed(value) if type(value) is int else precise(value), is_unsigned=True
+        )
+    return SourceColumn(logical, declared_reader(logical, modes, connector))
 
 
-def check_type(text: str, modes: Modes) -> None:
+def check_type(text: str, modes: DeclaredModes) -> None:
     """Make sure that a type is one of some connector's database, as long as no event says whose it is.
 
     Raises:
@@ -95,9 +97,9 @@ def check_type(text: str, modes: Modes) -> None:
     raise refused
 
 
-def told_by(schema: ConnectSchema, modes: Modes, connector: str) -> Told:
+def told_by(schema: ConnectSchema, modes: DeclaredModes, connector: str) -> SourceColumn:
     """Take a type from the schema that a column has elsewhere; raises `ValueError` where it lacks a parameter."""
-    return Told(logical_of(schema, connector), reader_of(schema, None, modes), True, is_unsigned(schema))
+    return SourceColumn(logical_of(schema, connector), reader_of(schema, None, modes), True, is_unsigned(schema))
 
 
 def columns_header(fields: Mapping[str, ConnectSchema]) -> bytes:

@@ -37,7 +37,7 @@ from penstock.formats.debezium.canonical import (
     unscaled_number,
     variable_scale_text,
 )
-from penstock.formats.debezium.declared import MYSQL_FAMILY, Modes, bits_reader, declared_reader
+from penstock.formats.debezium.declared import MYSQL_FAMILY, DeclaredModes, bits_reader, declared_reader
 from penstock.formats.debezium.schema import ConnectSchema
 from penstock.logical import Kind, LogicalType, decimal
 
@@ -53,7 +53,7 @@ _FINEST = 9
 _BITS_OF = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
 
-def reader_of(schema: ConnectSchema, declared: LogicalType | None = None, modes: Modes | None = None) -> Reader:
+def reader_of(schema: ConnectSchema, declared: LogicalType | None = None, modes: DeclaredModes | None = None) -> Reader:
     """Make the reader of a type that a message's schema tells.
 
     Args:
@@ -68,7 +68,7 @@ def reader_of(schema: ConnectSchema, declared: LogicalType | None = None, modes:
         declared = _propagated(schema)
     match schema.type:
         case "string":
-            return _read_text(declared, modes or Modes()) if declared is not None else text_itself
+            return _read_text(declared, modes or DeclaredModes()) if declared is not None else text_itself
         case "boolean":
             # A single bit comes as a boolean.
             return bits_reader(1) if declared is not None and declared.kind is Kind.BITS else boolean_text
@@ -144,7 +144,7 @@ def _propagated(schema: ConnectSchema) -> LogicalType | None:
     return decimal(int(length), int(scale) if re.fullmatch(r"-?\d{1,5}", scale, re.ASCII) else 0)
 
 
-def _read_text(declared: LogicalType, modes: Modes) -> Reader:
+def _read_text(declared: LogicalType, modes: DeclaredModes) -> Reader:
     """Read a text of a column of which more is known than that."""
     if declared.kind is Kind.DECIMAL and modes.decimal == "precise":
         # That it is a text shows that the mode is another.
@@ -194,7 +194,7 @@ def _number(read: Callable[[int], str]) -> Reader:
     return checked
 
 
-def _is_array(declared: LogicalType | None, modes: Modes | None) -> bool:
+def _is_array(declared: LogicalType | None, modes: DeclaredModes | None) -> bool:
     return (declared is not None and declared.kind is Kind.ARRAY) or (modes is not None and modes.arrays == "postgres")
 
 

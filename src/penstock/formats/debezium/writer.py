@@ -19,11 +19,11 @@ import orjson
 
 from penstock.change import Image, Op, TableName
 from penstock.errors import OperatorError, TableError
-from penstock.formats.debezium.columns import Connector, FieldType, Modes, UnfitError, field_type
+from penstock.formats.debezium.columns import Connector, ConnectorModes, FieldType, FieldUnfitError, field_type
 from penstock.formats.debezium.java_text import connect_json, float_text
 from penstock.formats.debezium.schema import ConnectSchema
 from penstock.formats.debezium.source_block import (
-    Place,
+    ChangePlace,
     collection,
     source_schema,
     source_writer,
@@ -41,13 +41,13 @@ FORMAT_VERSION = "3.6.3.Final"
 _LONGEST_TOPIC = 249
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
 _MALFORMED = 1722
-"""`apply.conflicts.VALUE_MALFORMED`, for values that have no place in an event."""
+"""`apply.apply_errors.VALUE_MALFORMED`, for values that have no place in an event."""
 
 _ABSENT = "\0"
 """Stands for the text of a column that an image lacks; no database has such a text."""
 
 
-class UntellableError(OperatorError):
+class UnpublishableError(OperatorError):
     """A change cannot be told as an event, though others of its table can.
 
     Attributes:
@@ -61,7 +61,7 @@ class UntellableError(OperatorError):
         self.number = number
 
 
-class Record(NamedTuple):
+class OutgoingRecord(NamedTuple):
     """One record of a topic.
 
     Attributes:
@@ -133,7 +133,7 @@ class EventSettings:
 
     prefix: str
     database: str
-    modes: Modes = field(default_factory=Modes)
+    modes: ConnectorModes = field(default_factory=ConnectorModes)
     tombstones: bool = True
     skipped: frozenset[str] = frozenset()
     with_transactions: bool = True
@@ -371,15 +371,15 @@ class TableWriter:
             return absent
         return type_.to_value(absent)
 
-    def _misfit(self, column: str, cause: Exception) -> UntellableError:
-        if isinstance(cause, UntellableError):
+    def _misfit(self, column: str, cause: Exception) -> UnpublishableError:
+        if isinstance(cause, UnpublishableError):
             return cause
         # The text of another cause may repeat the value.
-        is_said = isinstance(cause, UnfitError)
+        is_said = isinstance(cause, FieldUnfitError)
         return self._unfit(column, str(cause) if is_said else "is not written as a value of its type is")
 
-    def _unfit(self, column: str, why: str) -> UntellableError:
-        return UntellableError(
+    def _unfit(self, column: str, why: str) -> UnpublishableError:
+        return UnpublishableError(
             f"a value of column {column!r} {why}",
             where=f"table {self._table.name}, version {self._table.version}",
             do="leave the column out by a rule, or compute another one in its place",
@@ -439,7 +439,7 @@ _Images: TypeAlias = "tuple[dict[str, Any] | None, dict[str, Any] | None]"
 class _Open:
     """The transaction that is being written."""
 
-    place: Place
+    place: ChangePlace
     id: str
     total: int = 0
     by_table: Counter[str] = field(default_factory=Counter)
@@ -481,8 +481,8 @@ class EventWriter:
         return found
 
     def change(
-        self, op: Op, table: TableWriter, before: Image | None, after: Image | None, place: Place
-    ) -> Iterator[Record]:
+        self, op: Op, table: TableWriter, before: Image | None, after: Image | None, place: ChangePlace
+    ) -> Iterator[OutgoingRecord]:
         """Yield the records of a change, whose transaction's BEGIN comes before its first, and END after the last."""
         if self._open is not None and self._open.place.commit_scn != place.commit_scn:
             yield from self.end()
@@ -492,10 +492,10 @@ class EventWriter:
         if self._open is None:
             yield from self._begin(place)
         if letter == "t":
-            yield Record(table.topic, None, self._event(table, "t", (None, None), place))
+            yield OutgoingRecord(table.topic, None, self._event(table, "t", (None, None), place))
         elif letter == "c":
             row = after or {}
-            yield Record(
+            yield OutgoingRecord(
                 table.topic, table.key(row), self._event(table, "c", (None, table.row(row)), place), table.headers
             )
         elif letter == "d":
@@ -503,16 +503,16 @@ class EventWriter:
         else:
             yield from self._update(table, before or {}, after or {}, place)
 
-    def snapshot_row(self, table: TableWriter, row: Image, place: Place) -> Record:
+    def snapshot_row(self, table: TableWriter, row: Image, place: ChangePlace) -> OutgoingRecord:
         """Return the record of a row of a first copy; its place has the mark."""
         value = self._value(table, "r", (None, table.row(row)), place, None)
-        return Record(table.topic, table.key(row), value, table.headers)
+        return OutgoingRecord(table.topic, table.key(row), value, table.headers)
 
     def forget(self) -> None:
         """Go on as if the open transaction had not begun: none of its records is published."""
         self._open = None
 
-    def end(self) -> Iterator[Record]:
+    def end(self) -> Iterator[OutgoingRecord]:
         """Yield the END of the last transaction, if it had any events."""
         opened, self._open = self._open, None
         if opened is None or not self._settings.with_transactions:
@@ -520,12 +520,12 @@ class EventWriter:
         tables = [{"data_collection": name, "event_count": number} for name, number in opened.by_table.items()]
         yield self._boundary("END", opened, opened.total, tables)
 
-    def _begin(self, place: Place) -> Iterator[Record]:
+    def _begin(self, place: ChangePlace) -> Iterator[OutgoingRecord]:
         self._open = _Open(place, transaction_id(self._settings.connector, place))
         if self._settings.with_transactions:
             yield self._boundary("BEGIN", self._open, None, None)
 
-    def _boundary(self, status: str, opened: _Open, total: int | None, tables: Any) -> Record:
+    def _boundary(self, status: str, opened: _Open, total: int | None, tables: Any) -> OutgoingRecord:
         value = {
             "status": status,
             "id": opened.id,
@@ -535,30 +535,32 @@ class EventWriter:
         }
         # One partition, so that their order is that of the commits.
         topic = self._settings.transaction_topic
-        return Record(topic, self._pack_id({"id": opened.id}), self._pack_boundary(value), (), 0)
+        return OutgoingRecord(topic, self._pack_id({"id": opened.id}), self._pack_boundary(value), (), 0)
 
-    def _update(self, table: TableWriter, before: Image, after: Image, place: Place) -> Iterator[Record]:
+    def _update(self, table: TableWriter, before: Image, after: Image, place: ChangePlace) -> Iterator[OutgoingRecord]:
         image = {**before, **after}
         old = table.row(before) if before else None
         new = table.row(after) if old is None else table.changed(old, before, after)
         if old is None or all(before.get(name) == image.get(name) for name in table.key_names):
-            yield Record(table.topic, table.key(image), self._event(table, "u", (old, new), place), table.headers)
+            yield OutgoingRecord(
+                table.topic, table.key(image), self._event(table, "u", (old, new), place), table.headers
+            )
             return
         yield from self._delete(table, before, place, ((NEW_KEY, table.key_text(image)),))
         value = self._event(table, "c", (None, new), place)
         headers = ((OLD_KEY, table.key_text(before)), *table.headers)
-        yield Record(table.topic, table.key(image), value, headers)
+        yield OutgoingRecord(table.topic, table.key(image), value, headers)
 
     def _delete(
-        self, table: TableWriter, before: Image, place: Place, headers: tuple[tuple[str, bytes], ...]
-    ) -> Iterator[Record]:
+        self, table: TableWriter, before: Image, place: ChangePlace, headers: tuple[tuple[str, bytes], ...]
+    ) -> Iterator[OutgoingRecord]:
         key = table.key(before)
         value = self._event(table, "d", (table.row(before), None), place)
-        yield Record(table.topic, key, value, (*headers, *table.headers))
+        yield OutgoingRecord(table.topic, key, value, (*headers, *table.headers))
         if self._settings.tombstones:
-            yield Record(table.topic, key, None, headers)
+            yield OutgoingRecord(table.topic, key, None, headers)
 
-    def _event(self, table: TableWriter, op: str, images: _Images, place: Place) -> bytes:
+    def _event(self, table: TableWriter, op: str, images: _Images, place: ChangePlace) -> bytes:
         opened = self._open
         assert opened is not None
         opened.total += 1
@@ -572,7 +574,9 @@ class EventWriter:
             }
         return self._value(table, op, images, place._replace(seq=opened.total), block)
 
-    def _value(self, table: TableWriter, op: str, images: _Images, place: Place, block: dict[str, Any] | None) -> bytes:
+    def _value(
+        self, table: TableWriter, op: str, images: _Images, place: ChangePlace, block: dict[str, Any] | None
+    ) -> bytes:
         now = self._clock_ns()
         source = table.source(place)
         return table.pack(

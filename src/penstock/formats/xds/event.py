@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 
-class Kind(StrEnum):
+class XdsEventKind(StrEnum):
     """What became of the object; the name of the event's element."""
 
     ADD = "add"
@@ -17,7 +17,7 @@ class Kind(StrEnum):
     DELETE = "delete"
 
 
-class Step(StrEnum):
+class AttributeStep(StrEnum):
     """What became of values of an attribute; the name of the element that says so."""
 
     REMOVE_VALUE = "remove-value"
@@ -35,11 +35,11 @@ class Value(NamedTuple):
 class Operation(NamedTuple):
     """One step of an attribute's history; `REMOVE_ALL_VALUES` has no values, the others have at least one."""
 
-    step: Step
+    step: AttributeStep
     values: tuple[Value, ...] = ()
 
 
-class Attribute(NamedTuple):
+class XdsAttribute(NamedTuple):
     """An attribute with what became of it, in order. In an add that is one `ADD_VALUE`."""
 
     name: str
@@ -56,8 +56,8 @@ class XdsEvent(NamedTuple):
         event_id: Names the event for the receiver.
     """
 
-    kind: Kind
+    kind: XdsEventKind
     class_name: str
     association: str
-    attributes: tuple[Attribute, ...] = ()
+    attributes: tuple[XdsAttribute, ...] = ()
     event_id: str | None = None

@@ -12,11 +12,11 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, ParseError, TreeBuilder, XMLParser
 
 from penstock.errors import MalformedInputError
-from penstock.formats.xds.event import Attribute, Kind, Operation, Step, Value, XdsEvent
+from penstock.formats.xds.event import AttributeStep, Operation, Value, XdsAttribute, XdsEvent, XdsEventKind
 from penstock.text import printable
 
-_KINDS = {kind.value: kind for kind in Kind}
-_STEPS = {step.value: step for step in Step}
+_KINDS = {kind.value: kind for kind in XdsEventKind}
+_STEPS = {step.value: step for step in AttributeStep}
 
 _PASSED = frozenset({"query", "query-ex", "query-schema", "status", "sync"})
 """Elements that ask or answer, and change no object."""
@@ -89,12 +89,12 @@ def _event(element: Element, number: int, name: str) -> XdsEvent:
     associations = element.findall("association")
     if len(associations) != 1:
         raise MalformedInputError(f"<{kind}> does not have one <association>", where=where)
-    wanted = {Kind.ADD: "add-attr", Kind.MODIFY: "modify-attr", Kind.DELETE: None}[kind]
+    wanted = {XdsEventKind.ADD: "add-attr", XdsEventKind.MODIFY: "modify-attr", XdsEventKind.DELETE: None}[kind]
     attributes = []
     for child in element:
         if child.tag == wanted:
-            read = _added if kind is Kind.ADD else _modified
-            attributes.append(Attribute(_required(child, "attr-name", where), tuple(read(child, where))))
+            read = _added if kind is XdsEventKind.ADD else _modified
+            attributes.append(XdsAttribute(_required(child, "attr-name", where), tuple(read(child, where))))
         elif child.tag != "association":
             raise MalformedInputError(f"<{kind}> holds an element that does not belong there", where=where)
     return XdsEvent(
@@ -110,7 +110,7 @@ def _added(attribute: Element, where: str) -> Iterator[Operation]:
     values = _values(attribute, where)
     if not values:
         raise MalformedInputError("<add-attr> has no <value>", where=where)
-    yield Operation(Step.ADD_VALUE, values)
+    yield Operation(AttributeStep.ADD_VALUE, values)
 
 
 def _modified(attribute: Element, where: str) -> Iterator[Operation]:
@@ -121,7 +121,7 @@ def _modified(attribute: Element, where: str) -> Iterator[Operation]:
         if step is None:
             raise MalformedInputError("<modify-attr> holds an element that does not belong there", where=where)
         values = _values(child, where)
-        if (step is Step.REMOVE_ALL_VALUES) == bool(values):
+        if (step is AttributeStep.REMOVE_ALL_VALUES) == bool(values):
             raise MalformedInputError(f"<{step}> has {'values' if values else 'no <value>'}", where=where)
         yield Operation(step, values)
 

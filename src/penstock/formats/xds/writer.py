@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from xml.sax.saxutils import unescape
 
 from penstock.errors import MalformedInputError
-from penstock.formats.xds.event import Attribute, Kind, Operation, Value, XdsEvent
+from penstock.formats.xds.event import Operation, Value, XdsAttribute, XdsEvent, XdsEventKind
 
 NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff]")
 """Characters that XML 1.0 cannot carry, not even escaped."""
@@ -35,7 +35,7 @@ def write_event(event: XdsEvent) -> str:
         MalformedInputError: Something in it holds a character that XML cannot carry.
     """
     id_ = "" if event.event_id is None else f' event-id="{_attribute(event.event_id)}"'
-    body = "".join(map(_added if event.kind is Kind.ADD else _modified, event.attributes))
+    body = "".join(map(_added if event.kind is XdsEventKind.ADD else _modified, event.attributes))
     written = (
         f'<{event.kind.value} class-name="{_attribute(event.class_name)}"{id_}>'
         f"<association>{_text(event.association)}</association>{body}</{event.kind.value}>"
@@ -67,12 +67,12 @@ def document_of(elements: Iterable[str]) -> bytes:
     return f"{_HEAD}{lines}{_FOOT}".encode()
 
 
-def _added(attribute: Attribute) -> str:
+def _added(attribute: XdsAttribute) -> str:
     values = "".join(_values(operation.values) for operation in attribute.operations)
     return f'<add-attr attr-name="{_attribute(attribute.name)}">{values}</add-attr>'
 
 
-def _modified(attribute: Attribute) -> str:
+def _modified(attribute: XdsAttribute) -> str:
     steps = "".join(map(_step, attribute.operations))
     return f'<modify-attr attr-name="{_attribute(attribute.name)}">{steps}</modify-attr>'
 

@@ -14,11 +14,11 @@ import orjson
 import pyarrow as pa
 
 from penstock import change as c
-from penstock.apply.conflicts import NOT_CAPTURED, VALUE_TOO_LONG
+from penstock.apply.apply_errors import NOT_CAPTURED, VALUE_TOO_LONG
 from penstock.change import Change, Image, Op, TableName
 from penstock.errors import MalformedInputError, PenstockError
-from penstock.formats.debezium.source_block import STREAMING, Place
-from penstock.formats.debezium.writer import EventSettings, EventWriter, Record, TableWriter, UntellableError
+from penstock.formats.debezium.source_block import STREAMING, ChangePlace
+from penstock.formats.debezium.writer import EventSettings, EventWriter, OutgoingRecord, TableWriter, UnpublishableError
 from penstock.outputs.events.put_aside import KeptChange, OnBadValue, PutAside
 from penstock.position import Scn
 from penstock.schema import Dictionary, TableSchema
@@ -44,16 +44,16 @@ _ROWS = 5_000
 Row: TypeAlias = Mapping[str, Any]
 """A row of the change stream."""
 
-Refusal: TypeAlias = Callable[[Record], str | None]
+Refusal: TypeAlias = Callable[[OutgoingRecord], str | None]
 """Says why a record cannot be published; None where it can."""
 
 
-def takes_all(_: Record) -> None:
+def takes_all(_: OutgoingRecord) -> None:
     """Refuse no record."""
 
 
 @dataclass(frozen=True)
-class Told:
+class TransactionInfo:
     """What is told of a transaction.
 
     Attributes:
@@ -61,13 +61,13 @@ class Told:
         aside: What is put aside of it.
     """
 
-    records: Sequence[Record]
+    records: Sequence[OutgoingRecord]
     changes: int
     aside: PutAside | None = None
 
 
 @dataclass(frozen=True)
-class Events:
+class EventEncoder:
     """What tasks need to make events of changes; travels to them.
 
     Attributes:
@@ -80,7 +80,7 @@ class Events:
     copied: Mapping[TableName, Scn] = field(default_factory=dict)
     _writers: dict[tuple[TableName, int], TableWriter] = field(default_factory=dict, repr=False, compare=False)
 
-    def of_changes(self, batches: Iterable[pa.RecordBatch], refusal: Refusal = takes_all) -> Iterator[Record]:
+    def of_changes(self, batches: Iterable[pa.RecordBatch], refusal: Refusal = takes_all) -> Iterator[OutgoingRecord]:
         """Yield the records of whole transactions in commit order, BEGIN and END included; holds none in memory.
 
         Raises:
@@ -98,7 +98,7 @@ class Events:
 
     def of_transactions(
         self, batches: Iterable[pa.RecordBatch], refusal: Refusal, on_bad_value: OnBadValue
-    ) -> Iterator[Told]:
+    ) -> Iterator[TransactionInfo]:
         """Yield what is told of one transaction after the other.
 
         A transaction is held in memory. Raises as `of_changes` does, where nothing is to be put aside.
@@ -111,16 +111,16 @@ class Events:
             at, rows = scn, list(of_one)
             try:
                 told = self._told(writer, rows, refusal)
-            except UntellableError as exc:
+            except UnpublishableError as exc:
                 if on_bad_value is OnBadValue.STOP:
                     raise
                 aside = self.aside(rows, exc, refusal, whole=on_bad_value is OnBadValue.PUT_ASIDE_TRANSACTION)
                 left = [row for number, row in enumerate(rows, start=1) if number not in aside.numbers]
                 told = self._told(writer, left, refusal)
-                told = Told(told.records, told.changes + len(aside.numbers), aside)
+                told = TransactionInfo(told.records, told.changes + len(aside.numbers), aside)
             yield told
 
-    def aside(self, rows: Sequence[Row], error: UntellableError, refusal: Refusal, *, whole: bool) -> PutAside:
+    def aside(self, rows: Sequence[Row], error: UnpublishableError, refusal: Refusal, *, whole: bool) -> PutAside:
         """Put a transaction aside of which a change cannot be told, or such changes alone."""
         bad = {number: exc for number, row in enumerate(rows, start=1) if (exc := self._fault(row, refusal))}
         # What is no single change's, such as a record of the transaction's bounds, is that of all.
@@ -132,12 +132,12 @@ class Events:
         self,
         table: TableSchema,
         batches: Iterable[pa.RecordBatch],
-        place: Place,
+        place: ChangePlace,
         mark: Callable[[], str],
         *,
         refusal: Refusal = takes_all,
         aside: list[PutAside] | None = None,
-    ) -> Iterator[Record]:
+    ) -> Iterator[OutgoingRecord]:
         """Yield the records of rows of a first copy.
 
         Args:
@@ -152,14 +152,14 @@ class Events:
                 for row in batch.slice(first, _ROWS).to_pylist():
                     try:
                         record = of_table_row(writer, of_table, row, place._replace(snapshot=mark()), refusal)
-                    except UntellableError as exc:
+                    except UnpublishableError as exc:
                         if aside is None:
                             raise
                         aside.append(row_aside(table, row, place, exc))
                     else:
                         yield record
 
-    def again(self, entry: PutAside, changes: Sequence[tuple[int, Change]], refusal: Refusal) -> list[Record]:
+    def again(self, entry: PutAside, changes: Sequence[tuple[int, Change]], refusal: Refusal) -> list[OutgoingRecord]:
         """Return the records of an entry of the error queue; `changes` may have other values than it has.
 
         Raises:
@@ -167,7 +167,7 @@ class Events:
         """
         writer = EventWriter(self.settings, self.tables.get, known=self._writers)
         kept = dict(zip(entry.numbers, entry.changes, strict=True))
-        records: list[Record] = []
+        records: list[OutgoingRecord] = []
         for number, change in changes:
             if change.op is Op.GAP:
                 raise untold(change.table, entry.commit_scn)
@@ -182,21 +182,21 @@ class Events:
             records += _checked(made, change.table, refusal)
         return [*records, *writer.end()]
 
-    def _told(self, writer: EventWriter, rows: Sequence[Row], refusal: Refusal) -> Told:
+    def _told(self, writer: EventWriter, rows: Sequence[Row], refusal: Refusal) -> TransactionInfo:
         try:
             records = [record for row in rows for record in self._change(writer, row, refusal)]
         except PenstockError:
             writer.forget()
             raise
         records += writer.end()
-        return Told(records, sum(not self._is_left_out(row) for row in rows) if records else 0)
+        return TransactionInfo(records, sum(not self._is_left_out(row) for row in rows) if records else 0)
 
-    def _fault(self, row: Row, refusal: Refusal) -> UntellableError | None:
+    def _fault(self, row: Row, refusal: Refusal) -> UnpublishableError | None:
         """Why a change cannot be told; None where it can."""
         writer = EventWriter(self.settings, self.tables.get, known=self._writers)
         try:
             self._change(writer, row, refusal)
-        except UntellableError as exc:
+        except UnpublishableError as exc:
             return exc
         return None
 
@@ -205,7 +205,7 @@ class Events:
         name = TableName(row[c.SCHEMA_NAME], row[c.TABLE_NAME])
         return bool(row[c.COMMIT_SCN] <= self.copied.get(name, 0) or row[c.OP] == Op.DDL)
 
-    def _change(self, writer: EventWriter, row: Row, refusal: Refusal) -> list[Record]:
+    def _change(self, writer: EventWriter, row: Row, refusal: Refusal) -> list[OutgoingRecord]:
         """The records of a change.
 
         Raises:
@@ -224,14 +224,16 @@ class Events:
         return _checked(made, name, refusal)
 
 
-def of_table_row(writer: EventWriter, table: TableWriter, row: Image, place: Place, refusal: Refusal) -> Record:
-    """Return the record of a row of a first copy; raises `UntellableError`."""
+def of_table_row(
+    writer: EventWriter, table: TableWriter, row: Image, place: ChangePlace, refusal: Refusal
+) -> OutgoingRecord:
+    """Return the record of a row of a first copy; raises `UnpublishableError`."""
     with _named(table.name, "row of the first copy", "", place.commit_scn):
         record = writer.snapshot_row(table, row, place)
     return _checked([record], table.name, refusal)[0]
 
 
-def put_aside(rows: Sequence[Row], numbers: Iterable[int], first: int, error: UntellableError) -> PutAside:
+def put_aside(rows: Sequence[Row], numbers: Iterable[int], first: int, error: UnpublishableError) -> PutAside:
     """Make an entry of changes of a transaction, `first` being the one that cannot be told."""
     one = rows[first - 1]
     numbers = tuple(numbers)
@@ -254,7 +256,7 @@ def put_aside(rows: Sequence[Row], numbers: Iterable[int], first: int, error: Un
     )
 
 
-def row_aside(table: TableSchema, row: Image, place: Place, error: UntellableError) -> PutAside:
+def row_aside(table: TableSchema, row: Image, place: ChangePlace, error: UnpublishableError) -> PutAside:
     """Make an entry of a row of a first copy."""
     return PutAside(
         number=0,
@@ -280,15 +282,15 @@ def _kept(row: Row) -> KeptChange:
     return KeptChange(Op(row[c.OP]), name, row[c.TABLE_VERSION], before, after, place.scn, place.more)
 
 
-def _message(error: UntellableError) -> str:
+def _message(error: UnpublishableError) -> str:
     return f"{error.what} ({error.where})" if error.where else error.what
 
 
-def _checked(records: list[Record], table: TableName, refusal: Refusal) -> list[Record]:
+def _checked(records: list[OutgoingRecord], table: TableName, refusal: Refusal) -> list[OutgoingRecord]:
     for record in records:
         why = refusal(record)
         if why is not None:
-            raise UntellableError(
+            raise UnpublishableError(
                 f"an event {why}",
                 where=f"table {table}",
                 do="raise that limit, or leave columns out by a rule",
@@ -303,12 +305,12 @@ def _named(table: TableName, op: str, txn_id: str, scn: int) -> Iterator[None]:
     where = f"table {table}, {op}" + (f" of transaction {txn_id}" if txn_id else "") + f", position {scn}"
     try:
         yield
-    except UntellableError as exc:
-        raise UntellableError(exc.what, where=where, do=exc.do, column=exc.column, number=exc.number) from exc
+    except UnpublishableError as exc:
+        raise UnpublishableError(exc.what, where=where, do=exc.do, column=exc.column, number=exc.number) from exc
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, struct.error) as exc:
         # Its text may repeat the value.
         what = f"the format cannot carry a value of the row ({type(exc).__name__})"
-        raise UntellableError(what, where=where, do="leave the column out by a rule") from None
+        raise UnpublishableError(what, where=where, do="leave the column out by a rule") from None
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
@@ -330,9 +332,9 @@ def _image(text: str | None) -> Mapping[str, str | None] | None:
     return image
 
 
-def _place(row: Mapping[str, Any]) -> Place:
+def _place(row: Mapping[str, Any]) -> ChangePlace:
     at, scn, meta = row[c.COMMITTED_AT], row[c.SCN], row[c.META]
-    return Place(
+    return ChangePlace(
         txn_id=row[c.TXN_ID],
         commit_scn=row[c.COMMIT_SCN],
         # Where the source does not know the time, it was at least before now.
@@ -344,9 +346,9 @@ def _place(row: Mapping[str, Any]) -> Place:
     )
 
 
-def untold(table: TableName, scn: int) -> UntellableError:
+def untold(table: TableName, scn: int) -> UnpublishableError:
     """The error for a change that was not captured."""
-    return UntellableError(
+    return UnpublishableError(
         "a change could not be captured, and no event can tell that",
         where=f"table {table}, position {scn}",
         do="leave the table out by rules.exclude, or begin anew with another prefix and pipeline name",

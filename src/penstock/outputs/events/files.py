@@ -18,11 +18,11 @@ from typing import IO
 import pyarrow as pa
 
 from penstock.errors import MalformedInputError, RetryableError
-from penstock.formats.debezium.record import Record as Line
+from penstock.formats.debezium.record import TopicRecord as Line
 from penstock.formats.debezium.record import read_line
-from penstock.formats.debezium.writer import Record
-from penstock.outputs.events.publisher import EventLog, Publisher
-from penstock.outputs.events.standing import Entry, Standing, standing_of
+from penstock.formats.debezium.writer import OutgoingRecord
+from penstock.outputs.events.publisher import EventDestination, Publisher
+from penstock.outputs.events.state import PublishedState, StateEntry, published_state_of
 from penstock.storage import NameTakenError, Storage
 
 _NAME = re.compile(r"(\d{20})\.jsonl")
@@ -30,7 +30,7 @@ _NAME = re.compile(r"(\d{20})\.jsonl")
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder of files with events; implements `publisher.EventLog`."""
+    """A folder of files with events; implements `publisher.EventDestination`."""
 
     storage: Storage
     pipeline: str = ""
@@ -54,7 +54,7 @@ class Folder:
         """Read where the pipeline stands; the next file is the one behind that."""
         return FilePublisher(self)
 
-    def standing(self) -> Standing:
+    def published_state(self) -> PublishedState:
         """Say where the pipeline stands by the last file.
 
         Raises:
@@ -62,12 +62,12 @@ class Folder:
         """
         return self.last()[1]
 
-    def last(self) -> tuple[int, Standing]:
+    def last(self) -> tuple[int, PublishedState]:
         """Return the number of the last file, and where the pipeline stands by it; 0 where there is none."""
         found = [_NAME.fullmatch(name) for name in self.storage.names("")]
         number = max((int(name[1]) for name in found if name is not None), default=0)
         if number == 0:
-            return 0, Standing()
+            return 0, PublishedState()
         name = name_of(number)
         where = f"{self.label}/{name}"
         lines = self.storage.read(name).removesuffix(b"\n").rsplit(b"\n", 1)
@@ -78,7 +78,7 @@ class Folder:
                 where=where,
                 do="let nothing else write to this folder, and give the pipeline the name that it had",
             )
-        return number, standing_of(((key.encode(), value) for key, value in line.headers), where=where)
+        return number, published_state_of(((key.encode(), value) for key, value in line.headers), where=where)
 
 
 def name_of(number: int) -> str:
@@ -93,16 +93,16 @@ class FilePublisher:
         """Read where the pipeline stands."""
         self._folder = folder
         self.token = secrets.token_hex(8)
-        self._number, self.standing = folder.last()
+        self._number, self.published_state = folder.last()
 
     @contextmanager
     def transaction(self) -> Iterator[FileTransaction]:
         """Write a file of what is sent inside the block; it appears at the end of it."""
         # Not in memory: there is no limit to what one transaction of the source holds.
         with tempfile.NamedTemporaryFile(prefix="penstock-events-") as file:
-            transaction = FileTransaction(self.standing, file)
+            transaction = FileTransaction(self.published_state, file)
             yield transaction
-            entries = transaction.standing.entries()
+            entries = transaction.published_state.entries()
             headers = tuple((key, value.value_bytes) for key, value in ((entry.key, entry) for entry in entries))
             file.write(Line(self._folder.position_topic, None, None, headers).to_line() + b"\n")
             file.flush()
@@ -118,20 +118,20 @@ class FilePublisher:
                     do="let one run at a time publish here",
                 ) from exc
         self._number += 1
-        self.standing = transaction.standing
+        self.published_state = transaction.published_state
 
     def close(self) -> None:
         """Nothing is held."""
 
 
 class FileTransaction:
-    """Implements `publisher.Transaction`."""
+    """Implements `publisher.PublishTransaction`."""
 
-    def __init__(self, standing: Standing, file: IO[bytes]) -> None:
-        self.standing = standing
+    def __init__(self, published_state: PublishedState, file: IO[bytes]) -> None:
+        self.published_state = published_state
         self._file = file
 
-    def send(self, records: Iterable[Record]) -> int:
+    def send(self, records: Iterable[OutgoingRecord]) -> int:
         """Write a line for each record; returns how many there were."""
         number = 0
         for record in records:
@@ -140,14 +140,14 @@ class FileTransaction:
             number += 1
         return number
 
-    def refusal(self, record: Record) -> str | None:
+    def refusal(self, record: OutgoingRecord) -> str | None:
         """Return None: a line may be of any length."""
         return None
 
-    def stand(self, standing: Standing, *entries: Entry) -> None:
+    def stand(self, published_state: PublishedState, *entries: StateEntry) -> None:
         """Have the file say that the pipeline stands somewhere else."""
-        self.standing = standing
+        self.published_state = published_state
 
 
-_: type[EventLog] = Folder
+_: type[EventDestination] = Folder
 __: type[Publisher] = FilePublisher

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import OperatorError, RetryableError
-from penstock.formats.debezium.writer import Record
+from penstock.formats.debezium.writer import OutgoingRecord
 from penstock.kafka import QUIET, SILENT, bad_settings, failure
-from penstock.outputs.events.publisher import EventLog, Publisher
-from penstock.outputs.events.standing import Entry, Standing, standing_of
+from penstock.outputs.events.publisher import EventDestination, Publisher
+from penstock.outputs.events.state import PublishedState, StateEntry, published_state_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -81,7 +81,7 @@ class Cluster:
         return f"{self.label}, topic {self.position_topic}"
 
     def missing(self, topics: Iterable[str]) -> list[str]:
-        """Return those of the topics that are not there; raises as `standing` does."""
+        """Return those of the topics that are not there; raises as `published_state` does."""
         heard = _Heard(self.label)
         with heard.told("list topics"):
             known = self._admin(heard).list_topics(timeout=_ANSWER_S).topics
@@ -116,7 +116,7 @@ class Cluster:
                 _made(made)
 
     def settings_of(self, topic: str) -> Mapping[str, str | None]:
-        """Return the settings of a topic that is there; raises as `standing` does."""
+        """Return the settings of a topic that is there; raises as `published_state` does."""
         from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
 
         heard = _Heard(self.label)
@@ -143,7 +143,7 @@ class Cluster:
         """Become the one producer of the pipeline, and read where it stands."""
         return KafkaPublisher(self, is_large=is_large)
 
-    def standing(self) -> Standing:
+    def published_state(self) -> PublishedState:
         """Say where the pipeline stands by what was committed so far; that of one without a topic is empty.
 
         Raises:
@@ -152,7 +152,7 @@ class Cluster:
         """
         heard = _Heard(self.label)
         with heard.told("read the position"), closing(self._consumer(heard)) as client:
-            return standing_of(_records(client, self.position_topic), where=self.where)
+            return published_state_of(_records(client, self.position_topic), where=self.where)
 
     def _admin(self, heard: _Heard) -> AdminClient:
         from confluent_kafka import KafkaException
@@ -301,7 +301,7 @@ class KafkaPublisher:
         self._client = self._producer(is_large=is_large)
         with self._heard.told("begin transactions"):
             self._client.init_transactions(_ANSWER_S)
-        self.standing = cluster.standing()
+        self.published_state = cluster.published_state()
 
     @contextmanager
     def transaction(self) -> Iterator[KafkaTransaction]:
@@ -322,7 +322,7 @@ class KafkaPublisher:
                 client.purge()
                 client.abort_transaction(_ANSWER_S)
             raise
-        self.standing = transaction.standing
+        self.published_state = transaction.published_state
 
     def limits(self, topic: str, *, anew: bool = False) -> Sequence[tuple[int, str]]:
         """How many bytes a record of a topic may have, each with the setting that says so."""
@@ -395,7 +395,7 @@ class KafkaTransaction:
     """One Kafka transaction.
 
     Attributes:
-        standing: Where the pipeline stands once it is committed.
+        published_state: Where the pipeline stands once it is committed.
     """
 
     def __init__(self, publisher: KafkaPublisher, client: Producer) -> None:
@@ -403,10 +403,10 @@ class KafkaTransaction:
         self._client = client
         self._publisher = publisher
         self._sent = 0
-        self._entries: list[Entry] = []
-        self.standing = publisher.standing
+        self._entries: list[StateEntry] = []
+        self.published_state = publisher.published_state
 
-    def send(self, records: Iterable[Record]) -> int:
+    def send(self, records: Iterable[OutgoingRecord]) -> int:
         """Send records; returns how many there were."""
         before = self._sent
         known = self._publisher.topics
@@ -418,7 +418,7 @@ class KafkaTransaction:
             self._produce(record.topic, record.value, record.key, headers=list(record.headers) or None, **partition)
         return self._sent - before
 
-    def refusal(self, record: Record) -> str | None:
+    def refusal(self, record: OutgoingRecord) -> str | None:
         """Say whether a record is larger than the client or its topic takes."""
         size = sum(len(part) for part in (record.key, record.value) if part is not None)
         size += sum(len(name) + len(value) + _HEADER_BYTES for name, value in record.headers)
@@ -431,9 +431,9 @@ class KafkaTransaction:
                     return f"has {size:,} bytes, and {setting} allows {told:,}"
         return None
 
-    def stand(self, standing: Standing, *entries: Entry) -> None:
+    def stand(self, published_state: PublishedState, *entries: StateEntry) -> None:
         """Have the pipeline stand somewhere else afterwards; entries are what says so."""
-        self.standing = standing
+        self.published_state = published_state
         self._entries += entries
 
     def send_entries(self) -> None:
@@ -454,5 +454,5 @@ class KafkaTransaction:
             self._client.poll(0)
 
 
-_: type[EventLog] = Cluster
+_: type[EventDestination] = Cluster
 __: type[Publisher] = KafkaPublisher

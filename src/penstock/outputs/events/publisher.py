@@ -14,26 +14,26 @@ from dataclasses import replace
 from typing import Protocol
 
 from penstock.errors import FencedError, OperatorError, PenstockError
-from penstock.formats.debezium.writer import Record
-from penstock.outputs.events.standing import Entry, Standing
+from penstock.formats.debezium.writer import OutgoingRecord
+from penstock.outputs.events.state import PublishedState, StateEntry
 
 
-class Transaction(Protocol):
+class PublishTransaction(Protocol):
     """What is published at once.
 
     Attributes:
-        standing: Where the pipeline stands once it is.
+        published_state: Where the pipeline stands once it is.
     """
 
-    standing: Standing
+    published_state: PublishedState
 
-    def send(self, records: Iterable[Record]) -> int:
+    def send(self, records: Iterable[OutgoingRecord]) -> int:
         """Add records; returns how many there were."""
 
-    def refusal(self, record: Record) -> str | None:
+    def refusal(self, record: OutgoingRecord) -> str | None:
         """Say why a record cannot be published, if that is known before; it goes on from "an event"."""
 
-    def stand(self, standing: Standing, *entries: Entry) -> None:
+    def stand(self, published_state: PublishedState, *entries: StateEntry) -> None:
         """Have the pipeline stand somewhere else afterwards; entries are what says so."""
 
 
@@ -42,13 +42,13 @@ class Publisher(Protocol):
 
     Attributes:
         token: Drawn when it was opened.
-        standing: Where the pipeline stands.
+        published_state: Where the pipeline stands.
     """
 
     token: str
-    standing: Standing
+    published_state: PublishedState
 
-    def transaction(self) -> AbstractContextManager[Transaction]:
+    def transaction(self) -> AbstractContextManager[PublishTransaction]:
         """Publish what is sent inside the block, all of it or nothing.
 
         After an error the publisher is of no use any more.
@@ -64,7 +64,7 @@ class Publisher(Protocol):
         """Let go of what was not sent."""
 
 
-class EventLog(Protocol):
+class EventDestination(Protocol):
     """Where the events of a pipeline are published, and its position is kept; travels to tasks."""
 
     @property
@@ -79,7 +79,7 @@ class EventLog(Protocol):
     def where(self) -> str:
         """What keeps the position, for messages."""
 
-    def standing(self) -> Standing:
+    def published_state(self) -> PublishedState:
         """Say where the pipeline stands by what was published so far; empty where there is nothing.
 
         Raises:
@@ -95,7 +95,7 @@ class EventLog(Protocol):
         """
 
 
-def begin_run(log: EventLog, source: str) -> Publisher:
+def begin_run(log: EventDestination, source: str) -> Publisher:
     """Begin a run: end every earlier one, and count this one.
 
     Raises:
@@ -103,57 +103,57 @@ def begin_run(log: EventLog, source: str) -> Publisher:
     """
     publisher = log.open()
     try:
-        refuse_unmade(publisher.standing, source, log)
+        refuse_unmade(publisher.published_state, source, log)
         with publisher.transaction() as transaction:
-            standing = replace(publisher.standing, epoch=publisher.standing.epoch + 1)
-            transaction.stand(standing, standing.run_entry)
+            published_state = replace(publisher.published_state, epoch=publisher.published_state.epoch + 1)
+            transaction.stand(published_state, published_state.run_entry)
     except PenstockError:
         publisher.close()
         raise
     return publisher
 
 
-def open_for_run(log: EventLog, epoch: int, *, is_large: bool = False) -> Publisher:
+def open_for_run(log: EventDestination, epoch: int, *, is_large: bool = False) -> Publisher:
     """Open a publisher of a run.
 
     Raises:
         FencedError: Another run has begun since.
     """
     # Asked before, too: a run that is over is not to end the publisher of the one that has begun since.
-    _refuse_replaced(log.standing(), epoch, log)
+    _refuse_replaced(log.published_state(), epoch, log)
     made = log.open(is_large=is_large)
     try:
-        _refuse_replaced(made.standing, epoch, log)
+        _refuse_replaced(made.published_state, epoch, log)
     except FencedError:
         made.close()
         raise
     return made
 
 
-def make_position(log: EventLog, source: str) -> None:
+def make_position(log: EventDestination, source: str) -> None:
     """Say of which pipeline the log is, and which source it publishes, unless it says so already."""
     publisher = log.open()
     try:
-        if not publisher.standing.id:
+        if not publisher.published_state.id:
             with publisher.transaction() as transaction:
-                standing = replace(publisher.standing, id=secrets.token_hex(16), source=source)
-                transaction.stand(standing, standing.header_entry)
+                published_state = replace(publisher.published_state, id=secrets.token_hex(16), source=source)
+                transaction.stand(published_state, published_state.header_entry)
     finally:
         publisher.close()
 
 
-def refuse_unmade(standing: Standing, source: str, log: EventLog) -> None:
+def refuse_unmade(published_state: PublishedState, source: str, log: EventDestination) -> None:
     """Raise an `OperatorError` unless a standing is that of this source."""
-    if not standing.id:
+    if not published_state.id:
         raise OperatorError("nothing says where the pipeline stands", where=log.where, do="run `penstock setup`")
-    if standing.source != source:
+    if published_state.source != source:
         raise OperatorError(
-            f"the pipeline of this name publishes source {standing.source!r}, not {source!r}",
+            f"the pipeline of this name publishes source {published_state.source!r}, not {source!r}",
             where=log.where,
             do="give the pipeline another name, or capture.connection its former one",
         )
 
 
-def _refuse_replaced(standing: Standing, epoch: int, log: EventLog) -> None:
-    if standing.epoch != epoch:
+def _refuse_replaced(published_state: PublishedState, epoch: int, log: EventDestination) -> None:
+    if published_state.epoch != epoch:
         raise FencedError("another run of the pipeline publishes", where=log.where)

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from penstock.change import Change, Image, Op, TableName, Transaction
-from penstock.formats.debezium.source_block import Place
+from penstock.formats.debezium.source_block import ChangePlace
 
 _PART = 60_000
 """So many characters of an entry go into one record: well below the smallest limit that brokers have."""
@@ -85,9 +85,9 @@ class PutAside:
         ]
         return Transaction(self.commit_scn, self.txn_id, self.committed_at_us, changes)
 
-    def place(self, change: KeptChange, snapshot: str) -> Place:
+    def place(self, change: KeptChange, snapshot: str) -> ChangePlace:
         """Where one of its changes is in the change stream."""
-        return Place(self.txn_id, self.commit_scn, self.committed_at_us, change.scn, 0, snapshot, change.more)
+        return ChangePlace(self.txn_id, self.commit_scn, self.committed_at_us, change.scn, 0, snapshot, change.more)
 
     def numbered(self, number: int) -> PutAside:
         """The same under a number."""

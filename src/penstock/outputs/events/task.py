@@ -12,12 +12,12 @@ import pyarrow as pa
 
 from penstock.change import TableName
 from penstock.errors import FencedError, OperatorError, RetryableError, TooManyErrorsError
-from penstock.formats.debezium.source_block import STREAMING, Place
-from penstock.formats.debezium.writer import Record, UntellableError
-from penstock.outputs.events.events import Events
-from penstock.outputs.events.publisher import EventLog, Publisher, Transaction, open_for_run
+from penstock.formats.debezium.source_block import STREAMING, ChangePlace
+from penstock.formats.debezium.writer import OutgoingRecord, UnpublishableError
+from penstock.outputs.events.events import EventEncoder
+from penstock.outputs.events.publisher import EventDestination, Publisher, PublishTransaction, open_for_run
 from penstock.outputs.events.put_aside import OnBadValue, PutAside
-from penstock.outputs.events.standing import Entry, OpenCopy, Standing
+from penstock.outputs.events.state import OpenPublishedCopy, PublishedState, StateEntry
 from penstock.outputs.reading import in_commit_order, read_rows
 from penstock.position import Limit
 from penstock.schema import TableSchema
@@ -43,11 +43,11 @@ class Published:
     """What a task has done.
 
     Attributes:
-        standing: Where the pipeline stands now.
+        published_state: Where the pipeline stands now.
         token: Of the publisher that is the only one now.
     """
 
-    standing: Standing
+    published_state: PublishedState
     token: str
 
 
@@ -64,9 +64,9 @@ class _Sent:
 class EventTask:
     """Publishes for one run; travels to tasks. A worker keeps its publisher as long as no other one was opened."""
 
-    log: EventLog
+    log: EventDestination
     epoch: int
-    events: Events
+    events: EventEncoder
     on_bad_value: OnBadValue = OnBadValue.STOP
 
     _kept: ClassVar[dict[str, Publisher]] = {}
@@ -83,11 +83,11 @@ class EventTask:
             OperatorError: A change cannot be told as an event.
         """
         publisher = self._publisher(token, is_large=part.is_large)
-        rest = _behind(part, publisher.standing, where=self.log.where)
+        rest = _behind(part, publisher.published_state, where=self.log.where)
         if rest is not None and len(rest) == 0:
             with publisher.transaction() as transaction:
-                standing = publisher.standing.behind(rest, 0, 0)
-                transaction.stand(standing, standing.position_entry)
+                published_state = publisher.published_state.behind(rest, 0, 0)
+                transaction.stand(published_state, published_state.position_entry)
         elif rest is not None:
             is_large = part.is_large
             windows = [rest] if is_large else rest.windows(repeat(_AT_ONCE_CHANGES), _AT_ONCE_BYTES)
@@ -96,16 +96,16 @@ class EventTask:
                 with publisher.transaction() as transaction:
                     send = self._send_large if is_large else self._send
                     sent = send(batches, transaction)
-                    standing = publisher.standing.behind(window, sent.transactions, sent.changes)
-                    standing, entries = self._put_aside(standing, sent.aside)
-                    transaction.stand(standing, standing.position_entry, *entries)
+                    published_state = publisher.published_state.behind(window, sent.transactions, sent.changes)
+                    published_state, entries = self._put_aside(published_state, sent.aside)
+                    transaction.stand(published_state, published_state.position_entry, *entries)
         return self._done(publisher, keep=not part.is_large)
 
-    def _send(self, batches: Iterable[pa.RecordBatch], transaction: Transaction) -> _Sent:
+    def _send(self, batches: Iterable[pa.RecordBatch], transaction: PublishTransaction) -> _Sent:
         """Send the transactions of a window."""
         sent, in_order = _Sent(), in_commit_order(batches)
 
-        def records() -> Iterator[Record]:
+        def records() -> Iterator[OutgoingRecord]:
             for told in self.events.of_transactions(in_order, transaction.refusal, self.on_bad_value):
                 sent.transactions += told.changes > 0
                 sent.changes += told.changes
@@ -115,7 +115,7 @@ class EventTask:
         transaction.send(records())
         return sent
 
-    def _send_large(self, batches: Iterable[pa.RecordBatch], transaction: Transaction) -> _Sent:
+    def _send_large(self, batches: Iterable[pa.RecordBatch], transaction: PublishTransaction) -> _Sent:
         """Send a transaction that is too large to be held, and so to be put aside."""
         sent = _Sent()
 
@@ -126,30 +126,32 @@ class EventTask:
 
         try:
             sent.transactions = int(transaction.send(self.events.of_changes(counted(), transaction.refusal)) > 0)
-        except UntellableError as exc:
+        except UnpublishableError as exc:
             if self.on_bad_value is OnBadValue.STOP:
                 raise
             do = "a transaction of this size is not put aside. Leave the column out by a rule"
-            raise UntellableError(exc.what, where=exc.where, do=do, column=exc.column, number=exc.number) from exc
+            raise UnpublishableError(exc.what, where=exc.where, do=do, column=exc.column, number=exc.number) from exc
         if not sent.transactions:
             # It is of tables alone whose copies hold it already.
             sent.changes = 0
         return sent
 
-    def _put_aside(self, standing: Standing, aside: Sequence[PutAside]) -> tuple[Standing, list[Entry]]:
+    def _put_aside(
+        self, published_state: PublishedState, aside: Sequence[PutAside]
+    ) -> tuple[PublishedState, list[StateEntry]]:
         """Add to the error queue.
 
         Raises:
             TooManyErrorsError: It is full.
         """
-        if aside and len(standing.errors) + len(aside) > _MOST_ERRORS:
+        if aside and len(published_state.errors) + len(aside) > _MOST_ERRORS:
             raise TooManyErrorsError(
-                f"publishing stopped: the error queue holds {len(standing.errors):,} transactions, and takes"
+                f"publishing stopped: the error queue holds {len(published_state.errors):,} transactions, and takes"
                 f" {_MOST_ERRORS:,}; the next is {aside[0].error_message}",
                 where=self.log.where,
                 do="mend the cause, for example by a rule that leaves the column out, and retry or delete them",
             )
-        return standing.putting_aside(aside)
+        return published_state.putting_aside(aside)
 
     def copy(self, work: Sequence[CopyWork], access: ReaderAccess, token: str) -> Published:
         """Publish the rows of chunks that were not published yet, a Kafka transaction for each piece of work.
@@ -166,14 +168,14 @@ class EventTask:
         return self._done(publisher, keep=True)
 
     def _copy(self, piece: CopyWork, publisher: Publisher, reader: ChunkReader) -> None:
-        copy = publisher.standing.copies.get(piece.copy)
+        copy = publisher.published_state.copies.get(piece.copy)
         if copy is None:
             raise FencedError("another run has finished the copy", where=self.log.where)
         todo = {number: chunk for number, chunk in copy.todo.items() if number in piece.numbers}
         if not todo:
             return
         marks = _Marks(copy, is_last=copy.todo.keys() == todo.keys())
-        place = Place("", copy.cut.scn, copy.taken_at_us, copy.cut.scn, 0, STREAMING, {})
+        place = ChangePlace("", copy.cut.scn, copy.taken_at_us, copy.cut.scn, 0, STREAMING, {})
         rows = 0
         aside: list[PutAside] = []
         keeps = self.on_bad_value is not OnBadValue.STOP
@@ -195,8 +197,8 @@ class EventTask:
                     rows += transaction.send(_few_bad(records, bad))
                     aside += bad
             done = copy.without_chunks(todo, rows)
-            standing, entries = self._put_aside(publisher.standing.with_copy(done), aside)
-            transaction.stand(standing, *done.progress(todo), *entries)
+            published_state, entries = self._put_aside(publisher.published_state.with_copy(done), aside)
+            transaction.stand(published_state, *done.progress(todo), *entries)
 
     def _publisher(self, token: str, *, is_large: bool = False) -> Publisher:
         """The publisher with a token if this process has it; otherwise a new one."""
@@ -213,7 +215,7 @@ class EventTask:
             self._kept[self.log.where] = publisher
         else:
             publisher.close()
-        return Published(publisher.standing, publisher.token)
+        return Published(publisher.published_state, publisher.token)
 
 
 @dataclass(frozen=True)
@@ -232,7 +234,7 @@ class CopyWork:
     tables: Mapping[TableName, TableSchema] = field(default_factory=dict)
 
 
-def _few_bad(records: Iterable[Record], bad: Sequence[PutAside]) -> Iterator[Record]:
+def _few_bad(records: Iterable[OutgoingRecord], bad: Sequence[PutAside]) -> Iterator[OutgoingRecord]:
     """Pass records on, as long as few rows beside them are put aside; otherwise it is the table that is left out."""
     yield from records
     if len(bad) > _MOST_BAD_ROWS:
@@ -243,7 +245,7 @@ def _few_bad(records: Iterable[Record], bad: Sequence[PutAside]) -> Iterator[Rec
 class _Marks:
     """Says how each row of a copy is marked: the first and the last of all, and those in between."""
 
-    def __init__(self, copy: OpenCopy, *, is_last: bool) -> None:
+    def __init__(self, copy: OpenPublishedCopy, *, is_last: bool) -> None:
         self._copy = copy
         self._has_begun = copy.rows > 0
         self._is_last = is_last
@@ -275,16 +277,16 @@ class _Marks:
         return mark
 
 
-def _behind(part: Slice, standing: Standing, *, where: str) -> Slice | None:
+def _behind(part: Slice, published_state: PublishedState, *, where: str) -> Slice | None:
     """What of a slice was not published yet; None where all of it was."""
-    if standing.position >= part.end:
+    if published_state.position >= part.end:
         return None
-    if standing.position < part.after:
+    if published_state.position < part.after:
         raise RetryableError(
-            f"the pipeline stands at position {standing.position}, before what is to be published next",
+            f"the pipeline stands at position {published_state.position}, before what is to be published next",
             where=where,
             do="see whether records that said so were deleted there; the next run goes on from where it stands",
         )
-    if standing.position == part.after:
+    if published_state.position == part.after:
         return part
-    return part if part.is_large else part.take(standing.position, _EVERYTHING, None)
+    return part if part.is_large else part.take(published_state.position, _EVERYTHING, None)

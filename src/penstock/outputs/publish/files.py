@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock import change as c
-from penstock.archive import Archive, Definitions
+from penstock.archive import Archive, ArchiveDefinitions
 from penstock.change import TableName
 from penstock.errors import FencedError, MalformedInputError, OperatorError
 from penstock.formats.archive_log import (
@@ -27,12 +27,12 @@ from penstock.formats.archive_log import (
     HEADER_NAME,
     LOG_FOLDER,
     TABLES_FOLDER,
+    ArchiveRecord,
     CopiedPart,
     DataFile,
     Header,
-    Record,
     TableFile,
-    Transactions,
+    TransactionArrays,
     data_name,
     digest,
     now,
@@ -40,7 +40,7 @@ from penstock.formats.archive_log import (
     table_bytes,
 )
 from penstock.formats.change_file import Encoding, encode
-from penstock.history import Origin
+from penstock.history import CaptureOrigin
 from penstock.position import Anchor, Scn
 from penstock.storage import NameTakenError, Storage
 from penstock.text import count, were
@@ -91,15 +91,15 @@ def check_writable(storage: Storage) -> None:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenFiles:
     """Data files that follow each other, and the transactions that they hold."""
 
     files: tuple[DataFile, ...] = ()
-    transactions: Transactions = field(default_factory=Transactions.none)
+    transactions: TransactionArrays = field(default_factory=TransactionArrays.none)
 
-    def followed_by(self, later: Written) -> Written:
+    def followed_by(self, later: WrittenFiles) -> WrittenFiles:
         """Both together; the last transaction of the one may go on in the other."""
-        return Written(self.files + later.files, self.transactions.followed_by(later.transactions))
+        return WrittenFiles(self.files + later.files, self.transactions.followed_by(later.transactions))
 
 
 @dataclass(frozen=True)
@@ -116,16 +116,16 @@ class FileWriter:
     epoch: int
     max_bytes: int = FILE_BYTES
 
-    def write_changes(self, batches: Iterable[pa.RecordBatch]) -> Written:
+    def write_changes(self, batches: Iterable[pa.RecordBatch]) -> WrittenFiles:
         """Write whole transactions, which come in commit order, as files that follow each other.
 
         Raises:
             MalformedInputError: They are in another order.
         """
-        written = Written()
+        written = WrittenFiles()
         for rows in _bounded(batches, self.max_bytes):
             file = self._write(CHANGES_FOLDER, rows)
-            written = written.followed_by(Written((file,), _transactions(rows)))
+            written = written.followed_by(WrittenFiles((file,), _transactions(rows)))
         return written
 
     def write_copy(self, batches: Iterable[pa.RecordBatch]) -> list[DataFile]:
@@ -145,7 +145,7 @@ class FileWriter:
         return DataFile(name, first, last, transactions, len(rows), content.size, digest(content))
 
 
-_NOTHING = Written()
+_NOTHING = WrittenFiles()
 
 
 class ArchiveWriter:
@@ -155,21 +155,21 @@ class ArchiveWriter:
         """Use the archive at a place; nothing is touched yet."""
         self._storage = storage
         self._archive = Archive(storage)
-        self._last: Record | None = None
-        self._definitions = Definitions()
+        self._last: ArchiveRecord | None = None
+        self._definitions = ArchiveDefinitions()
 
     @property
-    def last(self) -> Record:
+    def last(self) -> ArchiveRecord:
         """The last record of this run, which says where the archive stands."""
         assert self._last is not None
         return self._last
 
     @property
-    def definitions(self) -> Definitions:
+    def definitions(self) -> ArchiveDefinitions:
         """What the archive knows of tables and copies."""
         return self._definitions
 
-    def acquire(self) -> Record:
+    def acquire(self) -> ArchiveRecord:
         """Become the one run that writes; returns its first record, which stands where the last one stood.
 
         Raises:
@@ -182,7 +182,7 @@ class ArchiveWriter:
         before = self._archive.record(number) if number else None
         self._definitions = self._archive.definitions(before)
         if before is None:
-            first = Record(1, header.id, 1, self._archive.header_digest, 0, now())
+            first = ArchiveRecord(1, header.id, 1, self._archive.header_digest, 0, now())
         else:
             first = replace(_next(before), epoch=before.epoch + 1)
         return self._write(first)
@@ -190,13 +190,13 @@ class ArchiveWriter:
     def commit(
         self,
         end: Scn,
-        written: Written = _NOTHING,
+        written: WrittenFiles = _NOTHING,
         *,
         anchor: Anchor | None = None,
-        origin: Origin | None = None,
+        origin: CaptureOrigin | None = None,
         tables: Sequence[TableFile] = (),
         copies: Sequence[CopiedPart] = (),
-    ) -> Record:
+    ) -> ArchiveRecord:
         """Add a record: all that it names is part of the archive from now on.
 
         Args:
@@ -224,7 +224,7 @@ class ArchiveWriter:
         _refuse_torn(record)
         self._refuse_unseen([*record.files, *(file for copy in record.copies for file in copy.files)])
         self._write(record)
-        self._definitions = Definitions(
+        self._definitions = ArchiveDefinitions(
             self._definitions.tables + record.tables, self._definitions.copies + record.copies
         )
         return self.last
@@ -251,7 +251,7 @@ class ArchiveWriter:
                     do="on a cluster, publish to an object store, or to a folder that all its machines share",
                 )
 
-    def _write(self, record: Record) -> Record:
+    def _write(self, record: ArchiveRecord) -> ArchiveRecord:
         content = record.to_bytes()
         path = record_path(record.number)
         where = f"{self._storage.label}/{path}"
@@ -259,13 +259,13 @@ class ArchiveWriter:
             self._storage.create(path, content)
         except NameTakenError as exc:
             raise FencedError("another run publishes to this archive", where=where) from exc
-        self._last = Record.from_bytes(content, where=where)
+        self._last = ArchiveRecord.from_bytes(content, where=where)
         return self._last
 
 
-def _next(before: Record) -> Record:
+def _next(before: ArchiveRecord) -> ArchiveRecord:
     """The record behind another one, which says nothing new yet."""
-    return Record(
+    return ArchiveRecord(
         number=before.number + 1,
         archive=before.archive,
         epoch=before.epoch,
@@ -280,12 +280,12 @@ def _next(before: Record) -> Record:
     )
 
 
-def _counted(published: tuple[int, int], more: Transactions) -> tuple[int, int]:
+def _counted(published: tuple[int, int], more: TransactionArrays) -> tuple[int, int]:
     transactions, changes = published
     return transactions + len(more), changes + int(more.changes.sum())
 
 
-def _refuse_torn(record: Record) -> None:
+def _refuse_torn(record: ArchiveRecord) -> None:
     """Refuse a record whose files are not what it says: whole transactions behind its beginning, up to its end."""
     scns, counted = record.transactions.commit_scns, sum(file.changes for file in record.files)
     is_whole = counted == int(record.transactions.changes.sum())
@@ -302,7 +302,7 @@ def _refuse_torn(record: Record) -> None:
         )
 
 
-def _transactions(rows: pa.Table) -> Transactions:
+def _transactions(rows: pa.Table) -> TransactionArrays:
     """Say what rows in commit order hold, transaction by transaction."""
     scns = rows[c.COMMIT_SCN].to_numpy()
     # Where each transaction begins among the rows.
@@ -310,7 +310,7 @@ def _transactions(rows: pa.Table) -> Transactions:
     # Where the source does not know the time, the transaction was at least committed before now.
     times = pc.fill_null(rows[c.COMMITTED_AT], pa.scalar(now(), rows[c.COMMITTED_AT].type))
     images = (pc.fill_null(pc.binary_length(rows[name]), 0).to_numpy() for name in (c.BEFORE, c.AFTER))
-    return Transactions(
+    return TransactionArrays(
         commit_scns=scns[starts],
         changes=np.diff(np.r_[starts, len(scns)]),
         size_bytes=np.add.reduceat(sum(images).astype(np.int64), starts),

@@ -14,7 +14,7 @@ from penstock import change as c
 from penstock.change import Op, TableName
 from penstock.formats.archive_log import DataFile
 from penstock.images import build_images
-from penstock.outputs.publish.files import FileWriter, Written
+from penstock.outputs.publish.files import FileWriter, WrittenFiles
 from penstock.outputs.reading import in_commit_order, read_rows
 from penstock.position import Scn
 from penstock.schema import TableSchema
@@ -27,7 +27,7 @@ _WINDOW_BYTES = 32 * 1024 * 1024
 """How much of a slice is put in commit order at a time."""
 
 
-def publish_slice(part: Slice, reader: Reader, writer: FileWriter) -> Written:
+def publish_slice(part: Slice, reader: Reader, writer: FileWriter) -> WrittenFiles:
     """Write the changes of a slice; raises what reading and writing do."""
     if part.is_large:
         return writer.write_changes(reader.read(part))

@@ -17,8 +17,8 @@ import numpy as np
 from penstock.archive import Archive
 from penstock.change import TableName
 from penstock.errors import OperatorError
-from penstock.formats.archive_log import Record
-from penstock.history import ConsumerState, Facts, History, Joined, Origin, joined
+from penstock.formats.archive_log import ArchiveRecord
+from penstock.history import CaptureOrigin, ConsumerState, History, Joined, SourceFacts, joined
 from penstock.position import START, Anchor, Limit, Scn
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import CopySource
@@ -176,9 +176,9 @@ class ChangeFiles:
             )
         return _Stand(after, self._archive.first_behind(after), found)
 
-    def _gather(self, number: int, after: Scn, limit: Limit) -> list[Record]:
+    def _gather(self, number: int, after: Scn, limit: Limit) -> list[ArchiveRecord]:
         """Take records that end behind `after` until there is enough for a slice."""
-        records: list[Record] = []
+        records: list[ArchiveRecord] = []
         changes = size_bytes = 0
         for record in self._archive.records(number):
             if record.end <= after:
@@ -190,13 +190,13 @@ class ChangeFiles:
                 break
         return records
 
-    def _facts(self, history: History) -> Facts:
+    def _facts(self, history: History) -> SourceFacts:
         """What the archive holds; it is the same archive wherever it is copied to."""
         place = f"change archive/{self._archive.header.id}"
         last = self._last_cut()
         newest = history.newest
-        return Facts(
-            origin=Origin(self._archive.header.id, place),
+        return SourceFacts(
+            origin=CaptureOrigin(self._archive.header.id, place),
             place=place,
             first=Anchor(START, self._archive.header_digest),
             last=last,
@@ -251,11 +251,11 @@ class ChangeFilesAccess:
         return CopyReader(Archive(self.storage), source.snapshot)
 
 
-def _cut(record: Record) -> Anchor:
+def _cut(record: ArchiveRecord) -> Anchor:
     return Anchor(record.end, record.sha256)
 
 
-def _slice_of(records: Sequence[Record], after: Scn) -> ArchiveSlice:
+def _slice_of(records: Sequence[ArchiveRecord], after: Scn) -> ArchiveSlice:
     transactions = [record.transactions for record in records]
     return ArchiveSlice(
         after=after,

@@ -25,14 +25,14 @@ from penstock.formats.archive_log import DataFile
 from penstock.position import Scn
 from penstock.sources.change_files.reader import FileReader
 from penstock.sources.change_files.span import Bound, Span, files_in_span, find_span
-from penstock.spark.offsets import Offsets
+from penstock.spark.offsets import StreamOffsets
 from penstock.spark.options import refuse_unknown
 from penstock.spark.schemas import CHANGES
 from penstock.storage import Storage, open_storage
 
 _FORMAT = "penstock.change_files"
 
-_OFFSETS = Offsets("change files", "archive", "commit_scn")
+_OFFSETS = StreamOffsets("change files", "archive", "commit_scn")
 
 _OPTIONS = ("path", "source", "startingPosition", "endingPosition")
 

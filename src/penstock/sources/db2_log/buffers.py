@@ -26,9 +26,9 @@ from penstock.errors import ConfigError, MalformedInputError, OperatorError, Ret
 from penstock.position import START, Scn
 from penstock.sources.db2_log.catalog import Catalog, read_catalog
 from penstock.sources.db2_log.changes import held_size
-from penstock.sources.db2_log.framing import ONCE_IN_ORDER, Buffer, Lri, Record, read_records
+from penstock.sources.db2_log.framing import ONCE_IN_ORDER, Buffer, LogRecord, Lri, read_records
 from penstock.sources.db2_log.plain import Plain, find_plain
-from penstock.sources.db2_log.transactions import Beginning, Committed, Gatherer, Resolver
+from penstock.sources.db2_log.transactions import Committed, Gatherer, LogBeginning, RowResolver
 from penstock.storage import LocalStorage, MissingFileError, NameTakenError, Storage
 
 CATALOG = "catalog.json"
@@ -78,7 +78,7 @@ class Indexed:
 
 
 @dataclass(frozen=True)
-class Part:
+class FilePart:
     """What is committed in a file, or in a part of it.
 
     Attributes:
@@ -92,7 +92,7 @@ class Part:
     name: str
     buffer: Buffer
     plain: Plain | None
-    records: Iterable[Record]
+    records: Iterable[LogRecord]
     gatherer: Gatherer
 
     def others(self) -> Iterator[Committed]:
@@ -111,7 +111,7 @@ class Buffers:
     _indexed: list[Indexed] = field(default_factory=list)
     _catalog: tuple[Catalog, str] | None = None
     _gatherer: Gatherer | None = None
-    _begins: tuple[Beginning | None] | None = None
+    _begins: tuple[LogBeginning | None] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel as the place alone: open transactions refer to files that are mapped into this process."""
@@ -164,7 +164,7 @@ class Buffers:
         before = bytes(record.buffer[max(0, offset - _DIGESTED_BYTES) : record.end])
         return hashlib.sha256(before).hexdigest()[:32]
 
-    def transactions(self, first: int, last: int) -> Iterator[Part]:
+    def transactions(self, first: int, last: int) -> Iterator[FilePart]:
         """Yield what is committed from one position to another, file by file; what had begun before is not whole."""
         gatherer, numbers = Gatherer(self.catalog, self._beginning()), self._numbers()
         (begin, start), (end, upto) = file_of(first), file_of(last)
@@ -172,7 +172,7 @@ class Buffers:
             name, before = numbers[number], start if number == begin else 0
             yield self._part(number, name, gatherer, start=before, end=upto if number == end else None)
 
-    def _part(self, number: int, name: str, gatherer: Gatherer, *, start: int = 0, end: int | None = None) -> Part:
+    def _part(self, number: int, name: str, gatherer: Gatherer, *, start: int = 0, end: int | None = None) -> FilePart:
         buffer, where = self._open(name), f"{self.storage.label}/{name}"
         plain = find_plain(
             buffer,
@@ -186,7 +186,7 @@ class Buffers:
         records = read_records(buffer, self.catalog.form, where, start=start, among=among)
         if end is not None:
             records = takewhile(lambda record: record.offset <= end, records)
-        return Part(number, where, buffer, plain, records, gatherer)
+        return FilePart(number, where, buffer, plain, records, gatherer)
 
     def _scan(self, number: int, numbers: dict[int, str]) -> Indexed:
         """Look at a file's records, with the transactions that are open at its beginning."""
@@ -198,7 +198,7 @@ class Buffers:
                 # In a process that has just begun; what it finds committed was counted by an earlier one.
                 for _ in self._gatherer.gather(self.records(before.oldest, begin - 1)):
                     pass
-        resolver, rows, last = Resolver(self.catalog), [], before.last if before else Lri(-1, -1)
+        resolver, rows, last = RowResolver(self.catalog), [], before.last if before else Lri(-1, -1)
         part = self._part(number, numbers[number], self._gatherer)
         records = list(part.records)
         if part.plain is not None:
@@ -248,7 +248,7 @@ class Buffers:
     def _index_name(self, number: int) -> str:
         return f"index/{self._read_catalog()[1]}/{number:09}.npz"
 
-    def records(self, first: int, last: int) -> Iterator[Record]:
+    def records(self, first: int, last: int) -> Iterator[LogRecord]:
         """Yield every record from one position to another, each the position of a record."""
         numbers = self._numbers()
         (begin, offset), (end, upto) = file_of(first), file_of(last)
@@ -258,7 +258,7 @@ class Buffers:
                     return
                 yield record
 
-    def _read(self, number: int, name: str, start: int = 0) -> Iterator[Record]:
+    def _read(self, number: int, name: str, start: int = 0) -> Iterator[LogRecord]:
         where = f"{self.storage.label}/{name}"
         return read_records(self._open(name), self.catalog.form, where, start=start)
 
@@ -289,14 +289,14 @@ class Buffers:
                 do=_help(exc) or "set TMPDIR to a folder with room for what the oldest open transaction spans",
             ) from exc
 
-    def _beginning(self) -> Beginning | None:
+    def _beginning(self) -> LogBeginning | None:
         """Where the log begins; None where that is not told."""
         if self._begins is None:
             name = self._numbers().get(1)
             first = None if name is None else next(self._read(1, name), None)
             if first is None:
                 return None
-            self._begins = (None if first.lso is None else Beginning(first.stream, first.lso),)
+            self._begins = (None if first.lso is None else LogBeginning(first.stream, first.lso),)
         return self._begins[0]
 
     def _numbers(self) -> dict[int, str]:
@@ -337,7 +337,7 @@ def _help(exc: OSError) -> str:
     return "allow more open files (ulimit -n), or make larger ones: an open transaction needs all that it spans"
 
 
-def _plain_rows(part: Part) -> list[tuple[int, ...]]:
+def _plain_rows(part: FilePart) -> list[tuple[int, ...]]:
     """Return what `Indexed.columns` says of plain transactions that changed a row."""
     plain = part.plain
     if plain is None:
@@ -350,7 +350,7 @@ def _plain_rows(part: Part) -> list[tuple[int, ...]]:
     return list(map(tuple, lines[changes > 0].tolist()))
 
 
-def position_of(record: Record) -> Scn:
+def position_of(record: LogRecord) -> Scn:
     """Return the position of a record: the number of its file, and its offset there."""
     number = _NAME.fullmatch(record.name.rpartition("/")[2])
     return Scn(((int(number[1]) if number else int(START)) << _OFFSET_BITS) + record.offset)

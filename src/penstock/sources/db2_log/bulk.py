@@ -14,7 +14,7 @@ from penstock import change as c
 from penstock.change import Op
 from penstock.images import build_images
 from penstock.sources.db2_log.catalog import Catalog
-from penstock.sources.db2_log.columns import Bools, Bytes, ColumnDecoder, Columns, Ints
+from penstock.sources.db2_log.columns import Bools, Bytes, ColumnDecoder, ColumnValues, Ints
 from penstock.sources.db2_log.framing import Level
 from penstock.sources.db2_log.plain import OPS
 from penstock.sources.db2_log.rows import RowDecoder
@@ -22,7 +22,7 @@ from penstock.sources.db2_log.rows import RowDecoder
 _OWN = (c.KEY, c.BEFORE, c.AFTER)
 
 
-class BulkDecoder:
+class PlainRowDecoder:
     """Decodes plain rows of every table of a catalogue."""
 
     def __init__(self, catalog: Catalog) -> None:
@@ -104,7 +104,7 @@ class BulkDecoder:
         return pa.RecordBatch.from_pydict(arrays), is_odd
 
 
-def _lacks(columns: Columns, key: Sequence[str]) -> Bools:
+def _lacks(columns: ColumnValues, key: Sequence[str]) -> Bools:
     """Tell which rows lack a column of the key, which lies out of them."""
     lacks = np.zeros(len(columns.is_odd), np.bool_)
     for name in key:
@@ -113,11 +113,11 @@ def _lacks(columns: Columns, key: Sequence[str]) -> Bools:
     return lacks
 
 
-def _present(columns: Columns) -> Mapping[str, pa.Array]:
+def _present(columns: ColumnValues) -> Mapping[str, pa.Array]:
     return {name: pa.array(~is_out) for name, is_out in columns.is_out.items() if is_out.any()}
 
 
-def _changed(before: Columns, after: Columns) -> Mapping[str, pa.Array]:
+def _changed(before: ColumnValues, after: ColumnValues) -> Mapping[str, pa.Array]:
     """Tell for each column in which rows its value is another one than before, or may be."""
     found = {}
     for name, new in after.values.items():

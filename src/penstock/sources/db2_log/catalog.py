@@ -16,7 +16,7 @@ from penstock.change import TableName
 from penstock.errors import ConfigError
 from penstock.logical import BINARY, BOOLEAN, DATE, STRING, Kind, LogicalType, decimal, floating, integer, other, string
 from penstock.schema import Column, TableSchema, Unique
-from penstock.sources.db2_log.framing import Form, Framing, Level, Lri
+from penstock.sources.db2_log.framing import BufferFormat, Framing, Level, Lri
 from penstock.stream import TableVersion
 
 TableId = tuple[int, int]
@@ -139,7 +139,7 @@ class Catalog:
     """
 
     id: str
-    form: Form
+    form: BufferFormat
     tables: tuple[Db2Table, ...]
     encoding: str = "utf-8"
     graphic: str | None = None
@@ -194,7 +194,7 @@ def read_catalog(text: str, *, where: str) -> Catalog:
             _refuse(f"{table.name} has two versions, and `from` of the later one is not the higher", where)
         versions.append(table)
     try:
-        form = Form(
+        form = BufferFormat(
             Level(settings.get("level", Level.V10)),
             Framing(settings.get("framing", Framing.FILTER)),
             _one_of(settings.get("byte_order", "little"), "little", "big"),

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from penstock.change import Change, Op
-from penstock.elsewhere import Elsewhere
 from penstock.errors import OperatorError
+from penstock.external_values import ExternalValue
 from penstock.sources.db2_log.catalog import Catalog, Db2Table
 from penstock.sources.db2_log.framing import Level
-from penstock.sources.db2_log.rows import Place, RowDecoder, RowError, Value
-from penstock.sources.db2_log.transactions import STRINGS, Group, Piece, Row
+from penstock.sources.db2_log.rows import RowDecoder, RowError, Value, ValuePlace
+from penstock.sources.db2_log.transactions import STRINGS, LobGroup, LobPiece, Row
 
 MOST_LOB_BYTES = 512 * 1024 * 1024
 """Where all values of a change travel as one text, LOBs of a row that have more data together are not read."""
@@ -22,14 +22,14 @@ MOST_LOB_BYTES = 512 * 1024 * 1024
 LARGE_LOB_BYTES = 1024 * 1024
 """A LOB with more data stays in the files of the log until a target is brought it from there."""
 
-PlaceOf = Callable[[Sequence[Piece]], str]
+PlaceOf = Callable[[Sequence[LobPiece]], str]
 
 _CONCAT = 8
 _EYE_CATCHER = 0x12
 
 
 @dataclass
-class Left:
+class OmittedValues:
     """How often the value of a column was left out, because the log does not hold it."""
 
     not_logged: int = 0
@@ -51,7 +51,7 @@ class Decoded:
         return replace(self.change, after={**self.change.after, **self.append})
 
 
-class Decoder:
+class RowChangeDecoder:
     """Decodes rows of every table of a catalogue."""
 
     def __init__(self, catalog: Catalog, *, place_of: PlaceOf | None = None) -> None:
@@ -61,7 +61,7 @@ class Decoder:
             place_of: Names the place of a large LOB, which then stays there, and what is appended is told as that;
                 None to have every LOB whole in memory.
         """
-        self.left = Left()
+        self.left = OmittedValues()
         self._place_of = place_of
         self._catalog = catalog
         self._decoder = cache(lambda table: RowDecoder(table, catalog))
@@ -95,14 +95,14 @@ class Decoder:
         size = self._held_size(row.group)
         return 0 if size > MOST_LOB_BYTES else size
 
-    def _held_size(self, group: Group | None) -> int:
+    def _held_size(self, group: LobGroup | None) -> int:
         return group_size(group) if self._place_of is None else held_size(group)
 
     def _fill(
         self, row: Row, decoder: RowDecoder, before: dict[str, Value] | None, after: dict[str, Value]
     ) -> dict[str, str]:
         """Put the values that are out of row into `after`; returns what is appended to others."""
-        pieces: dict[int, list[Piece]] = {}
+        pieces: dict[int, list[LobPiece]] = {}
         for piece in row.group.pieces if row.group else ():
             pieces.setdefault(piece.column, []).append(piece)
         strings = pieces.pop(STRINGS, None)
@@ -112,7 +112,7 @@ class Decoder:
         parts: list[bytes] | None = None
         for number, column in enumerate(row.table.columns):
             name, found = column.name, pieces.pop(number, None)
-            if after[name] is not Place.OUT:
+            if after[name] is not ValuePlace.OUT:
                 if found:
                     raise RowError(f"column {name!r} lies in the row, and LOB data of it was logged")
                 continue
@@ -143,7 +143,7 @@ class Decoder:
                 after[name] = self._lob(decoder, number, found)
             elif old is None:
                 raise RowError(f"LOB data was appended to column {name!r}, which had no value")
-            elif old is Place.OUT:
+            elif old is ValuePlace.OUT:
                 append[name] = self._lob(decoder, number, found, is_appended=True)
             elif self._stays(size) is not None:
                 after[name] = self._lob(decoder, number, found, is_appended=True)
@@ -159,13 +159,15 @@ class Decoder:
         """What names the place of a LOB of so many bytes; None where it does not stay in the files of the log."""
         return self._place_of if size > LARGE_LOB_BYTES else None
 
-    def _lob(self, decoder: RowDecoder, number: int, pieces: list[Piece], *, is_appended: bool = False) -> str:
+    def _lob(self, decoder: RowDecoder, number: int, pieces: list[LobPiece], *, is_appended: bool = False) -> str:
         """Return the value of a LOB, or what is told of it."""
         is_binary, size = decoder.table.columns[number].type == "BLOB", sum(piece.size for piece in pieces)
         if (place_of := self._stays(size)) is not None:
-            return Elsewhere.at(place_of(pieces), size, is_binary=is_binary, is_appended=is_appended)
+            return ExternalValue.at(place_of(pieces), size, is_binary=is_binary, is_appended=is_appended)
         text = self._text(decoder, number, _joined(pieces))
-        return Elsewhere.appending(text, is_binary=is_binary) if is_appended and self._place_of is not None else text
+        return (
+            ExternalValue.appending(text, is_binary=is_binary) if is_appended and self._place_of is not None else text
+        )
 
     def _missing(self, row: Row, name: str) -> None:
         if self._catalog.form.level is Level.V10:
@@ -192,7 +194,7 @@ class Decoder:
         except ValueError as exc:
             raise RowError(f"the data of column {decoder.table.columns[number].name!r} is no text") from exc
 
-    def _strings(self, pieces: list[Piece], table: Db2Table) -> list[bytes]:
+    def _strings(self, pieces: list[LobPiece], table: Db2Table) -> list[bytes]:
         """Return the strings of a consolidated structure, by column; those that lie in the row are empty."""
         if len({(piece.is_amount, piece.original) for piece in pieces}) > 1 or pieces[0].is_amount:
             raise RowError("strings out of row were logged in more than one way")
@@ -208,12 +210,12 @@ class Decoder:
         raise RowError("strings out of row are not of as many columns as the catalogue has")
 
 
-def group_size(group: Group | None) -> int:
+def group_size(group: LobGroup | None) -> int:
     """How many bytes of LOB data a row has."""
     return 0 if group is None else sum(piece.size for piece in group.pieces)
 
 
-def held_size(group: Group | None) -> int:
+def held_size(group: LobGroup | None) -> int:
     """How many of these bytes are held in memory where large LOBs stay in the files of the log."""
     sizes: dict[int, int] = {}
     for piece in () if group is None else group.pieces:
@@ -221,9 +223,9 @@ def held_size(group: Group | None) -> int:
     return sum(size for column, size in sizes.items() if size <= LARGE_LOB_BYTES or column == STRINGS)
 
 
-def _joined(pieces: list[Piece]) -> bytes:
+def _joined(pieces: list[LobPiece]) -> bytes:
     return b"".join(piece.data for piece in pieces)
 
 
 def _in_row(values: dict[str, Value]) -> dict[str, str | None]:
-    return {name: value for name, value in values.items() if not isinstance(value, Place)}
+    return {name: value for name, value in values.items() if not isinstance(value, ValuePlace)}

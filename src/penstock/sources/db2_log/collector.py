@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from penstock.errors import ConfigError, MalformedInputError, OperatorError
 from penstock.sources.db2_log.buffers import Buffers
 from penstock.sources.db2_log.client import LogReader, Returned
-from penstock.sources.db2_log.framing import Form, Framing, Level, Lri, Record, read_records
+from penstock.sources.db2_log.framing import BufferFormat, Framing, Level, LogRecord, Lri, read_records
 from penstock.storage import NameTakenError, Storage
 
 
@@ -62,7 +62,7 @@ def collect(
             stop.wait(poll_s)
 
 
-def _behind(returned: Returned, form: Form, last: Lri | None, where: str) -> tuple[bytes, list[Record]]:
+def _behind(returned: Returned, form: BufferFormat, last: Lri | None, where: str) -> tuple[bytes, list[LogRecord]]:
     """Return the records that were not collected yet, and their bytes."""
     records = list(read_records(returned.content, form, where))
     if len(records) != returned.records:

@@ -34,7 +34,7 @@ _LONG = 200
 
 
 @dataclass(frozen=True)
-class Columns:
+class ColumnValues:
     """Values of rows, an entry for each row in every array.
 
     Attributes:
@@ -59,7 +59,7 @@ class ColumnDecoder:
         """The length of the fixed part of a row that has all columns."""
         return max(self.rows.layouts)
 
-    def decode(self, data: Bytes, starts: Ints) -> Columns | None:
+    def decode(self, data: Bytes, starts: Ints) -> ColumnValues | None:
         """Return the values of rows; None where a text is not in the database's code page, or a value cannot be read.
 
         Args:
@@ -89,7 +89,7 @@ class ColumnDecoder:
                 at += width + column.is_nullable
         except (pa.ArrowInvalid, ValueError, LookupError):
             return None
-        return Columns(values, read.is_out, read.is_odd)
+        return ColumnValues(values, read.is_out, read.is_odd)
 
 
 def lines(data: Bytes, starts: Ints, width: int) -> Bytes:
@@ -145,11 +145,11 @@ class _Read:
         if column.is_lob:
             marks = self.data[np.where(is_there, self.starts + offsets, 0)]
             is_longer = is_there & (sizes > (column.inline_length if column.inline_length is not None else 1 << 16))
-            is_elsewhere = is_there & (is_longer | ((marks != INLINE_MARK) & (marks != EMPTY_MARK)))
-            is_inline = is_there & ~is_elsewhere & (marks == INLINE_MARK) & (sizes >= INLINE_HEADER)
+            is_external = is_there & (is_longer | ((marks != INLINE_MARK) & (marks != EMPTY_MARK)))
+            is_inline = is_there & ~is_external & (marks == INLINE_MARK) & (sizes >= INLINE_HEADER)
             is_inline &= column.inline_length is not None
-            is_wrong |= is_there & ~is_elsewhere & ~is_inline
-            is_out |= is_elsewhere
+            is_wrong |= is_there & ~is_external & ~is_inline
+            is_out |= is_external
             self.is_out[column.name] = is_out
             is_there, offsets, sizes = is_inline, offsets + INLINE_HEADER, sizes - INLINE_HEADER
         else:

@@ -45,7 +45,7 @@ class Lri(NamedTuple):
     lsn: int
 
 
-class Record(NamedTuple):
+class LogRecord(NamedTuple):
     """A log record as it lies in its buffer.
 
     Attributes:
@@ -80,7 +80,7 @@ class Record(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Form:
+class BufferFormat:
     """How buffers are written.
 
     Raises:
@@ -128,8 +128,8 @@ class Form:
 
 
 def read_records(
-    buffer: Buffer, form: Form, name: str, *, start: int = 0, among: Iterable[int] | None = None
-) -> Iterator[Record]:
+    buffer: Buffer, form: BufferFormat, name: str, *, start: int = 0, among: Iterable[int] | None = None
+) -> Iterator[LogRecord]:
     """Yield the records of a buffer in log order.
 
     Args:
@@ -188,7 +188,7 @@ def read_records(
             _refuse(name, at, _NOT_ABOVE, do=ONCE_IN_ORDER)
         last = lri
         end = begin + length
-        yield Record(
+        yield LogRecord(
             buffer, name, at, begin, begin + hlen, end, lri, stream, lso, sqlcode, type_, flags, tid, undone, previous
         )
         at = end if only is None else next(only, size)

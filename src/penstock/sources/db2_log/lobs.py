@@ -12,14 +12,14 @@ from penstock.errors import MalformedInputError
 from penstock.position import Scn
 from penstock.sources.db2_log.buffers import Buffers, position_of
 from penstock.sources.db2_log.catalog import Catalog, Db2Column
-from penstock.sources.db2_log.framing import PROPAGATABLE, Framing, Level, Record
-from penstock.sources.db2_log.transactions import ADD_DATA, LOB, LOB_DATA_AT, Piece
+from penstock.sources.db2_log.framing import PROPAGATABLE, Framing, Level, LogRecord
+from penstock.sources.db2_log.transactions import ADD_DATA, LOB, LOB_DATA_AT, LobPiece
 from penstock.storage import Storage
 
 _PIECE_BYTES = 1024 * 1024
 
 
-def place_of(pieces: Sequence[Piece]) -> str:
+def place_of(pieces: Sequence[LobPiece]) -> str:
     """Name the place of a LOB: its first and its last record, its column, and how many bytes its records have of it."""
     first, last = position_of(pieces[0].record), position_of(pieces[-1].record)
     return f"{first}:{last}:{pieces[0].column}:{sum(piece.size for piece in pieces)}"
@@ -27,7 +27,7 @@ def place_of(pieces: Sequence[Piece]) -> str:
 
 @dataclass(frozen=True)
 class LogValues:
-    """Implements `elsewhere.ValueStore`."""
+    """Implements `external_values.ValueStore`."""
 
     storage: Storage
 
@@ -37,7 +37,7 @@ class LogValues:
         buffers = Buffers(self.storage)
         held, size, found = list[bytes](), 0, 0
         recode: Callable[[bytes, bool], bytes] | None = None
-        record: Record | None = None
+        record: LogRecord | None = None
         for record, data in _records(buffers, first, last, column):
             found += len(data)
             recode = recode or _recoder(_column(buffers.catalog, record, column), buffers.catalog)
@@ -57,7 +57,7 @@ class LogValues:
         yield b"".join(held)
 
 
-def _records(buffers: Buffers, first: int, last: int, column: int) -> Iterator[tuple[Record, bytes]]:
+def _records(buffers: Buffers, first: int, last: int, column: int) -> Iterator[tuple[LogRecord, bytes]]:
     """Yield the records of a LOB, and what each has of it: those of one transaction, table and column."""
     ids = struct.Struct(buffers.catalog.form.endian + "HH")
     add = struct.Struct(buffers.catalog.form.endian + "I10xH")
@@ -79,7 +79,7 @@ def _records(buffers: Buffers, first: int, last: int, column: int) -> Iterator[t
             yield record, bytes(record.buffer[p + LOB_DATA_AT : p + LOB_DATA_AT + length])
 
 
-def _column(catalog: Catalog, record: Record, number: int) -> Db2Column:
+def _column(catalog: Catalog, record: LogRecord, number: int) -> Db2Column:
     id_ = struct.unpack_from(catalog.form.endian + "HH", record.buffer, record.payload + 6)
     table = catalog.find(id_, record.lri)
     if table is None or number not in table.lob_numbers:
@@ -95,7 +95,7 @@ def _recoder(column: Db2Column, catalog: Catalog) -> Callable[[bytes, bool], byt
     return lambda data, is_last: decoder.decode(data, is_last).encode()
 
 
-def _recoded(recode: Callable[[bytes, bool], bytes], data: bytes, record: Record, *, is_last: bool) -> bytes:
+def _recoded(recode: Callable[[bytes, bool], bytes], data: bytes, record: LogRecord, *, is_last: bool) -> bytes:
     try:
         return recode(data, is_last)
     except ValueError:

@@ -19,7 +19,7 @@ from penstock.change import Op
 from penstock.sources.db2_log.catalog import Catalog
 from penstock.sources.db2_log.columns import Bools, Bytes, Ints, lines
 from penstock.sources.db2_log.framing import PROPAGATABLE, SINGULAR, Buffer, Framing, Level, Lri
-from penstock.sources.db2_log.transactions import DMS, HALF, Beginning
+from penstock.sources.db2_log.transactions import DMS, HALF, LogBeginning
 
 OPS = (Op.DELETE, Op.INSERT, Op.UPDATE)
 """What rows of `Plain.rows` say by number."""
@@ -67,7 +67,7 @@ def find_plain(
     start: int,
     end: int | None,
     is_open: Collection[tuple[int, bytes]],
-    beginning: Beginning | None = None,
+    beginning: LogBeginning | None = None,
 ) -> Plain | None:
     """Look through a buffer; None where it is empty, or nothing can be said of it: where its form is seldom, or broken.
 
@@ -238,7 +238,7 @@ def _transaction_keys(stream: NDArray[Any], high: NDArray[Any], low: NDArray[Any
 
 
 def _transactions(
-    heads: NDArray[Any], is_open: Collection[tuple[int, bytes]], beginning: Beginning | None
+    heads: NDArray[Any], is_open: Collection[tuple[int, bytes]], beginning: LogBeginning | None
 ) -> tuple[Bools, Ints, Ints]:
     """Tell which records are of plain transactions, and which record ends and which begins each committed one."""
     keys, of = np.unique(heads["txn"], return_inverse=True)

@@ -11,15 +11,15 @@ import pyarrow as pa
 
 from penstock import change as c
 from penstock.change import NO_VERSION, Change, Op
-from penstock.sources.db2_log.buffers import Part, position_of
-from penstock.sources.db2_log.bulk import BulkDecoder
+from penstock.sources.db2_log.buffers import FilePart, position_of
+from penstock.sources.db2_log.bulk import PlainRowDecoder
 from penstock.sources.db2_log.catalog import Catalog
-from penstock.sources.db2_log.changes import Decoder, Left
+from penstock.sources.db2_log.changes import OmittedValues, RowChangeDecoder
 from penstock.sources.db2_log.columns import Ints
 from penstock.sources.db2_log.framing import read_records
 from penstock.sources.db2_log.lobs import place_of
 from penstock.sources.db2_log.plain import Plain
-from penstock.sources.db2_log.transactions import Committed, Resolver, Row
+from penstock.sources.db2_log.transactions import Committed, Row, RowResolver
 from penstock.values import encode_image
 
 _BATCH_ROWS, _BATCH_BYTES = 10_000, 32 * 1024 * 1024
@@ -27,23 +27,23 @@ _PLAIN_BYTES = 8 * 1024 * 1024
 """Decoding in bulk takes several times as much memory as the images that it is done with."""
 
 
-class Reading:
+class LogReading:
     """Reads the transactions of a slice, and counts what was left out of them."""
 
     def __init__(self, catalog: Catalog, wanted: Collection[int] | None) -> None:
         """Read transactions at these positions; None: all that there are."""
         self.wanted = wanted
-        self.resolver, self.bulk = Resolver(catalog), BulkDecoder(catalog)
-        self._decoder = Decoder(catalog, place_of=place_of)
+        self.resolver, self.bulk = RowResolver(catalog), PlainRowDecoder(catalog)
+        self._decoder = RowChangeDecoder(catalog, place_of=place_of)
         self._keys = {table.name: table.key for table in catalog.tables}
         self._first_table = catalog.tables[0].name
 
     @property
-    def left(self) -> Left:
+    def left(self) -> OmittedValues:
         """What was left out so far."""
         return self._decoder.left
 
-    def read(self, part: Part) -> Iterator[pa.RecordBatch]:
+    def read(self, part: FilePart) -> Iterator[pa.RecordBatch]:
         """Yield the changes of a part in commit order."""
         plain = None if part.plain is None else _Plain(part, part.plain, self)
         others: list[dict[str, Any]] = []
@@ -105,7 +105,7 @@ class Reading:
 class _Plain:
     """The plain rows of a part that are wanted."""
 
-    def __init__(self, part: Part, plain: Plain, reading: Reading) -> None:
+    def __init__(self, part: FilePart, plain: Plain, reading: LogReading) -> None:
         self._part, self._reading, self._plain = part, reading, plain
         self._data = np.frombuffer(part.buffer, np.uint8)
         scns = (part.number << 32) + plain.commits

@@ -21,13 +21,13 @@ from penstock.sources.db2_log.catalog import GRAPHIC, Catalog, Db2Column, Db2Tab
 FORMATTED, VALUE_COMPRESSED = 0x01, 0x02
 
 
-class Place(Enum):
+class ValuePlace(Enum):
     """Where a value is that is no text."""
 
     OUT = "out of row"
 
 
-Value = str | None | Place
+Value = str | None | ValuePlace
 
 _DEFAULT, _NULL = 0x80, 0x01
 INLINE_HEADER = 4
@@ -135,7 +135,7 @@ class RowDecoder:
         if offset & 0x8000:
             if not column.is_lob and length != 24:
                 raise RowError(f"column {column.name!r} is out of row, with a descriptor of {length} bytes, not of 24")
-            return Place.OUT
+            return ValuePlace.OUT
         if length and (offset < fixed or offset + length > len(base)):
             raise RowError(f"the value of column {column.name!r} does not lie inside the row")
         data = base[offset : offset + length]
@@ -146,9 +146,9 @@ class RowDecoder:
         # A value that is longer than what may be inline is a descriptor, whatever it begins with.
         inline = column.inline_length
         if inline is not None and length > inline:
-            return Place.OUT
+            return ValuePlace.OUT
         if data[0] not in (INLINE_MARK, EMPTY_MARK):
-            return Place.OUT
+            return ValuePlace.OUT
         if inline is None:
             raise RowError(f"column {column.name!r} may be inline or out of row: the catalogue lacks its inline_length")
         if data[0] == EMPTY_MARK:
@@ -176,7 +176,7 @@ class RowDecoder:
             if not entries[n] & 0x8000:
                 row[column.name] = self._whole(column, part, n)
             elif column.is_varying and len(part) == 24:
-                row[column.name] = Place.OUT
+                row[column.name] = ValuePlace.OUT
             elif len(part) == 1 and part[0] == _NULL and column.is_nullable:
                 row[column.name] = None
             elif len(part) == 1 and part[0] == _DEFAULT:

@@ -15,8 +15,8 @@ from penstock.history import HistoryError
 from penstock.position import START, Scn
 from penstock.sources.db2_log.buffers import Buffers, file_of
 from penstock.sources.db2_log.framing import ONCE_IN_ORDER
-from penstock.sources.db2_log.reading import Reading
-from penstock.sources.recorded import RecordedSide, Recording
+from penstock.sources.db2_log.reading import LogReading
+from penstock.sources.recorded import RecordedConnector, Recording
 from penstock.storage import Storage
 from penstock.stream import Slice, TableVersion
 
@@ -88,7 +88,7 @@ class Db2Log:
     def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
         """Yield the changes of a slice, from the first record of any of its transactions on."""
         assert isinstance(part, LogSlice)
-        reading = Reading(self.buffers.catalog, set(part.commit_scns.tolist()))
+        reading = LogReading(self.buffers.catalog, set(part.commit_scns.tolist()))
         for of_file in self.buffers.transactions(int(part.firsts.min()), int(part.commit_scns[-1])):
             yield from reading.read(of_file)
         left = reading.left
@@ -97,9 +97,9 @@ class Db2Log:
             log.warning("db2_log.columns_left_out", extra=facts)
 
 
-def open_db2_log(storage: Storage) -> RecordedSide:
+def open_db2_log(storage: Storage) -> RecordedConnector:
     """Make a source of a folder of buffers; nothing is touched yet."""
-    return RecordedSide(Db2Log(Buffers(storage)))
+    return RecordedConnector(Db2Log(Buffers(storage)))
 
 
 _: type[Recording] = Db2Log

@@ -6,7 +6,7 @@ all that is there by now). A position is a number, or a time of commit.
 
 A task reads what is committed in one file. Rows come in no order: `commit_scn` and `change_seq` have it. A batch of a
 stream holds whole transactions. A LOB with more than 1 MiB of data is not in its image, which says where it is: see
-`penstock.elsewhere`, and `LogValues`, which reads it.
+`penstock.external_values`, and `LogValues`, which reads it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from penstock.errors import ConfigError
 from penstock.position import EVERYTHING, START, Scn
 from penstock.sources.db2_log.buffers import Buffers
 from penstock.sources.db2_log.source import Db2Log
-from penstock.sources.recorded import RecordedReader, RecordedSide
-from penstock.spark.offsets import Offsets
+from penstock.sources.recorded import RecordedConnector, RecordedReader
+from penstock.spark.offsets import StreamOffsets
 from penstock.spark.options import refuse_unknown
 from penstock.spark.schemas import CHANGES
 from penstock.storage import open_storage
@@ -33,7 +33,7 @@ from penstock.stream import Slice
 
 _FORMAT = "penstock.db2_log"
 
-_OFFSETS = Offsets("Db2's log", "log", "commit_scn")
+_OFFSETS = StreamOffsets("Db2's log", "log", "commit_scn")
 
 _OPTIONS = ("path", "source", "startingPosition", "endingPosition")
 
@@ -72,7 +72,7 @@ class _Options:
         if "path" not in options:
             raise ConfigError(f"option 'path' of {_FORMAT} is missing")
         log = Db2Log(Buffers(open_storage(options["path"])))
-        side = RecordedSide(log)
+        side = RecordedConnector(log)
         after, upto = (
             side.position_of(options[name].strip(), option=f"option {name!r}") if name in options else None
             for name in ("startingPosition", "endingPosition")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from penstock.change import Op, TableName
 from penstock.sources.db2_log.catalog import Catalog, Db2Table, TableId
-from penstock.sources.db2_log.framing import COMPENSATION, PROPAGATABLE, SINGULAR, Framing, Level, Record
+from penstock.sources.db2_log.framing import COMPENSATION, PROPAGATABLE, SINGULAR, Framing, Level, LogRecord
 from penstock.sources.db2_log.rows import holds_row
 
 COMMITS = frozenset((0x84, 0x85, 0x86, 0x87, 0x8A))
@@ -54,16 +54,16 @@ class Committed(NamedTuple):
         is_cut: It was open already where the log begins: what it did before is in no file.
     """
 
-    outcome: Record
-    records: Sequence[Record]
+    outcome: LogRecord
+    records: Sequence[LogRecord]
     committed_at_s: int | None
     is_cut: bool = False
 
 
-class Piece(NamedTuple):
+class LobPiece(NamedTuple):
     """One Add LOB record: what it adds to which column."""
 
-    record: Record
+    record: LogRecord
     column: int
     is_amount: bool
     original: int
@@ -77,35 +77,35 @@ class Piece(NamedTuple):
 
 
 @dataclass(slots=True)
-class Group:
+class LobGroup:
     """The LOB records before a row's record."""
 
-    record: Record
-    pieces: list[Piece] = field(default_factory=list)
+    record: LogRecord
+    pieces: list[LobPiece] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Row:
     """A row's record, or what two of them are together. Images are from their record type to their end."""
 
-    record: Record
+    record: LogRecord
     table: Db2Table
     id: TableId
     op: Op
     rid: bytes
     before: memoryview | None = None
     after: memoryview | None = None
-    group: Group | None = None
+    group: LobGroup | None = None
     is_half: bool = False
 
 
-class Beginning(NamedTuple):
+class LogBeginning(NamedTuple):
     """Where a log begins: the log sequence offset of its first record, and the stream that this is of."""
 
     stream: int
     lso: int
 
-    def is_before(self, record: Record) -> bool:
+    def is_before(self, record: LogRecord) -> bool:
         """Whether a record names one as that before it of its transaction which lies before the log."""
         return record.stream == self.stream and 0 < (record.previous_lso or 0) < self.lso
 
@@ -117,13 +117,13 @@ class Gatherer:
     them must be here; a filter leaves some out, so there it only tells what was open where the log begins.
     """
 
-    def __init__(self, catalog: Catalog, beginning: Beginning | None = None) -> None:
+    def __init__(self, catalog: Catalog, beginning: LogBeginning | None = None) -> None:
         """Begin with no transaction.
 
         Args:
             beginning: Where the log begins; None where that is not known.
         """
-        self.open: dict[tuple[int, bytes], list[Record]] = {}
+        self.open: dict[tuple[int, bytes], list[LogRecord]] = {}
         self._beginning = beginning
         self._cut: set[tuple[int, bytes]] = set()
         # In a log without a filter: the last record of each open transaction, and the first record of each stream here.
@@ -135,7 +135,7 @@ class Gatherer:
         self._time = struct.Struct(form.endian + "I")
         self._pair = struct.Struct(form.endian + "HH")
 
-    def gather(self, records: Iterable[Record]) -> Iterator[Committed]:
+    def gather(self, records: Iterable[LogRecord]) -> Iterator[Committed]:
         """Yield transactions as they are committed; raises a `MalformedInputError` at what must stop the source."""
         open_, is_v10 = self.open, self._catalog.form.level is Level.V10
         is_filtered = self._catalog.form.framing is Framing.FILTER
@@ -179,7 +179,7 @@ class Gatherer:
         self._cut.discard(key)
         return is_cut
 
-    def _refuse_hole(self, record: Record, key: tuple[int, bytes]) -> None:
+    def _refuse_hole(self, record: LogRecord, key: tuple[int, bytes]) -> None:
         """Make sure that the record is here that this one names as the one before it of its transaction."""
         if record.lso is None or not any(record.tid):
             return
@@ -196,14 +196,14 @@ class Gatherer:
                 do="bring back the buffers that are missing between the files, or begin anew, with a copy",
             )
 
-    def _committed_at(self, record: Record) -> int | None:
+    def _committed_at(self, record: LogRecord) -> int | None:
         if record.type not in _TIMED:
             return None
         if record.end - record.payload < 8:
             record.refuse("the commit record ends before its time")
         return int(self._time.unpack_from(record.buffer, record.payload)[0])
 
-    def _refuse_load(self, record: Record) -> None:
+    def _refuse_load(self, record: LogRecord) -> None:
         if record.end - record.payload < 8:
             record.refuse("the load record ends before its table")
         table = self._catalog.find(self._pair.unpack_from(record.buffer, record.payload + _LOAD_TABLE_AT), record.lri)
@@ -211,7 +211,7 @@ class Gatherer:
             record.refuse(f"rows were loaded into {table.name}, which are not in the log", do="copy the table anew")
 
 
-class Resolver:
+class RowResolver:
     """Finds what a committed transaction changed in tables of the catalogue, without decoding a value."""
 
     def __init__(self, catalog: Catalog) -> None:
@@ -240,7 +240,7 @@ class Resolver:
             MalformedInputError: A record breaks its format, or what it does cannot be followed; it names the record.
         """
         rows: list[Row] = []
-        groups: dict[TableId, Group] = {}
+        groups: dict[TableId, LobGroup] = {}
         for record in committed.records:
             p, size = record.payload, record.end - record.payload
             if size < 6:
@@ -275,19 +275,19 @@ class Resolver:
 
     def _dms(
         self,
-        record: Record,
+        record: LogRecord,
         table: Db2Table,
         function: int,
         *,
         rows: list[Row],
-        groups: dict[TableId, Group],
+        groups: dict[TableId, LobGroup],
     ) -> None:
         p, size = record.payload, record.end - record.payload
         id_ = self._ids.unpack_from(record.buffer, p + 2)
         if function == 211:
             if id_ in groups:
                 record.refuse(f"out-of-row data of {table.name} begins inside other such data")
-            groups[id_] = Group(record)
+            groups[id_] = LobGroup(record)
         elif function == 212:
             groups.pop(id_, None)
         elif function in _DONE:
@@ -316,7 +316,7 @@ class Resolver:
         elif function not in _NOTHING:
             record.refuse(f"function {function} on {table.name} is not known")
 
-    def _rows(self, record: Record, table: Db2Table, id_: TableId, function: int) -> list[Row]:
+    def _rows(self, record: LogRecord, table: Db2Table, id_: TableId, function: int) -> list[Row]:
         p, end, op = record.payload, record.end, _DONE[function]
         if function == 167:
             return self._several(record, table, id_)
@@ -337,7 +337,7 @@ class Resolver:
             record.refuse(f"the record of a row of {table.name} does not end with the row")
         return [row]
 
-    def _several(self, record: Record, table: Db2Table, id_: TableId) -> list[Row]:
+    def _several(self, record: LogRecord, table: Db2Table, id_: TableId) -> list[Row]:
         at = record.payload + 20
         if at > record.end:
             record.refuse("the record ends before its rows")
@@ -351,7 +351,7 @@ class Resolver:
             record.refuse(f"the record holds {len(rows)} rows of {table.name}, and says that it holds {count}")
         return rows
 
-    def _image(self, record: Record, at: int) -> tuple[memoryview, int]:
+    def _image(self, record: LogRecord, at: int) -> tuple[memoryview, int]:
         if at + 8 > record.end:
             record.refuse("the record ends before its row")
         (length,) = self._u16.unpack_from(record.buffer, at + 2)
@@ -359,7 +359,7 @@ class Resolver:
             record.refuse(f"a row of {length} bytes, where 8 to {record.end - at} are possible")
         return memoryview(record.buffer)[at : at + length], at + length
 
-    def _undone_rids(self, record: Record, function: int) -> list[bytes]:
+    def _undone_rids(self, record: LogRecord, function: int) -> list[bytes]:
         p, size = record.payload, record.end - record.payload
         if size < (20 if function == 168 else 18):
             record.refuse("the record ends before the row that it undoes")
@@ -370,7 +370,7 @@ class Resolver:
             record.refuse("the record does not hold as many rows as it says")
         return [bytes(record.buffer[p + 20 + 8 * n : p + 26 + 8 * n]) for n in range(count)]
 
-    def _undo(self, record: Record, id_: TableId, op: Op, rid: bytes, rows: list[Row]) -> None:
+    def _undo(self, record: LogRecord, id_: TableId, op: Op, rid: bytes, rows: list[Row]) -> None:
         # Zero is no place in a log: the table and the row are what is told then.
         lso = (record.undone_lso or None) if record.lso is not None else None
         for n in reversed(range(len(rows))):
@@ -381,7 +381,7 @@ class Resolver:
                 return
         record.refuse("the record undoes a change that the transaction has not made")
 
-    def _add(self, record: Record, table: Db2Table, operation: int, group: Group | None) -> None:
+    def _add(self, record: LogRecord, table: Db2Table, operation: int, group: LobGroup | None) -> None:
         if operation in _INFORMATION:
             return
         if operation not in (ADD_DATA, ADD_AMOUNT):
@@ -399,7 +399,7 @@ class Resolver:
         if column != STRINGS and column not in table.lob_numbers:
             record.refuse(f"LOB data is for column {column} of {table.name}, which is no LOB")
         is_amount = operation == ADD_AMOUNT
-        group.pieces.append(Piece(record, column, is_amount, original, 0 if is_amount else length))
+        group.pieces.append(LobPiece(record, column, is_amount, original, 0 if is_amount else length))
 
 
 def _is_kept(row: Row) -> bool:

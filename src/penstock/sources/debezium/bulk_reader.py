@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from penstock import change as c
 from penstock.change import Image, TableName
-from penstock.formats.debezium.bulk import BulkDecoder, Events
+from penstock.formats.debezium.bulk import BulkDecoder, EventBatch
 from penstock.formats.debezium.decode import DataEvent
 from penstock.formats.debezium.join import op_of
-from penstock.formats.debezium.record import Record
+from penstock.formats.debezium.record import TopicRecord
 from penstock.sources.debezium.log import uncollected
 from penstock.sources.debezium.slice import EventSlice
 from penstock.sources.debezium.tables import EventDecoder
@@ -52,7 +52,7 @@ class BulkReading:
         self._txn_of = {group: n for n, groups in enumerate(part.groups) for group in groups}
         self._runs: list[pa.RecordBatch] = []
 
-    def add(self, records: Sequence[Record]) -> None:
+    def add(self, records: Sequence[TopicRecord]) -> None:
         """Add records that follow each other in a partition.
 
         Raises:
@@ -62,13 +62,13 @@ class BulkReading:
         with uncollected():
             self._add_some(records)
 
-    def _add_some(self, records: Sequence[Record]) -> None:
+    def _add_some(self, records: Sequence[TopicRecord]) -> None:
         events, others = self._bulk.decode(records)
         for of_one_form in events:
             self._add(of_one_form)
         for at in others:
             event = self._decoder.event(records[at])
-            if event is not None and not event.glance.is_snapshot and event.glance.txn in self._txn_of:
+            if event is not None and not event.location.is_snapshot and event.location.txn in self._txn_of:
                 self._add_one(event)
 
     def changes(self, source: str) -> pa.RecordBatch:
@@ -107,7 +107,7 @@ class BulkReading:
             [made[f.name] if f.name in made else pa.nulls(n, f.type) for f in c.ARROW_SCHEMA], schema=c.ARROW_SCHEMA
         )
 
-    def _add(self, events: Events) -> None:
+    def _add(self, events: EventBatch) -> None:
         txn_of, form = self._txn_of, events.form
         version = self._decoder.version_of(form.table, form.row_type, form.key)
         kind = _Kind(_OPS[form.op], form.table, version)
@@ -127,12 +127,12 @@ class BulkReading:
             )
 
     def _add_one(self, event: DataEvent) -> None:
-        glance = event.glance
-        if glance.total_order is None or event.new_key is not None:
+        location = event.location
+        if location.total_order is None or event.new_key is not None:
             raise UnusualError
-        assert glance.txn is not None
-        kind = _Kind(op_of(event), glance.table, self._decoder.version(event))
-        self._append(kind, [self._txn_of[glance.txn]], [glance.total_order], [event.before], [event.after])
+        assert location.txn is not None
+        kind = _Kind(op_of(event), location.table, self._decoder.version(event))
+        self._append(kind, [self._txn_of[location.txn]], [location.total_order], [event.before], [event.after])
 
     def _append(
         self,

@@ -10,7 +10,7 @@ from typing import NoReturn
 import pyarrow as pa
 
 from penstock.change import TableName
-from penstock.formats.debezium.decode import Settings
+from penstock.formats.debezium.decode import DecodeSettings
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, Range
 from penstock.snapshot.instantiate import CopyOrigin, HeldSnapshot
@@ -63,7 +63,7 @@ class SnapshotRows:
 class EventChunks:
     """Implements `snapshot.task.ChunkReader`: the chunks are those that `SnapshotRows` cuts."""
 
-    def __init__(self, log: RecordLog, settings: Settings, *, skips: bool) -> None:
+    def __init__(self, log: RecordLog, settings: DecodeSettings, *, skips: bool) -> None:
         """Read from a log; nothing is touched yet.
 
         Args:

@@ -14,9 +14,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from penstock.errors import OperatorError
-from penstock.formats.debezium.record import Record, read_line
+from penstock.formats.debezium.record import TopicRecord, read_line
 from penstock.history import RESYNC, HistoryError
-from penstock.sources.debezium.log import Extent, Offsets, Partition, RecordFollower, RecordLog
+from penstock.sources.debezium.log import ConsumerOffsets, Extent, Partition, RecordFollower, RecordLog
 from penstock.storage import Storage
 from penstock.text import are, count
 
@@ -66,7 +66,7 @@ class FileLog:
         """What is there is all that is known to come."""
         return True
 
-    def partition_of(self, record: Record) -> Partition:
+    def partition_of(self, record: TopicRecord) -> Partition:
         """Return the one that there is."""
         return LINES
 
@@ -127,7 +127,7 @@ class FileLog:
         """Follow the lines from an offset on."""
         return FileFollower(self, positions.get(LINES, 0))
 
-    def read(self, partition: Partition, first: int, end: int) -> Iterator[Record]:
+    def read(self, partition: Partition, first: int, end: int) -> Iterator[TopicRecord]:
         """Yield the records of a range of lines."""
         files = self._files if self._files and self._files[-1].end >= end else self._now()
         for file in files[max(0, bisect_right(files, first, key=lambda file: file.first) - 1) :]:
@@ -178,7 +178,7 @@ class FileLog:
 
 
 class NoOffsets:
-    """Implements `log.Offsets` where none are kept."""
+    """Implements `log.ConsumerOffsets` where none are kept."""
 
     def committed(self, partitions: Collection[Partition]) -> Mapping[Partition, tuple[int, str]]:
         """Return nothing."""
@@ -199,7 +199,7 @@ class FileFollower:
         self._log = log
         self._at = first
 
-    def take(self, most: int, timeout_s: float) -> Sequence[Record]:
+    def take(self, most: int, timeout_s: float) -> Sequence[TopicRecord]:
         """Return the lines that come next; waits for none, as files appear whole."""
         extent = self._log.extents().get(LINES)
         end = min(extent.end if extent is not None else 0, self._at + most)
@@ -259,4 +259,4 @@ def _split(content: bytes) -> list[tuple[int, bytes]]:
 
 _: type[RecordLog] = FileLog
 __: type[RecordFollower] = FileFollower
-___: type[Offsets] = NoOffsets
+___: type[ConsumerOffsets] = NoOffsets

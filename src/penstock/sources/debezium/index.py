@@ -42,7 +42,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class TransactionEnd:
     """What the END of a transaction says.
 
     Attributes:
@@ -66,7 +66,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class CompleteTransaction:
     """A transaction of which everything is there.
 
     Attributes:
@@ -91,7 +91,7 @@ class Whole:
 
 
 @dataclass(frozen=True)
-class Waiting:
+class IncompleteTransaction:
     """A transaction that is next and not whole.
 
     Attributes:
@@ -175,7 +175,7 @@ class Index:
         self._open: OrderedDict[str, _Open] = OrderedDict()
         # For each partition, where the first event of each of them lies, ascending.
         self._firsts: dict[int, OrderedDict[str, int]] = {}
-        self._ended: deque[tuple[Ended, float]] = deque()
+        self._ended: deque[tuple[TransactionEnd, float]] = deque()
         self._ending: set[str] = set()
         # The position of each that is complete, by its name.
         self._complete: OrderedDict[str, Scn] = OrderedDict()
@@ -289,7 +289,7 @@ class Index:
         else:
             rows.append(Run(partition, offset, offset + 1))
 
-    def ended(self, end: Ended) -> None:
+    def ended(self, end: TransactionEnd) -> None:
         """Take up the END of a transaction."""
         if end.group in self._complete or end.group in self._ending:
             self.repeated += 1
@@ -335,7 +335,7 @@ class Index:
                     do="have the connector write its transaction topic (provide.transaction.metadata), or give"
                     " capture.debezium.settle_s more time",
                 )
-            self.ended(Ended(group, Scn(at), {}, self._open[group].committed_at_us))
+            self.ended(TransactionEnd(group, Scn(at), {}, self._open[group].committed_at_us))
 
     def pass_over(self) -> Sequence[tuple[Run, str]]:
         """Pass over transactions that have ended and are applied already.
@@ -359,7 +359,7 @@ class Index:
                     found.append((Run(run.partition, first, run.end), group))
         return found
 
-    def release(self) -> Iterator[Whole]:
+    def release(self) -> Iterator[CompleteTransaction]:
         """Yield transactions that are whole, in the order in which they were committed."""
         self.pass_over()
         while self._ended:
@@ -378,13 +378,13 @@ class Index:
                 yield txn
 
     @property
-    def waiting(self) -> Waiting | None:
+    def waiting(self) -> IncompleteTransaction | None:
         """The transaction that all later ones wait for."""
         if not self._ended:
             return None
         end, since = self._ended[0]
         lacking = self._lacking(end, self._open.get(end.group))
-        return Waiting(end.group, lacking, since) if lacking else None
+        return IncompleteTransaction(end.group, lacking, since) if lacking else None
 
     @property
     def has_ended(self) -> bool:
@@ -426,12 +426,12 @@ class Index:
             found += rows if held is None else (run for run in rows if run.first < held)
         return found
 
-    def release_rows(self, scn: Scn, committed_at_us: int) -> Whole:
+    def release_rows(self, scn: Scn, committed_at_us: int) -> CompleteTransaction:
         """Take those rows along by themselves, at a position that no transaction has."""
         rows = tuple(self._rows_before())
         self.end = Scn(max(self.end, scn))
         self.rows_at = scn
-        return Whole(scn, (_ROWS,), (), rows, 0, 0, committed_at_us)
+        return CompleteTransaction(scn, (_ROWS,), (), rows, 0, 0, committed_at_us)
 
     def forget(self, group: str) -> None:
         """Give up a transaction that has begun and not ended: what comes of it later is passed over."""
@@ -439,7 +439,7 @@ class Index:
         self._complete[group] = self.end
         self._given_up.add(group)
 
-    def put_aside(self) -> Whole:
+    def put_aside(self) -> CompleteTransaction:
         """Give up the transaction that all others wait for; returns what is there of it, and passes over the rest."""
         end, _ = self._ended[0]
         found = self._pop()
@@ -485,7 +485,7 @@ class Index:
             del self._firsts[partition][group]
         return found
 
-    def _refuse_more(self, end: Ended, found: _Open) -> None:
+    def _refuse_more(self, end: TransactionEnd, found: _Open) -> None:
         """Make sure that no more came of a transaction than its END counts."""
         if end.events is None:
             return
@@ -497,7 +497,7 @@ class Index:
             what = f"one has number {found.highest}, where its END counts {end.events} in all"
             raise _contradicts(end.group, what, self._where)
 
-    def _lacking(self, end: Ended, found: _Open | None) -> Mapping[str, tuple[int, int]]:
+    def _lacking(self, end: TransactionEnd, found: _Open | None) -> Mapping[str, tuple[int, int]]:
         there: Mapping[str, int] = found.counts if found is not None else {}
         return {
             table: (there.get(table, 0), due)
@@ -536,9 +536,11 @@ def _contradicts(group: str, what: str, where: str) -> MalformedInputError:
     )
 
 
-def _whole(end: Ended, groups: Sequence[tuple[str, _Open | None]], rows: tuple[Run, ...]) -> Whole:
+def _whole(
+    end: TransactionEnd, groups: Sequence[tuple[str, _Open | None]], rows: tuple[Run, ...]
+) -> CompleteTransaction:
     opened = [found for _, found in groups if found is not None]
-    return Whole(
+    return CompleteTransaction(
         scn=end.scn,
         groups=tuple(group for group, _ in groups),
         runs=tuple(run for found in opened for run in found.runs.values()),

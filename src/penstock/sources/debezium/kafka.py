@@ -10,10 +10,10 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import PenstockError, RetryableError
-from penstock.formats.debezium.record import Record
+from penstock.formats.debezium.record import TopicRecord
 from penstock.history import RESYNC, HistoryError
-from penstock.kafka import ANSWER_S, QUIET, SILENT, Answering, Heard, bad_settings, failure, patiently
-from penstock.sources.debezium.log import Extent, Offsets, Partition, RecordFollower, RecordLog
+from penstock.kafka import ANSWER_S, QUIET, SILENT, Answering, ConnectionErrors, bad_settings, failure, patiently
+from penstock.sources.debezium.log import ConsumerOffsets, Extent, Partition, RecordFollower, RecordLog
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message
@@ -48,7 +48,7 @@ class KafkaLog:
         """More may come at any time."""
         return False
 
-    def partition_of(self, record: Record) -> Partition:
+    def partition_of(self, record: TopicRecord) -> Partition:
         """Return the partition of its topic."""
         return Partition(record.topic, record.partition)
 
@@ -148,7 +148,7 @@ class KafkaLog:
         """Follow partitions, each from an offset on."""
         return KafkaFollower(self, positions)
 
-    def read(self, partition: Partition, first: int, end: int) -> Iterator[Record]:
+    def read(self, partition: Partition, first: int, end: int) -> Iterator[TopicRecord]:
         """Yield the records of a range of offsets, in order."""
         with closing(self.follow({partition: first})) as follower:
             at = first
@@ -166,7 +166,9 @@ class KafkaLog:
         """Open what is committed for a consumer group."""
         return KafkaOffsets(self, consumer)
 
-    def consumer(self, heard: Heard, *, group: str = "penstock", **callbacks: Callable[..., object]) -> Consumer:
+    def consumer(
+        self, heard: ConnectionErrors, *, group: str = "penstock", **callbacks: Callable[..., object]
+    ) -> Consumer:
         """Open a client; its group is only looked at for committed offsets."""
         from confluent_kafka import Consumer, KafkaException
 
@@ -209,7 +211,7 @@ class _Admin:
         from confluent_kafka.admin import AdminClient
 
         self._label = log.label
-        self._heard = Heard()
+        self._heard = ConnectionErrors()
         settings: dict[str, Any] = {**QUIET, **log.settings, "error_cb": self._heard}
         try:
             self._client = AdminClient(settings, logger=SILENT)
@@ -228,12 +230,12 @@ class _Admin:
 
 
 class KafkaOffsets:
-    """Implements `log.Offsets` with one client."""
+    """Implements `log.ConsumerOffsets` with one client."""
 
     def __init__(self, log: KafkaLog, group: str) -> None:
         """Open the client."""
         self._log = log
-        self._heard = Heard()
+        self._heard = ConnectionErrors()
         # What became of a commit, once it is known.
         self._commits: list[KafkaError | None] = []
         self._client = log.consumer(self._heard, group=group, on_commit=lambda error, _: self._commits.append(error))
@@ -286,7 +288,7 @@ class KafkaFollower:
 
         self._log = log
         self._positions = dict(positions)
-        self._heard = Heard()
+        self._heard = ConnectionErrors()
         self._client = log.consumer(self._heard)
         with Answering(log.label, "read", self._heard):
             # A client that is assigned topics which it has not heard of yet waits half a second before it reads.
@@ -297,7 +299,7 @@ class KafkaFollower:
                     raise failure(error, where=f"{log.label}, topic {topic}", doing="read")
             self._client.assign([TopicPartition(*partition, offset) for partition, offset in positions.items()])
 
-    def take(self, most: int, timeout_s: float) -> Sequence[Record]:
+    def take(self, most: int, timeout_s: float) -> Sequence[TopicRecord]:
         """Return records behind those that were returned before; waits up to the timeout for the first of them."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -340,7 +342,7 @@ class KafkaFollower:
         ask: Callable[..., Any] = client.list_topics
         return patiently(lambda wait_s: ask(topic=topic, timeout=wait_s).topics, self._heard, lambda: client.poll(0))
 
-    def _records(self, messages: Sequence[Message]) -> tuple[list[Record], bool]:
+    def _records(self, messages: Sequence[Message]) -> tuple[list[TopicRecord], bool]:
         """The records among messages, and whether a partition moved on without any."""
         from confluent_kafka import KafkaError
 
@@ -357,7 +359,7 @@ class KafkaFollower:
             assert offset is not None
             if error is None:
                 ends[topic, number] = offset + 1
-                records.append(Record(topic, message.key(), message.value(), _Headers(message), number, offset))
+                records.append(TopicRecord(topic, message.key(), message.value(), _Headers(message), number, offset))
             else:
                 # Marks of Kafka's own transactions have offsets, too, and may be the last thing there.
                 end = ends.get((topic, number), self._positions[Partition(topic, number)])
@@ -407,4 +409,4 @@ def _bytes(value: str | bytes | None) -> bytes | None:
 
 _: type[RecordLog] = KafkaLog
 __: type[RecordFollower] = KafkaFollower
-___: type[Offsets] = KafkaOffsets
+___: type[ConsumerOffsets] = KafkaOffsets

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple, Protocol
 
-from penstock.formats.debezium.record import Record
+from penstock.formats.debezium.record import TopicRecord
 
 _TOGETHER = 2_000
 """Enough of each form, and few enough to stay in the processor's cache."""
@@ -36,7 +36,7 @@ class Extent:
 class RecordFollower(Protocol):
     """Reads on in many partitions at once, as records come."""
 
-    def take(self, most: int, timeout_s: float) -> Sequence[Record]:
+    def take(self, most: int, timeout_s: float) -> Sequence[TopicRecord]:
         """Return records behind those that were returned before, those of a partition in order.
 
         Waits up to the timeout for the first of them.
@@ -49,7 +49,7 @@ class RecordFollower(Protocol):
         """Read no more."""
 
 
-class Offsets(Protocol):
+class ConsumerOffsets(Protocol):
     """Offsets that are kept for one consumer."""
 
     def committed(self, partitions: Collection[Partition]) -> Mapping[Partition, tuple[int, str]]:
@@ -69,7 +69,7 @@ class Records(Protocol):
     def label(self) -> str:
         """Where they are, named without secrets."""
 
-    def read(self, partition: Partition, first: int, end: int) -> Iterator[Record]:
+    def read(self, partition: Partition, first: int, end: int) -> Iterator[TopicRecord]:
         """Yield the records of a range of offsets, in order.
 
         Raises:
@@ -77,7 +77,7 @@ class Records(Protocol):
         """
 
 
-def together(records: Iterator[Record]) -> Iterator[Sequence[Record]]:
+def together(records: Iterator[TopicRecord]) -> Iterator[Sequence[TopicRecord]]:
     """Yield the same records, some at a time: enough of them to be decoded in bulk."""
     while some := list(islice(records, _TOGETHER)):
         yield some
@@ -102,7 +102,7 @@ class RecordLog(Records, Protocol):
     def ends(self) -> bool:
         """Whether what is there now is all: the last transaction is complete where nothing says when one is."""
 
-    def partition_of(self, record: Record) -> Partition:
+    def partition_of(self, record: TopicRecord) -> Partition:
         """Return in which partition of the log a record lies."""
 
     def identity(self) -> str:
@@ -138,5 +138,5 @@ class RecordLog(Records, Protocol):
     def follow(self, positions: Mapping[Partition, int]) -> RecordFollower:
         """Follow partitions, each from an offset on."""
 
-    def offsets(self, consumer: str) -> Offsets:
+    def offsets(self, consumer: str) -> ConsumerOffsets:
         """Open what is kept for a consumer."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from hashlib import blake2b
 
 from penstock.errors import MalformedInputError
-from penstock.formats.debezium.envelope import Glance
-from penstock.formats.debezium.record import Record
+from penstock.formats.debezium.envelope import ChangeLocation
+from penstock.formats.debezium.record import TopicRecord
 from penstock.formats.debezium.source import Key
 from penstock.position import Scn
 
@@ -70,14 +70,14 @@ def place_in_log(connector: str, position: Key) -> Key:
             return position[:1]
 
 
-def identity_of(record: Record, glance: Glance) -> bytes:
+def identity_of(record: TopicRecord, location: ChangeLocation) -> bytes:
     """Return what an event without a number has in common with its repetitions alone; nothing where it cannot be told.
 
     Several rows may have one place in the source's log: those of one INSERT, in PostgreSQL.
     """
-    if not glance.source.identity:
+    if not location.source.identity:
         return b""
-    text = repr((glance.source.identity, glance.op)).encode()
+    text = repr((location.source.identity, location.op)).encode()
     return blake2b(text + b"\0" + (record.key or b""), digest_size=12).digest()
 
 

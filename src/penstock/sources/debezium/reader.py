@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from penstock import change as c
-from penstock.apply.ahead import ahead
+from penstock.apply.prefetch import ahead
 from penstock.change import TableName
 from penstock.errors import MalformedInputError, OperatorError
 from penstock.formats.debezium.decode import DataEvent, image_text
-from penstock.formats.debezium.record import Record
+from penstock.formats.debezium.record import TopicRecord
 from penstock.sources.debezium.bulk_reader import BulkReading, UnusualError
 from penstock.sources.debezium.log import Records, together
 from penstock.sources.debezium.position import identity_of
@@ -104,7 +104,7 @@ class EventReader:
         except UnusualError:
             return None
 
-    def _records(self, part: EventSlice) -> Iterator[Sequence[Record]]:
+    def _records(self, part: EventSlice) -> Iterator[Sequence[TopicRecord]]:
         """Yield all records that the slice may have an event in, some at a time."""
         for partition, first, end in _ranges(part):
             yield from together(self._log.read(part.partitions[partition], first, end))
@@ -120,12 +120,12 @@ class EventReader:
             if event is None:
                 continue
             assert record.offset is not None
-            glance = event.glance
-            if glance.is_snapshot or glance.txn is None:
+            location = event.location
+            if location.is_snapshot or location.txn is None:
                 txn = rows.txn_at(record.offset)
                 if txn is None:
                     continue
-                if not glance.is_snapshot:
+                if not location.is_snapshot:
                     raise MalformedInputError(
                         "a change says nothing of its transaction",
                         where=record.where,
@@ -133,10 +133,10 @@ class EventReader:
                     )
                 is_behind = not rows.has_events(txn)
                 yield _Placed(txn, is_behind, last.get(txn, ()), True, partition, record.offset, event)
-            elif glance.txn in txn_of:
-                txn = txn_of[glance.txn]
+            elif location.txn in txn_of:
+                txn = txn_of[location.txn]
                 # What is missing of an order is made up by that of the records.
-                order = (glance.total_order,) if glance.total_order is not None else glance.source.position
+                order = (location.total_order,) if location.total_order is not None else location.source.position
                 last[txn] = max(last.get(txn, ()), order)
                 yield _Placed(txn, False, order, False, partition, record.offset, event)
 
@@ -181,7 +181,7 @@ class EventReader:
                 self._decoder.decoder.refuse_other(earlier.event.record, one.event.record)
                 continue
             seen[one.txn] += 1
-            if one.event.glance.table in self._follows:
+            if one.event.location.table in self._follows:
                 yield one.event
 
 
@@ -195,10 +195,10 @@ def _are_at_one_place(one: _Placed, other: _Placed) -> bool:
 
 def _identity(one: _Placed) -> object:
     """Equal for two events of one place only if they are one, told twice."""
-    glance = one.event.glance
+    location = one.event.location
     if one.is_row:
         return one.partition, one.offset
-    return glance.total_order or identity_of(one.event.record, glance) or (one.partition, one.offset)
+    return location.total_order or identity_of(one.event.record, location) or (one.partition, one.offset)
 
 
 class _Rows:

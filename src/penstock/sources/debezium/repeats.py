@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from penstock.sources.debezium.history import differs, reused, unheard
 from penstock.sources.debezium.log import Extent, Partition, together, uncollected
-from penstock.sources.debezium.look import Looker, Looking, PlacedEvent, Said, Stretch
+from penstock.sources.debezium.scan import EventIdentity, LogScanner, PlacedEvent, Stretch, StretchScan
 
 _LOOK_BACK = 2_000
 """So many records before a repetition are looked at first, then four times as many each time."""
@@ -21,15 +21,15 @@ _LOOK_BACK = 2_000
 class Repeats:
     """Gathers repetitions, and checks them; not for two threads at once."""
 
-    def __init__(self, looker: Looker, left_out: Sequence[str], *, tolerates_unknown: bool) -> None:
+    def __init__(self, scanner: LogScanner, left_out: Sequence[str], *, tolerates_unknown: bool) -> None:
         """Gather none yet.
 
         Args:
             left_out: Transactions of which an event that repeats nothing is passed over; more may be added meanwhile.
             tolerates_unknown: So it is of any transaction: an earlier version did not note which it left out.
         """
-        self._log = looker.log
-        self._looking = Looking(looker.settings, looker.skips)
+        self._log = scanner.log
+        self._looking = StretchScan(scanner.settings, scanner.skips)
         self._left_out = left_out
         self._tolerates_unknown = tolerates_unknown
         # By partition, ranges of offsets, in each of which the events of a transaction are to be checked.
@@ -97,7 +97,7 @@ class Repeats:
             if open_.close(said, self._log.label):
                 self._reached[stretch.partition] = said.offset + 1
 
-    def _find(self, stretch: Stretch, txns: set[str]) -> Iterator[Said]:
+    def _find(self, stretch: Stretch, txns: set[str]) -> Iterator[EventIdentity]:
         """Yield what events of some transactions say, of all that lie in a stretch."""
         looking = self._looking
         for records in together(self._log.read(*stretch)):
@@ -115,16 +115,16 @@ class _Open:
     """Repetitions of which the events that they repeat are still to be found."""
 
     def __init__(self) -> None:
-        self._by_key: dict[tuple[str, object], list[Said]] = {}
+        self._by_key: dict[tuple[str, object], list[EventIdentity]] = {}
 
     @property
-    def events(self) -> Sequence[Said]:
+    def events(self) -> Sequence[EventIdentity]:
         return [said for some in self._by_key.values() for said in some]
 
-    def add(self, said: Said) -> None:
+    def add(self, said: EventIdentity) -> None:
         self._by_key.setdefault(said.key, []).append(said)
 
-    def close(self, first: Said, label: str) -> bool:
+    def close(self, first: EventIdentity, label: str) -> bool:
         """Take out what an event is repeated by; returns whether there was any."""
         some = self._by_key.get(first.key)
         if some is None:

@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from penstock.change import TableName
 from penstock.errors import MalformedInputError, OperatorError, PenstockError
-from penstock.formats.debezium.decode import DataEvent, Decoder, Settings
-from penstock.formats.debezium.envelope import Boundary, Passed
-from penstock.formats.debezium.record import Record
+from penstock.formats.debezium.decode import DataEvent, DecodeSettings, RecordDecoder
+from penstock.formats.debezium.envelope import Boundary, SkippedRecord
+from penstock.formats.debezium.record import TopicRecord
 from penstock.position import START, Scn
-from penstock.sources.debezium.index import Ended, Index, Whole
+from penstock.sources.debezium.index import CompleteTransaction, Index, TransactionEnd
 from penstock.sources.debezium.log import Partition
 from penstock.sources.debezium.position import identity_of, scn_of
 from penstock.sources.debezium.reader import ChangeBatch, EventReader
@@ -40,10 +40,10 @@ _LAST = 2**63 - 1
 class HeldRecords:
     """Implements `log.Records` for records in memory; those that have no offset of their own are numbered."""
 
-    def __init__(self, records: Iterable[Record], label: str) -> None:
+    def __init__(self, records: Iterable[TopicRecord], label: str) -> None:
         """Hold records, those of each partition in the order in which they come."""
         self._label = label
-        self._of: dict[Partition, list[Record]] = {}
+        self._of: dict[Partition, list[TopicRecord]] = {}
         for record in records:
             held = self._of.setdefault(Partition(record.topic, record.partition), [])
             held.append(replace(record, offset=len(held)) if record.file or record.offset is None else record)
@@ -58,11 +58,11 @@ class HeldRecords:
         """The partitions that there are records of."""
         return list(self._of)
 
-    def all(self, number: int) -> Sequence[Record]:
+    def all(self, number: int) -> Sequence[TopicRecord]:
         """The records of a partition, by its number in `partitions`."""
         return self._of[self.partitions[number]]
 
-    def read(self, partition: Partition, first: int, end: int) -> Iterator[Record]:
+    def read(self, partition: Partition, first: int, end: int) -> Iterator[TopicRecord]:
         """Yield the records of a range of offsets, in order."""
         held = self._of[partition]
         yield from held[bisect_left(held, first, key=_offset) : bisect_left(held, end, key=_offset)]
@@ -74,7 +74,7 @@ class Sample:
     def __init__(
         self,
         records: HeldRecords,
-        settings: Settings,
+        settings: DecodeSettings,
         *,
         topics: Collection[str],
         malformed: Iterable[PenstockError] = (),
@@ -87,7 +87,7 @@ class Sample:
         """
         self._records = records
         self._settings = settings
-        self._decoder = Decoder(settings)
+        self._decoder = RecordDecoder(settings)
         prefix = next((topic.removesuffix(".transaction") for topic in topics if topic.endswith(".transaction")), "")
         self._tables = Tables(settings, prefix, skips=False)
         self._index = Index(is_read=lambda table: self._tables.is_read(table, topics), where=records.label)
@@ -113,7 +113,7 @@ class Sample:
         out = ChangeBatch(_SOURCE, decoder.keys)
         for event in self._copied:
             for change in decoder.changes([event]):
-                out.add(change, "snapshot", START, event.glance.source.ts_us or 0)
+                out.add(change, "snapshot", START, event.location.source.ts_us or 0)
             if len(out) == _BATCH_ROWS:
                 yield out.take()
         if len(out):
@@ -157,7 +157,7 @@ class Sample:
             yield from self._tables.advice(self._columns)
         yield from _some(f"not read: {error}" for error in self._malformed)
 
-    def _look(self, number: int, record: Record) -> None:
+    def _look(self, number: int, record: TopicRecord) -> None:
         assert record.offset is not None
         try:
             found = self._decoder.decode(record)
@@ -169,37 +169,37 @@ class Sample:
             case Boundary():
                 if found.is_end:
                     scn = Scn(record.offset + 1)
-                    self._index.ended(Ended(found.txn, scn, found.collections, found.ts_us or 0))
+                    self._index.ended(TransactionEnd(found.txn, scn, found.collections, found.ts_us or 0))
             case DataEvent():
                 self._note_columns(found)
-                if found.glance.is_snapshot or found.glance.txn is None:
+                if found.location.is_snapshot or found.location.txn is None:
                     self._copied.append(found)
                 else:
                     self._place(number, record.offset, found)
-            case Passed():
+            case SkippedRecord():
                 pass
 
     def _place(self, number: int, offset: int, event: DataEvent) -> None:
-        source = event.glance.source
-        assert event.glance.txn is not None
+        source = event.location.source
+        assert event.location.txn is not None
         self._index.event(
             number,
             offset,
-            group=event.glance.txn,
-            identity=event.glance.total_order or identity_of(event.record, event.glance) or (number, offset),
+            group=event.location.txn,
+            identity=event.location.total_order or identity_of(event.record, event.location) or (number, offset),
             table=source.collection,
-            size_bytes=event.glance.size_bytes,
+            size_bytes=event.location.size_bytes,
         )
         try:
             scn = scn_of(source.connector, source.position, where=event.record.where)
         except MalformedInputError:
             self._unplaced += 1
             scn = Scn(self._unplaced)
-        self._index.placed(event.glance.txn, scn, source.ts_us or 0)
+        self._index.placed(event.location.txn, scn, source.ts_us or 0)
 
     def _note_columns(self, event: DataEvent) -> None:
         """Count columns that the row should have and does not: their values did not come."""
-        table = event.glance.table
+        table = event.location.table
         known = self._columns.setdefault(table, set())
         if event.after is None:
             return
@@ -208,7 +208,7 @@ class Sample:
         self._untold.update((table, name, has_schema) for name in due - event.after.keys())
         known.update(event.after)
 
-    def _put_together(self) -> tuple[list[Whole], list[tuple[Whole, str]]]:
+    def _put_together(self) -> tuple[list[CompleteTransaction], list[tuple[CompleteTransaction, str]]]:
         """Return the transactions that are whole, and those that are not with what they lack."""
         index = self._index
         if not self._tables.has_ends:
@@ -219,17 +219,17 @@ class Sample:
             parts.append((index.put_aside(), printable(lacking)))
             whole += index.release()
         for group in index.open_groups:
-            index.ended(Ended(group, Scn(index.end + 1), {}, 0))
+            index.ended(TransactionEnd(group, Scn(index.end + 1), {}, 0))
             parts += [(one, f"{count(one.events, 'event')} and no END") for one in index.release()]
         return whole, parts
 
-    def _read(self, transactions: Sequence[Whole]) -> Iterator[pa.RecordBatch]:
+    def _read(self, transactions: Sequence[CompleteTransaction]) -> Iterator[pa.RecordBatch]:
         after, end = Scn(transactions[0].scn - 1), Scn(transactions[-1].scn)
         part = slice_of(after, end, transactions, self._records.partitions)
         reader = EventReader(self._records, self._event_decoder(), _SOURCE, frozenset(self._columns))
         yield from reader.read(part)
 
-    def _read_alone(self, one: Whole) -> Iterator[pa.RecordBatch]:
+    def _read_alone(self, one: CompleteTransaction) -> Iterator[pa.RecordBatch]:
         try:
             yield from self._read([one])
         except (MalformedInputError, OperatorError) as exc:
@@ -253,6 +253,6 @@ def _some(lines: Iterable[str]) -> Iterator[str]:
         yield f"and {left:,} more like that"
 
 
-def _offset(record: Record) -> int:
+def _offset(record: TopicRecord) -> int:
     assert record.offset is not None
     return record.offset

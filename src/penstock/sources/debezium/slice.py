@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.position import Scn
-from penstock.sources.debezium.index import Run, Whole
+from penstock.sources.debezium.index import CompleteTransaction, Run
 from penstock.sources.debezium.log import Partition
 from penstock.stream import Slice
 
@@ -50,7 +50,9 @@ class EventSlice(Slice):
         return replace(super()._cut(a, b), runs=runs, rows=rows)
 
 
-def slice_of(after: Scn, end: Scn, transactions: Sequence[Whole], partitions: Sequence[Partition]) -> EventSlice:
+def slice_of(
+    after: Scn, end: Scn, transactions: Sequence[CompleteTransaction], partitions: Sequence[Partition]
+) -> EventSlice:
     """Put transactions, which come in commit order, into one slice."""
 
     def column(values: list[int]) -> NDArray[np.int64]:

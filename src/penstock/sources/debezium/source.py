@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from penstock.change import TableName
 from penstock.errors import RetryableError
-from penstock.formats.debezium.decode import Settings
-from penstock.history import ConsumerState, Facts, History, HistoryError, Joined, Origin, joined
+from penstock.formats.debezium.decode import DecodeSettings
+from penstock.history import CaptureOrigin, ConsumerState, History, HistoryError, Joined, SourceFacts, joined
 from penstock.position import START, Anchor, Limit, Scn
 from penstock.snapshot.chunk import CopySource
 from penstock.sources.debezium.copy import EventChunks
 from penstock.sources.debezium.history import Proof
-from penstock.sources.debezium.log import Extent, Offsets, Partition, RecordLog
+from penstock.sources.debezium.log import ConsumerOffsets, Extent, Partition, RecordLog
 from penstock.sources.debezium.reader import EventReader
 from penstock.sources.debezium.tables import EventDecoder, Tables
 from penstock.sources.debezium.tracker import Known, Tracker
@@ -58,7 +58,7 @@ class DebeziumSource:
         # What the next run begins at, and what of that was committed.
         self._positions: Mapping[Partition, tuple[int, str]] | None = None
         self._committed_at = -math.inf
-        self._offsets: Offsets | None = None
+        self._offsets: ConsumerOffsets | None = None
         # What the position that was joined at says of what was read before it.
         self._known = Known()
         # Without ENDs, the last transaction that was read.
@@ -212,9 +212,9 @@ class DebeziumSource:
         return self._id
 
     @property
-    def origin(self) -> Origin:
+    def origin(self) -> CaptureOrigin:
         """The cluster, and the topics of it."""
-        return Origin(self._identity, f"events/{self._identity}")
+        return CaptureOrigin(self._identity, f"events/{self._identity}")
 
     def _mark(self, at: Scn) -> Proof:
         """What a position carries, as far as everything was read now."""
@@ -267,7 +267,7 @@ class DebeziumSource:
         if self._known.rows is not None:
             # Rows may be applied at the position behind the last record that is there.
             last = Scn(max(last, min(history.position, last + 1)))
-        facts = Facts(
+        facts = SourceFacts(
             origin=origin,
             place=origin.place,
             first=first,
@@ -291,14 +291,14 @@ class DebeziumSource:
 
 @dataclass(frozen=True)
 class DebeziumAccess:
-    """Implements `pipeline.sides.SourceAccess`.
+    """Implements `pipeline.connectors.SourceTaskAccess`.
 
     Attributes:
         skips: Records that are no events are passed over.
     """
 
     log: RecordLog
-    settings: Settings
+    settings: DecodeSettings
     skips: bool
 
     def reader(self, source: str, tables: Sequence[TableVersion], *, follows: Collection[TableName]) -> EventReader:

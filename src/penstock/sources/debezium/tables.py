@@ -16,18 +16,18 @@ from penstock.errors import MalformedInputError
 from penstock.events import Event, tell
 from penstock.formats.debezium.bulk import BulkDecoder
 from penstock.formats.debezium.declared import MYSQL_FAMILY
-from penstock.formats.debezium.decode import DataEvent, Decoder, RowType, Seen, Settings, Shape
-from penstock.formats.debezium.envelope import Boundary, Glance, Passed
+from penstock.formats.debezium.decode import DataEvent, DecodeSettings, RecordDecoder, RowType, Seen, Shape
+from penstock.formats.debezium.envelope import Boundary, ChangeLocation, SkippedRecord
 from penstock.formats.debezium.join import changes_of
-from penstock.formats.debezium.record import Record
+from penstock.formats.debezium.record import TopicRecord
 from penstock.logical import Kind, LogicalType
 from penstock.schema import Column, TableSchema, Unique
 from penstock.sources.debezium.advice import column_advice
-from penstock.sources.debezium.doubts import Doubt, PlainRow, doubts
+from penstock.sources.debezium.ambiguous import AmbiguousColumn, PlainRow, doubts
 from penstock.sources.debezium.history import other_server
 from penstock.sources.debezium.log import RecordLog
-from penstock.sources.debezium.look import Looked, Looker, advised
-from penstock.sources.debezium.signs import below_zero, below_zero_of_plain, is_for_unsigned
+from penstock.sources.debezium.scan import LogScanner, ScanResult, advised
+from penstock.sources.debezium.unsigned import below_zero, below_zero_of_plain, is_for_unsigned
 from penstock.stream import TableVersion
 
 _SAMPLE = 20
@@ -74,13 +74,13 @@ class EventDecoder:
         skips: Records that are no events are passed over.
     """
 
-    settings: Settings
+    settings: DecodeSettings
     newest: Mapping[TableName, int]
     plain: Mapping[TableName, int]
     keys: Mapping[tuple[TableName, int], Sequence[str]]
     skips: bool = False
     _numbers: dict[object, int] = field(default_factory=dict, compare=False, repr=False)
-    _decoder: list[Decoder] = field(default_factory=list, compare=False, repr=False)
+    _decoder: list[RecordDecoder] = field(default_factory=list, compare=False, repr=False)
     _bulk: list[BulkDecoder] = field(default_factory=list, compare=False, repr=False)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -88,7 +88,12 @@ class EventDecoder:
 
     @classmethod
     def of(
-        cls, settings: Settings, versions: Iterable[TableVersion], *, skips: bool, only: Set[TableName] | None = None
+        cls,
+        settings: DecodeSettings,
+        versions: Iterable[TableVersion],
+        *,
+        skips: bool,
+        only: Set[TableName] | None = None,
     ) -> EventDecoder:
         """Decode rows of some tables, of these versions; of those without schemas the last one of a table counts."""
         versions = list(versions)
@@ -107,10 +112,10 @@ class EventDecoder:
         )
 
     @property
-    def decoder(self) -> Decoder:
+    def decoder(self) -> RecordDecoder:
         """What has been learned of schemas, in this process."""
         if not self._decoder:
-            self._decoder.append(Decoder(self.settings))
+            self._decoder.append(RecordDecoder(self.settings))
         return self._decoder[0]
 
     @property
@@ -120,7 +125,7 @@ class EventDecoder:
             self._bulk.append(BulkDecoder(self.decoder, self.decoder.messages))
         return self._bulk[0] if self._bulk else None
 
-    def event(self, record: Record) -> DataEvent | None:
+    def event(self, record: TopicRecord) -> DataEvent | None:
         """Return the change or the row that a record is; None where it is neither."""
         try:
             found = self.decoder.decode(record)
@@ -134,17 +139,17 @@ class EventDecoder:
         """Yield the changes of a transaction, whose events come in order."""
         return changes_of(events, self.version)
 
-    def rows(self, records: Iterable[Record], table: TableName) -> Iterator[Image]:
+    def rows(self, records: Iterable[TopicRecord], table: TableName) -> Iterator[Image]:
         """Yield the rows of snapshots of a table among records."""
         for record in records:
             event = self.event(record)
-            if event is not None and event.glance.is_snapshot and event.glance.table == table and event.after:
+            if event is not None and event.location.is_snapshot and event.location.table == table and event.after:
                 yield event.after
 
     def version(self, event: DataEvent) -> int:
         """Return the version of the table that an event is written under."""
-        table = event.glance.table
-        if event.row_type is None and event.glance.op == "t":
+        table = event.location.table
+        if event.row_type is None and event.location.op == "t":
             # A truncation has no row, and so says nothing of its table's columns.
             return self.newest.get(table, NO_VERSION)
         return self.version_of(table, event.row_type, tuple(event.key or ()))
@@ -165,7 +170,7 @@ class Tables:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: DecodeSettings,
         prefix: str,
         *,
         skips: bool,
@@ -186,9 +191,9 @@ class Tables:
         self._settings = settings
         self._prefix = prefix
         self._skips = skips
-        self._decoder = Decoder(settings)
+        self._decoder = RecordDecoder(settings)
         # What is told of columns may be wrong, which is found out by looking at their values, and not by reading them.
-        self._plain_decoder = Decoder(replace(settings, columns={}, samples={}))
+        self._plain_decoder = RecordDecoder(replace(settings, columns={}, samples={}))
         self._lock = threading.RLock()
         self._seen: set[tuple[TableName, Shape | None, str]] = set()
         self._versions: dict[tuple[TableName, int], TableVersion] = {}
@@ -205,11 +210,11 @@ class Tables:
         # As whose events were found to be those of the server, by topic.
         self._held: set[tuple[str, str, str, str]] = set()
         self._skipped_reasons: set[str] = set()
-        self.passed: Counter[Passed] = Counter()
+        self.passed: Counter[SkippedRecord] = Counter()
         self.skipped = 0
         self.has_ends = False
 
-    def look(self, record: Record) -> Seen | None:
+    def look(self, record: TopicRecord) -> Seen | None:
         """Say what a record is, and learn what it tells of its table; None for one that is skipped.
 
         Raises:
@@ -217,7 +222,7 @@ class Tables:
         """
         try:
             found, shape = self._decoder.scan(record)
-            if isinstance(found, Glance):
+            if isinstance(found, ChangeLocation):
                 self._hold(record, found)
                 self._learn(record, found, shape)
                 if not self._is_surveyed:
@@ -227,9 +232,9 @@ class Tables:
                 raise advised(exc) from exc
             self._skip(str(exc))
             return None
-        if isinstance(found, Passed):
+        if isinstance(found, SkippedRecord):
             self.passed[found] += 1
-        elif not isinstance(found, Glance):
+        elif not isinstance(found, ChangeLocation):
             self.has_ends = True
         return found
 
@@ -247,7 +252,7 @@ class Tables:
         if server:
             self._expect_parts(server.split("/", 2), where, is_known=True)
 
-    def _hold(self, record: Record, found: Glance) -> None:
+    def _hold(self, record: TopicRecord, found: ChangeLocation) -> None:
         """Make sure that an event is of the server that the others are of."""
         source = found.source
         if (named := (source.connector, source.name, source.database, record.topic)) in self._held:
@@ -271,11 +276,11 @@ class Tables:
             if len(parts) > len(there):
                 self._server = "/".join(parts)
 
-    def looker(self, log: RecordLog) -> Looker:
+    def scanner(self, log: RecordLog) -> LogScanner:
         """Return what looks at records of a log elsewhere; `learn` takes what it has found."""
-        return Looker(log, self._settings, self._skips)
+        return LogScanner(log, self._settings, self._skips)
 
-    def learn(self, found: Looked) -> None:
+    def learn(self, found: ScanResult) -> None:
         """Learn what records that were looked at elsewhere tell of their tables.
 
         Raises:
@@ -299,14 +304,14 @@ class Tables:
         if self.skipped <= _TOLD_ALONE or self.skipped % _TOLD_ALONE == 0:
             tell(Event.NOTE, f"a record was skipped, number {self.skipped}: {reason}", level=logging.WARNING)
 
-    def committed_at_us(self, record: Record) -> int | None:
+    def committed_at_us(self, record: TopicRecord) -> int | None:
         """Return when the change or the transaction that a record tells of was committed; None where it does not say.
 
         Raises:
             MalformedInputError: As `look`.
         """
         found = self.look(record)
-        if isinstance(found, Glance):
+        if isinstance(found, ChangeLocation):
             return found.source.ts_us
         return found.ts_us if isinstance(found, Boundary) else None
 
@@ -330,7 +335,7 @@ class Tables:
             return list(self._versions.values())
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> DecodeSettings:
         """What events do not say of themselves."""
         return self._settings
 
@@ -374,9 +379,9 @@ class Tables:
         with self._lock:
             return {name: sorted(self._untyped[name]) for name in sorted(tables) if self._untyped.get(name)}
 
-    def doubts(self, tables: Collection[TableName]) -> Mapping[TableName, Sequence[Doubt]]:
+    def doubts(self, tables: Collection[TableName]) -> Mapping[TableName, Sequence[AmbiguousColumn]]:
         """Return the columns of tables that may be misread, as far as the first events show it."""
-        found: dict[TableName, Sequence[Doubt]] = {}
+        found: dict[TableName, Sequence[AmbiguousColumn]] = {}
         for name in sorted(tables):
             rows = self._plain_rows.get(name)
             if rows:
@@ -386,7 +391,7 @@ class Tables:
                     found[name] = some
         return found
 
-    def _keep(self, record: Record, found: Glance, shape: Shape | None) -> None:
+    def _keep(self, record: TopicRecord, found: ChangeLocation, shape: Shape | None) -> None:
         """Look at the rows of a record, and keep those without a schema, to tell what may be misread."""
         connector = found.source.connector
         told = self._decoder.told(record, found.table, connector)
@@ -435,7 +440,7 @@ class Tables:
             lines += column_advice(newest, there, self._connectors[name])
         return lines
 
-    def _learn(self, record: Record, found: Glance, shape: Shape | None) -> None:
+    def _learn(self, record: TopicRecord, found: ChangeLocation, shape: Shape | None) -> None:
         if found.op == "t":
             self._collections.add(found.source.collection)
             return
@@ -462,12 +467,12 @@ class Tables:
                 self._versions[found.table, version.number] = _version(version, is_plain=event.row_type is None)
             self._connectors[found.table] = found.source.connector
 
-    def _plain_shape(self, event: DataEvent, record: Record) -> _Shape:
+    def _plain_shape(self, event: DataEvent, record: TopicRecord) -> _Shape:
         """What is known of the columns of an event without a schema."""
-        table = event.glance.table
+        table = event.location.table
         described = self._described(table)
         expected = {} if described is None else {column.name: column.logical for column in described.columns}
-        told = self._decoder.told(record, table, event.glance.source.connector)
+        told = self._decoder.told(record, table, event.location.source.connector)
         declared = expected | {name: one.logical for name, one in told.items()}
         names: dict[str, None] = {}
         earlier = self._versions.get((table, self._plain.get(table, 0)))

@@ -16,14 +16,16 @@ from itertools import takewhile
 from penstock.change import TableName
 from penstock.errors import MalformedInputError, OperatorError, RetryableError
 from penstock.events import Event, tell
-from penstock.formats.debezium.record import Record
+from penstock.formats.debezium.record import TopicRecord
 from penstock.formats.debezium.source import Key
 from penstock.position import START, Limit, Scn
 from penstock.sources.debezium.first_snapshot import FirstSnapshot
 from penstock.sources.debezium.history import reused
-from penstock.sources.debezium.index import Ended, Index, Run, Whole
+from penstock.sources.debezium.index import CompleteTransaction, Index, Run, TransactionEnd
 from penstock.sources.debezium.log import Extent, Partition, RecordFollower, RecordLog
-from penstock.sources.debezium.look import (
+from penstock.sources.debezium.position import is_in_commit_order, place_in_log, scn_of
+from penstock.sources.debezium.repeats import Repeats
+from penstock.sources.debezium.scan import (
     InTasks,
     Placed,
     PlacedBegin,
@@ -33,8 +35,6 @@ from penstock.sources.debezium.look import (
     Stretch,
     placed,
 )
-from penstock.sources.debezium.position import is_in_commit_order, place_in_log, scn_of
-from penstock.sources.debezium.repeats import Repeats
 from penstock.sources.debezium.slice import EventSlice, slice_of
 from penstock.sources.debezium.tables import Tables
 from penstock.stream import Backlog
@@ -78,7 +78,7 @@ _ENDS_BEHIND = 300_000
 
 
 @dataclass(frozen=True)
-class Layout:
+class LogLayout:
     """What is where in the log, and what to do where something does not come.
 
     Attributes:
@@ -138,7 +138,7 @@ class CopyRows:
 class Tracker:
     """Follows a log in a thread of its own; everything else may be called by any thread."""
 
-    def __init__(self, log: RecordLog, layout: Layout, tables: Tables, consumer: str) -> None:
+    def __init__(self, log: RecordLog, layout: LogLayout, tables: Tables, consumer: str) -> None:
         """Follow nothing yet.
 
         Args:
@@ -165,8 +165,8 @@ class Tracker:
         self._known: dict[int, tuple[int, Scn]] = {}
         self._index = Index(done=position, is_read=self._is_read, where=self._log.label, known=self._known)
         tolerates = self._layout.incomplete == "put_aside"
-        self._repeats = Repeats(self._tables.looker(self._log), self.left_out, tolerates_unknown=tolerates)
-        self._ready: deque[Whole] = deque()
+        self._repeats = Repeats(self._tables.scanner(self._log), self.left_out, tolerates_unknown=tolerates)
+        self._ready: deque[CompleteTransaction] = deque()
         self._ready_changes = 0
         # Behind the last transaction that was cut off from what is ready.
         self._freed = position
@@ -587,7 +587,7 @@ class Tracker:
     def _look_ahead(self, positions: Mapping[Partition, int], stretches: Sequence[Stretch]) -> Mapping[Partition, int]:
         """Have tasks look at stretches; those of a partition follow each other."""
         assert self._tasks is not None
-        found = self._tasks(stretches, self._tables.looker(self._log).look)
+        found = self._tasks(stretches, self._tables.scanner(self._log).look)
         for stretch, looked in zip(stretches, found, strict=True):
             self._tables.learn(looked)
             positions = {**positions, stretch.partition: stretch.end}
@@ -639,7 +639,7 @@ class Tracker:
     def _note_extents(self, extents: Mapping[Partition, Extent]) -> None:
         self._ends = {partition: extent.end for partition, extent in extents.items()}
 
-    def _look(self, record: Record) -> None:
+    def _look(self, record: TopicRecord) -> None:
         found = placed(record, self._tables.look(record))
         if found is not None:
             partition = self._log.partition_of(record)
@@ -661,7 +661,9 @@ class Tracker:
                 if not self._has_ended and found.place is not None:
                     self._snapshot.changed((found.place,))
                 self._has_ended = True
-                self._index.ended(Ended(found.txn, scn, found.counts, found.ts_us or 0, found.events, found.place))
+                self._index.ended(
+                    TransactionEnd(found.txn, scn, found.counts, found.ts_us or 0, found.events, found.place)
+                )
 
     def _place_row(self, partition: int, row: PlacedRow) -> None:
         offset = row.offset
@@ -928,7 +930,7 @@ class _Fits:
         self._until = until
         self._changes = self._bytes = self._count = 0
 
-    def __call__(self, txn: Whole) -> bool:
+    def __call__(self, txn: CompleteTransaction) -> bool:
         if self._until is not None and txn.scn > self._until:
             return False
         if self._count and (

@@ -14,17 +14,16 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from penstock.change import TableName
-from penstock.formats.xds.event import Attribute as XdsAttribute
-from penstock.formats.xds.event import Kind, Operation, Step, Value, XdsEvent
+from penstock.formats.xds.event import AttributeStep, Operation, Value, XdsAttribute, XdsEvent, XdsEventKind
 from penstock.formats.xds.values import UnreadableError
-from penstock.sources.event_log.classes import Attribute, Child
+from penstock.sources.event_log.classes import Child, ClassAttribute
 from penstock.sources.event_log.rows import (
     FIELD_NOW,
     INSERTS,
     WHOLE_ROW_NOW,
     EventType,
     Object,
-    Outcome,
+    RowOutcome,
     Settled,
     Usable,
 )
@@ -40,7 +39,7 @@ class Wanted:
     """
 
     objects: list[Object] = field(default_factory=list)
-    attributes: dict[Attribute, None] = field(default_factory=dict)
+    attributes: dict[ClassAttribute, None] = field(default_factory=dict)
 
 
 class Current(NamedTuple):
@@ -52,7 +51,7 @@ class Current(NamedTuple):
             `UnreadableError`.
     """
 
-    values: Mapping[Attribute, Sequence[str]]
+    values: Mapping[ClassAttribute, Sequence[str]]
     faults: Mapping[Child | None, str] = MappingProxyType({})
 
     def refuse_faults(self, child: Child | None) -> None:
@@ -65,7 +64,7 @@ class Current(NamedTuple):
         if why:
             raise UnreadableError(why)
 
-    def texts(self, attribute: Attribute) -> Sequence[str]:
+    def texts(self, attribute: ClassAttribute) -> Sequence[str]:
         """Return the texts of an attribute's values; raises as `refuse_faults` does."""
         self.refuse_faults(attribute.child)
         return self.values.get(attribute, ())
@@ -80,7 +79,7 @@ class BuiltEvent(NamedTuple):
     logged_at_us: int
 
 
-class Life(NamedTuple):
+class ObjectLife(NamedTuple):
     """Rows of one object between two deletes, or a run of deletes; `is_last` where no delete of it follows."""
 
     object: Object
@@ -89,20 +88,20 @@ class Life(NamedTuple):
     is_last: bool
 
 
-def lives(rows: Iterable[Usable]) -> list[Life]:
+def lives(rows: Iterable[Usable]) -> list[ObjectLife]:
     """Group rows by object, and cut the rows of each at its deletes."""
     by_object: dict[Object, list[Usable]] = {}
     for row in rows:
         by_object.setdefault(row.object, []).append(row)
-    found: list[Life] = []
+    found: list[ObjectLife] = []
     for of, own in by_object.items():
         runs = [(is_delete, list(run)) for is_delete, run in groupby(own, lambda r: r.type is EventType.DELETE_ROW)]
         last_delete = max((at for at, (is_delete, _) in enumerate(runs) if is_delete), default=-1)
-        found += [Life(of, run, is_delete, at > last_delete) for at, (is_delete, run) in enumerate(runs)]
+        found += [ObjectLife(of, run, is_delete, at > last_delete) for at, (is_delete, run) in enumerate(runs)]
     return found
 
 
-def wanted(found: Iterable[Life]) -> dict[TableName, Wanted]:
+def wanted(found: Iterable[ObjectLife]) -> dict[TableName, Wanted]:
     """Say what has to be read of what the database holds now, by table, before events are built."""
     by_table: dict[TableName, Wanted] = {}
     for life in found:
@@ -120,7 +119,7 @@ def wanted(found: Iterable[Life]) -> dict[TableName, Wanted]:
 
 
 def build(
-    found: Iterable[Life], current: Mapping[Object, Current], *, event_ids: bool = False
+    found: Iterable[ObjectLife], current: Mapping[Object, Current], *, event_ids: bool = False
 ) -> tuple[list[BuiltEvent], dict[int, Settled]]:
     """Build the events of a poll.
 
@@ -141,11 +140,11 @@ class _Element:
     """An add or a modify in the making: its attributes by the place of their first row, and the rows it stands for."""
 
     def __init__(self) -> None:
-        self.operations: dict[Attribute, list[Operation]] = {}
-        self.places: dict[Attribute, int] = {}
+        self.operations: dict[ClassAttribute, list[Operation]] = {}
+        self.places: dict[ClassAttribute, int] = {}
         self.rows: list[Usable] = []
 
-    def of(self, attribute: Attribute, rows: Sequence[Usable]) -> list[Operation]:
+    def of(self, attribute: ClassAttribute, rows: Sequence[Usable]) -> list[Operation]:
         self.rows += rows
         found = self.operations.get(attribute)
         if found is None:
@@ -169,9 +168,9 @@ class _Builder:
         self.events: list[tuple[int, BuiltEvent]] = []
         self.settled: dict[int, Settled] = {}
 
-    def take(self, life: Life) -> None:
+    def take(self, life: ObjectLife) -> None:
         if life.is_delete:
-            self._put(Kind.DELETE, life.object, life.rows, ())
+            self._put(XdsEventKind.DELETE, life.object, life.rows, ())
             return
         current = self._current.get(life.object) if life.is_last else None
         if any(row.type in WHOLE_ROW_NOW for row in life.rows):
@@ -179,7 +178,7 @@ class _Builder:
         else:
             self._fields(life, current)
 
-    def _whole(self, life: Life, current: Current | None) -> None:
+    def _whole(self, life: ObjectLife, current: Current | None) -> None:
         """Show the whole row as it is now."""
         if current is None:
             self._without_effect(life, life.rows)
@@ -194,13 +193,13 @@ class _Builder:
                 if (operations := list(_now(attribute, current, is_add=is_add)))
             ]
         except UnreadableError as exc:
-            self._settle(life.rows, Outcome.ERROR, f"the row holds a value that {exc}")
+            self._settle(life.rows, RowOutcome.ERROR, f"the row holds a value that {exc}")
             return
-        self._put(Kind.ADD if is_add else Kind.MODIFY, life.object, life.rows, tuple(attributes))
+        self._put(XdsEventKind.ADD if is_add else XdsEventKind.MODIFY, life.object, life.rows, tuple(attributes))
 
-    def _fields(self, life: Life, current: Current | None) -> None:
+    def _fields(self, life: ObjectLife, current: Current | None) -> None:
         """Show fields, each as it is now or as it was logged."""
-        by_attribute: dict[Attribute, list[Usable]] = {}
+        by_attribute: dict[ClassAttribute, list[Usable]] = {}
         for row in life.rows:
             assert row.attribute is not None
             by_attribute.setdefault(row.attribute, []).append(row)
@@ -217,39 +216,41 @@ class _Builder:
                 try:
                     operations = list(_now(attribute, current, is_add=is_add))
                 except UnreadableError as exc:
-                    self._settle(rows, Outcome.ERROR, f"the column holds a value that {exc}")
+                    self._settle(rows, RowOutcome.ERROR, f"the column holds a value that {exc}")
                 else:
                     (add if is_add else modify).of(attribute, rows).extend(operations)
         if add.rows:
-            self._put(Kind.ADD, life.object, add.rows, add.attributes())
+            self._put(XdsEventKind.ADD, life.object, add.rows, add.attributes())
         if modify.rows:
-            self._put(Kind.MODIFY, life.object, modify.rows, modify.attributes())
+            self._put(XdsEventKind.MODIFY, life.object, modify.rows, modify.attributes())
 
-    def _logged(self, element: _Element, attribute: Attribute, row: Usable) -> None:
+    def _logged(self, element: _Element, attribute: ClassAttribute, row: Usable) -> None:
         """Add what one row has logged of a field."""
         new, old = row.row.new_value, row.row.old_value
         try:
             added = () if new is None else (attribute.convert(new),)
             removed = (attribute.convert(old),) if row.type is EventType.UPDATE_FIELD and old is not None else ()
         except UnreadableError as exc:
-            self._settle([row], Outcome.ERROR, f"a logged value {exc}")
+            self._settle([row], RowOutcome.ERROR, f"a logged value {exc}")
             return
         operations = element.of(attribute, [row])
         if row.type is EventType.INSERT_FIELD:
             before = operations[0].values if operations and attribute.child is not None else ()
             values = (*before, *added)
-            operations[:] = [Operation(Step.ADD_VALUE, values)] if values else []
+            operations[:] = [Operation(AttributeStep.ADD_VALUE, values)] if values else []
             return
         if row.type is EventType.REPLACE_FIELD:
-            operations.append(Operation(Step.REMOVE_ALL_VALUES))
+            operations.append(Operation(AttributeStep.REMOVE_ALL_VALUES))
         elif removed:
-            operations.append(Operation(Step.REMOVE_VALUE, removed))
+            operations.append(Operation(AttributeStep.REMOVE_VALUE, removed))
         if added:
-            operations.append(Operation(Step.ADD_VALUE, added))
+            operations.append(Operation(AttributeStep.ADD_VALUE, added))
 
-    def _put(self, kind: Kind, of: Object, rows: Sequence[Usable], attributes: tuple[XdsAttribute, ...]) -> None:
-        if kind is Kind.MODIFY and not attributes:
-            self._settle(rows, Outcome.SUCCESS, "")
+    def _put(
+        self, kind: XdsEventKind, of: Object, rows: Sequence[Usable], attributes: tuple[XdsAttribute, ...]
+    ) -> None:
+        if kind is XdsEventKind.MODIFY and not attributes:
+            self._settle(rows, RowOutcome.SUCCESS, "")
             return
         record_ids = [row.row.record_id for row in rows]
         first = min(rows, key=lambda row: row.place)
@@ -257,24 +258,24 @@ class _Builder:
         event = XdsEvent(kind, of.of.name.name, of.association, attributes, id_)
         self.events.append((first.place, BuiltEvent(event, of, record_ids, first.row.logged_at_us)))
 
-    def _without_effect(self, life: Life, rows: Iterable[Usable]) -> None:
+    def _without_effect(self, life: ObjectLife, rows: Iterable[Usable]) -> None:
         why = "the object does not exist any more" if life.is_last else "the object is deleted later in the same poll"
-        self._settle(rows, Outcome.WARNING, why)
+        self._settle(rows, RowOutcome.WARNING, why)
 
-    def _settle(self, rows: Iterable[Usable], outcome: Outcome, reason: str) -> None:
+    def _settle(self, rows: Iterable[Usable], outcome: RowOutcome, reason: str) -> None:
         for row in rows:
             self.settled[row.row.record_id] = Settled(outcome, reason)
 
 
-def _now(attribute: Attribute, current: Current, *, is_add: bool) -> Iterator[Operation]:
+def _now(attribute: ClassAttribute, current: Current, *, is_add: bool) -> Iterator[Operation]:
     """What an attribute is now, as steps; nothing for an add without a value."""
     values = [attribute.convert(text) for text in current.texts(attribute)]
     if attribute.child is not None:
         values.sort(key=_text)
     if not is_add:
-        yield Operation(Step.REMOVE_ALL_VALUES)
+        yield Operation(AttributeStep.REMOVE_ALL_VALUES)
     if values:
-        yield Operation(Step.ADD_VALUE, tuple(values))
+        yield Operation(AttributeStep.ADD_VALUE, tuple(values))
 
 
 def _text(value: Value) -> str:

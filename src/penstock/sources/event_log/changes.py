@@ -17,14 +17,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from penstock.change import Change, Op, TableName
-from penstock.formats.xds.event import Attribute as XdsAttribute
-from penstock.formats.xds.event import Kind, Step, Value, XdsEvent
+from penstock.formats.xds.event import AttributeStep, Value, XdsAttribute, XdsEvent, XdsEventKind
 from penstock.formats.xds.table_key import Association
 from penstock.formats.xds.values import UnreadableError, canonical
 from penstock.schema import Column
 from penstock.sources.event_log.build import BuiltEvent
-from penstock.sources.event_log.classes import Attribute, Child, Classes, DatabaseClass
-from penstock.sources.event_log.poll import ChildRows, Kept, LogTransaction
+from penstock.sources.event_log.classes import Child, ClassAttribute, Classes, DatabaseClass
+from penstock.sources.event_log.poll import ChildRows, JournalEvent, LogTransaction
 from penstock.sources.event_log.rows import Object
 from penstock.text import printable
 
@@ -33,7 +32,7 @@ _VERSION = 1
 
 
 class AsChanges:
-    """Implements `poll.Form`: events as changes.
+    """Implements `poll.EventForm`: events as changes.
 
     No row change says that all values of an attribute are removed, whichever there were. So the journal knows which
     rows of child tables events have told of: they are those that the target has, as its tables began empty.
@@ -50,7 +49,7 @@ class AsChanges:
         }
         self._rows = log.child_rows(asked) if asked else {}
 
-    def make(self, event: BuiltEvent) -> Kept:
+    def make(self, event: BuiltEvent) -> JournalEvent:
         """Keep an event as changes; raises `UnreadableError` where it cannot be told so."""
         rows = {
             child.table.name: list(self._rows[ChildRows(child.table.name, event.object.key)])
@@ -58,7 +57,7 @@ class AsChanges:
         }
         changes = changes_of(event.event, event.object, rows)
         self._rows |= {ChildRows(table, event.object.key): values for table, values in rows.items()}
-        return Kept(event.record_ids, event.logged_at_us, changes=changes)
+        return JournalEvent(event.record_ids, event.logged_at_us, changes=changes)
 
     def finish(self, log: LogTransaction) -> None:
         """Write down the rows that there are now."""
@@ -107,14 +106,14 @@ class _Telling:
         self._count = 0
 
     def changes(self) -> Iterator[Change]:
-        if self._event.kind is Kind.DELETE:
+        if self._event.kind is XdsEventKind.DELETE:
             for child in self._class.children if self._held is not None else ():
                 if len(child.columns) == 1:
                     yield from self._remove_all(child, child.columns[0])
             yield self._change(Op.DELETE, None, self._key, None)
             return
-        own: list[tuple[Attribute, XdsAttribute]] = []
-        of_children: list[tuple[Attribute, Child, XdsAttribute]] = []
+        own: list[tuple[ClassAttribute, XdsAttribute]] = []
+        of_children: list[tuple[ClassAttribute, Child, XdsAttribute]] = []
         for told in self._event.attributes:
             attribute = self._class.attribute(None, told.name)
             if attribute is None:
@@ -123,14 +122,14 @@ class _Telling:
                 own.append((attribute, told))
             else:
                 of_children.append((attribute, attribute.child, told))
-        if self._event.kind is Kind.ADD:
+        if self._event.kind is XdsEventKind.ADD:
             yield self._insert(own)
         elif own:
             yield self._update(own)
         for attribute, child, told in of_children:
             yield from self._rows(attribute, child, told)
 
-    def _insert(self, told: list[tuple[Attribute, XdsAttribute]]) -> Change:
+    def _insert(self, told: list[tuple[ClassAttribute, XdsAttribute]]) -> Change:
         row: dict[str, str | None] = {
             column.name: None for column in self._class.table.columns if column.is_nullable and not column.is_generated
         }
@@ -139,29 +138,29 @@ class _Telling:
             row[attribute.column.name] = _last(attribute.column, values)
         return self._change(Op.INSERT, None, None, row)
 
-    def _update(self, told: list[tuple[Attribute, XdsAttribute]]) -> Change:
+    def _update(self, told: list[tuple[ClassAttribute, XdsAttribute]]) -> Change:
         before, after = dict(self._key), dict[str, str | None]()
         for attribute, values in told:
             name, first = attribute.column.name, values.operations[0]
-            if first.step is Step.REMOVE_VALUE:
+            if first.step is AttributeStep.REMOVE_VALUE:
                 before[name] = _canonical(attribute.column, first.values[0])
-            elif first.step is Step.ADD_VALUE:
+            elif first.step is AttributeStep.ADD_VALUE:
                 before.setdefault(name, None)
             after[name] = _last(attribute.column, values)
         return self._change(Op.UPDATE, None, before, after)
 
-    def _rows(self, attribute: Attribute, child: Child, told: XdsAttribute) -> Iterator[Change]:
+    def _rows(self, attribute: ClassAttribute, child: Child, told: XdsAttribute) -> Iterator[Change]:
         if len(child.columns) > 1:
             raise UnreadableError(
                 f"child table {child.table.name} has several attributes, of which it cannot be told which form a row"
             )
         held = [] if self._held is None else self._held[child.table.name]
         for operation in told.operations:
-            if operation.step is Step.REMOVE_ALL_VALUES:
+            if operation.step is AttributeStep.REMOVE_ALL_VALUES:
                 yield from self._remove_all(child, attribute.column)
             for value in operation.values:
                 text = _canonical(attribute.column, value)
-                if operation.step is Step.ADD_VALUE:
+                if operation.step is AttributeStep.ADD_VALUE:
                     held.append(text)
                     yield self._change(Op.INSERT, child, None, self._row(child, attribute.column, text))
                 else:
@@ -192,7 +191,7 @@ class _Telling:
 def _last(column: Column, told: XdsAttribute) -> str | None:
     """The value that an attribute has in the end; None without one."""
     last = told.operations[-1]
-    return _canonical(column, last.values[-1]) if last.step is Step.ADD_VALUE else None
+    return _canonical(column, last.values[-1]) if last.step is AttributeStep.ADD_VALUE else None
 
 
 def _canonical(column: Column, value: Value) -> str:

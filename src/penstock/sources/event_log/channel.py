@@ -12,10 +12,10 @@ from penstock.errors import OperatorError
 from penstock.formats.xds.writer import write_event
 from penstock.position import START, Scn
 from penstock.sources.event_log.build import BuiltEvent
-from penstock.sources.event_log.poll import EventLog, Kept, LogTransaction, Pending, Polled, poll
-from penstock.sources.event_log.rows import Outcome
+from penstock.sources.event_log.poll import EventLog, JournalEvent, LogTransaction, Pending, Polled, poll
+from penstock.sources.event_log.row_messages import tell_settled
+from penstock.sources.event_log.rows import RowOutcome
 from penstock.sources.event_log.settings import EventLogSettings
-from penstock.sources.event_log.telling import tell_settled
 from penstock.sources.event_log.timetable import Timetable
 
 
@@ -30,10 +30,10 @@ class Answer(StrEnum):
 
 
 _OUTCOMES = {
-    Answer.SUCCESS: Outcome.SUCCESS,
-    Answer.WARNING: Outcome.WARNING,
-    Answer.ERROR: Outcome.ERROR,
-    Answer.FATAL: Outcome.FATAL,
+    Answer.SUCCESS: RowOutcome.SUCCESS,
+    Answer.WARNING: RowOutcome.WARNING,
+    Answer.ERROR: RowOutcome.ERROR,
+    Answer.FATAL: RowOutcome.FATAL,
 }
 
 _READER = "publication"
@@ -73,14 +73,14 @@ class Delivered:
 
 
 class AsElements:
-    """Implements `poll.Form`: events as XDS elements, which need nothing else."""
+    """Implements `poll.EventForm`: events as XDS elements, which need nothing else."""
 
     def prepare(self, log: LogTransaction, events: Sequence[BuiltEvent]) -> None:
         """Read nothing."""
 
-    def make(self, event: BuiltEvent) -> Kept:
+    def make(self, event: BuiltEvent) -> JournalEvent:
         """Write an event's element."""
-        return Kept(event.record_ids, event.logged_at_us, write_event(event.event))
+        return JournalEvent(event.record_ids, event.logged_at_us, write_event(event.event))
 
     def finish(self, log: LogTransaction) -> None:
         """Write nothing."""
@@ -135,7 +135,7 @@ def cycle(
 
 
 class Channel:
-    """Implements `pipeline.channel.Channel`: cycles by a timetable, with a sink that has what it has taken for good."""
+    """Implements `event_log_publication.DocumentChannel`: polls by a timetable for a sink that keeps what it took."""
 
     def __init__(
         self,
@@ -201,8 +201,8 @@ def _documents(pending: Sequence[Pending], batch_size: int) -> list[Document]:
 
 def _deliver(
     pending: Sequence[Pending], documents: Sequence[Document], sink: Sink, delivered: Delivered
-) -> dict[Outcome, list[int]]:
-    outcomes: dict[Outcome, list[int]] = {}
+) -> dict[RowOutcome, list[int]]:
+    outcomes: dict[RowOutcome, list[int]] = {}
     events = iter(pending)
     for first, elements in documents:
         delivered.documents.append(len(elements))

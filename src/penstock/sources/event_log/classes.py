@@ -41,7 +41,7 @@ class Child:
 
 
 @dataclass(frozen=True, eq=False)
-class Attribute:
+class ClassAttribute:
     """What a column is as an attribute of a class, which has one of these for each column.
 
     Attributes:
@@ -67,8 +67,8 @@ class DatabaseClass:
     key: tuple[Column, ...]
     children: tuple[Child, ...]
     syntax: TimeSyntax
-    _found: dict[tuple[str | None, str], Attribute | None] = field(default_factory=dict, compare=False, repr=False)
-    _made: dict[tuple[str | None, str], Attribute] = field(default_factory=dict, compare=False, repr=False)
+    _found: dict[tuple[str | None, str], ClassAttribute | None] = field(default_factory=dict, compare=False, repr=False)
+    _made: dict[tuple[str | None, str], ClassAttribute] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def name(self) -> TableName:
@@ -76,18 +76,18 @@ class DatabaseClass:
         return self.table.name
 
     @cached_property
-    def own_attributes(self) -> Sequence[Attribute]:
+    def own_attributes(self) -> Sequence[ClassAttribute]:
         """What a whole row is shown as, of the table itself: all columns but the key's."""
         key = {column.name for column in self.key}
         return [self._attribute(None, column) for column in self.table.columns if column.name not in key]
 
     @cached_property
-    def child_attributes(self) -> Sequence[Attribute]:
+    def child_attributes(self) -> Sequence[ClassAttribute]:
         """The same of the child tables, by their names, then in the order of their columns."""
         return [self._attribute(child, column) for child in self.children for column in child.columns]
 
     @cached_property
-    def key_attributes(self) -> Sequence[Attribute]:
+    def key_attributes(self) -> Sequence[ClassAttribute]:
         """The key columns as attributes, which a row about one of them shows."""
         return [self._attribute(None, column) for column in self.key]
 
@@ -110,7 +110,7 @@ class DatabaseClass:
             raise UnreadableError("the key lacks a column of the table's key")
         return tuple(_key_value(column, values[column.name]) for column in self.key)
 
-    def attribute(self, child: Child | None, text: str) -> Attribute | None:
+    def attribute(self, child: Child | None, text: str) -> ClassAttribute | None:
         """Return the attribute that a log's `column_name` means in rows about a table; None if it means none.
 
         Args:
@@ -121,7 +121,7 @@ class DatabaseClass:
             self._found[said] = self._find(child, text)
         return self._found[said]
 
-    def _find(self, child: Child | None, text: str) -> Attribute | None:
+    def _find(self, child: Child | None, text: str) -> ClassAttribute | None:
         found = self._column_of(child, text)
         if found is not None:
             return found
@@ -149,7 +149,7 @@ class DatabaseClass:
                 name = one_named(rest, tables)
         return [] if name is None else [tables[name]]
 
-    def _column_of(self, child: Child | None, text: str) -> Attribute | None:
+    def _column_of(self, child: Child | None, text: str) -> ClassAttribute | None:
         columns = {column.name: column for column in (self.table.columns if child is None else child.table.columns)}
         name = one_named(text, columns)
         # The columns by which a child's row refers to its parent are no attributes.
@@ -157,11 +157,11 @@ class DatabaseClass:
             return None
         return self._attribute(child, columns[name])
 
-    def _attribute(self, child: Child | None, column: Column) -> Attribute:
+    def _attribute(self, child: Child | None, column: Column) -> ClassAttribute:
         of = (None if child is None else child.table.name.name, column.name)
         if of not in self._made:
             name = column.name if child is None else f"{child.table.name.name}.{column.name}"
-            self._made[of] = Attribute(name, column, child, converter(column.logical, self.syntax))
+            self._made[of] = ClassAttribute(name, column, child, converter(column.logical, self.syntax))
         return self._made[of]
 
 

@@ -20,12 +20,12 @@ from penstock.formats.xds.values import UnreadableError
 from penstock.position import Scn
 from penstock.sources.event_log.build import BuiltEvent, Current, Wanted, build, lives, wanted
 from penstock.sources.event_log.classes import Classes, DatabaseClass
-from penstock.sources.event_log.rows import LogRow, Object, Outcome, Settled, check
+from penstock.sources.event_log.rows import LogRow, Object, RowOutcome, Settled, check
 from penstock.sources.event_log.settings import EventLogSettings
 
 
 @dataclass(frozen=True)
-class Kept:
+class JournalEvent:
     """An event as the journal keeps it: as an XDS element, as changes, or as both.
 
     Attributes:
@@ -81,7 +81,7 @@ class LogTransaction(Protocol):
         why they cannot be read.
         """
 
-    def keep(self, events: Sequence[Kept]) -> None:
+    def keep(self, events: Sequence[JournalEvent]) -> None:
         """Add events to the journal, with the positions that follow."""
 
     def child_rows(self, of: Iterable[ChildRows]) -> dict[ChildRows, list[str]]:
@@ -93,7 +93,7 @@ class LogTransaction(Protocol):
     def pending(self, upto: Scn | None = None) -> Sequence[Pending]:
         """Return the journal's events in order, those up to a position."""
 
-    def settle(self, outcomes: Mapping[Outcome, Sequence[int]]) -> None:
+    def settle(self, outcomes: Mapping[RowOutcome, Sequence[int]]) -> None:
         """Write the outcomes of rows by their record_ids, or delete the rows where the settings say so."""
 
     def forget(self, upto: Scn | None = None) -> None:
@@ -115,13 +115,13 @@ class LogTransaction(Protocol):
         """
 
 
-class Form(Protocol):
+class EventForm(Protocol):
     """Makes of the events of one poll what is kept of them."""
 
     def prepare(self, log: LogTransaction, events: Sequence[BuiltEvent]) -> None:
         """Read what is needed beside the events."""
 
-    def make(self, event: BuiltEvent) -> Kept:
+    def make(self, event: BuiltEvent) -> JournalEvent:
         """Make of an event, each in its turn, what is kept; raises `UnreadableError` where it cannot be told so."""
 
     def finish(self, log: LogTransaction) -> None:
@@ -177,11 +177,11 @@ class Polled:
     """
 
     rows: int
-    kept: Sequence[Kept]
+    kept: Sequence[JournalEvent]
     settled: Mapping[int, Settled]
 
 
-def poll(log: LogTransaction, settings: EventLogSettings, form: Form, *, now: datetime | None = None) -> Polled:
+def poll(log: LogTransaction, settings: EventLogSettings, form: EventForm, *, now: datetime | None = None) -> Polled:
     """Read the rows that are due, keep their events, and settle the rows that have none.
 
     The journal is empty before.
@@ -190,22 +190,22 @@ def poll(log: LogTransaction, settings: EventLogSettings, form: Form, *, now: da
         return _polled(log, settings, form, now)
 
 
-def _polled(log: LogTransaction, settings: EventLogSettings, form: Form, now: datetime | None) -> Polled:
+def _polled(log: LogTransaction, settings: EventLogSettings, form: EventForm, now: datetime | None) -> Polled:
     rows = log.window(now)
     if not rows:
         return Polled(0, (), {})
-    kept: list[Kept] = []
+    kept: list[JournalEvent] = []
     events, settled = read_events(log, settings, rows)
     form.prepare(log, events)
     for event in events:
         try:
             made = form.make(event)
             if made.element is None and not made.changes:
-                settled |= dict.fromkeys(event.record_ids, Settled(Outcome.SUCCESS))
+                settled |= dict.fromkeys(event.record_ids, Settled(RowOutcome.SUCCESS))
             else:
                 kept.append(made)
         except UnreadableError as exc:
-            settled |= dict.fromkeys(event.record_ids, Settled(Outcome.ERROR, str(exc)))
+            settled |= dict.fromkeys(event.record_ids, Settled(RowOutcome.ERROR, str(exc)))
     log.keep(kept)
     form.finish(log)
     log.settle(by_outcome(settled))
@@ -238,9 +238,9 @@ def _many_objects() -> Iterator[None]:
             gc.enable()
 
 
-def by_outcome(settled: Mapping[int, Settled]) -> dict[Outcome, list[int]]:
+def by_outcome(settled: Mapping[int, Settled]) -> dict[RowOutcome, list[int]]:
     """Return record_ids by outcome."""
-    found: dict[Outcome, list[int]] = {}
+    found: dict[RowOutcome, list[int]] = {}
     for record_id, one in settled.items():
         found.setdefault(one.outcome, []).append(record_id)
     return found

@@ -9,12 +9,12 @@ from typing import Protocol
 
 from penstock.change import Transaction
 from penstock.formats.xds.values import UnreadableError
-from penstock.sources.event_log.poll import Form, Kept, LogTransaction, read_events
-from penstock.sources.event_log.rows import Outcome, Settled
+from penstock.sources.event_log.poll import EventForm, JournalEvent, LogTransaction, read_events
+from penstock.sources.event_log.rows import RowOutcome, Settled
 from penstock.sources.event_log.settings import EventLogSettings
 
 
-class Readable(Protocol):
+class PreviewableLog(Protocol):
     """A log that is only read."""
 
     def transaction(self, *, is_alone: bool) -> AbstractContextManager[LogTransaction]:
@@ -31,7 +31,7 @@ class Preview:
     """
 
     rows: int
-    kept: Sequence[Kept]
+    kept: Sequence[JournalEvent]
     settled: Mapping[int, Settled]
 
     def elements(self) -> list[str]:
@@ -44,9 +44,9 @@ class Preview:
         return [Transaction(number, str(number), kept.logged_at_us, kept.changes) for number, kept in numbered]
 
 
-def preview(log: Readable, settings: EventLogSettings, form: Form, *, limit: int | None = None) -> Preview:
+def preview(log: PreviewableLog, settings: EventLogSettings, form: EventForm, *, limit: int | None = None) -> Preview:
     """Read so many rows that are due, with all of a change that has one among them, and what would become of them."""
-    kept: list[Kept] = []
+    kept: list[JournalEvent] = []
     if limit is not None and settings.query_limit:
         limit = min(limit, settings.query_limit)
     with log.transaction(is_alone=False) as transaction:
@@ -57,5 +57,5 @@ def preview(log: Readable, settings: EventLogSettings, form: Form, *, limit: int
             try:
                 kept.append(form.make(event))
             except UnreadableError as exc:
-                settled |= dict.fromkeys(event.record_ids, Settled(Outcome.ERROR, str(exc)))
+                settled |= dict.fromkeys(event.record_ids, Settled(RowOutcome.ERROR, str(exc)))
     return Preview(len(rows), kept, settled)

@@ -12,7 +12,7 @@ from penstock.change import TableName
 from penstock.errors import MalformedInputError
 from penstock.formats.xds.table_key import Association, parse_key
 from penstock.formats.xds.values import UnreadableError
-from penstock.sources.event_log.classes import Attribute, Child, Classes, DatabaseClass
+from penstock.sources.event_log.classes import Child, ClassAttribute, Classes, DatabaseClass
 from penstock.text import printable
 
 _LONGEST_NAME = 63
@@ -56,7 +56,7 @@ FIELD_NOW = frozenset((EventType.INSERT_FIELD_NOW, EventType.UPDATE_FIELD_NOW))
 _OF_A_ROW = WHOLE_ROW_NOW | {EventType.DELETE_ROW}
 
 
-class Outcome(StrEnum):
+class RowOutcome(StrEnum):
     """What is written to a row's status."""
 
     SUCCESS = "S"
@@ -69,7 +69,7 @@ class Outcome(StrEnum):
 class Settled:
     """The outcome of a row, and why, without anything that the row holds; no reason where all went well."""
 
-    outcome: Outcome
+    outcome: RowOutcome
     reason: str = ""
 
 
@@ -94,7 +94,7 @@ class Usable(NamedTuple):
     row: LogRow
     type: int
     object: Object
-    attribute: Attribute | None
+    attribute: ClassAttribute | None
 
 
 def check(rows: Sequence[LogRow], classes: Classes, *, needs_time: bool) -> tuple[list[Usable], dict[int, Settled]]:
@@ -113,7 +113,7 @@ def check(rows: Sequence[LogRow], classes: Classes, *, needs_time: bool) -> tupl
         try:
             usable.append(checker.check(place, row))
         except UnreadableError as exc:
-            unusable[row.record_id] = Settled(Outcome.ERROR, str(exc))
+            unusable[row.record_id] = Settled(RowOutcome.ERROR, str(exc))
     return usable, unusable
 
 
@@ -178,9 +178,9 @@ class _Checker:
 _TYPES = {str(type_): type_ for type_ in range(EventType.INSERT_FIELD, EventType.UPDATE_FIELD_NOW + 1)}
 
 
-def reasons(settled: Iterable[tuple[int, Settled]]) -> dict[tuple[Outcome, str], list[int]]:
+def reasons(settled: Iterable[tuple[int, Settled]]) -> dict[tuple[RowOutcome, str], list[int]]:
     """Return the record_ids by outcome and reason, of those that have one."""
-    found: dict[tuple[Outcome, str], list[int]] = {}
+    found: dict[tuple[RowOutcome, str], list[int]] = {}
     for record_id, one in settled:
         if one.reason:
             found.setdefault((one.outcome, one.reason), []).append(record_id)

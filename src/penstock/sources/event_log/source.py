@@ -10,10 +10,10 @@ from typing import Protocol
 from penstock.history import History, Joined
 from penstock.position import START, Anchor, Limit, Scn
 from penstock.sources.event_log.changes import AsChanges
-from penstock.sources.event_log.poll import EventLog, Form, LogTransaction, by_outcome, poll
-from penstock.sources.event_log.rows import Outcome, Settled
+from penstock.sources.event_log.poll import EventForm, EventLog, LogTransaction, by_outcome, poll
+from penstock.sources.event_log.row_messages import tell_settled
+from penstock.sources.event_log.rows import RowOutcome, Settled
 from penstock.sources.event_log.settings import EventLogSettings
-from penstock.sources.event_log.telling import tell_settled
 from penstock.sources.event_log.timetable import Timetable
 from penstock.sources.recorded import RecordedSource, Recording
 from penstock.stream import Backlog, Slice, Source
@@ -69,7 +69,7 @@ class EventLogSource(RecordedSource):
     that is settled before anything is polled, and a crash in between is made up for by the next `join`.
     """
 
-    def __init__(self, journal: Journal, failures: Failures, *, form: Callable[[], Form] = AsChanges) -> None:
+    def __init__(self, journal: Journal, failures: Failures, *, form: Callable[[], EventForm] = AsChanges) -> None:
         """Follow a log; nothing is touched yet.
 
         Args:
@@ -186,7 +186,7 @@ def settle(log: LogTransaction, upto: Scn, failures: Failures) -> bool:
     failed = waiting.union(failures.deleted(pending[0].position, pending[-1].position))
     outcomes: dict[int, Settled] = {}
     for event in pending:
-        outcome = Outcome.ERROR if event.position in failed else Outcome.SUCCESS
+        outcome = RowOutcome.ERROR if event.position in failed else RowOutcome.SUCCESS
         outcomes |= dict.fromkeys(event.record_ids, Settled(outcome))
     log.settle(by_outcome(outcomes))
     log.keep_failed(event for event in pending if event.position in waiting)

@@ -28,17 +28,17 @@ from penstock.position import EVERYTHING, Scn
 from penstock.sources.event_log.changes import AsChanges
 from penstock.sources.event_log.channel import AsElements
 from penstock.sources.event_log.elements import ELEMENTS, batch_of
-from penstock.sources.event_log.poll import EventLog, Form, LogTransaction
+from penstock.sources.event_log.poll import EventForm, EventLog, LogTransaction
 from penstock.sources.event_log.preview import preview
 from penstock.sources.event_log.source import EventLogSource, Journal, NoFailures
 from penstock.sources.recorded import RecordedReader, batches_of
-from penstock.spark.offsets import Offsets
+from penstock.spark.offsets import StreamOffsets
 from penstock.spark.schemas import CHANGES
 from penstock.stream import Slice
 
 _FORMAT = "penstock.event_log"
 
-_OFFSETS = Offsets("an event log", "journal", "position")
+_OFFSETS = StreamOffsets("an event log", "journal", "position")
 
 XDS_EVENTS: StructType = from_arrow_schema(ELEMENTS)
 """What `format` xds yields."""
@@ -71,7 +71,7 @@ class StreamJournal(Journal, Protocol):
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadOptions:
     """What the options say.
 
     Attributes:
@@ -85,7 +85,7 @@ class Reading:
     read_partitions: int
 
     @property
-    def form(self) -> Form:
+    def form(self) -> EventForm:
         """What the journal keeps of events."""
         return AsElements() if self.is_xds else AsChanges()
 
@@ -117,7 +117,7 @@ class EventLogDataSource(DataSource):
         return _StreamReader(self.reading(self.options, is_stream=True))
 
     @staticmethod
-    def reading(options: Mapping[str, str], *, is_stream: bool) -> Reading:
+    def reading(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
         """Say what options mean.
 
         Raises:
@@ -134,7 +134,7 @@ class _SlicePartition(InputPartition):
 class _BatchReader(DataSourceReader):
     """Reads in one task: what a poll would find, two tasks might find differently."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: ReadOptions) -> None:
         self._reading = reading
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -169,7 +169,7 @@ class _BatchReader(DataSourceReader):
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives in the driver as long as the query, but for `read`."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: ReadOptions) -> None:
         self._reading = reading
         self._opened: EventLogSource | None = None
         self._until: Scn | None = None

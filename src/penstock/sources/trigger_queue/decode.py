@@ -44,7 +44,7 @@ class CapturedTable:
     key: tuple[str, ...]
 
 
-class Decoder:
+class LogDecoder:
     """Turns the log rows of one slice into change-stream batches, with positions filled in.
 
     Rows of transactions outside the slice are dropped. The rows of one transaction may be spread over

@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock.change import MESSAGES, NO_VERSION, TableName
 from penstock.history import Consumer
 from penstock.position import Anchor, Limit, Scn
-from penstock.sources.trigger_queue.decode import CapturedTable, Decoder
+from penstock.sources.trigger_queue.decode import CapturedTable, LogDecoder
 from penstock.sources.trigger_queue.position import QueueSlice
 from penstock.stream import Slice, Source, TableVersion
 
@@ -106,5 +106,5 @@ class QueueReader:
     def read(self, part: Slice, *, with_key: bool = True) -> Iterator[pa.RecordBatch]:
         """Yield the changes of a slice of the log; see `stream.Reader.read`."""
         assert isinstance(part, QueueSlice)
-        decoder = Decoder(self.source, part, self.tables, self.left_out)
+        decoder = LogDecoder(self.source, part, self.tables, self.left_out)
         return decoder.decode(self.access.log().read(part), with_key=with_key)

@@ -22,9 +22,16 @@ from penstock.dialects.base import DatabasePlan
 from penstock.patterns import TablePattern
 from penstock.position import START, Scn
 from penstock.schema import TableSchema
-from penstock.sources.recorded import Readable, RecordedAccess, RecordedSide, Recording, batches_of, slice_of
+from penstock.sources.recorded import (
+    ReadableRecording,
+    RecordedAccess,
+    RecordedConnector,
+    Recording,
+    batches_of,
+    slice_of,
+)
 from penstock.sources.xds.documents import Documents
-from penstock.sources.xds.transactions import Transactions
+from penstock.sources.xds.transactions import DocumentTransactions
 from penstock.storage import Storage
 from penstock.stream import Slice, TableVersion
 from penstock.text import count
@@ -48,7 +55,7 @@ class XdsSlice(Slice):
 
 @dataclass(frozen=True)
 class Carried:
-    """Implements `sources.recorded.Readable`, for tasks: all that there is to read came with the slice."""
+    """Implements `sources.recorded.Recording`, for tasks: all that there is to read came with the slice."""
 
     label: str
 
@@ -148,9 +155,9 @@ class XdsDocuments:
         return len(self._documents.numbered())
 
     @cached_property
-    def _transactions(self) -> Transactions:
+    def _transactions(self) -> DocumentTransactions:
         patterns = [TablePattern.parse(text) for text in self._patterns]
-        return Transactions(self.described.values(), patterns, self.label)
+        return DocumentTransactions(self.described.values(), patterns, self.label)
 
     def _make(self, position: Scn, name: str) -> tuple[Transaction | None, int]:
         document = self._storage.read(name)
@@ -158,8 +165,8 @@ class XdsDocuments:
         return made, len(document)
 
 
-class XdsSide(RecordedSide):
-    """Implements `pipeline.sides.StockedSource`."""
+class XdsConnector(RecordedConnector):
+    """Implements `pipeline.connectors.SourceWithCopies`."""
 
     def __init__(self, storage: Storage, patterns: Sequence[str], describe: Describe) -> None:
         """Read a folder; nothing is touched yet. See `XdsDocuments`."""
@@ -184,4 +191,4 @@ class XdsSide(RecordedSide):
 
 
 _: type[Recording] = XdsDocuments
-__: type[Readable] = Carried
+__: type[ReadableRecording] = Carried

@@ -34,7 +34,7 @@ class _Told:
     values: tuple[str, ...]
 
 
-class Transactions:
+class DocumentTransactions:
     """Makes transactions of documents.
 
     That all values of a child table's attribute are removed says that rows go, and not which. Tables begin empty, so

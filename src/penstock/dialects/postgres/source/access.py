@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from penstock.change import TableName
 from penstock.dialects.postgres.last_used import LastUsed
-from penstock.dialects.postgres.source.change_log import ChangeLog
+from penstock.dialects.postgres.source.change_log import PostgresChangeLog
 from penstock.dialects.postgres.source.copy import PostgresChunkReader
 from penstock.snapshot.chunk import CopySource
 from penstock.sources.trigger_queue.queue import QueueReader
 from penstock.stream import TableVersion
 
-_logs: LastUsed[PostgresSource, ChangeLog] = LastUsed(ChangeLog.close)
+_logs: LastUsed[PostgresSource, PostgresChangeLog] = LastUsed(PostgresChangeLog.close)
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class PostgresSource:
     with_ddl: bool = False
     with_messages: bool = False
 
-    def log(self) -> ChangeLog:
+    def log(self) -> PostgresChangeLog:
         """Return this worker's log."""
         return _logs.get(self) or _logs.put(
-            self, ChangeLog(self.url, self.set_name, with_ddl=self.with_ddl, with_messages=self.with_messages)
+            self, PostgresChangeLog(self.url, self.set_name, with_ddl=self.with_ddl, with_messages=self.with_messages)
         )
 
     def reader(self, source: str, tables: Sequence[TableVersion], *, follows: Collection[TableName]) -> QueueReader:

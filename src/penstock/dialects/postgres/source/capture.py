@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 import psycopg
 
 from penstock.change import TableName
-from penstock.dialects.base import CaptureBehind, Step
+from penstock.dialects.base import CaptureBehind, SetupStep
 from penstock.dialects.postgres.connection import Connection, label, literal, quote
 from penstock.dialects.postgres.resources import sql_text
 from penstock.dialects.postgres.source.history import history_removal, history_script
@@ -46,7 +46,7 @@ def pipeline_of(name: str) -> str:
     return name.removeprefix("penstock_")
 
 
-def log_steps(name: str, *, is_upgrade: bool = False) -> list[Step]:
+def log_steps(name: str, *, is_upgrade: bool = False) -> list[SetupStep]:
     """The steps that make the log of a capture set, or bring it up to date; they lock writers out of a log that exists.
 
     Args:
@@ -58,9 +58,9 @@ def log_steps(name: str, *, is_upgrade: bool = False) -> list[Step]:
     if is_upgrade:
         what = f"bring up to date, to version {VERSION}: {what}"
     return [
-        Step(what, f"{_NOT_NEWER.format(name=literal(name), known=VERSION)};\n\n{script}"),
-        Step("a note of their version", f"COMMENT ON SCHEMA {quoted} IS {literal(stamp(script))}"),
-        Step(
+        SetupStep(what, f"{_NOT_NEWER.format(name=literal(name), known=VERSION)};\n\n{script}"),
+        SetupStep("a note of their version", f"COMMENT ON SCHEMA {quoted} IS {literal(stamp(script))}"),
+        SetupStep(
             "the first tick",
             f"INSERT INTO {quoted}.tick (scn, snapshot, at) SELECT 0, pg_current_snapshot(), clock_timestamp()"
             f" WHERE NOT EXISTS (SELECT FROM {quoted}.tick)",
@@ -68,7 +68,9 @@ def log_steps(name: str, *, is_upgrade: bool = False) -> list[Step]:
     ]
 
 
-def table_steps(name: str, tables: Iterable[TableName], by_row: Collection[TableName], *, of_apply: bool) -> list[Step]:
+def table_steps(
+    name: str, tables: Iterable[TableName], by_row: Collection[TableName], *, of_apply: bool
+) -> list[SetupStep]:
     """The steps that have the log of a set filled from tables, each by itself. Taking them twice changes nothing.
 
     Args:
@@ -91,13 +93,13 @@ def table_steps(name: str, tables: Iterable[TableName], by_row: Collection[Table
             wanted += f";\nINSERT INTO {quoted}.applied VALUES ({regclass}) ON CONFLICT DO NOTHING"
         one_at_a_time = f"SELECT pg_advisory_xact_lock({_changing_key(name)}, {regclass}::oid::int)"
         sql = f"{wanted};\n{one_at_a_time};\nSELECT {quoted}.capture_all({regclass})"
-        steps.append(Step(f"capture table {table}{how}", sql, is_apart=True, tables=frozenset({table})))
+        steps.append(SetupStep(f"capture table {table}{how}", sql, is_apart=True, tables=frozenset({table})))
     return steps
 
 
-def event_trigger_step(name: str) -> Step:
+def event_trigger_step(name: str) -> SetupStep:
     """The step that has DDL on captured tables rebuild their capture at once; takes a superuser."""
-    return Step("rebuild the capture of a table when its definition changes", _ddl_script(name))
+    return SetupStep("rebuild the capture of a table when its definition changes", _ddl_script(name))
 
 
 def has_event_triggers(connection: Connection, name: str) -> bool:

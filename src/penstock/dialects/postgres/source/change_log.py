@@ -53,7 +53,7 @@ _GAP = 10_000
 """Transaction ids further apart than this are read as separate ranges."""
 
 
-class ChangeLog:
+class PostgresChangeLog:
     """Reads one capture set's log. Sessions are opened when first needed and kept.
 
     Not for use by two threads at once.

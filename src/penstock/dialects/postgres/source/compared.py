@@ -11,7 +11,7 @@ from penstock.dialects.postgres.arrow import ArrowReader
 from penstock.dialects.postgres.connection import literal, quote
 from penstock.dialects.postgres.rows import PostgresRows, origin_as_of
 from penstock.dialects.postgres.source.as_of import is_of
-from penstock.dialects.postgres.source.change_log import ChangeLog
+from penstock.dialects.postgres.source.change_log import PostgresChangeLog
 from penstock.dialects.postgres.source.snapshots import Cut
 from penstock.errors import RetryableError
 from penstock.position import Scn
@@ -31,9 +31,9 @@ class PostgresComparedSource:
     process: str
 
     @contextmanager
-    def reading(self, purpose: str, *, patience_ms: int | None) -> Iterator[PostgresSourceReading]:
+    def reading(self, purpose: str, *, lock_timeout_ms: int | None) -> Iterator[PostgresSourceReading]:
         """Open a session at the source."""
-        settings = {} if patience_ms is None else {"lock_timeout": f"{patience_ms}ms"}
+        settings = {} if lock_timeout_ms is None else {"lock_timeout": f"{lock_timeout_ms}ms"}
         with closing(ArrowReader(self.url, f"penstock {self.process} {purpose}", settings)) as reader:
             yield PostgresSourceReading(self.url, self.set_name, reader)
 
@@ -54,7 +54,7 @@ class PostgresSourceReading:
 
     def begin(self, held: Held) -> None:
         """Find the cut of the log at each position, and begin a snapshot, which is later."""
-        with closing(ChangeLog(self._url, self._set_name)) as log:
+        with closing(PostgresChangeLog(self._url, self._set_name)) as log:
             self._cuts = {
                 scn: log.cut(scn, [other for other in held.ahead if other > scn]) for scn in set(held.tables.values())
             }

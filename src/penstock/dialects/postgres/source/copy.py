@@ -26,9 +26,9 @@ from penstock.dialects.postgres.connection import (
     quote,
     speaking,
 )
-from penstock.dialects.postgres.rows import Origin, PostgresRows, origin_as_of, origin_now
+from penstock.dialects.postgres.rows import PostgresRows, RowsOrigin, origin_as_of, origin_now
 from penstock.dialects.postgres.source.as_of import plain_rows_now
-from penstock.dialects.postgres.source.change_log import ChangeLog
+from penstock.dialects.postgres.source.change_log import PostgresChangeLog
 from penstock.dialects.postgres.source.snapshots import Cut, Snapshot
 from penstock.errors import OperatorError, RetryableError
 from penstock.schema import TableSchema
@@ -56,7 +56,7 @@ class PostgresCopyOrigin:
     @contextmanager
     def hold_snapshot(self) -> Iterator[HeldSnapshot]:
         """Take a snapshot, cut the log at it, and keep it readable for other sessions until the end."""
-        log = ChangeLog(self._url, self._set_name)
+        log = PostgresChangeLog(self._url, self._set_name)
         holder = connect(self._url, f"penstock {self._set_name} snapshot")
         held: list[str] = []
 
@@ -183,7 +183,7 @@ class PostgresChunkReader:
             rows = PostgresRows(reader, compared.source, self._origin(compared.source))
             return bring(session, rows, there, compared, clears_the_way=True).rows
 
-    def _origin(self, table: TableSchema) -> Origin:
+    def _origin(self, table: TableSchema) -> RowsOrigin:
         """How to read what the copy is as of."""
         if self._source.exported is not None:
             return origin_now(table)

@@ -10,7 +10,7 @@ import psycopg
 from penstock.change import TableName
 from penstock.dialects.base import NativeForm, SequenceValue
 from penstock.dialects.postgres.connection import WITHOUT_VIEWS, Connection, connect, label, quote, speaking
-from penstock.dialects.postgres.fittings import Fittings
+from penstock.dialects.postgres.post_data import PostData
 from penstock.dialects.postgres.sequences import read_values
 from penstock.dialects.postgres.waits import describe_session
 from penstock.errors import OperatorError, RetryableError
@@ -32,16 +32,16 @@ GROUP BY 1, 2, 3, 4, 5 ORDER BY 1
 """Which transactions hold a lock that goes with writing, until they end. A prepared one has no session."""
 
 
-class SequenceReader:
-    """Implements `pipeline.sides.SequenceReader`: one query each time, and nothing that a writer would notice."""
+class PostgresSequenceReader:
+    """Implements `pipeline.connectors.SequenceReader`: one query each time, and nothing that a writer would notice."""
 
-    def __init__(self, url: str, process: str, fittings: NativeForm) -> None:
+    def __init__(self, url: str, process: str, post_data: NativeForm) -> None:
         """Read the sequences that columns of the target go on with."""
-        links = fittings.links if isinstance(fittings, Fittings) else ()
+        links = post_data.links if isinstance(post_data, PostData) else ()
         self._url = url
         self._process = process
         self._names = sorted({link.source for link in links if link.may_read})
-        self._grants = fittings.grants if isinstance(fittings, Fittings) else ()
+        self._grants = post_data.grants if isinstance(post_data, PostData) else ()
         self._session: Connection | None = None
 
     @property
@@ -68,8 +68,8 @@ class SequenceReader:
         self._session = None
 
 
-class PostgresStillness:
-    """Implements `pipeline.sides.Stillness`."""
+class PostgresWriteFreeze:
+    """Implements `pipeline.connectors.WriteFreeze`."""
 
     def __init__(self, url: str, process: str, tables: Sequence[TableName]) -> None:
         """Watch tables of the database at `url`, their partitions included."""

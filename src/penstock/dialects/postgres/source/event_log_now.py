@@ -21,7 +21,7 @@ from penstock.formats.xds.values import unbroken
 from penstock.logical import Kind
 from penstock.schema import Column, TableSchema
 from penstock.sources.event_log.build import Current, Wanted
-from penstock.sources.event_log.classes import Attribute, Child, DatabaseClass
+from penstock.sources.event_log.classes import Child, ClassAttribute, DatabaseClass
 from penstock.sources.event_log.rows import Object
 
 _CAST_KINDS = {
@@ -64,12 +64,12 @@ def read_current(connection: Connection, of: DatabaseClass, asked: Wanted) -> Ma
         return {}
     own = [attribute for attribute in asked.attributes if attribute.child is None]
     read = _Question(of, of.table, [column.name for column in of.key], own).ask(connection, objects)
-    values: dict[Object, dict[Attribute, list[str]]] = {
+    values: dict[Object, dict[ClassAttribute, list[str]]] = {
         one: {attribute: [text] for attribute, text in zip(own, texts, strict=True) if text is not None}
         for one, texts in read.rows
     }
     faults: dict[Object, dict[Child | None, str]] = {one: {None: why} for one, why in read.faults.items()}
-    by_child: dict[Child, list[Attribute]] = {}
+    by_child: dict[Child, list[ClassAttribute]] = {}
     for attribute in asked.attributes:
         if attribute.child is not None:
             by_child.setdefault(attribute.child, []).append(attribute)
@@ -105,7 +105,7 @@ class _Question:
     of: DatabaseClass
     table: TableSchema
     links: Sequence[str]
-    attributes: Sequence[Attribute]
+    attributes: Sequence[ClassAttribute]
 
     def ask(self, connection: Connection, objects: Sequence[Object]) -> _Read:
         try:

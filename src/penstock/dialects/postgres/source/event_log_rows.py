@@ -20,8 +20,8 @@ from penstock.schema import TableSchema
 from penstock.sources.event_log.build import Current, Wanted
 from penstock.sources.event_log.classes import Classes, DatabaseClass
 from penstock.sources.event_log.edge import Edge
-from penstock.sources.event_log.poll import ChildRows, Kept, LogTransaction, Pending
-from penstock.sources.event_log.rows import LogRow, Object, Outcome
+from penstock.sources.event_log.poll import ChildRows, JournalEvent, LogTransaction, Pending
+from penstock.sources.event_log.rows import LogRow, Object, RowOutcome
 from penstock.sources.event_log.settings import EventLogSettings
 from penstock.sources.recorded import key_of
 from penstock.values import encode_image
@@ -173,7 +173,7 @@ class PostgresLogTransaction:
         """Return what a table holds now of the objects that are there, or why that cannot be read."""
         return read_current(self._sql, of, asked)
 
-    def keep(self, events: Sequence[Kept]) -> None:
+    def keep(self, events: Sequence[JournalEvent]) -> None:
         """Add events to the journal, with the positions that follow."""
         first = self.position() + 1
         self._copy(_COPY_EVENTS.format(self._events), map(_event_line, range(first, first + len(events)), events))
@@ -237,13 +237,13 @@ class PostgresLogTransaction:
         )
         return [Pending(Scn(position), record_ids, element) for position, record_ids, element in rows]
 
-    def settle(self, outcomes: Mapping[Outcome, Sequence[int]]) -> None:
+    def settle(self, outcomes: Mapping[RowOutcome, Sequence[int]]) -> None:
         """Write the outcomes of rows by their record_ids, or delete the rows where the settings say so."""
         b, settings = self._bound, self._settings
         ids = f"{b['record_id']} = ANY (%s::{b.types['record_id']}[])"
         gone: list[int] = []
         for outcome, record_ids in outcomes.items():
-            is_failed = outcome in (Outcome.ERROR, Outcome.FATAL)
+            is_failed = outcome in (RowOutcome.ERROR, RowOutcome.FATAL)
             if settings.delete_processed and not (settings.keep_failed_rows and is_failed):
                 gone += record_ids
             elif record_ids:
@@ -331,7 +331,7 @@ _LINES = 1_000
 _ESCAPED = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
 
 
-def _event_line(position: int, event: Kept) -> str:
+def _event_line(position: int, event: JournalEvent) -> str:
     ids = ",".join(map(str, event.record_ids))
     size = len(event.element or "")
     for change in event.changes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from penstock.change import TableName
-from penstock.dialects.base import Step
+from penstock.dialects.base import SetupStep
 from penstock.dialects.postgres.connection import Connection, literal, quote
 from penstock.dialects.postgres.source.event_log_columns import made_columns
 from penstock.dialects.postgres.source.event_log_rows import journal_schema
@@ -93,14 +93,18 @@ CREATE INDEX {by_id} ON {log} ({record_id}) WHERE {status} = 'N';
 CREATE INDEX {by_time} ON {log} ({event_time}, {record_id}) WHERE {status} = 'N'"""
 
 
-def journal_step(pipeline: str, log: TableName) -> Step:
+def journal_step(pipeline: str, log: TableName) -> SetupStep:
     """Make the journal of a pipeline that reads a log."""
-    return Step(f"create the journal, schema {journal_schema(pipeline)}", _filled(_JOURNAL + _FAILED, pipeline, log))
+    return SetupStep(
+        f"create the journal, schema {journal_schema(pipeline)}", _filled(_JOURNAL + _FAILED, pipeline, log)
+    )
 
 
-def upgrade_step(pipeline: str, log: TableName) -> Step:
+def upgrade_step(pipeline: str, log: TableName) -> SetupStep:
     """Make the journal of an earlier version one of this."""
-    return Step(f"upgrade the journal, schema {journal_schema(pipeline)}", _filled(_UPGRADE + _FAILED, pipeline, log))
+    return SetupStep(
+        f"upgrade the journal, schema {journal_schema(pipeline)}", _filled(_UPGRADE + _FAILED, pipeline, log)
+    )
 
 
 def _filled(sql: str, pipeline: str, log: TableName) -> str:
@@ -108,7 +112,7 @@ def _filled(sql: str, pipeline: str, log: TableName) -> str:
     return sql.format(schema=quote(journal_schema(pipeline)), comment=comment, version=_VERSION)
 
 
-def log_step(settings: EventLogSettings) -> Step:
+def log_step(settings: EventLogSettings) -> SetupStep:
     """Make the log, by the names and in the order that the settings have; as documented where they have none."""
     table, names = settings.table, made_columns(settings).names
     columns = (f"  {names[name]} {_LOG_COLUMNS[name]}" for name in LAYOUTS[settings.layout or "A"])
@@ -121,10 +125,10 @@ def log_step(settings: EventLogSettings) -> Step:
         by_id=quote(f"{table.name}_new"),
         by_time=quote(f"{table.name}_due"),
     )
-    return Step(f"create the event log {table}", sql)
+    return SetupStep(f"create the event log {table}", sql)
 
 
-def release_step(pipeline: str, reader_id: str) -> Step:
+def release_step(pipeline: str, reader_id: str) -> SetupStep:
     """Let another reader have the journal of this one, whose tables are empty then: no child table has rows.
 
     Events that were not settled go, too: they say what they do of child tables' rows that are no more. The rows behind
@@ -138,7 +142,7 @@ def release_step(pipeline: str, reader_id: str) -> Step:
         f"DELETE FROM {schema}.{table} WHERE {is_its};" for table in ("child_row", "failed", "change", "event")
     )
     sql = f"{emptied} UPDATE {schema}.journal SET reader_id = {gone}, reader = NULL WHERE reader_id = {reader}"
-    return Step(f"begin the journal anew, schema {journal_schema(pipeline)}", sql)
+    return SetupStep(f"begin the journal anew, schema {journal_schema(pipeline)}", sql)
 
 
 def released(reader_id: str) -> str:
@@ -151,10 +155,10 @@ def is_released(reader_id: str) -> bool:
     return reader_id.startswith(_RELEASED)
 
 
-def removal_step(pipeline: str) -> Step:
+def removal_step(pipeline: str) -> SetupStep:
     """Remove the journal of a pipeline; the log stays."""
     schema = journal_schema(pipeline)
-    return Step(f"drop the journal, schema {schema}", f"DROP SCHEMA {quote(schema)} CASCADE")
+    return SetupStep(f"drop the journal, schema {schema}", f"DROP SCHEMA {quote(schema)} CASCADE")
 
 
 def has_journal(connection: Connection, pipeline: str) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from penstock.change import TableName
-from penstock.dialects.base import Step
+from penstock.dialects.base import SetupStep
 from penstock.dialects.postgres.casts import text_sql
 from penstock.dialects.postgres.connection import CANONICAL_SETTINGS, Connection, literal, quote
 from penstock.dialects.postgres.source.event_log_columns import BoundColumns
@@ -50,7 +50,7 @@ WHERE t.tgname = %s AND o.nspname = %s"""
 
 def trigger_steps(
     connection: Connection, writer: Writer, classes: Classes, modes: Mapping[str, Mode]
-) -> Iterator[Step]:
+) -> Iterator[SetupStep]:
     """Make the triggers that are missing, each table's in a transaction of its own."""
     schema = writer.schema
     there = {TableName(*row) for row in connection.execute(_LACKING, [TRIGGER, schema]).fetchall()}
@@ -65,12 +65,12 @@ def trigger_steps(
                 columns = of.table.columns if child is None else child.table.columns
                 wanted.append((name, body, _settings_sql(columns)))
     if wanted:
-        yield Step("create the function that writes keys", _QUOTE.format(schema=quote(schema)))
+        yield SetupStep("create the function that writes keys", _QUOTE.format(schema=quote(schema)))
     for name, body, settings_sql in wanted:
         function = quote(schema, f"log_{zlib.crc32(name.name.encode()):08x}_{name.name[:20]}")
         table = quote(name.schema, name.name)
         sql = _FUNCTION.format(function=function, settings=settings_sql, body=body, trigger=TRIGGER, table=table)
-        yield Step(f"create the trigger of {name} that writes the event log", sql, is_apart=True)
+        yield SetupStep(f"create the trigger of {name} that writes the event log", sql, is_apart=True)
 
 
 def _settings_sql(columns: Sequence[Column]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from penstock.dialects.postgres.connection import Connection, at_once, literal, quote
 from penstock.dialects.postgres.resources import sql_text
 from penstock.dialects.postgres.source.ticks import Ticks
-from penstock.history import Consumer, ConsumerState, Facts, History, Origin
+from penstock.history import CaptureOrigin, Consumer, ConsumerState, History, SourceFacts
 from penstock.position import Anchor, Scn
 
 DATABASE_PLACE = (
@@ -33,7 +33,7 @@ def history_removal(name: str) -> list[str]:
     return [f"DROP TABLE IF EXISTS {quote(name)}.{table}" for table in ("consumer", "identity")]
 
 
-def read_facts(session: Connection, set_name: str, ticks: Ticks, history: History) -> Facts:
+def read_facts(session: Connection, set_name: str, ticks: Ticks, history: History) -> SourceFacts:
     """Read what a set holds of a process's history."""
     found = session.execute(
         f"SELECT set_id::text, place, ({_set_place(set_name)}) FROM {quote(set_name)}.identity"
@@ -46,8 +46,8 @@ def read_facts(session: Connection, set_name: str, ticks: Ticks, history: Histor
         " WHERE name = %s AND target_place = %s AND id <> %s LIMIT 1",
         [consumer.name, consumer.target_place, consumer.id],
     ).fetchone()
-    return Facts(
-        origin=Origin(found[0], found[1]),
+    return SourceFacts(
+        origin=CaptureOrigin(found[0], found[1]),
         place=found[2],
         first=ticks.first().anchor,
         last=ticks.last().anchor,
@@ -153,7 +153,7 @@ def is_in_place(session: Connection, set_name: str) -> bool:
     return bool(row and row[0])
 
 
-def set_of(session: Connection, origin: Origin) -> str | None:
+def set_of(session: Connection, origin: CaptureOrigin) -> str | None:
     """Return the schema that a set was made in, whatever it is called; None where it is not in this database."""
     row = session.execute(
         f"SELECT n.nspname FROM pg_catalog.pg_namespace n WHERE concat_ws('/', ({DATABASE_PLACE}), n.oid) = %s",

@@ -8,11 +8,11 @@ from weakref import WeakKeyDictionary
 from penstock.apply.ledger import LaneClaim, LaneLedger
 from penstock.apply.target import TargetSession
 from penstock.dialects.postgres.last_used import LastUsed
-from penstock.dialects.postgres.target.error_marks import QueueCache
+from penstock.dialects.postgres.target.blocked_keys import QueueCache
 from penstock.dialects.postgres.target.error_queue import PostgresErrorQueue
 from penstock.dialects.postgres.target.lane_ledger import PostgresLaneLedger, lane_application_name
 from penstock.dialects.postgres.target.session import PostgresSession
-from penstock.elsewhere import ValueStore
+from penstock.external_values import ValueStore
 from penstock.origins import DEFAULT_TAG
 
 _caches: WeakKeyDictionary[PostgresSession, QueueCache] = WeakKeyDictionary()

@@ -43,10 +43,10 @@ class PostgresComparedTarget:
             yield PostgresTargetReading(reader, self.process)
 
     @contextmanager
-    def repairing(self, *, patience_ms: int) -> Iterator[PostgresRepair]:
+    def repairing(self, *, lock_timeout_ms: int) -> Iterator[PostgresRepair]:
         """Open a transaction that holds the ledger's lanes, and a session beside it that reads."""
         name = f"penstock {self.process} repair"
-        settings = {**_SETTINGS, "lock_timeout": f"{patience_ms}ms"}
+        settings = {**_SETTINGS, "lock_timeout": f"{lock_timeout_ms}ms"}
         with (
             closing(PostgresSession(self.url, name, self.tag)) as session,
             closing(ArrowReader(self.url, name, settings)) as reader,
@@ -56,7 +56,7 @@ class PostgresComparedTarget:
             # Every transaction of an apply server begins by writing its row: none is under way now, and none begins.
             session.connection.execute(LOCK_LANES, [self.process])
             # They wait for us from here on, so we do not wait for others.
-            session.connection.execute(f"SET LOCAL lock_timeout = {patience_ms}")
+            session.connection.execute(f"SET LOCAL lock_timeout = {lock_timeout_ms}")
             yield PostgresRepair(reader, self.process, session)
 
 

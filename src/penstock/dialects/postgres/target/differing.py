@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from penstock.change import TableName
-from penstock.dialects.base import Difference, Lack
+from penstock.dialects.base import CatalogDifference, MissingObject
 from penstock.dialects.postgres.connection import quote
 from penstock.dialects.postgres.objects import CatalogObject, Objects, compare
 from penstock.errors import OperatorError, PenstockError
@@ -16,7 +16,7 @@ _WITH_TABLE = ("table", "column", "column order", "not null", "primary key", "un
 
 
 @dataclass(frozen=True)
-class Coming:
+class PlannedObjects:
     """What is going to be made, and what is not.
 
     Attributes:
@@ -30,7 +30,7 @@ class Coming:
     made: Collection[TableName]
 
 
-def planned(source: Objects, target: Objects, coming: Coming) -> Iterator[Difference]:
+def planned(source: Objects, target: Objects, coming: PlannedObjects) -> Iterator[CatalogDifference]:
     """Yield in what the target will differ from the source once all is made that is planned."""
     types = {one.name for one in source.found if one.kind == "type" and one.what in coming.made_yet}
     tables = target.tables
@@ -54,8 +54,8 @@ def planned(source: Objects, target: Objects, coming: Coming) -> Iterator[Differ
 
 
 def remaining(
-    source: Objects, target: Objects, lacks: Collection[Lack], made: Collection[TableName]
-) -> list[Difference]:
+    source: Objects, target: Objects, lacks: Collection[MissingObject], made: Collection[TableName]
+) -> list[CatalogDifference]:
     """Return in what the target differs from the source, but for what is about to be made."""
     coming = {lack.what for lack in lacks if not lack.reason}
     reasons = {lack.what: lack.reason for lack in lacks}
@@ -67,7 +67,9 @@ def remaining(
     # Where rules change a table there is nothing to compare, but what could not be made.
     told = {one.what for one in found} | {one.what for one in target.found}
     others = [lack for lack in lacks if lack.reason and lack.what not in told]
-    return found + [Difference(lack.what.partition(" ")[0], lack.what, lack.table, lack.reason) for lack in others]
+    return found + [
+        CatalogDifference(lack.what.partition(" ")[0], lack.what, lack.table, lack.reason) for lack in others
+    ]
 
 
 def invalid_indexes(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from penstock.apply.blocked_keys import BlockedKeys
 from penstock.apply.ledger import Failed
-from penstock.apply.marks import Marks
 from penstock.change import Change, Op, TableName, Transaction
 from penstock.dialects.postgres.connection import Connection
-from penstock.dialects.postgres.target.error_marks import write_marks
+from penstock.dialects.postgres.target.blocked_keys import write_blocked_keys
 from penstock.position import Scn
 from penstock.values import encode_image
 
@@ -50,7 +50,7 @@ def put_errors(connection: Connection, process: str, failed: Sequence[Failed], m
     _copy_changes(connection, process, [(number, one.transaction) for number, one in zip(ids, failed, strict=True)])
     for number, one in zip(ids, failed, strict=True):
         if one.marks is not None:
-            write_marks(connection, process, one.marks, [number], [one.transaction.commit_scn])
+            write_blocked_keys(connection, process, one.marks, [number], [one.transaction.commit_scn])
 
 
 def waiting_ddl(connection: Connection, process: str, table: TableName, before: Scn) -> list[tuple[int, Change]]:
@@ -68,7 +68,7 @@ def waiting_ddl(connection: Connection, process: str, table: TableName, before: 
 
 
 def put_held(
-    connection: Connection, process: str, transactions: Sequence[Transaction], marks: Marks, marked_by: int
+    connection: Connection, process: str, transactions: Sequence[Transaction], marks: BlockedKeys, marked_by: int
 ) -> None:
     """Insert transactions into the error queue that wait for others there; no two of them have one position."""
     rows = connection.execute(
@@ -90,7 +90,7 @@ def put_held(
     id_of: dict[int, int] = dict(rows)
     _copy_changes(connection, process, [(id_of[one.commit_scn], one) for one in transactions])
     scns = [one.commit_scn for one in transactions]
-    write_marks(connection, process, marks, [id_of[scn] for scn in scns], scns)
+    write_blocked_keys(connection, process, marks, [id_of[scn] for scn in scns], scns)
 
 
 def _copy_changes(connection: Connection, process: str, entries: Sequence[tuple[int, Transaction]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from psycopg.rows import dict_row
 
-from penstock.apply.error_queue import Action, Actor, Deed, Note, Outcome
+from penstock.apply.error_queue import Actor, EntryAction, EntryOutcome, Note, PastAction
 from penstock.dialects.postgres.connection import Connection
 
 
@@ -31,7 +31,7 @@ def write_action(connection: Connection, process: str, actor: Actor, note: Note)
     )
 
 
-def read_actions(connection: Connection, process: str, error_id: int | None, most: int) -> list[Action]:
+def read_actions(connection: Connection, process: str, error_id: int | None, most: int) -> list[PastAction]:
     """Return the last deeds of a process, the oldest of them first; those with one entry if `error_id` names it."""
     rows = connection.cursor(row_factory=dict_row).execute(
         "SELECT at, db_user, os_user, host, action, outcome, error_id, txn_id, commit_scn, role, edits, error_number,"
@@ -40,11 +40,11 @@ def read_actions(connection: Connection, process: str, error_id: int | None, mos
         {"process": process, "entry": error_id, "most": most},
     )
     found = [
-        Action(
+        PastAction(
             **{name: value for name, value in row.items() if name not in ("error_id", "action", "outcome")},
             entry_id=f"{process}.{row['error_id']}",
-            action=Deed(row["action"]),
-            outcome=Outcome(row["outcome"]),
+            action=EntryAction(row["action"]),
+            outcome=EntryOutcome(row["outcome"]),
         )
         for row in rows
     ]
@@ -56,6 +56,6 @@ def read_deleted(connection: Connection, process: str, first: int, last: int) ->
     rows = connection.execute(
         "SELECT DISTINCT commit_scn FROM penstock.error_action"
         " WHERE process = %s AND outcome = %s AND commit_scn BETWEEN %s AND %s",
-        [process, Outcome.DELETED, first, last],
+        [process, EntryOutcome.DELETED, first, last],
     )
     return {commit_scn for (commit_scn,) in rows}

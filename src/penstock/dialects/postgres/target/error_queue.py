@@ -10,19 +10,19 @@ from typing import Any
 
 from psycopg.rows import DictRow, dict_row
 
-from penstock.apply.error_queue import Action, Actor, Deed, ErrorEntry, NoEntryError, Note, Outcome
-from penstock.apply.holding import as_batches, marks_of
+from penstock.apply.error_queue import Actor, EntryAction, EntryOutcome, ErrorEntry, NoEntryError, Note, PastAction
+from penstock.apply.held_transactions import as_batches, blocked_keys_of
 from penstock.apply.ledger import Failure
 from penstock.apply.reader import fingerprint
 from penstock.apply.target import TargetCatalog
 from penstock.change import Change, Image, Op, TableName, Transaction
 from penstock.dialects.postgres.connection import Connection, connect, label, speaking
+from penstock.dialects.postgres.target.blocked_keys import WAITS_FOR, note_marked, replace_blocked_keys, unmarked
 from penstock.dialects.postgres.target.error_history import read_actions, read_deleted, write_action
-from penstock.dialects.postgres.target.error_marks import WAITS_FOR, note_marked, replace_marks, unmarked
 from penstock.dialects.postgres.target.retry_session import PostgresRetrySession
-from penstock.elsewhere import ValueStore
+from penstock.external_values import ValueStore
 from penstock.origins import DEFAULT_TAG
-from penstock.values import encode_image, with_elsewhere
+from penstock.values import encode_image, with_external
 
 _ENTRY = f"""
 SELECT e.id, p.source, e.txn_id, e.commit_scn, e.committed_at, e.message_number, e.message_count, e.error_number,
@@ -170,7 +170,7 @@ class PostgresErrorQueue:
                 found = row.fetchone()
                 if found is None or connection.execute(_DELETE, [self._process, number]).rowcount == 0:
                     raise self._unknown(entry_id)
-                note = Note(_entry(self._process, found), Deed.DELETE, Outcome.DELETED)
+                note = Note(_entry(self._process, found), EntryAction.DELETE, EntryOutcome.DELETED)
                 write_action(connection, self._process, self._actor, note)
 
     def note(self, *notes: Note) -> None:
@@ -210,13 +210,13 @@ class PostgresErrorQueue:
                     numbers = unmarked(connection, self._process, marked_by, _MARKED_AT_ONCE)
                     for number in numbers:
                         _, transaction = self.load(str(number))
-                        marks = marks_of(as_batches(transaction), catalog)
-                        replace_marks(connection, self._process, number, transaction.commit_scn, marks)
+                        marks = blocked_keys_of(as_batches(transaction), catalog)
+                        replace_blocked_keys(connection, self._process, number, transaction.commit_scn, marks)
                     note_marked(connection, self._process, numbers, marked_by)
                 if not numbers:
                     return
 
-    def history(self, *, entry_id: str | None = None, most: int) -> Sequence[Action]:
+    def history(self, *, entry_id: str | None = None, most: int) -> Sequence[PastAction]:
         """Return the last deeds, of one entry or of all, the oldest of them first."""
         number = None if entry_id is None else self._number(entry_id)
         with speaking("read what was done with the error queue", self._url):
@@ -277,4 +277,4 @@ def _change(row: DictRow) -> Change:
 
 
 def _image(told: Mapping[str, Any] | None) -> Image | None:
-    return None if told is None else with_elsewhere(told)
+    return None if told is None else with_external(told)

@@ -8,9 +8,9 @@ from typing import Any
 import psycopg
 from psycopg.pq import DiagnosticField, ExecStatus
 
-from penstock.apply.conflicts import STATEMENT_REFUSED, ApplyError
+from penstock.apply.apply_errors import STATEMENT_REFUSED, ApplyError
 from penstock.apply.handlers.sql import SqlResult
-from penstock.apply.handlers.statement import Source, Statement
+from penstock.apply.handlers.statement import BindSource, Statement
 from penstock.dialects.postgres.casts import cast_sql
 from penstock.dialects.postgres.connection import Connection
 from penstock.schema import Column, TableSchema
@@ -91,7 +91,7 @@ def fault_of(connection: Connection, statement: Statement, table: TableSchema | 
     """Why the server cannot run the SQL of a statement handler of a table, as it is now; None where it can."""
     sql, count = statement.parts[0], 0
     for bind, part in zip(statement.binds, statement.parts[1:], strict=True):
-        is_value = bind.source in (Source.NEW, Source.NEW_ONLY, Source.OLD)
+        is_value = bind.source in (BindSource.NEW, BindSource.NEW_ONLY, BindSource.OLD)
         mark = _mark(table.by_name.get(bind.name) if is_value and table is not None else None)
         while _PARAMETER in mark:
             count += 1

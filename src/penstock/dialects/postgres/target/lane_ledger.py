@@ -8,18 +8,18 @@ import numpy as np
 import psycopg
 from numpy.typing import NDArray
 
-from penstock.apply.conflicts import CONFLICTS
+from penstock.apply.apply_errors import CONFLICTS
+from penstock.apply.blocked_keys import BlockedKeyIndex, BlockedKeys
 from penstock.apply.ledger import Failed, LaneClaim
-from penstock.apply.marks import Kept, Marks
 from penstock.apply.resolve import Resolution
 from penstock.change import TableName, Transaction
 from penstock.dialects.postgres.connection import Connection, speaking
+from penstock.dialects.postgres.target.blocked_keys import QueueCache
 from penstock.dialects.postgres.target.conflict_log import log_resolutions
 from penstock.dialects.postgres.target.error_entries import put_errors, put_held
-from penstock.dialects.postgres.target.error_marks import QueueCache
 from penstock.errors import FencedError
 
-_PATIENCE_MS = 5_000
+_LOCK_TIMEOUT_MS = 5_000
 """How long an earlier attempt may take to end what it is committing."""
 
 
@@ -47,26 +47,26 @@ class PostgresLaneLedger:
         """See `LaneLedger.claim`. An earlier attempt that does not give the lane up in time has its session ended."""
         with speaking("claim a lane", self._url):
             try:
-                return self._take(self._claim, patience_ms=_PATIENCE_MS)
+                return self._take(self._claim, lock_timeout_ms=_LOCK_TIMEOUT_MS)
             except psycopg.errors.LockNotAvailable:
                 # Nothing but the claim was done in this transaction.
                 self._connection.execute("ROLLBACK")
                 self._end_holder(self._claim)
                 self._connection.execute("BEGIN")
-                return self._take(self._claim, patience_ms=0)
+                return self._take(self._claim, lock_timeout_ms=0)
 
     def record(self, commit_scns: NDArray[np.int64], *, changes: int) -> None:
         """See `LaneLedger.record`."""
         with speaking("write the ledger", self._url):
             self._write(self._claim, commit_scns.tolist(), changes)
 
-    def queued(self, marked_by: int) -> Kept:
+    def queued(self, marked_by: int) -> BlockedKeyIndex:
         """See `LaneLedger.queued`."""
         self._marked_by = marked_by
         with speaking("read the error queue", self._url):
             return self._cache.read(self._connection, self._claim.process, marked_by)
 
-    def put_held(self, transactions: Sequence[Transaction], marks: Marks) -> None:
+    def put_held(self, transactions: Sequence[Transaction], marks: BlockedKeys) -> None:
         """See `LaneLedger.put_held`."""
         assert self._marked_by is not None
         with speaking("write the error queue", self._url):
@@ -129,8 +129,8 @@ class PostgresLaneLedger:
             [claim.process, claim.lane, claim.epoch, claim.attempt, lane_application_name(claim.process)],
         )
 
-    def _take(self, claim: LaneClaim, *, patience_ms: int) -> NDArray[np.int64]:
-        self._connection.execute(f"SET LOCAL lock_timeout = {patience_ms}")
+    def _take(self, claim: LaneClaim, *, lock_timeout_ms: int) -> NDArray[np.int64]:
+        self._connection.execute(f"SET LOCAL lock_timeout = {lock_timeout_ms}")
         taken = self._connection.execute(
             "UPDATE penstock.lane SET attempt = %s, cut_scn = coalesce(%s, cut_scn), cut_mark = coalesce(%s, cut_mark)"
             " WHERE process = %s AND lane = %s AND epoch = %s AND attempt <= %s",

@@ -22,10 +22,10 @@ from penstock.dialects.base import Emptying
 from penstock.dialects.postgres.connection import COPY_LOCK_WAIT, Connection, connect, label, speaking
 from penstock.dialects.postgres.source.history import DATABASE_PLACE
 from penstock.dialects.postgres.target import controls, ledger_version, run_lock
+from penstock.dialects.postgres.target.blocked_keys import next_to_go_on
 from penstock.dialects.postgres.target.conflict_log import read_conflicts, trim_conflicts
 from penstock.dialects.postgres.target.ddl_log import last_completed, read_ddl
 from penstock.dialects.postgres.target.detail import detail
-from penstock.dialects.postgres.target.error_marks import next_to_go_on
 from penstock.dialects.postgres.target.error_queue import entries_behind
 from penstock.dialects.postgres.target.lane_ledger import lane_application_name
 from penstock.dialects.postgres.target.resync import (
@@ -37,13 +37,13 @@ from penstock.dialects.postgres.target.resync import (
     tables_with_rows,
 )
 from penstock.errors import FencedError, OperatorError
-from penstock.handover import TakenOver
-from penstock.history import Consumer, History, Joined, Origin
+from penstock.history import CaptureOrigin, Consumer, History, Joined
 from penstock.origins import DEFAULT_TAG
 from penstock.position import Anchor, Scn
 from penstock.snapshot.chunk import Chunk
 from penstock.snapshot.instantiate import CopyState, HeldSnapshot, OpenCopy
 from penstock.snapshot.task import about
+from penstock.source_switch import SwitchPosition
 from penstock.stream import TableVersion
 
 _PAGE = 200
@@ -424,8 +424,8 @@ class PostgresLedger:
             empty(connection, emptying.tables, self._tag)
             return emptying
 
-    def switch(self, source: str, found: TakenOver) -> None:
-        """Follow another source of the same database from now on; see `pipeline.sides.TargetLedger.switch`.
+    def switch(self, source: str, found: SwitchPosition) -> None:
+        """Follow another source of the same database from now on; see `pipeline.connectors.TargetLedger.switch`.
 
         Raises:
             FencedError: Another run has taken over.
@@ -621,7 +621,7 @@ class PostgresLedger:
         )
         return History(
             consumer=consumer,
-            origin=None if set_id is None else Origin(set_id, place),
+            origin=None if set_id is None else CaptureOrigin(set_id, place),
             position=Scn(position),
             anchor=None if mark is None else Anchor(Scn(scn), mark),
             newest=None if newest is None else Anchor(Scn(newest[0]), newest[1]),

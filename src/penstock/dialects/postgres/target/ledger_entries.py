@@ -7,7 +7,7 @@ SQL that names its tables.
 from __future__ import annotations
 
 from penstock.change import TableName
-from penstock.dialects.base import Step
+from penstock.dialects.base import SetupStep
 from penstock.dialects.postgres.connection import Connection, literal, quote
 from penstock.dialects.postgres.privileges import may
 from penstock.snapshot.instantiate import CopyState
@@ -88,9 +88,9 @@ def adopted(connection: Connection, process: str) -> set[TableName]:
     return _named_in(connection, "adoption", process)
 
 
-def adoption(process: str, name: TableName) -> Step:
+def adoption(process: str, name: TableName) -> SetupStep:
     """The step that has the first copy compare the rows that a table holds."""
-    return Step(
+    return SetupStep(
         f"adopt the rows that {name} holds: the first copy compares them, and writes those that differ",
         "INSERT INTO penstock.adoption (process, schema_name, table_name)"
         f" VALUES ({literal(process)}, {literal(name.schema)}, {literal(name.name)}) ON CONFLICT DO NOTHING",
@@ -116,9 +116,9 @@ def knows_made(connection: Connection) -> bool:
     return _may_read(connection, "made")
 
 
-def making(process: str, name: TableName) -> Step:
+def making(process: str, name: TableName) -> SetupStep:
     """The step that notes that setup has made a table."""
-    return Step(
+    return SetupStep(
         f"a note that table {name} is setup's own",
         "INSERT INTO penstock.made (process, schema_name, table_name, relid)"
         f" VALUES ({literal(process)}, {literal(name.schema)}, {literal(name.name)},"
@@ -128,9 +128,9 @@ def making(process: str, name: TableName) -> Step:
     )
 
 
-def forgetting(process: str, name: TableName) -> Step:
+def forgetting(process: str, name: TableName) -> SetupStep:
     """The step after which a table is copied anew."""
-    return Step(
+    return SetupStep(
         f"forget the copy of {name}, which was made anew at the source",
         f"DELETE FROM penstock.instantiation WHERE process = {literal(process)}"
         f" AND (schema_name, table_name) = ({literal(name.schema)}, {literal(name.name)})",

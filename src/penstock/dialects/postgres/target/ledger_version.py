@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from penstock.dialects.base import Step
+from penstock.dialects.base import SetupStep
 from penstock.dialects.postgres.connection import Connection, label, literal
 from penstock.dialects.postgres.ownership import schema_steps, seal_step
 from penstock.dialects.postgres.resources import sql_text
@@ -140,7 +140,7 @@ def upgrade_fault(connection: Connection) -> OperatorError | None:
     )
 
 
-def ledger_steps(connection: Connection) -> list[Step]:
+def ledger_steps(connection: Connection) -> list[SetupStep]:
     """The steps that make the ledger or upgrade it, version by version; none where it is of this version.
 
     All belong into one transaction. An upgrade fails, and changes nothing, if a run of any of the ledger's processes
@@ -148,18 +148,18 @@ def ledger_steps(connection: Connection) -> list[Step]:
     """
     version = read_version(connection)
     if version is None:
-        steps = [*schema_steps(connection, SCHEMA), Step("the ledger", sql_text("ledger/tables")), _views_step()]
+        steps = [*schema_steps(connection, SCHEMA), SetupStep("the ledger", sql_text("ledger/tables")), _views_step()]
     elif version < VERSION:
-        steps = [Step("nobody uses the ledger while it is upgraded", _alone_script(connection))]
+        steps = [SetupStep("nobody uses the ledger while it is upgraded", _alone_script(connection))]
         for number in range(version + 1, VERSION + 1):
             summary = f"upgrade the ledger to version {number}: {_ADDED[number]}"
-            steps.append(Step(summary, sql_text(f"ledger/upgrade_{number}")))
+            steps.append(SetupStep(summary, sql_text(f"ledger/upgrade_{number}")))
         steps.append(_views_step())
-        steps.append(Step("the ledger's owner owns all of it", sql_text("ledger/owner")))
+        steps.append(SetupStep("the ledger's owner owns all of it", sql_text("ledger/owner")))
     else:
         return []
     noted = f"COMMENT ON SCHEMA {SCHEMA} IS {literal(stamp(VERSION))}"
-    return [*steps, Step("a note of the version of the ledger", noted), seal_step(SCHEMA)]
+    return [*steps, SetupStep("a note of the version of the ledger", noted), seal_step(SCHEMA)]
 
 
 def named_views() -> str:
@@ -167,8 +167,8 @@ def named_views() -> str:
     return ", ".join(f'{SCHEMA}."{view}"' for view in VIEWS)
 
 
-def _views_step() -> Step:
-    return Step("views of the ledger", sql_text("ledger/views"))
+def _views_step() -> SetupStep:
+    return SetupStep("views of the ledger", sql_text("ledger/views"))
 
 
 def _alone_script(connection: Connection) -> str:

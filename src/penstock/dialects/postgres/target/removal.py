@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from penstock.dialects.base import Step
+from penstock.dialects.base import SetupStep
 from penstock.dialects.postgres.connection import Connection, label, literal
 from penstock.dialects.postgres.target import ledger_version, run_lock
 from penstock.errors import OperatorError
 from penstock.text import count
 
 
-def removal_steps(connection: Connection, url: str, process: str) -> list[Step]:
+def removal_steps(connection: Connection, url: str, process: str) -> list[SetupStep]:
     """The steps that remove a process from the ledger, and the ledger with the last one.
 
     Raises:
@@ -53,7 +53,7 @@ def removal_steps(connection: Connection, url: str, process: str) -> list[Step]:
             f"DELETE FROM penstock.{table} WHERE {column} = {name}"
             for table, column in [*((table, "process") for (table,) in loose), ("process", "name")]
         )
-        return [Step(f"process {process}", forgotten)] if known else []
+        return [SetupStep(f"process {process}", forgotten)] if known else []
     tables = (
         *(
             "error_action",
@@ -77,6 +77,6 @@ def removal_steps(connection: Connection, url: str, process: str) -> list[Step]:
         "process",
     )
     # Ledgers of earlier versions have fewer tables.
-    drops = [Step(f"table penstock.{table}", f"DROP TABLE IF EXISTS penstock.{table}") for table in tables]
-    views = Step("views of the ledger", f"DROP VIEW IF EXISTS {ledger_version.named_views()}")
-    return [views, *drops, Step("schema penstock", "DROP SCHEMA penstock")]
+    drops = [SetupStep(f"table penstock.{table}", f"DROP TABLE IF EXISTS penstock.{table}") for table in tables]
+    views = SetupStep("views of the ledger", f"DROP VIEW IF EXISTS {ledger_version.named_views()}")
+    return [views, *drops, SetupStep("schema penstock", "DROP SCHEMA penstock")]

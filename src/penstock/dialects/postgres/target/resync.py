@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from penstock.change import TableName
 from penstock.dialects.base import Emptying
 from penstock.dialects.postgres.connection import Connection, quote, set_tag
-from penstock.handover import TakenOver
+from penstock.source_switch import SwitchPosition
 
 _COPIED = "SELECT schema_name, table_name FROM penstock.instantiation WHERE process"
 
@@ -92,7 +92,7 @@ def forget(connection: Connection, process: str) -> None:
     )
 
 
-def switch(connection: Connection, process: str, source: str, taken: TakenOver) -> None:
+def switch(connection: Connection, process: str, source: str, taken: SwitchPosition) -> None:
     """Have a process follow another source, inside an open transaction: all positions are of that one from now on.
 
     What was copied stands for the copy that the other source tells of. The error queue is empty: its entries would name

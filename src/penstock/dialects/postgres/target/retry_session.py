@@ -13,12 +13,12 @@ from penstock.apply.target import RowMatch, TargetCatalog, TargetTable
 from penstock.change import Image, TableName, Transaction
 from penstock.dialects.postgres.catalog import read_tables
 from penstock.dialects.postgres.connection import label, quote, speaking
+from penstock.dialects.postgres.target.blocked_keys import WAITS_FOR, next_to_go_on
 from penstock.dialects.postgres.target.conflict_log import log_resolutions
 from penstock.dialects.postgres.target.error_history import write_action
-from penstock.dialects.postgres.target.error_marks import WAITS_FOR, next_to_go_on
 from penstock.dialects.postgres.target.session import PostgresSession
-from penstock.elsewhere import ValueStore
 from penstock.errors import OperatorError, PenstockError
+from penstock.external_values import ValueStore
 from penstock.position import START, Scn
 from penstock.schema import Dictionary, TableSchema
 from penstock.snapshot.instantiate import CopyState

@@ -15,7 +15,7 @@ import psycopg
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.apply.conflicts import ApplyError, ContentionError
+from penstock.apply.apply_errors import ApplyError, ContentionError
 from penstock.apply.ddl import Alteration
 from penstock.apply.ddl_log import LoggedDdl
 from penstock.apply.handlers.sql import SqlResult
@@ -37,14 +37,14 @@ from penstock.dialects.postgres.connection import (
     set_tag,
     speaking,
 )
-from penstock.dialects.postgres.errors import Whose, copied_column, refused, safe_message, translate, whose
+from penstock.dialects.postgres.errors import FailureScope, copied_column, refused, safe_message, translate, whose
 from penstock.dialects.postgres.fit import widening
 from penstock.dialects.postgres.rows import PostgresRowsAside
 from penstock.dialects.postgres.source.as_of import digest_of_row
-from penstock.dialects.postgres.target.altering import Altering
+from penstock.dialects.postgres.target.ddl_executor import DdlSession
 from penstock.dialects.postgres.target.ddl_log import write_ddl
-from penstock.dialects.postgres.target.elsewhere import Pieces, refuse_elsewhere
 from penstock.dialects.postgres.target.error_entries import put_errors
+from penstock.dialects.postgres.target.external_values import Pieces, refuse_external
 from penstock.dialects.postgres.target.handler_sql import PostgresHandlerSql
 from penstock.dialects.postgres.target.ledger_entries import CLOSE_CHUNK, COPIED_AT, OPEN_CHUNK
 from penstock.dialects.postgres.target.many_rows import (
@@ -58,8 +58,8 @@ from penstock.dialects.postgres.target.many_rows import (
 )
 from penstock.dialects.postgres.target.row_sql import PARAMETER, condition_sql, mark_of, only, quoted
 from penstock.dialects.postgres.target.set_path import MOST_STAGED_COLUMNS, SetPath
-from penstock.elsewhere import Elsewhere, ValueStore
 from penstock.errors import OperatorError, PenstockError
+from penstock.external_values import ExternalValue, ValueStore
 from penstock.position import START, Scn
 from penstock.schema import Column, Exclusion, ForeignKey, TableSchema, Unique
 from penstock.snapshot.chunk import Chunk
@@ -130,7 +130,7 @@ class PostgresSession:
         self._described: dict[TableName, TableSchema] = {}
         self._handler_sql = PostgresHandlerSql(self.connection)
         self._process = process
-        self._altering = Altering(self.connection, process, self.describe_anew, self._translate)
+        self._altering = DdlSession(self.connection, process, self.describe_anew, self._translate)
         self._pieces = Pieces(self.connection, values)
 
     @property
@@ -579,7 +579,7 @@ class PostgresSession:
         columns = [
             (table.schema.by_name[name], value)
             for name, value in image.items()
-            if value is not None and not isinstance(value, Elsewhere)
+            if value is not None and not isinstance(value, ExternalValue)
         ]
         if self._takes(columns):
             # Only a length may still be too small, to which such a cast cuts without a word.
@@ -667,7 +667,7 @@ class PostgresSession:
         return self._execute(statement.replace("%", "%%").replace(PARAMETER, "%s"), values)
 
     def _execute(self, statement: str, values: Sequence[Any] = ()) -> psycopg.Cursor[tuple[Any, ...]]:
-        refuse_elsewhere(values)
+        refuse_external(values)
         try:
             return self.connection.execute(statement, values)
         except Exception as exc:
@@ -691,14 +691,14 @@ class PostgresSession:
     def _translate(self, exc: Exception) -> PenstockError:
         """What an error means that came up while a statement of a change ran: see `errors.whose`."""
         match whose(exc, is_connected=not self.connection.closed):
-            case Whose.CHANGE:
+            case FailureScope.CHANGE:
                 return refused(exc)
-            case Whose.CONTENTION:
+            case FailureScope.CONTENTION:
                 assert isinstance(exc, psycopg.Error)
                 error = ContentionError(safe_message(exc.diag), where=label(self._url))
                 error.is_lock = isinstance(exc, psycopg.errors.LockNotAvailable)
                 return error
-            case Whose.PROCESS:
+            case FailureScope.PROCESS:
                 assert isinstance(exc, psycopg.Error)
                 return translate(exc, doing="apply", where=label(self._url))
 

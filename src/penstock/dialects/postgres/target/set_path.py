@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 from numpy.typing import NDArray
 
-from penstock.apply.conflicts import SpeculationError
+from penstock.apply.apply_errors import SpeculationError
 from penstock.apply.net import NetChange
 from penstock.apply.target import TargetTable, Unexpected
 from penstock.dialects.postgres.casts import (

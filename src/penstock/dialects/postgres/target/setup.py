@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from penstock.apply.keys import row_key
 from penstock.apply_config import TriggerFiring
 from penstock.change import TableName
-from penstock.dialects.base import DatabasePlan, Step
+from penstock.dialects.base import DatabasePlan, SetupStep
 from penstock.dialects.postgres import ownership
 from penstock.dialects.postgres.blueprint import (
     Blueprint,
-    Piece,
+    DdlPiece,
     lacking_labels,
     lacking_partitions,
     read_made_of,
@@ -29,15 +29,15 @@ from penstock.dialects.postgres.catalog import (
 from penstock.dialects.postgres.checks import faults_of
 from penstock.dialects.postgres.connection import Connection, label, quote
 from penstock.dialects.postgres.fit import column_fit, retyping
-from penstock.dialects.postgres.fittings import Fittings
 from penstock.dialects.postgres.from_schema import completed, made_with_text
 from penstock.dialects.postgres.logical import in_postgres, is_finer
 from penstock.dialects.postgres.names import cut, too_long
 from penstock.dialects.postgres.needed import missing_needs
+from penstock.dialects.postgres.post_data import PostData
 from penstock.dialects.postgres.privileges import missing_target_grants, plain_role, plan_grants
 from penstock.dialects.postgres.target import ledger_entries, ledger_version
-from penstock.dialects.postgres.target.fittings import plan_fittings
 from penstock.dialects.postgres.target.occupied import plan_rows
+from penstock.dialects.postgres.target.post_data import plan_post_data
 from penstock.dialects.postgres.target.triggers import plan_triggers
 from penstock.errors import OperatorError, PenstockError
 from penstock.fit import Fit, fit
@@ -55,7 +55,7 @@ def plan_target(
     replaced: Sequence[TableName],
     adopt: bool,
     keeps: bool,
-    fittings: Fittings | None = None,
+    post_data: PostData | None = None,
     firing: Mapping[str, Mapping[str, TriggerFiring]] | None = None,
     keyed: Collection[TableName] = (),
 ) -> DatabasePlan:
@@ -65,7 +65,7 @@ def plan_target(
         replaced: Tables that were made anew at the source, whose copy is of the table before.
         adopt: Have rows that were not copied compared by the first copy, and kept, instead of refusing them.
         keeps: There is no first copy, so rows that were not copied are in nobody's way.
-        fittings: What the tables have at the source that applying does not need; None where that is not known.
+        post_data: What the tables have at the source that applying does not need; None where that is not known.
         firing: For whose changes triggers fire, by pattern of tables and by name.
         keyed: Tables whose rows are found by a substitute key; they need none of their own.
     """
@@ -90,7 +90,7 @@ def plan_target(
     source = {name: table for name, table in source.items() if name not in plan.table_faults}
     existing = {name: table for name, table in existing.items() if name in source}
     missing = [name for name in source if name not in existing]
-    blueprint = completed(blueprint, [source[name] for name in missing], has_identities=fittings is not None)
+    blueprint = completed(blueprint, [source[name] for name in missing], has_identities=post_data is not None)
     plan.steps += _schema_steps(connection, missing, blueprint)
     _plan_types(connection, plan, blueprint, missing)
     _check_types(connection, plan, blueprint, source)
@@ -104,11 +104,11 @@ def plan_target(
     lost = _lost_foreign_keys(blueprint, existing, ledger_entries.made(connection, process) - copied)
     parents = _plan_pieces(plan, [*pieces, *lost], there | set(missing))
     types = [name for name, statement, _ in blueprint.types if statement]
-    plan_fittings(connection, plan, fittings, process=process, missing=missing, existing=existing, types=types)
+    plan_post_data(connection, plan, post_data, process=process, missing=missing, existing=existing, types=types)
     plan_triggers(connection, plan, firing or {}, source)
     has_parts = _plan_parts(connection, plan, blueprint, existing, there)
     adopted = ledger_entries.adopted(connection, process)
-    _check_tables(connection, plan, source, existing, defaults=_defaults(fittings), keyed=keyed)
+    _check_tables(connection, plan, source, existing, defaults=_defaults(post_data), keyed=keyed)
     plan.steps += [ledger_entries.forgetting(process, name) for name in existing if name in replaced and name in copied]
     to_copy = [name for name in existing if name in replaced or name not in copied]
     if not keeps:
@@ -145,7 +145,7 @@ def _plan_role(
 
 def _lost_foreign_keys(
     blueprint: Blueprint, existing: Mapping[TableName, TableSchema], empty: Collection[TableName]
-) -> list[Piece]:
+) -> list[DdlPiece]:
     """The foreign keys that an earlier setup could not make: of tables that it made, and that hold no rows yet."""
     return [
         piece
@@ -190,9 +190,9 @@ def _refuse_users(
         plan.refuse(table, fault)
 
 
-def _defaults(fittings: Fittings | None) -> dict[tuple[TableName, str], str]:
+def _defaults(post_data: PostData | None) -> dict[tuple[TableName, str], str]:
     """The end of the statements that add columns with the source's defaults, by table and column."""
-    pieces = () if fittings is None else fittings.pieces
+    pieces = () if post_data is None else post_data.pieces
     return {(piece.table, piece.name): f" DEFAULT {piece.definition}" for piece in pieces if piece.kind == "default"}
 
 
@@ -218,7 +218,7 @@ def _make_it(name: TableName) -> str:
     return f"create {name} at the target yourself, or take it out of capture.tables"
 
 
-def _schema_steps(connection: Connection, missing: Iterable[TableName], blueprint: Blueprint) -> list[Step]:
+def _schema_steps(connection: Connection, missing: Iterable[TableName], blueprint: Blueprint) -> list[SetupStep]:
     if not missing:
         return []
     wanted: dict[str, set[TableName]] = {}
@@ -229,14 +229,14 @@ def _schema_steps(connection: Connection, missing: Iterable[TableName], blueprin
             wanted.setdefault(name.schema, set()).update(blueprint.needed_by("type", name) & set(missing))
     found = {row[0] for row in connection.execute("SELECT nspname FROM pg_namespace")}
     return [
-        Step(f"schema {name}", f"CREATE SCHEMA {quote(name)}", tables=frozenset(tables))
+        SetupStep(f"schema {name}", f"CREATE SCHEMA {quote(name)}", tables=frozenset(tables))
         for name, tables in sorted(wanted.items())
         if name not in found
     ]
 
 
 def _plan_pieces(
-    plan: DatabasePlan, pieces: Iterable[Piece], known: Collection[TableName]
+    plan: DatabasePlan, pieces: Iterable[DdlPiece], known: Collection[TableName]
 ) -> dict[TableName, set[TableName]]:
     """Plan to make tables that are missing; returns those that they will refer to, and which will."""
     parents: dict[TableName, set[TableName]] = {}
@@ -249,7 +249,7 @@ def _plan_pieces(
                 continue
             parents.setdefault(piece.other, set()).add(piece.root)
         plan.steps.append(
-            Step(
+            SetupStep(
                 piece.summary,
                 piece.sql,
                 remedy=_make_it(piece.root),
@@ -338,7 +338,7 @@ def _plan_parts(
             continue
         # Not apart: a partition's bound may name a label, which has to be committed by then.
         plan.steps += [
-            Step(
+            SetupStep(
                 f"label {label!r} of type {lack.type}",
                 sql,
                 remedy="add the label at the target yourself",
@@ -367,7 +367,7 @@ def _plan_parts(
             # It locks its parent, which is written to.
             remedy = f"make the partitions of {piece.root} at the target yourself"
             plan.steps.append(
-                Step(piece.summary, piece.sql, is_apart=True, remedy=remedy, tables=frozenset({piece.root}))
+                SetupStep(piece.summary, piece.sql, is_apart=True, remedy=remedy, tables=frozenset({piece.root}))
             )
             has_some = True
         elif why_not is None:
@@ -410,7 +410,7 @@ def _plan_types(connection: Connection, plan: DatabasePlan, blueprint: Blueprint
             continue
         if statement is not None:
             remedy = "create the type at the target yourself"
-            plan.steps.append(Step(f"type {name}", statement, remedy=remedy, tables=tables))
+            plan.steps.append(SetupStep(f"type {name}", statement, remedy=remedy, tables=tables))
         elif extension is not None:
             fault = OperatorError(
                 f"type {name} is missing at the target",

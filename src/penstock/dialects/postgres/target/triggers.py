@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from penstock.apply_config import TriggerFiring
 from penstock.change import TableName
-from penstock.dialects.base import DatabasePlan, Step
+from penstock.dialects.base import DatabasePlan, SetupStep
 from penstock.dialects.postgres.connection import Connection, quote
 from penstock.patterns import TablePattern
 
@@ -61,7 +61,7 @@ def plan_triggers(
         elif now != state and is_own:
             # It locks the table, which is written to.
             plan.steps.append(
-                Step(f"trigger {name} of {table} {comes_to}", sql, is_apart=True, tables=frozenset({table}))
+                SetupStep(f"trigger {name} of {table} {comes_to}", sql, is_apart=True, tables=frozenset({table}))
             )
         elif now != state:
             plan.notes.append(f"only the owner of {table} can see to it that trigger {name!r} {comes_to}: {sql}")

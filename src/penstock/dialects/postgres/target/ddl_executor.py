@@ -1,0 +1,169 @@
+"""Tables of a PostgreSQL target altered, renamed and dropped, and the ledger with them, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import psycopg
+
+from penstock.apply.apply_errors import COLUMN_MISSING, DDL_NOT_CARRIED_OUT, OTHER, TABLE_MISSING, ApplyError
+from penstock.apply.ddl import Alteration, alteration, pending, touched
+from penstock.change import TableName
+from penstock.dialects.postgres.connection import Connection, quote
+from penstock.dialects.postgres.errors import safe_message
+from penstock.dialects.postgres.names import cut, too_long
+from penstock.dialects.postgres.target.alter_statements import alter_statements, rename_statements
+from penstock.dialects.postgres.target.error_entries import waiting_ddl
+from penstock.dialects.postgres.target.ledger_entries import FORGET_TABLE, IS_KNOWN, RENAME_TABLE
+from penstock.dialects.postgres.target.post_data_ddl import PostDataDdl
+from penstock.dialects.postgres.target.resync import copied_by_others
+from penstock.errors import OperatorError, PenstockError
+from penstock.position import Scn
+from penstock.schema import TableSchema
+
+
+class DdlSession:
+    """Carries out DDL through a session, inside its open transaction."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        process: str,
+        describe: Callable[[TableName], TableSchema | None],
+        translate: Callable[[psycopg.Error], PenstockError],
+    ) -> None:
+        """Alter tables that a process applies to; `describe` looks at one as it is now."""
+        self._connection = connection
+        self._process = process
+        self._describe = describe
+        self._translate = translate
+        self._post_data_ddl = PostDataDdl(connection, self._run)
+
+    def alter(self, table: TableName, wanted: Alteration, commit_scn: Scn) -> TableSchema | None:
+        """See `apply.target.RowWriter.alter`."""
+        if wanted.is_drop:
+            self.drop([table])
+            return None
+        there = self._describe(table)
+        if there is None and wanted.called is not None and self._describe(wanted.called) is not None:
+            # A person has renamed it, and may have done the rest.
+            self._rename_in_ledger(table, wanted.called, commit_scn)
+            table = wanted.called
+            there = self._describe(table)
+        if there is None:
+            raise ApplyError(TABLE_MISSING, f"table {table} does not exist at the target")
+        left = pending(wanted, there)
+        self._refuse_before_earlier(there, left, commit_scn)
+        self._refuse_long_names(table, left)
+        self._post_data_ddl.check_types(table, there, left)
+        self._post_data_ddl.drop(table, left)
+        for statement, columns in alter_statements(table, left):
+            self._run(statement, columns)
+        self._post_data_ddl.check_defaults(table, left.added)
+        self._post_data_ddl.add(table, left)
+        if wanted.called is not None and wanted.called != table:
+            self._refuse_shared(table, "rename")
+            for statement in rename_statements(table, wanted.called):
+                self._run(statement)
+            self._rename_in_ledger(table, wanted.called, commit_scn)
+            table = wanted.called
+        return self._describe(table)
+
+    def _refuse_before_earlier(self, table: TableSchema, wanted: Alteration, commit_scn: Scn) -> None:
+        """Refuse what would come before an earlier alteration of the same columns, which waits in the error queue.
+
+        Tried again later, that one would meet another column, or none.
+        """
+        mine = touched(wanted)
+        if not mine:
+            return
+        try:
+            waiting = waiting_ddl(self._connection, self._process, table.name, commit_scn)
+        except psycopg.Error as exc:
+            raise self._translate(exc) from exc
+        for number, change in waiting:
+            try:
+                earlier = pending(alteration(change), table)
+            except ApplyError:
+                # It is not done: a person has to do it.
+                earlier = alteration(change)
+            if shared := sorted(mine & touched(earlier)):
+                kind, name = shared[0]
+                what = f"{kind} {name!r} is altered before by entry {self._process}.{number}, which waits here, too"
+                raise ApplyError(
+                    DDL_NOT_CARRIED_OUT,
+                    f"{what}; retry that one first",
+                    where=f"table {table.name}",
+                    column=name if kind == "column" else None,
+                )
+
+    def _refuse_long_names(self, table: TableName, wanted: Alteration) -> None:
+        """Refuse a name that the server would cut: by a rule a name of the source's may become longer."""
+        called = () if wanted.called is None else (wanted.called.schema, wanted.called.name)
+        columns = (*(new for _, new in wanted.renamed), *(column.name for column in wanted.added))
+        for name, size in too_long(self._connection, [*columns, *called]).items():
+            what = f"{cut(name, size)}; give it a shorter one in `rules`, and have the table copied anew"
+            raise ApplyError(
+                DDL_NOT_CARRIED_OUT, what, where=f"table {table}", column=name if name in columns else None
+            )
+
+    def drop(self, tables: Sequence[TableName]) -> None:
+        """See `apply.target.RowWriter.drop`."""
+        there = [table for table in tables if self._describe(table) is not None]
+        for table in there:
+            self._refuse_shared(table, "drop")
+        if there:
+            self._run(f"DROP TABLE {', '.join(quote(table.schema, table.name) for table in there)}")
+        for table in tables:
+            for forget in FORGET_TABLE:
+                self._write_ledger(forget, {"schema": table.schema, "name": table.name})
+
+    def _rename_in_ledger(self, table: TableName, called: TableName, commit_scn: Scn) -> None:
+        names = {"schema": table.schema, "name": table.name, "to_schema": called.schema, "to_name": called.name}
+        values = {"process": self._process, **names, "scn": commit_scn}
+        if self._connection.execute(IS_KNOWN, values).fetchone() is None:
+            # It is done already.
+            return
+        for rename in RENAME_TABLE:
+            self._write_ledger(rename, {**names, "scn": commit_scn})
+
+    def _write_ledger(self, statement: str, names: Mapping[str, str | int]) -> None:
+        try:
+            self._connection.execute(statement, {"process": self._process, **names})
+        except psycopg.Error as exc:
+            raise self._translate(exc) from exc
+
+    def _refuse_shared(self, table: TableName, verb: str) -> None:
+        others = copied_by_others(self._connection, self._process, [table])
+        if table in others:
+            what = f"it holds what process {others[table]!r} applies, too; {verb} it by hand once that is given up"
+            raise ApplyError(DDL_NOT_CARRIED_OUT, what, where=f"table {table}")
+
+    def _run(self, statement: str, columns: Sequence[str] = ()) -> None:
+        try:
+            self._connection.execute(statement)
+        except psycopg.Error as exc:
+            error = self._translate(exc)
+            # A relation that is missing is one that the statement names, such as a default's sequence; a value that its
+            # type does not take is one that rows are to get, or have.
+            is_other = isinstance(error, ApplyError) and (
+                error.is_of_value or error.number in (OTHER, TABLE_MISSING, COLUMN_MISSING)
+            )
+            if is_other or (isinstance(error, OperatorError) and exc.sqlstate is not None):
+                # A right that lacks on one table, or a type that is not there, is no reason to stop all others.
+                what = _told(exc)
+                if columns:
+                    named = f"column{'s' * (len(columns) > 1)} {', '.join(map(repr, columns))}"
+                    what = f"{named}: {what}; do it at the target, and retry"
+                column = columns[0] if len(columns) == 1 else None
+                error = ApplyError(DDL_NOT_CARRIED_OUT, what, code=exc.sqlstate, column=column)
+            raise error from exc
+
+
+def _told(exc: psycopg.Error) -> str:
+    """The server's words, where they name objects, and no value of a row."""
+    said, state = exc.diag.message_primary, exc.sqlstate or ""
+    if said and state == "2BP01" and exc.diag.message_detail:
+        # What depends on the table is the reason.
+        return f"{said}: {exc.diag.message_detail.replace(chr(10), '; ')}"
+    return said if said and state[:2] in ("42", "3F") else safe_message(exc.diag)

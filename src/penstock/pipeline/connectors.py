@@ -1,0 +1,528 @@
+"""The source and the target of a pipeline, as a pipeline sees them. Dialects and sources implement them; wiring picks.
+
+What only some sources can is a Protocol of its own, which a pipeline asks for where it needs it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from penstock.apply.conflict_log import ConflictFilter, LoggedConflict
+from penstock.apply.detail import Detail
+from penstock.apply.error_queue import ErrorQueue
+from penstock.apply.handlers.statement import Statement
+from penstock.apply.ledger import ProcessState, StopRequest
+from penstock.apply.process import Ledger
+from penstock.apply.task import Target
+from penstock.apply_config import TriggerFiring
+from penstock.change import TableName
+from penstock.dialects.base import (
+    CaptureBehind,
+    CatalogDifference,
+    DatabasePlan,
+    Emptying,
+    MissingObject,
+    MissingPart,
+    NativeForm,
+    NotCompared,
+    Renamed,
+    SequenceMove,
+    SequenceValue,
+    SetupStep,
+    Uncaptured,
+)
+from penstock.errors import OperatorError
+from penstock.history import CaptureOrigin, Consumer, History, HistoryError
+from penstock.pipeline.feed import Definitions
+from penstock.pipeline.locks import LockWatch
+from penstock.position import Scn
+from penstock.schema import TableSchema
+from penstock.snapshot.instantiate import CopyDestination, CopyLedger, CopyOrigin
+from penstock.snapshot.task import LoaderAccess, ReaderAccess
+from penstock.source_switch import Mark, SwitchPosition, SwitchSource
+from penstock.stream import Source, StoredCopy
+from penstock.stream import SourceAccess as StreamAccess
+from penstock.verify.comparer import ComparedSource, ComparedTarget
+
+
+class SetupSession(Protocol):
+    """A session in which setup or teardown changes a database."""
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Open a transaction; commits at the end of the block."""
+
+    def take(self, step: SetupStep) -> None:
+        """Carry out a step, inside a transaction."""
+
+
+class RunLock(Protocol):
+    """What one run at a time holds; one whose process or machine is lost lets go of it."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+class SourceTaskAccess(StreamAccess, ReaderAccess, Protocol):
+    """How tasks reach the source."""
+
+
+class TargetAccess(Target, LoaderAccess, Protocol):
+    """How tasks reach the target."""
+
+
+class TargetLedger(Ledger, CopyLedger, CopyDestination, Definitions, Protocol):
+    """The ledger of the pipeline's apply process."""
+
+    def refuse_second(self) -> None:
+        """Raise an `OperatorError` if a run of the process is alive already."""
+
+    def state(self) -> ProcessState | None:
+        """Return where the process stands; None when it was never started."""
+
+    def is_running(self) -> bool:
+        """Whether a run of the process is alive somewhere."""
+
+    def parameters(self) -> Mapping[str, str]:
+        """Return the texts of the parameters that were set, by name; see `apply.parameters`."""
+
+    def set_parameter(self, name: str, value: str | None) -> None:
+        """Keep the text of a parameter; None forgets it."""
+
+    def note_settings(self, shown: Mapping[str, Any]) -> None:
+        """Write down what the file of this run says, as `apply.settings_shown` has it."""
+
+    def conflicts(self, wanted: ConflictFilter) -> Sequence[LoggedConflict]:
+        """Return entries of the conflict log, the newest first."""
+
+    def trim_conflicts(self, keep: timedelta) -> None:
+        """Delete entries of the conflict log that are older."""
+
+    def detail(self) -> Detail:
+        """Return what the ledger tells beyond `state`."""
+
+    def ask_to_stop(self, request: StopRequest | None) -> None:
+        """Ask the run of the process to stop; None takes it back."""
+
+    def stop_request(self) -> StopRequest | None:
+        """Return how the run is asked to stop, if it is."""
+
+    def note_cut_short(self, reason: str) -> None:
+        """Write down that the last run was cut short, unless one is alive, and end what is left of its sessions."""
+
+    def note_stop(self, reason: str, *, is_aborted: bool = False) -> None:
+        """Write down why the last run stopped, unless one is alive; `is_aborted`: at what keeps any from working."""
+
+    def consumer(self) -> Consumer:
+        """What the source knows this process by."""
+
+    def note_brought(self, tables: Sequence[TableName], scn: Scn) -> None:
+        """Write down that tables hold whatever the source had at a position: no earlier change has to be retried."""
+
+    def copied_from(self) -> Mapping[TableName, str]:
+        """Return the tables whose copy is complete or begun, and the text of the snapshot that each is as of."""
+
+    def copied_by_others(self, tables: Sequence[TableName]) -> Mapping[TableName, str]:
+        """Return those of the tables that other processes have copied, too, and one of these."""
+
+    def plan_emptying(self) -> Emptying:
+        """Work out what a new first copy does away with. Changes nothing."""
+
+    def empty_and_forget(self) -> Emptying:
+        """Empty the tables that a new first copy has to find empty, and forget what was copied and applied."""
+
+    def switch(self, source: str, found: SwitchPosition) -> None:
+        """Follow another source of the same database, of this name, from now on; the rows stay, and are its copy."""
+
+
+class SourceConnector(Protocol):
+    """Where changes come from: what every source can."""
+
+    @property
+    def label(self) -> str:
+        """The source, named without secrets."""
+
+    @property
+    def access(self) -> SourceTaskAccess:
+        """How tasks reach it."""
+
+    def match(self, patterns: Sequence[str]) -> Sequence[TableName]:
+        """Return the tables that patterns mean."""
+
+    def describe(self, tables: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
+        """Describe tables as they are now."""
+
+    def explain(self, tables: Sequence[TableName]) -> Sequence[str]:
+        """Say what rules make of tables, a line for each that they concern."""
+
+    def plan(self, tables: Sequence[TableName], row_triggers: Sequence[str]) -> DatabasePlan:
+        """Plan the capture of tables; those that a pattern of `row_triggers` means by row triggers."""
+
+    def blueprint(self, tables: Sequence[TableName], *, types_of: Sequence[TableName] = ()) -> NativeForm | None:
+        """Say how to make tables exactly like these in a database of the source's kind; None without a database.
+
+        Of `types_of` only the types are made that their columns are of.
+        """
+
+    def has_capture(self) -> bool:
+        """Whether there is anything yet that changes could be read from."""
+
+    def open_source(self) -> Source:
+        """Open what the driver follows changes by."""
+
+    def position_of(self, text: str, *, option: str) -> Scn:
+        """Read the point that a person gave for an option, and find its position.
+
+        Raises:
+            ConfigError: The text is of another form.
+            OperatorError: The source has not been so far.
+        """
+
+
+@runtime_checkable
+class Installable(SourceConnector, Protocol):
+    """A source in which capture is installed, and which keeps changes for those that follow it."""
+
+    def lock_watch(self) -> LockWatch:
+        """Return a watch that finds our sessions that wait for a lock here."""
+
+    def parts(self, patterns: Sequence[str], leaves_out: Callable[[TableName], bool] = lambda _: False) -> NativeForm:
+        """What the tables that patterns mean have gained without their definition changing: partitions, labels."""
+
+    def setup(self, *, printer: str = "plan") -> AbstractContextManager[SetupSession]:
+        """Open a session for setup or teardown.
+
+        `printer` is the command that prints the steps for somebody with more rights.
+        """
+
+    def removal(self, consumer: Consumer) -> DatabasePlan:
+        """Plan to remove a consumer, and what setup made with the last one; no steps when there is nothing."""
+
+    def release(self, consumer: Consumer) -> Sequence[SetupStep]:
+        """The steps after which a process may join the log anew; a set that was copied here is removed whole."""
+
+    def remove_consumer(self, id_: str) -> None:
+        """Keep the log for a consumer no more."""
+
+    def history_fault(self, followed: History | None = None) -> HistoryError | None:
+        """Return what is wrong with the set as a whole: it was copied here, or the process has followed another one."""
+
+    def other_pipeline(self, origin: CaptureOrigin) -> str | None:
+        """Return the name of the pipeline whose set an origin is; None if it is this one, or not in this database."""
+
+    def lock_run(self, consumer: str, *, wait_s: float) -> RunLock | None:
+        """Become the one run of a consumer of the source; None where another run is it after so many seconds."""
+
+    def identity(self) -> str:
+        """Return an id that is unique to this database while its server runs."""
+
+    def replaced_tables(self) -> Sequence[TableName]:
+        """Tables that were made anew under a captured name, and are not captured yet."""
+
+    def follow(self) -> Sequence[CaptureBehind]:
+        """Build the capture anew of altered tables; returns those of which the user has to change something first."""
+
+    def not_captured(self, patterns: Sequence[str]) -> Sequence[Uncaptured]:
+        """Tables that patterns mean, and whose changes are not captured, with the reason."""
+
+
+@runtime_checkable
+class Copyable(Protocol):
+    """A source that has the tables themselves: a first copy is made of them as they are now."""
+
+    def origin(self) -> CopyOrigin:
+        """The source of a first copy."""
+
+
+@runtime_checkable
+class SourceWithCopies(SourceConnector, Protocol):
+    """A source that holds copies of its tables beside its changes, each as of a position."""
+
+    def copies_at(self, tables: Collection[TableName], position: Scn) -> Sequence[StoredCopy]:
+        """Return the newest whole copy of each table at or before a position, oldest first.
+
+        A table that is known to be gone by then, as one that has another name, has none.
+        """
+
+    def first_copies(self, tables: Collection[TableName]) -> Mapping[TableName, Scn]:
+        """Return the position from which on the source has the rows of each table; those without are left out."""
+
+    def stored(self, copy: StoredCopy, stop: threading.Event) -> CopyOrigin:
+        """What a copy is read from, once all of it is there.
+
+        Raises:
+            RetryableError: Told to stop before that.
+        """
+
+
+@runtime_checkable
+class Comparable(Copyable, Protocol):
+    """A source whose tables can be compared with those of a target, which may be of another kind."""
+
+    def compared(self) -> ComparedSource:
+        """The source of a comparison."""
+
+    def beside(self, tables: Iterable[TableName]) -> NativeForm:
+        """What rows of tables may refer to, and no table holds, such as large objects."""
+
+
+@runtime_checkable
+class SwitchableFrom(Protocol):
+    """A source of whose database another source may tell: it says what is applied in words that the other knows."""
+
+    def mark(self) -> Mark:
+        """Commit a transaction that changes no row."""
+
+    def hand_over(self, position: Scn, first: Mark) -> SwitchSource:
+        """Say which transactions lie at or before a position, `first`, a marked one, among them."""
+
+
+@runtime_checkable
+class SwitchableTo(Protocol):
+    """A source that goes on where another one was left."""
+
+    def sink(self) -> CaptureOrigin:
+        """What a process is said to follow that follows this source."""
+
+    def take_over(self, left: SwitchSource, *, wait_s: float) -> SwitchPosition:
+        """Find the point where another source was left.
+
+        Raises:
+            OperatorError: It lies before what this source has, or a transaction of ours is not told of in time.
+        """
+
+
+InTasks: TypeAlias = Callable[[Sequence[Any], Callable[[Any], Any]], Sequence[Any]]
+"""Does something with each of several items where tasks run; returns the results in the order of the items."""
+
+
+@runtime_checkable
+class LooksAhead(Protocol):
+    """A source that has to look through all that lies ahead to find its transactions."""
+
+    def look_in(self, tasks: InTasks) -> None:
+        """Have tasks do that from now on, where it is much."""
+
+
+class SequenceReader(Protocol):
+    """Reads where sequences of the source stand."""
+
+    @property
+    def hidden(self) -> Sequence[str]:
+        """What a superuser has to run before all of them may be read."""
+
+    def read(self) -> Mapping[TableName, SequenceValue]:
+        """Return where the sequences stand that may be read, by their names at the source."""
+
+    def close(self) -> None:
+        """Close the session; a later call opens another one."""
+
+
+class WriteFreeze(Protocol):
+    """Watches that nothing writes to tables of the source, or sees to it."""
+
+    def writers(self) -> Sequence[str]:
+        """Describe the transactions that have written to the tables, and are not over."""
+
+    def lock(self, wait_s: float) -> None:
+        """Have everything that would write wait until `close`; waits so long for transactions that are open."""
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether the lock is held."""
+
+    def close(self) -> None:
+        """Let writers go on."""
+
+
+@runtime_checkable
+class HasPostData(Protocol):
+    """A source that says what its tables have besides what applying changes needs, for those that follow it."""
+
+    def post_data(self, tables: Sequence[TableName]) -> NativeForm:
+        """Say what becomes of defaults, checks, indexes, sequences and comments of what becomes these tables."""
+
+    def sequence_reader(self, post_data: NativeForm) -> SequenceReader:
+        """Return what reads where the sequences stand that `post_data` speaks of."""
+
+    def write_freeze(self, tables: Sequence[TableName]) -> WriteFreeze:
+        """Return what watches that nothing writes to what becomes these tables."""
+
+
+class DatabaseSource(Installable, Comparable, HasPostData, Protocol):
+    """A database that changes are captured from: it can all of that."""
+
+    def marks_of_ddl(self) -> AbstractContextManager[Callable[[], object]]:
+        """Open a session that returns another value at each call after partitions, labels or keys were made."""
+
+
+class PlainDatabase(DatabaseSource, Protocol):
+    """A database as it is, which rules can make another of."""
+
+    def post_data_as(self, tables: Sequence[Renamed]) -> NativeForm:
+        """Say what `post_data` says, by the names that tables and columns get."""
+
+
+class PostDataBuilder(Protocol):
+    """Makes what the target's tables lack, and keeps their sequences in step."""
+
+    def lacks(self) -> Sequence[MissingObject]:
+        """Return what the copy lacks; with a reason where it goes on to lack it."""
+
+    def differences(self) -> Sequence[CatalogDifference]:
+        """Return in what the copy is not what the source is, but for what is about to be made.
+
+        Raises:
+            OperatorError: An index of the copy is not valid, and is not about to be built anew.
+        """
+
+    def build(self, copied: Collection[TableName], *, is_last: bool = False) -> Iterator[MissingObject]:
+        """Make what is made once rows are copied, at last also all else; with a reason yields what is refused.
+
+        Nobody is kept from writing while an index is built.
+        """
+
+    def moves(self, values: Mapping[TableName, SequenceValue]) -> Sequence[SequenceMove]:
+        """Say where sequences have to move to go on where those of the source stand; never backwards."""
+
+    def move(self, values: Mapping[TableName, SequenceValue]) -> Sequence[SequenceMove]:
+        """Move them; returns how each stood and stands."""
+
+    def stop(self) -> None:
+        """Have `build`, in another thread, end soon."""
+
+    def close(self) -> None:
+        """Close the session; a later call opens another one."""
+
+
+def look_ahead_in(tasks: InTasks, source: SourceConnector) -> None:
+    """Have tasks look through what lies ahead, if the source is one that has to."""
+    if isinstance(source, LooksAhead):
+        source.look_in(tasks)
+
+
+def comparable(source: SourceConnector) -> Comparable:
+    """Return the source as one that can be compared with.
+
+    Raises:
+        OperatorError: It cannot.
+    """
+    if not isinstance(source, Comparable):
+        raise OperatorError(
+            "there are no tables to compare with, only changes that were captured from them",
+            where=source.label,
+            do=COMPARE_EXTERNAL,
+        )
+    return source
+
+
+COMPARE_EXTERNAL = (
+    "compare the target with the database that the changes are from, by `penstock verify` of a pipeline that captures"
+    " there"
+)
+
+
+class TargetConnector(Protocol):
+    """The database that changes are applied to."""
+
+    def statement_faults(self, statements: Sequence[tuple[TableName, Statement]]) -> Sequence[str | None]:
+        """Say of each statement of a table's handlers why it cannot be run here as it is now; None where it can."""
+
+    @property
+    def label(self) -> str:
+        """The database, named without secrets."""
+
+    @property
+    def access(self) -> TargetAccess:
+        """How tasks reach it."""
+
+    def identity(self) -> str:
+        """Return an id that is unique to this database while its server runs."""
+
+    def lock_watch(self) -> LockWatch:
+        """Return a watch that finds our sessions that wait for a lock here."""
+
+    def plan(
+        self,
+        blueprint: NativeForm | None,
+        source: Mapping[TableName, TableSchema],
+        replaced: Sequence[TableName],
+        *,
+        adopt: bool,
+        keeps: bool,
+        post_data: NativeForm | None = None,
+        firing: Mapping[str, Mapping[str, TriggerFiring]] | None = None,
+        keyed: Collection[TableName] = (),
+    ) -> DatabasePlan:
+        """Plan the ledger and the missing tables; check those that exist. Replaced tables have to be copied anew.
+
+        A missing table that the blueprint does not say how to make is made from its definition in `source`: each column
+        by its logical type. So are all of them where the blueprint is of another kind of database; and so is a foreign
+        key whose parent has another name there.
+
+        `adopt` has rows that were not copied compared and kept, instead of refusing them; `keeps` has them kept as they
+        are. `post_data` are made for tables that setup makes, or has made. `firing` says for whose changes triggers
+        fire: by table, then by name. `keyed` tables have a
+        substitute key, and need none of their own.
+        """
+
+    def post_data_builder(self, post_data: NativeForm) -> PostDataBuilder:
+        """Return what makes what tables lack of `post_data`; nothing if they are of another kind of database."""
+
+    def describe(self, tables: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
+        """Describe tables as they are now."""
+
+    def tables_like(self, patterns: Sequence[str]) -> Mapping[TableName, TableSchema]:
+        """Describe the tables that patterns mean, as they are now; no partitions."""
+
+    def compared(self) -> ComparedTarget:
+        """The target of a comparison."""
+
+    def unseen(self, source: NativeForm, *, of_all: bool) -> Sequence[NotCompared]:
+        """Say what of that which lies beside the source's tables a comparison of rows does not see.
+
+        Nothing if it is of another kind of database; without `of_all`, or if no row of the tables may refer to it.
+        """
+
+    def setup(self, *, printer: str = "plan") -> AbstractContextManager[SetupSession]:
+        """Open a session for setup or teardown.
+
+        `printer` is the command that prints the steps for somebody with more rights.
+        """
+
+    def removal(self) -> DatabasePlan:
+        """Plan to remove what setup made for this pipeline, but no table that holds data.
+
+        Raises:
+            OperatorError: The process is running, its error queue holds transactions, or a later version of
+                Penstock made the ledger.
+        """
+
+    def lacking(self, parts: NativeForm) -> Sequence[MissingPart]:
+        """Return what is missing here of the source's partitions and enum labels; nothing if it is of another kind."""
+
+    def plan_parts(self, blueprint: NativeForm | None, tables: Sequence[TableName]) -> DatabasePlan:
+        """Plan what tables lack here of the source's partitions and enum labels, and nothing else."""
+
+    def has_ledger(self) -> bool:
+        """Whether setup has made a ledger here.
+
+        Raises:
+            OperatorError: It is of another version than this program works with, or another role could put code there.
+        """
+
+    def ledger(self) -> TargetLedger:
+        """Open the ledger."""
+
+    def error_queue(self) -> ErrorQueue:
+        """Open the error queue."""
+
+    def check(self) -> None:
+        """Make sure that changes can be applied here at all.
+
+        Raises:
+            OperatorError: Setup was not run, or a privilege is missing.
+        """

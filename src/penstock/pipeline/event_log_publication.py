@@ -1,0 +1,230 @@
+"""A pipeline that publishes what an event log says as documents: it has no first copy, and needs no Spark."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import NoReturn, Protocol
+
+from penstock.apply.process import Progress
+from penstock.apply.retry_policy import RetryPolicy
+from penstock.apply_config import retry_limit
+from penstock.config import PipelineConfig
+from penstock.dialects.base import DatabasePlan, SetupStep
+from penstock.errors import OperatorError, RetryableError
+from penstock.history import Consumer
+from penstock.pipeline.capturing import Capturing, RunListener
+from penstock.pipeline.connectors import Installable, RunLock
+from penstock.pipeline.locks import Holders
+from penstock.pipeline.plan import Plan
+from penstock.pipeline.publication import Publication
+from penstock.pipeline.status import PipelineState, Status, not_set_up
+from penstock.pipeline.steps import carry_out, nothing_to_set_up
+from penstock.position import START, Scn
+from penstock.spark.starting import Spark
+
+_LOCK_TIMEOUT_S = 5.0
+
+
+class DocumentChannel(Protocol):
+    """What polls a log, and delivers and settles what it finds."""
+
+    def open(self) -> None:
+        """Make sure that the log can be read."""
+
+    def cycle(self) -> tuple[int, int, Scn]:
+        """Deliver once; returns how many rows were read, how many events delivered, and the position then."""
+
+    def at_once(self) -> None:
+        """Have the next cycle due now."""
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the next cycle is due."""
+
+    def position(self) -> Scn:
+        """Return the position of the last event; without tearing down and setting up, so many there were."""
+
+    def close(self) -> None:
+        """Close sessions; a later call opens them again."""
+
+
+class DocumentSink(Protocol):
+    """Where documents go."""
+
+    @property
+    def label(self) -> str:
+        """The place, named without secrets."""
+
+    @property
+    def shown_by(self) -> str:
+        """What shows what was published."""
+
+    def refuse_unfit(self) -> None:
+        """Make sure that documents can be written; raises an `OperatorError` otherwise."""
+
+    def steps(self) -> Sequence[SetupStep]:
+        """What `make` would do."""
+
+    def make(self) -> None:
+        """Make what documents need, as far as it is not there."""
+
+
+class EventLogPublication(Publication):
+    """One pipeline file that publishes an event log put to work."""
+
+    def __init__(
+        self, config: PipelineConfig, source: Installable, documents: DocumentSink, channel: DocumentChannel
+    ) -> None:
+        """Use a source, and a place for documents; neither is touched yet."""
+        assert config.publish is not None
+        Capturing.__init__(self, config, source, Spark(_no_spark, _no_spark))
+        self._log = source
+        self._publish = config.publish
+        self._documents = documents
+        self._channel = channel
+
+    @property
+    def shown_by(self) -> str:
+        """What shows what was published."""
+        return self._documents.shown_by
+
+    def plan(self, *, adopt: bool = False) -> Plan:
+        """Work out what `setup` would do. Changes nothing."""
+        if adopt:
+            raise self._refused("there are no target tables that could be adopted")
+        tables = self._log.match(self.config.capture.tables)
+        target = DatabasePlan(self._documents.label)
+        try:
+            self._documents.refuse_unfit()
+            target.steps += self._documents.steps()
+        except OperatorError as exc:
+            target.faults.append(exc)
+        return Plan([str(table) for table in tables], self._log.plan(tables, ()), target)
+
+    def setup(self, *, adopt: bool = False) -> Plan:
+        """Make the journal, and the log where it is to be made. Doing it again does what is still missing.
+
+        Raises:
+            OperatorError: Something is in the way; the message names everything at once.
+        """
+        plan = self.plan(adopt=adopt)
+        plan.refuse_impossible()
+        self._documents.make()
+        self._take(plan, printer="plan")
+        return plan
+
+    def status(self) -> Status:
+        """Say where the pipeline stands."""
+        found = replace(not_set_up(self.config.name), publishes_to=self._documents.label)
+        if not self._log.has_capture():
+            return found
+        with closing(self._log.open_source()) as source:
+            waiting = source.backlog(START)
+        position = self._channel.position()
+        now = datetime.now(UTC)
+        consistent_at = waiting.oldest_at if waiting.changes else now
+        return replace(
+            found,
+            state=PipelineState.RUNNING
+            if self._is_running()
+            else PipelineState.STOPPED
+            if position
+            else PipelineState.SET_UP,
+            consistent_at=consistent_at,
+            lag_s=None if consistent_at is None else max(0.0, (now - consistent_at).total_seconds()),
+            backlog_changes=waiting.changes,
+            transactions=position,
+            changes=position,
+            low_watermark=position,
+            high_watermark=position,
+        )
+
+    def removal(self) -> Plan:
+        """Work out what `teardown` would remove. Changes nothing."""
+        return Plan([], self._log.removal(Consumer("", self.config.name)), DatabasePlan(self._documents.label))
+
+    def teardown(self, *, lose: bool = False) -> Plan:
+        """Remove the journal; the log and what was published stay, so nothing is lost.
+
+        Raises:
+            OperatorError: The pipeline is running.
+        """
+        plan = self.removal()
+        with closing(self._lock_run()):
+            self._take(plan, printer="teardown")
+        return plan
+
+    def _run(
+        self, stop: threading.Event, listener: RunListener, *, until_caught_up: bool, until: str | None
+    ) -> Progress:
+        if until is not None:
+            raise self._refused("rows of an event log have no positions before they are polled")
+        retry_policy = RetryPolicy(retry_limit(self._publish.retry_s), stop, listener)
+        retry_policy.insist(lambda: self._check_capture(listener))
+        retry_policy.insist(self._documents.refuse_unfit)
+        progress = Progress(START)
+        left: int | None = None
+        with closing(self._lock_run()), closing(self._channel):
+            retry_policy.insist(self._channel.open)
+            if until_caught_up:
+                with closing(self._log.open_source()) as source:
+                    left = source.backlog(START).changes
+                self._channel.at_once()
+            listener.following()
+            while not stop.is_set():
+                if self._channel.left_s:
+                    stop.wait(self._channel.left_s)
+                    continue
+                try:
+                    rows, events, progress.position = self._channel.cycle()
+                except RetryableError as exc:
+                    self._channel.close()
+                    retry_policy.wait(exc)
+                    continue
+                retry_policy.restore()
+                progress.transactions += events
+                progress.changes += events
+                if rows:
+                    listener.progressed(progress)
+                else:
+                    listener.waiting(progress)
+                if left is not None:
+                    left -= rows
+                    if left <= 0 or not rows:
+                        break
+        return progress
+
+    def _take(self, plan: Plan, *, printer: str) -> None:
+        with closing(Holders(self._lock_watches())) as holders:
+            # What documents need is made already.
+            at_source = Plan(plan.tables, plan.source, DatabasePlan(self._documents.label))
+            carry_out(at_source, nothing_to_set_up(), self._log.setup(printer=printer), holders)
+
+    def _lock_run(self) -> RunLock:
+        lock = self._log.lock_run(self._documents.label, wait_s=_LOCK_TIMEOUT_S)
+        if lock is None:
+            raise OperatorError(
+                "another run reads this event log already", where=self._log.label, do="stop that `penstock run` first"
+            )
+        return lock
+
+    def _is_running(self) -> bool:
+        lock = self._log.lock_run(self._documents.label, wait_s=0)
+        if lock is not None:
+            lock.close()
+        return lock is None
+
+    def _refused(self, why: str) -> OperatorError:
+        return OperatorError(f"pipeline {self.config.name!r} publishes: {why}", where=self._documents.label)
+
+    def _without_target(self, lacks: str, *, do: str = "") -> OperatorError:
+        what = f"pipeline {self.config.name!r} publishes, and has {lacks}"
+        return OperatorError(what, where=self._documents.label, do=do or self.shown_by)
+
+
+def _no_spark() -> NoReturn:
+    raise AssertionError("documents are written without Spark")
