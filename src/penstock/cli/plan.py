@@ -11,9 +11,13 @@ from penstock.cli.console import DetailOption, FileOption, JsonOption, open_file
 from penstock.text import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penstock.dialects.base import DatabasePlan
     from penstock.pipeline.plan import Plan
 
+_SCREEN = 60
+"""The most lines of SQL that a plan shows a person."""
 
 AdoptOption = Annotated[
     bool,
@@ -65,19 +69,26 @@ def show(found: Plan, *, detail: bool = False) -> None:
             warn(f"  note: {printable(note)}")
         for grant in database.grants:
             warn(f"  missing privilege; as a superuser: {printable(grant)};")
-        if database.plain_role:
-            warn(
-                "  note: changes are applied as a superuser: what tables and types of the target call may do anything;"
-            )
-            warn("    these lines make a role that is none, for the url of the connection:")
-        for line in database.plain_role:
-            warn(f"    {printable(line)};")
+        _show_plain_role(database.plain_role, detail=detail)
         for fault in database.faults:
             warn(f"  in the way: {fault}")
     show_left_out(found)
     differences.show(found.target.differences, detail=detail)
     if found.refused:
         warn(f"`penstock run` cannot go on: {found.refused}")
+
+
+def _show_plain_role(lines: Sequence[str], *, detail: bool) -> None:
+    """Say that changes are applied as a superuser, with the lines that make another role if a screen holds them."""
+    if not lines:
+        return
+    warn("  note: changes are applied as a superuser: what tables and types of the target call may do anything;")
+    if len(lines) > _SCREEN and not detail:
+        warn(f"    `penstock plan --print-sql` prints the {len(lines)} lines that make a role that is none")
+        return
+    warn("    these lines make a role that is none, for the url of the connection:")
+    for line in lines:
+        warn(f"    {printable(line)};")
 
 
 def show_left_out(found: Plan) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import psycopg
@@ -93,7 +94,7 @@ class CatalogObject:
     change: str | None
     remove: str | None
 
-    @property
+    @cached_property
     def key(self) -> tuple[TableName | None, str, str, str]:
         """What it is found by."""
         return self.table, self.kind, self.name, self.holder or ""
@@ -148,17 +149,17 @@ class Objects:
     uncompared: Sequence[TableName] = ()
     large: LargeObjects = field(default_factory=LargeObjects)
 
-    @property
+    @cached_property
     def by_key(self) -> Mapping[tuple[TableName | None, str, str, str], CatalogObject]:
         """The same to look them up."""
         return {one.key: one for one in self.found}
 
-    @property
+    @cached_property
     def tables(self) -> Collection[TableName]:
         """The tables and partitions that there are."""
         return {one.table for one in self.found if one.table is not None and one.kind in ("table", "partition")}
 
-    @property
+    @cached_property
     def schemas(self) -> Collection[str]:
         """The schemas that were looked into."""
         return {one.schema for one in self.found if one.schema}
