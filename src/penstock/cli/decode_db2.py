@@ -94,9 +94,10 @@ def _record(record: LogRecord, with_hex: bool) -> dict[str, Any]:
 
 
 def _committed(buffers: Sequence[tuple[str, bytes]], catalog: Catalog, show: Show) -> Iterator[dict[str, Any]]:
+    from penstock.sources.db2_log.chains import LogBeginning
     from penstock.sources.db2_log.changes import RowChangeDecoder
     from penstock.sources.db2_log.reading import row_of, txn_id
-    from penstock.sources.db2_log.transactions import Gatherer, LogBeginning, RowResolver
+    from penstock.sources.db2_log.transactions import Gatherer, RowResolver
 
     numbers = {name: number for number, (name, _) in enumerate(buffers, 1)}
     first = next(iter(_records(buffers, catalog)), None)

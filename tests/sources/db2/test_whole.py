@@ -6,6 +6,7 @@ import json
 import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from penstock.change import Op
@@ -119,6 +120,98 @@ def test_a_process_that_goes_on_in_the_middle_of_a_raw_log_misses_nothing(tmp_pa
     later = folder(tmp_path, log, log.records[:4], log.records[4:])
 
     assert [(txn, op) for txn, _, op, _ in told(later)][2:] == [("2", "insert"), ("2", "insert"), ("3", "insert")]
+
+
+@pytest.mark.parametrize("lost", [1, 2, 4, 6])
+def test_a_record_that_is_missing_where_a_file_begins_is_noticed_by_a_later_process(tmp_path: Path, lost: int) -> None:
+    log = three(is_raw=True)
+    told(folder(tmp_path, log, log.records[:lost]))
+
+    with pytest.raises(MalformedInputError, match=r"at log sequence offset \d+, is not in the log that was recorded"):
+        told(folder(tmp_path, log, log.records[:lost], log.records[lost + 1 :]))
+
+
+def not_for_readers(log: Log, tid: int) -> None:
+    log.add(tid, 0x4E, log.dms(200), flags=0)
+
+
+@pytest.mark.parametrize("cut", range(1, 6))
+def test_records_that_are_not_for_readers_are_remembered_by_a_later_process(tmp_path: Path, cut: int) -> None:
+    log = Log(is_raw=True, is_chained=True)
+    not_for_readers(log, 9)
+    not_for_readers(log, 1)
+    log.insert(2, 2, plain(2))
+    log.insert(1, 1, plain(1))
+    log.commit(2)
+    log.commit(1)
+    told(folder(tmp_path, log, log.records[:cut]))
+
+    found = told(folder(tmp_path, log, log.records[:cut], log.records[cut:]))
+
+    assert [(txn, op) for txn, _, op, _ in found] == [("2", "insert"), ("1", "insert")]
+    not_for_readers(log, 9)
+    not_for_readers(log, 3)
+    log.insert(3, 3, plain(3))
+    assert told(folder(tmp_path, log, log.records[:cut], log.records[cut:6], log.records[6:7])) == found
+    with pytest.raises(MalformedInputError, match="is not in the log that was recorded"):
+        told(folder(tmp_path, log, log.records[:cut], log.records[cut:6], log.records[6:7], log.records[8:]))
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3])
+@pytest.mark.parametrize("has_row", [True, False], ids=["with a row", "without one"])
+def test_what_was_open_where_the_log_begins_is_known_by_any_record_of_it(
+    tmp_path: Path, cut: int, has_row: bool
+) -> None:
+    log = Log(is_raw=True, is_chained=True)
+    log.insert(2, 1, plain(1))
+    begin = len(log.records)
+    not_for_readers(log, 2)
+    log.insert(1, 2, plain(2))
+    if has_row:
+        log.insert(2, 3, plain(3))
+    log.commit(2)
+    log.commit(1)
+    records = log.records[begin:]
+    told(folder(tmp_path, log, records[:cut]))
+
+    found = told(folder(tmp_path, log, records[:cut], records[cut:]))
+
+    assert [(txn, op) for txn, _, op, _ in found] == [("2", "gap"), ("1", "insert")]
+    assert found[0][3].startswith("transaction 000000000002 was open already where the log begins (")
+
+
+def test_a_transaction_that_only_commits_where_a_filtered_log_begins_is_put_aside(tmp_path: Path) -> None:
+    log = three(is_raw=False)
+
+    found = told(folder(tmp_path, log, log.records[3:]))
+
+    assert [(txn, op) for txn, _, op, _ in found] == [("1", "gap"), ("2", "gap"), ("3", "insert")]
+    assert "it changed no table of the catalogue since" in found[0][3]
+
+
+def test_an_index_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    log = three(is_raw=True)
+    told(folder(tmp_path, log, log.records[:4]))
+    (path,) = (tmp_path / "index").rglob("*.npz")
+    with np.load(path) as stored:
+        earlier = {name: array for name, array in stored.items() if name not in ("floors", "chains")}
+    assert len(earlier) == 6
+    np.savez(path, **earlier)
+
+    found = told(folder(tmp_path, log, log.records[:4], log.records[4:]))
+
+    assert [(txn, op) for txn, _, op, _ in found] == [
+        ("1", "insert"),
+        ("1", "insert"),
+        ("2", "insert"),
+        ("2", "insert"),
+        ("3", "insert"),
+    ]
+    # What this version has added goes on from there.
+    log.insert(4, 9, plain(9))
+    log.commit(4)
+    with pytest.raises(MalformedInputError, match="is not in the log that was recorded"):
+        told(folder(tmp_path, log, log.records[:4], log.records[4:8], log.records[9:]))
 
 
 def test_a_log_that_holds_something_else_than_was_read_is_refused_by_a_later_run(tmp_path: Path) -> None:

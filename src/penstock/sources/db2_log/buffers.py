@@ -1,7 +1,7 @@
 """The folder that a collector fills: a catalogue, and buffers of the log in files that are numbered from 1.
 
-A position is the number of a file and the offset of a commit record in it: it needs no index to be found again. The
-index says beside which transactions there are, how many changes each has, and where its first record lies.
+The index says which transactions there are, how many changes each has, and where its first record lies; and what a
+later process has to know of those that are open at the end of a file.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import errno
 import hashlib
 import io
 import mmap
-import re
 import tempfile
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,17 +22,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigError, MalformedInputError, OperatorError, RetryableError
-from penstock.position import START, Scn
 from penstock.sources.db2_log.catalog import Catalog, read_catalog
+from penstock.sources.db2_log.chains import LogBeginning, OpenChains
 from penstock.sources.db2_log.changes import held_size
 from penstock.sources.db2_log.framing import ONCE_IN_ORDER, Buffer, LogRecord, Lri, read_records
 from penstock.sources.db2_log.plain import Plain, find_plain
-from penstock.sources.db2_log.transactions import Committed, Gatherer, LogBeginning, RowResolver
+from penstock.sources.db2_log.positions import FILE_NAME, OFFSET_BITS, file_of, position_of
+from penstock.sources.db2_log.transactions import Committed, Gatherer, RowResolver
 from penstock.storage import LocalStorage, MissingFileError, NameTakenError, Storage
 
 CATALOG = "catalog.json"
-_NAME = re.compile(r"([0-9]{1,9})\.db2log")
-_OFFSET_BITS = 32
 _SMALL_BYTES = 64 * 1024
 """A map keeps a file open, and a transaction may span many: smaller ones are read instead."""
 
@@ -43,29 +41,29 @@ _DIGESTED_BYTES = 64 * 1024
 _COLUMNS = ("commit_scns", "firsts", "changes", "size_bytes", "committed_at_us")
 
 
-def file_of(position: int) -> tuple[int, int]:
-    """Return the number of the file that a position lies in, and the offset there."""
-    return position >> _OFFSET_BITS, position & ((1 << _OFFSET_BITS) - 1)
-
-
 @dataclass(frozen=True)
 class Indexed:
     """What is known of a file: the transactions that were committed in it, each with an entry in every array.
 
     Attributes:
         firsts: The position of each transaction's first record, which may lie in an earlier file.
-        oldest: The position of the first record of the oldest transaction that is open at its end, or its end.
+        oldest: The position of the first record for readers of the oldest transaction that is open at its end, or its
+            end.
         last: The identifier of its last record.
+        chains: What is known of chains at its end; None if an earlier version has written the index.
     """
 
     columns: tuple[NDArray[np.int64], ...]
     oldest: int
     last: Lri
+    chains: OpenChains | None
 
     def pack(self) -> bytes:
         """Return what `unpack` reads."""
         to = io.BytesIO()
         arrays: dict[str, Any] = dict(zip(_COLUMNS, self.columns, strict=True))
+        if self.chains is not None:
+            arrays |= self.chains.pack()
         np.savez(to, state=np.array([self.oldest, *(max(n, 0) for n in self.last)], np.uint64), **arrays)
         return to.getvalue()
 
@@ -74,7 +72,8 @@ class Indexed:
         """Read what `pack` has made; raises a `ValueError`, or another exception of numpy's, at anything else."""
         with np.load(io.BytesIO(content), allow_pickle=False) as found:
             oldest, *last = (int(n) for n in found["state"])
-            return cls(tuple(found[name].astype(np.int64) for name in _COLUMNS), oldest, Lri(*last))
+            columns = tuple(found[name].astype(np.int64) for name in _COLUMNS)
+            return cls(columns, oldest, Lri(*last), OpenChains.unpack(found))
 
 
 @dataclass(frozen=True)
@@ -179,7 +178,7 @@ class Buffers:
             self.catalog,
             start=start,
             end=end,
-            is_open=gatherer.open.keys(),
+            is_open=gatherer.begun,
             beginning=self._beginning(),
         )
         among = None if plain is None else plain.others.tolist()
@@ -191,13 +190,16 @@ class Buffers:
     def _scan(self, number: int, numbers: dict[int, str]) -> Indexed:
         """Look at a file's records, with the transactions that are open at its beginning."""
         before = self._indexed[-1] if self._indexed else None
-        begin = number << _OFFSET_BITS
+        begin = number << OFFSET_BITS
         if self._gatherer is None:
             self._gatherer = Gatherer(self.catalog, self._beginning())
             if before is not None:
                 # In a process that has just begun; what it finds committed was counted by an earlier one.
                 for _ in self._gatherer.gather(self.records(before.oldest, begin - 1)):
                     pass
+                # Of chains that replay tells less: some have no record for readers yet, others began before it.
+                if before.chains is not None:
+                    self._gatherer.chains.resume(before.chains)
         resolver, rows, last = RowResolver(self.catalog), [], before.last if before else Lri(-1, -1)
         part = self._part(number, numbers[number], self._gatherer)
         records = list(part.records)
@@ -220,18 +222,15 @@ class Buffers:
             at_us = (committed.committed_at_s or 0) * 1_000_000
             # One that is put aside is a single change, which says so.
             count = len(changed) or 1
-            rows.append((position_of(committed.outcome), self._first(committed), count, sum(sizes), at_us))
+            rows.append((position_of(committed.outcome), committed.first, count, sum(sizes), at_us))
         rows.sort()
         columns = np.array(rows, np.int64).reshape(-1, len(_COLUMNS)).T
         oldest = min((position_of(found[0]) for found in self._gatherer.open.values()), default=(number + 1) << 32)
-        indexed = Indexed(tuple(columns), oldest, last_here)
+        indexed = Indexed(tuple(columns), oldest, last_here, self._gatherer.chains.known())
         # Whoever may not write there looks at the files again in the next process.
         with suppress(NameTakenError, OperatorError, RetryableError):
             self.storage.create(self._index_name(number), indexed.pack())
         return indexed
-
-    def _first(self, committed: Committed) -> int:
-        return position_of(committed.records[0])
 
     def _stored(self, number: int) -> Indexed | None:
         if self._gatherer is not None:
@@ -300,7 +299,7 @@ class Buffers:
         return self._begins[0]
 
     def _numbers(self) -> dict[int, str]:
-        named = {int(found[1]): name for name in self.storage.names("") if (found := _NAME.fullmatch(name))}
+        named = {int(found[1]): name for name in self.storage.names("") if (found := FILE_NAME.fullmatch(name))}
         missing = next((n for n in range(1, len(named) + 1) if n not in named), None)
         if missing is not None:
             raise OperatorError(
@@ -342,15 +341,9 @@ def _plain_rows(part: FilePart) -> list[tuple[int, ...]]:
     plain = part.plain
     if plain is None:
         return []
-    count, base = len(plain.commits), part.number << _OFFSET_BITS
+    count, base = len(plain.commits), part.number << OFFSET_BITS
     changes = np.bincount(plain.rows[:, 0], minlength=count)
     sizes = np.bincount(plain.rows[:, 0], plain.size_bytes, count).astype(np.int64)
     at_us = plain.committed_at_s * 1_000_000
     lines = np.column_stack([base + plain.commits, base + plain.begins, changes, sizes, at_us])
     return list(map(tuple, lines[changes > 0].tolist()))
-
-
-def position_of(record: LogRecord) -> Scn:
-    """Return the position of a record: the number of its file, and its offset there."""
-    number = _NAME.fullmatch(record.name.rpartition("/")[2])
-    return Scn(((int(number[1]) if number else int(START)) << _OFFSET_BITS) + record.offset)

@@ -10,9 +10,10 @@ from typing import NoReturn
 
 from penstock.errors import MalformedInputError
 from penstock.position import Scn
-from penstock.sources.db2_log.buffers import Buffers, position_of
+from penstock.sources.db2_log.buffers import Buffers
 from penstock.sources.db2_log.catalog import Catalog, Db2Column
 from penstock.sources.db2_log.framing import PROPAGATABLE, Framing, Level, LogRecord
+from penstock.sources.db2_log.positions import position_of
 from penstock.sources.db2_log.transactions import ADD_DATA, LOB, LOB_DATA_AT, LobPiece
 from penstock.storage import Storage
 

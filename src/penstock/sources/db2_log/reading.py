@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock import change as c
 from penstock.change import NO_VERSION, Change, Op
-from penstock.sources.db2_log.buffers import FilePart, position_of
+from penstock.sources.db2_log.buffers import FilePart
 from penstock.sources.db2_log.bulk import PlainRowDecoder
 from penstock.sources.db2_log.catalog import Catalog
 from penstock.sources.db2_log.changes import OmittedValues, RowChangeDecoder
@@ -19,6 +19,7 @@ from penstock.sources.db2_log.columns import Ints
 from penstock.sources.db2_log.framing import read_records
 from penstock.sources.db2_log.lobs import place_of
 from penstock.sources.db2_log.plain import Plain
+from penstock.sources.db2_log.positions import position_of
 from penstock.sources.db2_log.transactions import Committed, Row, RowResolver
 from penstock.values import encode_image
 
@@ -87,7 +88,7 @@ class LogReading:
 
     def _put_aside(self, committed: Committed) -> dict[str, Any]:
         """A gap in place of a transaction of which the log has the end alone."""
-        first = committed.records[0]
+        first = (*committed.records, committed.outcome)[0]
         tables = self.resolver.tables(committed)
         reason = (
             f"transaction {txn_id(committed)} was open already where the log begins ({first.name}, offset"
@@ -169,7 +170,7 @@ class _Plain:
         """Decode a row by itself, which is odd; its record is read as any that is not plain."""
         form, reading = self._part.gatherer.form, self._reading
         record = next(read_records(self._part.buffer, form, self._part.name, among=[int(self._rows[place, 1])]))
-        (row,) = reading.resolver.resolve(Committed(record, [record], None))
+        (row,) = reading.resolver.resolve(Committed(record, [record], None, position_of(record)))
         return reading.one(row, int(self._seqs[place]))
 
 

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from penstock.history import HistoryError
 from penstock.position import START, Scn
-from penstock.sources.db2_log.buffers import Buffers, file_of
+from penstock.sources.db2_log.buffers import Buffers
 from penstock.sources.db2_log.framing import ONCE_IN_ORDER
+from penstock.sources.db2_log.positions import file_of
 from penstock.sources.db2_log.reading import LogReading
 from penstock.sources.recorded import RecordedConnector, Recording
 from penstock.storage import Storage

@@ -7,13 +7,15 @@ back what was undone, gives each row the LOB records before it, and joins the tw
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock.change import Op, TableName
 from penstock.sources.db2_log.catalog import Catalog, Db2Table, TableId
+from penstock.sources.db2_log.chains import Chains, LogBeginning, TxnKey
 from penstock.sources.db2_log.framing import COMPENSATION, PROPAGATABLE, SINGULAR, Framing, Level, LogRecord
+from penstock.sources.db2_log.positions import position_of
 from penstock.sources.db2_log.rows import holds_row
 
 COMMITS = frozenset((0x84, 0x85, 0x86, 0x87, 0x8A))
@@ -50,13 +52,16 @@ class Committed(NamedTuple):
 
     Attributes:
         outcome: The record of that.
-        records: Its records in log order.
+        records: Its records for readers, in log order; where it is cut, there may be none.
+        first: The position from which on it has to be read: that of the first of them, or, if it is cut, of its first
+            record of any kind, which tells that it is.
         is_cut: It was open already where the log begins: what it did before is in no file.
     """
 
     outcome: LogRecord
     records: Sequence[LogRecord]
     committed_at_s: int | None
+    first: int
     is_cut: bool = False
 
 
@@ -99,22 +104,12 @@ class Row:
     is_half: bool = False
 
 
-class LogBeginning(NamedTuple):
-    """Where a log begins: the log sequence offset of its first record, and the stream that this is of."""
-
-    stream: int
-    lso: int
-
-    def is_before(self, record: LogRecord) -> bool:
-        """Whether a record names one as that before it of its transaction which lies before the log."""
-        return record.stream == self.stream and 0 < (record.previous_lso or 0) < self.lso
-
-
 class Gatherer:
     """Gathers records by transaction until these end. What is not committed yet stays in `open`.
 
-    Each record says where the one before it of its transaction lies. In a log that was read without a filter all of
-    them must be here; a filter leaves some out, so there it only tells what was open where the log begins.
+    Attributes:
+        open: The records of each open transaction that are for readers.
+        chains: How the records of each open transaction follow one another, be they for readers or not.
     """
 
     def __init__(self, catalog: Catalog, beginning: LogBeginning | None = None) -> None:
@@ -123,47 +118,42 @@ class Gatherer:
         Args:
             beginning: Where the log begins; None where that is not known.
         """
-        self.open: dict[tuple[int, bytes], list[LogRecord]] = {}
-        self._beginning = beginning
-        self._cut: set[tuple[int, bytes]] = set()
-        # In a log without a filter: the last record of each open transaction, and the first record of each stream here.
-        self._last: dict[tuple[int, bytes], int] = {}
-        self._floor: dict[int, int] = {}
+        self.open: dict[TxnKey, list[LogRecord]] = {}
         self._catalog = catalog
         self.passed_over = 0
         form = self.form = catalog.form
+        self.chains = Chains(beginning, is_whole=form.framing is Framing.RAW and form.level is Level.V10)
         self._time = struct.Struct(form.endian + "I")
         self._pair = struct.Struct(form.endian + "HH")
 
+    @property
+    def begun(self) -> Collection[TxnKey]:
+        """The transactions that are open, also those without a record for readers yet."""
+        return self.open.keys() | self.chains.open.keys()
+
     def gather(self, records: Iterable[LogRecord]) -> Iterator[Committed]:
         """Yield transactions as they are committed; raises a `MalformedInputError` at what must stop the source."""
-        open_, is_v10 = self.open, self._catalog.form.level is Level.V10
+        open_, chains, is_v10 = self.open, self.chains, self._catalog.form.level is Level.V10
         is_filtered = self._catalog.form.framing is Framing.FILTER
-        is_whole = self._catalog.form.framing is Framing.RAW and is_v10
         for record in records:
             type_, key = record.type, (record.stream, record.tid)
-            if is_whole:
-                self._refuse_hole(record, key)
+            chains.follow(record, is_chained=type_ in _CHAINED)
             if type_ in COMPONENTS:
-                if not record.flags & PROPAGATABLE and is_v10:
-                    if is_filtered:
-                        record.refuse("a record is not for readers of the log, and the log was read with a filter")
+                is_singular = record.flags & SINGULAR
+                if record.flags & PROPAGATABLE or not is_v10:
+                    open_.setdefault(key, []).append(record)
+                    if is_singular:
+                        yield from self._ended(record)
+                elif is_filtered:
+                    record.refuse("a record is not for readers of the log, and the log was read with a filter")
+                else:
                     self.passed_over += 1
-                    continue
-                found = open_.get(key)
-                if found is None:
-                    found = open_[key] = []
-                    if self._beginning is not None and self._beginning.is_before(record):
-                        self._cut.add(key)
-                found.append(record)
-                if record.flags & SINGULAR:
-                    yield Committed(record, open_.pop(key), None, self._ends(key))
+                    if is_singular and key not in open_:
+                        chains.end(key)
             elif type_ in COMMITS:
-                is_cut = self._ends(key)
-                if (found := open_.pop(key, None)) is not None:
-                    yield Committed(record, found, self._committed_at(record), is_cut)
+                yield from self._ended(record)
             elif type_ in ABORTS:
-                self._ends(key)
+                chains.end(key)
                 open_.pop(key, None)
             elif type_ == LOAD_START:
                 self._refuse_load(record)
@@ -172,29 +162,14 @@ class Gatherer:
             elif type_ not in _PASSED:
                 record.refuse(f"log records of type 0x{type_:04X} are not known")
 
-    def _ends(self, key: tuple[int, bytes]) -> bool:
-        """Forget what is known of an open transaction; returns whether it was open already where the log begins."""
-        self._last.pop(key, None)
-        is_cut = key in self._cut
-        self._cut.discard(key)
-        return is_cut
-
-    def _refuse_hole(self, record: LogRecord, key: tuple[int, bytes]) -> None:
-        """Make sure that the record is here that this one names as the one before it of its transaction."""
-        if record.lso is None or not any(record.tid):
-            return
-        floor = self._floor.setdefault(record.stream, record.lso)
-        last, previous = self._last.get(key), record.previous_lso
-        self._last[key] = record.lso
-        if not previous or previous == last or record.type not in _CHAINED:
-            return
-        # What lies before the first record that was read is no matter: the reading began behind it.
-        if last is not None or previous >= floor:
-            record.refuse(
-                f"the record before it of its transaction, at log sequence offset {previous}, is not in the log that"
-                " was recorded",
-                do="bring back the buffers that are missing between the files, or begin anew, with a copy",
-            )
+    def _ended(self, outcome: LogRecord) -> Iterator[Committed]:
+        """Yield the transaction that a record commits, unless it did nothing that readers are shown."""
+        key = (outcome.stream, outcome.tid)
+        records, chain = self.open.pop(key, []), self.chains.end(key)
+        if chain is not None and chain.is_cut:
+            yield Committed(outcome, records, self._committed_at(outcome), chain.first, is_cut=True)
+        elif records:
+            yield Committed(outcome, records, self._committed_at(outcome), position_of(records[0]))
 
     def _committed_at(self, record: LogRecord) -> int | None:
         if record.type not in _TIMED:
