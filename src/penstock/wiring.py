@@ -39,9 +39,7 @@ from penstock.external_values import ValueStore
 from penstock.formats.change_file import Encoding
 from penstock.formats.xds.values import TimeSyntax
 from penstock.origins import Origins
-from penstock.outputs.xds_files import XdsFolder
 from penstock.patterns import TablePattern
-from penstock.pipeline.archive_sink import ArchiveSink
 from penstock.pipeline.connectors import DatabaseSource, SourceConnector, SourceWithCopies, TargetConnector
 from penstock.pipeline.errors import QueueFailures
 from penstock.pipeline.event_log_publication import EventLogPublication
@@ -52,6 +50,8 @@ from penstock.pipeline.transformed import TransformedDatabase, TransformedRecord
 from penstock.rules.ruleset import RuleSet
 from penstock.schema import TableSchema
 from penstock.schema_registry import Registry, read_authorities
+from penstock.sinks.archive.sink import ArchiveSink
+from penstock.sinks.xds.folder import XdsFolder
 from penstock.sources.change_files.connector import ChangeFilesConnector
 from penstock.sources.change_files.spark_source import ChangeFilesSource
 from penstock.sources.db2_log.lobs import LogValues
@@ -178,11 +178,10 @@ def _published_events(config: PipelineConfig, publish: PublishConfig) -> Sink:
         from penstock.formats.debezium.avro_writer import AvroPacking
         from penstock.formats.debezium.columns import Connector, ConnectorModes
         from penstock.formats.debezium.writer import EventSettings, JsonPacking
-        from penstock.outputs.events.files import Folder
-        from penstock.outputs.events.kafka import Cluster
-        from penstock.outputs.events.put_aside import OnBadValue
-        from penstock.pipeline.event_file_sink import EventFileSink
-        from penstock.pipeline.kafka_sink import KafkaSink
+        from penstock.sinks.events.files import Folder
+        from penstock.sinks.events.kafka import Cluster
+        from penstock.sinks.events.put_aside import OnBadValue
+        from penstock.sinks.events.sink import EventFileSink, KafkaSink
     except ImportError as exc:
         raise _not_installed(f"publish.format {publish.form}", exc) from exc
     events = publish.debezium
@@ -326,8 +325,8 @@ def _published_log(config: PipelineConfig, publish: PublishConfig) -> EventLogPu
         folder = XdsFolder(_open_sink(publish.path, "publish.path"))
         return EventLogPublication(config, side, folder, Channel(log, settings, folder.put_all))
     try:
-        from penstock.outputs.events.kafka import Cluster
-        from penstock.outputs.xds_topic import AT_ONCE, XdsTopic
+        from penstock.sinks.events.kafka import Cluster
+        from penstock.sinks.xds.topic import AT_ONCE, XdsTopic
     except ImportError as exc:
         raise _not_installed("publish.to kafka", exc) from exc
     assert publish.connection is not None

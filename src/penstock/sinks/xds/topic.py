@@ -14,9 +14,9 @@ from penstock.errors import OperatorError
 from penstock.formats.debezium.writer import OutgoingRecord
 from penstock.formats.xds.writer import association_of, document_of
 from penstock.history import CaptureOrigin
-from penstock.outputs.events.kafka import Cluster
-from penstock.outputs.events.publisher import Publisher, begin_run, make_position
 from penstock.position import Scn
+from penstock.sinks.events.kafka import Cluster
+from penstock.sinks.events.publisher import Publisher, begin_run, make_position
 
 AT_ONCE = 1_000
 """Most events in one Kafka transaction."""

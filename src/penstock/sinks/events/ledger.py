@@ -12,13 +12,13 @@ from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState
 from penstock.change import TableName
 from penstock.errors import FencedError
 from penstock.history import Consumer, History, Joined
-from penstock.outputs.events.publisher import EventDestination, Publisher, begin_run, open_for_run
-from penstock.outputs.events.state import PublishedState, StateEntry
-from penstock.outputs.events.task import Published
 from penstock.pipeline.connectors import RunLock
 from penstock.pipeline.published_queue import entry_of
 from penstock.pipeline.sink import SinkLedger
 from penstock.position import Anchor, Scn
+from penstock.sinks.events.publisher import EventDestination, Publisher, begin_run, open_for_run
+from penstock.sinks.events.state import PublishedState, StateEntry
+from penstock.sinks.events.task import Published
 from penstock.stream import TableVersion
 
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import OperatorError, RetryableError
 from penstock.formats.debezium.writer import OutgoingRecord
 from penstock.kafka import QUIET, SILENT, bad_settings, failure
-from penstock.outputs.events.publisher import EventDestination, Publisher
-from penstock.outputs.events.state import PublishedState, StateEntry, published_state_of
+from penstock.sinks.events.publisher import EventDestination, Publisher
+from penstock.sinks.events.state import PublishedState, StateEntry, published_state_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

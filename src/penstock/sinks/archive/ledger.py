@@ -14,10 +14,10 @@ from penstock.change import TableName
 from penstock.errors import FencedError, OperatorError
 from penstock.formats.archive_log import ArchiveRecord, CopiedPart, DataFile
 from penstock.history import Consumer, History, Joined
-from penstock.outputs.publish.files import ArchiveWriter, WrittenFiles
 from penstock.pipeline.connectors import RunLock
 from penstock.pipeline.sink import SinkLedger
 from penstock.position import Anchor, Scn
+from penstock.sinks.archive.files import ArchiveWriter, WrittenFiles
 from penstock.storage import Storage
 from penstock.stream import TableVersion
 

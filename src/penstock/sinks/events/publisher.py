@@ -15,7 +15,7 @@ from typing import Protocol
 
 from penstock.errors import FencedError, OperatorError, PenstockError
 from penstock.formats.debezium.writer import OutgoingRecord
-from penstock.outputs.events.state import PublishedState, StateEntry
+from penstock.sinks.events.state import PublishedState, StateEntry
 
 
 class PublishTransaction(Protocol):
