@@ -42,7 +42,6 @@ from penstock.origins import Origins
 from penstock.patterns import TablePattern
 from penstock.pipeline.connectors import DatabaseSource, SourceConnector, SourceWithCopies, TargetConnector
 from penstock.pipeline.errors import QueueFailures
-from penstock.pipeline.event_log_publication import EventLogPublication
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.publication import Publication
 from penstock.pipeline.sink import Sink
@@ -52,6 +51,7 @@ from penstock.schema import TableSchema
 from penstock.schema_registry import Registry, read_authorities
 from penstock.sinks.archive.sink import ArchiveSink
 from penstock.sinks.xds.folder import XdsFolder
+from penstock.sinks.xds.publication import EventLogPublication
 from penstock.sources.change_files.connector import ChangeFilesConnector
 from penstock.sources.change_files.spark_source import ChangeFilesSource
 from penstock.sources.db2_log.lobs import LogValues
@@ -61,7 +61,7 @@ from penstock.sources.event_log.channel import Channel
 from penstock.sources.event_log.settings import EventLogSettings
 from penstock.sources.event_log.source import NoFailures
 from penstock.sources.event_log.spark_source import EventLogDataSource, ReadOptions
-from penstock.sources.trigger_queue.queue import LogAccess
+from penstock.sources.trigger_queue.queue import OpenLog
 from penstock.sources.trigger_queue.source import TriggerQueueSource
 from penstock.sources.xds.source import XdsConnector
 from penstock.spark.java import Java
@@ -94,7 +94,7 @@ _PLACES: Mapping[str, Callable[[Storage], SourceWithCopies]] = {
     "change_files": ChangeFilesConnector,
     "db2_log": open_db2_log,
 }
-_LOGS: Mapping[str, Callable[[str, str], LogAccess]] = {"postgres": PostgresSource}
+_LOGS: Mapping[str, Callable[[str, str], OpenLog]] = {"postgres": lambda url, name: PostgresSource(url, name).log}
 _TARGETS: Mapping[str, Callable[[str, str, str | None, ValueStore | None], TargetConnector]] = {
     "postgres": PostgresTargetConnector
 }
@@ -497,8 +497,8 @@ class TriggerQueue(TriggerQueueSource):
     """The data source, for every database that has a folder."""
 
     @staticmethod
-    def access(kind: str, url: str, set_name: str) -> LogAccess:
-        """Say how tasks reach the log of a set in a kind of database."""
+    def log_of(kind: str, url: str, set_name: str) -> OpenLog:
+        """Say how tasks open the log of a set in a kind of database."""
         if kind not in _LOGS:
             raise ConfigError(f"option 'type' must be one of {', '.join(_LOGS)}, not {kind!r}")
         return _LOGS[kind](url, set_name)

@@ -13,9 +13,9 @@ import pytest
 
 from penstock.errors import ConfigError, OperatorError, RetryableError
 from penstock.formats.xds.reader import read_document
-from penstock.pipeline.event_log_publication import EventLogPublication
 from penstock.pipeline_file import parse
 from penstock.position import Scn
+from penstock.sinks.xds.publication import EventLogPublication
 from penstock.sources.event_log.channel import Channel
 from penstock.wiring import open_pipeline
 from tests.kafka.broker import KafkaBroker

@@ -19,10 +19,10 @@ from penstock.errors import ConfigError, OperatorError
 from penstock.formats.xds.event import XdsEventKind
 from penstock.formats.xds.reader import read_document
 from penstock.history import Consumer, History, HistoryError
-from penstock.pipeline.event_log_publication import EventLogPublication
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline_file import parse
 from penstock.position import START, Limit, Scn
+from penstock.sinks.xds.publication import EventLogPublication
 from penstock.sources.event_log.channel import Channel
 from penstock.sources.event_log.source import EventLogSource, NoFailures
 from penstock.wiring import open_pipeline

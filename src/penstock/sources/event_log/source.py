@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Protocol
+
+import pyarrow as pa
 
 from penstock.history import History, Joined
 from penstock.position import START, Anchor, Limit, Scn
@@ -60,6 +62,16 @@ class Journal(Recording, Protocol):
 
     def waiting(self) -> Backlog:
         """Count the rows of the log that are due."""
+
+    def make(self) -> None:
+        """Make the journal where there is none; `penstock setup` does so itself, a Spark stream calls this.
+
+        Raises:
+            OperatorError: The log is that of another journal.
+        """
+
+    def elements(self, part: Slice) -> Iterator[pa.RecordBatch]:
+        """Yield the events of a slice, in order, as XDS elements (`elements.ELEMENTS`)."""
 
 
 class EventLogSource(RecordedSource):
