@@ -40,8 +40,13 @@ from penstock.formats.change_file import Encoding
 from penstock.formats.xds.values import TimeSyntax
 from penstock.origins import Origins
 from penstock.patterns import TablePattern
-from penstock.pipeline.connectors import DatabaseSource, SourceConnector, SourceWithCopies, TargetConnector
-from penstock.pipeline.errors import QueueFailures
+from penstock.pipeline.connectors import (
+    DatabaseSource,
+    PlainDatabase,
+    SourceConnector,
+    SourceWithCopies,
+    TargetConnector,
+)
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.publication import Publication
 from penstock.pipeline.sink import Sink
@@ -58,8 +63,8 @@ from penstock.sources.db2_log.lobs import LogValues
 from penstock.sources.db2_log.source import open_db2_log
 from penstock.sources.db2_log.spark_source import Db2LogSource
 from penstock.sources.event_log.channel import Channel
+from penstock.sources.event_log.failures import Failures
 from penstock.sources.event_log.settings import EventLogSettings
-from penstock.sources.event_log.source import NoFailures
 from penstock.sources.event_log.spark_source import EventLogDataSource, ReadOptions
 from penstock.sources.trigger_queue.queue import OpenLog
 from penstock.sources.trigger_queue.source import TriggerQueueSource
@@ -84,7 +89,7 @@ _Side = TypeVar("_Side")
 class _OpenDatabase(Protocol):
     def __call__(
         self, url: str, pipeline: str, origins: Origins, *, with_ddl: bool, with_messages: bool, takes_up_new: bool
-    ) -> DatabaseSource: ...
+    ) -> PlainDatabase: ...
 
 
 _DATABASES: Mapping[tuple[str, str], _OpenDatabase] = {
@@ -111,9 +116,8 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
     if config.publish is not None and config.capture.source == "event_log":
         return _published_log(config, config.publish)
     if config.publish is not None:
-        published = _database(config)
-        if rules is not None:
-            published = TransformedDatabase(published, rules)
+        database = _database(config)
+        published: DatabaseSource = database if rules is None else TransformedDatabase(database, rules)
         return Publication(config, published, _published_to(config), spark, rules)
     assert config.apply is not None
     target = _target(config, config.apply)
@@ -299,7 +303,7 @@ def _event_log(config: PipelineConfig, target: TargetConnector | None) -> Postgr
         # Written in full, and read again for apply.
         settings = replace(settings, time_syntax=TimeSyntax.READABLE)
 
-    failures = NoFailures() if target is None else QueueFailures(target.error_queue)
+    failures = Failures(None if target is None else target.error_queue)
 
     def open_connector(url: str, pipeline: str) -> PostgresEventLogConnector:
         return PostgresEventLogConnector(
@@ -376,8 +380,8 @@ def _events(config: PipelineConfig, rules: RuleSet | None, target: TargetConnect
     """
     log, settings = open_events(config)
     from penstock.sources.debezium.connector import DebeziumConnector, Untyped
-    from penstock.sources.debezium.tables import Tables
     from penstock.sources.debezium.tracker import LogLayout
+    from penstock.sources.debezium.tables import Tables
 
     def described(table: TableName) -> TableSchema | None:
         return None if rules is not None else target.describe([table]).get(table)
@@ -450,7 +454,7 @@ def _send_own(context: SparkContext, names: Iterable[str], folder: Path) -> None
             context.addPyFile(str(file))
 
 
-def _database(config: PipelineConfig) -> DatabaseSource:
+def _database(config: PipelineConfig) -> PlainDatabase:
     connection = config.capture.connection
     assert connection is not None
     side = _DATABASES[config.capture.source, _kind(config, connection)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Protocol
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 from penstock.history import History, Joined
 from penstock.position import START, Anchor, Limit, Scn
 from penstock.sources.event_log.changes import AsChanges
+from penstock.sources.event_log.failures import Failures
 from penstock.sources.event_log.poll import EventForm, EventLog, LogTransaction, by_outcome, poll
 from penstock.sources.event_log.row_messages import tell_settled
 from penstock.sources.event_log.rows import RowOutcome, Settled
@@ -19,35 +20,6 @@ from penstock.sources.event_log.settings import EventLogSettings
 from penstock.sources.event_log.timetable import Timetable
 from penstock.sources.recorded import RecordedSource, Recording
 from penstock.stream import Backlog, Slice, Source
-
-
-class Failures(Protocol):
-    """What the target's error queue says of the transactions of this source, by their positions."""
-
-    def waiting(self) -> Collection[int]:
-        """Return those that are in it."""
-
-    def applied(self) -> Collection[int]:
-        """Return those that have left it as they were applied after all, as far as is known."""
-
-    def deleted(self, first: int, last: int) -> Collection[int]:
-        """Return those from one position to another that have left it as they were given up."""
-
-
-class NoFailures:
-    """Implements `Failures`: nothing is applied, so nothing fails."""
-
-    def waiting(self) -> Collection[int]:
-        """Return none."""
-        return ()
-
-    def applied(self) -> Collection[int]:
-        """Return none."""
-        return ()
-
-    def deleted(self, first: int, last: int) -> Collection[int]:
-        """Return none."""
-        return ()
 
 
 class Journal(Recording, Protocol):

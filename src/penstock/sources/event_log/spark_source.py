@@ -27,9 +27,10 @@ from penstock.position import EVERYTHING, Scn
 from penstock.sources.event_log.changes import AsChanges
 from penstock.sources.event_log.channel import AsElements
 from penstock.sources.event_log.elements import ELEMENTS, batch_of
+from penstock.sources.event_log.failures import Failures
 from penstock.sources.event_log.poll import EventForm
 from penstock.sources.event_log.preview import preview
-from penstock.sources.event_log.source import EventLogSource, Journal, NoFailures
+from penstock.sources.event_log.source import EventLogSource, Journal
 from penstock.sources.recorded import RecordedReader, batches_of
 from penstock.spark.offsets import StreamOffsets
 from penstock.spark.schemas import CHANGES
@@ -209,7 +210,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _source(self) -> EventLogSource:
         if self._opened is None:
             self._reading.journal.make()
-            source = EventLogSource(self._reading.journal, NoFailures(), form=lambda: self._reading.form)
+            source = EventLogSource(self._reading.journal, Failures(), form=lambda: self._reading.form)
             source.claim(*_READER)
             self._opened = source
         return self._opened
