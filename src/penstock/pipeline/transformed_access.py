@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from penstock.change import NO_VERSION, TableName
 from penstock.errors import OperatorError
-from penstock.pipeline.connectors import SourceTaskAccess
 from penstock.rules.stream import StreamRules
 from penstock.rules.table_rule import TableRule
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk, CopySource, Range
-from penstock.snapshot.task import ChunkLoader, ChunkReader
-from penstock.stream import Reader, Slice, TableVersion
+from penstock.snapshot.task import ChunkLoader, ChunkReader, ReaderAccess
+from penstock.stream import Reader, Slice, SourceAccess, TableVersion
 from penstock.verify.comparer import ComparedSource, SourceReading
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TransformedTable(TableSchema):
     """A table as the output is to have it.
 
@@ -30,8 +29,8 @@ class TransformedTable(TableSchema):
         rule: What becomes of its rows; None where they pass as they are.
     """
 
-    captured: TableSchema | None = None
-    rule: TableRule | None = field(default=None, compare=False)
+    captured: TableSchema
+    rule: TableRule | None = field(compare=False)
 
     @classmethod
     def of(cls, captured: TableSchema, shape: TableSchema, rule: TableRule | None) -> TransformedTable:
@@ -94,11 +93,15 @@ class TransformedReader:
         return self.rules.apply(map(self.rules.named, read) if part.has_ddl else read)
 
 
+class _Access(SourceAccess, ReaderAccess, Protocol):
+    """How tasks reach a source."""
+
+
 @dataclass(frozen=True)
 class TransformedAccess:
     """Implements `pipeline.connectors.SourceTaskAccess`."""
 
-    inner: SourceTaskAccess
+    inner: _Access
 
     def reader(
         self, source: str, tables: Sequence[TableVersion], *, follows: Collection[TableName]
@@ -201,9 +204,7 @@ def _refuse_lacking(rule: TableRule, there: Sequence[str]) -> None:
 
 
 def _origin(table: TableSchema) -> tuple[TableSchema, TableRule | None]:
-    if isinstance(table, TransformedTable) and table.captured is not None:
-        return table.captured, table.rule
-    return table, None
+    return (table.captured, table.rule) if isinstance(table, TransformedTable) else (table, None)
 
 
 def _at_source(compared: Range) -> Range:
