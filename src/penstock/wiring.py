@@ -380,7 +380,7 @@ def _events(config: PipelineConfig, rules: RuleSet | None, target: TargetConnect
     """
     log, settings = open_events(config)
     from penstock.sources.debezium.connector import DebeziumConnector, Untyped
-    from penstock.sources.debezium.tracker import LogLayout
+    from penstock.sources.debezium.log import LogLayout
     from penstock.sources.debezium.tables import Tables
 
     def described(table: TableName) -> TableSchema | None:

@@ -41,8 +41,8 @@ from penstock.sources.change_files.connector import ChangeFilesConnector
 from penstock.sources.db2_log.source import open_db2_log
 from penstock.sources.debezium.connector import DebeziumConnector
 from penstock.sources.debezium.files import FileLog
+from penstock.sources.debezium.log import LogLayout
 from penstock.sources.debezium.tables import Tables
-from penstock.sources.debezium.tracker import LogLayout
 from penstock.sources.xds.source import XdsConnector
 from penstock.storage import LocalStorage
 from penstock.user_code import load
