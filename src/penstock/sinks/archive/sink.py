@@ -1,4 +1,4 @@
-"""An archive of change files as the place that a pipeline publishes to."""
+"""An archive of change files as a sink."""
 
 from __future__ import annotations
 

@@ -305,7 +305,7 @@ class KafkaPublisher:
 
     @contextmanager
     def transaction(self) -> Iterator[KafkaTransaction]:
-        """Publish what is sent inside the block, all of it or nothing; the block sets what becomes the standing.
+        """Publish what is sent inside the block, all of it or nothing; the block sets the published state.
 
         After an error the publisher is of no use any more.
         """

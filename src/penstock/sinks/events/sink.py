@@ -50,7 +50,7 @@ class EventSink:
 
     @property
     def label(self) -> str:
-        """The place, named without secrets."""
+        """The sink, named without secrets."""
         return self._log.label
 
     @property
@@ -59,7 +59,7 @@ class EventSink:
         raise NotImplementedError
 
     def check(self) -> None:
-        """Raise an `OperatorError` if the place cannot be used."""
+        """Raise an `OperatorError` if the sink cannot be used."""
 
     def is_made(self) -> bool:
         """Whether something says of which pipeline the events are."""

@@ -79,7 +79,7 @@ class EventTask:
 
         Raises:
             FencedError: Another run has begun.
-            RetryableError: Another task or run has taken over, or the place or the source is out of reach.
+            RetryableError: Another task or run has taken over, or the sink or the source is out of reach.
             OperatorError: A change cannot be told as an event.
         """
         publisher = self._publisher(token, is_large=part.is_large)

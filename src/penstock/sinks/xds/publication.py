@@ -35,7 +35,7 @@ class DocumentSink(Protocol):
 
     @property
     def label(self) -> str:
-        """The place, named without secrets."""
+        """The sink, named without secrets."""
 
     @property
     def shown_by(self) -> str:
@@ -55,7 +55,7 @@ class EventLogPublication(Publication):
     """One pipeline file that publishes an event log put to work."""
 
     def __init__(self, config: PipelineConfig, source: Installable, documents: DocumentSink, channel: Channel) -> None:
-        """Use a source, and a place for documents; neither is touched yet."""
+        """Publish from a source to a sink; neither is touched yet."""
         assert config.publish is not None
         Capturing.__init__(self, config, source, Spark(_no_spark, _no_spark))
         self._log = source
