@@ -71,7 +71,7 @@ def measure() -> Iterator[dict[str, Any]]:
 def _measure(system: str, log: EventDestination, settings: EventSettings) -> dict[str, Any]:
     make_position(log, "bench")
     begun = begin_run(log, "bench")
-    task = EventTask(log, begun.standing.epoch, EventEncoder(settings, Dictionary([_TABLE])))
+    task = EventTask(log, begun.published_state.epoch, EventEncoder(settings, Dictionary([_TABLE])))
     batches = [changes(1 + number * 5_000) for number in range(_BATCHES)]
     rows = pa.Table.from_batches(batches).combine_chunks()
     part = _slice_of(rows)

@@ -148,7 +148,7 @@ class Events:
         columns = (Column("at", "integer", "integer"), Column("body", "text", "text"))
         events = PublishedEvents(self.settings, Dictionary([TableSchema(TABLE, columns)]))
         task = EventTask(self.log, epoch, events)
-        ledger.took(task.publish(slice_of_batch(ledger.standing.position, batch), Given(batch), ledger.token))
+        ledger.took(task.publish(slice_of_batch(ledger.published_state.position, batch), Given(batch), ledger.token))
 
     def lose(self, ledger: Any) -> None:
         """Nothing keeps a second run out."""
