@@ -19,7 +19,7 @@ from penstock.change import TableName
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.dialects.postgres.source.event_log import PostgresEventLog
 from penstock.dialects.postgres.source.event_log_setup import journal_step, log_step
-from penstock.outputs.xds_files import XdsFolder
+from penstock.sinks.xds.folder import XdsFolder
 from penstock.sources.event_log.channel import Channel
 from penstock.sources.event_log.settings import EventLogSettings
 from penstock.storage import open_storage

@@ -17,8 +17,8 @@ import pyarrow as pa
 from penstock import change as c
 from penstock.archive import Archive
 from penstock.formats.change_file import Encoding
-from penstock.outputs.publish.files import ArchiveWriter, FileWriter, WrittenFiles, make_archive
 from penstock.position import START, Limit, Scn
+from penstock.sinks.archive.files import ArchiveWriter, FileWriter, WrittenFiles, make_archive
 from penstock.sources.change_files.reader import ArchiveSlice, FileReader
 from penstock.sources.change_files.source import ChangeFiles
 from penstock.storage import LocalStorage

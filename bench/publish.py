@@ -20,14 +20,14 @@ from penstock import change as c
 from penstock.change import TableName
 from penstock.formats.debezium.avro_writer import AvroPacking
 from penstock.formats.debezium.writer import EventSettings, JsonPacking, Packing
-from penstock.outputs.events.events import EventEncoder
-from penstock.outputs.events.files import Folder
-from penstock.outputs.events.kafka import Cluster
-from penstock.outputs.events.publisher import EventDestination, begin_run, make_position
-from penstock.outputs.events.task import EventTask
 from penstock.position import START, Scn
 from penstock.schema import Column, Dictionary, TableSchema, Unique
 from penstock.schema_registry import Registry
+from penstock.sinks.events.encoder import EventEncoder
+from penstock.sinks.events.files import Folder
+from penstock.sinks.events.kafka import Cluster
+from penstock.sinks.events.publisher import EventDestination, begin_run, make_position
+from penstock.sinks.events.task import EventTask
 from penstock.storage import LocalStorage
 from penstock.stream import Slice
 
@@ -71,7 +71,7 @@ def measure() -> Iterator[dict[str, Any]]:
 def _measure(system: str, log: EventDestination, settings: EventSettings) -> dict[str, Any]:
     make_position(log, "bench")
     begun = begin_run(log, "bench")
-    task = EventTask(log, begun.standing.epoch, EventEncoder(settings, Dictionary([_TABLE])))
+    task = EventTask(log, begun.published_state.epoch, EventEncoder(settings, Dictionary([_TABLE])))
     batches = [changes(1 + number * 5_000) for number in range(_BATCHES)]
     rows = pa.Table.from_batches(batches).combine_chunks()
     part = _slice_of(rows)

@@ -14,8 +14,8 @@ from penstock.archive import Archive
 from penstock.change import TableName
 from penstock.formats.archive_log import CopiedPart
 from penstock.formats.change_file import Encoding
-from penstock.outputs.publish.files import ArchiveWriter, FileWriter, make_archive
 from penstock.position import Anchor, Scn
+from penstock.sinks.archive.files import ArchiveWriter, FileWriter, make_archive
 from penstock.sources.change_files.span import find_span, read_span
 from penstock.storage import Storage
 from penstock.values import encode_image

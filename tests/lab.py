@@ -147,7 +147,9 @@ class Lab:
 
     def reader(self) -> QueueReader:
         return QueueReader.of(
-            "shop", PostgresSource(self.source_url, self.set_name, self.with_ddl, self.with_messages), self.log.tables()
+            "shop",
+            PostgresSource(self.source_url, self.set_name, self.with_ddl, self.with_messages).log,
+            self.log.tables(),
         )
 
     def context(self, config: ServerConfig) -> TaskContext:

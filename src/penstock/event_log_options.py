@@ -13,10 +13,11 @@ from penstock.config_parts import table_named
 from penstock.errors import ConfigError
 from penstock.event_log_config import EventLogConfig
 from penstock.patterns import TablePattern
-from penstock.sources.event_log.spark_source import ReadOptions, StreamJournal
+from penstock.sources.event_log.source import Journal
+from penstock.sources.event_log.spark_source import ReadOptions
 from penstock.spark.options import refuse_unknown
 
-OpenJournal = Callable[[str, str, str, EventLogConfig, Sequence[str]], StreamJournal]
+OpenJournal = Callable[[str, str, str, EventLogConfig, Sequence[str]], Journal]
 """Opens a journal: by kind of database, url, name of the journal, settings, and patterns of tables."""
 
 _FORMAT = "penstock.event_log"

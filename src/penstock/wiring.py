@@ -39,12 +39,14 @@ from penstock.external_values import ValueStore
 from penstock.formats.change_file import Encoding
 from penstock.formats.xds.values import TimeSyntax
 from penstock.origins import Origins
-from penstock.outputs.xds_files import XdsFolder
 from penstock.patterns import TablePattern
-from penstock.pipeline.archive_sink import ArchiveSink
-from penstock.pipeline.connectors import DatabaseSource, SourceConnector, SourceWithCopies, TargetConnector
-from penstock.pipeline.errors import QueueFailures
-from penstock.pipeline.event_log_publication import EventLogPublication
+from penstock.pipeline.connectors import (
+    DatabaseSource,
+    PlainDatabase,
+    SourceConnector,
+    SourceWithCopies,
+    TargetConnector,
+)
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.publication import Publication
 from penstock.pipeline.sink import Sink
@@ -52,16 +54,19 @@ from penstock.pipeline.transformed import TransformedDatabase, TransformedRecord
 from penstock.rules.ruleset import RuleSet
 from penstock.schema import TableSchema
 from penstock.schema_registry import Registry, read_authorities
+from penstock.sinks.archive.sink import ArchiveSink
+from penstock.sinks.xds.folder import XdsFolder
+from penstock.sinks.xds.publication import EventLogPublication
 from penstock.sources.change_files.connector import ChangeFilesConnector
 from penstock.sources.change_files.spark_source import ChangeFilesSource
 from penstock.sources.db2_log.lobs import LogValues
 from penstock.sources.db2_log.source import open_db2_log
 from penstock.sources.db2_log.spark_source import Db2LogSource
 from penstock.sources.event_log.channel import Channel
+from penstock.sources.event_log.failures import Failures
 from penstock.sources.event_log.settings import EventLogSettings
-from penstock.sources.event_log.source import NoFailures
 from penstock.sources.event_log.spark_source import EventLogDataSource, ReadOptions
-from penstock.sources.trigger_queue.queue import LogAccess
+from penstock.sources.trigger_queue.queue import OpenLog
 from penstock.sources.trigger_queue.source import TriggerQueueSource
 from penstock.sources.xds.source import XdsConnector
 from penstock.spark.java import Java
@@ -84,7 +89,7 @@ _Side = TypeVar("_Side")
 class _OpenDatabase(Protocol):
     def __call__(
         self, url: str, pipeline: str, origins: Origins, *, with_ddl: bool, with_messages: bool, takes_up_new: bool
-    ) -> DatabaseSource: ...
+    ) -> PlainDatabase: ...
 
 
 _DATABASES: Mapping[tuple[str, str], _OpenDatabase] = {
@@ -94,7 +99,7 @@ _PLACES: Mapping[str, Callable[[Storage], SourceWithCopies]] = {
     "change_files": ChangeFilesConnector,
     "db2_log": open_db2_log,
 }
-_LOGS: Mapping[str, Callable[[str, str], LogAccess]] = {"postgres": PostgresSource}
+_LOGS: Mapping[str, Callable[[str, str], OpenLog]] = {"postgres": lambda url, name: PostgresSource(url, name).log}
 _TARGETS: Mapping[str, Callable[[str, str, str | None, ValueStore | None], TargetConnector]] = {
     "postgres": PostgresTargetConnector
 }
@@ -111,9 +116,8 @@ def open_pipeline(config: PipelineConfig, java: Java | None = None) -> Pipeline 
     if config.publish is not None and config.capture.source == "event_log":
         return _published_log(config, config.publish)
     if config.publish is not None:
-        published = _database(config)
-        if rules is not None:
-            published = TransformedDatabase(published, rules)
+        database = _database(config)
+        published: DatabaseSource = database if rules is None else TransformedDatabase(database, rules)
         return Publication(config, published, _published_to(config), spark, rules)
     assert config.apply is not None
     target = _target(config, config.apply)
@@ -178,11 +182,10 @@ def _published_events(config: PipelineConfig, publish: PublishConfig) -> Sink:
         from penstock.formats.debezium.avro_writer import AvroPacking
         from penstock.formats.debezium.columns import Connector, ConnectorModes
         from penstock.formats.debezium.writer import EventSettings, JsonPacking
-        from penstock.outputs.events.files import Folder
-        from penstock.outputs.events.kafka import Cluster
-        from penstock.outputs.events.put_aside import OnBadValue
-        from penstock.pipeline.event_file_sink import EventFileSink
-        from penstock.pipeline.kafka_sink import KafkaSink
+        from penstock.sinks.events.files import Folder
+        from penstock.sinks.events.kafka import Cluster
+        from penstock.sinks.events.put_aside import OnBadValue
+        from penstock.sinks.events.sink import EventFileSink, KafkaSink
     except ImportError as exc:
         raise _not_installed(f"publish.format {publish.form}", exc) from exc
     events = publish.debezium
@@ -300,7 +303,7 @@ def _event_log(config: PipelineConfig, target: TargetConnector | None) -> Postgr
         # Written in full, and read again for apply.
         settings = replace(settings, time_syntax=TimeSyntax.READABLE)
 
-    failures = NoFailures() if target is None else QueueFailures(target.error_queue)
+    failures = Failures(None if target is None else target.error_queue)
 
     def open_connector(url: str, pipeline: str) -> PostgresEventLogConnector:
         return PostgresEventLogConnector(
@@ -326,8 +329,8 @@ def _published_log(config: PipelineConfig, publish: PublishConfig) -> EventLogPu
         folder = XdsFolder(_open_sink(publish.path, "publish.path"))
         return EventLogPublication(config, side, folder, Channel(log, settings, folder.put_all))
     try:
-        from penstock.outputs.events.kafka import Cluster
-        from penstock.outputs.xds_topic import AT_ONCE, XdsTopic
+        from penstock.sinks.events.kafka import Cluster
+        from penstock.sinks.xds.topic import AT_ONCE, XdsTopic
     except ImportError as exc:
         raise _not_installed("publish.to kafka", exc) from exc
     assert publish.connection is not None
@@ -377,8 +380,8 @@ def _events(config: PipelineConfig, rules: RuleSet | None, target: TargetConnect
     """
     log, settings = open_events(config)
     from penstock.sources.debezium.connector import DebeziumConnector, Untyped
+    from penstock.sources.debezium.log import LogLayout
     from penstock.sources.debezium.tables import Tables
-    from penstock.sources.debezium.tracker import LogLayout
 
     def described(table: TableName) -> TableSchema | None:
         return None if rules is not None else target.describe([table]).get(table)
@@ -451,7 +454,7 @@ def _send_own(context: SparkContext, names: Iterable[str], folder: Path) -> None
             context.addPyFile(str(file))
 
 
-def _database(config: PipelineConfig) -> DatabaseSource:
+def _database(config: PipelineConfig) -> PlainDatabase:
     connection = config.capture.connection
     assert connection is not None
     side = _DATABASES[config.capture.source, _kind(config, connection)]
@@ -498,8 +501,8 @@ class TriggerQueue(TriggerQueueSource):
     """The data source, for every database that has a folder."""
 
     @staticmethod
-    def access(kind: str, url: str, set_name: str) -> LogAccess:
-        """Say how tasks reach the log of a set in a kind of database."""
+    def log_of(kind: str, url: str, set_name: str) -> OpenLog:
+        """Say how tasks open the log of a set in a kind of database."""
         if kind not in _LOGS:
             raise ConfigError(f"option 'type' must be one of {', '.join(_LOGS)}, not {kind!r}")
         return _LOGS[kind](url, set_name)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from penstock.formats.change_file import Encoding
-from penstock.outputs.publish.files import ArchiveWriter, FileWriter, make_archive
 from penstock.position import Scn
+from penstock.sinks.archive.files import ArchiveWriter, FileWriter, make_archive
 from penstock.storage import LocalStorage
 from tests.archives import BOOK, EVERYTHING, publish, row, stream
 from tests.program import Done, Program

@@ -27,19 +27,18 @@ from penstock.dialects.postgres.target.ledger import PostgresLedger
 from penstock.formats.change_file import Encoding
 from penstock.formats.debezium.avro_writer import AvroPacking
 from penstock.formats.debezium.writer import EventSettings, JsonPacking, Packing
-from penstock.outputs.events.events import EventEncoder as PublishedEvents
-from penstock.outputs.events.files import Folder
-from penstock.outputs.events.kafka import Cluster
-from penstock.outputs.events.publisher import EventDestination
-from penstock.outputs.events.task import EventTask
-from penstock.outputs.publish.files import FileWriter, make_archive
-from penstock.pipeline.archive_ledger import ArchiveLedger
-from penstock.pipeline.event_file_sink import EventFileSink
-from penstock.pipeline.event_ledger import EventLedger
-from penstock.pipeline.kafka_sink import KafkaSink
 from penstock.position import Anchor, Scn
 from penstock.schema import Column, Dictionary, TableSchema
 from penstock.schema_registry import Registry
+from penstock.sinks.archive.files import FileWriter, make_archive
+from penstock.sinks.archive.ledger import ArchiveLedger
+from penstock.sinks.events.encoder import EventEncoder as PublishedEvents
+from penstock.sinks.events.files import Folder
+from penstock.sinks.events.kafka import Cluster
+from penstock.sinks.events.ledger import EventLedger
+from penstock.sinks.events.publisher import EventDestination
+from penstock.sinks.events.sink import EventFileSink, KafkaSink
+from penstock.sinks.events.task import EventTask
 from penstock.storage import LocalStorage
 from penstock.stream import Slice
 from penstock.values import decode_image
@@ -149,7 +148,7 @@ class Events:
         columns = (Column("at", "integer", "integer"), Column("body", "text", "text"))
         events = PublishedEvents(self.settings, Dictionary([TableSchema(TABLE, columns)]))
         task = EventTask(self.log, epoch, events)
-        ledger.took(task.publish(slice_of_batch(ledger.standing.position, batch), Given(batch), ledger.token))
+        ledger.took(task.publish(slice_of_batch(ledger.published_state.position, batch), Given(batch), ledger.token))
 
     def lose(self, ledger: Any) -> None:
         """Nothing keeps a second run out."""

@@ -31,18 +31,18 @@ from penstock.formats.xds.event import AttributeStep, Operation, Value, XdsAttri
 from penstock.formats.xds.table_key import Association
 from penstock.formats.xds.writer import write_document
 from penstock.logical import STRING, integer
-from penstock.outputs.publish.files import ArchiveWriter, FileWriter, make_archive
 from penstock.pipeline.connectors import SourceConnector
 from penstock.pipeline.transformed import TransformedDatabase, TransformedRecording
 from penstock.position import Scn
 from penstock.rules.ruleset import RuleSet
 from penstock.schema import Column, TableSchema, Unique
+from penstock.sinks.archive.files import ArchiveWriter, FileWriter, make_archive
 from penstock.sources.change_files.connector import ChangeFilesConnector
 from penstock.sources.db2_log.source import open_db2_log
 from penstock.sources.debezium.connector import DebeziumConnector
 from penstock.sources.debezium.files import FileLog
+from penstock.sources.debezium.log import LogLayout
 from penstock.sources.debezium.tables import Tables
-from penstock.sources.debezium.tracker import LogLayout
 from penstock.sources.xds.source import XdsConnector
 from penstock.storage import LocalStorage
 from penstock.user_code import load

@@ -11,8 +11,8 @@ import pytest
 from penstock.archive import Archive
 from penstock.demo.servers import EmbeddedPostgres
 from penstock.formats.change_file import Encoding
-from penstock.outputs.publish.files import FileWriter
 from penstock.position import Scn
+from penstock.sinks.archive.files import FileWriter
 from penstock.storage import LocalStorage
 from tests.archives import publish, row, stream
 from tests.faults.loads import SEEDED, Load, differences, journal_size, lost_and_doubled, make_tables

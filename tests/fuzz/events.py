@@ -29,9 +29,8 @@ from penstock.formats.debezium.record import TopicRecord, read_line
 from penstock.logical import LogicalType
 from penstock.schema import Column, TableSchema
 from penstock.sources.debezium.connector import DebeziumConnector
-from penstock.sources.debezium.log import Partition
+from penstock.sources.debezium.log import LogLayout, Partition
 from penstock.sources.debezium.tables import Tables
-from penstock.sources.debezium.tracker import LogLayout
 from tests.fuzz.history import Result
 from tests.properties.test_event_types import TARGETS
 from tests.sources.memory_log import MemoryLog

@@ -29,11 +29,11 @@ from penstock.position import START, Anchor
 from penstock.sources.change_files.connector import ChangeFilesConnector
 from penstock.sources.db2_log.buffers import Buffers
 from penstock.sources.db2_log.source import Db2Log
-from penstock.sources.debezium.log import Partition
+from penstock.sources.debezium.log import LogLayout, Partition
 from penstock.sources.debezium.reader import EventReader
 from penstock.sources.debezium.source import DebeziumSource
 from penstock.sources.debezium.tables import EventDecoder
-from penstock.sources.debezium.tracker import LogLayout, Tracker
+from penstock.sources.debezium.tracker import Tracker
 from penstock.sources.recorded import RecordedConnector
 from penstock.sources.xds.source import XdsConnector
 from penstock.storage import LocalStorage

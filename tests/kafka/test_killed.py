@@ -20,13 +20,13 @@ import pytest
 from penstock.change import TableName
 from penstock.errors import FencedError, PenstockError, RetryableError
 from penstock.formats.debezium.writer import EventSettings, JsonPacking
-from penstock.outputs.events import task
-from penstock.outputs.events.events import EventEncoder
-from penstock.outputs.events.kafka import Cluster, KafkaPublisher, KafkaTransaction
-from penstock.outputs.events.publisher import begin_run, make_position
-from penstock.outputs.events.task import EventTask
 from penstock.position import Anchor, Scn
 from penstock.schema import Column, Dictionary, TableSchema
+from penstock.sinks.events import task
+from penstock.sinks.events.encoder import EventEncoder
+from penstock.sinks.events.kafka import Cluster, KafkaPublisher, KafkaTransaction
+from penstock.sinks.events.publisher import begin_run, make_position
+from penstock.sinks.events.task import EventTask
 from penstock.stream import Slice
 from tests.archives import stream, transaction
 from tests.kafka.broker import KafkaBroker

@@ -203,7 +203,7 @@ def test_a_first_copy_that_is_cut_short_goes_on_as_of_the_same_moment(
 ) -> None:
     monkeypatch.setattr("penstock.dialects.postgres.source.copy._CHUNK_BYTES", 64 * 1024)
     monkeypatch.setattr("penstock.dialects.postgres.source.copy._SAMPLED_PERCENT", 100)
-    monkeypatch.setattr("penstock.pipeline.event_copy._AT_ONCE", 1)
+    monkeypatch.setattr("penstock.sinks.events.copy._AT_ONCE", 1)
     monkeypatch.setattr("penstock.snapshot.chunk._BUNDLE_CHUNKS", 1)
     rows = "INSERT INTO customers SELECT g, repeat('x', 100), 0, now() FROM generate_series(51, 4000) g;"
     shop = Published.of(kafka, source_server, tmp_path, "cut_short", SHOP + rows, schemas=False)
@@ -318,7 +318,7 @@ def test_a_broker_that_is_away_for_a_while_costs_nothing(
 def test_credentials_are_not_told(
     kafka: KafkaBroker, source_server: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.outputs.events.kafka._ANSWER_S", 3.0)
+    monkeypatch.setattr("penstock.sinks.events.kafka._ANSWER_S", 3.0)
     monkeypatch.setenv("WORD", "tiger")
     secret = {"security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN", "sasl.username": "ann"}
     with pytest.raises(PenstockError, match="Kafka cannot list topics") as caught:

@@ -13,9 +13,9 @@ import pytest
 
 from penstock.errors import ConfigError, OperatorError, RetryableError
 from penstock.formats.xds.reader import read_document
-from penstock.pipeline.event_log_publication import EventLogPublication
 from penstock.pipeline_file import parse
 from penstock.position import Scn
+from penstock.sinks.xds.publication import EventLogPublication
 from penstock.sources.event_log.channel import Channel
 from penstock.wiring import open_pipeline
 from tests.kafka.broker import KafkaBroker
@@ -171,7 +171,7 @@ def test_a_log_that_was_restored_to_an_older_state_is_refused(topic: Topic) -> N
 
 
 def test_brokers_that_do_not_answer_leave_everything_as_it_was(topic: Topic, monkeypatch: Any) -> None:
-    monkeypatch.setattr("penstock.outputs.events.kafka._ANSWER_S", 0.5)
+    monkeypatch.setattr("penstock.sinks.events.kafka._ANSWER_S", 0.5)
     topic.log.publication().setup()
     topic.log.write(4, "idu=1")
     documents: Any = topic.open(servers="127.0.0.1:1")._documents

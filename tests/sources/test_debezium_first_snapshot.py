@@ -11,8 +11,8 @@ from penstock.change import TableName
 from penstock.formats.debezium.record import TopicRecord
 from penstock.history import HistoryError
 from penstock.position import START
-from penstock.sources.debezium.log import Partition
-from penstock.sources.debezium.tracker import LogLayout, Tracker
+from penstock.sources.debezium.log import LogLayout, Partition
+from penstock.sources.debezium.tracker import Tracker
 from tests.sources.memory_log import ENDS, ORDERS, MemoryLog, ended, event, tables
 
 OTHERS = Partition("shop.public.others", 0)

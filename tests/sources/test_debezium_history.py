@@ -15,8 +15,9 @@ from penstock.formats.debezium.record import TopicRecord
 from penstock.history import CaptureOrigin, Consumer, History, HistoryError
 from penstock.position import START, Anchor
 from penstock.sources.debezium.history import Proof
+from penstock.sources.debezium.log import LogLayout
 from penstock.sources.debezium.source import DebeziumSource
-from penstock.sources.debezium.tracker import LogLayout, Tracker
+from penstock.sources.debezium.tracker import Tracker
 from tests.sources.memory_log import ENDS, ORDERS, MemoryLog, boundary, ended, event, tables
 from tests.sources.test_debezium_tracker import EVERYTHING
 

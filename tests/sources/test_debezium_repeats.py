@@ -13,8 +13,8 @@ from penstock.formats.debezium.record import TopicRecord
 from penstock.history import HistoryError
 from penstock.position import START, Scn
 from penstock.sources.debezium import repeats as repeats_module
-from penstock.sources.debezium.log import Partition
-from penstock.sources.debezium.tracker import LogLayout, Tracker
+from penstock.sources.debezium.log import LogLayout, Partition
+from penstock.sources.debezium.tracker import Tracker
 from tests.formats.debezium.events import SOURCES
 from tests.sources.memory_log import ENDS, MemoryLog, tables
 from tests.sources.test_debezium_history import Run

@@ -17,9 +17,9 @@ from penstock.formats.debezium.record import TopicRecord
 from penstock.position import START, Limit
 from penstock.sources.debezium import tracker as tracker_module
 from penstock.sources.debezium.index import Run
-from penstock.sources.debezium.log import Partition
+from penstock.sources.debezium.log import LogLayout, Partition
 from penstock.sources.debezium.scan import ScanResult, Stretch
-from penstock.sources.debezium.tracker import LogLayout, Tracker
+from penstock.sources.debezium.tracker import Tracker
 from tests.program import await_true
 from tests.sources.memory_log import ENDS, ORDERS, MemoryLog, ended, event, tables
 

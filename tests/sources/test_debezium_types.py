@@ -13,8 +13,8 @@ from penstock.formats.debezium.source_types import check_type
 from penstock.logical import Kind, LogicalType
 from penstock.schema import Column, TableSchema
 from penstock.sources.debezium.connector import DebeziumConnector, Untyped
+from penstock.sources.debezium.log import LogLayout
 from penstock.sources.debezium.tables import Tables
-from penstock.sources.debezium.tracker import LogLayout
 from tests.sources.memory_log import ENDS, ORDERS, MemoryLog, ended, event
 
 NAME = TableName("public", "orders")

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import OperatorError
 from penstock.formats.change_file import Encoding
-from penstock.outputs.publish.files import ArchiveWriter, FileWriter
 from penstock.position import Scn
+from penstock.sinks.archive.files import ArchiveWriter, FileWriter
 from penstock.sources.change_files.spark_source import ChangeFilesSource
 from penstock.storage import LocalStorage
 from penstock.wiring import register_sources

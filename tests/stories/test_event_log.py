@@ -19,12 +19,13 @@ from penstock.errors import ConfigError, OperatorError
 from penstock.formats.xds.event import XdsEventKind
 from penstock.formats.xds.reader import read_document
 from penstock.history import Consumer, History, HistoryError
-from penstock.pipeline.event_log_publication import EventLogPublication
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline_file import parse
 from penstock.position import START, Limit, Scn
+from penstock.sinks.xds.publication import EventLogPublication
 from penstock.sources.event_log.channel import Channel
-from penstock.sources.event_log.source import EventLogSource, NoFailures
+from penstock.sources.event_log.failures import Failures
+from penstock.sources.event_log.source import EventLogSource
 from penstock.wiring import open_pipeline
 from tests.lab import Lab
 from tests.program import Program, await_true
@@ -279,7 +280,7 @@ def test_what_was_applied_before_a_crash_is_settled_by_the_next_run_and_not_told
 @pytest.mark.rule("E-13")
 def test_all_rows_of_a_child_table_are_removed_by_what_was_told_of_them(applied: Log) -> None:
     side = applied.open("apply: {connection: copy}\n")._source
-    source = EventLogSource(side.journal, NoFailures())
+    source = EventLogSource(side.journal, Failures())
     joined = source.join(history(0))
     reader = side.access.reader("idm", side.journal.tables(), follows=FOLLOWED)
 

@@ -52,7 +52,7 @@ class Site:
         """Every change that the capture set of a pipeline holds, whoever wrote it, in commit order."""
         set_name = f"penstock_{pipeline.name}"
         log, found = PostgresChangeLog(self.url, set_name), []
-        reader = QueueReader.of("here", PostgresSource(self.url, set_name), log.tables())
+        reader = QueueReader.of("here", PostgresSource(self.url, set_name).log, log.tables())
         position = log.earliest().scn
         while (part := log.next_slice(position, Limit())) is not None:
             found += [row for batch in reader.read(part) for row in batch.to_pylist()]

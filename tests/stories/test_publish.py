@@ -26,12 +26,12 @@ from penstock.cli.status import show
 from penstock.dialects.postgres.source.connector import PostgresSourceConnector
 from penstock.errors import OperatorError
 from penstock.formats.change_file import Encoding
-from penstock.pipeline.archive_sink import ArchiveSink
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.plan import Plan
 from penstock.pipeline.publication import Publication
 from penstock.pipeline.report import Report
 from penstock.pipeline_file import parse
+from penstock.sinks.archive.sink import ArchiveSink
 from penstock.spark.starting import Spark
 from penstock.storage import open_storage
 from tests.lab import Lab

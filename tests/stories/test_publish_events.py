@@ -12,10 +12,10 @@ import pytest
 
 import penstock
 from penstock.formats.debezium.writer import EventSettings, JsonPacking
-from penstock.outputs.events.files import Folder
-from penstock.pipeline.event_file_sink import EventFileSink
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.publication import Publication
+from penstock.sinks.events.files import Folder
+from penstock.sinks.events.sink import EventFileSink
 from penstock.storage import LocalStorage
 from tests.lab import Lab
 

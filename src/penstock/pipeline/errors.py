@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from penstock.apply.current_rows import CurrentRow, stand
-from penstock.apply.error_queue import EntryOutcome, ErrorEntry, ErrorQueue, PastAction
+from penstock.apply.error_queue import ErrorEntry, ErrorQueue, PastAction
 from penstock.change import TableName, Transaction
 from penstock.patterns import TablePattern
-
-_MOST_DEEDS = 100_000
 
 
 @dataclass(frozen=True)
@@ -103,24 +101,3 @@ class Errors:
             entry_id: {name for table in tables for name in (table, *self._origins(table))}
             for entry_id, tables in self._queue.tables().items()
         }
-
-
-class QueueFailures:
-    """What an error queue says of transactions by their positions, for a source that keeps account of each."""
-
-    def __init__(self, queue: Callable[[], ErrorQueue]) -> None:
-        """Ask a queue, which is opened anew for each question: they are rare."""
-        self._queue = queue
-
-    def waiting(self) -> Set[int]:
-        """Return those that are in the queue."""
-        return {entry.commit_scn for entry in self._queue().entries()}
-
-    def applied(self) -> Set[int]:
-        """Return those that have left it as they were applied, as far as its history goes back."""
-        deeds = self._queue().history(most=_MOST_DEEDS)
-        return {deed.commit_scn for deed in deeds if deed.outcome is EntryOutcome.APPLIED}
-
-    def deleted(self, first: int, last: int) -> Set[int]:
-        """Return those from one position to another that have left it as they were given up."""
-        return self._queue().deleted(first, last)

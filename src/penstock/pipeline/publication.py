@@ -54,7 +54,7 @@ class Publication(Capturing):
         spark: Spark,
         rules: RuleSet | None = None,
     ) -> None:
-        """Use a source, and a place to publish to; neither is touched yet. Spark is started by what needs it."""
+        """Publish from a source to a sink; neither is touched yet. Spark is started by what needs it."""
         assert config.publish is not None
         super().__init__(config, source, spark, rules)
         self._database = source
@@ -98,7 +98,7 @@ class Publication(Capturing):
         return plan
 
     def setup(self, *, adopt: bool = False) -> Plan:
-        """Install capture, and make the place ready. Doing it again does what is still missing.
+        """Install capture, and make the sink ready. Doing it again does what is still missing.
 
         A table that something is in the way of is left out, as long as others are left.
 
@@ -117,7 +117,7 @@ class Publication(Capturing):
         try:
             return self._status(is_made=is_made)
         except RetryableError as exc:
-            # Where it is the place that went, what follows says so.
+            # If it is the sink that is out of reach, what follows says so.
             process = self._sink.process() if is_made else None
             if process is None:
                 raise

@@ -15,12 +15,12 @@ from penstock.apply.target import TargetCatalog, TargetTable
 from penstock.change import TableName, Transaction
 from penstock.errors import OperatorError, PenstockError
 from penstock.formats.debezium.writer import EventSettings, UnpublishableError
-from penstock.outputs.events.events import EventEncoder, takes_all
-from penstock.outputs.events.publisher import EventDestination, open_for_run
-from penstock.outputs.events.put_aside import PutAside, in_order
 from penstock.pipeline.errors import ErrorFilter, ShownEntry
 from penstock.position import Scn
 from penstock.schema import Dictionary, TableSchema
+from penstock.sinks.events.encoder import EventEncoder, takes_all
+from penstock.sinks.events.publisher import EventDestination, open_for_run
+from penstock.sinks.events.put_aside import PutAside, in_order
 
 _ALL = ErrorFilter()
 

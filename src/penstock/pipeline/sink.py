@@ -8,14 +8,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.apply.ledger import ProcessState
+from penstock.apply.ddl_log import LoggedDdl
+from penstock.apply.error_queue import ErrorEntry
+from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState
 from penstock.apply.process import Feed, Ledger
 from penstock.change import TableName
 from penstock.dialects.base import SetupStep
 from penstock.errors import PenstockError, TableError
-from penstock.history import Consumer, HistoryWording
+from penstock.history import Consumer, History, HistoryWording
 from penstock.pipeline.connectors import RunLock, SourceTaskAccess
 from penstock.pipeline.feed import Definitions
 from penstock.pipeline.left_out import LeftOut
@@ -45,11 +48,72 @@ class Copies(Protocol):
         """
 
 
-class SinkLedger(Ledger, Definitions, Protocol):
-    """What keeps the published position, for the one run that has acquired it."""
+class SinkLedger(Ledger, Definitions):
+    """Keeps the published position, for the one run that has acquired it; nothing says how runs fared."""
+
+    def __init__(self, lock: Callable[[], RunLock]) -> None:
+        """Be nobody's yet.
+
+        Args:
+            lock: Takes the lock of the pipeline's runs; raises an `OperatorError` while another run holds it.
+        """
+        self._take_lock = lock
+        self._lock: RunLock | None = None
 
     def is_copied(self, id_: int, table: TableName) -> bool:
         """See `Copies`."""
+        raise NotImplementedError
+
+    def note_idle(self, consistent_at: datetime) -> None:
+        """Write nothing down."""
+
+    def set_status(self, status: ProcessStatus, reason: str, error: str | None = None) -> None:
+        """Write nothing down."""
+
+    def newly_queued(self) -> Sequence[ErrorEntry]:
+        """Return nothing: every transaction can be published, where a subclass does not say otherwise."""
+        return ()
+
+    def newly_altered(self) -> Sequence[LoggedDdl]:
+        """Return nothing: what is published is of no table that would follow."""
+        return ()
+
+    def queue_state(self) -> QueueState:
+        """Return that nothing is queued, where a subclass does not say otherwise."""
+        return QueueState()
+
+    def close(self) -> None:
+        """Give up being the one run."""
+        if self._lock is not None:
+            self._lock.close()
+        self._lock = None
+
+    def _lock_run(self) -> None:
+        """Become the one run."""
+        self._lock = self._lock or self._take_lock()
+
+
+def process_of(
+    history: History, epoch: int, *, at: datetime, transactions: int, changes: int, errors: int = 0
+) -> ProcessState:
+    """Say where the process of a pipeline stands that has published up to the position of its history."""
+    return ProcessState(
+        name=history.consumer.name,
+        epoch=epoch,
+        status=ProcessStatus.DISABLED,
+        status_at=at,
+        error=None,
+        reason=None,
+        low_watermark=history.position,
+        high_watermark=history.position,
+        consistent_at=None,
+        transactions=transactions,
+        changes=changes,
+        errors=errors,
+        conflicts=0,
+        resolved=0,
+        history=history,
+    )
 
 
 @dataclass(frozen=True)
@@ -114,7 +178,7 @@ class Sink(Protocol):
 
     @property
     def label(self) -> str:
-        """The place, named without secrets."""
+        """The sink, named without secrets."""
 
     @property
     def words(self) -> HistoryWording:
@@ -127,23 +191,23 @@ class Sink(Protocol):
         """What keeps tables of a source from being published here, whatever the source holds.
 
         Raises:
-            RetryableError: The place is out of reach.
+            RetryableError: The sink is out of reach.
         """
 
     def steps(self, tables: Sequence[TableName]) -> Sequence[SetupStep]:
         """What `make` would do."""
 
     def make(self, source: str, tables: Sequence[TableName]) -> None:
-        """Make the place ready; does only what is missing."""
+        """Make the sink ready; does only what is missing."""
 
     def process(self) -> ProcessState | None:
         """Return where the pipeline stands; None where it was never run."""
 
     def copies(self) -> Copies:
-        """Return which tables' rows were published; only of a place that is made."""
+        """Return which tables' rows were published; only of a sink that is made."""
 
     def consumer(self) -> Consumer:
-        """What the source knows the pipeline by; without an id where the place is not made."""
+        """What the source knows the pipeline by; without an id where the sink is not made."""
 
     def queue(self) -> PublishedQueue | None:
         """Return what could not be published; None where every value can be."""
@@ -156,7 +220,7 @@ class Sink(Protocol):
         """
 
     def feed(self, spark: Spark, ledger: SinkLedger, following: FeedSettings) -> Feed:
-        """What hands the source's changes to tasks that publish them; `ledger` is one of this place."""
+        """What hands the source's changes to tasks that publish them; `ledger` is one of this sink."""
 
     def copy(
         self,

@@ -8,38 +8,33 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import groupby
 
 from penstock.change import NO_VERSION, TableName
-from penstock.dialects.base import CaptureBehind, DatabasePlan, NativeForm, Renamed, SetupStep, Uncaptured
+from penstock.dialects.base import DatabasePlan, NativeForm, Renamed, Uncaptured
 from penstock.errors import OperatorError
-from penstock.history import CaptureOrigin, Consumer, ConsumerState, History, HistoryError, Joined
 from penstock.pipeline.connectors import (
     PlainDatabase,
-    RunLock,
-    SequenceReader,
-    SetupSession,
     SourceConnector,
     SourceWithCopies,
     WriteFreeze,
 )
-from penstock.pipeline.locks import LockWatch
 from penstock.pipeline.transformed_access import (
     TransformedAccess,
     TransformedComparedSource,
     TransformedTable,
     TransformedVersion,
 )
-from penstock.position import Anchor, Limit, Scn
+from penstock.position import Scn
 from penstock.rules.ruleset import RuleSet
 from penstock.rules.table_rule import TableRule
 from penstock.schema import TableSchema
 from penstock.snapshot.chunk import Chunk
 from penstock.snapshot.instantiate import CopyOrigin, HeldSnapshot
-from penstock.stream import Backlog, Slice, Source, StoredCopy, TableVersion
+from penstock.stream import Source, StoredCopy, TableVersion
 from penstock.text import printable
 from penstock.verify.comparer import ComparedSource
 
@@ -57,6 +52,7 @@ class TransformedConnector:
         """See a source through rules."""
         self._inner = inner
         self._rules = rules
+        self.has_capture, self.position_of = inner.has_capture, inner.position_of
 
     @property
     def untransformed(self) -> SourceConnector:
@@ -91,59 +87,48 @@ class TransformedConnector:
         self._rules.refuse_collisions(taken)
         return sorted(self._rules.target_name(table) for table in taken)
 
-    def describe(self, tables: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
+    def describe(self, tables: Iterable[TableName]) -> Mapping[TableName, TransformedTable]:
         """Describe what becomes of tables as they are now."""
-        return self._describe(tables)
-
-    def explain(self, tables: Sequence[TableName]) -> Sequence[str]:
-        """Say what rules make of tables, a line for each that they concern."""
-        return [_explained(table, table.rule) for table in self._describe(tables).values() if table.rule is not None]
-
-    def plan(self, tables: Sequence[TableName], row_triggers: Sequence[str]) -> DatabasePlan:
-        """Plan the capture of the tables that these become of, and say what becomes of them."""
-        described = self._describe(tables)
-        plan = self._inner.plan([_captured(table).name for table in described.values()], row_triggers)
-        plan.name_tables(self._rules.target_name)
-        for table in described.values():
-            plan.notes += self._rules.warnings(_captured(table))
-        return plan
-
-    def blueprint(self, tables: Sequence[TableName], *, types_of: Sequence[TableName] = ()) -> NativeForm | None:
-        """Say how to make those of the tables that no rule concerns, and the types of all of them."""
-        origins = {name: _captured(table).name for name, table in self._describe(tables).items()}
-        # A table may be called as one that patterns mean, too, without being it.
-        plain = [name for name, origin in origins.items() if origin == name and self._plain(name)]
-        others = [origin for name, origin in origins.items() if name not in plain]
-        return self._inner.blueprint(plain, types_of=[*types_of, *others])
-
-    def has_capture(self) -> bool:
-        """Whether setup has made a capture set here."""
-        return self._inner.has_capture()
-
-    def open_source(self) -> TransformedSource:
-        """Open what the driver follows changes by."""
-        return TransformedSource(self._inner.open_source(), self._rules)
-
-    def position_of(self, text: str, *, option: str) -> Scn:
-        """Read the point that a person gave for an option, and find its position."""
-        return self._inner.position_of(text, option=option)
-
-    def _origins(self, tables: Iterable[TableName]) -> list[TableName]:
-        """The tables of the source that become these."""
-        return [name for table in tables for name in self._rules.source_names(table)]
-
-    def _describe(self, tables: Iterable[TableName]) -> Mapping[TableName, TransformedTable]:
         origins = {name: table for table in tables for name in self._rules.source_names(table)}
         found = self._inner.describe(origins)
         self._rules.refuse_collisions(found)
         return {origins[name]: _transformed(self._rules, table) for name, table in sorted(found.items())}
 
-    def _name(self, table: TableName) -> TableName:
-        """The table at the source that becomes one of the output."""
+    def explain(self, tables: Sequence[TableName]) -> Sequence[str]:
+        """Say what rules make of tables, a line for each that they concern."""
+        return [_explained(table, table.rule) for table in self.describe(tables).values() if table.rule is not None]
+
+    def plan(self, tables: Sequence[TableName], row_triggers: Sequence[str]) -> DatabasePlan:
+        """Plan the capture of the tables that these become of, and say what becomes of them."""
+        described = self.describe(tables)
+        plan = self._inner.plan([table.captured.name for table in described.values()], row_triggers)
+        plan.name_tables(self._rules.target_name)
+        for table in described.values():
+            plan.notes += self._rules.warnings(table.captured)
+        return plan
+
+    def blueprint(self, tables: Sequence[TableName], *, types_of: Sequence[TableName] = ()) -> NativeForm | None:
+        """Say how to make those of the tables that no rule concerns, and the types of all of them."""
+        origins = {name: table.captured.name for name, table in self.describe(tables).items()}
+        # A table may be called as one that patterns mean, too, without being it.
+        plain = [name for name, origin in origins.items() if origin == name and self._plain(name)]
+        others = [origin for name, origin in origins.items() if name not in plain]
+        return self._inner.blueprint(plain, types_of=[*types_of, *others])
+
+    def open_source(self) -> TransformedSource:
+        """Open what the driver follows changes by."""
+        return TransformedSource(self._inner.open_source(), self._rules)
+
+    def captured_name(self, table: TableName) -> TableName:
+        """Return the table at the source that becomes one of the output."""
         names = self._rules.source_names(table)
         if len(names) > 1:
-            names = [_captured(described).name for described in self._describe([table]).values()]
+            names = [described.captured.name for described in self.describe([table]).values()]
         return names[0] if names else table
+
+    def _origins(self, tables: Iterable[TableName]) -> list[TableName]:
+        """The tables of the source that become these."""
+        return [name for table in tables for name in self._rules.source_names(table)]
 
     def _plain(self, table: TableName) -> bool:
         """Whether a table of the source, and of the output, is the same in both."""
@@ -151,74 +136,36 @@ class TransformedConnector:
 
 
 class TransformedDatabase(TransformedConnector):
-    """Implements `connectors.DatabaseSource`."""
+    """Implements `connectors.DatabaseSource`; what names no table is done by the database itself."""
 
     _inner: PlainDatabase
 
-    def lock_watch(self) -> LockWatch:
-        """Return a watch that finds our sessions that wait for a lock here."""
-        return self._inner.lock_watch()
+    def __init__(self, inner: PlainDatabase, rules: RuleSet) -> None:
+        """See a database through rules."""
+        super().__init__(inner, rules)
+        self.setup, self.removal, self.release = inner.setup, inner.removal, inner.release
+        self.remove_consumer, self.other_pipeline = inner.remove_consumer, inner.other_pipeline
+        self.history_fault, self.identity = inner.history_fault, inner.identity
+        self.lock_run, self.lock_watch = inner.lock_run, inner.lock_watch
+        self.follow, self.marks_of_ddl = inner.follow, inner.marks_of_ddl
+        self.sequence_reader = inner.sequence_reader
 
     def parts(self, patterns: Sequence[str], leaves_out: Callable[[TableName], bool] = lambda _: False) -> NativeForm:
         """What the tables that patterns mean, and no rule concerns, have gained without their definition changing."""
         return self._inner.parts(patterns, lambda table: leaves_out(table) or not self._plain(table))
 
-    def marks_of_ddl(self) -> AbstractContextManager[Callable[[], object]]:
-        """Open a session that returns another value after partitions, labels or keys were made."""
-        return self._inner.marks_of_ddl()
-
     def post_data(self, tables: Sequence[TableName]) -> NativeForm:
         """What becomes of what tables have that applying does not need."""
-        described = self._describe(tables)
+        described = self.describe(tables)
         return self._inner.post_data_as([_renamed(table) for table in described.values()])
-
-    def sequence_reader(self, post_data: NativeForm) -> SequenceReader:
-        """Return what reads where the sequences stand that `post_data` speaks of."""
-        return self._inner.sequence_reader(post_data)
 
     def write_freeze(self, tables: Sequence[TableName]) -> WriteFreeze:
         """Return what watches that nothing writes to the tables that these become of."""
-        return self._inner.write_freeze([_captured(table).name for table in self._describe(tables).values()])
-
-    def setup(self, *, printer: str = "plan") -> AbstractContextManager[SetupSession]:
-        """Open a session for setup or teardown."""
-        return self._inner.setup(printer=printer)
-
-    def removal(self, consumer: Consumer) -> DatabasePlan:
-        """Plan to remove a consumer, and what setup made with the last one."""
-        return self._inner.removal(consumer)
-
-    def release(self, consumer: Consumer) -> Sequence[SetupStep]:
-        """The steps after which a process may join the log anew."""
-        return self._inner.release(consumer)
-
-    def remove_consumer(self, id_: str) -> None:
-        """Keep the log for a consumer no more."""
-        self._inner.remove_consumer(id_)
-
-    def history_fault(self, followed: History | None = None) -> HistoryError | None:
-        """What is wrong with the set as a whole."""
-        return self._inner.history_fault(followed)
-
-    def other_pipeline(self, origin: CaptureOrigin) -> str | None:
-        """Return the name of the pipeline whose set an origin is."""
-        return self._inner.other_pipeline(origin)
-
-    def lock_run(self, consumer: str, *, wait_s: float) -> RunLock | None:
-        """Become the one run of a consumer of the source."""
-        return self._inner.lock_run(consumer, wait_s=wait_s)
-
-    def identity(self) -> str:
-        """Return an id that is unique to this database while its server runs."""
-        return self._inner.identity()
+        return self._inner.write_freeze([table.captured.name for table in self.describe(tables).values()])
 
     def replaced_tables(self) -> Sequence[TableName]:
         """What becomes of tables that were made anew under a captured name, and are not captured yet."""
         return [self._rules.target_name(name) for name in self._inner.replaced_tables() if self._rules.takes(name)]
-
-    def follow(self) -> Sequence[CaptureBehind]:
-        """Build the capture anew of tables that were altered; named as they are at the source."""
-        return self._inner.follow()
 
     def not_captured(self, patterns: Sequence[str]) -> Sequence[Uncaptured]:
         """Tables that patterns mean, and whose changes are not captured, with the reason."""
@@ -227,7 +174,7 @@ class TransformedDatabase(TransformedConnector):
 
     def origin(self) -> CopyOrigin:
         """The source of a first copy."""
-        return TransformedCopyOrigin(self._inner.origin(), self._describe, self._name)
+        return TransformedCopyOrigin(self._inner.origin(), self)
 
     def compared(self) -> ComparedSource:
         """What becomes of the source's rows, as the source of a comparison."""
@@ -257,44 +204,23 @@ class TransformedRecording(TransformedConnector):
 
     def stored(self, copy: StoredCopy, stop: threading.Event) -> CopyOrigin:
         """What a copy is read from; see `SourceWithCopies.stored`."""
-        origins = {self._name(table): table for table in copy.tables}
+        origins = {self.captured_name(table): table for table in copy.tables}
         stored = self._inner.stored(replace(copy, tables=frozenset(origins)), stop)
-        return TransformedCopyOrigin(stored, self._describe, self._name, has_ranges=False)
+        return TransformedCopyOrigin(stored, self, has_ranges=False)
 
 
 class TransformedSource:
-    """Implements `stream.Source`."""
+    """Implements `stream.Source`; but for its tables it is the source itself, so a slice may say more than is read."""
 
     def __init__(self, inner: Source, rules: RuleSet) -> None:
         """See a source through rules."""
         self._inner = inner
         self._rules = rules
-
-    def open(self) -> None:
-        """Open what the first calls would have to wait for."""
-        self._inner.open()
-
-    def join(self, history: History) -> Joined:
-        """Make sure that a process goes on with the history it has followed, and have changes kept for it."""
-        return self._inner.join(history)
-
-    def hold_against(self, history: History) -> None:
-        """Make sure that a process's history is that of the source."""
-        self._inner.hold_against(history)
-
-    def next_slice(
-        self, after: Scn, limit: Limit, *, until: Scn | None = None, anchor: Anchor | None = None
-    ) -> Slice | None:
-        """Return the transactions that follow; they may hold less than they say once they are read."""
-        return self._inner.next_slice(after, limit, until=until, anchor=anchor)
-
-    def wait(self, stop: threading.Event, timeout_s: float) -> None:
-        """Return when there may be something."""
-        self._inner.wait(stop, timeout_s)
-
-    def tick(self) -> Scn:
-        """Return a position that every transaction committed before the call lies at or before."""
-        return self._inner.tick()
+        self.open, self.close, self.wait = inner.open, inner.close, inner.wait
+        self.join, self.hold_against = inner.join, inner.hold_against
+        self.next_slice, self.tick, self.backlog = inner.next_slice, inner.tick, inner.backlog
+        self.free, self.seen, self.consumers = inner.free, inner.seen, inner.consumers
+        self.count_tables = inner.count_tables
 
     def tables(self) -> Sequence[TransformedVersion]:
         """Return what becomes of every version of every table that a change may name, oldest first.
@@ -305,30 +231,6 @@ class TransformedSource:
         versions = self._inner.tables()
         newest = {version.id: version for version in sorted(versions, key=lambda version: version.table.version)}
         return [self._version(version, is_current=version is newest[version.id]) for version in versions]
-
-    def count_tables(self) -> int:
-        """How many `tables` would return."""
-        return self._inner.count_tables()
-
-    def free(self, upto: Scn, consumer: str) -> int:
-        """Note that a consumer needs nothing at or before `upto`."""
-        return self._inner.free(upto, consumer)
-
-    def seen(self, consumer: str) -> None:
-        """Note that a consumer is there."""
-        self._inner.seen(consumer)
-
-    def consumers(self) -> Sequence[ConsumerState]:
-        """Return who changes are kept for."""
-        return self._inner.consumers()
-
-    def backlog(self, after: Scn) -> Backlog:
-        """Count what waits behind a position, also what rules will leave out."""
-        return self._inner.backlog(after)
-
-    def close(self) -> None:
-        """Close what was opened."""
-        self._inner.close()
 
     def _version(self, version: TableVersion, *, is_current: bool) -> TransformedVersion:
         if not self._rules.takes(version.root):
@@ -356,34 +258,24 @@ class TransformedSource:
 class TransformedCopyOrigin:
     """Implements `snapshot.instantiate.CopyOrigin`."""
 
-    def __init__(
-        self,
-        inner: CopyOrigin,
-        describe: Callable[[Iterable[TableName]], Mapping[TableName, TransformedTable]],
-        name: Callable[[TableName], TableName],
-        *,
-        has_ranges: bool = True,
-    ) -> None:
-        """Copy what becomes of the tables of `inner`; `name` says which table becomes one of the output.
+    def __init__(self, inner: CopyOrigin, connector: TransformedConnector, *, has_ranges: bool = True) -> None:
+        """Copy what becomes of the tables of `inner`, as the connector says.
 
         Args:
             has_ranges: The pieces of a table are ranges of its key, which may be compared, too.
         """
         self._inner = inner
+        self._connector = connector
         self._has_ranges = has_ranges
-        self._describe = describe
-        self._name = name
 
-    @contextmanager
-    def hold_snapshot(self) -> Iterator[HeldSnapshot]:
+    def hold_snapshot(self) -> AbstractContextManager[HeldSnapshot]:
         """Take a snapshot, cut the log at it, and keep it readable for other sessions until the end."""
-        with self._inner.hold_snapshot() as held:
-            yield held
+        return self._inner.hold_snapshot()
 
     def cut_into_chunks(self, tables: Sequence[TableName]) -> list[Chunk]:
         """Cut each of the tables into pieces; one stays whole where a range of keys is none at the target."""
-        ruled = self._describe(tables)
-        origins = {self._name(table): table for table in tables}
+        ruled = self._connector.describe(tables)
+        origins = {self._connector.captured_name(table): table for table in tables}
         chunks = []
         for name, found in groupby(self._inner.cut_into_chunks(list(origins)), key=lambda chunk: chunk.table):
             table = origins[name]
@@ -398,7 +290,7 @@ class TransformedCopyOrigin:
 
     def can_resume(self, table: TableName, snapshot: str) -> bool:
         """Whether rows can be put back to what they were at a snapshot."""
-        return self._inner.can_resume(self._name(table), snapshot)
+        return self._inner.can_resume(self._connector.captured_name(table), snapshot)
 
 
 def _transformed(
@@ -425,21 +317,16 @@ def _number(version: int, shape: TableSchema) -> int:
     return zlib.crc32(repr((version, shape)).encode()) % _MOST + 1
 
 
-def _captured(table: TransformedTable) -> TableSchema:
-    assert table.captured is not None
-    return table.captured
-
-
 def _renamed(table: TransformedTable) -> Renamed:
     if table.rule is None:
-        return Renamed(_captured(table).name, table.name)
+        return Renamed(table.captured.name, table.name)
     has_step = table.rule.step is not None
-    return Renamed(_captured(table).name, table.name, table.rule.columns.names, has_step=has_step)
+    return Renamed(table.captured.name, table.name, table.rule.columns.names, has_step=has_step)
 
 
 def _explained(table: TransformedTable, rule: TableRule) -> str:
     """What becomes of a table, in a few words."""
-    source = _captured(table)
+    source = table.captured
     renamed = [f"{name} -> {new}" for name, new in rule.columns.names.items() if name != new]
     parts = [
         f"without {', '.join(rule.columns.dropped)}" if rule.columns.dropped else "",

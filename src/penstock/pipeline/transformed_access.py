@@ -20,7 +20,7 @@ from penstock.stream import Reader, Slice, SourceAccess, TableVersion
 from penstock.verify.comparer import ComparedSource, SourceReading
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TransformedTable(TableSchema):
     """A table as the output is to have it.
 
@@ -29,8 +29,8 @@ class TransformedTable(TableSchema):
         rule: What becomes of its rows; None where they pass as they are.
     """
 
-    captured: TableSchema | None = None
-    rule: TableRule | None = field(default=None, compare=False)
+    captured: TableSchema
+    rule: TableRule | None = field(compare=False)
 
     @classmethod
     def of(cls, captured: TableSchema, shape: TableSchema, rule: TableRule | None) -> TransformedTable:
@@ -204,9 +204,7 @@ def _refuse_lacking(rule: TableRule, there: Sequence[str]) -> None:
 
 
 def _origin(table: TableSchema) -> tuple[TableSchema, TableRule | None]:
-    if isinstance(table, TransformedTable) and table.captured is not None:
-        return table.captured, table.rule
-    return table, None
+    return (table.captured, table.rule) if isinstance(table, TransformedTable) else (table, None)
 
 
 def _at_source(compared: Range) -> Range:

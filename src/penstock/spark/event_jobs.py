@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from pyspark import Broadcast
 
-from penstock.outputs.events.task import CopyWork, EventTask, Published
+from penstock.sinks.events.task import CopyWork, EventTask, Published
 from penstock.snapshot.task import ReaderAccess
 from penstock.spark.job import at_workers, broadcast, for_each
 from penstock.spark.starting import Spark

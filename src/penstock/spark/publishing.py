@@ -10,8 +10,8 @@ from pyspark import Broadcast
 
 from penstock.change import TableName
 from penstock.formats.archive_log import DataFile
-from penstock.outputs.publish.files import FileWriter, WrittenFiles
-from penstock.outputs.publish.task import CopyTask, publish_slice
+from penstock.sinks.archive.files import FileWriter, WrittenFiles
+from penstock.sinks.archive.task import CopyTask, publish_slice
 from penstock.snapshot.instantiate import Work
 from penstock.spark.job import at_once, at_workers, broadcast, for_each
 from penstock.spark.starting import Spark

@@ -17,10 +17,10 @@ from penstock.config import RulesConfig
 from penstock.errors import ConfigError, MalformedInputError, OperatorError
 from penstock.formats.archive_log import CopiedPart
 from penstock.formats.change_file import Encoding
-from penstock.outputs.publish.files import ArchiveWriter, FileWriter, make_archive
 from penstock.pipeline.transformed import TransformedRecording
 from penstock.position import START, Anchor, Limit, Scn
 from penstock.rules.ruleset import RuleSet
+from penstock.sinks.archive.files import ArchiveWriter, FileWriter, make_archive
 from penstock.snapshot.chunk import Chunk, CopySource
 from penstock.sources.change_files.connector import ChangeFilesConnector
 from penstock.sources.change_files.source import ChangeFiles, ChangeFilesAccess

@@ -16,8 +16,8 @@ from penstock.archive import Archive
 from penstock.errors import MalformedInputError, OperatorError, PenstockError
 from penstock.formats.change_file import Encoding
 from penstock.history import CaptureOrigin, Consumer, History
-from penstock.outputs.publish.files import ArchiveWriter, make_archive
 from penstock.position import START, Anchor, Limit, Scn
+from penstock.sinks.archive.files import ArchiveWriter, make_archive
 from penstock.sources.change_files.reader import ArchiveSlice, FileReader
 from penstock.sources.change_files.source import ChangeFiles
 from penstock.storage import LocalStorage

@@ -304,6 +304,6 @@ def test_a_reader_is_about_tables_by_all_names_that_they_had_on_the_way() -> Non
         version(3, 1, "other"),
     ]
     follows = {TableName("public", "t"), TableName("public", "u")}
-    reader = QueueReader.of("shop", PostgresSource("", ""), versions, follows=follows)
+    reader = QueueReader.of("shop", PostgresSource("", "").log, versions, follows=follows)
 
     assert reader.left_out == {(2, 2), (2, NO_VERSION), (3, 1), (3, NO_VERSION)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from penstock.errors import ConfigError, OperatorError, RetryableError
 from penstock.sources.db2_log.framing import Lri
@@ -52,23 +52,6 @@ class Returned(NamedTuple):
     is_end: bool
 
 
-class LogReader(Protocol):
-    """Reads a database's log."""
-
-    def begin(self) -> Lri:
-        """Return the first position that can be read."""
-
-    def read(self, start: Lri) -> Returned:
-        """Return records from a position on.
-
-        Raises:
-            OperatorError: The log cannot be read from there; what to do is told.
-        """
-
-    def close(self) -> None:
-        """End the connection."""
-
-
 class _Lri(ctypes.Structure):
     _fields_ = (("type", ctypes.c_uint64), ("part1", ctypes.c_uint64), ("part2", ctypes.c_uint64))
 
@@ -102,7 +85,7 @@ class _Sqlca(ctypes.Structure):
 
 
 class Db2Client:
-    """A connection through the client library; implements `LogReader`."""
+    """A connection through the client library, which reads the database's log."""
 
     def __init__(self, connection: str, *, library: str = "libdb2.so.1", buffer_bytes: int = 16 << 20) -> None:
         """Load the library and connect.
@@ -244,6 +227,3 @@ def _lri_at(info: bytes, at: int) -> Lri:
     if type_ != 1:
         raise OperatorError(f"db2ReadLog returned a position of type {type_}, and 1 is known")
     return Lri(part1, part2)
-
-
-_: type[LogReader] = Db2Client

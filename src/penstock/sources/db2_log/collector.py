@@ -10,13 +10,13 @@ from collections.abc import Iterator
 
 from penstock.errors import ConfigError, MalformedInputError, OperatorError
 from penstock.sources.db2_log.buffers import Buffers
-from penstock.sources.db2_log.client import LogReader, Returned
+from penstock.sources.db2_log.client import Db2Client, Returned
 from penstock.sources.db2_log.framing import BufferFormat, Framing, Level, LogRecord, Lri, read_records
 from penstock.storage import NameTakenError, Storage
 
 
 def collect(
-    reader: LogReader, storage: Storage, stop: threading.Event, *, until_end: bool = False, poll_s: float = 1.0
+    client: Db2Client, storage: Storage, stop: threading.Event, *, until_end: bool = False, poll_s: float = 1.0
 ) -> Iterator[tuple[str, int]]:
     """Write what the log holds until told to stop; yields the name of each file, once it is durable, and its records.
 
@@ -38,9 +38,9 @@ def collect(
             where=f"{storage.label}/catalog.json",
         )
     number, last = buffers.last_record()
-    start = reader.begin() if last is None else last
+    start = client.begin() if last is None else last
     while not stop.is_set():
-        returned = reader.read(start)
+        returned = client.read(start)
         content, records = _behind(returned, form, last, f"what db2ReadLog returned for {tuple(start)}")
         if records:
             number += 1

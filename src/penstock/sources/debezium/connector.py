@@ -16,12 +16,12 @@ from penstock.position import START, Anchor, Scn
 from penstock.schema import TableSchema
 from penstock.source_switch import SwitchPosition, SwitchSource
 from penstock.sources.debezium.copy import SnapshotRows
-from penstock.sources.debezium.log import RecordLog
+from penstock.sources.debezium.log import LogLayout, RecordLog
 from penstock.sources.debezium.scan import InTasks
 from penstock.sources.debezium.source import DebeziumAccess, DebeziumSource
 from penstock.sources.debezium.switch_point import find_point, first_needed
 from penstock.sources.debezium.tables import Tables
-from penstock.sources.debezium.tracker import LogLayout, Tracker
+from penstock.sources.debezium.tracker import Tracker
 from penstock.sources.declared_tables import DeclaredTables
 from penstock.stream import StoredCopy
 from penstock.text import are, count

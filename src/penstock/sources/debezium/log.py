@@ -26,6 +26,22 @@ class Partition(NamedTuple):
 
 
 @dataclass(frozen=True)
+class LogLayout:
+    """What is where in a log, and what to do where something does not come.
+
+    Attributes:
+        transactions: The transaction topic.
+        settle_s: Where nothing says when a transaction is whole: how long nothing may have come.
+        incomplete: What to do when events of a transaction that has ended do not come for `incomplete_after_s`.
+    """
+
+    transactions: str
+    settle_s: float = 5.0
+    incomplete: str = "stop"
+    incomplete_after_s: float = 300.0
+
+
+@dataclass(frozen=True)
 class Extent:
     """What a partition holds: offsets from `first` on, all below `end`; some of them may not exist."""
 

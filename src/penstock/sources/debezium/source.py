@@ -17,12 +17,13 @@ from penstock.formats.debezium.decode import DecodeSettings
 from penstock.history import CaptureOrigin, ConsumerState, History, HistoryError, Joined, SourceFacts, joined
 from penstock.position import START, Anchor, Limit, Scn
 from penstock.snapshot.chunk import CopySource
+from penstock.sources.debezium.assembly import Known
 from penstock.sources.debezium.copy import EventChunks
 from penstock.sources.debezium.history import Proof
 from penstock.sources.debezium.log import ConsumerOffsets, Extent, Partition, RecordLog
 from penstock.sources.debezium.reader import EventReader
 from penstock.sources.debezium.tables import EventDecoder, Tables
-from penstock.sources.debezium.tracker import Known, Tracker
+from penstock.sources.debezium.tracker import Tracker
 from penstock.stream import NOTHING_RECORDED, Backlog, Reader, Slice, Source, SourceAccess, TableVersion
 
 _COMMIT_EVERY_S = 5.0

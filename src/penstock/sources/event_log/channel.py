@@ -135,7 +135,7 @@ def cycle(
 
 
 class Channel:
-    """Implements `event_log_publication.DocumentChannel`: polls by a timetable for a sink that keeps what it took."""
+    """Polls by a timetable for a sink that keeps what it took."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class Channel:
         return self._timetable.left_s
 
     def position(self) -> Scn:
-        """Return the position of the last event."""
+        """Return the position of the last event; without tearing down and setting up, so many there were."""
         with self._log.transaction() as log:
             return log.position()
 

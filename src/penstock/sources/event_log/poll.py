@@ -153,8 +153,12 @@ class EventLog(Protocol):
             OperatorError: Another pipeline has a journal of this log, or this journal has another reader.
         """
 
-    def transaction(self) -> AbstractContextManager[LogTransaction]:
-        """Open a transaction; commits at the end of the block."""
+    def transaction(self, *, is_alone: bool = True) -> AbstractContextManager[LogTransaction]:
+        """Open a transaction; commits at the end of the block.
+
+        Args:
+            is_alone: Keep other transactions with the journal out, which has to exist; else it need not.
+        """
 
     def run_post_poll(self) -> None:
         """Run the statements that the settings have for after a poll.

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
 
 from penstock.change import Transaction
 from penstock.formats.xds.values import UnreadableError
-from penstock.sources.event_log.poll import EventForm, JournalEvent, LogTransaction, read_events
+from penstock.sources.event_log.poll import EventForm, EventLog, JournalEvent, read_events
 from penstock.sources.event_log.rows import RowOutcome, Settled
 from penstock.sources.event_log.settings import EventLogSettings
-
-
-class PreviewableLog(Protocol):
-    """A log that is only read."""
-
-    def transaction(self, *, is_alone: bool) -> AbstractContextManager[LogTransaction]:
-        """Open a transaction that needs no journal, if it is not alone."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +35,7 @@ class Preview:
         return [Transaction(number, str(number), kept.logged_at_us, kept.changes) for number, kept in numbered]
 
 
-def preview(log: PreviewableLog, settings: EventLogSettings, form: EventForm, *, limit: int | None = None) -> Preview:
+def preview(log: EventLog, settings: EventLogSettings, form: EventForm, *, limit: int | None = None) -> Preview:
     """Read so many rows that are due, with all of a change that has one among them, and what would become of them."""
     kept: list[JournalEvent] = []
     if limit is not None and settings.query_limit:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Protocol
+
+import pyarrow as pa
 
 from penstock.history import History, Joined
 from penstock.position import START, Anchor, Limit, Scn
 from penstock.sources.event_log.changes import AsChanges
+from penstock.sources.event_log.failures import Failures
 from penstock.sources.event_log.poll import EventForm, EventLog, LogTransaction, by_outcome, poll
 from penstock.sources.event_log.row_messages import tell_settled
 from penstock.sources.event_log.rows import RowOutcome, Settled
@@ -17,35 +20,6 @@ from penstock.sources.event_log.settings import EventLogSettings
 from penstock.sources.event_log.timetable import Timetable
 from penstock.sources.recorded import RecordedSource, Recording
 from penstock.stream import Backlog, Slice, Source
-
-
-class Failures(Protocol):
-    """What the target's error queue says of the transactions of this source, by their positions."""
-
-    def waiting(self) -> Collection[int]:
-        """Return those that are in it."""
-
-    def applied(self) -> Collection[int]:
-        """Return those that have left it as they were applied after all, as far as is known."""
-
-    def deleted(self, first: int, last: int) -> Collection[int]:
-        """Return those from one position to another that have left it as they were given up."""
-
-
-class NoFailures:
-    """Implements `Failures`: nothing is applied, so nothing fails."""
-
-    def waiting(self) -> Collection[int]:
-        """Return none."""
-        return ()
-
-    def applied(self) -> Collection[int]:
-        """Return none."""
-        return ()
-
-    def deleted(self, first: int, last: int) -> Collection[int]:
-        """Return none."""
-        return ()
 
 
 class Journal(Recording, Protocol):
@@ -60,6 +34,16 @@ class Journal(Recording, Protocol):
 
     def waiting(self) -> Backlog:
         """Count the rows of the log that are due."""
+
+    def make(self) -> None:
+        """Make the journal where there is none; `penstock setup` does so itself, a Spark stream calls this.
+
+        Raises:
+            OperatorError: The log is that of another journal.
+        """
+
+    def elements(self, part: Slice) -> Iterator[pa.RecordBatch]:
+        """Yield the events of a slice, in order, as XDS elements (`elements.ELEMENTS`)."""
 
 
 class EventLogSource(RecordedSource):

@@ -13,9 +13,8 @@ nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -28,9 +27,10 @@ from penstock.position import EVERYTHING, Scn
 from penstock.sources.event_log.changes import AsChanges
 from penstock.sources.event_log.channel import AsElements
 from penstock.sources.event_log.elements import ELEMENTS, batch_of
-from penstock.sources.event_log.poll import EventForm, EventLog, LogTransaction
+from penstock.sources.event_log.failures import Failures
+from penstock.sources.event_log.poll import EventForm
 from penstock.sources.event_log.preview import preview
-from penstock.sources.event_log.source import EventLogSource, Journal, NoFailures
+from penstock.sources.event_log.source import EventLogSource, Journal
 from penstock.sources.recorded import RecordedReader, batches_of
 from penstock.spark.offsets import StreamOffsets
 from penstock.spark.schemas import CHANGES
@@ -46,30 +46,6 @@ XDS_EVENTS: StructType = from_arrow_schema(ELEMENTS)
 _READER = ("stream", "feeds a Spark stream")
 
 
-class ReadableLog(EventLog, Protocol):
-    """A log that can be read without its journal."""
-
-    def transaction(self, *, is_alone: bool = True) -> AbstractContextManager[LogTransaction]:
-        """Open a transaction; commits at the end of the block. It needs no journal, if it is not alone."""
-
-
-class StreamJournal(Journal, Protocol):
-    """The journal of a log as a stream needs it. Dialects implement it."""
-
-    def open_log(self) -> ReadableLog:
-        """Open the log that it belongs to."""
-
-    def make(self) -> None:
-        """Make it where there is none.
-
-        Raises:
-            OperatorError: The log is that of another journal.
-        """
-
-    def elements(self, part: Slice) -> Iterator[pa.RecordBatch]:
-        """Yield the events of a slice, in order, as `XDS_EVENTS` has them."""
-
-
 @dataclass(frozen=True)
 class ReadOptions:
     """What the options say.
@@ -79,7 +55,7 @@ class ReadOptions:
         source: What the column of that name says.
     """
 
-    journal: StreamJournal
+    journal: Journal
     source: str
     is_xds: bool
     read_partitions: int
@@ -234,7 +210,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _source(self) -> EventLogSource:
         if self._opened is None:
             self._reading.journal.make()
-            source = EventLogSource(self._reading.journal, NoFailures(), form=lambda: self._reading.form)
+            source = EventLogSource(self._reading.journal, Failures(), form=lambda: self._reading.form)
             source.claim(*_READER)
             self._opened = source
         return self._opened

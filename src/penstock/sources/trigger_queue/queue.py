@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeAlias
 
 import pyarrow as pa
 
@@ -40,11 +40,8 @@ class ChangeLog(Source, Protocol):
         """Yield the log rows of a slice (`decode.LOG_SCHEMA`), with rows of other transactions in between."""
 
 
-class LogAccess(Protocol):
-    """How a task reaches the log; small enough to travel with it."""
-
-    def log(self) -> ChangeLog:
-        """Return this worker's log, opened when first asked for and kept for later tasks."""
+OpenLog: TypeAlias = Callable[[], ChangeLog]
+"""Returns this worker's log, opened when first asked for and kept for later tasks; small enough to travel with them."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +49,13 @@ class QueueReader:
     """Implements `stream.Reader`.
 
     Attributes:
+        open_log: Opens the log that is read.
         tables: Every captured table version, by (relid, version).
         left_out: Those of tables that the reader is not about.
     """
 
     source: str
-    access: LogAccess
+    open_log: OpenLog
     tables: Mapping[tuple[int, int], CapturedTable]
     left_out: Collection[tuple[int, int]] = frozenset()
 
@@ -65,7 +63,7 @@ class QueueReader:
     def of(
         cls,
         source: str,
-        access: LogAccess,
+        open_log: OpenLog,
         versions: Sequence[TableVersion],
         *,
         follows: Collection[TableName] | None = None,
@@ -92,11 +90,11 @@ class QueueReader:
             and not any(name in follows for of in (v, last[v.id]) for name in (of.table.name, of.root))
             for version in (v.table.version, NO_VERSION)
         )
-        return cls(source, access, tables, left_out)
+        return cls(source, open_log, tables, left_out)
 
     def open(self) -> None:
         """Open this worker's sessions with the log."""
-        self.access.log().open()
+        self.open_log().open()
 
     @property
     def leaves_out(self) -> bool:
@@ -107,4 +105,4 @@ class QueueReader:
         """Yield the changes of a slice of the log; see `stream.Reader.read`."""
         assert isinstance(part, QueueSlice)
         decoder = LogDecoder(self.source, part, self.tables, self.left_out)
-        return decoder.decode(self.access.log().read(part), with_key=with_key)
+        return decoder.decode(self.open_log().read(part), with_key=with_key)

@@ -26,7 +26,7 @@ from penstock.errors import ConfigError
 from penstock.history import Consumer, freed, other_history
 from penstock.position import Anchor, Limit, Scn
 from penstock.sources.trigger_queue.position import QueueSlice, offset_json, offset_position
-from penstock.sources.trigger_queue.queue import ChangeLog, LogAccess, QueueReader
+from penstock.sources.trigger_queue.queue import ChangeLog, OpenLog, QueueReader
 from penstock.spark.options import refuse_unknown
 from penstock.spark.schemas import CHANGES
 
@@ -48,7 +48,7 @@ _EVERYTHING = Limit(max_transactions=2**62, max_changes=2**62, max_bytes=2**62)
 
 
 class TriggerQueueSource(DataSource):
-    """The data source, but for how a log is reached, which `access` of a subclass says."""
+    """The data source, but for how a log is opened, which `log_of` of a subclass says."""
 
     @classmethod
     def name(cls) -> str:
@@ -61,20 +61,20 @@ class TriggerQueueSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Read once, between two positions."""
-        return _BatchReader(_Options.read(self.options), self._access())
+        return _BatchReader(_Options.read(self.options), self._opened_by())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         """Read on and on."""
-        return _StreamReader(_Options.read(self.options), self._access())
+        return _StreamReader(_Options.read(self.options), self._opened_by())
 
     @staticmethod
-    def access(kind: str, url: str, set_name: str) -> LogAccess:
-        """Say how tasks reach the log of a set in a kind of database."""
+    def log_of(kind: str, url: str, set_name: str) -> OpenLog:
+        """Say how tasks open the log of a set in a kind of database."""
         raise NotImplementedError
 
-    def _access(self) -> LogAccess:
+    def _opened_by(self) -> OpenLog:
         options = _Options.read(self.options)
-        return self.access(options.kind, options.url, options.set_name)
+        return self.log_of(options.kind, options.url, options.set_name)
 
 
 @dataclass(frozen=True)
@@ -122,24 +122,24 @@ class _SlicePartition(InputPartition):
 class _Reader:
     """What reading once and reading on have in common."""
 
-    def __init__(self, options: _Options, access: LogAccess) -> None:
+    def __init__(self, options: _Options, open_log: OpenLog) -> None:
         self._options = options
-        self._access = access
+        self._open_log = open_log
 
     def _partitions(self, start: Scn, end: Scn, cut: Anchor | None = None) -> list[_SlicePartition]:
-        parts = slices_between(self._access.log(), start, end, cut)
+        parts = slices_between(self._open_log(), start, end, cut)
         return [_SlicePartition(cut) for part in parts for cut in part.split(self._options.read_partitions)]
 
     def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, _SlicePartition):
             return  # Spark stands one of its own in for none at all.
-        reader = QueueReader.of(self._options.source, self._access, self._access.log().tables())
+        reader = QueueReader.of(self._options.source, self._open_log, self._open_log().tables())
         yield from reader.read(partition.part)
 
 
 class _BatchReader(_Reader, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
-        log = self._access.log()
+        log = self._open_log()
         start = self._options.start if self._options.start is not None else log.earliest().scn
         newest = log.tick()
         end = self._options.end if self._options.end is not None else newest
@@ -159,7 +159,7 @@ class _StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow
     _is_kept_for = False
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's names, here and below
-        start, log = self._options.start, self._access.log()
+        start, log = self._options.start, self._open_log()
         return _offset(log.earliest()) if start is None else offset_json(start, log.anchor_of(start))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -178,7 +178,7 @@ class _StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow
         return offset_json(position, cut or log.anchor_of(position))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._until = self._access.log().tick()
+        self._until = self._open_log().tick()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         position, cut = offset_position(start)
@@ -196,11 +196,11 @@ class _StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow
             self._log_kept_from(position, cut).free(position, self._options.consumer.id)
 
     def stop(self) -> None:
-        self._access.log().close()
+        self._open_log().close()
 
     def _log_kept_from(self, position: Scn, cut: Anchor | None) -> ChangeLog:
         """The log, kept for this stream from its first position on; one of another history is refused first."""
-        log = self._access.log()
+        log = self._open_log()
         if not self._is_kept_for:
             if cut is not None and log.anchor_of(position) != cut:
                 raise other_history(cut, where=f"capture set {self._options.set_name}")

@@ -38,7 +38,7 @@ class PostgresSource:
 
     def reader(self, source: str, tables: Sequence[TableVersion], *, follows: Collection[TableName]) -> QueueReader:
         """Return a reader of the log."""
-        return QueueReader.of(source, self, tables, follows=follows)
+        return QueueReader.of(source, self.log, tables, follows=follows)
 
     def chunk_reader(self, source: CopySource) -> PostgresChunkReader:
         """Return a reader of chunks."""

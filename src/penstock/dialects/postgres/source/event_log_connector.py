@@ -39,13 +39,12 @@ from penstock.errors import OperatorError
 from penstock.history import CaptureOrigin, Consumer, History, HistoryError
 from penstock.schema import TableSchema
 from penstock.sources.event_log.classes import Classes
+from penstock.sources.event_log.failures import Failures
 from penstock.sources.event_log.settings import EventLogSettings
-from penstock.sources.event_log.source import EventLogSource, Failures, NoFailures
+from penstock.sources.event_log.source import EventLogSource
 from penstock.sources.recorded import RecordedConnector
 
 _LOCK_PAUSE_S = 0.2
-
-NO_FAILURES = NoFailures()
 
 
 class PostgresEventLogConnector(PostgresConnector, RecordedConnector):
@@ -60,7 +59,7 @@ class PostgresEventLogConnector(PostgresConnector, RecordedConnector):
         *,
         creates_log: bool = False,
         triggers: Mapping[str, Mode] = MappingProxyType({}),
-        failures: Failures = NO_FAILURES,
+        failures: Failures | None = None,
     ) -> None:
         """Stand for the database at `url`; nothing is opened yet.
 
@@ -68,7 +67,7 @@ class PostgresEventLogConnector(PostgresConnector, RecordedConnector):
             patterns: Mean the tables that the log may name.
             creates_log: Setup makes the log where there is none.
             triggers: What setup makes triggers of tables write, by patterns.
-            failures: See `EventLogSource`.
+            failures: Which events the target's error queue has; None where nothing is applied.
 
         Raises:
             ConfigError: The url cannot be read.
@@ -79,7 +78,7 @@ class PostgresEventLogConnector(PostgresConnector, RecordedConnector):
         self._settings = settings
         self._creates_log = creates_log
         self._triggers = triggers
-        self._failures = failures
+        self._failures = failures or Failures()
 
     @property
     def label(self) -> str:

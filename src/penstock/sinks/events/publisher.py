@@ -15,7 +15,7 @@ from typing import Protocol
 
 from penstock.errors import FencedError, OperatorError, PenstockError
 from penstock.formats.debezium.writer import OutgoingRecord
-from penstock.outputs.events.state import PublishedState, StateEntry
+from penstock.sinks.events.state import PublishedState, StateEntry
 
 
 class PublishTransaction(Protocol):
@@ -54,10 +54,10 @@ class Publisher(Protocol):
         After an error the publisher is of no use any more.
 
         Raises:
-            RetryableError: Another publisher was opened, or the place is out of reach; what was sent may be published
+            RetryableError: Another publisher was opened, or the sink is out of reach; what was sent may be published
                 all the same: the next publisher knows.
             FencedError: Another publisher was opened.
-            OperatorError: The place refuses something.
+            OperatorError: The sink refuses something.
         """
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class EventDestination(Protocol):
 
     @property
     def label(self) -> str:
-        """The place, named without secrets."""
+        """The sink, named without secrets."""
 
     @property
     def where(self) -> str:
@@ -83,7 +83,7 @@ class EventDestination(Protocol):
         """Say where the pipeline stands by what was published so far; empty where there is nothing.
 
         Raises:
-            RetryableError: The place is out of reach.
+            RetryableError: The sink is out of reach.
             MalformedInputError: Others have written there.
         """
 
@@ -143,7 +143,7 @@ def make_position(log: EventDestination, source: str) -> None:
 
 
 def refuse_unmade(published_state: PublishedState, source: str, log: EventDestination) -> None:
-    """Raise an `OperatorError` unless a standing is that of this source."""
+    """Raise an `OperatorError` unless a published state is that of this source."""
     if not published_state.id:
         raise OperatorError("nothing says where the pipeline stands", where=log.where, do="run `penstock setup`")
     if published_state.source != source:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Sequence
 from penstock.apply.ledger import ProcessState
 from penstock.apply.server import LaneResult
 from penstock.change import TableName
-from penstock.outputs.publish.files import FileWriter
-from penstock.pipeline.archive_ledger import ArchiveLedger
-from penstock.pipeline.published_feed import PublishedFeed, published
 from penstock.pipeline.sink import FeedSettings
+from penstock.sinks.archive.files import FileWriter
+from penstock.sinks.archive.ledger import ArchiveLedger
+from penstock.sinks.feed import PublishedFeed, published
 from penstock.spark.publishing import PublishJobs
 from penstock.spark.starting import Spark
 from penstock.stream import Slice

@@ -11,13 +11,13 @@ from dataclasses import replace
 from penstock.change import TableName
 from penstock.errors import OperatorError, TableError
 from penstock.formats.debezium.writer import EventSettings
-from penstock.outputs.events.events import EventEncoder
-from penstock.outputs.events.publisher import EventDestination
-from penstock.outputs.events.put_aside import OnBadValue
-from penstock.outputs.events.state import OpenPublishedCopy
-from penstock.outputs.events.task import CopyWork, EventTask
-from penstock.pipeline.event_ledger import EventLedger
 from penstock.pipeline.sink import Copying, cut_apart
+from penstock.sinks.events.encoder import EventEncoder
+from penstock.sinks.events.ledger import EventLedger
+from penstock.sinks.events.publisher import EventDestination
+from penstock.sinks.events.put_aside import OnBadValue
+from penstock.sinks.events.state import OpenPublishedCopy
+from penstock.sinks.events.task import CopyWork, EventTask
 from penstock.snapshot.chunk import Chunk, CopySource, bundles
 from penstock.snapshot.instantiate import CopyListener
 from penstock.spark.event_jobs import copy_chunks

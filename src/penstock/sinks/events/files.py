@@ -21,8 +21,8 @@ from penstock.errors import MalformedInputError, RetryableError
 from penstock.formats.debezium.record import TopicRecord as Line
 from penstock.formats.debezium.record import read_line
 from penstock.formats.debezium.writer import OutgoingRecord
-from penstock.outputs.events.publisher import EventDestination, Publisher
-from penstock.outputs.events.state import PublishedState, StateEntry, published_state_of
+from penstock.sinks.events.publisher import EventDestination, Publisher
+from penstock.sinks.events.state import PublishedState, StateEntry, published_state_of
 from penstock.storage import NameTakenError, Storage
 
 _NAME = re.compile(r"(\d{20})\.jsonl")

@@ -20,8 +20,8 @@ from penstock.errors import FencedError, MalformedInputError, OperatorError
 from penstock.formats.archive_log import CopiedPart
 from penstock.formats.change_file import Encoding
 from penstock.history import CaptureOrigin
-from penstock.outputs.publish.files import ArchiveWriter, FileWriter, make_archive
 from penstock.position import Anchor, Scn
+from penstock.sinks.archive.files import ArchiveWriter, FileWriter, make_archive
 from penstock.storage import LocalStorage, ObjectStorage, Storage
 from tests.archives import COPIED, EVERYTHING, ITEM, STORY, changes_of, publish, read, row, stream, transaction
 

@@ -7,45 +7,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from penstock.dialects.base import SetupStep
 from penstock.errors import OperatorError
 from penstock.formats.debezium.writer import OutgoingRecord
 from penstock.formats.xds.writer import association_of, document_of
 from penstock.history import CaptureOrigin
-from penstock.outputs.events.kafka import Cluster
-from penstock.outputs.events.publisher import Publisher, begin_run, make_position
 from penstock.position import Scn
+from penstock.sinks.events.kafka import Cluster
+from penstock.sinks.events.publisher import Publisher, begin_run, make_position
+from penstock.sources.event_log.source import Journal
 
 AT_ONCE = 1_000
 """Most events in one Kafka transaction."""
 
 
-class Positions(Protocol):
-    """What positions are of: the journal of the log."""
-
-    @property
-    def id(self) -> str:
-        """Tells it from every other one."""
-
-    def end(self) -> Scn:
-        """Return the last position that it has given."""
-
-
 class XdsTopic:
     """Takes events, each of which is there once for consumers that read what is committed."""
 
-    def __init__(self, cluster: Cluster, topic: str, source: str, positions: Positions) -> None:
+    def __init__(self, cluster: Cluster, topic: str, source: str, journal: Journal) -> None:
         """Publish to a topic; nothing is touched yet.
 
         Args:
             source: What the pipeline calls its source.
+            journal: Whose positions those of the documents are.
         """
         self._cluster = cluster
         self._topic = topic
         self._source = source
-        self._positions = positions
+        self._journal = journal
         self._publisher: Publisher | None = None
 
     @property
@@ -113,12 +103,12 @@ class XdsTopic:
         if self._publisher is not None:
             return self._publisher
         self._publisher = publisher = begin_run(self._cluster, self._source)
-        published_state, id_ = publisher.published_state, self._positions.id
+        published_state, id_ = publisher.published_state, self._journal.id
         if published_state.origin is None:
             with publisher.transaction() as transaction:
                 named = replace(published_state, origin=CaptureOrigin(id_, f"journal/{id_}"))
                 transaction.stand(named, named.origin_entry)
-        elif published_state.origin.set_id != id_ or published_state.position > self._positions.end():
+        elif published_state.origin.set_id != id_ or published_state.position > self._journal.end():
             raise OperatorError(
                 "the topic was filled from another journal of this event log, or from this one in a later state",
                 where=self._cluster.where,

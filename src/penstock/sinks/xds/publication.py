@@ -23,33 +23,11 @@ from penstock.pipeline.plan import Plan
 from penstock.pipeline.publication import Publication
 from penstock.pipeline.status import PipelineState, Status, not_set_up
 from penstock.pipeline.steps import carry_out, nothing_to_set_up
-from penstock.position import START, Scn
+from penstock.position import START
+from penstock.sources.event_log.channel import Channel
 from penstock.spark.starting import Spark
 
 _LOCK_TIMEOUT_S = 5.0
-
-
-class DocumentChannel(Protocol):
-    """What polls a log, and delivers and settles what it finds."""
-
-    def open(self) -> None:
-        """Make sure that the log can be read."""
-
-    def cycle(self) -> tuple[int, int, Scn]:
-        """Deliver once; returns how many rows were read, how many events delivered, and the position then."""
-
-    def at_once(self) -> None:
-        """Have the next cycle due now."""
-
-    @property
-    def left_s(self) -> float:
-        """Seconds until the next cycle is due."""
-
-    def position(self) -> Scn:
-        """Return the position of the last event; without tearing down and setting up, so many there were."""
-
-    def close(self) -> None:
-        """Close sessions; a later call opens them again."""
 
 
 class DocumentSink(Protocol):
@@ -57,7 +35,7 @@ class DocumentSink(Protocol):
 
     @property
     def label(self) -> str:
-        """The place, named without secrets."""
+        """The sink, named without secrets."""
 
     @property
     def shown_by(self) -> str:
@@ -76,10 +54,8 @@ class DocumentSink(Protocol):
 class EventLogPublication(Publication):
     """One pipeline file that publishes an event log put to work."""
 
-    def __init__(
-        self, config: PipelineConfig, source: Installable, documents: DocumentSink, channel: DocumentChannel
-    ) -> None:
-        """Use a source, and a place for documents; neither is touched yet."""
+    def __init__(self, config: PipelineConfig, source: Installable, documents: DocumentSink, channel: Channel) -> None:
+        """Publish from a source to a sink; neither is touched yet."""
         assert config.publish is not None
         Capturing.__init__(self, config, source, Spark(_no_spark, _no_spark))
         self._log = source

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import OperatorError, RetryableError
 from penstock.formats.debezium.writer import OutgoingRecord
 from penstock.kafka import QUIET, SILENT, bad_settings, failure
-from penstock.outputs.events.publisher import EventDestination, Publisher
-from penstock.outputs.events.state import PublishedState, StateEntry, published_state_of
+from penstock.sinks.events.publisher import EventDestination, Publisher
+from penstock.sinks.events.state import PublishedState, StateEntry, published_state_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -305,7 +305,7 @@ class KafkaPublisher:
 
     @contextmanager
     def transaction(self) -> Iterator[KafkaTransaction]:
-        """Publish what is sent inside the block, all of it or nothing; the block sets what becomes the standing.
+        """Publish what is sent inside the block, all of it or nothing; the block sets the published state.
 
         After an error the publisher is of no use any more.
         """

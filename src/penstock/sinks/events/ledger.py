@@ -6,24 +6,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from penstock.apply.ddl_log import LoggedDdl
 from penstock.apply.error_queue import ErrorEntry
-from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState
+from penstock.apply.ledger import ProcessState, QueueState
 from penstock.change import TableName
 from penstock.errors import FencedError
 from penstock.history import Consumer, History, Joined
-from penstock.outputs.events.publisher import EventDestination, Publisher, begin_run, open_for_run
-from penstock.outputs.events.state import PublishedState, StateEntry
-from penstock.outputs.events.task import Published
 from penstock.pipeline.connectors import RunLock
 from penstock.pipeline.published_queue import entry_of
-from penstock.pipeline.sink import SinkLedger
+from penstock.pipeline.sink import SinkLedger, process_of
 from penstock.position import Anchor, Scn
+from penstock.sinks.events.publisher import EventDestination, Publisher, begin_run, open_for_run
+from penstock.sinks.events.state import PublishedState, StateEntry
+from penstock.sinks.events.task import Published
 from penstock.stream import TableVersion
 
 
-class EventLedger:
-    """Implements `sink.SinkLedger`.
+class EventLedger(SinkLedger):
+    """What was published is done.
 
     Attributes:
         published_state: Where the pipeline stands.
@@ -36,10 +35,9 @@ class EventLedger:
         Args:
             label: What is published to, for people.
         """
+        super().__init__(lock)
         self._log = log
         self._label = label
-        self._take_lock = lock
-        self._lock: RunLock | None = None
         self._publisher: Publisher | None = None
         self._told = 0
         self.published_state = PublishedState()
@@ -56,7 +54,7 @@ class EventLedger:
         Raises:
             OperatorError: Another run is alive, or what is there is of another source.
         """
-        self._lock = self._lock or self._take_lock()
+        self._lock_run()
         self._let_go()
         self._hold(begin_run(self._log, source))
         self._told = self.published_state.last_error
@@ -121,21 +119,11 @@ class EventLedger:
         """Whether the rows of a table were published under the name that it has."""
         return self.published_state.is_copied(id_, table)
 
-    def note_idle(self, consistent_at: datetime) -> None:
-        """Write nothing down."""
-
-    def set_status(self, status: ProcessStatus, reason: str, error: str | None = None) -> None:
-        """Write nothing down: what was published does not say how runs fared."""
-
     def newly_queued(self) -> Sequence[ErrorEntry]:
         """Return what was put aside since the last call; the first call begins where the run did."""
         told, self._told = self._told, self.published_state.last_error
         new = [one for number, one in sorted(self.published_state.errors.items()) if number > told]
         return [entry_of(self._log.pipeline, one) for one in new]
-
-    def newly_altered(self) -> Sequence[LoggedDdl]:
-        """Return nothing: what is published is of no table that would follow."""
-        return []
 
     def queue_state(self) -> QueueState:
         """Return what the error queue holds."""
@@ -144,9 +132,7 @@ class EventLedger:
     def close(self) -> None:
         """Give up being the one run."""
         self._let_go()
-        if self._lock is not None:
-            self._lock.close()
-        self._lock = None
+        super().close()
 
     def _hold(self, publisher: Publisher) -> None:
         self._publisher, self.published_state, self.token = publisher, publisher.published_state, publisher.token
@@ -162,35 +148,24 @@ class EventLedger:
 
 def state_of(log: EventDestination, label: str, published_state: PublishedState) -> ProcessState:
     """Say where the process of a pipeline stands."""
-    return ProcessState(
-        name=log.pipeline,
-        epoch=published_state.epoch,
-        status=ProcessStatus.DISABLED,
-        status_at=published_state.written_at,
-        error=None,
-        reason=None,
-        low_watermark=published_state.position,
-        high_watermark=published_state.position,
-        consistent_at=None,
+    history = History(
+        consumer=consumer_of(log, label, published_state),
+        origin=published_state.origin,
+        position=published_state.position,
+        anchor=published_state.anchor,
+        newest=published_state.newest_cut,
+        is_new=published_state.origin is None,
+    )
+    return process_of(
+        history,
+        published_state.epoch,
+        at=published_state.written_at,
         transactions=published_state.transactions,
         changes=published_state.changes,
         errors=len(published_state.errors),
-        conflicts=0,
-        resolved=0,
-        history=History(
-            consumer=consumer_of(log, label, published_state),
-            origin=published_state.origin,
-            position=published_state.position,
-            anchor=published_state.anchor,
-            newest=published_state.newest_cut,
-            is_new=published_state.origin is None,
-        ),
     )
 
 
 def consumer_of(log: EventDestination, label: str, published_state: PublishedState) -> Consumer:
     """What the source knows a pipeline by; without an id where nothing was made yet."""
     return Consumer(published_state.id, log.pipeline, label, f"events {log.where}")
-
-
-_: type[SinkLedger] = EventLedger

@@ -6,18 +6,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from penstock.apply.ddl_log import LoggedDdl
-from penstock.apply.error_queue import ErrorEntry
-from penstock.apply.ledger import ProcessState, ProcessStatus, QueueState
+from penstock.apply.ledger import ProcessState
 from penstock.archive import Archive, ArchiveDefinitions
 from penstock.change import TableName
 from penstock.errors import FencedError, OperatorError
 from penstock.formats.archive_log import ArchiveRecord, CopiedPart, DataFile
 from penstock.history import Consumer, History, Joined
-from penstock.outputs.publish.files import ArchiveWriter, WrittenFiles
 from penstock.pipeline.connectors import RunLock
-from penstock.pipeline.sink import SinkLedger
+from penstock.pipeline.sink import SinkLedger, process_of
 from penstock.position import Anchor, Scn
+from penstock.sinks.archive.files import ArchiveWriter, WrittenFiles
 from penstock.storage import Storage
 from penstock.stream import TableVersion
 
@@ -44,21 +42,16 @@ class Copy:
         return CopiedPart(table, self.name, self.cut.scn, tuple(files), is_complete, self.cut.mark, self.ids[table])
 
 
-class ArchiveLedger:
-    """Implements `sink.SinkLedger`."""
+class ArchiveLedger(SinkLedger):
+    """What an archive holds is done; each note besides would be one more file."""
 
     def __init__(self, name: str, storage: Storage, lock: Callable[[], RunLock]) -> None:
-        """Keep the ledger of the pipeline `name` in an archive.
-
-        Args:
-            lock: Takes the lock of the pipeline's runs; raises an `OperatorError` while another run holds it.
-        """
+        """Keep the ledger of the pipeline `name` in an archive."""
+        super().__init__(lock)
         self._name = name
         self._storage = storage
         self._archive = Archive(storage)
         self._writer = ArchiveWriter(storage)
-        self._take_lock = lock
-        self._lock: RunLock | None = None
         self._written = WrittenFiles()
 
     @property
@@ -79,7 +72,7 @@ class ArchiveLedger:
                 where=self._archive.label,
                 do="publish to another path",
             )
-        self._lock = self._lock or self._take_lock()
+        self._lock_run()
         self._written = WrittenFiles()
         self._writer.acquire()
         return self._state()
@@ -132,30 +125,6 @@ class ArchiveLedger:
         parts = [copy.part(name, (), is_complete=True) for name in copy.ids]
         self._writer.commit(self._writer.last.end, copies=parts)
 
-    def note_idle(self, consistent_at: datetime) -> None:
-        """Write nothing down: each note would be one more file."""
-
-    def set_status(self, status: ProcessStatus, reason: str, error: str | None = None) -> None:
-        """Write nothing down: an archive says what was published, not how its runs fared."""
-
-    def newly_queued(self) -> Sequence[ErrorEntry]:
-        """Return nothing: there is no transaction that cannot be published."""
-        return ()
-
-    def newly_altered(self) -> Sequence[LoggedDdl]:
-        """Return nothing: what is published is of no table that would follow."""
-        return []
-
-    def queue_state(self) -> QueueState:
-        """Return that nothing is queued: there is no error queue."""
-        return QueueState()
-
-    def close(self) -> None:
-        """Give up being the one run."""
-        if self._lock is not None:
-            self._lock.close()
-        self._lock = None
-
     def _state(self) -> ProcessState:
         return state_of(self._name, self._archive, self._writer.last, self._writer.definitions)
 
@@ -166,30 +135,15 @@ def state_of(name: str, archive: Archive, record: ArchiveRecord, definitions: Ar
     # The latest cut of the source that a copy or a record of the archive names.
     cuts = [Anchor(copy.position, copy.mark) for copy in definitions.whole_copies if copy.mark]
     cuts += [record.anchor] if record.anchor is not None else []
-    return ProcessState(
-        name=name,
-        epoch=record.epoch,
-        status=ProcessStatus.DISABLED,
-        status_at=record.written_at,
-        error=None,
-        reason=None,
-        low_watermark=record.end,
-        high_watermark=record.end,
-        consistent_at=None,
-        transactions=transactions,
-        changes=changes,
-        errors=0,
-        conflicts=0,
-        resolved=0,
-        history=History(
-            consumer=consumer_of(name, archive.header.id, archive.label),
-            origin=record.origin,
-            position=record.end,
-            anchor=record.anchor,
-            newest=max(cuts, key=lambda cut: cut.scn, default=None),
-            is_new=record.origin is None,
-        ),
+    history = History(
+        consumer=consumer_of(name, archive.header.id, archive.label),
+        origin=record.origin,
+        position=record.end,
+        anchor=record.anchor,
+        newest=max(cuts, key=lambda cut: cut.scn, default=None),
+        is_new=record.origin is None,
     )
+    return process_of(history, record.epoch, at=record.written_at, transactions=transactions, changes=changes)
 
 
 def consumer_of(name: str, archive_id: str, label: str) -> Consumer:
@@ -200,6 +154,3 @@ def consumer_of(name: str, archive_id: str, label: str) -> Consumer:
 def _is_merged(version: TableVersion) -> bool:
     """Whether it is a partition that rules give the name of its root: all of its changes are of the root's versions."""
     return version.is_partition and version.table.name == version.root
-
-
-_: type[SinkLedger] = ArchiveLedger

@@ -14,10 +14,10 @@ from penstock import change as c
 from penstock.change import Op, TableName
 from penstock.formats.archive_log import DataFile
 from penstock.images import build_images
-from penstock.outputs.publish.files import FileWriter, WrittenFiles
-from penstock.outputs.reading import in_commit_order, read_rows
 from penstock.position import Scn
 from penstock.schema import TableSchema
+from penstock.sinks.archive.files import FileWriter, WrittenFiles
+from penstock.sinks.reading import in_commit_order, read_rows
 from penstock.snapshot.chunk import Chunk, CopySource
 from penstock.snapshot.task import ReaderAccess, about
 from penstock.stream import Reader, Slice

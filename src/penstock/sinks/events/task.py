@@ -14,13 +14,13 @@ from penstock.change import TableName
 from penstock.errors import FencedError, OperatorError, RetryableError, TooManyErrorsError
 from penstock.formats.debezium.source_block import STREAMING, ChangePlace
 from penstock.formats.debezium.writer import OutgoingRecord, UnpublishableError
-from penstock.outputs.events.events import EventEncoder
-from penstock.outputs.events.publisher import EventDestination, Publisher, PublishTransaction, open_for_run
-from penstock.outputs.events.put_aside import OnBadValue, PutAside
-from penstock.outputs.events.state import OpenPublishedCopy, PublishedState, StateEntry
-from penstock.outputs.reading import in_commit_order, read_rows
 from penstock.position import Limit
 from penstock.schema import TableSchema
+from penstock.sinks.events.encoder import EventEncoder
+from penstock.sinks.events.publisher import EventDestination, Publisher, PublishTransaction, open_for_run
+from penstock.sinks.events.put_aside import OnBadValue, PutAside
+from penstock.sinks.events.state import OpenPublishedCopy, PublishedState, StateEntry
+from penstock.sinks.reading import in_commit_order, read_rows
 from penstock.snapshot.chunk import CopySource
 from penstock.snapshot.task import ChunkReader, ReaderAccess, about
 from penstock.stream import Reader, Slice
@@ -79,7 +79,7 @@ class EventTask:
 
         Raises:
             FencedError: Another run has begun.
-            RetryableError: Another task or run has taken over, or the place or the source is out of reach.
+            RetryableError: Another task or run has taken over, or the sink or the source is out of reach.
             OperatorError: A change cannot be told as an event.
         """
         publisher = self._publisher(token, is_large=part.is_large)

@@ -1,4 +1,4 @@
-"""Feeding a place to publish to from a source: what is the same for every place."""
+"""Feeding a sink from a source: what is the same for every sink."""
 
 from __future__ import annotations
 

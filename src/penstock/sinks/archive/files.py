@@ -152,7 +152,7 @@ class ArchiveWriter:
     """The one run that commits to an archive."""
 
     def __init__(self, storage: Storage) -> None:
-        """Use the archive at a place; nothing is touched yet."""
+        """Use the archive in a folder; nothing is touched yet."""
         self._storage = storage
         self._archive = Archive(storage)
         self._last: ArchiveRecord | None = None
@@ -206,7 +206,7 @@ class ArchiveWriter:
         Raises:
             FencedError: Another run has begun.
             OperatorError: A file is not here. Or another thing is in the way: a right, or space.
-            RetryableError: The place is out of reach. The record may be there all the same: go on with `acquire`.
+            RetryableError: The folder is out of reach. The record may be there all the same: go on with `acquire`.
         """
         record = replace(
             _next(self.last),

@@ -19,9 +19,9 @@ from penstock.change import Change, Image, Op, TableName
 from penstock.errors import MalformedInputError, PenstockError
 from penstock.formats.debezium.source_block import STREAMING, ChangePlace
 from penstock.formats.debezium.writer import EventSettings, EventWriter, OutgoingRecord, TableWriter, UnpublishableError
-from penstock.outputs.events.put_aside import KeptChange, OnBadValue, PutAside
 from penstock.position import Scn
 from penstock.schema import Dictionary, TableSchema
+from penstock.sinks.events.put_aside import KeptChange, OnBadValue, PutAside
 
 _COLUMNS = (
     c.TXN_ID,

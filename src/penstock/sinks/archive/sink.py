@@ -1,4 +1,4 @@
-"""An archive of change files as the place that a pipeline publishes to."""
+"""An archive of change files as a sink."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from penstock.errors import OperatorError, PenstockError, RetryableError, TableE
 from penstock.formats.archive_log import DataFile
 from penstock.formats.change_file import Encoding
 from penstock.history import Consumer, HistoryWording
-from penstock.outputs.publish.files import FileWriter, check_writable, make_archive, refuse_other
-from penstock.outputs.publish.task import CopyTask
-from penstock.pipeline.archive_feed import ArchiveFeed
-from penstock.pipeline.archive_ledger import ArchiveLedger, Copy, consumer_of, state_of
 from penstock.pipeline.connectors import RunLock
 from penstock.pipeline.sink import Copying, FeedSettings, Sink, SinkLedger, cut_apart
+from penstock.sinks.archive.feed import ArchiveFeed
+from penstock.sinks.archive.files import FileWriter, check_writable, make_archive, refuse_other
+from penstock.sinks.archive.ledger import ArchiveLedger, Copy, consumer_of, state_of
+from penstock.sinks.archive.task import CopyTask
 from penstock.snapshot.chunk import CopySource, bundles
 from penstock.snapshot.instantiate import CopyListener, Work, without
 from penstock.spark.publishing import PublishCopyJobs

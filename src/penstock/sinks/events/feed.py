@@ -9,14 +9,14 @@ from penstock.apply.ledger import ProcessState
 from penstock.apply.server import LaneResult
 from penstock.change import TableName
 from penstock.formats.debezium.writer import EventSettings, topic_faults
-from penstock.outputs.events.events import EventEncoder
-from penstock.outputs.events.publisher import EventDestination
-from penstock.outputs.events.put_aside import OnBadValue
-from penstock.outputs.events.task import EventTask
-from penstock.pipeline.event_ledger import EventLedger
-from penstock.pipeline.published_feed import PublishedFeed, published
 from penstock.pipeline.sink import FeedSettings
 from penstock.schema import Dictionary
+from penstock.sinks.events.encoder import EventEncoder
+from penstock.sinks.events.ledger import EventLedger
+from penstock.sinks.events.publisher import EventDestination
+from penstock.sinks.events.put_aside import OnBadValue
+from penstock.sinks.events.task import EventTask
+from penstock.sinks.feed import PublishedFeed, published
 from penstock.spark.event_jobs import EventJobs
 from penstock.spark.starting import Spark
 from penstock.stream import Slice

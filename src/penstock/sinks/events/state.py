@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from penstock.change import TableName
 from penstock.errors import MalformedInputError
 from penstock.history import CaptureOrigin
-from penstock.outputs.events.put_aside import PutAside, read_entries
 from penstock.position import START, Anchor, Scn
+from penstock.sinks.events.put_aside import PutAside, read_entries
 from penstock.snapshot.chunk import Chunk
 from penstock.stream import Slice
 

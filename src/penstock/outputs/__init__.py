@@ -1,1 +1,0 @@
-"""What becomes of the changes of a slice."""

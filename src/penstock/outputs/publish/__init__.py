@@ -1,1 +1,0 @@
-"""Changes written for others to read."""
